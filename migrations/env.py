@@ -7,7 +7,12 @@ from placement.db.tables import all_metadata
 
 
 def _run(connection: sa.Connection) -> None:
-    context.configure(connection=connection, target_metadata=all_metadata(), transaction_per_migration=False)
+    context.configure(
+        connection=connection,
+        target_metadata=all_metadata(),
+        transaction_per_migration=False,
+        version_table=context.config.attributes.get("version_table", "alembic_version"),
+    )
     with context.begin_transaction():
         context.run_migrations()
 

@@ -11,7 +11,8 @@ explanations. In the same distribution, ``placement_extras`` registers everythin
 - ``applications``: :class:`placement.api.middleware.SideApplication`, WSGI applications below a path
 - ``commands``: :class:`placement.cmd.manage.ManageCommand`, commands of ``placement-manage``
 - ``takeovers``: :class:`placement.maintenance.sync.Takeover`, databases of other programs
-- ``tables``: ``sqlalchemy.MetaData`` of tables that the migrations make
+- ``tables``: :class:`placement.db.tables.ExtensionTables`, tables, and migrations that make them
+- ``trait_attributes``: mappings of traits to names of attributes, which a provider loses with the trait
 """
 
 from collections.abc import Mapping

@@ -1,5 +1,6 @@
 """Options and fixtures that suites share: the databases that tests run on."""
 
+import configparser
 import gc
 import logging
 import shutil
@@ -7,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from functools import cache
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,7 @@ from xdist.scheduler import LoadFileScheduling
 from placement.db import migration
 from tests import databases
 from tests.databases import DatabaseServer, ServerMissing
+from tests.environments import NAME, ROOT
 from tests.examples import examples
 
 _MARKS = {"postgresql": [pytest.mark.postgresql], "mariadb": [pytest.mark.mysql]}
@@ -45,6 +48,27 @@ class OneProcessForWhatShares(LoadFileScheduling):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneProcessForWhatShares | None:
     return OneProcessForWhatShares(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_configure() -> None:
+    """Refuse an environment that was installed before ``setup.cfg`` got an entry point.
+
+    :raises pytest.UsageError: it is one.
+    """
+    setup = configparser.ConfigParser(delimiters="=")
+    setup.read(ROOT / "setup.cfg")
+    wanted = {
+        (group, *map(str.strip, line.split("=", 1)))
+        for group, lines in setup["options.entry_points"].items()
+        for line in lines.splitlines()
+        if line
+    }
+    known = {(each.group, each.name, each.value) for each in distribution(NAME).entry_points}
+    if missing := sorted(" ".join(each) for each in wanted - known):
+        raise pytest.UsageError(
+            f"The environment does not know the entry point {missing[0]} of setup.cfg:"
+            " run .venv/bin/pip install --no-deps --no-build-isolation --editable ."
+        )
 
 
 def _kinds(text: str) -> tuple[str, ...]:

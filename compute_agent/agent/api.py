@@ -43,7 +43,7 @@ from compute_agent.loops.arrivals import PreStartHook
 from compute_agent.loops.audit import AuditOutcome, audit_document
 from compute_agent.loops.reporting import ReportLoop
 from compute_agent.model.guest import Allocation
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.guest_settings import SETTING_NAMES, GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CPU_CLASSES
 from compute_agent.pipeline.events import AdoptGuest, Event, GuestStopped, MoveGuest, StartGuest
@@ -52,6 +52,7 @@ from compute_agent.pipeline.worker import GuestPipeline, GuestRefusedError
 from compute_agent.report.answers import PlacementError, UnavailableError
 from compute_agent.report.audit import HealOptions
 from compute_agent.report.client import PlacementClient
+from compute_agent.report.history import ConsumerOwner, holder_of
 from compute_agent.report.plan import Ownership, assume_ownership, settled_inventories
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.reshape import InfeasibleReshape
@@ -215,7 +216,7 @@ class ApiMethods:
     def guest_run(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Start a guest for a consumer, on what the consumer holds."""
         body = self._agent.configurator.load_settings(RunSchema(), params)
-        guest_uuid, as_of, allocation = self._read_allocation(body)
+        guest_uuid, as_of, allocation, owner = self._read_allocation(body)
         event = StartGuest(
             uuid=guest_uuid,
             name=body.get("name", guest_uuid),
@@ -225,13 +226,15 @@ class ApiMethods:
             as_of=as_of,
             cwd=body["cwd"],
             environment=body["environment"],
+            declared=_declared(params),
+            owner=owner,
         )
         return self._begin_guest(event)
 
     def guest_adopt(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Take a running process, or all of a cgroup, as a consumer's guest."""
         body = self._agent.configurator.load_settings(AdoptSchema(), params)
-        guest_uuid, as_of, allocation = self._read_allocation(body)
+        guest_uuid, as_of, allocation, owner = self._read_allocation(body)
         event = AdoptGuest(
             uuid=guest_uuid,
             name=body.get("name", guest_uuid),
@@ -239,6 +242,8 @@ class ApiMethods:
             origin=body["pid"] if "pid" in body else Path(body["cgroup"]),
             allocation=allocation,
             as_of=as_of,
+            declared=_declared(params),
+            owner=owner,
         )
         return self._begin_guest(event)
 
@@ -399,11 +404,14 @@ class ApiMethods:
         self._agent.retire()
         return {}
 
-    def _read_allocation(self, body: Mapping[str, Any]) -> tuple[str, float, Allocation]:
+    def _read_allocation(
+        self, body: Mapping[str, Any]
+    ) -> tuple[str, float, Allocation, ConsumerOwner | None]:
         guest_uuid = str(body.get("uuid") or uuid.uuid4())
-        as_of = time.monotonic()
+        as_of, owner = time.monotonic(), None
         try:
-            resources = self._agent.client.allocations(guest_uuid).resources
+            record = self._agent.client.allocations(guest_uuid)
+            resources, owner = record.resources, holder_of(record)
         except UnavailableError as error:
             known = self._agent.pipeline.unclaimed.get(guest_uuid)
             if known is None:
@@ -420,7 +428,7 @@ class ApiMethods:
                 f"what guest {guest_uuid} may use cannot be told before the root provider of this host is"
                 " known: see compute-agent status"
             )
-        return guest_uuid, as_of, world.own_part(resources)
+        return guest_uuid, as_of, world.own_part(resources), owner
 
     def _guest_document(self, view: GuestView) -> dict[str, Any]:
         return guest_document(view, self._agent.reports.claims.expires(view.guest.uuid))
@@ -445,12 +453,10 @@ def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSet
     """The guest's settings; without a number of guest CPUs as many as the allocation has, one at least."""
     amount = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
     return GuestSettings(
-        vcpus=body.get("vcpus") or max(amount, 1),
-        thread_policy=body["thread_policy"],
-        emulator_policy=body["emulator_policy"],
-        qos_class=body["qos_class"],
-        priority=body["priority"],
-        resctrl=body["resctrl"],
-        blockio_class=body["blockio_class"],
-        memory_type=body["memory_type"],
+        vcpus=body.get("vcpus") or max(amount, 1), **{name: body[name] for name in SETTING_NAMES}
     )
+
+
+def _declared(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """The settings that a request has, at their defaults or not."""
+    return tuple(name for name in SETTING_NAMES if name in params)

@@ -36,6 +36,8 @@ from compute_agent.loops.reclaimed import ReclaimLoop
 from compute_agent.loops.reporting import ReportLoop, RootWatch
 from compute_agent.loops.throttling import InterferenceLoop, WatermarkLoop
 from compute_agent.loops.usage import CpuUse
+from compute_agent.pipeline.guest_settings import FILE_NAME as MANUAL_FILE
+from compute_agent.pipeline.guest_settings import ManualSettings
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile
 from compute_agent.pipeline.worker import GuestPipeline
@@ -119,6 +121,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         conf = host.configuration(
             PlacementClient.from_conf(options), factory.build(options, host.resctrl, host.world)
         )
+        manual = ManualSettings(folder / MANUAL_FILE)
         pipeline = GuestPipeline(
             host.world,
             driver,
@@ -127,13 +130,14 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             metrics,
             recorder,
             partial(read_online, Path(options.host.root)),
+            manual,
         )
         in_force = ConfigurationInForce(conf)
         count_refusals(metrics.registry, in_force)
         reloader = ConfigReloader(
             load_conf, registry, factory, root, host_driver, pipeline, metrics, host, in_force
         )
-        configurator = GuestConfigurator(pipeline, driver, in_force)
+        configurator = GuestConfigurator(pipeline, in_force)
 
         # What adds to reports, then reports
         changed = WakeSignal()

@@ -14,6 +14,7 @@ from typing import Final
 from oslo_config import cfg
 
 from compute_agent.agent.host_access import HostResctrl
+from compute_agent.agent.parked_cpus import park_mode
 from compute_agent.classes.blockio_classes import blockio_warnings, parse_blockio_classes
 from compute_agent.classes.cpu_classes import parse_cpu_classes
 from compute_agent.classes.guest_classes import parse_classes
@@ -24,12 +25,14 @@ from compute_agent.conf.policy import FOLLOW
 from compute_agent.conf.qos import interference_sections
 from compute_agent.controllers.cpu_class import CpuClassClaim, decide
 from compute_agent.drivers.factory import unlimited
+from compute_agent.drivers.libvirt import hook
+from compute_agent.drivers.libvirt.hook import HookState
 from compute_agent.host import kernel_files
 from compute_agent.host.block_devices import read_block_devices
 from compute_agent.host.cpu_power import CpuPower, read_cpu_power
 from compute_agent.host.cycles import PerfEvents
 from compute_agent.inventory.options import name_warning
-from compute_agent.model.cpuset import IDLE, SHARED, CpuClass
+from compute_agent.model.cpuset import IDLE, SHARED, CpuClass, ParkMode
 from compute_agent.model.resource import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
 from compute_agent.resctrl.monitoring import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
 from compute_agent.resctrl.mount import ResctrlHandle
@@ -139,7 +142,9 @@ def cpu_class_warnings(
                 f"[{CPU_CLASS}{name}] is of no CPU: name it in cpu_class of a [qos_class:NAME], or call it"
                 f" {IDLE} or {SHARED}"
             )
-        for reasons in decide(power, [CpuClassClaim(power.cpus, one)]).missing.values():
+        for reasons in decide(
+            power, [CpuClassClaim(power.cpus, one, parked=one.park is not None)]
+        ).missing.values():
             yield from reasons
 
 
@@ -172,6 +177,13 @@ def config_warnings(
     found += cpu_class_warnings(
         classes, power, {one.cpu_class for one in parse_classes(conf).classes.values()}
     )
+    offline = park_mode(conf) is ParkMode.OFFLINE
+    if offline and driver == "libvirt" and hook.state(hook.HOOKS) is HookState.ABSENT:
+        found.append(
+            f"[{CPU_CLASS}{IDLE}] park = offline: a domain that its definition pins to a parked CPU does not"
+            " start, as the agent hears too late of it: run compute-agent libvirt hook install, and restart"
+            " libvirtd"
+        )
     measures = unmeasured_metrics(conf, resctrl.control), unusable_levers(conf, resctrl, driver)
     found += interference_warnings(conf, *measures)
     if conf.qos.evict_command and (reason := missing_program(conf.qos.evict_command)):

@@ -14,10 +14,17 @@ from typing import Final
 from oslo_config import cfg
 
 from compute_agent.agent.host_access import HostResctrl, offered, open_resctrl
-from compute_agent.agent.parked_cpus import known_topology, learned_topology, parkable_cpus
+from compute_agent.agent.parked_cpus import (
+    known_topology,
+    learned_topology,
+    park_warnings,
+    parkable_cpus,
+    parking_rules,
+)
 from compute_agent.classes.blockio_classes import parse_blockio_classes
 from compute_agent.classes.cpu_classes import parse_cpu_classes, parse_cpu_pools
 from compute_agent.classes.guest_classes import parse_classes
+from compute_agent.classification.resolution import parse_policy
 from compute_agent.conf.policy import DEFAULT_POLICY, FOLLOW
 from compute_agent.conf.qos import cpu_pool_sections
 from compute_agent.controllers.base import KernelController
@@ -175,7 +182,13 @@ def derive_tree(
     derived = derive(topology, cpu_sets, settings, uuid, name, platform, positions)
     files = options.provider_configs(conf)
     tree, unused = with_additions(derived, files.configs)
-    warnings = (*ignored, *files.warnings, *unused, *steal_warnings(conf, owner.beside))
+    warnings = (
+        *ignored,
+        *files.warnings,
+        *unused,
+        *steal_warnings(conf, owner.beside),
+        *park_warnings(conf, owner.beside),
+    )
     return DerivedTree(tree, pools, positions, warnings)
 
 
@@ -258,7 +271,9 @@ def build_world(
         root_known=whose.known,
         pools=derived.pools,
         warnings=tuple(warnings),
+        classification=parse_policy(conf),
         powered=cpu_sets.dedicated & parkable_cpus(conf, whose.beside),
+        wakes=not whose.beside,
         rebalance_gain=conf.policy.rebalance_gain if may_move and conf.policy.rebalance else None,
     )
 
@@ -293,6 +308,7 @@ def build_controllers(
             cpu_classes,
             {name: ClassBinding(one.rank, cpu_classes.get(one.cpu_class)) for name, one in known.items()},
             world.cpu_sets,
+            parking_rules(conf, world.topology, world.cpu_sets, world.tree.beside),
         ),
         cache_shares=guest_classes.share_specs,
     )

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import Enum
 from typing import Any
 
 from oslo_config import cfg
@@ -23,6 +24,7 @@ from compute_agent.loops.reporting import ReportLoop, status_document
 from compute_agent.loops.throttling import WatermarkStatus
 from compute_agent.model import cpuset
 from compute_agent.model.guest import CpuAssignment
+from compute_agent.model.guest_settings import SETTING_NAMES
 from compute_agent.model.messages import printable
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
@@ -62,13 +64,10 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
         "allocation": view.allocation,
         "claim_expires": "" if claim_expires is None else _iso_time(claim_expires),
         "migration": "" if view.migration is None else view.migration.consumer,
-        "thread_policy": view.guest.settings.thread_policy.value,
-        "emulator_policy": view.guest.settings.emulator_policy.value,
-        "qos_class": view.guest.settings.qos_class,
-        "priority": view.guest.settings.priority,
-        "resctrl": view.guest.settings.resctrl,
-        "blockio_class": view.guest.settings.blockio_class,
-        "memory_type": view.guest.settings.memory_type.value,
+        **{name: _json_value(getattr(view.guest.settings, name)) for name in SETTING_NAMES},
+        "rule": view.guest.rule,
+        "setting_sources": dict(view.guest.setting_sources),
+        "setting_problems": list(view.guest.setting_problems),
         "limits": {str(knob): round(limit, 3) for knob, limit in sorted(view.limits.items())},
         "pending": list(view.pending),
         "reason": guest_reason(view),
@@ -79,6 +78,10 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
         **view.guest.details,
         **({"cgroup": view.guest.cgroup} if view.guest.cgroup else {}),
     }
+
+
+def _json_value(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
 
 
 def _iso_time(seconds: float) -> str:
@@ -382,6 +385,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "cache_monitoring": f"off: {shown.monitoring.off}" if shown.monitoring.off else "on",
         "cpu_classes": in_words(shown.cpu_classes.classes),
         "cpu_class_refusals": list(shown.cpu_classes.refusals),
+        "parked_cpus": cpuset.format(shown.cpu_classes.parked),
         "guests": len(views) if pipeline.has_taken_over else None,
         **guests_document(views),
         "events": f"not kept: {shown.events.trouble}" if shown.events.trouble else "kept",

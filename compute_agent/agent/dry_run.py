@@ -7,7 +7,7 @@ whether the host can run with a configuration at all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Final, cast
@@ -24,8 +24,8 @@ from compute_agent.agent.configured_host import (
 from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, open_resctrl
 from compute_agent.agent.parameters import SetSchema, load
 from compute_agent.agent.protocol import RequestError
-from compute_agent.classes.blockio_classes import parse_blockio_classes
-from compute_agent.classes.cpu_classes import parse_cpu_classes
+from compute_agent.classification.resolution import parse_known_classes
+from compute_agent.classification.rules import KnownClasses
 from compute_agent.conf import written
 from compute_agent.controllers.base import GuestTarget, KernelController, PlannedChange, ReleaseItem
 from compute_agent.drivers.base import GuestDriver, Listener
@@ -43,6 +43,8 @@ from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import ConfigError, DriverError, called
 from compute_agent.pipeline import state
+from compute_agent.pipeline.guest_settings import FILE_NAME as MANUAL_FILE
+from compute_agent.pipeline.guest_settings import ManualSettings
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import AgentState
 from compute_agent.pipeline.worker import GuestPipeline
@@ -167,15 +169,14 @@ def try_configuration(
     try:
         PlacementClient.from_conf(options)
         host = configured_host(options, load_registry(), root=owner, root_uuid=NOBODY)
-        parse_cpu_classes(options)
-        _check_guests(options, host.settings.classes.classes.keys(), parse_blockio_classes(options).keys())
+        _check_guests(options, parse_known_classes(options))
         if factory is not None:
             factory.build(options, host.resctrl, host.world)
     except (PlacementError, IdentityError, FleetError, RequestError, cfg.Error) as error:
         raise ConfigError(str(error)) from error
 
 
-def _check_guests(options: cfg.ConfigOpts, classes: Collection[str], of_blockio: Collection[str]) -> None:
+def _check_guests(options: cfg.ConfigOpts, known: KnownClasses) -> None:
     """See that what the fleet wants of guests could be set, whether they are here or not.
 
     :raises FleetError:
@@ -183,9 +184,9 @@ def _check_guests(options: cfg.ConfigOpts, classes: Collection[str], of_blockio:
     """
     for guest, values in parse(written.read(written.files_of(options))).items():
         load(SetSchema(), {"guest": guest, **values})
-        for name, known in (("qos_class", classes), ("blockio_class", of_blockio)):
-            if values.get(name) and values[name] not in known:
-                raise FleetError(f"[guest:{guest}] {name}: there is no class {values[name]}")
+        for name, value in values.items():
+            if missing := known.missing_class(name, value):
+                raise FleetError(f"[guest:{guest}] {name}: {missing}")
 
 
 NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
@@ -193,7 +194,7 @@ NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
 
 _READS: Final = frozenset(
     {
-        *("name", "outage", "guests", "lost", "thread_ids", "misplaced_threads", "observed_cpus"),
+        *("name", "outage", "starting", "guests", "lost", "thread_ids", "misplaced_threads", "observed_cpus"),
         *("vcpu_affinity", "emulator_affinity", "cpu_limits", "memory_nodes"),
     }
 )
@@ -229,9 +230,20 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
         controllers = build_controllers(conf, driver, resctrl, world, _KeptValues(saved), AgentMetrics())
         recorders = [RecordingController(each) for each in controllers]
         pipeline = GuestPipeline(
-            world, cast(GuestDriver, _ReadOnlyDriver(driver)), recorders, lambda *saved: None, AgentMetrics()
+            world,
+            cast(GuestDriver, _ReadOnlyDriver(driver)),
+            recorders,
+            lambda *saved: None,
+            AgentMetrics(),
+            manual=ManualSettings.look_up(folder / MANUAL_FILE),
         )
-        pipeline.start(saved.guests, limits=limits, unclaimed=saved.unclaimed, migrations=saved.migrations)
+        pipeline.start(
+            saved.guests,
+            limits=limits,
+            unclaimed=saved.unclaimed,
+            migrations=saved.migrations,
+            owners=saved.history.holders,
+        )
         try:
             reporter = HostReporter(client, saved.owned, lambda owned: None)
             if owner.beside and owner.novas is None:
@@ -289,6 +301,7 @@ class RecordingController(KernelController):
 
     def __init__(self, controller: KernelController) -> None:
         self.name, self.acts_early = controller.name, controller.acts_early
+        self.awaits = controller.awaits
         self.refused = {}
         self._controller = controller
         self._together: tuple[Sequence[GuestTarget], Sequence[ProviderNode]] = ((), ())

@@ -5,21 +5,19 @@ The socket's methods and the fleet change guests by the same code.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from marshmallow import Schema
 
 from compute_agent.agent.parameters import SetSchema, load
 from compute_agent.agent.protocol import RequestError
-from compute_agent.classes.blockio_classes import parse_blockio_classes
-from compute_agent.drivers.base import LaunchSupport
+from compute_agent.classification.resolution import parse_known_classes
 from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.model.guest import Guest
-from compute_agent.model.guest_settings import MemoryType
+from compute_agent.model.guest_settings import SETTING_NAMES, MemoryType, SettingSource, setting_text
 from compute_agent.model.messages import DriverError
-from compute_agent.pipeline.events import GuestStarted
+from compute_agent.pipeline.events import ConfigureGuest
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
 
@@ -30,11 +28,8 @@ ANSWER_SECONDS: Final = 50.0
 class GuestConfigurator:
     """Finds guests, and gives them other settings. For any thread but the worker."""
 
-    def __init__(
-        self, pipeline: GuestPipeline, driver: LaunchSupport, in_force: ConfigurationInForce
-    ) -> None:
+    def __init__(self, pipeline: GuestPipeline, in_force: ConfigurationInForce) -> None:
         self._pipeline = pipeline
-        self._driver = driver
         self._in_force = in_force
 
     def load_settings(self, schema: Schema, params: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -43,19 +38,10 @@ class GuestConfigurator:
         :raises RequestError: naming those that are wrong.
         """
         conf = self._in_force.current
-        body, known = load(schema, params), conf.settings.classes.classes.keys()
-        if "qos_class" in body and body["qos_class"] not in known:
-            raise RequestError(
-                f"there is no class {body['qos_class']!r}; there are {', '.join(sorted(known))}, and a"
-                " section [qos_class:NAME] makes another one"
-            )
-        blockio_classes = parse_blockio_classes(conf.options).keys()
-        if body.get("blockio_class") and body["blockio_class"] not in blockio_classes:
-            raise RequestError(
-                f"there is no class of block I/O {body['blockio_class']!r}; there are"
-                f" {', '.join(sorted(blockio_classes)) or 'none'}, and a section [blockio_class:NAME] makes"
-                " another one"
-            )
+        body, known = load(schema, params), parse_known_classes(conf.options)
+        for name, value in body.items():
+            if missing := known.missing_class(name, value):
+                raise RequestError(missing)
         wanted = body.get("memory_type", MemoryType.ANY)
         present = frozenset(self._pipeline.world.topology.memory_types.values())
         if wanted is not MemoryType.ANY and wanted not in present:
@@ -63,31 +49,31 @@ class GuestConfigurator:
             raise RequestError(f"this host has no memory of type {wanted}; it has {there}")
         return body
 
-    def change_guest(self, params: Mapping[str, Any]) -> Guest:
-        """Give a running guest other settings, in effect when this returns.
+    def change_guest(self, params: Mapping[str, Any], source: SettingSource = SettingSource.BY_HAND) -> Guest:
+        """Set and unset settings of a running guest, in effect when this returns.
 
         :raises RequestError: they cannot be, or the guest is not there.
         :raises TimeoutError: the worker has no time.
         """
         body = dict(self.load_settings(SetSchema(), params))
         guest = self.find_guest(body.pop("guest")).guest
-        if not body:
-            names = sorted(SetSchema().fields.keys() - {"guest"})
-            raise RequestError(f"nothing to change: {' or '.join(names)} has to be given")
-        driver = self._driver.starting
-        if driver is None:
-            raise RequestError(f"the settings of guests of driver {guest.driver} are in their definitions")
+        unset = tuple(body.pop("unset"))
+        if not body and not unset:
+            raise RequestError(f"nothing to change: {' or '.join((*SETTING_NAMES, 'unset'))} has to be given")
+        if both := sorted(body.keys() & set(unset)):
+            raise RequestError(f"{both[0]} is both set and unset: give one of the two")
+        texts = {name: setting_text(value) for name, value in body.items()}
+        event = ConfigureGuest(guest.uuid, texts, unset, source)
         try:
-            changed = driver.configure(guest, replace(guest.settings, **body))
+            self._pipeline.submit(event).result(ANSWER_SECONDS)
         except DriverError as error:
             raise RequestError(str(error)) from error
-        self._pipeline.submit(GuestStarted(changed, None)).result(ANSWER_SECONDS)
         return guest
 
-    def set_guest(self, guest: str, values: Mapping[str, Any]) -> str:
-        """Give the guest of a uuid these settings. Why that cannot be; empty if it was done."""
+    def set_guest(self, guest: str, values: Mapping[str, Any], unset: Collection[str] = ()) -> str:
+        """Set and unset settings of the guest of a uuid for the fleet. The obstacle; empty if it was done."""
         try:
-            self.change_guest({"guest": guest, **values})
+            self.change_guest({"guest": guest, "unset": list(unset), **values}, SettingSource.FLEET)
         except (RequestError, TimeoutError) as error:
             return str(error) or "the agent is busy"
         return ""

@@ -17,6 +17,7 @@ from compute_agent.model.guest_settings import (
     MAX_ANNOTATION,
     MAX_PRIORITY,
     MAX_VCPUS,
+    SETTING_NAMES,
     EmulatorPolicy,
     MemoryType,
     ThreadPolicy,
@@ -50,7 +51,7 @@ def _check_argument(text: str) -> None:
         raise ValidationError("a character that no argument can have")
 
 
-def _check_blockio_class(text: str) -> None:
+def _check_optional_class(text: str) -> None:
     if text and not CLASS_NAME.match(text):
         raise ValidationError("a name of a class, or nothing")
 
@@ -69,8 +70,11 @@ class SettingsSchema(Schema):
     qos_class = fields.String(load_default=LATENCY_SENSITIVE, validate=validate.Regexp(CLASS_NAME))
     priority = fields.Integer(strict=True, load_default=0, validate=_PRIORITY)
     resctrl = fields.String(load_default="", validate=_check_annotation)
-    blockio_class = fields.String(load_default="", validate=_check_blockio_class)
+    blockio_class = fields.String(load_default="", validate=_check_optional_class)
     memory_type = fields.Enum(MemoryType, by_value=True, load_default=MemoryType.ANY)
+    cpu_class = fields.String(load_default="", validate=_check_optional_class)
+    spread = fields.Boolean(load_default=False)
+    preserve = fields.Boolean(load_default=False)
 
 
 class RunSchema(SettingsSchema):
@@ -120,8 +124,14 @@ class SetSchema(GuestSchema):
     qos_class = fields.String(validate=validate.Regexp(CLASS_NAME))
     priority = fields.Integer(strict=True, validate=_PRIORITY)
     resctrl = fields.String(validate=_check_annotation)
-    blockio_class = fields.String(validate=_check_blockio_class)
+    blockio_class = fields.String(validate=_check_optional_class)
     memory_type = fields.Enum(MemoryType, by_value=True)
+    cpu_class = fields.String(validate=_check_optional_class)
+    spread = fields.Boolean()
+    preserve = fields.Boolean()
+    thread_policy = fields.Enum(ThreadPolicy, by_value=True)
+    emulator_policy = fields.Enum(EmulatorPolicy, by_value=True)
+    unset = fields.List(fields.String(validate=validate.OneOf(SETTING_NAMES)), load_default=list)
 
 
 class MoveSchema(GuestSchema):

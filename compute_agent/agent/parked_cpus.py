@@ -1,20 +1,35 @@
 """Which offline CPUs of this host count as present, and the topology with them.
 
-A CPU counts while a power manager may have taken it offline because no guest holds it: nova-compute, of
-whatever ``[compute] cpu_dedicated_set`` names, where its root provider is used.
+A CPU of ``[compute] cpu_dedicated_set`` counts while a power manager may have taken it offline because no
+guest holds it. That is nova-compute, where its root provider is used. Elsewhere it is the agent, with
+``[cpu_class:idle] park = offline``, or by the state file of an agent that had this before.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from oslo_config import cfg
 
+from compute_agent.agent.host_access import STATE_FILE
+from compute_agent.classes.cpu_classes import parse_cpu_classes
+from compute_agent.conf.cpu_class import CPU_CLASS
+from compute_agent.conf.policy import FOLLOW
+from compute_agent.controllers.cpu_class import parked_offline
+from compute_agent.controllers.parking import ParkingRules
+from compute_agent.files import UnsafeFileError
 from compute_agent.host.cpus import read_online
+from compute_agent.host.kernel_files import read_optional
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.offline_cpus import recall, remember, with_parked
 from compute_agent.model import cpuset
-from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.cpuset import IDLE, CpuSet, CpuSets, ParkMode
+from compute_agent.model.messages import ConfigError
+from compute_agent.pipeline.state import look_up
+
+_LEAVING: Final = (FOLLOW, "none")
+"""Policies that leave guests where they are."""
 
 
 def parkable_cpus(conf: cfg.ConfigOpts, beside: bool) -> CpuSet:
@@ -23,12 +38,64 @@ def parkable_cpus(conf: cfg.ConfigOpts, beside: bool) -> CpuSet:
     :param beside: whether nova-compute owns the root provider.
     """
     text = conf.compute.cpu_dedicated_set
-    if not beside or text is None:
-        return frozenset()
     try:
-        return cpuset.parse(text)
-    except cpuset.BadCpuSet:  # refused, with the reason, where the sets are resolved
+        named = cpuset.parse(text or "")
+        parks = beside or park_mode(conf) is ParkMode.OFFLINE
+    except (cpuset.BadCpuSet, ConfigError):  # refused, with the reason, where sets and classes are read
         return frozenset()
+    return named if parks else named & _parked_before(conf)
+
+
+def park_mode(conf: cfg.ConfigOpts) -> ParkMode | None:
+    """How the agent parks idle cores where it pins the guests; None: it does not.
+
+    :raises ConfigError: a class of CPUs cannot be.
+    """
+    idle = parse_cpu_classes(conf).get(IDLE)
+    return None if idle is None or conf.policy.name in _LEAVING else idle.park
+
+
+def parking_rules(
+    conf: cfg.ConfigOpts, topology: HostTopology, cpu_sets: CpuSets, beside: bool
+) -> ParkingRules | None:
+    """How the agent parks idle cores of this host; None: it does not.
+
+    Shared CPUs and those of pools are never parked.
+
+    :raises ConfigError: a class of CPUs cannot be.
+    """
+    mode = park_mode(conf)
+    if mode is None or beside:
+        return None
+    cpus = cpu_sets.dedicated - cpu_sets.shared - cpu_sets.emulator - cpu_sets.pooled
+    after = parse_cpu_classes(conf)[IDLE].park_after
+    return ParkingRules(mode, after, topology, cpus, cpu_sets.offline)
+
+
+def park_warnings(conf: cfg.ConfigOpts, beside: bool) -> list[str]:
+    """Sentences about a park without an effect.
+
+    :raises ConfigError: a class of CPUs cannot be.
+    """
+    idle = parse_cpu_classes(conf).get(IDLE)
+    if idle is None or idle.park is None:
+        return []
+    option = f"[{CPU_CLASS}{IDLE}] park = {idle.park} has no effect"
+    if beside:
+        return [f"{option} beside nova-compute, which has cpu_power_management for that: remove it"]
+    if conf.policy.name in _LEAVING:
+        return [f"{option} with [policy] name = {conf.policy.name}, which pins no guest: remove one of them"]
+    return []
+
+
+def _parked_before(conf: cfg.ConfigOpts) -> CpuSet:
+    """The CPUs that the state file says the agent took offline, since the boot."""
+    try:
+        former = look_up(Path(conf.state_path) / STATE_FILE).former_values
+    except UnsafeFileError:  # refused, with the reason, as the agent starts
+        return frozenset()
+    boot = read_optional(str(Path(conf.host.root) / "proc/sys/kernel/random/boot_id"))
+    return parked_offline(former) if boot is not None and former.boot == boot.strip() else frozenset()
 
 
 def known_topology(conf: cfg.ConfigOpts, topology: HostTopology, beside: bool) -> HostTopology:

@@ -99,7 +99,14 @@ class HostAgent:
         """
         parts, saved = self._parts, self._parts.state.state
         limits = parts.limits.combined_limits()
-        self.pipeline.start(saved.guests, parts.arrivals.report, limits, saved.unclaimed, saved.migrations)
+        self.pipeline.start(
+            saved.guests,
+            parts.arrivals.report,
+            limits,
+            saved.unclaimed,
+            saved.migrations,
+            saved.history.holders,
+        )
         if parts.reloader.resctrl.off:
             LOG.info("Cache and bandwidth control is off: %s", parts.reloader.resctrl.off)
         for loop in parts.early:

@@ -11,7 +11,7 @@ from oslo_config import cfg
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.qos import cpu_class_sections, cpu_pool_sections
 from compute_agent.model import cpuset
-from compute_agent.model.cpuset import CPU_POOL, Bound, CpuClass, CpuPool, NamedFrequency
+from compute_agent.model.cpuset import CPU_POOL, IDLE, Bound, CpuClass, CpuPool, NamedFrequency, ParkMode
 from compute_agent.model.guest_settings import class_section
 from compute_agent.model.messages import ConfigError
 
@@ -42,6 +42,11 @@ def _cpu_class(name: str, options: Any) -> CpuClass:
             raise ConfigError(
                 f"{section} {low} = {bounds[low]} is above {high} = {bounds[high]}: change one of the two"
             )
+    if options.park is not None and name != IDLE:
+        raise ConfigError(
+            f"{section} park: dedicated CPUs that no guest holds are parked; move it to"
+            f" {class_section(CPU_CLASS, IDLE)}"
+        )
     return CpuClass(
         name,
         options.governor,
@@ -51,6 +56,8 @@ def _cpu_class(name: str, options: Any) -> CpuClass:
         tuple(options.disabled_c_states),
         bounds["uncore_min_frequency"],
         bounds["uncore_max_frequency"],
+        None if options.park is None else ParkMode(options.park),
+        options.park_after,
     )
 
 

@@ -7,15 +7,33 @@ import os
 from typing import Any, Final
 
 from compute_agent.cmd.base import AgentLister, Commands, LinesColumn, ShowOne, columns
-from compute_agent.model.guest_settings import EmulatorPolicy, MemoryType, ThreadPolicy
+from compute_agent.model.guest_settings import SETTING_NAMES, EmulatorPolicy, MemoryType, ThreadPolicy
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
     """The options that may also change while a guest runs."""
-    parser.add_argument("--qos-class")
-    parser.add_argument("--priority", type=int)
+    parser.add_argument("--qos-class", help="class, a section [qos_class:NAME] or BE, LS or LSR")
+    parser.add_argument("--priority", type=int, help="guests of a lower priority give way first")
+    parser.add_argument("--thread-policy", choices=[policy.value for policy in ThreadPolicy])
+    parser.add_argument("--emulator-policy", choices=[policy.value for policy in EmulatorPolicy])
     parser.add_argument(
         "--blockio-class", help="class of block I/O, a section [blockio_class:NAME]; empty for none"
+    )
+    parser.add_argument(
+        "--cpu-class",
+        help="class of dedicated CPUs, a section [cpu_class:NAME]; empty for that of the qos class",
+    )
+    parser.add_argument(
+        "--spread",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="have dedicated CPUs on as many cores as possible, where the thread policy is prefer",
+    )
+    parser.add_argument(
+        "--preserve",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="leave the guest as it is: no pins, no limits, no eviction",
     )
     parser.add_argument(
         "--memory-type",
@@ -41,7 +59,7 @@ def _given(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(parsed_args, name)) is not None}
 
 
-_SETTINGS: Final = ("qos_class", "priority", "resctrl", "blockio_class", "memory_type")
+_SETTINGS: Final = SETTING_NAMES
 
 
 class _GuestStart(ShowOne):
@@ -54,15 +72,13 @@ class _GuestStart(ShowOne):
         )
         parser.add_argument("--name", help="name of the guest; its uuid by default")
         parser.add_argument("--vcpus", type=int, help="guest CPUs; as many as the allocation has by default")
-        parser.add_argument("--thread-policy", choices=[policy.value for policy in ThreadPolicy])
-        parser.add_argument("--emulator-policy", choices=[policy.value for policy in EmulatorPolicy])
         _add_settings(parser)
         return parser
 
     @staticmethod
     def settings(parsed_args: argparse.Namespace) -> dict[str, Any]:
         """The options that were given."""
-        names = ("uuid", "name", "vcpus", "thread_policy", "emulator_policy")
+        names = ("uuid", "name", "vcpus")
         return _given(parsed_args, *names, *_SETTINGS)
 
 
@@ -157,17 +173,30 @@ class GuestShow(_OneGuest):
 
 
 class GuestSet(_OneGuest):
-    """Change the classes, the priority, the kind of memory or the resctrl annotation of a running guest."""
+    """Set or unset settings of a running guest, over those of its domain, its flavor and rules.
+
+    They are kept until they are unset or the guest has gone for good. A guest of every driver can be set.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""
         parser = super().get_parser(prog_name)
         _add_settings(parser)
+        parser.add_argument(
+            "--unset",
+            action="append",
+            default=[],
+            metavar="SETTING",
+            choices=SETTING_NAMES,
+            help="remove what was set by hand, such as qos_class; may be given several times",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon to change it."""
         params = {"guest": parsed_args.guest, **_given(parsed_args, *_SETTINGS)}
+        if parsed_args.unset:
+            params["unset"] = parsed_args.unset
         return columns(self.ask("guest.set", params))
 
 

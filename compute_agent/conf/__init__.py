@@ -25,6 +25,7 @@ from compute_agent.conf import (
     daemon,
     events,
     fleet,
+    guest_rule,
     guests,
     host,
     interference,
@@ -44,6 +45,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     compute,
     placement,
     guests,
+    guest_rule,
     policy,
     libvirt,
     cgroup,
@@ -146,7 +148,7 @@ def log_options() -> list[tuple[str | None, list[Any]]]:
 def free_sections(conf: cfg.ConfigOpts) -> list[str]:
     """Sections, and beginnings of names of sections, in which any option may be, as far as files tell."""
     free = [qos.WATERMARK, qos.QOS_CLASS, interference.INTERFERENCE]
-    free += [blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS, CPU_POOL]
+    free += [blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS, CPU_POOL, guest_rule.GUEST_RULE]
     if conf.fleet.group:
         free.append(fleet.GUEST)
     if placement.auth_opts(conf) is None:

@@ -29,6 +29,23 @@ OPTS: Final = [
         " or min or turbo. Needs the kernel's intel_uncore_frequency.",
     ),
     cfg.StrOpt("uncore_max_frequency", help="Highest one, likewise."),
+    cfg.StrOpt(
+        "park",
+        choices=[
+            ("offline", "their CPUs are taken offline"),
+            ("governor", "the governor of the class, powersave unless set, applies from then on only"),
+            ("c-state", "all idle states but the deepest are disabled"),
+        ],
+        help="Of [cpu_class:idle] alone: how dedicated cores are parked that no guest used for park_after."
+        " They are woken before a guest starts on them. Unless set, idle cores are not parked.",
+    ),
+    cfg.FloatOpt(
+        "park_after",
+        default=60.0,
+        min=0.0,
+        help="Seconds that a core is idle before it is parked, which happens with the next [guests]"
+        " reconcile_interval or event of a guest.",
+    ),
 ]
 
 

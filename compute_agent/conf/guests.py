@@ -5,6 +5,21 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from compute_agent.conf.duration import DurationType
+from compute_agent.model.guest_settings import LATENCY_SENSITIVE
+
+FLAVOR_SETTINGS: Final = (
+    "qos_class",
+    "priority",
+    "blockio_class",
+    "cpu_class",
+    "memory_type",
+    "spread",
+    "resctrl",
+)
+"""The settings that a flavor may choose by default."""
+
+IMAGE_SETTINGS: Final = ("hw_cpu_thread_policy", "hw_emulator_threads_policy")
+"""The properties of images that count by default."""
 
 GUESTS_OPTS: Final = [
     cfg.StrOpt(
@@ -34,6 +49,25 @@ GUESTS_OPTS: Final = [
         help="What happens to guests for which there are no CPUs: over-allocated ones, and on hosts without"
         " cpu_shared_set those without an allocation. None of them ever runs on CPUs that another guest"
         " holds, unless guests hold all CPUs of the host. Those that run already are never stopped.",
+    ),
+    cfg.StrOpt(
+        "default_qos_class",
+        default=LATENCY_SENSITIVE,
+        help="Class of guests for which nothing else says one: no command, metadata, flavor or rule.",
+    ),
+    cfg.ListOpt(
+        "flavor_settings",
+        default=list(FLAVOR_SETTINGS),
+        help="Settings that flavors of Nova may choose, by extra specs compute_agent:SETTING, such as"
+        " compute_agent:qos_class. Other extra specs of this kind have no effect, and guest show says so."
+        " hw:cpu_thread_policy and hw:emulator_threads_policy always count.",
+    ),
+    cfg.ListOpt(
+        "image_settings",
+        default=list(IMAGE_SETTINGS),
+        help="Image properties that count as settings, as hw_cpu_thread_policy. Tenants make images: a"
+        " property compute_agent_SETTING counts only if it is named here. Where flavor and image have"
+        " different thread policies, the flavor counts, as in Nova.",
     ),
     cfg.BoolOpt(
         "confirm_claims",

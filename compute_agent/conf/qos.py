@@ -3,9 +3,9 @@
 That is [qos], and a section of its own for each watermark and for each class of guests.
 
 ``[watermark:NAME]``, ``[qos_class:NAME]``, ``[interference:NAME]``, ``[blockio_class:NAME]``,
-``[cpu_class:NAME]`` and ``[cpu_pool:NAME]`` are known once the files have been read, see
-``register_sections``. In these sections and in [qos] an option that does not exist is refused, as one that is
-not applied could cost guests.
+``[cpu_class:NAME]``, ``[cpu_pool:NAME]`` and ``[guest_rule:NAME]`` are known once the files have been read,
+see ``register_sections``. In these sections and in [qos] an option that does not exist is refused, as one
+that is not applied could cost guests.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from compute_agent.conf import blockio, cpu_class, cpu_pool, interference
+from compute_agent.conf import blockio, cpu_class, cpu_pool, guest_rule, interference
 from compute_agent.conf.blockio import BLOCKIO_CLASS
 from compute_agent.conf.cpu_class import CPU_CLASS
+from compute_agent.conf.guest_rule import GUEST_RULE
 from compute_agent.conf.interference import INTERFERENCE
 from compute_agent.conf.written import files_of, read, value_error
 from compute_agent.model.cpuset import CPU_POOL
@@ -184,6 +185,7 @@ _TEMPLATES: Final = {
     BLOCKIO_CLASS: blockio.OPTS,
     CPU_CLASS: cpu_class.OPTS,
     CPU_POOL: cpu_pool.OPTS,
+    GUEST_RULE: guest_rule.OPTS,
 }
 
 
@@ -258,6 +260,11 @@ def cpu_pool_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
     return _sections(conf, CPU_POOL)
 
 
+def guest_rule_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
+    """Name and options of each rule for guests, in the order of their names."""
+    return _sections(conf, GUEST_RULE)
+
+
 def _sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
     """The sections of a kind, but for those called as in the sample file with nothing in them."""
     for section in conf.list_all_sections():
@@ -282,10 +289,12 @@ def _options_of(section: str) -> list[Any] | None:
                 raise cfg.ConfigFileValueError(f"[{section}]: a name is missing after {prefix!r}")
             return options
     word = section.lower()
-    if word.startswith(("watermark", "qos", "interference", "blockio", "cpu_class", "cpu_pool")):
+    if word.startswith(
+        ("watermark", "qos", "interference", "blockio", "cpu_class", "cpu_pool", "guest_rule")
+    ):
         raise cfg.ConfigFileValueError(
             f"[{section}]: there is no such section; there are [{GROUP}], [{WATERMARK}NAME],"
-            f" [{QOS_CLASS}NAME], [{INTERFERENCE}NAME], [{BLOCKIO_CLASS}NAME], [{CPU_CLASS}NAME] and"
-            f" [{CPU_POOL}NAME]"
+            f" [{QOS_CLASS}NAME], [{INTERFERENCE}NAME], [{BLOCKIO_CLASS}NAME], [{CPU_CLASS}NAME],"
+            f" [{CPU_POOL}NAME] and [{GUEST_RULE}NAME]"
         )
     return None

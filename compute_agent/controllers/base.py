@@ -105,6 +105,9 @@ class KernelController(Protocol):
     acts_early: bool
     """Whether it may act on the process of a guest before the start of the guest is over."""
 
+    awaits: bool = False
+    """Whether sync() gets the guests that are about to start as well: without a process, and a place."""
+
     refused: Mapping[str, Sequence[str]]
     """What guests, by uuid, do not get of what they ask for, and why; as of the last sync()."""
 

@@ -15,13 +15,17 @@ Always: what no claim of a class reaches is as it was found; the same claims lea
 A class is a section ``[cpu_class:NAME]``. A class of guests names one for the dedicated CPUs of its guests;
 ``idle`` is that of dedicated CPUs that nobody holds, ``shared`` that of shared CPUs. What files held before
 is kept durably before they are written to, and written back when no class says anything about them any more.
-CPUs are never taken offline: who accounts them could not tell that from a defect.
+
+Idle cores may be *parked* after a while (see :mod:`compute_agent.controllers.parking`): that is one more
+claim, the weakest. CPUs that are parked offline are brought online before anything else is written.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -32,9 +36,11 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.controllers.base import GuestTarget, KernelController, PlannedChange, ReleaseItem
-from compute_agent.drivers.base import RunningGuests
+from compute_agent.controllers.parking import IdleTimes, ParkingRules, choose_parked
+from compute_agent.drivers.base import CpuTuning, RunningGuests
 from compute_agent.host import cpu_power, kernel_files
 from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain, read_cpu_power
+from compute_agent.host.cpus import CPU_FOLDER
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import (
@@ -45,11 +51,16 @@ from compute_agent.model.cpuset import (
     CpuSets,
     FormerValues,
     NamedFrequency,
+    ParkMode,
     named,
 )
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
+
+_PARKED_GOVERNOR: Final = "powersave"
+_MIN_STATES: Final = 2
+"""Idle states from which one can be the deepest."""
 
 _ONE_PREFERENCE: Final = {"intel_pstate", "amd-pstate-epp"}
 """Drivers that take no energy preference but performance while that is the governor."""
@@ -68,11 +79,22 @@ NO_BINDING: Final = ClassBinding(0)
 
 @dataclass(frozen=True, slots=True)
 class CpuClassClaim:
-    """CPUs and the class that they ask for; None: as they were found. ``frozen``: as they are now."""
+    """CPUs and the class that they ask for; None: as they were found. ``frozen``: as they are now.
+
+    ``parked``: they are parked as the class says.
+    """
 
     cpus: frozenset[int]
     cpu_class: CpuClass | None = None
     frozen: bool = False
+    parked: bool = False
+
+    @property
+    def governor(self) -> str | None:
+        """The governor that the CPUs are to have; None: as it was found."""
+        if self.cpu_class is None or self.cpu_class.park is not ParkMode.GOVERNOR:
+            return None if self.cpu_class is None else self.cpu_class.governor
+        return (self.cpu_class.governor or _PARKED_GOVERNOR) if self.parked else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +110,14 @@ class FileSetting:
 class CpuClassPlan:
     """Files by path below the root, folders that are left as they are, and who has which class.
 
-    ``missing`` says, by class, what of it cannot be had.
+    ``missing`` says, by class, what of it cannot be had. ``parked`` are the CPUs that are to be parked.
     """
 
     settings: Mapping[str, FileSetting] = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
     classes: Mapping[str, frozenset[int]] = field(default_factory=dict)
     missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    parked: frozenset[int] = frozenset()
 
 
 def make_claims(
@@ -103,10 +126,12 @@ def make_claims(
     bindings: Mapping[str, ClassBinding],
     classes: Mapping[str, CpuClass],
     lost: bool,
+    parked: frozenset[int] = frozenset(),
 ) -> list[CpuClassClaim]:
     """The claims of a host: those of guests by rank, of shared CPUs, of dedicated ones that nobody holds.
 
     ``lost``: there may be guests that nobody can look after, and it is not known which CPUs they hold.
+    ``parked`` are the CPUs to be parked, which are some of those that nobody holds.
     """
     highest = ClassBinding(max((one.rank for one in bindings.values()), default=0) + 1)
     held: list[tuple[tuple[int, bool, str, str], CpuClassClaim]] = []
@@ -119,10 +144,12 @@ def make_claims(
             strength = (-bound.rank, not name, name, target.guest.uuid)
             held.append((strength, CpuClassClaim(target.assignment.held, bound.cpu_class)))
     shared = cpu_sets.shared | cpu_sets.emulator
-    nobodys = CpuClassClaim(cpu_sets.dedicated - shared, None if lost else classes.get(IDLE), frozen=lost)
+    idle_class = classes.get(IDLE)
+    nobodys = CpuClassClaim(cpu_sets.dedicated - shared - parked, None if lost else idle_class, frozen=lost)
     of_guests = [claim for _, claim in sorted(held, key=lambda each: each[0])]
     rest = [CpuClassClaim(shared, classes.get(SHARED)), nobodys]
-    return [*of_guests, *(reversed(rest) if lost else rest)]
+    asleep = [CpuClassClaim(parked, None if lost else idle_class, lost, parked=True)] if parked else []
+    return [*of_guests, *(reversed(rest) if lost else rest), *asleep]
 
 
 def bind_guest(
@@ -145,7 +172,7 @@ def decide(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPlan:
     maker = _PlanBuilder()
     for domain in power.frequency_domains:
         if (claim := _winning_claim(claims, domain.cpus)) is not None:
-            maker.decide(domain.folder, domain.cpus, claim, maker.frequency_texts(domain, claim.cpu_class))
+            maker.decide(domain.folder, domain.cpus, claim, maker.frequency_texts(domain, claim))
     for beside in power.uncore_domains:
         if (claim := _winning_claim(claims, beside.cpus)) is not None:
             maker.decide(beside.folder, beside.cpus, claim, maker.uncore_texts(beside, claim.cpu_class))
@@ -153,6 +180,7 @@ def decide(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPlan:
     for cpu in sorted({cpu for claim in claims for cpu in claim.cpus}):
         claim = next(claim for claim in claims if cpu in claim.cpus)
         maker.disable_states(cpu, claim, power.idle_states.get(cpu, {}))
+        maker.park(cpu, claim)
         if claim.cpu_class is not None and cpu not in has_frequency:
             maker.without_frequency(cpu, claim.cpu_class)
     if not power.uncore_domains:
@@ -176,6 +204,7 @@ class _PlanBuilder:
         self._frozen: set[str] = set()
         self._classes: dict[str, set[int]] = defaultdict(set)
         self._missing: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+        self._parked: set[int] = set()
 
     def plan(self) -> CpuClassPlan:
         """What was gathered."""
@@ -187,6 +216,7 @@ class _PlanBuilder:
                 name: tuple(f"{reason} ({named(frozenset(cpus))})" for reason, cpus in sorted(found.items()))
                 for name, found in sorted(self._missing.items())
             },
+            frozenset(self._parked),
         )
 
     def note_missing(self, cpu_class: CpuClass, reason: str, cpus: Iterable[int]) -> None:
@@ -205,11 +235,12 @@ class _PlanBuilder:
             if folder.rpartition("/")[2].startswith("policy"):
                 self._classes[claim.cpu_class.name] |= cpus
 
-    def frequency_texts(self, domain: FrequencyDomain, wanted: CpuClass | None) -> Iterator[tuple[str, str]]:
+    def frequency_texts(self, domain: FrequencyDomain, claim: CpuClassClaim) -> Iterator[tuple[str, str]]:
         """What a domain of frequency is to have."""
+        wanted = claim.cpu_class
         if wanted is None:
             return
-        governor, preference = wanted.governor, wanted.energy_preference
+        governor, preference = claim.governor, wanted.energy_preference
         if governor is not None:
             if governor in domain.governors:
                 yield cpu_power.GOVERNOR, governor
@@ -257,6 +288,26 @@ class _PlanBuilder:
                     self.note_missing(
                         wanted, f"disabled_c_states = {state}: the kernel has {there} here", [cpu]
                     )
+            if claim.parked and wanted.park is ParkMode.C_STATE:
+                # A CPU with one state left enters it whatever the kernel expects of the length of the sleep.
+                deep = [state for state in states if state not in wanted.disabled_c_states]
+                if len(deep) < _MIN_STATES:
+                    self.note_missing(
+                        wanted, f"park = c-state: the kernel has {', '.join(states) or 'none'} here", [cpu]
+                    )
+                for state in deep[:-1]:
+                    path = f"{states[state]}/{cpu_power.DISABLE}"
+                    self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
+
+    def park(self, cpu: int, claim: CpuClassClaim) -> None:
+        """Note a CPU that is to be parked, and its file where that takes it offline."""
+        if claim.parked:
+            self._parked.add(cpu)
+            if claim.frozen:
+                self._frozen.add(f"{CPU_FOLDER}/cpu{cpu}")
+            wanted = claim.cpu_class
+            if wanted is not None and wanted.park is ParkMode.OFFLINE:
+                self._settings[online_file(cpu)] = FileSetting(OFF, frozenset({cpu}), wanted.name)
 
     def without_frequency(self, cpu: int, wanted: CpuClass) -> None:
         """A CPU whose frequency the kernel does not set, as in most virtual machines."""
@@ -303,6 +354,17 @@ class _PlanBuilder:
         yield from ((file, str(khz)) for file, khz in zip(files, (low, high), strict=True) if khz is not None)
 
 
+def online_file(cpu: int) -> str:
+    """The file that takes a CPU offline, below the root."""
+    return f"{CPU_FOLDER}/cpu{cpu}/online"
+
+
+def parked_offline(former: FormerValues) -> frozenset[int]:
+    """The CPUs that the agent took offline, by the former values of their files."""
+    found = (_ONLINE_FILE.fullmatch(path) for path in former.values)
+    return frozenset(int(match[1]) for match in found if match is not None)
+
+
 def in_words(classes: Mapping[str, frozenset[int]]) -> dict[str, str]:
     """The CPUs of each class as text."""
     return {name: cpuset.format(cpus) for name, cpus in sorted(classes.items())}
@@ -321,6 +383,10 @@ _ORDER: Final = (
 
 _ROUNDS: Final = 2
 """A minimum that is to fall below the present maximum may have to go first, or second."""
+
+ON: Final = "1"
+OFF: Final = "0"
+_ONLINE_FILE: Final = re.compile(rf"{CPU_FOLDER}/cpu([0-9]+)/online", re.ASCII)
 
 _BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
 _ONLINE: Final = "sys/devices/system/cpu/online"
@@ -345,11 +411,15 @@ class FormerStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CpuClasses:
-    """What the configuration says: classes by name, what classes of guests mean, and the CPU sets."""
+    """What the configuration says: classes by name, what classes of guests mean, and the CPU sets.
+
+    ``parking`` None: idle cores are not parked.
+    """
 
     classes: Mapping[str, CpuClass]
     bindings: Mapping[str, ClassBinding]
     cpu_sets: CpuSets
+    parking: ParkingRules | None = None
 
 
 NO_CPU_CLASSES: Final = CpuClasses({}, {}, CpuSets(frozenset(), frozenset(), frozenset()))
@@ -357,10 +427,11 @@ NO_CPU_CLASSES: Final = CpuClasses({}, {}, CpuSets(frozenset(), frozenset(), fro
 
 @dataclass(frozen=True, slots=True)
 class CpuClassStatus:
-    """Which CPUs work by which class, and what of the classes is not in force, a sentence each."""
+    """Which CPUs work by which class, which are parked, and what is not in force, a sentence each."""
 
     classes: Mapping[str, frozenset[int]]
     refusals: tuple[str, ...] = ()
+    parked: frozenset[int] = frozenset()
 
 
 class KernelFiles:
@@ -387,16 +458,20 @@ class CpuClassController(KernelController):
 
     name = "cpu_class"
     acts_early = False
+    awaits = True
 
     def __init__(
         self,
-        driver: RunningGuests,
+        driver: ObservedGuests,
         configured: CpuClasses,
         store: FormerStore,
         files: KernelFiles,
         count_drift: Callable[[], object] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``count_drift`` is called for each file that somebody else has changed."""
+        self._clock = clock
+        self._idle = IdleTimes()
         self._driver = driver
         self._configured = configured
         self._store = store
@@ -413,13 +488,24 @@ class CpuClassController(KernelController):
 
         :raises OSError: what files hold cannot be kept; nothing is written then.
         """
+        # Frequencies and idle states of CPUs that were offline are there once these are online.
+        for _ in range(_ROUNDS):
+            if not self._align_files(targets):
+                break
+
+    def _align_files(self, targets: Sequence[GuestTarget]) -> bool:
+        """As sync(), once. True if CPUs were to go offline or come online."""
         plan, wanted = self._decide_files(targets)
         former = self._former_values()
         if not wanted:
             self._show_status(plan, (), targets)
-            return
+            return False
         has = {path: text for path in wanted if (text := self._files.read(path)) is not None}
         fresh = {path: has[path] for path in plan.settings if path in has and path not in former.values}
+        fresh |= dict.fromkeys(former.values.keys() - self._store.former_values.values.keys(), ON)
+        switches = any(
+            text != wanted[path].text and _ONLINE_FILE.fullmatch(path) for path, text in has.items()
+        )
         if fresh or any(text != wanted[path].text for path, text in has.items()):
             former = replace(former, values={**former.values, **fresh})
             self._store.keep_former_values(former)
@@ -443,6 +529,7 @@ class CpuClassController(KernelController):
             path: setting.text for path, setting in plan.settings.items() if path not in failures
         }
         self._show_status(plan, _refusal_sentences(wanted, failures), targets)
+        return switches
 
     def drifted(self, target: GuestTarget) -> str | None:
         """Nothing: sync() has looked at all CPUs, and repaired them."""
@@ -456,6 +543,8 @@ class CpuClassController(KernelController):
         """All files that were written to, as one thing: what they held before belongs together."""
         if values := self._store.former_values.values:
             detail = f"{len(values)} files of frequencies and idle states"
+            if parked := parked_offline(self._store.former_values):
+                detail += f", {named(parked)} offline"
             yield ReleaseItem("CPU classes", "host", detail, self._give_back)
 
     def _give_back(self) -> None:
@@ -487,8 +576,14 @@ class CpuClassController(KernelController):
         configured = self._configured
         if not configured.classes and not former.values:
             return CpuClassPlan(), {}
+        lost = bool(self._driver.lost())
         claims = make_claims(
-            targets, configured.cpu_sets, configured.bindings, configured.classes, bool(self._driver.lost())
+            targets,
+            configured.cpu_sets,
+            configured.bindings,
+            configured.classes,
+            lost,
+            self._choose_parked(targets, lost),
         )
         plan = decide(self._power_layout(), claims)
         back = {
@@ -498,11 +593,50 @@ class CpuClassController(KernelController):
         }
         return plan, {**back, **plan.settings}
 
+    def _choose_parked(self, targets: Sequence[GuestTarget], lost: bool) -> frozenset[int]:
+        """The CPUs to be parked; while a guest is lost, none but those that are."""
+        rules = self._configured.parking
+        if rules is None:
+            return frozenset()
+        used, now = frozenset[int]().union(*map(self._used_cpus, targets)), self._clock()
+        since = self._idle.observe(rules.cpus, used, now)
+        parked = self.status.parked | (self._offline() & rules.cpus)
+        return choose_parked(rules, used, parked, {} if lost else since, now)
+
+    def _used_cpus(self, target: GuestTarget) -> frozenset[int]:
+        """The CPUs that a guest uses, or that its definition will have it use."""
+        place, guest = target.assignment, target.guest
+        if place is not None:
+            return place.held | place.cpus | place.emulator_cpus
+        pins = guest.constraints.emulator.union(*(cpus for _, cpus in guest.constraints.pins))
+        rules = self._configured.parking
+        if rules is None or not guest.pid:
+            return pins
+        try:
+            seen = self._driver.observed_cpus(guest)
+        except (DriverError, OSError):  # it ended, or it is asked again next time
+            return pins
+        # A guest that may run anywhere goes on on the CPUs that are left.
+        return pins if rules.cpus - self._offline() <= seen else pins | seen
+
+    def _offline(self) -> frozenset[int]:
+        """The CPUs of the sets that are offline."""
+        rules = self._configured.parking
+        if rules is None or rules.mode is not ParkMode.OFFLINE:
+            return frozenset()
+        text = self._files.read(_ONLINE)
+        return (rules.cpus | rules.unknown) - cpuset.parse(text) if text else frozenset()
+
     def _former_values(self) -> FormerValues:
-        """What is kept, of this boot: a reboot gave back everything."""
+        """What is kept, of this boot: a reboot gave back everything.
+
+        CPUs that are offline belong to whoever parks CPUs, also if what was kept is lost.
+        """
         boot = self._files.read(_BOOT_ID) or ""
         former = self._store.former_values
-        return former if former.boot == boot else FormerValues(boot)
+        former = former if former.boot == boot else FormerValues(boot)
+        adopted = {path: ON for path in map(online_file, self._offline()) if path not in former.values}
+        return replace(former, values={**adopted, **former.values}) if adopted else former
 
     def _power_layout(self) -> CpuPower:
         """Domains and idle states, read again when CPUs or drivers have changed."""
@@ -551,7 +685,9 @@ class CpuClassController(KernelController):
                 LOG.warning("CPU classes: %s", sentence)
         if plan.classes != self.status.classes:
             LOG.info("Classes of CPUs: %s", in_words(plan.classes) or "none")
-        self.status = CpuClassStatus(plan.classes, refusals)
+        if plan.parked != self.status.parked:
+            LOG.info("Parked CPUs: %s", cpuset.format(plan.parked) or "none")
+        self.status = CpuClassStatus(plan.classes, refusals, plan.parked)
         bindings, refused = self._configured.bindings, {}
         for target in targets:
             bound = bind_guest(target.guest.settings, bindings, self._configured.classes, NO_BINDING)
@@ -559,6 +695,10 @@ class CpuClassController(KernelController):
             if has_own and bound.cpu_class and (reasons := by_class.get(bound.cpu_class.name)):
                 refused[target.guest.uuid] = reasons
         self.refused = refused
+
+
+class ObservedGuests(RunningGuests, CpuTuning, Protocol):
+    """Guests, and the CPUs that they may use."""
 
 
 class ControllersInForce(Protocol):
@@ -577,12 +717,17 @@ def cpu_class_status(controllers: Iterable[KernelController]) -> CpuClassStatus:
 
 
 def count_refusals(registry: CollectorRegistry, controllers: ControllersInForce) -> None:
-    """Register the gauge of what of the classes is not in force, of the controllers at each look."""
+    """Register the gauges of CPUs that are parked, and of settings that are not in force."""
     Gauge(
         "compute_agent_cpu_class_refusals",
         "Settings of classes of CPUs that are not in force; `compute-agent status` says why.",
         registry=registry,
     ).set_function(lambda: len(cpu_class_status(controllers.controllers).refusals))
+    Gauge(
+        "compute_agent_parked_cpus",
+        "Dedicated CPUs that are parked because no guest holds them.",
+        registry=registry,
+    ).set_function(lambda: len(cpu_class_status(controllers.controllers).parked))
 
 
 def _refusal_sentences(

@@ -213,6 +213,7 @@ class ResctrlController(KernelController):
 
     name = "resctrl"
     acts_early = True
+    awaits = True
 
     def __init__(
         self, driver: GuestThreads, control: ResctrlHandle, classes: Mapping[str, ShareSpec]

@@ -421,10 +421,12 @@ class StartingDriver(GuestDriver, Protocol):
         command: Sequence[str],
         cwd: str = "/",
         environment: Mapping[str, str] | None = None,
+        declared: Sequence[str] = (),
     ) -> Guest:
         """Make a guest that is held before its first instruction.
 
         ``environment`` has variables beside those that every guest has; nothing comes from the agent's own.
+        ``declared`` are the names of settings that were chosen for this guest.
 
         :raises DriverError:
         """
@@ -441,15 +443,14 @@ class StartingDriver(GuestDriver, Protocol):
         """Undo create(): nothing of the guest remains, and its program never ran."""
         ...
 
-    def configure(self, guest: Guest, settings: GuestSettings) -> Guest:
-        """Give a running guest other settings, for good.
-
-        :raises GuestGoneError:
-        :raises DriverError: they cannot be kept.
-        """
-        ...
-
-    def adopt(self, guest_uuid: str, name: str, settings: GuestSettings, origin: int | Path) -> Guest:
+    def adopt(
+        self,
+        guest_uuid: str,
+        name: str,
+        settings: GuestSettings,
+        origin: int | Path,
+        declared: Sequence[str] = (),
+    ) -> Guest:
         """Take what runs already as a guest.
 
         ``origin`` is the pid of a process, or the folder of a cgroup v2 group, of which all processes are

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from compute_agent.host.kernel_files import read, read_text
+from compute_agent.host.kernel_files import read, read_optional, read_text
 from compute_agent.host.proc_stat import ProcessStat, parse_process_stat
 from compute_agent.model import cpuset
 
@@ -135,6 +135,14 @@ def nodes_with_memory() -> frozenset[int]:
         return cpuset.parse(read_text("/sys/devices/system/node/has_memory"))
     except FileNotFoundError:
         return frozenset({0})
+
+
+def cgroup_path(pid: int) -> str:
+    """The path of the cgroup that a process is in, as systemd knows it; empty if that cannot be read."""
+    text = read_optional(f"/proc/{pid}/cgroup") or ""
+    paths = {controllers: path for line in text.splitlines() for _, controllers, path in [line.split(":", 2)]}
+    # Of a host with both versions version 2 may be without any group.
+    return next((path for name in ("", "name=systemd") if (path := paths.get(name, "/")) != "/"), "")
 
 
 def affinity(tid: int) -> frozenset[int] | None:

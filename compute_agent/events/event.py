@@ -29,6 +29,7 @@ class EventKind(enum.StrEnum):
     MOVE = "move"
     REFUSE = "refuse"
     HOLD = "hold"
+    CONFIGURE = "configure"
     REPAIR = "repair"
     LEAVE = "leave"
     STOP = "stop"

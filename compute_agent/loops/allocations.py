@@ -31,7 +31,7 @@ from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.host_state import HostState, request_for
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
-from compute_agent.policy.base import refit
+from compute_agent.policy.base import refit_assignment
 from compute_agent.report.answers import ConflictError, NotFoundError, PlacementError, UnavailableError
 from compute_agent.report.audit import MigrationClaim, MovedGuest, Owner, resolve
 from compute_agent.report.client import ExpiringClaim, PlacementClient
@@ -41,6 +41,7 @@ from compute_agent.report.history import (
     Generations,
     OlderCopy,
     PlacementHistory,
+    holder_of,
     why_older,
 )
 from compute_agent.report.reporter import HoldingsListing
@@ -318,6 +319,7 @@ def allocations_read(
         as_of,
         held,
         {uuid: holding.migration for uuid, holding in changed.items() if holding.migration is not None},
+        {uuid: owner for uuid, record in records.items() if (owner := holder_of(record)) is not None},
     )
 
 
@@ -406,7 +408,7 @@ def _suits_guest(world: HostState, view: GuestView, allocation: Allocation) -> b
     request = request_for(world, view.guest, allocation)
     if view.assignment is None or not view.assignment.held:
         return request.pcpu == 0 and sum(demand.vcpu for demand in request.demands) == request.vcpus
-    return refit(world.supply({}), request, view.assignment) is not None
+    return refit_assignment(world.supply({}), request, view.assignment) is not None
 
 
 def allocations_by_consumer(

@@ -18,11 +18,12 @@ from typing import Any, Final
 
 from compute_agent.drivers.base import ChangeKind, ExpectingDriver, GuestChange
 from compute_agent.loops.base import ReloadedConfiguration, WakeReport
-from compute_agent.model.guest import Allocation, Guest
+from compute_agent.model.guest import Allocation, ConsumerAllocations, Guest
 from compute_agent.pipeline.events import Event, GuestAppeared, GuestExpected, GuestStarted, GuestStopped
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
+from compute_agent.report.history import ConsumerOwner, holder_of
 from compute_agent.threads import (
     NO_LOCK,
     ONCE,
@@ -117,15 +118,20 @@ class PreStartHook:
         guest = self._expecting.expect(description)
         self._last = time.monotonic()
         self._thread.wake()
-        held = self._held_by(guest.uuid, seconds / 2)
-        self._pipeline.submit(GuestExpected(guest, held)).result(seconds / 2)
+        held, owner = self._held_by(guest.uuid, seconds / 2)
+        self._pipeline.submit(GuestExpected(guest, held, owner)).result(seconds / 2)
         return guest
 
-    def _held_by(self, uuid: str, seconds: float) -> Allocation | None:
-        """What a guest holds here; what it held when last heard of, or None, where Placement is away."""
+    def _held_by(self, uuid: str, seconds: float) -> tuple[Allocation | None, ConsumerOwner | None]:
+        """What a guest holds here, and whose it is.
+
+        Where Placement is away: what it held when last heard of, or None.
+        """
         held: Allocation | None
+        owner = None
         try:
-            held = self._ask_placement(uuid).result(seconds)
+            record = self._ask_placement(uuid).result(seconds)
+            held, owner = record.resources, holder_of(record)
         except (PlacementError, TimeoutError) as error:
             LOG.warning(
                 "What guest %s, which is about to start, may use is not known: %s",
@@ -135,19 +141,19 @@ class PreStartHook:
             known = self._pipeline.unclaimed.get(uuid)
             held = None if known is None else known.allocation
         world = self._pipeline.world
-        return world.own_part(held) if held is not None and world.root_known else None
+        return (world.own_part(held) if held is not None and world.root_known else None), owner
 
-    def _ask_placement(self, uuid: str) -> Future[Allocation]:
+    def _ask_placement(self, uuid: str) -> Future[ConsumerAllocations]:
         """What a guest holds, asked in a thread of its own: the client waits for longer than a start may."""
         if not self._asking.acquire(blocking=False):
-            refused: Future[Allocation] = Future()
+            refused: Future[ConsumerAllocations] = Future()
             refused.set_exception(TimeoutError("Placement does not answer others"))
             return refused
         client = self._client
 
-        def ask() -> Allocation:
+        def ask() -> ConsumerAllocations:
             try:
-                return client.allocations(uuid).resources
+                return client.allocations(uuid)
             finally:
                 self._asking.release()
 
@@ -237,20 +243,20 @@ class GuestEvents:
                 started = change.kind is ChangeKind.STARTED
                 as_of = time.monotonic()
                 try:
-                    held = self._client.allocations(guest.uuid).resources
+                    record = self._client.allocations(guest.uuid)
                 except PlacementError as error:
                     LOG.warning("What guest %s may use is not known yet: %s", guest, error)
                     return GuestStarted(guest, None, as_of, since, started)
-                world = self._pipeline.world
+                world, owner = self._pipeline.world, holder_of(record)
                 if not world.root_known:
-                    return GuestStarted(guest, None, as_of, since, started)
-                allocation = world.own_part(held)
+                    return GuestStarted(guest, None, as_of, since, started, owner)
+                allocation = world.own_part(record.resources)
                 if not allocation and self._held_something(guest.uuid):
                     # The report judges whether that is so, or Placement has an older copy.
-                    return GuestStarted(guest, None, as_of, since, started)
+                    return GuestStarted(guest, None, as_of, since, started, owner)
                 if not started and not self._is_news(guest.uuid, allocation):
-                    return GuestStarted(guest, None, as_of, since)
-                return GuestStarted(guest, allocation, as_of, since, started)
+                    return GuestStarted(guest, None, as_of, since, owner=owner)
+                return GuestStarted(guest, allocation, as_of, since, started, owner)
 
     def _held_something(self, uuid: str) -> bool:
         """Whether a consumer held something here when Placement was last asked.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
@@ -42,8 +42,8 @@ FILE: Final = "fleet-guests.json"
 class GuestSetter(Protocol):
     """Changes settings of running guests."""
 
-    def __call__(self, guest: str, values: Mapping[str, Any]) -> str:
-        """Give the guest of a uuid these settings. Why that cannot be; empty if it was done."""
+    def __call__(self, guest: str, values: Mapping[str, Any], unset: Collection[str] = (), /) -> str:
+        """Set and unset settings of the guest of a uuid. The obstacle; empty if it was done."""
         ...
 
 
@@ -98,15 +98,21 @@ class FleetGuests:
     def _change_guests(self, planned: GuestSettingsPlan) -> dict[str, str]:
         """Those that could not be changed, with the reason."""
         refused = {}
-        for guest, values in planned.changes.items():
-            if reason := self._set(guest, values):
+        for guest in sorted(planned.changes.keys() | planned.unset.keys()):
+            values, unset = planned.changes.get(guest, {}), planned.unset.get(guest, ())
+            if reason := self._set(guest, values, unset):
                 refused[guest] = f"guest {guest}: {reason}"
             else:
-                LOG.info("Guest %s is set as the fleet wants: %s", guest, dict(values))
+                LOG.info(
+                    "Guest %s is set as the fleet wants: %s, unset: %s",
+                    guest,
+                    dict(values) or "nothing",
+                    ", ".join(unset) or "nothing",
+                )
         return refused
 
 
-def _read_applied(path: Path) -> dict[str, dict[str, str | int]]:
+def _read_applied(path: Path) -> dict[str, dict[str, str | int | bool]]:
     try:
         found = json.loads(read_own(path))
         if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):

@@ -179,6 +179,14 @@ class NamedFrequency(enum.StrEnum):
     TURBO = "turbo"
 
 
+class ParkMode(enum.StrEnum):
+    """What happens to idle dedicated cores after a while."""
+
+    OFFLINE = "offline"
+    GOVERNOR = "governor"
+    C_STATE = "c-state"
+
+
 Bound = int | NamedFrequency | None
 """A frequency in kHz, or in a word; None: as it was found."""
 
@@ -188,7 +196,8 @@ class CpuClass:
     """A section ``[cpu_class:NAME]``; what is None or empty stays as it was found.
 
     ``energy_preference`` is one of energy_performance_available_preferences, ``disabled_c_states`` are names
-    of idle states that must not be entered. Of uncore frequencies ``base`` is none.
+    of idle states that must not be entered. Of uncore frequencies ``base`` is none. Idle CPUs are parked
+    after so many seconds, where the class is theirs and says how.
     """
 
     name: str
@@ -199,6 +208,8 @@ class CpuClass:
     disabled_c_states: tuple[str, ...] = ()
     min_uncore: Bound = None
     max_uncore: Bound = None
+    park: ParkMode | None = None
+    park_after: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings, SettingSource
 from compute_agent.model.messages import called
 
 
@@ -120,12 +120,37 @@ class GuestHolding:
 
 
 @dataclass(frozen=True, slots=True)
+class GuestIdentity:
+    """What is known of a guest beside its name in the driver; empty where its driver does not know it.
+
+    ``display_name``, ``flavor``, ``extra_specs``, owner and image are those of Nova. ``cgroup`` is the path
+    of the cgroup that an adopted process was in.
+    """
+
+    display_name: str = ""
+    flavor: str = ""
+    extra_specs: Mapping[str, str] = field(default_factory=dict)
+    project_id: str = ""
+    project_name: str = ""
+    user_id: str = ""
+    user_name: str = ""
+    image_id: str = ""
+    image_properties: Mapping[str, str] = field(default_factory=dict)
+    cgroup: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Guest:
     """One guest as its driver knows it. ``uuid`` is its consumer uuid, ``pid`` its main process.
 
     ``cgroup`` is the folder of its cgroup v2 group, empty if it has none to itself. ``details`` are for
     people alone: what else the driver can tell, by name. ``dedicated`` is how many of its CPUs it was ordered
     to have for itself; 0: none, or nobody said. ``constraints`` are what its definition demands.
+
+    The driver knows ``identity`` and the settings that are ``declared``, with ``declared_by`` as their
+    source. The worker resolves all ``settings``: ``setting_sources`` are words by setting,
+    ``setting_problems`` are sentences about values that do not count, ``rule`` is the name of the rule that
+    matches.
     """
 
     uuid: str
@@ -137,6 +162,13 @@ class Guest:
     details: Mapping[str, str] = field(default_factory=dict)
     dedicated: int = 0
     constraints: PlacementConstraints = UNCONSTRAINED
+    identity: GuestIdentity = field(default_factory=GuestIdentity)
+    declared: Mapping[str, Any] = field(default_factory=dict)
+    declared_by: SettingSource = SettingSource.START
+    declared_problems: tuple[str, ...] = ()
+    setting_sources: Mapping[str, str] = field(default_factory=dict)
+    setting_problems: tuple[str, ...] = ()
+    rule: str = ""
 
     def __str__(self) -> str:
         return called(self.name, self.uuid)

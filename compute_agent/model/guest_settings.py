@@ -158,16 +158,26 @@ def _truth(text: str) -> bool:
     return _TRUTHS[text.lower()]
 
 
+def _choice(kind: type[enum.StrEnum]) -> Callable[[str], enum.StrEnum]:
+    def read_choice(text: str) -> enum.StrEnum:
+        try:
+            return kind(text)
+        except ValueError as error:
+            raise ValueError(f"one of {', '.join(kind)}") from error
+
+    return read_choice
+
+
 _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "qos_class": _class_name,
     "priority": _priority,
     "resctrl": _annotation,
     "blockio_class": _optional_class,
     "cpu_class": _optional_class,
-    "memory_type": MemoryType,
+    "memory_type": _choice(MemoryType),
     "spread": _truth,
-    "thread_policy": ThreadPolicy,
-    "emulator_policy": EmulatorPolicy,
+    "thread_policy": _choice(ThreadPolicy),
+    "emulator_policy": _choice(EmulatorPolicy),
     "preserve": _truth,
 }
 

@@ -57,7 +57,8 @@ class ExpectedGuests:
         one = self._expected.get(guest.uuid)
         if one is None:
             return None
-        found = replace(one, guest=guest, until=self._now() + STARTING_SECONDS)
+        # Its settings are those that the worker resolved when it was announced.
+        found = replace(one, guest=replace(one.guest, pid=guest.pid), until=self._now() + STARTING_SECONDS)
         self._expected[guest.uuid] = found
         return found
 
@@ -116,6 +117,7 @@ class GuestEnforcer:
         """Go on with other controllers: each looks at every guest."""
         self._controllers = controllers
         self.cache.controllers = frozenset(controller.name for controller in controllers)
+        self.cache.synced = False  # a host without guests has CPU classes as well
         for entry in self.cache:
             self.cache.mark(entry)
 
@@ -160,6 +162,19 @@ class GuestEnforcer:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
 
+    def lift_limits(self, entry: CachedGuest, world: HostState) -> None:
+        """Lift the limits of a guest before the agent leaves it as it is. A failure costs a log line."""
+        entry.limits.clear()
+        target = self._target(entry, world)
+        # Limits of cache groups are those of all guests together, and end with the next sync.
+        for controller in (each for each in self._controllers if not each.acts_early):
+            try:
+                controller.apply(target)
+            except GuestGoneError:
+                return
+            except (DriverError, OSError) as error:
+                self._failed(controller, error)
+
     def expect(self, guest: Guest, allocation: Allocation | None, world: HostState) -> None:
         """Do what is possible for a guest that is about to start."""
         self._expected.add(guest, allocation)
@@ -171,8 +186,10 @@ class GuestEnforcer:
         :raises DriverError: something of that cannot be done.
         """
         one = self._expected.found(guest)
-        if one is None:
-            return  # it took too long, or its start was told of meanwhile
+        # It took too long, or its start was told of meanwhile; a preserved guest is only awaited, so that its
+        # CPUs are online.
+        if one is None or one.guest.settings.preserve:
+            return
         self._sync(world)
         for controller in self._early():
             try:
@@ -207,7 +224,7 @@ class GuestEnforcer:
         synced = True
         for controller in self._controllers:
             try:
-                controller.sync([*targets, *expected] if controller.acts_early else targets, world.zones)
+                controller.sync([*targets, *expected] if controller.awaits else targets, world.zones)
             except (DriverError, OSError) as error:
                 self._failed(controller, error)
                 synced = False

@@ -12,14 +12,18 @@ from pathlib import Path
 
 from compute_agent.controllers.base import KernelController
 from compute_agent.model.guest import Allocation, Guest, GuestMigration
-from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.guest_settings import GuestSettings, SettingSource
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.host_state import HostState
+from compute_agent.report.history import ConsumerOwner
 
 
 @dataclass(frozen=True, slots=True)
 class StartGuest:
-    """Somebody wants a new guest; answered with its GuestView, or with the reason why not."""
+    """Somebody wants a new guest; answered with its GuestView, or with the reason why not.
+
+    ``declared`` are the names of settings that were chosen, ``owner`` is whose the consumer is in Placement.
+    """
 
     uuid: str
     name: str
@@ -29,6 +33,8 @@ class StartGuest:
     as_of: float
     cwd: str = "/"
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
+    declared: tuple[str, ...] = ()
+    owner: ConsumerOwner | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,8 @@ class AdoptGuest:
     origin: int | Path
     allocation: Allocation
     as_of: float
+    declared: tuple[str, ...] = ()
+    owner: ConsumerOwner | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,8 @@ class GuestStarted:
     """A driver says something of a guest that runs, at the monotonic time ``since``.
 
     ``started``: it does so since just now; else it ran before, and has other settings, another main process,
-    or could not be seen. ``allocation`` is None when Placement was not asked, or did not answer.
+    or could not be seen. ``allocation`` is None when Placement was not asked, or did not answer. ``owner`` is
+    whose the consumer is, None if that is not news.
     """
 
     guest: Guest
@@ -59,17 +68,19 @@ class GuestStarted:
     as_of: float = 0.0
     since: float = 0.0
     started: bool = False
+    owner: ConsumerOwner | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GuestExpected:
-    """A guest is about to start; ``allocation`` is None where it could not be learnt.
+    """A guest is about to start; ``allocation`` and ``owner`` are None where they could not be learnt.
 
     Answered when its cache group is there, as far as it can be.
     """
 
     guest: Guest
     allocation: Allocation | None
+    owner: ConsumerOwner | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +103,14 @@ class AllocationsRead:
 
     An empty allocation is that of a guest that holds nothing any more. ``migrations`` are those through which
     some of these guests hold theirs. ``held`` is what all consumers hold of this host, with guest or without;
-    None: nothing new.
+    None: nothing new. ``owners`` are whose the consumers of guests are, as far as that is news.
     """
 
     allocations: Mapping[str, Allocation]
     as_of: float
     held: Mapping[str, Allocation] | None = None
     migrations: Mapping[str, GuestMigration] = field(default_factory=dict)
+    owners: Mapping[str, ConsumerOwner] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +122,20 @@ class WorldChanged:
 
     world: HostState
     controllers: Sequence[KernelController] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureGuest:
+    """An operator, or the fleet, sets and unsets settings of a guest by their texts.
+
+    Answered when they are kept and in effect as far as can be, or with what went wrong; GuestGoneError if
+    there is no such guest.
+    """
+
+    uuid: str
+    texts: Mapping[str, str]
+    unset: tuple[str, ...] = ()
+    source: SettingSource = SettingSource.BY_HAND
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +185,7 @@ Event = (
     | GuestStopped
     | AllocationsRead
     | WorldChanged
+    | ConfigureGuest
     | LimitGuest
     | MoveGuest
     | UseMeasured

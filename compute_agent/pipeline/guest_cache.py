@@ -9,6 +9,7 @@ from compute_agent.host.topology import HostTopology
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.state import SavedGuest
+from compute_agent.report.history import ConsumerOwner
 
 
 @dataclass(slots=True)
@@ -21,7 +22,8 @@ class CachedGuest:
     others. ``stray`` says which CPUs it holds that the present CPU sets do not have. ``refused`` is what else
     it asks for and does not get, and why. ``limits`` are those of the watermarks. ``pending`` are the
     controllers that have yet to put all this into effect. ``cache_delay`` is how many seconds its process was
-    there before its cache group was in force (None: not known).
+    there before its cache group was in force (None: not known). ``owner`` is whose its consumer is in
+    Placement (None: not known).
     """
 
     guest: Guest
@@ -35,6 +37,7 @@ class CachedGuest:
     as_of: float = 0.0
     migration: GuestMigration | None = None
     cache_delay: float | None = None
+    owner: ConsumerOwner | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from compute_agent.classification.resolution import NO_CLASSIFICATION, ClassificationPolicy
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuPool, CpuSet, CpuSets
@@ -14,7 +15,7 @@ from compute_agent.model.messages import called
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.policy import STATIC_PLUS, STATIC_POOLS, leave_in_place, place_nowhere
 from compute_agent.policy.base import CpuSupply, GuestRequest, Policy, ProviderDemand
-from compute_agent.policy.shared_cpus import PoolBorrower, lend
+from compute_agent.policy.shared_cpus import PoolBorrower, lend_cpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,9 @@ class HostState:
     stopped. ``root_known``: it is known whose the root provider is, and which; until then nobody can say what
     of an allocation is of this host. ``rebalance_gain`` is what moving a running guest has to gain (see
     :mod:`compute_agent.policy.running_guests`); None: none is moved. ``pools`` are the pools of CPUs,
-    ``warnings`` what files that add to providers say to no effect. ``powered`` are the dedicated CPUs that a
+    ``warnings`` what files that add to providers say to no effect. ``classification`` says which settings
+    guests have.
+    ``powered`` are the dedicated CPUs that a
     power manager takes offline and brings online; with ``wakes`` that is the agent.
     """
 
@@ -42,6 +45,7 @@ class HostState:
     root_known: bool = True
     pools: tuple[CpuPool, ...] = ()
     warnings: tuple[str, ...] = ()
+    classification: ClassificationPolicy = NO_CLASSIFICATION
     powered: CpuSet = frozenset()
     wakes: bool = False
 
@@ -127,7 +131,7 @@ class HostState:
                 )
                 borrowers.append(PoolBorrower(pool.name, cpus, zones, pool.max_cpus))
         held = frozenset[int]().union(*holdings.values())
-        return lend(self.topology, self.cpu_sets, held, borrowers, self.policy is STATIC_PLUS)
+        return lend_cpus(self.topology, self.cpu_sets, held, borrowers, self.policy is STATIC_PLUS)
 
     def own_part(self, allocation: Allocation) -> dict[str, dict[str, int]]:
         """The part of an allocation that is on this host's providers."""

@@ -13,10 +13,12 @@ from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.enforcer import GuestEnforcer
 from compute_agent.pipeline.guest_cache import CachedGuest, UnclaimedHolding
+from compute_agent.pipeline.guest_settings import GuestClassifier
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.placer import GuestPlacer, where
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.policy.policies import KernelPlacement
+from compute_agent.report.history import ConsumerOwner
 
 
 def observe(driver: GuestDriver, guest: Guest) -> KernelPlacement:
@@ -48,8 +50,10 @@ class GuestLifecycle:
         enforcer: GuestEnforcer,
         metrics: AgentMetrics,
         recorder: EventRecorder,
+        classifier: GuestClassifier,
     ) -> None:
         self._driver = driver
+        self._classifier = classifier
         self._recorder = recorder
         self._placer = placer
         self._enforcer = enforcer
@@ -57,6 +61,7 @@ class GuestLifecycle:
         self._metrics = metrics
         self._saved: Mapping[str, SavedGuest] | None = None
         self._limits: Limits = {}
+        self._owners: Mapping[str, ConsumerOwner] = {}
 
     def begin(
         self,
@@ -64,15 +69,16 @@ class GuestLifecycle:
         limits: Limits,
         unclaimed: Mapping[str, Allocation],
         migrations: Mapping[str, str],
+        owners: Mapping[str, ConsumerOwner],
     ) -> None:
         """Remember, until the guests are taken over, what the agent before has ``saved`` of them.
 
-        And the ``limits`` of the watermarks, what consumers without a guest held, and whose ``migrations``
-        some of these are.
+        And the ``limits`` of the watermarks, what consumers without a guest held, whose ``migrations`` some
+        of these are, and the ``owners`` of consumers.
         """
         self._cache.migrations = dict(migrations)
         self._cache.hold_for(unclaimed, time.monotonic())
-        self._saved, self._limits = saved, limits
+        self._saved, self._limits, self._owners = saved, limits, owners
 
     @property
     def is_known(self) -> bool:
@@ -80,7 +86,12 @@ class GuestLifecycle:
         return self._saved is None
 
     def enter(
-        self, guest: Guest, allocation: Allocation | None, as_of: float = 0.0, started: bool = False
+        self,
+        guest: Guest,
+        allocation: Allocation | None,
+        as_of: float = 0.0,
+        started: bool = False,
+        owner: ConsumerOwner | None = None,
     ) -> None:
         """Take a guest, and what it holds if that is known, as the driver has it now, and place it.
 
@@ -97,12 +108,18 @@ class GuestLifecycle:
             # One that was lost until now is where it was.
             lost = self._cache.lost.get(guest.uuid)
             place = lost.assignment if lost and self._placer.world.pins else None
-            self._cache.add(entry := CachedGuest(guest, self._held_before(guest, allocation), place))
-        elif entry.guest != guest:
-            if started:
+            held = self._held_before(guest, allocation)
+            owner = owner or self._owners.get(guest.uuid)
+            self._cache.add(
+                entry := CachedGuest(self._classify(guest, held, owner), held, place, owner=owner)
+            )
+        else:
+            held = entry.allocation if allocation is None else allocation
+            entry.owner = owner or entry.owner
+            guest = self._classify(guest, held, entry.owner)
+            if started and guest != entry.guest:
                 entry.limits.clear()
-            entry.guest = guest
-            self._cache.mark(entry)
+            self.use_settings(entry, guest)
         if allocation is not None:
             if allocation != entry.allocation:
                 self._cache.mark(entry)
@@ -112,12 +129,57 @@ class GuestLifecycle:
         if started and entry.refusal and self._placer.world.refuse_unplaced:
             self._stop_unplaced(entry)
 
+    def _classify(self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None) -> Guest:
+        found = self._classifier.classify(guest, allocation, owner, self._placer.world)
+        self._classifier.report_problems(found)
+        return found
+
+    def classify_again(self, entry: CachedGuest) -> bool:
+        """Resolve the settings of a guest anew, as rules, what it holds, or what was set may be others.
+
+        Whether they have changed.
+        """
+        return self.use_settings(entry, self._classify(entry.guest, entry.allocation, entry.owner))
+
+    def use_settings(self, entry: CachedGuest, guest: Guest) -> bool:
+        """Go on with a guest as it is now; whether it is another one than before."""
+        before = entry.guest
+        if guest == before:
+            return False
+        if guest.pid == before.pid:
+            self._classifier.report_change(before, guest)
+        if guest.settings.preserve and not before.settings.preserve and entry.limits:
+            self._enforcer.lift_limits(entry, self._placer.world)
+        entry.guest = guest
+        self._cache.mark(entry)
+        return True
+
+    def forget_absent(self) -> None:
+        """Remove what was set by hand for guests that have not been on this host for long."""
+        present = {entry.guest.uuid for entry in self._cache}
+        present |= self._cache.lost.keys() | self._cache.unclaimed.keys()
+        gone = self._classifier.manual.absent(present)
+        if not gone:
+            return
+        flavors = self._driver.flavors
+        try:
+            # A domain that is shut off may be without an allocation, as those are that are not of Nova.
+            defined = frozenset[str]() if flavors is None else flavors.inactive()
+        except DriverError:
+            return
+        for uuid in gone:
+            if uuid not in defined:
+                LOG.info("Guest %s has gone: its settings by hand and by the fleet are removed", uuid)
+                self._classifier.forget(uuid)
+
     def leave(self, guest: Guest) -> None:
         """Forget a guest that ended. What it held is its consumer's still."""
         entry = self._cache.get(guest.uuid)
         if entry is None or entry.guest.pid != guest.pid:
             return  # known before, and the consumer may have another guest by now
         self._cache.remove(guest.uuid)
+        if self._driver.starting is not None:
+            self._classifier.forget(guest.uuid)  # a process that ended does not start again
         if guest.uuid in self._driver.lost():  # it started again, and cannot be looked after
             self._cache.lose(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
         if entry.allocation and entry.migration is None:
@@ -139,7 +201,12 @@ class GuestLifecycle:
             if (old := saved.get(uuid)) is not None:
                 assignment = old.assignment if self._placer.world.pins else None
                 limits = dict(self._limits.get(uuid, {}))
-                self._cache.add(entry := CachedGuest(guest, old.allocation, assignment, limits=limits))
+                owner = self._owners.get(uuid)
+                found = self._classify(guest, old.allocation, owner)
+                entry = CachedGuest(found, old.allocation, assignment, limits=limits, owner=owner)
+                if limits and found.settings.preserve:
+                    self._enforcer.lift_limits(entry, self._placer.world)
+                self._cache.add(entry)
                 through = self._through_migration(uuid)
                 if through is not None and through.allocation == old.allocation:
                     entry.migration = through.migration
@@ -148,6 +215,8 @@ class GuestLifecycle:
             if uuid in lost:
                 self._cache.lose(uuid, saved[uuid])
                 continue
+            if self._driver.starting is not None:
+                self._classifier.forget(uuid)
             message = "Guest %s ended while the agent was away"
             self._recorder.tell(LOG.info, EventKind.LEAVE, NamedSubject(uuid), message)
             if allocation := saved[uuid].allocation:
@@ -183,13 +252,14 @@ class GuestLifecycle:
 
     def _find(self, guest: Guest) -> None:
         """Take up a guest that nobody remembers."""
+        held, owner = self._held_before(guest), self._owners.get(guest.uuid)
+        guest = self._classify(guest, held, owner)
         try:
             assignment = self._placer.read_back(guest, observe(self._driver, guest))
         except GuestGoneError:
             return
-        held = self._held_before(guest)
         limits = dict(self._limits.get(guest.uuid, {}))
-        entry = CachedGuest(guest, held, assignment, limits=limits)
+        entry = CachedGuest(guest, held, assignment, limits=limits, owner=owner)
         self._cache.add(entry)
         message = "Guest %s was not known; the kernel has it%s"
         self._recorder.tell(LOG.info, EventKind.FIND, guest, message, where(entry))

@@ -15,10 +15,10 @@ from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache
 from compute_agent.pipeline.host_state import HostState, request_for
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal
-from compute_agent.policy.constrained import refit_within
-from compute_agent.policy.policies import KernelPlacement, as_found
-from compute_agent.policy.running_guests import best_move, confine, keep, may_stay, read_back
-from compute_agent.policy.shared_cpus import admit, refuse_outside
+from compute_agent.policy.constraints import refit_within
+from compute_agent.policy.policies import KernelPlacement, found_assignment
+from compute_agent.policy.running_guests import best_move, confine_guest, keep_dedicated, may_stay, read_back
+from compute_agent.policy.shared_cpus import admit_guest, refuse_outside
 
 LOG = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class GuestPlacer:
             guest,
             world.in_words(allocation),
             request.thread_policy,
-            len(world.cpu_sets.dedicated - supply.taken(request)),
+            len(world.cpu_sets.dedicated - supply.taken_cpus(request)),
             decision,
         )
         return decision
@@ -94,7 +94,7 @@ class GuestPlacer:
                 if entry.assignment is not None and not entry.refusal and entry.guest.uuid != guest.uuid
             ]
             members = max(sum(not cpus.isdisjoint(other) for other in others) for cpus in wanted.values())
-        return admit(self.world.pools, wanted, guest.settings.qos_class, members)
+        return admit_guest(self.world.pools, wanted, guest.settings.qos_class, members)
 
     def place(self, entry: CachedGuest) -> None:
         """Decide anew where a guest goes. One without a place is kept off the CPUs of others."""
@@ -152,7 +152,7 @@ class GuestPlacer:
         except GuestGoneError:
             return  # its stop event is on its way
         before, entry.refusal = entry.assignment, ""
-        self._cache.assign(entry, as_found(self.world.cpu_sets, entry.guest.settings.vcpus, found))
+        self._cache.assign(entry, found_assignment(self.world.cpu_sets, entry.guest.settings.vcpus, found))
         if entry.assignment != before:
             self._tell_place(entry, "Guest %s is found%s")
 
@@ -230,7 +230,7 @@ class GuestPlacer:
             elif entry.guest.constraints != UNCONSTRAINED:
                 self._place_as(entry, self.decide(entry.guest, entry.allocation, assignment))
             elif assignment.held:
-                self._cache.assign(entry, keep(*self._case(entry), assignment) or assignment)
+                self._cache.assign(entry, keep_dedicated(*self._case(entry), assignment) or assignment)
             else:
                 self._place_as(entry, self.decide(entry.guest, entry.allocation, assignment))
 
@@ -240,14 +240,14 @@ class GuestPlacer:
         current = entry.assignment
         if request.constraints != UNCONSTRAINED:
             return  # what keeps it off the CPUs of others might be what its definition forbids
-        if current is not None and may_stay(current, supply.taken(request), self.world.reachable):
+        if current is not None and may_stay(current, supply.taken_cpus(request), self.world.reachable):
             return
-        place = keep(supply, request, current) if current is not None else None
+        place = keep_dedicated(supply, request, current) if current is not None else None
         decision = place or self.decide(entry.guest, {})
         # A guest that holds nothing may be left alone, where that is configured: once it is known to.
-        unsure = decision is None and self.world.pins and bool(supply.taken(request))
+        unsure = decision is None and self.world.pins and bool(supply.taken_cpus(request))
         if unsure or isinstance(decision, PlacementRefusal):
-            decision = confine(supply, request)
+            decision = confine_guest(supply, request)
         if decision is not None and current is not None:
             decision = replace(decision, mems=current.mems)  # which it may have is not known either
         self._cache.assign(entry, decision)
@@ -259,10 +259,10 @@ class GuestPlacer:
         """
         supply, request = self._case(entry)
         current = entry.assignment if request.pcpu else None
-        place = keep(supply, request, current) if current is not None else None
+        place = keep_dedicated(supply, request, current) if current is not None else None
         # One that was never placed may be pinned by somebody else: a reshape at start goes by that.
         undisturbed = entry.assignment is None and not supply.cpu_sets.shared and not self._cache.holdings()
-        place = place or (None if undisturbed else confine(supply, request))
+        place = place or (None if undisturbed else confine_guest(supply, request))
         self._cache.assign(entry, place)
         if undisturbed:
             reason += "; it is left where it is as long as nobody holds any CPU"

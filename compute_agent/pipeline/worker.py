@@ -26,6 +26,7 @@ from compute_agent.pipeline.enforcer import GuestEnforcer
 from compute_agent.pipeline.events import (
     AdoptGuest,
     AllocationsRead,
+    ConfigureGuest,
     Event,
     GuestAppeared,
     GuestExpected,
@@ -39,12 +40,14 @@ from compute_agent.pipeline.events import (
     WorldChanged,
 )
 from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache, GuestView, UnclaimedHolding, view
+from compute_agent.pipeline.guest_settings import GuestClassifier, ManualSettings
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.lifecycle import GuestLifecycle, Limits, observe
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.placer import GuestPlacer, where
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.policy.base import PlacementRefusal
+from compute_agent.report.history import ConsumerOwner
 from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures, until_woken
 
 LOG = logging.getLogger(__name__)
@@ -87,7 +90,15 @@ class GuestOverview:
         self._unallocated = frozenset(unallocated)
 
 
-_NOT_FOUND_OUT: Final = (StartGuest, AdoptGuest, LimitGuest, MoveGuest, GuestExpected, GuestAppeared)
+_NOT_FOUND_OUT: Final = (
+    StartGuest,
+    AdoptGuest,
+    ConfigureGuest,
+    LimitGuest,
+    MoveGuest,
+    GuestExpected,
+    GuestAppeared,
+)
 """Events of which nothing is found out by itself when the guests are taken over."""
 
 
@@ -116,12 +127,14 @@ class GuestPipeline:
         metrics: AgentMetrics,
         recorder: EventRecorder | None = None,
         read_online: Callable[[], CpuSet] | None = None,
+        manual: ManualSettings | None = None,
     ) -> None:
         """``read_online`` gives the CPUs that are online now.
 
         ``save`` keeps durably the guests, what consumers without one hold, and whose migrations these are.
 
-        It may raise OSError.
+        It may raise OSError. ``manual`` has the settings by hand and by the fleet; without it they do not
+        outlive the process.
         """
         self._driver = driver
         self._recorder = recorder = recorder or EventRecorder()
@@ -130,7 +143,10 @@ class GuestPipeline:
         self._metrics = metrics
         self._cache = self._enforcer.cache
         self._placer = GuestPlacer(world, self._cache, partial(observe, driver), recorder)
-        self._lifecycle = GuestLifecycle(driver, self._placer, self._enforcer, metrics, recorder)
+        self._classifier = GuestClassifier(manual or ManualSettings(), recorder)
+        self._lifecycle = GuestLifecycle(
+            driver, self._placer, self._enforcer, metrics, recorder, self._classifier
+        )
         self._overview = GuestOverview(self._cache, driver, metrics)
         self._applied = 0.0
         """When pending changes last went to the kernel (monotonic seconds)."""
@@ -207,16 +223,17 @@ class GuestPipeline:
         limits: Limits | None = None,
         unclaimed: Mapping[str, Allocation] | None = None,
         migrations: Mapping[str, str] | None = None,
+        owners: Mapping[str, ConsumerOwner] | None = None,
     ) -> None:
         """Take over the guests that run, then handle events in a thread of its own.
 
         A driver that cannot say what runs is asked again before each event. ``listener`` makes events of what
         the driver says; unless given, ends of guests are all that is heard of it. ``limits`` are those of the
         watermarks, by guest, ``unclaimed`` is what consumers without a guest held when last known, and
-        ``migrations`` whose migrations some of these are.
+        ``migrations`` whose migrations some of these are. ``owners`` are those of consumers, as last known.
         """
         self._driver.watch(listener or self._on_change)
-        self._lifecycle.begin(saved, limits or {}, unclaimed or {}, migrations or {})
+        self._lifecycle.begin(saved, limits or {}, unclaimed or {}, migrations or {}, owners or {})
         with self._lock:
             try:
                 self._take_over()
@@ -274,8 +291,9 @@ class GuestPipeline:
             case AdoptGuest():
                 return self._adopt_guest(event)
             case GuestStarted():
-                self._lifecycle.enter(event.guest, event.allocation, event.as_of, event.started)
-            case GuestExpected(guest, allocation):
+                self._lifecycle.enter(event.guest, event.allocation, event.as_of, event.started, event.owner)
+            case GuestExpected(guest, allocation, owner):
+                guest = self._classifier.classify(guest, allocation, owner, self.world)
                 self._enforcer.expect(guest, allocation, self.world)
                 return None
             case GuestAppeared(guest):
@@ -283,12 +301,16 @@ class GuestPipeline:
                 return None
             case GuestStopped(guest):
                 self._lifecycle.leave(guest)
-            case AllocationsRead(allocations, as_of, held, migrations):
+            case AllocationsRead(allocations, as_of, held, migrations, owners):
                 if held is not None:
                     self._cache.hold_for(held, as_of)
-                self._read_allocations(allocations, migrations, as_of)
+                self._read_allocations(allocations, migrations, owners, as_of)
             case WorldChanged():
+                for entry in self._cache:
+                    self._lifecycle.classify_again(entry)
                 self._placer.place_all()
+            case ConfigureGuest():
+                self._configure_guest(event)
             case LimitGuest():
                 self._limit_guest(event)
             case MoveGuest():
@@ -297,6 +319,7 @@ class GuestPipeline:
                 self._placer.use = use
             case ReconcileGuests():
                 self._lifecycle.reconcile()
+                self._lifecycle.forget_absent()
                 self._placer.rebalance()
         self._finish()
         if isinstance(event, GuestStarted) and event.started:
@@ -310,9 +333,15 @@ class GuestPipeline:
         """Place, create held, pin, release: the program's first instruction runs where it should."""
         driver, assignment = self._admit(event)
         guest = driver.create(
-            event.uuid, event.name, event.settings, event.command, event.cwd, event.environment
+            event.uuid,
+            event.name,
+            event.settings,
+            event.command,
+            event.cwd,
+            event.environment,
+            event.declared,
         )
-        entry = CachedGuest(guest, event.allocation, assignment, as_of=event.as_of)
+        entry = self._new_entry(guest, event, assignment)
         self._cache.add(entry)
         self._placer.sync()
         self._enforcer.apply(self.world, but=entry)  # whoever is in the way leaves first
@@ -329,12 +358,19 @@ class GuestPipeline:
 
     def _adopt_guest(self, event: AdoptGuest) -> GuestView:
         driver, assignment = self._admit(event)
-        guest = driver.adopt(event.uuid, event.name, event.settings, event.origin)
-        entry = CachedGuest(guest, event.allocation, assignment, as_of=event.as_of)
+        guest = driver.adopt(event.uuid, event.name, event.settings, event.origin, event.declared)
+        entry = self._new_entry(guest, event, assignment)
         self._cache.add(entry)
         self._tell_start(entry, "Guest %s (pid %d) adopted%s")
         self._finish()
         return view(entry, self.world.topology)
+
+    def _new_entry(
+        self, guest: Guest, event: StartGuest | AdoptGuest, assignment: CpuAssignment | None
+    ) -> CachedGuest:
+        guest = self._classifier.classify(guest, event.allocation, event.owner, self.world)
+        self._classifier.report_problems(guest)
+        return CachedGuest(guest, event.allocation, assignment, as_of=event.as_of, owner=event.owner)
 
     def _tell_start(self, entry: CachedGuest, message: str) -> None:
         guest, reason = entry.guest, self._placer.because(entry.allocation)
@@ -348,7 +384,9 @@ class GuestPipeline:
         driver = self._driver.starting
         if driver is None:
             raise GuestRefusedError(f"guests of driver {self._driver.name} are not started by the agent")
-        draft = Guest(event.uuid, driver.name, event.name, 0, event.settings)
+        declared = {name: getattr(event.settings, name) for name in event.declared}
+        draft = Guest(event.uuid, driver.name, event.name, 0, event.settings, declared=declared)
+        draft = self._classifier.classify(draft, event.allocation, event.owner, self.world)
         lost = self._cache.lost.get(event.uuid)
         assignment = self._placer.decide(draft, event.allocation, lost.assignment if lost else None)
         if isinstance(assignment, PlacementRefusal):
@@ -358,7 +396,11 @@ class GuestPipeline:
         return driver, assignment
 
     def _read_allocations(
-        self, allocations: Mapping[str, Allocation], migrations: Mapping[str, GuestMigration], as_of: float
+        self,
+        allocations: Mapping[str, Allocation],
+        migrations: Mapping[str, GuestMigration],
+        owners: Mapping[str, ConsumerOwner],
+        as_of: float,
     ) -> None:
         LOG.debug("Guests that hold something else than was known: %d", len(allocations))
         for uuid, held in allocations.items():
@@ -368,11 +410,15 @@ class GuestPipeline:
             entry.as_of = as_of
             allocation = self.world.own_part(held)
             self._follow_migration(entry, migrations.get(uuid))
+            entry.owner = owners.get(uuid, entry.owner)
             if allocation != entry.allocation:
                 held_now = self.world.in_words(allocation)
                 self._recorder.tell(LOG.info, EventKind.HOLD, entry.guest, "Guest %s holds %s now", held_now)
                 entry.allocation = allocation
+                self._lifecycle.classify_again(entry)
                 self._cache.mark(entry)
+                self._placer.place(entry)
+            elif self._lifecycle.classify_again(entry):
                 self._placer.place(entry)
 
     def _follow_migration(self, entry: CachedGuest, migration: GuestMigration | None) -> None:
@@ -386,8 +432,23 @@ class GuestPipeline:
             LOG.info("Guest %s is not migrating any more", entry.guest)
         entry.migration = migration
 
+    def _configure_guest(self, event: ConfigureGuest) -> None:
+        """Keep settings of a guest, and have it be so.
+
+        :raises DriverError: they cannot be kept.
+        """
+        entry = self._known(event.uuid)
+        try:
+            self._classifier.manual.change(event.uuid, event.source, event.texts, event.unset)
+        except OSError as error:
+            raise DriverError(f"the settings of guest {entry.guest} cannot be kept: {error}") from error
+        if self._lifecycle.classify_again(entry):
+            self._placer.place(entry)
+
     def _limit_guest(self, event: LimitGuest) -> None:
         entry = self._known(event.uuid)
+        if entry.guest.settings.preserve:
+            return  # it has no limits; one that is lifted late is gone already
         before = dict(entry.limits)
         if event.limit is None:
             entry.limits.pop(event.knob, None)

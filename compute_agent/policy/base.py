@@ -1,8 +1,6 @@
-"""The host in pieces: CPUs of one NUMA node, one L3 domain and one package, and the free cores in them.
+"""The nouns of placement, the host in pieces with free cores, and the common part of all policies.
 
-The nouns of placement: supply, request, assignment, refusal; and what all policies do alike.
-
-CPUs are logical CPU numbers. *Dedicated* CPUs back PCPU: one guest each. *Shared* CPUs back VCPU.
+A piece has the CPUs of one NUMA node, one L3 domain and one package. CPUs are logical CPU numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CpuPiece:
-    """CPUs that nothing on the host parts but their cores. Node, L3 and package are None where not known."""
+    """CPUs of the same NUMA node, L3 domain and package. Each of the three is None where it is unknown."""
 
     id: int
     cpus: CpuSet
@@ -29,23 +27,23 @@ class CpuPiece:
     l3: int | None
     package: int | None
     cores: tuple[tuple[CpuSet, tuple[int, ...]], ...]
-    """The online threads of each core that has any in the piece, as a set and in order; the lowest first."""
+    """The online threads of each core in the piece, as a set and in order; the lowest core first."""
 
 
 class CoreKind(NamedTuple):
-    """What tells free cores apart: how many threads are free, and whether these are all its threads."""
+    """The kind of a free core: the number of free threads, and whether these are all its threads."""
 
     free: int
     whole: bool
 
 
 Amounts = tuple[tuple[CoreKind, int], ...]
-"""How many cores there are of each kind: those with most threads first, and broken ones before whole ones."""
+"""The number of cores of each kind: most threads first, and broken cores before whole ones."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FreeCores:
-    """What is free in a piece: the free threads of each core, by kind of core, lowest first."""
+    """The free CPUs of a piece: the free threads of each core, by kind of core, the lowest first."""
 
     piece: CpuPiece
     cpus: CpuSet
@@ -54,30 +52,30 @@ class FreeCores:
 
 
 class CpuLayout(NamedTuple):
-    """What placing looks up of each usable CPU."""
+    """The piece and the memory node of each usable CPU."""
 
     piece_of: Mapping[int, CpuPiece]
     memory_node_of: Mapping[int, int]
-    """The NUMA node, of CPUs whose node has memory."""
+    """The NUMA node of each CPU, where the node has memory."""
 
 
 def free_cores(topology: HostTopology, free: CpuSet) -> list[FreeCores]:
     """The free CPUs by piece, in the order of the pieces."""
-    pieces = set(map(_layout(topology).piece_of.__getitem__, free))
-    if len(pieces) == 1:
+    pieces = set(map(_known_layout(topology).piece_of.__getitem__, free))
+    if len(pieces) == 1:  # the common case, without another set: a guest's zone is often one piece
         return [_free_cores(pieces.pop(), free)]
     return [_free_cores(piece, piece.cpus & free) for piece in sorted(pieces, key=lambda piece: piece.id)]
 
 
 def memory_nodes(topology: HostTopology, cpus: CpuSet) -> CpuSet:
     """The NUMA nodes of CPUs that have memory."""
-    node_of = _layout(topology).memory_node_of
+    node_of = _known_layout(topology).memory_node_of
     return frozenset({node_of[cpu] for cpu in cpus if cpu in node_of})
 
 
+# Most pieces do not change between two guests.
 @lru_cache(maxsize=1024)
 def _free_cores(piece: CpuPiece, free: CpuSet) -> FreeCores:
-    """Kept, as most pieces are as they were when the last guest was placed."""
     whole: dict[int, list[tuple[int, ...]]] = {}
     broken: dict[int, list[tuple[int, ...]]] = {}
     for core, threads in piece.cores:
@@ -91,17 +89,18 @@ def _free_cores(piece: CpuPiece, free: CpuSet) -> FreeCores:
 
 
 def in_order(totals: Mapping[CoreKind, int]) -> Amounts:
-    """Numbers of cores by kind, in their order."""
+    """Numbers of cores by kind, in the order of :data:`Amounts`."""
     return tuple(sorted(totals.items(), key=lambda item: (-item[0].free, item[0].whole)))
 
 
 _LAYOUTS: Final[dict[int, tuple[HostTopology, CpuLayout]]] = {}
-"""By the identity of the topology, which is kept with it: comparing topologies takes longer than placing."""
+"""Layouts by the identity of the topology. A comparison of topologies takes longer than a placement."""
 
+# The agent has one topology, and a new one when CPUs go on or off line. Kept topologies keep their id().
 _HOSTS: Final = 4
 
 
-def _layout(topology: HostTopology) -> CpuLayout:
+def _known_layout(topology: HostTopology) -> CpuLayout:
     known = _LAYOUTS.get(id(topology))
     if known is None:
         if len(_LAYOUTS) >= _HOSTS:
@@ -118,16 +117,17 @@ def _lay_out(topology: HostTopology) -> CpuLayout:
         zone = topology.node_of(cpu), l3_of.get(cpu), None if core is None else core.package
         members.setdefault(zone, []).append(cpu)
     pieces = [
-        CpuPiece(piece_id, frozenset(cpus), *zone, _cores(topology, cpus))
+        CpuPiece(piece_id, frozenset(cpus), *zone, _core_threads(topology, cpus))
         for piece_id, (zone, cpus) in enumerate(members.items())
     ]
     return CpuLayout(
         {cpu: piece for piece in pieces for cpu in piece.cpus},
+        # Backwards, so that the first of several nodes with a CPU counts, as in node_of.
         {cpu: node.id for node in reversed(topology.numa_nodes) if node.memory_kib for cpu in node.cpus},
     )
 
 
-def _cores(topology: HostTopology, cpus: Sequence[int]) -> tuple[tuple[CpuSet, tuple[int, ...]], ...]:
+def _core_threads(topology: HostTopology, cpus: Sequence[int]) -> tuple[tuple[CpuSet, tuple[int, ...]], ...]:
     cores = dict.fromkeys(topology.threads_of(cpu) for cpu in cpus)
     return tuple((core, tuple(sorted(core))) for core in cores)
 
@@ -136,9 +136,10 @@ def _cores(topology: HostTopology, cpus: Sequence[int]) -> tuple[tuple[CpuSet, t
 class ProviderDemand:
     """The part of an allocation that one provider serves.
 
-    Amounts, and the online CPUs of the provider's zone. Where there are pools of CPUs these are those of the
-    ``pool``, or of the zone without its pools, and ``around`` are all of the zone: dedicated CPUs that a
-    guest has there already serve it.
+    :ivar cpus: the online CPUs of the provider's zone; with pools, those of ``pool``, or those of no pool.
+    :ivar pcpu: the amount of PCPU.
+    :ivar vcpu: the amount of VCPU.
+    :ivar around: with pools, all CPUs of the zone. Dedicated CPUs that a guest already has there serve it.
     """
 
     zone: str
@@ -151,10 +152,10 @@ class ProviderDemand:
 
 @dataclass(frozen=True, slots=True)
 class GuestRequest:
-    """What one guest needs. Without any demand it has no allocation and floats over all shared CPUs.
+    """The needs of one guest. Without a demand it has no allocation and floats over all shared CPUs.
 
-    ``dedicated`` is how many guest CPUs were ordered to be dedicated, as far as that was said. ``mems`` are
-    the NUMA nodes that it holds memory of; empty: that is not told by node.
+    :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0 where it is not known.
+    :ivar mems: NUMA nodes of the memory that it holds; empty where the allocation has no nodes of memory.
     """
 
     guest: str
@@ -166,14 +167,14 @@ class GuestRequest:
     constraints: PlacementConstraints = UNCONSTRAINED
     mems: CpuSet = frozenset()
 
-    def narrowed(self, cpus: CpuSet) -> GuestRequest:
-        """The same when only these CPUs may be used."""
+    def narrowed_to(self, cpus: CpuSet) -> GuestRequest:
+        """The request, restricted to these CPUs."""
         demands = (replace(demand, cpus=demand.cpus & cpus) for demand in self.demands)
         return replace(self, demands=tuple(demands))
 
     @property
     def pcpu(self) -> int:
-        """Dedicated CPUs altogether."""
+        """The number of dedicated CPUs of all demands."""
         return sum([demand.pcpu for demand in self.demands])
 
     @property
@@ -183,10 +184,10 @@ class GuestRequest:
 
     @property
     def used_pcpu(self) -> int:
-        """How many dedicated CPUs threads of the guest run on.
+        """The number of dedicated CPUs that threads of the guest run on.
 
-        One for each guest CPU that is not on shared ones, and that of the emulator threads. With thread
-        policy isolate there are siblings besides.
+        That is one for each guest CPU that does not float, and one for the emulator threads. Siblings that
+        thread policy isolate keeps empty are not counted.
         """
         on_shared = sum([demand.vcpu for demand in self.demands])
         emulator = int(self.has_emulator_cpu)
@@ -195,7 +196,7 @@ class GuestRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlacementRefusal:
-    """Why a guest cannot be placed. With ``leave`` it stays where it is, in whoever's way that may be."""
+    """The reason why a guest cannot be placed. With ``leave`` it stays, even on CPUs of others."""
 
     reason: str
     leave: bool = False
@@ -203,50 +204,55 @@ class PlacementRefusal:
 
 @dataclass(frozen=True, slots=True)
 class CpuSupply:
-    """What there is to give: the host, what its CPUs are for, and who holds dedicated ones."""
+    """The CPUs of the host, with their purposes and their holders.
+
+    :ivar holdings: dedicated CPUs by guest.
+    """
 
     topology: HostTopology
     cpu_sets: CpuSets
     holdings: Mapping[str, CpuSet] = field(default_factory=dict)
     lent: Mapping[str, CpuSet] = field(default_factory=dict)
-    """Dedicated CPUs that guests may float on until somebody holds them: by pool, those of no pool by ""."""
+    """Free dedicated CPUs that guests may float on, by pool. The empty name has those of no pool."""
     busy: Mapping[int, float] = field(default_factory=dict)
-    """How much of the time the guest that holds a dedicated CPU keeps it busy, as far as was measured."""
+    """The part of the time in which a dedicated CPU is busy, where it was measured."""
     wakes: bool = False
-    """Whether parked CPUs may be given: the agent brings them online. Those that Nova parked stay Nova's."""
+    """Whether the policy may give parked CPUs, which the agent then brings online. Nova wakes its own."""
 
-    def beside(self, request: GuestRequest, cpu: int) -> float:
-        """How busy others keep the other threads of the core of a CPU; 0 where nothing was measured."""
+    def sibling_load(self, request: GuestRequest, cpu: int) -> float:
+        """The load that others put on the siblings of a CPU; 0 where nothing was measured."""
         if not self.busy:
             return 0.0
         own = self.holdings.get(request.guest, frozenset())
         siblings = self.topology.threads_of(cpu) - own - {cpu}
         return sum([self.busy.get(sibling, 0.0) for sibling in siblings])
 
-    def taken(self, request: GuestRequest) -> CpuSet:
-        """The CPUs that are held by others than the request's guest."""
+    def taken_cpus(self, request: GuestRequest) -> CpuSet:
+        """The CPUs that other guests hold."""
         held = self.holdings
         if request.guest in held:
             held = {guest: cpus for guest, cpus in held.items() if guest != request.guest}
         return frozenset().union(*held.values())
 
     def free(self, request: GuestRequest, demand: ProviderDemand) -> CpuSet:
-        """The dedicated CPUs of a demand's zone that the request's guest may have."""
+        """The dedicated CPUs of a demand's zone that the guest may have."""
         there = self.topology.usable if self.wakes else self.topology.online
-        return self.cpu_sets.dedicated.intersection(demand.cpus, there) - self.taken(request)
+        return self.cpu_sets.dedicated.intersection(demand.cpus, there) - self.taken_cpus(request)
 
 
 Policy = Callable[[CpuSupply, GuestRequest], CpuAssignment | PlacementRefusal | None]
-"""None means: leave the guest as it is."""
+"""A policy. It returns None to leave the guest as it is."""
 
 Chooser = Callable[[CpuSupply, GuestRequest, ProviderDemand, CpuSet], tuple[int, ...] | PlacementRefusal]
-"""Picks exactly ``demand.pcpu`` of the free CPUs, in the order of the guest CPUs, or says why it cannot."""
+"""Chooses exactly ``demand.pcpu`` of the free CPUs, in the order of the guest CPUs, or refuses."""
 
 
-def place(supply: CpuSupply, request: GuestRequest, choose: Chooser) -> CpuAssignment | PlacementRefusal:
-    """What all placing policies have in common: zones, shared parts, emulator threads and memory.
+def place_guest(
+    supply: CpuSupply, request: GuestRequest, choose: Chooser
+) -> CpuAssignment | PlacementRefusal:
+    """Place a guest: the common part of all policies, with zones, shared CPUs, emulator threads and memory.
 
-    The dedicated CPUs of each zone come from ``choose``.
+    :param choose: chooses the dedicated CPUs of each zone.
     """
     if request.has_emulator_cpu and request.pcpu < 2:
         return PlacementRefusal(
@@ -254,8 +260,8 @@ def place(supply: CpuSupply, request: GuestRequest, choose: Chooser) -> CpuAssig
         )
     if _was_allocated_shared(request):
         return PlacementRefusal(
-            f"{request.dedicated} of its CPUs are to be dedicated, and it was allocated VCPU and no PCPU, as"
-            " by nova-scheduler's fall-back query: resize or migrate it, and set [workarounds]"
+            f"the flavor wants {request.dedicated} dedicated CPUs, but the allocation has VCPU and no PCPU,"
+            " as after nova-scheduler's fall-back query: resize or migrate it, and set [workarounds]"
             " disable_fallback_pcpu_query = true in nova.conf"
         )
     chosen: tuple[int, ...] = ()
@@ -268,21 +274,22 @@ def place(supply: CpuSupply, request: GuestRequest, choose: Chooser) -> CpuAssig
             waits = f", and CPUs {cpuset.format(parked)} are offline" if parked and not supply.wakes else ""
             return PlacementRefusal(
                 f"{demand.zone} has {len(free)} free dedicated CPUs ({cpuset.format(free) or 'none'}),"
-                f" {demand.pcpu} are needed{waits}"
+                f" but {demand.pcpu} are needed{waits}"
             )
         cpus = choose(supply, request, demand, free)
         if isinstance(cpus, PlacementRefusal):
             return cpus
         chosen += cpus
+    # The choosers see one zone each; the sum over all zones can still be too small.
     if not _is_isolated(supply, request, chosen):
         return PlacementRefusal(
-            f"thread policy isolate keeps cores whole: {request.pcpu} PCPU do not pay for"
+            f"thread policy isolate takes whole cores: {request.pcpu} PCPU are too few for"
             f" {request.used_pcpu} cores"
         )
-    return assemble(supply, request, chosen)
+    return build_assignment(supply, request, chosen)
 
 
-def assemble(
+def build_assignment(
     supply: CpuSupply,
     request: GuestRequest,
     dedicated: tuple[int, ...],
@@ -291,17 +298,17 @@ def assemble(
 ) -> CpuAssignment | PlacementRefusal:
     """The assignment that follows from a guest's dedicated CPUs.
 
-    ``floating`` are the shared CPUs of its VCPU part, those of its zones unless given; never any that a guest
-    holds, as CPUs that were dedicated before may be shared ones by now. ``withheld`` are those that are known
-    to be kept empty already.
+    :param floating: shared CPUs of its VCPU part; by default those of its zones.
+    :param withheld: dedicated CPUs that are already kept empty.
     """
-    held = supply.taken(request).union(dedicated)
+    # CPUs that a guest holds may have become shared ones by a change of the options.
+    held = supply.taken_cpus(request).union(dedicated)
     if floating is None:
         floating = floating_cpus(supply, request)
     floating -= held
     if not dedicated and not floating:
         return PlacementRefusal(_why_not_shared(supply, request))
-    pinned = used = _used(supply, request, dedicated, withheld)
+    pinned = used = _used_cpus(supply, request, dedicated, withheld)
     if request.emulator_policy is EmulatorPolicy.ISOLATE and len(used) > 1:
         pinned, emulator = used[:-1], frozenset(used[-1:])
     else:
@@ -313,58 +320,58 @@ def assemble(
 
 
 def memory_of(supply: CpuSupply, request: GuestRequest, cpus: CpuSet, pinned: bool) -> CpuSet:
-    """The NUMA nodes that the memory of a guest on ``cpus`` comes from; empty: of any.
+    """The NUMA nodes for the memory of a guest on ``cpus``; empty for any node.
 
-    Those that its definition demands, else those that it holds memory of, whatever CPUs it has. Where
-    neither says a node, that of a ``pinned`` guest comes from those of its CPUs.
+    The definition of the guest comes first, then its allocation. Without either, the memory of a ``pinned``
+    guest comes from the nodes of its CPUs.
     """
     told = request.constraints.memory or request.mems
     return told or (memory_nodes(supply.topology, cpus) if pinned else frozenset())
 
 
-def refit(supply: CpuSupply, request: GuestRequest, current: CpuAssignment) -> CpuAssignment | None:
-    """The guest's assignment with the dedicated CPUs it has, and its guest CPUs where they are.
+def refit_assignment(
+    supply: CpuSupply, request: GuestRequest, current: CpuAssignment
+) -> CpuAssignment | None:
+    """The assignment with the guest's present dedicated CPUs, if they serve the request; None otherwise.
 
-    It keeps them as long as they serve the request.
-
-    None if they do not: another number, or not in the zones of the allocation, or also somebody else's, or
-    without the siblings that thread policy isolate keeps empty. CPUs that left ``cpu_dedicated_set`` or went
-    offline do not count against it: a running guest is not moved for that.
+    They do not serve it if their number or zones differ from the allocation, if another guest holds one, or
+    if siblings that thread policy isolate keeps empty are missing. CPUs that have left ``cpu_dedicated_set``
+    or gone offline still serve it: a running guest is not moved for that.
     """
     if _was_allocated_shared(request):
         return None
-    taken = supply.taken(request)
+    taken = supply.taken_cpus(request)
     for dedicated in _what_may_be_its_own(supply, request, current):
         own = frozenset(dedicated)
         if taken & own or not _amounts_match(supply, request, own):
             continue
         if _is_isolated(supply, request, dedicated, current.withheld):
-            again = assemble(supply, request, dedicated, withheld=current.withheld)
+            again = build_assignment(supply, request, dedicated, withheld=current.withheld)
             return in_place(again, current) if isinstance(again, CpuAssignment) else None
     return None
 
 
 def _was_allocated_shared(request: GuestRequest) -> bool:
-    """Whether a guest that was ordered with dedicated CPUs was allocated shared ones only."""
+    """Whether the flavor wants dedicated CPUs, and the allocation has only shared ones."""
     return bool(request.dedicated and request.demands and not request.pcpu)
 
 
 def _what_may_be_its_own(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment
 ) -> Iterator[tuple[int, ...]]:
-    """The dedicated CPUs of a guest; then without the siblings of its emulator CPU.
+    """The dedicated CPUs of a guest with the siblings of its emulator CPU, then without them.
 
-    The kernel does not show whose these are: the allocation may pay for them or not.
+    The kernel does not show whether the allocation includes these siblings.
     """
     yield current.dedicated
-    used = _used(supply, request, current.dedicated, current.withheld)
+    used = _used_cpus(supply, request, current.dedicated, current.withheld)
     if request.thread_policy is ThreadPolicy.ISOLATE and request.has_emulator_cpu and used:
         beside = supply.topology.threads_of(used[-1]) - {used[-1]}
         yield tuple(cpu for cpu in current.dedicated if cpu not in beside)
 
 
 def in_place(fresh: CpuAssignment, current: CpuAssignment) -> CpuAssignment:
-    """The fresh assignment with the guest CPUs where they are, if they are on the same dedicated CPUs."""
+    """The fresh assignment with the guest CPUs in their present places, if the dedicated CPUs are equal."""
     own = frozenset(fresh.dedicated)
     pinned, were_pinned = (
         [cpus for cpus in assignment.vcpu_cpus if cpus <= own] for assignment in (fresh, current)
@@ -381,13 +388,13 @@ def in_place(fresh: CpuAssignment, current: CpuAssignment) -> CpuAssignment:
 def _is_isolated(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet = frozenset()
 ) -> bool:
-    """Whether thread policy isolate, if asked for, has a whole core for every guest CPU.
+    """Whether each guest CPU has a whole core, where thread policy isolate asks for it.
 
     An emulator CPU may share its core with others.
     """
     if request.thread_policy is not ThreadPolicy.ISOLATE or not dedicated:
         return True
-    used = _used(supply, request, dedicated, withheld)
+    used = _used_cpus(supply, request, dedicated, withheld)
     alone = used[:-1] if request.has_emulator_cpu else used
     return len(used) >= request.used_pcpu and all(
         supply.topology.threads_of(cpu) <= frozenset(dedicated) for cpu in alone
@@ -395,9 +402,9 @@ def _is_isolated(
 
 
 def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) -> bool:
-    """Whether the CPUs are as many as the allocation says in every zone.
+    """Whether the number of CPUs in each zone equals the allocation.
 
-    Those that are offline count where some are missing: zones have usable CPUs only.
+    Offline CPUs count where some are missing, since zones have only usable CPUs.
     """
     remaining = dedicated
     missing: list[CpuSet] = []
@@ -408,7 +415,7 @@ def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) 
         inside = frozenset(sorted(inside)[: demand.pcpu])
         missing += [demand.around] * (demand.pcpu - len(inside))
         remaining -= inside
-    for cpu in sorted(remaining & supply.topology.usable):  # of what is another pool by now
+    for cpu in sorted(remaining & supply.topology.usable):  # the options have moved these to another pool
         around = next((cpus for cpus in missing if cpu in cpus), None)
         if around is None:
             return False
@@ -417,9 +424,9 @@ def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) 
 
 
 def floating_cpus(supply: CpuSupply, request: GuestRequest) -> CpuSet:
-    """The shared CPUs for the VCPU part: those of its zones; all of no pool without an allocation.
+    """The shared CPUs for the VCPU part: those of its zones, or without an allocation all of no pool.
 
-    With those that are lent; who has no shared CPUs there borrows none either.
+    Lent CPUs are included, unless there are no shared CPUs to begin with.
     """
     online = supply.topology.online
     if not request.demands:
@@ -435,7 +442,7 @@ def floating_cpus(supply: CpuSupply, request: GuestRequest) -> CpuSet:
 
 
 def _why_not_shared(supply: CpuSupply, request: GuestRequest) -> str:
-    """Why a guest without PCPU does not get shared CPUs."""
+    """The reason why a guest without PCPU gets no shared CPUs."""
     if not supply.cpu_sets.shared & supply.topology.online:
         return "the host has no shared CPUs, and the guest holds no PCPU"
     zones = ", ".join([demand.zone for demand in request.demands]) or "the host"
@@ -443,7 +450,7 @@ def _why_not_shared(supply: CpuSupply, request: GuestRequest) -> str:
 
 
 def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet) -> CpuSet:
-    """The shared CPUs for emulator threads: near the guest where there are any, else wherever."""
+    """The shared CPUs for emulator threads: in the guest's zones, or else anywhere outside of pools."""
     everywhere = supply.cpu_sets.emulator & supply.topology.online - held
     if not everywhere:
         return everywhere
@@ -451,12 +458,12 @@ def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet)
     return (everywhere & zones) or everywhere - supply.cpu_sets.pooled
 
 
-def _used(
+def _used_cpus(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet
 ) -> tuple[int, ...]:
     """The CPUs that threads run on: all of them, or with thread policy isolate the first of each core.
 
-    Those ``withheld`` before stay empty, also if the topology does not show any more whose siblings they are.
+    ``withheld`` CPUs stay empty, also where the topology no longer shows them as siblings.
     """
     if request.thread_policy is not ThreadPolicy.ISOLATE:
         return dedicated
@@ -472,10 +479,9 @@ def _used(
 def _spread_over_vcpus(
     pinned: tuple[int, ...], floating: CpuSet, request: GuestRequest
 ) -> tuple[CpuSet, ...]:
-    """A set per guest CPU: first one dedicated CPU each, then the shared ones.
+    """The CPUs of each guest CPU: first one dedicated CPU each, then the shared ones.
 
-    Where amounts and guest CPUs do not match, the guest CPUs take turns on what the guest holds: never on
-    more.
+    Where amounts and the number of guest CPUs differ, guest CPUs share the dedicated CPUs of the guest.
     """
     if not pinned:
         return (floating,) * request.vcpus

@@ -1,6 +1,6 @@
-"""Which free cores a guest takes, by thread policy: as few as can be, and few left broken.
+"""The choice of free cores by thread policy: the fewest cores, of which few are left broken.
 
-What the thread policy of a guest asks of the cores of a zone, and why there are none.
+A core is broken if only some of its threads are free.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from compute_agent.policy.base import (
 
 
 class CoreDemand(NamedTuple):
-    """What is asked of the cores: how many CPUs, and how.
+    """A demand for CPUs by cores.
 
-    With thread policy isolate the CPUs are whole cores, ``cores`` of them or more; ``extra`` says that one
-    CPU may be by itself, that of the emulator threads.
+    :ivar cores: with thread policy isolate, the least number of whole cores.
+    :ivar extra: whether one CPU may be outside of whole cores: the CPU of the emulator threads.
     """
 
     policy: ThreadPolicy
@@ -37,11 +37,11 @@ class CoreDemand(NamedTuple):
 
 
 class CoreCost(NamedTuple):
-    """What is bad about a choice, the worst first.
+    """The cost of a choice, the most important first.
 
-    ``cores`` are those crossed, ``broken`` those left with only some of their threads free, less those that
-    were so before. With thread policy spread: threads of the guest that share a core, and cores shared with
-    others.
+    :ivar cores: cores that the choice uses; with thread policy spread, threads of the guest that share one.
+    :ivar broken: cores that the choice breaks, less broken cores that it uses up; with thread policy spread,
+        cores shared with others.
     """
 
     cores: int
@@ -49,7 +49,7 @@ class CoreCost(NamedTuple):
 
 
 class CorePlan(NamedTuple):
-    """How many cores of each kind are filled, and the kind of one more that is used in part (None: none)."""
+    """The number of filled cores of each kind, and the kind of a core used in part; None without one."""
 
     cost: CoreCost
     filled: tuple[tuple[CoreKind, int], ...]
@@ -62,47 +62,49 @@ _FITS: Final[Mapping[ThreadPolicy, Callable[[CoreKind], bool]]] = {
     ThreadPolicy.ISOLATE: lambda kind: kind.whole,
     ThreadPolicy.SPREAD: lambda kind: True,
 }
-"""The cores that may be used. Siblings are two free threads or more, whoever has the others."""
+"""The cores that each thread policy may use. Siblings are two or more free threads of a core."""
 
 
 def capacity(free: FreeCores, want: CoreDemand) -> int:
-    """How many CPUs the free cores of a piece have at most for a guest."""
+    """An upper bound of the CPUs that a piece has for a demand."""
     if want.policy is ThreadPolicy.PREFER or want.extra:
         return len(free.cpus)
     fits = _FITS[want.policy]
     return sum([kind.free * count for kind, count in free.amounts if fits(kind)])
 
 
-def cost(pieces: Sequence[FreeCores], want: CoreDemand) -> CoreCost | None:
-    """What the best choice costs; None if there is none."""
+def choice_cost(pieces: Sequence[FreeCores], want: CoreDemand) -> CoreCost | None:
+    """The cost of the best choice; None if no choice meets the demand."""
     if want.policy is ThreadPolicy.SPREAD:
         return _cost_of_spreading(pieces, want.cpus)
-    plan = _plan(_amounts(pieces), want)
+    plan = _best_plan(_core_amounts(pieces), want)
     return None if plan is None else plan.cost
 
 
-def choose(
+def choose_cpus(
     pieces: Sequence[FreeCores], want: CoreDemand, beside: Callable[[int], float] | None = None
 ) -> tuple[int, ...]:
-    """The CPUs of the best choice, by core, rather of the first pieces; there has to be one.
+    """The CPUs of the best choice, by core, preferably of the first pieces. There must be a choice.
 
-    ``beside`` tells how busy the other threads of the core of a CPU are: of cores that are alike otherwise
-    those beside the least busy come first.
+    :param beside: the load of a CPU's siblings. Among equal cores, those with the least load come first.
     """
     if want.policy is ThreadPolicy.SPREAD:
         return tuple(_one_by_one(pieces, beside))[: want.cpus]
-    plan = _plan(_amounts(pieces), want)
+    plan = _best_plan(_core_amounts(pieces), want)
     assert plan is not None
     chosen = [
-        cpu for kind, number in plan.filled for core in _of(pieces, kind, beside)[:number] for cpu in core
+        cpu
+        for kind, number in plan.filled
+        for core in _cores_of_kind(pieces, kind, beside)[:number]
+        for cpu in core
     ]
     if plan.part is not None:
-        next_core = _of(pieces, plan.part, beside)[dict(plan.filled).get(plan.part, 0)]
+        next_core = _cores_of_kind(pieces, plan.part, beside)[dict(plan.filled).get(plan.part, 0)]
         chosen.extend(next_core[: want.cpus - len(chosen)])
     return tuple(chosen)
 
 
-def _amounts(pieces: Sequence[FreeCores]) -> Amounts:
+def _core_amounts(pieces: Sequence[FreeCores]) -> Amounts:
     if len(pieces) == 1:
         return pieces[0].amounts
     totals: dict[CoreKind, int] = {}
@@ -112,26 +114,27 @@ def _amounts(pieces: Sequence[FreeCores]) -> Amounts:
     return in_order(totals)
 
 
-def _of(
+def _cores_of_kind(
     pieces: Sequence[FreeCores], kind: CoreKind, beside: Callable[[int], float] | None = None
 ) -> Sequence[tuple[int, ...]]:
     cores = [core for free in pieces for core in free.cores.get(kind, ())]
     return cores if beside is None else sorted(cores, key=lambda core: beside(core[0]))
 
 
+# Plans depend only on numbers of cores by kind, which are the same for most caches of a host.
 @lru_cache(maxsize=4096)
-def _plan(amounts: Amounts, want: CoreDemand) -> CorePlan | None:
+def _best_plan(amounts: Amounts, want: CoreDemand) -> CorePlan | None:
     usable = tuple((kind, number) for kind, number in amounts if _FITS[want.policy](kind))
     if want.policy is not ThreadPolicy.ISOLATE:
-        return _fewest(usable, want.cpus)
-    whole = _fewest(usable, want.cpus, want.cores, only_whole=True)
+        return _fewest_cores(usable, want.cpus)
+    whole = _fewest_cores(usable, want.cpus, want.cores, only_whole=True)
     if whole is not None or not want.extra:
         return whole
-    return _with_one_more(amounts, _fewest(usable, want.cpus - 1, want.cores - 1, only_whole=True))
+    return _with_one_more(amounts, _fewest_cores(usable, want.cpus - 1, want.cores - 1, only_whole=True))
 
 
 def _with_one_more(amounts: Amounts, plan: CorePlan | None) -> CorePlan | None:
-    """A plan and a CPU beside it, rather of a core that is broken already, and there of the most broken."""
+    """A plan with one more CPU, preferably of the core that has the fewest free threads."""
     if plan is None:
         return None
     filled = dict(plan.filled)
@@ -143,19 +146,21 @@ def _with_one_more(amounts: Amounts, plan: CorePlan | None) -> CorePlan | None:
     return CorePlan(CoreCost(plan.cost.cores + 1, plan.cost.broken + broken), plan.filled, kind)
 
 
-def _fewest(amounts: Amounts, count: int, min_cores: int = 0, only_whole: bool = False) -> CorePlan | None:
-    """The plan of least cost with ``min_cores`` cores or more.
+def _fewest_cores(
+    amounts: Amounts, count: int, min_cores: int = 0, only_whole: bool = False
+) -> CorePlan | None:
+    """The plan of least cost with at least ``min_cores`` cores.
 
-    At most one core is used in part, as two could be replaced by a fuller and an emptier one; with
-    ``only_whole`` none is.
+    At most one core is used in part, since two could be replaced by a fuller and an emptier one. With
+    ``only_whole`` no core is.
     """
     best: CorePlan | None = None
 
     def min_cores_from(index: int, missing: int, passed_over: int) -> int:
-        """The cores it takes beside those filled.
+        """A lower bound of the cores that are still to be added.
 
-        Full ones of the kinds from ``index`` on, and a last one that is used in part, which may be one that
-        was passed over.
+        These are full cores of the kinds from ``index`` on, and a last core used in part, which may be of a
+        kind before ``index``.
         """
         if not missing or index == len(amounts):
             return min(missing, 1)
@@ -163,19 +168,19 @@ def _fewest(amounts: Amounts, count: int, min_cores: int = 0, only_whole: bool =
         more_in_part = max(0, passed_over - 1 - largest)
         return max(1, -(-(missing - more_in_part) // largest))
 
-    def visit(
+    def visit_kind(
         index: int, missing: int, filled: tuple[tuple[CoreKind, int], ...], mended: int, passed_over: int
     ) -> None:
-        """``passed_over`` is how many CPUs the largest core has that could be filled and is not."""
+        """Try numbers of cores of the kind ``index``; ``passed_over`` is the largest core left unused."""
         used = sum(number for _, number in filled)
         if best is not None and used + min_cores_from(index, missing, passed_over) > best.cost.cores:
-            return  # however the rest is filled
+            return  # no completion is cheaper than the best plan
         if index < len(amounts) and missing:
             kind, available = amounts[index]
             for number in range(min(available, missing // kind.free), -1, -1):
                 more = 0 if kind.whole else number
                 left = kind.free if number < available and not only_whole else 0
-                visit(
+                visit_kind(
                     index + 1,
                     missing - number * kind.free,
                     (*filled, (kind, number)),
@@ -183,25 +188,25 @@ def _fewest(amounts: Amounts, count: int, min_cores: int = 0, only_whole: bool =
                     max(passed_over, left),
                 )
         elif not missing:
-            offer(CoreCost(used, -mended), filled, None)
+            offer_plan(CoreCost(used, -mended), filled, None)
         elif not only_whole:
             taken = dict(filled)
             for kind, available in amounts:
                 if kind.free > missing and taken[kind] < available:
-                    offer(CoreCost(used + 1, kind.whole - mended), filled, kind)
+                    offer_plan(CoreCost(used + 1, kind.whole - mended), filled, kind)
 
-    def offer(cost: CoreCost, filled: tuple[tuple[CoreKind, int], ...], part: CoreKind | None) -> None:
+    def offer_plan(cost: CoreCost, filled: tuple[tuple[CoreKind, int], ...], part: CoreKind | None) -> None:
         nonlocal best
         if cost.cores >= min_cores and (best is None or cost < best.cost):
             best = CorePlan(cost, filled, part)
 
     if amounts:
-        visit(0, count, (), 0, 0)
+        visit_kind(0, count, (), 0, 0)
     return best
 
 
 def _one_by_one(pieces: Sequence[FreeCores], beside: Callable[[int], float] | None) -> Iterable[int]:
-    """A thread of every core before the second of any, and of free cores before those shared with others."""
+    """One thread of every core before the second of any, and free cores before cores shared with others."""
     cores = _cores_to_spread_over(pieces, beside)
     for turn in range(max((len(core) for core, _ in cores), default=0)):
         yield from (core[turn] for core, _ in cores if turn < len(core))
@@ -219,14 +224,14 @@ def _cores_to_spread_over(
     pieces: Sequence[FreeCores], beside: Callable[[int], float] | None = None
 ) -> list[tuple[tuple[int, ...], bool]]:
     kinds = sorted({kind for free in pieces for kind in free.cores}, key=lambda kind: not kind.whole)
-    found = [(core, kind.whole) for kind in kinds for core in _of(pieces, kind)]
+    found = [(core, kind.whole) for kind in kinds for core in _cores_of_kind(pieces, kind)]
     if beside is not None:
         found.sort(key=lambda core: (not core[1], beside(core[0][0])))
     return found
 
 
-def want_of(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
-    """What a demand asks of the cores. Isolated guest CPUs are on as many cores, spread as the PCPU are."""
+def core_demand(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
+    """A demand in cores. Isolated guest CPUs have one core each, divided over zones as the PCPU are."""
     if request.thread_policy is not ThreadPolicy.ISOLATE:
         return CoreDemand(request.thread_policy, demand.pcpu)
     is_last = demand is [each for each in request.demands if each.pcpu][-1]
@@ -235,18 +240,18 @@ def want_of(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
     return CoreDemand(request.thread_policy, demand.pcpu, cores, extra)
 
 
-def refuse(
+def explain_refusal(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet
 ) -> PlacementRefusal:
-    """Why no choice of the free CPUs will do."""
+    """The reason why no choice of the free CPUs meets the demand."""
     if request.thread_policy is ThreadPolicy.ISOLATE:
         threads = min(len(supply.topology.threads_of(cpu)) for cpu in free)
         emulator = int(request.has_emulator_cpu)
         needed = (request.used_pcpu - emulator) * threads + emulator
         if request.pcpu < needed:
             return PlacementRefusal(
-                f"thread policy isolate keeps cores whole: the guest needs {needed} PCPU on cores of"
-                f" {threads} threads, its allocation has {request.pcpu}"
+                f"thread policy isolate takes whole cores: the guest needs {needed} PCPU on cores of"
+                f" {threads} threads, but its allocation has {request.pcpu}"
             )
     return PlacementRefusal(
         f"{demand.zone} has {len(free)} free dedicated CPUs, but not {demand.pcpu} that satisfy thread"

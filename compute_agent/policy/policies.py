@@ -1,19 +1,21 @@
-"""Policy ``none``: guests are accounted and listed, and left where they are.
+"""The policies.
 
-Policy ``follow``: guests run where somebody else pins them, such as Nova, and the agent goes by that.
+``none``
+    Guests are accounted and listed, and left where they are.
 
-Nothing is chosen and nobody is moved. The assignment of a guest is what the kernel shows of it: its guest
-CPUs and its other threads as they are pinned now, and the NUMA nodes that its memory is bound to.
+``follow``
+    Another program pins guests, such as Nova. The agent moves no guest, and reads assignments from the
+    kernel: the CPUs of the guest CPUs and other threads, and the NUMA nodes of the memory. Let CPUs 0-3 be
+    dedicated and 4-7 shared. A guest with guest CPUs pinned to CPUs 1 and 3, and its emulator on 4-7, has
+    the dedicated CPUs 1 and 3. A guest without pins, on 4-7, floats there.
 
-With CPUs 0-3 dedicated and 4-7 shared, a guest whose two guest CPUs are pinned to CPU 1 and CPU 3 and whose
-emulator runs on 4-7 has the dedicated CPUs 1 and 3. One without pins, on 4-7, has none, and floats there.
+``static``, ``static-plus`` and ``static-pools``
+    Dedicated CPUs in ascending order.
 
-Policies ``static``, ``static-plus`` and ``static-pools``: dedicated CPUs in ascending order.
-
-Policy ``topology-aware``: few zones for the guest, and whole cores and caches left for the next one.
-
-Candidates are groups of pieces (an L3 domain in a NUMA node) with free cores: single pieces, else those of
-one node, else of several nodes. The best is the lowest by :func:`_rank`, which lists the criteria in order.
+``topology-aware``
+    Few zones for the guest, and whole cores and caches left for the next one. Candidates are groups of
+    pieces with free cores: single pieces, or else pieces of one node, or else of several nodes. The best one
+    is the lowest by :func:`_rank_group`, which lists the criteria in order.
 """
 
 from __future__ import annotations
@@ -34,9 +36,17 @@ from compute_agent.policy.base import (
     PlacementRefusal,
     ProviderDemand,
     free_cores,
-    place,
+    place_guest,
 )
-from compute_agent.policy.cores import CoreCost, CoreDemand, capacity, choose, cost, refuse, want_of
+from compute_agent.policy.cores import (
+    CoreCost,
+    CoreDemand,
+    capacity,
+    choice_cost,
+    choose_cpus,
+    core_demand,
+    explain_refusal,
+)
 
 
 def place_nowhere(supply: CpuSupply, request: GuestRequest) -> None:
@@ -45,11 +55,12 @@ def place_nowhere(supply: CpuSupply, request: GuestRequest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class KernelPlacement:
-    """Where the kernel lets a guest run.
+    """The CPUs and memory nodes that the kernel lets a guest use.
 
-    ``cpus`` are those of all its threads together, ``vcpu_cpus`` those of each guest CPU by its number, as
-    far as its thread can be told from others, ``emulator_cpus`` those of the threads that run no guest CPU.
-    ``mems`` are the NUMA nodes that its memory is bound to; empty: it is not.
+    :ivar cpus: CPUs of all its threads together.
+    :ivar vcpu_cpus: CPUs of each guest CPU by number, where its thread is known.
+    :ivar emulator_cpus: CPUs of the threads that run no guest CPU.
+    :ivar mems: NUMA nodes that its memory is bound to; empty where it is not bound.
     """
 
     cpus: CpuSet
@@ -59,14 +70,15 @@ class KernelPlacement:
 
 
 def leave_in_place(supply: CpuSupply, request: GuestRequest) -> None:
-    """Leave the guest where somebody else has it."""
+    """Leave the guest where another program has placed it."""
 
 
-def as_found(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> CpuAssignment:
-    """The assignment of a guest of so many guest CPUs that is where it was ``found``.
+def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> CpuAssignment:
+    """The assignment of a guest that another program has placed.
 
-    Dedicated are the CPUs of guest CPUs that run within the dedicated set, and those of the other threads if
-    they do so apart from them. Whoever may use all of the set floats on it.
+    CPUs are dedicated where a guest CPU is pinned to a part of the dedicated set. The CPUs of the other
+    threads are dedicated if they are in the set and apart from these. A guest that may use all of the set
+    floats on it.
     """
     vcpu_cpus = tuple(found.vcpu_cpus.get(number) or found.cpus for number in range(vcpus))
     emulator = found.emulator_cpus or found.cpus
@@ -77,30 +89,30 @@ def as_found(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> CpuAssign
 
 
 def _is_own(cpus: CpuSet, cpu_sets: CpuSets) -> bool:
-    """Whether CPUs are some guest's own: with the legacy ``vcpu_pin_set`` a single one only is."""
+    """Whether CPUs belong to one guest. With the legacy ``vcpu_pin_set`` only a single CPU does."""
     if len(cpus) == 1 or not cpu_sets.dedicated & cpu_sets.shared:
         return bool(cpus) and cpus <= cpu_sets.dedicated and (len(cpus) == 1 or cpus != cpu_sets.dedicated)
     return False
 
 
 def place_in_order(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | PlacementRefusal:
-    """The lowest free dedicated CPUs of each zone; the rest of the guest floats over the shared CPUs.
+    """Place a guest on the lowest free dedicated CPUs of each zone.
 
-    With a thread policy other than prefer the fewest and lowest cores that satisfy it, whatever caches and
-    nodes they are of.
+    A thread policy other than prefer takes the fewest and lowest cores that satisfy it. Caches and nodes are
+    ignored.
     """
-    return place(supply, request, _lowest)
+    return place_guest(supply, request, _choose_lowest)
 
 
-def _lowest(
+def _choose_lowest(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet
 ) -> tuple[int, ...] | PlacementRefusal:
     if request.thread_policy is ThreadPolicy.PREFER:
         return tuple(sorted(free)[: demand.pcpu])
-    cores, want = free_cores(supply.topology, free), want_of(request, demand)
-    if cost(cores, want) is None:
-        return refuse(supply, request, demand, free)
-    return choose(cores, want, partial(supply.beside, request) if supply.busy else None)
+    cores, want = free_cores(supply.topology, free), core_demand(request, demand)
+    if choice_cost(cores, want) is None:
+        return explain_refusal(supply, request, demand, free)
+    return choose_cpus(cores, want, partial(supply.sibling_load, request) if supply.busy else None)
 
 
 LOCAL_DISTANCE: Final = 10
@@ -111,43 +123,48 @@ Candidate = tuple[Group, CoreCost]
 
 
 def place_by_topology(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | PlacementRefusal:
-    """The free dedicated CPUs of each zone that serve the guest and those after it best."""
-    return place(supply, request, _best)
+    """Place a guest on few caches and nodes, and leave whole ones for the next guest."""
+    return place_guest(supply, request, _choose_best)
 
 
-def _best(
+def _choose_best(
     supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet
 ) -> tuple[int, ...] | PlacementRefusal:
     topology = supply.topology
-    want = want_of(request, demand)
+    want = core_demand(request, demand)
     available = free_cores(topology, free)
-    beside = partial(supply.beside, request) if supply.busy else None
+    beside = partial(supply.sibling_load, request) if supply.busy else None
 
-    def rank(candidate: Candidate) -> tuple[float, ...]:
+    def rank_candidate(candidate: Candidate) -> tuple[float, ...]:
         group, found = candidate
-        ranked = _rank(topology, group, found, want.cpus)
+        ranked = _rank_group(topology, group, found, want.cpus)
         if beside is None:
             return ranked
-        return *ranked[:6], sum(map(beside, choose(group, want, beside))), *ranked[6:]
+        # The load of siblings counts after the cores: an idle sibling is not worth another cache.
+        return *ranked[:6], sum(map(beside, choose_cpus(group, want, beside))), *ranked[6:]
 
-    for groups in (_single, _in_one_node, _across_nodes):
+    for groups in (_single_pieces, _in_one_node, _across_nodes):
         possible = list(groups(topology, available, want))
         if len(possible) > 1:
-            possible.sort(key=rank)
+            possible.sort(key=rank_candidate)
         if possible:
-            return choose(possible[0][0], want, beside)
-    return refuse(supply, request, demand, free)
+            return choose_cpus(possible[0][0], want, beside)
+    return explain_refusal(supply, request, demand, free)
 
 
-def _rank(topology: HostTopology, group: Group, found: CoreCost, count: int) -> tuple[int, ...]:
-    """How bad a group of pieces is; the lowest tuple wins.
+def _rank_group(topology: HostTopology, group: Group, found: CoreCost, count: int) -> tuple[int, ...]:
+    """The rank of a group of pieces. The lowest tuple wins.
 
-    The criteria are, in this order:
+    The criteria in their order:
 
-    1. NUMA nodes crossed, 2. L3 domains crossed, 3. packages crossed, 4. distance between the nodes;
-    5. and 6. what the choice of cores costs; then, where it was measured, how busy others keep these cores;
-    7. whether a piece is broken that was wholly free before,
-    8. free CPUs left in the pieces used (the tightest fit leaves the largest holes elsewhere).
+    - the number of NUMA nodes
+    - the number of L3 domains
+    - the number of packages
+    - the distance between the nodes
+    - the cost of the choice of cores, which has two parts
+    - the load of siblings, where it was measured
+    - whether a wholly free piece is broken
+    - free CPUs left in the used pieces: the tightest fit leaves the largest holes elsewhere
     """
     left = sum(len(free.cpus) for free in group) - count
     last = group[-1]
@@ -157,12 +174,14 @@ def _rank(topology: HostTopology, group: Group, found: CoreCost, count: int) -> 
     nodes = {free.piece.node for free in group}
     l3s = {free.piece.l3 for free in group}
     packages = {free.piece.package for free in group}
-    return (len(nodes), len(l3s), len(packages), _distance(topology, nodes), *found, breaks, left)
+    return (len(nodes), len(l3s), len(packages), _total_distance(topology, nodes), *found, breaks, left)
 
 
-def _single(topology: HostTopology, available: Sequence[FreeCores], want: CoreDemand) -> Iterator[Candidate]:
+def _single_pieces(
+    topology: HostTopology, available: Sequence[FreeCores], want: CoreDemand
+) -> Iterator[Candidate]:
     for free in available:
-        if capacity(free, want) >= want.cpus and (found := cost((free,), want)) is not None:
+        if capacity(free, want) >= want.cpus and (found := choice_cost((free,), want)) is not None:
             yield (free,), found
 
 
@@ -175,7 +194,9 @@ def _in_one_node(
     for inside in by_node.values():
         capacities = {free: capacity(free, want) for free in inside}
         if len(inside) > 1 and sum(capacities.values()) >= want.cpus:
-            yield from _distinct(_walk(capacities, want, start, [inside]) for start in _unlike(inside))
+            yield from _distinct_groups(
+                _collect_pieces(capacities, want, start, [inside]) for start in _distinct_pieces(inside)
+            )
 
 
 def _across_nodes(
@@ -184,31 +205,31 @@ def _across_nodes(
     capacities = {free: capacity(free, want) for free in available}
     if sum(capacities.values()) < want.cpus:
         return iter(())
-    return _distinct(
-        _walk(capacities, want, start, rings)
-        for start in _unlike(available)
+    return _distinct_groups(
+        _collect_pieces(capacities, want, start, rings)
+        for start in _distinct_pieces(available)
         for near in [_by_distance(topology, start, available)]
         for rings in (near, [[free for ring in near for free in ring]])
     )
 
 
-def _unlike(available: Sequence[FreeCores]) -> Iterable[FreeCores]:
-    """The first of the pieces that differ in nothing but their ids."""
+def _distinct_pieces(available: Sequence[FreeCores]) -> Iterable[FreeCores]:
+    """One of each set of pieces that differ only by their ids: the first."""
     return {
         (free.piece.node, free.piece.package, free.cpus == free.piece.cpus, free.amounts): free
         for free in reversed(available)
     }.values()
 
 
-def _distinct(candidates: Iterable[Candidate | None]) -> Iterator[Candidate]:
-    """Each group of pieces once."""
+def _distinct_groups(candidates: Iterable[Candidate | None]) -> Iterator[Candidate]:
+    """The candidates without repeated groups of pieces."""
     return iter({frozenset(each[0]): each for each in candidates if each is not None}.values())
 
 
 def _by_distance(
     topology: HostTopology, start: FreeCores, available: Sequence[FreeCores]
 ) -> list[list[FreeCores]]:
-    """The pieces at the same distance from one, the nearest first, and other packages last."""
+    """The pieces grouped by their distance from one piece: the nearest first, and other packages last."""
     rings: dict[tuple[bool, int], list[FreeCores]] = {}
     for free in available:
         distance = _node_distance(topology, start.piece.node, free.piece.node)
@@ -216,22 +237,22 @@ def _by_distance(
     return [rings[distance] for distance in sorted(rings)]
 
 
-def _walk(
+def _collect_pieces(
     capacities: Mapping[FreeCores, int],
     want: CoreDemand,
     start: FreeCores,
     rings: Iterable[Sequence[FreeCores]],
 ) -> Candidate | None:
-    """The pieces from one on until there is enough, and what the choice of cores costs.
+    """The group that grows from ``start`` until it has enough CPUs, with its cost; None without enough.
 
-    All of a ring come before the next one. In a ring comes first what makes the fewest: the tightest that has
-    all that is missing, else the one with the largest capacity.
+    All pieces of a ring come before those of the next ring. In a ring, the smallest piece that has all
+    missing CPUs is taken, or else the largest piece. This gives the fewest pieces.
     """
     group = [start]
     missing = want.cpus - capacities[start]
     for ring in rings:
         others = [free for free in ring if free is not start]
-        while missing > 0 or (found := cost(group, want)) is None:
+        while missing > 0 or (found := choice_cost(group, want)) is None:
             if not others:
                 break
             enough = [free for free in others if capacities[free] >= missing]
@@ -246,7 +267,7 @@ def _walk(
     return None
 
 
-def _distance(topology: HostTopology, nodes: Iterable[int | None]) -> int:
+def _total_distance(topology: HostTopology, nodes: Iterable[int | None]) -> int:
     known = [node for node in nodes if node is not None]
     return sum(_node_distance(topology, one, other) for one in known for other in known if one < other)
 

@@ -1,20 +1,18 @@
-"""Recognise an assignment in what the kernel shows of a running guest.
+"""Running guests: recognised assignments, guests without a place, and moves that are worth it.
 
-Guests for which there is no place, and those of which it is not known what they may use.
+Recognition reads an assignment back from the CPUs that the kernel shows for a guest.
 
-A guest runs, whether there is a place for it or not: somebody over-allocated the host by hand, or the guest
-holds nothing and the host has no shared CPUs. Left alone it would run on all CPUs, those of others included.
-It is *confined* instead: to the shared CPUs of no pool, or where there are none to all CPUs that nobody
-holds (those of pools last), and it gives way from each that somebody comes to hold. It holds no CPU itself.
+A guest may run without a place: the operator has over-allocated the host, or the guest holds nothing and the
+host has no shared CPUs. Left alone it would run on all CPUs, including those of other guests. It is
+*confined* instead, to the shared CPUs of no pool. Where there are none, it is confined to all CPUs that no
+guest holds, with those of pools last. It leaves each CPU that another guest comes to hold, and holds none
+itself. Let CPUs 0-1 be dedicated, CPU 2 belong to the host, and none be shared. Such a guest runs on 0-2,
+then on 1-2 when a guest holds CPU 0, and on 2 when both are held.
 
-With CPUs 0-1 dedicated, 2 the host's, and nothing shared, such a guest runs on 0-2, on 1-2 once a guest holds
-CPU 0, and on 2 once both are held.
-
-Which running guest to move, if any: at most one at a time, and only when it is worth it.
-
-What a guest's place costs is counted in L3 domains: see the constants. Sharing a core is counted by pairs of
-guests, so that the costs of all guests together fall with every move by what it gains at least. A threshold
-above 0 is thus reached after finitely many moves, and no guest goes back and forth.
+Rebalancing moves at most one guest at a time, and only if the gain is large enough. The cost of a place is
+counted in L3 domains; the constants have the weights. A shared core counts by pairs of guests, so that each
+move lowers the sum of all costs by at least its gain. With a threshold above 0 moves therefore end, and no
+guest moves back and forth.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from compute_agent.host.topology import HostTopology
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
-from compute_agent.policy.base import CpuSupply, GuestRequest, Policy, assemble, in_place, memory_of
+from compute_agent.policy.base import CpuSupply, GuestRequest, Policy, build_assignment, in_place, memory_of
 
 
 def read_back(
@@ -37,37 +35,37 @@ def read_back(
     vcpu_cpus: Mapping[int, CpuSet] | None = None,
     mems: CpuSet = frozenset(),
 ) -> CpuAssignment | None:
-    """The assignment of a guest whose threads may use ``observed``; None if that is not one of ours.
+    """The assignment of a running guest; None if the agent cannot have made it.
 
-    ``vcpu_cpus`` has the CPUs that the thread of each guest CPU may use, by number from 0, where the driver
-    can tell these threads from others: every guest CPU is then assigned what it has. If it is None, or has
-    not exactly the guest CPUs of the request, dedicated CPUs go to the guest CPUs in ascending order.
-    ``mems`` are the NUMA nodes that its memory is bound to (empty: it is not): it stays there.
+    A guest that may use all CPUs was never placed. A guest that may use CPUs of the host or of another guest
+    was placed by another program. With thread policy isolate, free siblings are kept empty, since it is not
+    known here whether the allocation includes them.
 
-    A guest that may use all CPUs was never placed, and one that may use CPUs of the host or of another guest
-    was placed by somebody else. With thread policy isolate free siblings are kept empty: whether the
-    allocation pays for them is not known here.
+    :param observed: the CPUs that its threads may use.
+    :param vcpu_cpus: the CPUs of each guest CPU, by number from 0, where the driver knows their threads.
+        If a guest CPU is missing, dedicated CPUs go to the guest CPUs in ascending order.
+    :param mems: NUMA nodes that its memory is bound to; empty where it is not bound. It stays there.
     """
     sets = supply.cpu_sets
-    positions = _positions(request, vcpu_cpus or {})
+    positions = _vcpu_positions(request, vcpu_cpus or {})
     seen = observed.union(*positions)
     if seen >= supply.topology.online or not seen <= sets.dedicated | sets.shared:
         return None
     dedicated = seen & sets.dedicated
     if not sets.shared or sets.dedicated & sets.shared or supply.lent:
-        dedicated &= _own(request, seen, positions)
-    if dedicated == sets.shared:  # the legacy vcpu_pin_set: whoever has all of it shares it
+        dedicated &= _own_cpus(request, seen, positions)
+    if dedicated == sets.shared:  # with the legacy vcpu_pin_set, a guest on all of it shares it
         dedicated = frozenset()
-    taken = supply.taken(request)
+    taken = supply.taken_cpus(request)
     if dedicated & taken:
         return None
     of_vcpus = [cpu for cpus in positions for cpu in sorted(cpus & dedicated)]
     others = sorted(dedicated.difference(of_vcpus))
     isolated = request.thread_policy is ThreadPolicy.ISOLATE
     siblings = supply.topology.siblings_of(dedicated) & sets.dedicated - taken if isolated else frozenset()
-    # Each once, those of the guest CPUs first: the last one in use is that of the emulator threads.
+    # Without repetition, and CPUs of guest CPUs first: the last used CPU is that of the emulator threads.
     in_order = tuple(dict.fromkeys((*of_vcpus, *others, *sorted(siblings))))
-    found = assemble(supply, request, in_order, floating=seen - dedicated, withheld=siblings)
+    found = build_assignment(supply, request, in_order, floating=seen - dedicated, withheld=siblings)
     if not isinstance(found, CpuAssignment):
         return None
     found = replace(found, mems=mems or found.mems)
@@ -77,18 +75,18 @@ def read_back(
     return replace(found, vcpu_cpus=positions, emulator_cpus=emulator)
 
 
-def _positions(request: GuestRequest, vcpu_cpus: Mapping[int, CpuSet]) -> tuple[CpuSet, ...]:
-    """By guest CPU; empty if not all are known."""
+def _vcpu_positions(request: GuestRequest, vcpu_cpus: Mapping[int, CpuSet]) -> tuple[CpuSet, ...]:
+    """The CPUs by guest CPU; empty unless all are known."""
     if vcpu_cpus.keys() != set(range(request.vcpus)) or not all(vcpu_cpus.values()):
         return ()
     return tuple(vcpu_cpus[number] for number in range(request.vcpus))
 
 
-def _own(request: GuestRequest, seen: CpuSet, positions: tuple[CpuSet, ...]) -> CpuSet:
-    """The CPUs that a guest seems to have to itself where others float on dedicated CPUs.
+def _own_cpus(request: GuestRequest, seen: CpuSet, positions: tuple[CpuSet, ...]) -> CpuSet:
+    """The CPUs that probably belong to a guest, where others float on dedicated CPUs.
 
-    These are those that a guest CPU is bound to, and the one that is left for emulator threads; or all, if
-    they are no more than it has threads to pin.
+    These are CPUs with a guest CPU bound to them, and a single CPU left for emulator threads. Without known
+    guest CPUs they are all CPUs, if the guest has enough threads to be pinned to each.
     """
     alone = request.emulator_policy is EmulatorPolicy.ISOLATE
     if not positions:
@@ -97,9 +95,9 @@ def _own(request: GuestRequest, seen: CpuSet, positions: tuple[CpuSet, ...]) -> 
     return seen if alone and len(seen - bound) == 1 else bound
 
 
-def confine(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | None:
-    """Where a guest without a place runs; None if others hold every CPU."""
-    free = supply.topology.online - supply.taken(request)
+def confine_guest(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | None:
+    """The assignment of a guest without a place; None if others hold every CPU."""
+    free = supply.topology.online - supply.taken_cpus(request)
     pooled = supply.cpu_sets.pooled
     cpus = (supply.cpu_sets.open_shared & free) or free - pooled or free
     if not cpus:
@@ -110,44 +108,46 @@ def confine(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | None:
     )
 
 
-def keep(supply: CpuSupply, request: GuestRequest, current: CpuAssignment) -> CpuAssignment | None:
-    """A guest with the dedicated CPUs that it has, whatever the request says of them.
+def keep_dedicated(supply: CpuSupply, request: GuestRequest, current: CpuAssignment) -> CpuAssignment | None:
+    """The assignment with the guest's present dedicated CPUs, even if the request has other amounts.
 
-    The rest of it is off those that others hold. None if it has none, or shares one with another guest.
+    The rest of the guest leaves CPUs that others hold. None if it has no dedicated CPUs, or shares one with
+    another guest.
     """
-    if not current.held or current.held & supply.taken(request):
+    if not current.held or current.held & supply.taken_cpus(request):
         return None
-    # Of whom nothing is known the present CPUs tell how much of it floats, and where.
+    # Without an allocation, only the present CPUs show which part of the guest floats, and where.
     floating = None if request.demands else (current.cpus - current.held) & supply.topology.online
-    again = assemble(supply, request, current.dedicated, floating, current.withheld)
+    again = build_assignment(supply, request, current.dedicated, floating, current.withheld)
     return in_place(again, current) if isinstance(again, CpuAssignment) else None
 
 
 def may_stay(current: CpuAssignment, taken: CpuSet, online: CpuSet) -> bool:
-    """Whether a guest of which nothing is known runs where it is, and is in nobody's way there."""
+    """Whether a guest without an allocation may run where it is: on online CPUs that no other guest holds."""
     in_the_way = not taken.isdisjoint(current.cpus | current.emulator_cpus)
     return not in_the_way and (bool(current.held) or not online.isdisjoint(current.cpus))
 
 
 L3_CROSSED: Final = 1.0
-"""Each L3 domain after the first. A guest that crosses NUMA nodes or packages crosses L3 domains as well."""
+"""Cost of each L3 domain after the first. A guest on several NUMA nodes is also on several L3 domains."""
 NODE_CROSSED: Final = 3.0
-"""Each NUMA node after the first."""
+"""Cost of each NUMA node after the first."""
 PACKAGE_CROSSED: Final = 6.0
-"""Each package after the first."""
+"""Cost of each package after the first."""
 CORE_SHARED: Final = 1.0
-"""Each core that a guest shares with another one, for each such guest."""
+"""Cost of each core shared with another guest, for each such guest."""
 BUSY_SIBLINGS: Final = 4.0
-"""In place of that where use was measured: times the average use of the less busy of the two."""
+"""Cost of a shared core where use was measured, times the mean use of the less busy guest."""
+# Above MEMORY_MOVED, so that a guest leaves such CPUs even if its memory has to follow.
 OUTSIDE: Final = 4.0
-"""Each CPU that is not in the dedicated set any more: more than a move of memory costs."""
+"""Cost of each CPU that has left the dedicated set."""
 MEMORY_MOVED: Final = 2.0
-"""All memory of a guest to other NUMA nodes; a part of its nodes costs that part."""
+"""Cost of moving all memory of a guest to other NUMA nodes. A part of its nodes costs that part."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceMove:
-    """A guest, its new assignment, and how much less that costs, its move included."""
+    """A guest and its new assignment. ``gain`` is the decrease of its cost, less the cost of the move."""
 
     guest: str
     assignment: CpuAssignment
@@ -157,17 +157,18 @@ class RebalanceMove:
 def best_move(
     supply: CpuSupply, policy: Policy, guests: Iterable[tuple[GuestRequest, CpuAssignment]], min_gain: float
 ) -> RebalanceMove | None:
-    """The move that gains most, if that is at least ``min_gain`` (above 0), the first of equals.
+    """The move with the largest gain, if that is at least ``min_gain``; the first of equals.
 
-    ``guests`` are those that may be moved, with their present assignments; ``supply`` knows what all guests
-    hold. The policy decides where a guest would go if it came now.
+    :param policy: decides where a guest would go if it started now.
+    :param guests: guests that may be moved, with their present assignments.
+    :param min_gain: the least gain, above 0.
     """
     best: RebalanceMove | None = None
     for request, current in guests:
         cost = place_cost(supply, request, current)
         if cost < min_gain:
-            continue  # nothing to gain, whatever the policy says
-        for wanted in _wishes(supply, request):
+            continue  # no new place can gain enough
+        for wanted in _requests_to_try(supply, request):
             new = policy(supply, wanted)
             if not isinstance(new, CpuAssignment):
                 continue
@@ -177,40 +178,37 @@ def best_move(
     return best
 
 
-def _wishes(supply: CpuSupply, request: GuestRequest) -> Iterable[GuestRequest]:
-    """The request; where use was measured also one for cores that others do not keep busy."""
+def _requests_to_try(supply: CpuSupply, request: GuestRequest) -> Iterable[GuestRequest]:
+    """The request, and where use was measured a second one for cores without load of others."""
     yield request
     if supply.busy and request.thread_policy is ThreadPolicy.PREFER:
         yield replace(request, thread_policy=ThreadPolicy.SPREAD)
 
 
 def place_cost(supply: CpuSupply, request: GuestRequest, assignment: CpuAssignment) -> float:
-    """What is bad about a guest's place.
-
-    Zones crossed, cores shared with other guests, and CPUs that are not in the dedicated set any more.
-    """
+    """The cost of a place: zones crossed, cores shared with others, CPUs outside of the dedicated set."""
     topology, cpus = supply.topology, assignment.held
     return (
-        L3_CROSSED * _crossed([cache.cpus for cache in topology.l3_domains], cpus)
-        + NODE_CROSSED * _crossed([node.cpus for node in topology.numa_nodes], cpus)
-        + PACKAGE_CROSSED * _crossed([package.cpus for package in topology.packages], cpus)
+        L3_CROSSED * _zones_crossed([cache.cpus for cache in topology.l3_domains], cpus)
+        + NODE_CROSSED * _zones_crossed([node.cpus for node in topology.numa_nodes], cpus)
+        + PACKAGE_CROSSED * _zones_crossed([package.cpus for package in topology.packages], cpus)
         + OUTSIDE * len(cpus - supply.cpu_sets.dedicated)
         + _shared_cores(topology, supply, request, cpus)
     )
 
 
 def move_cost(current: CpuAssignment, new: CpuAssignment) -> float:
-    """What the move itself costs: memory that is bound to NUMA nodes which the guest leaves."""
+    """The cost of the move itself: memory on NUMA nodes that the guest leaves."""
     left = current.mems - new.mems
     return MEMORY_MOVED * len(left) / len(current.mems) if new.mems and left else 0.0
 
 
-def _crossed(zones: Sequence[CpuSet], cpus: CpuSet) -> int:
+def _zones_crossed(zones: Sequence[CpuSet], cpus: CpuSet) -> int:
     return max(0, sum(1 for zone in zones if zone & cpus) - 1)
 
 
 def _shared_cores(topology: HostTopology, supply: CpuSupply, request: GuestRequest, cpus: CpuSet) -> float:
-    """What cores that are shared with others cost: by how busy the less busy guest is, where measured."""
+    """The cost of cores shared with others: by the use of the less busy guest, where it was measured."""
     cores = {topology.threads_of(cpu) for cpu in cpus}
     own = frozenset(supply.holdings.get(request.guest, frozenset()))
     mine = max((supply.busy[cpu] for cpu in own if cpu in supply.busy), default=None)

@@ -147,7 +147,8 @@ def _names(action: argparse.Action) -> str:
 def names_of(action: argparse.Action) -> list[str]:
     """An option or argument as it is given, by each of its names."""
     value = action.metavar or (action.dest.upper() if action.nargs != 0 else "")
-    if action.choices:
+    # As argparse: a name for the value takes the place of a long list of choices, which the help then has.
+    if action.choices and not action.metavar:
         value = "{" + ",".join(map(str, action.choices)) + "}"
     return [f"{name} {value}".strip() for name in action.option_strings or [""]]
 

@@ -1,9 +1,9 @@
 """Bringing the schema to the newest revision, safely when several processes do it at once."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -19,7 +19,7 @@ from sqlalchemy import exc
 from placement.db import adoption, buckets, engine, errors, migration_lock, sqlite_file
 from placement.db.batch import StatementBatch
 from placement.db.engine import WHOLE_DATABASE, PoolOptions
-from placement.db.tables import change_buckets, resource_providers
+from placement.db.tables import ExtensionTables, change_buckets, extension_tables, resource_providers
 from placement.exceptions import Unavailable
 
 LOG = logging.getLogger(__name__)
@@ -38,22 +38,28 @@ def script_location() -> Path:
     return Path(str(resources.files("placement.db"))) / "migrations"
 
 
-def _config(connection: sa.Connection | None = None) -> Config:
+def _config(connection: sa.Connection | None = None, branch: ExtensionTables | None = None) -> Config:
     config = Config()
     config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
     config.attributes["connection"] = connection
+    if branch is not None:
+        config.set_main_option("version_locations", str(branch.revisions).replace("%", "%%"))
+        for separator in ("path_separator", "version_path_separator"):  # the second is of Alembic before 1.16
+            config.set_main_option(separator, "os")
+        config.attributes["version_table"] = branch.version_table
     return config
 
 
 @cache
-def newest() -> str | None:
-    """The revision that this version of the service works with."""
-    return ScriptDirectory.from_config(_config()).get_current_head()
+def newest(branch: ExtensionTables | None = None) -> str | None:
+    """The revision that this version of the service works with, of the core's tables or an extension's."""
+    return ScriptDirectory.from_config(_config(branch=branch)).get_current_head()
 
 
 @cache
-def _known() -> frozenset[str]:
-    return frozenset(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
+def _known(branch: ExtensionTables | None = None) -> frozenset[str]:
+    scripts = ScriptDirectory.from_config(_config(branch=branch))
+    return frozenset(script.revision for script in scripts.walk_revisions())
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +68,12 @@ class FoundDatabase:
 
     :param revision: of its schema; None when it was never migrated.
     :param record: of a move from OpenStack Placement, if there was one.
+    :param branches: the revisions of the tables of extensions, None where there are none yet.
     """
 
     revision: str | None
     record: adoption.AdoptionRecord | None = None
+    branches: Mapping[ExtensionTables, str | None] = field(default_factory=dict)
 
 
 def look(url: str) -> FoundDatabase:
@@ -89,7 +97,13 @@ def state_of(conn: sa.Connection) -> FoundDatabase:
             " not one: it was restored over another, or something else wrote to it. Restore a backup"
             " into an empty database."
         )
-    return FoundDatabase(next(iter(revisions), None), adoption.find(conn))
+    branches = {each: _revision_of(conn, each) for each in extension_tables()}
+    return FoundDatabase(next(iter(revisions), None), adoption.find(conn), branches)
+
+
+def _revision_of(conn: sa.Connection, branch: ExtensionTables) -> str | None:
+    options = {"version_table": branch.version_table}
+    return next(iter(MigrationContext.configure(conn, opts=options).get_current_heads()), None)
 
 
 def version(url: str) -> str | None:
@@ -105,8 +119,14 @@ def obstacle(found: FoundDatabase) -> str | None:
 
     Revisions are numbers of four digits. Versions work with what later migrations have added, so that
     services of two versions may run side by side on one database, and the older one again after the
-    newer; a migration that takes something away begins the next thousand.
+    newer; a migration that takes something away begins the next thousand. The tables of each extension have
+    revisions of their own, to which the same applies.
     """
+    reasons = (_branch_obstacle(branch, present) for branch, present in found.branches.items())
+    return _core_obstacle(found) or next(filter(None, reasons), None)
+
+
+def _core_obstacle(found: FoundDatabase) -> str | None:
     ours, present = newest(), found.revision
     if (reason := adoption.explain(present, found.record)) is not None:
         return reason
@@ -125,6 +145,22 @@ def obstacle(found: FoundDatabase) -> str | None:
         return (
             f"The database is at revision {present} of a later version, which this one ({ours}) cannot work"
             " with: run that version, or restore the backup from before its 'placement-manage db sync'."
+        )
+    return None
+
+
+def _branch_obstacle(branch: ExtensionTables, present: str | None) -> str | None:
+    ours = newest(branch)
+    if present is None or (present != ours and present in _known(branch)):
+        state = "are not there yet" if present is None else f"are at revision {present}"
+        return (
+            f"The tables of {branch.name} {state}, this version needs {ours}: run 'placement-manage db sync'."
+        )
+    if ours is None or present[0] != ours[0]:
+        return (
+            f"The tables of {branch.name} are at revision {present} of a later version, with which this one"
+            f" ({ours}) cannot work: run that version, or restore the backup from before its"
+            " 'placement-manage db sync'."
         )
     return None
 
@@ -159,11 +195,23 @@ def upgrade(url: str, revision: str = "head") -> None:
 
 
 def bring_up(conn: sa.Connection, revision: str = "head") -> None:
-    """As :func:`upgrade`, on a connection of :func:`exclusive`."""
+    """As :func:`upgrade`, on a connection of :func:`exclusive`.
+
+    With the newest revision of the core's tables, those of extensions come to their newest ones.
+    """
     present = state_of(conn)
+    _bring_up_core(conn, revision, present)
+    for branch, before in present.branches.items() if revision == "head" else ():
+        if before is None or before in _known(branch):
+            command.upgrade(_config(conn, branch), "head")
+        elif (reason := _branch_obstacle(branch, before)) is not None:
+            raise Unavailable(reason)
+
+
+def _bring_up_core(conn: sa.Connection, revision: str, present: FoundDatabase) -> None:
     before = present.revision
     if before is not None and before not in _known():
-        if (reason := obstacle(present)) is not None:
+        if (reason := _core_obstacle(present)) is not None:
             raise Unavailable(reason)
         LOG.info("The database is at revision %s of a later version, and stays there", before)
         return

@@ -4,6 +4,8 @@ Times are seconds since 1970 (UTC) in double precision. ``migrations/`` builds
 this schema; a test compares the two.
 """
 
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -46,14 +48,44 @@ def define_table(name: str, *parts: sa.schema.SchemaItem, among: sa.MetaData = m
     return sa.Table(name, among, *parts, sqlite_autoincrement=True, **_mysql)
 
 
+@dataclass(frozen=True, slots=True)
+class ExtensionTables:
+    """The tables of an extension, and the branch of the migrations that makes them.
+
+    :param revisions: the folder of the branch, whose revisions are numbers of four digits.
+    """
+
+    name: str
+    revisions: Path
+    metadata: sa.MetaData
+
+    @classmethod
+    def of(cls, name: str, revisions: Path) -> "ExtensionTables":
+        """No tables yet but the one that has the revision of the branch."""
+        tables = cls(name, revisions, sa.MetaData(naming_convention=_naming))
+        sa.Table(
+            tables.version_table, tables.metadata, sa.Column("version_num", sa.String(32), primary_key=True)
+        )
+        return tables
+
+    @property
+    def version_table(self) -> str:
+        """The table that has the revision of the branch: that of Alembic, with the name of the extension."""
+        return f"alembic_version_{self.name}"
+
+    def define_table(self, name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
+        """Define a table as all are."""
+        return define_table(name, *parts, among=self.metadata)
+
+
+def extension_tables() -> list[ExtensionTables]:
+    """The tables that extensions register."""
+    return list(extensions.registered_objects("tables").values())
+
+
 def all_metadata() -> list[sa.MetaData]:
     """All tables that the migrations make: the core's first, then those of extensions."""
-    return [metadata, *extensions.registered_objects("tables").values()]
-
-
-def new_metadata() -> sa.MetaData:
-    """Make metadata for tables of an extension, whose keys and indexes are named as all are."""
-    return sa.MetaData(naming_convention=_naming)
+    return [metadata, *(each.metadata for each in extension_tables())]
 
 
 resource_classes = define_table(

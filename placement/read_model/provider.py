@@ -10,10 +10,6 @@ from typing import Final
 SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
 DISABLED: Final = "COMPUTE_STATUS_DISABLED"
 """The trait that Nova's scheduler always forbids."""
-DISABLED_REASON: Final = "console.disabled_reason"
-"""The attribute with the reason for that trait."""
-DISABLED_BY: Final = "console.disabled_by"
-"""The attribute with the user that set that trait."""
 # the largest integer that each reader of JSON takes without rounding
 _MAX_CAPACITY: Final = 2.0**53
 

@@ -1,16 +1,16 @@
 """Traits: their names, and the traits of each provider."""
 
 from collections.abc import Collection, Mapping, Set
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Final
 
 import sqlalchemy as sa
 
+from placement import extensions
 from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
 from placement.db.database import WriteTransaction
 from placement.db.tables import provider_attributes, provider_traits, resource_providers, traits
 from placement.exceptions import Conflict, InvalidRequest, NotFound
-from placement.read_model.provider import DISABLED, DISABLED_BY, DISABLED_REASON
 from placement.store import names, optimistic_write, providers
 
 
@@ -49,7 +49,8 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
         optimistic_write.find_provider(tx, _other_traits(len(wanted)), uuid, generation, **values)
         tx.queue(_removal_there, {})
         optimistic_write.insert(tx, provider_traits.c.trait_id, [{"name": name} for name in wanted], traits)
-        tx.queue(_stale_reasons_there, {})
+        if (stale := _stale_attributes_there()) is not None:
+            tx.queue(stale, {})
         optimistic_write.stamp_provider(tx)
         return generation + 1
     row, present, ids = _lock(tx, uuid, wanted)
@@ -102,13 +103,14 @@ def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Se
 def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
     """Replace the traits of (locked) providers, by their ids and the ids of traits.
 
-    The reason of a disabled provider is deleted with the trait: the next time it has another reason.
+    Attributes that extensions register for a trait are deleted with it: they describe the old trait.
     """
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
     insert(tx, wanted)
-    for provider_id in wanted:
-        tx.queue(_stale_reasons, {"provider": provider_id})
+    if (stale := _stale_attributes()) is not None:
+        for provider_id in wanted:
+            tx.queue(stale, {"provider": provider_id})
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
@@ -127,19 +129,37 @@ def _removal_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
     return PreparedStatement(sa.delete(provider_traits).where(provider_traits.c.provider_id == provider))
 
 
-def _stale_reasons_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
-    disabled = (
-        sa.select(sa.literal(1))
-        .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
-        .where(provider_traits.c.provider_id == provider, traits.c.name == DISABLED)
-    )
-    return PreparedStatement(
-        sa.delete(provider_attributes).where(
-            provider_attributes.c.provider_id == provider,
-            sa.or_(*(provider_attributes.c.name == each for each in (DISABLED_REASON, DISABLED_BY))),
-            ~sa.exists(disabled),
+def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement | None:
+    """Return a statement that deletes attributes of missing traits; None if no attribute goes with a trait."""
+
+    def is_stale(trait: str, attributes: Collection[str]) -> sa.ColumnElement[bool]:
+        present = (
+            sa.select(sa.literal(1))
+            .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
+            .where(provider_traits.c.provider_id == provider, traits.c.name == trait)
         )
+        return sa.and_(
+            sa.or_(*(provider_attributes.c.name == each for each in attributes)), ~sa.exists(present)
+        )
+
+    registered: list[Mapping[str, Collection[str]]] = list(
+        extensions.registered_objects("trait_attributes").values()
     )
+    stale = [is_stale(*both) for each in registered for both in each.items()]
+    if not stale:
+        return None
+    its = provider_attributes.c.provider_id == provider
+    return PreparedStatement(sa.delete(provider_attributes).where(its, sa.or_(*stale)))
+
+
+@cache
+def _stale_attributes() -> PreparedStatement | None:
+    return _stale_attributes_of(sa.bindparam("provider"))
+
+
+@cache
+def _stale_attributes_there() -> PreparedStatement | None:
+    return _stale_attributes_of(optimistic_write.PROVIDER)
 
 
 @lru_cache(KEPT_SIZES)
@@ -159,5 +179,3 @@ def _other_traits(count: int) -> PreparedStatement:
 
 _removal: Final = _removal_of(sa.bindparam("provider"))
 _removal_there: Final = _removal_of(optimistic_write.PROVIDER)
-_stale_reasons: Final = _stale_reasons_of(sa.bindparam("provider"))
-_stale_reasons_there: Final = _stale_reasons_of(optimistic_write.PROVIDER)

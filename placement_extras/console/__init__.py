@@ -23,7 +23,7 @@ What always holds
     - No page needs scripts, and none may run others than the two files of the console (htmx, and what opens
       as a page what htmx cannot show): else browsers are allowed the one stylesheet, and forms that lead
       here. Pages are whole; what changes them is in their address, to be kept and passed on.
-    - Where the console is not enabled nothing of it is imported.
+    - Where the console is not enabled nothing of it is imported but what it registers.
 """
 
 from importlib.util import find_spec
@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Final
 from oslo_config import cfg
 
 from placement.optional_packages import missing_package
+from placement.read_model.provider import DISABLED
 
 if TYPE_CHECKING:
     from placement.api.middleware import ApplicationMaker
@@ -57,3 +58,9 @@ class ConsoleApplication:
 
 
 APPLICATION: Final = ConsoleApplication()
+DISABLED_REASON: Final = "console.disabled_reason"
+"""The attribute that says why a provider has the trait COMPUTE_STATUS_DISABLED."""
+DISABLED_BY: Final = "console.disabled_by"
+"""The attribute that says who gave it that trait."""
+ATTRIBUTES_OF_TRAITS: Final = {DISABLED: (DISABLED_REASON, DISABLED_BY)}
+"""Whoever disables a provider again has other reasons, so these go with the trait."""

@@ -15,8 +15,8 @@ from flask import Blueprint, Response, redirect, request, url_for
 from placement.api.resource_providers import existing
 from placement.exceptions import CONCURRENT_UPDATE, InvalidRequest
 from placement.policies import ext, trait
-from placement.read_model.provider import DISABLED, DISABLED_BY, DISABLED_REASON, Attribute, Provider
-from placement_extras.console import forms
+from placement.read_model.provider import DISABLED, Attribute, Provider
+from placement_extras.console import DISABLED_BY, DISABLED_REASON, forms
 from placement_extras.console.page_request import SEE_HOSTS, ApiRefusal, PageRequest, ask, page
 
 blueprint = Blueprint("scheduling", __name__)

@@ -1,6 +1,6 @@
 """Sessions of the console, and attempts to sign in, in tables of its own that all workers share.
 
-The migrations 0009 and 0010 of the service make the tables.
+The branch of the migrations in ``revisions`` makes the tables; ``alembic_version_console`` has its revision.
 
 The cookie of a browser is a *secret* of 256 random bits. Three values are derived from it, and none reveals
 another: the *key* of the session in the database, the key that encrypts its content, and the *mark* in forms,
@@ -19,27 +19,27 @@ import random
 import re
 import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 import sqlalchemy as sa
 
 from placement.db import clock
 from placement.db.database import WriteTransaction
-from placement.db.tables import ConsumerId, define_table, new_metadata
+from placement.db.tables import ConsumerId, ExtensionTables
 
-metadata = new_metadata()
+TABLES: Final = ExtensionTables.of("console", Path(__file__).parent / "revisions")
 
-console_sessions = define_table(
+console_sessions = TABLES.define_table(
     "console_sessions",
     # a digest of the browser's secret, with which alone the content can be read (secrets.py)
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("content", sa.Text, nullable=False),
     # by the clock of the database
     sa.Column("expires_at", sa.Double, nullable=False, index=True),
-    among=metadata,
 )
 
-console_attempts = define_table(
+console_attempts = TABLES.define_table(
     "console_attempts",
     # sign-ins that have not succeeded, each under the digests of whom it is counted for
     sa.Column("id", ConsumerId, primary_key=True),
@@ -48,7 +48,6 @@ console_attempts = define_table(
     # of as many as may be made at a time; NULL of those that a worker of an older release made
     sa.Column("slot", sa.SmallInteger, nullable=True),
     sa.Index("ix_console_attempts_subject_slot", "subject", "slot", unique=True),
-    among=metadata,
 )
 
 

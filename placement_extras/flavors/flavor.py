@@ -8,7 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from placement.exceptions import INVALID_FLAVOR, InvalidRequest
+from placement.exceptions import InvalidRequest
+
+INVALID_FLAVOR: Final = "placement.ext.invalid_flavor"
+"""The code of a refused flavor."""
 
 Pairs = tuple[tuple[str, str], ...]
 """Names with their values, in the order in which they were given; no name twice."""

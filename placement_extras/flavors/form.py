@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 from oslo_config import cfg
 
 from placement import microversion
-from placement.exceptions import INVALID_FLAVOR, InvalidRequest
+from placement.exceptions import InvalidRequest
 from placement.schemas.base import (
     MAX_INT,
     BooleanField,
@@ -19,7 +19,13 @@ from placement.schemas.base import (
 )
 from placement.schemas.request_form import AskedCandidates
 from placement_extras.flavors import groups
-from placement_extras.flavors.flavor import MAX_CPUS, ImageProperties, NovaFlavor, TranslationRules
+from placement_extras.flavors.flavor import (
+    INVALID_FLAVOR,
+    MAX_CPUS,
+    ImageProperties,
+    NovaFlavor,
+    TranslationRules,
+)
 from placement_extras.flavors.translation import translate
 
 LOG = logging.getLogger(__name__)

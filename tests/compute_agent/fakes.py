@@ -33,11 +33,12 @@ class FakeDriver:
         self.lost_guests = {}
         self.writes = 0
         self._listener = None
+        self.starting_guests = True
         self._pids = itertools.count(100)
 
     @property
     def starting(self):
-        return self
+        return self if self.starting_guests else None
 
     def processes(self, guest):
         return (guest.pid,)
@@ -158,11 +159,13 @@ class FakeDriver:
     def lost(self):
         return self.lost_guests
 
-    def create(self, guest_uuid, name, settings, command, cwd="/", environment=None):
+    def create(self, guest_uuid, name, settings, command, cwd="/", environment=None, declared=()):
         if guest_uuid in self.running:
             raise DriverError(f"guest {guest_uuid} exists already")
         pid = next(self._pids)
-        guest = Guest(guest_uuid, self.name, name, pid, settings)
+        names = {*declared, *settings.chosen}
+        values = {setting: getattr(settings, setting) for setting in names}
+        guest = Guest(guest_uuid, self.name, name, pid, settings, declared=values)
         self.running[guest_uuid] = guest
         self.affinities[guest_uuid] = {pid: self.cpus, pid + 1000: self.cpus}
         return guest
@@ -173,16 +176,8 @@ class FakeDriver:
     def discard(self, guest):
         del self.running[guest.uuid], self.affinities[guest.uuid]
 
-    def configure(self, guest, settings):
-        if guest.uuid not in self.running:
-            raise GuestGoneError(guest.uuid)
-        self.running[guest.uuid] = replace(self.running[guest.uuid], settings=settings)
-        if self._listener is not None:
-            self._listener(GuestChange(ChangeKind.CHANGED, self.running[guest.uuid]))
-        return self.running[guest.uuid]
-
-    def adopt(self, guest_uuid, name, settings, origin):
-        return self.create(guest_uuid, name, settings, ())
+    def adopt(self, guest_uuid, name, settings, origin, declared=()):
+        return self.create(guest_uuid, name, settings, (), declared=declared)
 
     def end(self, guest):
         """The guest ends by itself."""

@@ -8,6 +8,7 @@ one policy.
 import errno
 
 from compute_agent.controllers.cpu_class import KernelFiles
+from compute_agent.model import cpuset
 
 CPUS = "sys/devices/system/cpu"
 
@@ -72,6 +73,8 @@ def _cpu(root, cpu, package, states, policy):
     _make(root, f"{folder}/topology", {"physical_package_id": str(package), "die_id": "0"})
     for number, name in enumerate(states):
         _make(root, f"{folder}/cpuidle/state{number}", {"name": name, "disable": "0"})
+    if cpu:  # the first one cannot be taken offline
+        _make(root, folder, {"online": "1"})
     (root / folder / "cpufreq").symlink_to(f"../cpufreq/{policy}")
 
 
@@ -131,9 +134,31 @@ class KernelFiles(KernelFiles):
             text = self._bounded(text, folder, name.replace("max", "min"), min)
         elif name == "disable":
             assert text in "01"
+        elif name == "online":
+            self._switch(int(folder.rpartition("/cpu")[2]), text == "1")
         else:
             raise AssertionError(path)
         self.set(path, text)
+
+    def _switch(self, cpu, on):
+        """As the kernel does: what an offline CPU has is hidden, and comes back as it was."""
+        online = cpuset.parse(self.read(f"{CPUS}/online"))
+        assert on != (cpu in online)
+        self.set(f"{CPUS}/online", cpuset.format(online | {cpu} if on else online - {cpu}))
+        hidden = self.root / "hidden" / str(cpu)
+        for name in ("topology", "cpuidle", "cpufreq", "cache"):
+            there, away = self.root / CPUS / f"cpu{cpu}" / name, hidden / name
+            one, other = (away, there) if on else (there, away)
+            if one.is_symlink() or one.exists():
+                other.parent.mkdir(parents=True, exist_ok=True)
+                one.rename(other)
+        policy, away = self.root / CPUS / f"cpufreq/policy{cpu}", hidden / f"policy{cpu}"
+        if (policy / "related_cpus").is_file() and self.read(
+            f"{CPUS}/cpufreq/policy{cpu}/related_cpus"
+        ) == str(cpu):
+            policy.rename(away)
+        elif on and away.exists():
+            away.rename(policy)
 
     def _must_be_in(self, text, path):
         if text not in self.read(path).split():

@@ -4,6 +4,8 @@ import json
 import sys
 from typing import Any
 
+import sqlalchemy as sa
+
 from placement import extensions
 
 # as in an environment without the package: nothing registers it, and nothing can import it
@@ -51,7 +53,10 @@ def answers(url: str) -> dict[str, Any]:
         answer = admin(method, path, **({} if body is None else {"json": body}))
         errors = (answer.json or {}).get("errors", [{}])
         found[name] = [answer.status_code, errors[0].get("detail", "")]
-    return found | {"commands": manage.parser().format_help()}
+    engine = sa.create_engine(url)
+    tables = sa.inspect(engine).get_table_names()
+    engine.dispose()
+    return found | {"commands": manage.parser().format_help(), "tables": tables}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from placement import extensions
 ROOT = Path(__file__).parents[2]
 SEAMS = (
     *("applications", "blueprints", "commands", "options"),
-    *("request_forms", "rules", "tables", "takeovers"),
+    *("request_forms", "rules", "tables", "takeovers", "trait_attributes"),
 )
 
 
@@ -26,7 +26,9 @@ def test_without_extras_the_core_is_the_placement_api_with_claims_reservations_a
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    commands = found.pop("commands")
+    commands, tables = found.pop("commands"), found.pop("tables")
+    assert "resource_providers" in tables
+    assert not [name for name in tables if "console" in name]
     assert "heal" in commands
     assert "import" not in commands
     assert {name: status for name, (status, _) in found.items()} == {
@@ -54,5 +56,5 @@ def test_the_distribution_registers_extras_at_each_seam(seam):
 def test_the_table_of_seams_names_each():
     assert [line.split("``")[1] for line in extensions.__doc__.splitlines() if line.startswith("- ``")] == [
         *("options", "rules", "blueprints", "request_forms"),
-        *("applications", "commands", "takeovers", "tables"),
+        *("applications", "commands", "takeovers", "tables", "trait_attributes"),
     ]

@@ -5,8 +5,8 @@ is.
 
 What a domain's XML says about the guest (https://libvirt.org/formatdomain.html), as plain values.
 
-Settings are in the domain's ``<metadata>``: in our own namespace, and in Nova's, whose flavor has them as
-extra specs. Where both speak, ours is heard.
+Settings are in the domain's ``<metadata>`` in our own namespace. Those of Nova's flavor are extra specs, from
+which :mod:`compute_agent.classification` takes what counts.
 
     <metadata>
       <guest:settings xmlns:guest="urn:placement-compute:guest:1">
@@ -27,7 +27,8 @@ guest, is a demand: ``<numatune>`` with mode ``strict``, which is the default. O
 agent's own is ``restrictive``. Pins in a definition that somebody else than the agent wrote are demands, too
 (see :mod:`definition`).
 
-The order that Nova wrote into a domain's ``<metadata>``: its flavor, its owner, and what it boots from.
+The order that Nova wrote into a domain's ``<metadata>``: its flavor, its image, its owner, and what it boots
+from. Image and extra specs are there since Nova 32 (2025.2).
 
 The names are those of https://docs.openstack.org/nova/latest/configuration/extra-specs.html
 
@@ -37,6 +38,9 @@ The names are those of https://docs.openstack.org/nova/latest/configuration/extr
         <nova:ephemeral>0</nova:ephemeral> <nova:vcpus>1</nova:vcpus>
         <nova:extraSpecs><nova:extraSpec name="hw:cpu_policy">dedicated</nova:extraSpec></nova:extraSpecs>
       </nova:flavor>
+      <nova:image uuid="...">
+        <nova:properties><nova:property name="hw_cpu_thread_policy">require</nova:property></nova:properties>
+      </nova:image>
       <nova:owner><nova:user uuid="..."/><nova:project uuid="..."/></nova:owner>
       <nova:root type="image" uuid="..."/>
     </nova:instance>
@@ -47,24 +51,16 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from xml.etree import ElementTree
 
 from compute_agent.drivers.base import GuestFlavor
 from compute_agent.drivers.libvirt.qemu import EMULATOR, ThreadRole
 from compute_agent.model import cpuset
-from compute_agent.model.guest import GuestCell, PlacementConstraints
-from compute_agent.model.guest_settings import (
-    MAX_ANNOTATION,
-    MAX_PRIORITY,
-    MAX_VCPUS,
-    EmulatorPolicy,
-    GuestSettings,
-    MemoryType,
-    ThreadPolicy,
-)
+from compute_agent.model.guest import GuestCell, GuestIdentity, PlacementConstraints
+from compute_agent.model.guest_settings import MAX_VCPUS, SETTING_NAMES, GuestSettings, read_setting
 from compute_agent.model.resource import CPU_CLASSES
 
 _MAX_LENGTH: Final = 8 << 20
@@ -95,8 +91,6 @@ NOVA_NAMESPACES: Final = (
     "http://openstack.org/xmlns/libvirt/nova/1.1",
 )
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
-_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}\Z")
 _MAX_SHOWN: Final = 80
 
 
@@ -105,53 +99,21 @@ class DomainDescription:
     """A domain.
 
     ``owner`` is the user its process runs as, a name or a number after ``+``; empty if libvirt does not say.
-    ``problems`` are settings that cannot be used, in words; they have their defaults.
+    ``declared`` are the settings that the domain itself has, ``settings`` these with defaults for the others.
+    ``problems`` are settings that cannot be used, in words. ``identity`` is what Nova says of the domain.
     """
 
     uuid: str
     name: str
     settings: GuestSettings
+    declared: Mapping[str, Any] = field(default_factory=dict)
     owner: str = ""
     problems: tuple[str, ...] = ()
+    identity: GuestIdentity = field(default_factory=GuestIdentity)
 
 
-def _name(text: str) -> str:
-    if not _NAME.match(text):
-        raise ValueError("letters, digits, - and _, 64 at most")
-    return text
-
-
-def _annotation(text: str) -> str:
-    if len(text) > MAX_ANNOTATION:
-        raise ValueError(f"{MAX_ANNOTATION} characters at most")
-    return text
-
-
-def _priority(text: str) -> int:
-    # int() would take digits of all scripts, and thousands of them.
-    if not _NUMBER.match(text) or abs(int(text)) > MAX_PRIORITY:
-        raise ValueError(f"a whole number within {MAX_PRIORITY} of 0")
-    return int(text)
-
-
-# Field of GuestSettings and what makes its value of a text, by element of our namespace and by extra spec.
-_Reader = tuple[str, Callable[[str], Any]]
-
-_OURS: Final[Mapping[str, _Reader]] = {
-    "qos_class": ("qos_class", _name),
-    "thread_policy": ("thread_policy", ThreadPolicy),
-    "emulator_policy": ("emulator_policy", EmulatorPolicy),
-    "resctrl": ("resctrl", _annotation),
-    "blockio_class": ("blockio_class", _name),
-    "memory_type": ("memory_type", MemoryType),
-    "eviction_priority": ("priority", _priority),
-}
-
-# hw:cpu_policy is no setting: how many CPUs are dedicated is for the guest's allocation to say.
-_NOVAS: Final[Mapping[str, _Reader]] = {
-    "hw:cpu_thread_policy": ("thread_policy", ThreadPolicy),
-    "hw:emulator_threads_policy": ("emulator_policy", EmulatorPolicy),
-}
+_ELEMENTS: Final = {"eviction_priority": "priority", **{name: name for name in SETTING_NAMES}}
+"""The settings by element of our namespace, with the name that ``priority`` has had from the beginning."""
 
 
 def describe(domain_xml: str) -> DomainDescription:
@@ -165,19 +127,25 @@ def describe(domain_xml: str) -> DomainDescription:
     uuid, name, vcpu = (root.find(tag) for tag in ("uuid", "name", "vcpu"))
     if uuid is None or name is None or vcpu is None or not uuid.text:
         raise ValueError("not the XML of a domain: uuid, name or vcpu is missing")
-    values: dict[str, Any] = {"vcpus": min(int(vcpu.get("current") or vcpu.text or 1), MAX_VCPUS)}
+    declared: dict[str, Any] = {}
     problems: list[str] = []
-    for source, readers in ((_nova_specs(root), _NOVAS), (_our_settings(root), _OURS)):
-        for key, text in source.items():
-            if key not in readers:
-                continue
-            field, read = readers[key]
-            try:
-                values[field] = read(text)
-            except ValueError as error:
-                problems.append(f"{key} = {text[:_MAX_SHOWN]!r} cannot be used ({error})")
-    settings = GuestSettings(**values)
-    return DomainDescription(uuid.text.strip(), name.text or "", settings, _owner(root), tuple(problems))
+    for element, text in _our_settings(root).items():
+        if element not in _ELEMENTS:
+            continue
+        try:
+            declared[_ELEMENTS[element]] = read_setting(_ELEMENTS[element], text)
+        except ValueError as error:
+            problems.append(f"{element} = {text[:_MAX_SHOWN]!r} cannot be used ({error})")
+    vcpus = min(int(vcpu.get("current") or vcpu.text or 1), MAX_VCPUS)
+    return DomainDescription(
+        uuid.text.strip(),
+        name.text or "",
+        GuestSettings(vcpus=vcpus, **declared),
+        declared,
+        _owner(root),
+        tuple(problems),
+        read_identity(root),
+    )
 
 
 def number(domain_xml: str) -> str | None:
@@ -207,15 +175,39 @@ def _our_settings(root: ElementTree.Element) -> dict[str, str]:
     return {element.tag.removeprefix(prefix): (element.text or "").strip() for element in found}
 
 
-def _nova_specs(root: ElementTree.Element) -> dict[str, str]:
-    """The extra specs of the flavor; older Nova does not write them."""
+def read_identity(root: ElementTree.Element) -> GuestIdentity:
+    """What Nova says of a domain: names, owner, flavor and image. Older Nova says less."""
     for namespace in NOVA_NAMESPACES:
         prefix = f"{{{namespace}}}"
-        path = "/".join(f"{prefix}{tag}" for tag in ("instance", "flavor", "extraSpecs", "extraSpec"))
-        specs = root.findall(f"metadata/{path}")
-        if specs:
-            return {spec.get("name", ""): (spec.text or "").strip() for spec in specs}
-    return {}
+        instance = root.find(f"metadata/{prefix}instance")
+        if instance is None:
+            continue
+        flavor, image = instance.find(f"{prefix}flavor"), instance.find(f"{prefix}image")
+        boots_from = instance.find(f"{prefix}root")
+        boot_image = "" if boots_from is None or boots_from.get("type") != "image" else boots_from.get("uuid")
+        project, user = (instance.find(f"{prefix}owner/{prefix}{tag}") for tag in ("project", "user"))
+        return GuestIdentity(
+            display_name=_text(instance.find(f"{prefix}name")),
+            flavor="" if flavor is None else flavor.get("name", ""),
+            extra_specs=_named_texts(flavor, f"{prefix}extraSpecs/{prefix}extraSpec"),
+            project_id="" if project is None else project.get("uuid", ""),
+            project_name=_text(project),
+            user_id="" if user is None else user.get("uuid", ""),
+            user_name=_text(user),
+            image_id=("" if image is None else image.get("uuid", "")) or boot_image or "",
+            image_properties=_named_texts(image, f"{prefix}properties/{prefix}property"),
+        )
+    return GuestIdentity()
+
+
+def _text(element: ElementTree.Element | None) -> str:
+    return "" if element is None else (element.text or "").strip()
+
+
+def _named_texts(element: ElementTree.Element | None, path: str) -> dict[str, str]:
+    """Texts of the elements of a path, by their attribute ``name``."""
+    found = () if element is None else element.iterfind(path)
+    return {each.get("name", ""): _text(each) for each in found}
 
 
 def _owner(root: ElementTree.Element) -> str:

@@ -27,11 +27,17 @@ from compute_agent.drivers.libvirt.domain_definition import (
     parse_definition,
     parse_live,
 )
-from compute_agent.drivers.libvirt.domain_metadata import parse_constraints, read_flavor, with_pins
+from compute_agent.drivers.libvirt.domain_metadata import (
+    DomainDescription,
+    parse_constraints,
+    read_flavor,
+    with_pins,
+)
 from compute_agent.drivers.libvirt.qemu import QemuProcess
 from compute_agent.drivers.libvirt.running_domain import RunningDomain
 from compute_agent.drivers.procfs import ProcessIdentity
-from compute_agent.model.guest import Guest, PlacementConstraints
+from compute_agent.model.guest import UNCONSTRAINED, Guest, PlacementConstraints
+from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
 
 EXPECTED_SECONDS: Final = 30.0
@@ -64,11 +70,15 @@ class ExpectedDomains:
     def expect(self, domain_xml: str) -> Guest:
         """Wait for the process of a domain from now on. The guest that it will be, with pid 0.
 
+        Its constraints are all pins that libvirt is about to set, those of the agent included.
+
         :raises ValueError: this is not the XML of a domain, or too many are waited for.
         """
         found = domain_metadata.describe(domain_xml)
         guest_uuid = str(uuid.UUID(found.uuid))
-        guest = Guest(guest_uuid, self._driver, found.name, 0, found.settings)
+        pins = {role: cpus for role, cpus in parse_definition(domain_xml, True).pins.items() if cpus}
+        constraints = with_pins(UNCONSTRAINED, pins)
+        guest = replace(_make_guest(found, guest_uuid, self._driver, 0), constraints=constraints)
         older, now = frozenset(procfs.pids()), time.monotonic()
         with self._lock:
             self._expected = {key: one for key, one in self._expected.items() if one.until > now}
@@ -327,18 +337,11 @@ class DomainTable:
                 f" command line is that of user {owner or os.geteuid()}, as libvirt has it: start it anew,"
                 " as the user in qemu.conf may have been another one when it started"
             )
-        guest = Guest(
-            guest_uuid,
-            self._driver,
-            description.name,
-            process.identity.pid,
-            description.settings,
+        guest = replace(
+            _make_guest(description, guest_uuid, self._driver, process.identity.pid),
             dedicated=dedicated,
             constraints=constraints,
         )
-        if known is None or known.guest != guest:
-            for problem in description.problems:
-                LOG.warning("Metadata of guest %s: %s", guest, problem)
         return RunningDomain(
             guest, process, source, definition, binding, blockio=blockio, soft_limit=soft_limit
         )
@@ -366,6 +369,21 @@ class DomainTable:
     def _say(self, kind: ChangeKind, guest: Guest) -> None:
         LOG.debug("Guest %s (pid %d) %s", guest, guest.pid, kind)
         self._report(GuestChange(kind, guest))
+
+
+def _make_guest(found: DomainDescription, guest_uuid: str, driver: str, pid: int) -> Guest:
+    """The guest that a domain is, with what its description declares."""
+    return Guest(
+        guest_uuid,
+        driver,
+        found.name,
+        pid,
+        found.settings,
+        identity=found.identity,
+        declared=found.declared,
+        declared_by=SettingSource.DOMAIN,
+        declared_problems=found.problems,
+    )
 
 
 def _definition(domain: Any, source: str) -> DomainDefinition:

@@ -90,10 +90,12 @@ class ProcessDriver:
         command: Sequence[str],
         cwd: str = "/",
         environment: Mapping[str, str] | None = None,
+        declared: Sequence[str] = (),
     ) -> Guest:
         """Make the process of a new guest, held before its first instruction; see release() and discard().
 
-        ``environment`` has variables beside those that every guest has.
+        ``environment`` has variables beside those that every guest has. ``declared`` are the names of
+        settings that were chosen for this guest.
 
         :raises DriverError: the command or folder cannot be used or the guest exists.
         """
@@ -113,7 +115,9 @@ class ProcessDriver:
         identity = procfs.identify(child.pid)
         if identity is None:
             raise DriverError(f"guest {guest_uuid} ended before it began; see {log}")
-        record = ProcessRecord(guest_uuid, name, identity, settings, tuple(command), log=log)
+        record = ProcessRecord(
+            guest_uuid, name, identity, settings, tuple(command), log=log, declared=tuple(declared)
+        )
         try:
             if self._groups is not None and self._groups.make(guest_uuid).processes():
                 raise OSError(f"there are processes in its group {group_name(guest_uuid)} already")
@@ -136,7 +140,14 @@ class ProcessDriver:
         """Undo create(): the held process ends without having run the guest's program."""
         self._undo(self._table.known(guest.uuid), self._table.child(guest.uuid))
 
-    def adopt(self, guest_uuid: str, name: str, settings: GuestSettings, origin: int | Path) -> Guest:
+    def adopt(
+        self,
+        guest_uuid: str,
+        name: str,
+        settings: GuestSettings,
+        origin: int | Path,
+        declared: Sequence[str] = (),
+    ) -> Guest:
         """Take a running process, or all processes of a cgroup v2 group, as a guest.
 
         Where guests have groups, the processes move into one of their own: what others set on a group is not
@@ -155,7 +166,15 @@ class ProcessDriver:
             self._table.forbid_guests(set(source.processes()))
         command = procfs.command_line(identity.pid)
         record = ProcessRecord(
-            guest_uuid, name, identity, settings, command, adopted=True, whole_group=source is not None
+            guest_uuid,
+            name,
+            identity,
+            settings,
+            command,
+            adopted=True,
+            whole_group=source is not None,
+            declared=tuple(declared),
+            origin_cgroup=procfs.cgroup_path(identity.pid),
         )
         try:
             record = self._grouped(record, source)
@@ -165,13 +184,6 @@ class ProcessDriver:
             raise DriverError(f"guest {guest_uuid} cannot be recorded: {error}") from error
         self._table.watch(record)
         return record.guest()
-
-    def configure(self, guest: Guest, settings: GuestSettings) -> Guest:
-        """Give a running guest other settings; watchers are told."""
-        try:
-            return self._table.configure(guest.uuid, settings).guest()
-        except OSError as error:
-            raise DriverError(f"the settings of guest {guest} cannot be recorded: {error}") from error
 
     def stop(self, guest: Guest, timeout: float) -> None:
         """End the guest: SIGTERM, and SIGKILL after ``timeout`` seconds. Gone already is no error.

@@ -22,7 +22,6 @@ from compute_agent.drivers.processes import launch
 from compute_agent.drivers.processes.launch import GUEST_VARIABLE
 from compute_agent.drivers.processes.records import ProcessRecord, RecordStore, UnusableRecord
 from compute_agent.drivers.procfs import ProcessIdentity
-from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.threads import ThreadSpec, start_thread
 
@@ -262,19 +261,6 @@ class ProcessTable:
     def _runs(self, identity: ProcessIdentity) -> bool:
         """Whether a process runs. Of one that is watched that is known sooner than /proc can be read."""
         return (self._watch is not None and self._watch.runs(identity.pid)) or procfs.is_alive(identity)
-
-    def configure(self, guest_uuid: str, settings: GuestSettings) -> ProcessRecord:
-        """Give a guest that runs other settings, on disk first.
-
-        :raises GuestGoneError:
-        :raises OSError:
-        """
-        with self._lock:
-            record = replace(self.running(guest_uuid), settings=settings)
-            self._store.save(record)
-            self._records[guest_uuid] = record
-        self._report(ChangeKind.CHANGED, record)
-        return record
 
     def note_limits(self, guest_uuid: str, names: Collection[str]) -> ProcessRecord:
         """Note that these limits of a guest are the agent's, on disk first.

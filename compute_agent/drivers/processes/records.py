@@ -36,8 +36,14 @@ from compute_agent.files import (
     secure_folder,
     write_durably,
 )
-from compute_agent.model.guest import Guest
-from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, MemoryType, ThreadPolicy
+from compute_agent.model.guest import Guest, GuestIdentity
+from compute_agent.model.guest_settings import (
+    SETTING_NAMES,
+    EmulatorPolicy,
+    GuestSettings,
+    MemoryType,
+    ThreadPolicy,
+)
 from compute_agent.model.messages import called, is_uuid, printable
 
 LOG = logging.getLogger(__name__)
@@ -194,8 +200,10 @@ class ProcessRecord:
     ``adopted`` guests were started by somebody else, who also wants to hear of their end. ``cgroup`` is the
     path of the guest's own cgroup v2 group, empty where plain affinity is used. ``whole_group`` guests live
     as long as any process in their group, others as long as their main process. ``log`` takes the guest's
-    output. ``limits`` are the files with limits of memory that the agent has written. ``newer``: it was
-    written by a later release, and what this one does not know of it is missing.
+    output. ``declared`` are the names of settings that were chosen at the start, at their defaults or not.
+    ``origin_cgroup`` is the cgroup that an adopted process was in. ``limits`` are the files with limits of
+    memory that the agent has written. ``newer``: it was written by a later release, and what this one does
+    not know of it is missing.
     """
 
     uuid: str
@@ -209,6 +217,8 @@ class ProcessRecord:
     whole_group: bool = False
     limits: tuple[str, ...] = ()
     newer: bool = False
+    declared: tuple[str, ...] = ()
+    origin_cgroup: str = ""
 
     def __str__(self) -> str:
         return called(self.name, self.uuid)
@@ -229,7 +239,18 @@ class ProcessRecord:
             "log": self.log,
             "origin": "adopted" if self.adopted else "started",
         }
-        return Guest(self.uuid, DRIVER, self.name, self.identity.pid, self.settings, self.cgroup, details)
+        names = {*self.declared, *self.settings.chosen}
+        return Guest(
+            self.uuid,
+            DRIVER,
+            self.name,
+            self.identity.pid,
+            self.settings,
+            self.cgroup,
+            details,
+            identity=GuestIdentity(cgroup=self.origin_cgroup),
+            declared={name: getattr(self.settings, name) for name in SETTING_NAMES if name in names},
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,14 +398,17 @@ def parse_record(content: Any) -> ProcessRecord:
         adopted=_typed(content, "adopted", bool),
         cgroup=cgroup,
         whole_group="whole_group" in content and _typed(content, "whole_group", bool),  # absent in old ones
-        limits=_limits(content.get("limits", [])),
+        limits=_names("limits", content),
         newer=newer,
+        declared=tuple(name for name in _names("declared", content) if name in SETTING_NAMES),
+        origin_cgroup=_typed(content, "origin_cgroup", str) if "origin_cgroup" in content else "",
     )
 
 
-def _limits(names: Any) -> tuple[str, ...]:
+def _names(key: str, content: Mapping[str, Any]) -> tuple[str, ...]:
+    names = content.get(key, [])  # absent in old records
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("the limits are no list of names")
+        raise ValueError(f"{key}: no list of names")
     return tuple(names)
 
 

@@ -155,7 +155,7 @@ def test_an_over_allocated_guest_runs_on_the_shared_cpus_and_says_why(agent, dom
     second = libvirtd.run(more, vcpus=1)
     agent.wait_for(lambda: places(libvirtd.process(second)) == (SHARED, SHARED))
     shown = agent.ask("guest", "show", more)
-    reason = "testhost_NUMA_0 has 0 free dedicated CPUs (none), 1 are needed"
+    reason = "testhost_NUMA_0 has 0 free dedicated CPUs (none), but 1 are needed"
     assert (shown["kind"], shown["reason"]) == ("unplaced", reason)
     assert agent.status()["reasons"] == {more: reason}
     domain.destroy()
@@ -382,7 +382,7 @@ def test_a_dedicated_flavor_that_was_allocated_vcpu_has_no_place_until_it_holds_
     agent.wait_for(lambda: [guest["kind"] for guest in agent.ask("guest", "list")] == ["unplaced"])
     assert places(libvirtd.process(domain)) == (SHARED, SHARED)
     (reason,) = agent.status()["reasons"].values()
-    assert "it was allocated VCPU and no PCPU, as by nova-scheduler's fall-back query" in reason
+    assert "the allocation has VCPU and no PCPU, as after nova-scheduler's fall-back query" in reason
     findings = {row["finding"]: row["detail"] for row in agent.audit()[1]}
     assert findings["other amounts than the guest uses"] == "holds 0 PCPU, uses 1, holds 1 VCPU, uses 0"
     assert findings["guest without a place"] == reason
@@ -401,7 +401,7 @@ def test_pins_of_a_definition_are_met_or_the_guest_is_left(agent, claim, libvirt
     pid = libvirtd.process(domain)
     agent.wait_for(lambda: uid in agent.status()["refused_guests"])
     assert agent.ask("guest", "show", uid)["refusal"] == (
-        "its definition cannot be met: no 1 dedicated CPUs that are free in its zones are among the CPUs 1"
+        "its definition cannot be met: its zones have no 1 free dedicated CPUs among the CPUs 1"
         " that its guest CPUs may use; it is left where it is"
     )
     assert places(pid)[0] == SHARED

@@ -32,7 +32,7 @@ def test_a_guest_keeps_its_cpu_when_its_pool_goes_and_holds_that_of_the_node_the
     assert "PCPU" not in client.inventories(node)[0]
     hold_resources(client, uid, {gold: {"PCPU": 1}})
     refused = agent.cli("guest", "run", "--uuid", uid, "--", "sleep", "600")
-    assert "[cpu_pool:gold] takes guests of LSR, and it is of LS" in refused.stderr
+    assert "[cpu_pool:gold] admits guests of LSR, but the guest is of LS" in refused.stderr
     guest = agent.ask("guest", "run", "--uuid", uid, "--qos-class", "LSR", "--", "sleep", "600")
     assert allowed_cpus(guest["pid"]) == "1"
 

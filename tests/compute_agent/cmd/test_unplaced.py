@@ -155,7 +155,8 @@ def test_a_move_without_room_is_refused_with_the_reason(agent, claim, sets, uid)
     done = agent.cli("guest", "move", uid)
     assert done.returncode == 1
     assert (
-        f"guest {uid} cannot be moved: testhost has 0 free dedicated CPUs (none), 1 are needed" in done.stderr
+        f"guest {uid} cannot be moved: testhost has 0 free dedicated CPUs (none), but 1 are needed"
+        in done.stderr
     )
     assert allowed_cpus(pid) == "0"
     assert allowed_cpus(agent.ask("guest", "run", "--", "sleep", "600")["pid"]) == "1"

@@ -4,7 +4,6 @@ import os
 import queue
 import re
 import uuid
-from dataclasses import replace
 
 import pytest
 
@@ -193,20 +192,16 @@ def test_a_stopped_guest_is_told_of_and_gone(driver, guest):
             ask(guest)
 
 
-def test_other_settings_are_told_and_the_end_of_the_guest_as_well(starting_driver):
+def test_the_end_of_a_guest_is_reported_and_its_chosen_settings_are_declared(starting_driver):
     driver, changes = starting_driver, queue.Queue()
     driver.watch(changes.put)
-    guest = driver.create(str(uuid.uuid4()), "a", GuestSettings(), ("sleep", "60"))
+    settings = GuestSettings(priority=3)
+    guest = driver.create(str(uuid.uuid4()), "a", settings, ("sleep", "60"), declared=("qos_class",))
     driver.release(guest)
-    changed = driver.configure(guest, replace(guest.settings, qos_class="BE"))
-    assert driver.guests() == [changed]
-    assert changed.settings == GuestSettings(qos_class="BE")
-    told = changes.get(timeout=10)
-    assert (told.kind, told.guest) == (ChangeKind.CHANGED, changed)
-    driver.stop(changed, 0)
+    (found,) = driver.guests()
+    assert found.declared == {"qos_class": "LS", "priority": 3}
+    driver.stop(found, 0)
     assert changes.get(timeout=10).kind is ChangeKind.STOPPED
-    with pytest.raises(GuestGoneError):
-        driver.configure(changed, guest.settings)
 
 
 def test_a_discarded_guest_leaves_nothing(starting_driver):

@@ -416,13 +416,16 @@ class TestDriverRestart:
     ):
         """They refuse settings that they do not know, and would find the guest again without its name."""
         driver = make_driver()
-        guest = run(driver, uid, "sleep", "60")
-        path = folder / f"{uid}.json"
-        assert json.loads(path.read_bytes())["settings"] == {}
+        run(driver, uid, "sleep", "60")
+        assert json.loads((folder / f"{uid}.json").read_bytes())["settings"] == {}
         chosen = GuestSettings(qos_class="BE", memory_type=MemoryType.DRAM)
-        driver.configure(guest, chosen)
-        assert json.loads(path.read_bytes())["settings"] == {"qos_class": "BE", "memory_type": "dram"}
-        assert [each.settings for each in make_driver().guests()] == [chosen]
+        other = str(uuid.uuid4())
+        driver.release(driver.create(other, "b", chosen, ("sleep", "60"), declared=("priority",)))
+        record = json.loads((folder / f"{other}.json").read_bytes())
+        assert record["settings"] == {"qos_class": "BE", "memory_type": "dram"}
+        found = {each.uuid: each for each in make_driver().guests()}
+        assert (found[other].settings, found[uid].settings) == (chosen, GuestSettings())
+        assert found[other].declared == {**chosen.chosen, "priority": 0}
 
     def test_a_record_of_a_later_release_is_used_as_far_as_it_is_understood(self, make_driver, uid, folder):
         guest = run(make_driver(), uid, "sleep", "60")
@@ -436,8 +439,6 @@ class TestDriverRestart:
         driver.watch(changes.put)
         (found,) = driver.guests()
         assert (found.pid, found.settings) == (guest.pid, GuestSettings(qos_class="BE"))
-        with pytest.raises(DriverError, match="later release"):
-            driver.configure(found, GuestSettings())
         assert path.read_bytes() == content
         driver.stop(found, 10)
         assert changes.get(timeout=10).kind is ChangeKind.STOPPED

@@ -70,7 +70,7 @@ def test_sections_are_read():
     [
         ({"guest:web": {"priority": "1"}}, "named by its uuid"),
         ({f"guest:{GUEST}": {"cpus": "1"}}, "cpus: guests have"),
-        ({f"guest:{GUEST}": {"priority": "high"}}, "priority: invalid"),
+        ({f"guest:{GUEST}": {"priority": "high"}}, "priority = 'high': a whole number"),
         ({f"guest:{GUEST}": {}, f"guest:{GUEST.replace('-', '')}": {}}, "of the same guest"),
     ],
 )

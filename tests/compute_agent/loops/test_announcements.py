@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from compute_agent.loops import arrivals
 from compute_agent.loops.arrivals import PreStartHook
+from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import GuestAppeared, GuestExpected
 from tests.compute_agent.builders import build_guest
@@ -53,7 +54,7 @@ def announcing(pipeline, expecting, allocations):
 def test_who_could_not_be_looked_for_is_looked_for_again(monkeypatch):
     monkeypatch.setattr(arrivals, "_TROUBLED_PAUSE", 0.0)
     pipeline = Pipeline()
-    loop = announcing(pipeline, Expecting(failures=2), lambda uuid: SimpleNamespace(resources=HELD))
+    loop = announcing(pipeline, Expecting(failures=2), lambda uuid: ConsumerAllocations("a", HELD))
     loop.announce("", 30)
     loop.start()  # later: no guest appears before its announcement is taken, which it waits for
     assert pipeline.submitted.get(timeout=30) == GuestExpected(GUEST, HELD)
@@ -69,7 +70,7 @@ def test_a_placement_that_hangs_does_not_keep_a_guest_from_its_group(monkeypatch
     def hanging(uuid):
         asked.append(uuid)
         answers.wait(30)
-        return SimpleNamespace(resources={})
+        return ConsumerAllocations("a", {})
 
     pipeline.unclaimed["a"] = SimpleNamespace(allocation=HELD)
     loop = announcing(pipeline, Expecting(), hanging)

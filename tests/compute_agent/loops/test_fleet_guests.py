@@ -30,7 +30,7 @@ class ListedGuests:
             for uuid, settings in self.settings.items()
         ]
 
-    def set(self, uuid, values):
+    def set(self, uuid, values, unset=()):
         if not self.refusal:
             self.sets += 1
             self.settings[uuid] = GuestSettings(**values)
@@ -61,6 +61,14 @@ def test_it_is_set_once_and_not_set_back(guests):
     assert guests.again() == []
     assert guests.want(qos_class="LS") == []
     assert (guests.settings[ONE].qos_class, guests.sets) == ("LS", 2)
+
+
+def test_a_setting_that_a_revision_leaves_out_is_unset(guests):
+    guests.want(qos_class="BE")
+    assert guests.want(priority=3) == []
+    assert guests.settings[ONE] == GuestSettings(priority=3)
+    assert guests.again() == []
+    assert guests.sets == 2
 
 
 def test_before_the_guests_are_known_nothing_is_done_nor_forgotten(guests):

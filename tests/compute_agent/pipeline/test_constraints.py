@@ -41,7 +41,7 @@ def test_what_cannot_be_met_is_said_and_the_guest_left(rig):
     boot(rig, "a", NODE1, held={"node0": {"PCPU": 1}})
     assert rig.observed("a") == ALL
     assert find_view(rig.pipeline, "a").refusal == (
-        "its definition cannot be met: no 1 dedicated CPUs that are free in its zones are among the CPUs 4-7"
+        "its definition cannot be met: its zones have no 1 free dedicated CPUs among the CPUs 4-7"
         " that its guest CPUs may use; it is left where it is"
     )
 

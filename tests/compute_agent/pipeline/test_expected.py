@@ -29,6 +29,7 @@ class Early(Recorder):
 
     name = "early"
     acts_early = True
+    awaits = True
 
 
 @pytest.fixture

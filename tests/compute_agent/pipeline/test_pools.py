@@ -77,8 +77,8 @@ def test_a_guest_without_a_place_stays_off_the_pool():
 @pytest.mark.parametrize(
     ("pool", "reason"),
     [
-        (gold(classes=frozenset({"LS", "LSR"})), "takes guests of LS, LSR, and it is of BE"),
-        (gold(max_guests=1), "takes 1 guests, and has 1"),
+        (gold(classes=frozenset({"LS", "LSR"})), "admits guests of LS, LSR, but the guest is of BE"),
+        (gold(max_guests=1), "admits 1 guests, and has 1"),
     ],
 )
 def test_who_should_not_be_in_the_pool_is_refused(pool, reason):
@@ -158,11 +158,11 @@ def test_static_plus_has_everybody_float_on_what_nobody_holds():
 def test_static_pools_has_no_place_for_guests_outside_of_pools():
     rig = PooledHost(world(gold((2, 3)), policy="static-pools"))
     rig.hold("a", {GOLD[0]: {"PCPU": 1}})
-    with pytest.raises(GuestRefusedError, match="guests run in pools, and it holds CPUs of h_NUMA_0"):
+    with pytest.raises(GuestRefusedError, match="guests run only in pools, but it holds CPUs of h_NUMA_0"):
         rig.hold("b", {NODE[0]: {"PCPU": 1}})
     rig.handle(AllocationsRead({"a": {NODE[0]: {"VCPU": 1}}}, 2.0))
     assert rig.cpus() == {"a": {0, 4}}
-    assert "guests run in pools" in rig.view("a").refusal
+    assert "guests run only in pools" in rig.view("a").refusal
 
 
 POOLS = st.frozensets(st.integers(0, 7), max_size=5).map(lambda cpus: (gold(cpus),) if cpus else ())

@@ -55,13 +55,16 @@ class TestWithSharedCpus:
 
     def test_it_runs_there_and_the_reason_is_told(self, rig, caplog):
         assert (rig.observed("paid"), rig.observed("more")) == ({1, 2}, {3, 7})
-        assert find_view(rig.pipeline, "more").refusal == "h_0 has 0 free dedicated CPUs (none), 1 are needed"
+        assert (
+            find_view(rig.pipeline, "more").refusal
+            == "h_0 has 0 free dedicated CPUs (none), but 1 are needed"
+        )
         rig.pipeline.update_gauges()
         assert rig.metric("refused_guests") == 1
         starts(rig, "another", (0, 1, 0))
         assert (
-            "Guest another has no place: h_0 has 0 free dedicated CPUs (none), 1 are needed; it runs on CPUs"
-            " that nobody holds, 3,7"
+            "Guest another has no place: h_0 has 0 free dedicated CPUs (none), but 1 are needed; it runs on"
+            " CPUs that nobody holds, 3,7"
         ) in caplog.text
 
     def test_it_gets_its_place_when_somebody_leaves(self, rig):
@@ -203,7 +206,7 @@ class TestRefusedToRun:
         rig.handle(GuestStarted(heir, None) if told else ReconcileGuests())
         assert rig.driver.running == {"paid": heir}
         view = find_view(rig.pipeline, "paid")
-        assert (view.guest, view.limits) == (heir, {QUOTA: 0.5})
+        assert (view.guest.pid, view.limits) == (heir.pid, {QUOTA: 0.5})
         assert rig.observed("paid") == ALL
 
     def test_a_round_before_its_start_is_told_does_not_save_it(self, rig):
@@ -399,7 +402,7 @@ class TestOrderedDedicatedAndAllocatedShared:
         rig = FakeHost()
         self.start(rig, {"VCPU": 2})
         assert (
-            "2 of its CPUs are to be dedicated, and it was allocated VCPU"
+            "the flavor wants 2 dedicated CPUs, but the allocation has VCPU"
             in find_view(rig.pipeline, "g").refusal
         )
         assert rig.observed("g") == {3, 7}

@@ -1,4 +1,4 @@
-"""What all policies do alike, staying put, and recognising what an earlier agent did."""
+"""The common part of all policies: placement, refitting, and recognised assignments."""
 
 import dataclasses
 
@@ -10,7 +10,13 @@ from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand, refit
+from compute_agent.policy.base import (
+    CpuSupply,
+    GuestRequest,
+    PlacementRefusal,
+    ProviderDemand,
+    refit_assignment,
+)
 from compute_agent.policy.running_guests import read_back
 from tests.compute_agent.inventory.machines import machine
 from tests.examples import examples
@@ -60,8 +66,8 @@ def test_each_zone_gives_the_dedicated_cpus_that_are_asked_of_it(policy, amounts
     st.sampled_from(ThreadPolicy),
     st.integers(1, 3),
 )
-def test_static_knows_thread_policies_and_places_whoever_can_be_placed(free, pcpu, policy, threads):
-    """As topology-aware would, but for the zones crossed: the same are refused."""
+def test_static_follows_thread_policies_and_places_every_guest_that_fits(free, pcpu, policy, threads):
+    """The policy refuses the same guests as topology-aware, and ignores zones."""
     topology = machine(nodes=2, l3=2, cores=2, threads=threads)
     free &= topology.online
     sets = CpuSets(free, frozenset(), frozenset())
@@ -86,19 +92,19 @@ def test_static_knows_thread_policies_and_places_whoever_can_be_placed(free, pcp
         assert len(set(by_core)) == min(pcpu, len(cores))
 
 
-def test_none_leaves_guests_alone():
+def test_policy_none_leaves_guests_in_place():
     assert none(supply(), request((0, 1, 0))) is None
 
 
 @pytest.mark.parametrize("policy", [static, aware])
 def test_a_dedicated_order_that_was_allocated_vcpu_is_refused(policy):
-    """As nova-scheduler's second query has it; and it is no reason to stay that it floats already."""
+    """Such allocations come from nova-scheduler's second query. A floating guest is refused, too."""
     ordered = dataclasses.replace(request((0, 0, 2), vcpus=2), dedicated=2)
     refused = policy(supply(), ordered)
-    assert "2 of its CPUs are to be dedicated, and it was allocated VCPU and no PCPU" in refused.reason
+    assert "the flavor wants 2 dedicated CPUs, but the allocation has VCPU and no PCPU" in refused.reason
     assert "disable_fallback_pcpu_query" in refused.reason
     shared = policy(supply(), request((0, 0, 2), vcpus=2))
-    assert refit(supply(), ordered, shared) is None
+    assert refit_assignment(supply(), ordered, shared) is None
     assert policy(supply(), dataclasses.replace(ordered, demands=())).vcpu_cpus == ({3, 7}, {3, 7})
     paid = dataclasses.replace(request((0, 2, 0), vcpus=2), dedicated=2)
     assert set(policy(supply(), paid).dedicated) == {1, 2}
@@ -123,7 +129,7 @@ class TestPlacing:
         assert found.emulator_cpus == {3}
         assert found.dedicated == (1,)
 
-    def test_more_guest_cpus_than_amounts_take_turns(self, policy):
+    def test_guest_cpus_share_dedicated_cpus_where_amounts_are_smaller(self, policy):
         assert policy(supply(), request((0, 2, 0), vcpus=3)).vcpu_cpus == ({1}, {2}, {1})
 
     def test_fewer_guest_cpus_than_amounts_have_several_each(self, policy):
@@ -144,30 +150,30 @@ class TestRefit:
     def place(self, *amounts, vcpus):
         return static(supply(), request(*amounts, vcpus=vcpus))
 
-    def test_it_keeps_cpus_that_are_not_those_it_would_get_now(self):
+    def test_a_guest_keeps_cpus_that_differ_from_a_new_choice(self):
         current = static(supply(other={1}), request((0, 1, 0)))
-        assert refit(supply(guest={2}), request((0, 1, 0)), current) == current
+        assert refit_assignment(supply(guest={2}), request((0, 1, 0)), current) == current
 
-    def test_it_keeps_cpus_that_left_the_dedicated_set(self):
+    def test_a_guest_keeps_cpus_that_have_left_the_dedicated_set(self):
         current = self.place((0, 1, 0), vcpus=1)
         smaller = CpuSets(frozenset({5, 6}), SETS.shared, SETS.emulator)
-        assert refit(supply(smaller, guest={1}), request((0, 1, 0)), current) == current
+        assert refit_assignment(supply(smaller, guest={1}), request((0, 1, 0)), current) == current
 
     def test_its_shared_part_follows_the_shared_set(self):
         current = self.place((0, 1, 1), vcpus=2)
         larger = CpuSets(SETS.dedicated, frozenset({0, 3, 7}), frozenset({0, 3, 7}))
-        found = refit(supply(larger, guest={1}), request((0, 1, 1), vcpus=2), current)
+        found = refit_assignment(supply(larger, guest={1}), request((0, 1, 1), vcpus=2), current)
         assert found.vcpu_cpus == ({1}, {0, 3})
 
     @pytest.mark.parametrize(
         "changed", [request((0, 2, 0)), request((1, 1, 0)), request((0, 0, 1)), request()]
     )
     def test_another_allocation_needs_another_place(self, changed):
-        assert refit(supply(guest={1}), changed, self.place((0, 1, 0), vcpus=1)) is None
+        assert refit_assignment(supply(guest={1}), changed, self.place((0, 1, 0), vcpus=1)) is None
 
-    def test_cpus_that_somebody_else_holds_too_do_not_serve(self):
+    def test_cpus_that_another_guest_also_holds_do_not_serve(self):
         current = self.place((0, 1, 0), vcpus=1)
-        assert refit(supply(guest={1}, other={1}), request((0, 1, 0)), current) is None
+        assert refit_assignment(supply(guest={1}, other={1}), request((0, 1, 0)), current) is None
 
     def test_guest_cpus_stay_on_their_cpus_whatever_the_order(self):
         wanted = request((0, 2, 1), vcpus=3)
@@ -175,13 +181,13 @@ class TestRefit:
         swapped = dataclasses.replace(
             placed, vcpu_cpus=(frozenset({3}), frozenset({2}), frozenset({1})), dedicated=(1, 2)
         )
-        assert refit(supply(guest={1, 2}), wanted, swapped).vcpu_cpus == ({3}, {2}, {1})
+        assert refit_assignment(supply(guest={1, 2}), wanted, swapped).vcpu_cpus == ({3}, {2}, {1})
         larger = CpuSets(SETS.dedicated, frozenset({0, 3, 7}), frozenset({0, 3, 7}))
-        assert refit(supply(larger, guest={1, 2}), wanted, swapped).vcpu_cpus == ({0, 3}, {2}, {1})
+        assert refit_assignment(supply(larger, guest={1, 2}), wanted, swapped).vcpu_cpus == ({0, 3}, {2}, {1})
 
     def test_a_guest_that_lost_its_allocation_does_not_keep_dedicated_cpus(self):
         current = self.place((0, 1, 0), vcpus=1)
-        assert refit(supply(guest={1}), request(), current) is None
+        assert refit_assignment(supply(guest={1}), request(), current) is None
 
 
 THREADS = machine(cores=4, threads=2)
@@ -194,56 +200,56 @@ def isolated(pcpu, vcpus=2, emulator=EmulatorPolicy.SHARE):
 
 
 class TestIsolatedGuestsThatRun:
-    """What refit and read_back make of siblings that are kept empty."""
+    """Siblings that are kept empty are refitted and read back."""
 
     def supply(self, topology=THREADS, sets=CORES, **holdings):
         return CpuSupply(topology, sets, {name: frozenset(cpus) for name, cpus in holdings.items()})
 
-    def test_it_stays_with_its_siblings(self):
+    def test_a_guest_keeps_its_empty_siblings(self):
         placed = aware(self.supply(), isolated(4))
-        assert refit(self.supply(guest=placed.held), isolated(4), placed) == placed
+        assert refit_assignment(self.supply(guest=placed.held), isolated(4), placed) == placed
 
-    def test_it_keeps_its_threads_when_its_allocation_comes_to_count_their_siblings(self):
+    def test_a_guest_keeps_its_threads_when_its_allocation_comes_to_count_siblings(self):
         found = read_back(self.supply(), isolated(2), frozenset({1, 3}))
         assert (found.dedicated, found.withheld) == ((1, 3, 0, 2), {0, 2})
-        kept = refit(self.supply(guest=found.held), isolated(4), found)
+        kept = refit_assignment(self.supply(guest=found.held), isolated(4), found)
         assert kept.vcpu_cpus == ({1}, {3})
         assert kept.withheld == {0, 2}
 
     def test_siblings_that_its_allocation_does_not_pay_for_are_refused(self):
         found = read_back(self.supply(), isolated(2), frozenset({1, 3}))
-        assert refit(self.supply(guest=found.held), isolated(2), found) is None
+        assert refit_assignment(self.supply(guest=found.held), isolated(2), found) is None
         assert "needs 4 PCPU" in aware(self.supply(guest=found.held), isolated(2)).reason
 
     def test_siblings_that_another_guest_has_are_not_its_own(self):
         found = read_back(self.supply(other={0}), isolated(2), frozenset({1, 3}))
         assert found.held == {1, 2, 3}
-        assert refit(self.supply(other={0}, guest=found.held), isolated(3), found) is None
+        assert refit_assignment(self.supply(other={0}, guest=found.held), isolated(3), found) is None
 
     @pytest.mark.parametrize(("pcpu", "held"), [(5, {1, 3, 0, 2, 4}), (6, {1, 3, 0, 2, 4, 5})])
     def test_the_emulator_keeps_its_cpu_with_or_without_its_sibling(self, pcpu, held):
         wanted = isolated(pcpu, emulator=EmulatorPolicy.ISOLATE)
         found = read_back(self.supply(), wanted, frozenset({1, 3, 4}))
-        kept = refit(self.supply(guest=found.held), wanted, found)
+        kept = refit_assignment(self.supply(guest=found.held), wanted, found)
         assert (kept.vcpu_cpus, kept.emulator_cpus) == (({1}, {3}), {4})
         assert kept.held == held
 
-    def test_it_needs_a_place_when_it_comes_to_hold_dedicated_cpus(self):
+    def test_a_floating_guest_needs_a_place_when_it_comes_to_hold_dedicated_cpus(self):
         wanted = isolated(5, emulator=EmulatorPolicy.ISOLATE)
         shared = aware(self.supply(), dataclasses.replace(wanted, demands=()))
-        assert refit(self.supply(guest=shared.held), wanted, shared) is None
+        assert refit_assignment(self.supply(guest=shared.held), wanted, shared) is None
 
-    def test_it_stays_when_an_empty_sibling_goes_offline(self):
+    def test_a_guest_stays_when_an_empty_sibling_goes_offline(self):
         placed = aware(self.supply(), isolated(4))
         without = machine(cores=4, threads=2, offline=frozenset({1}))
-        kept = refit(self.supply(without, guest=placed.held), isolated(4), placed)
+        kept = refit_assignment(self.supply(without, guest=placed.held), isolated(4), placed)
         assert kept.vcpu_cpus == placed.vcpu_cpus == ({0}, {2})
 
-    def test_it_is_refused_when_a_sibling_comes_that_nobody_pays_for(self):
+    def test_a_guest_is_refused_when_a_sibling_outside_of_its_allocation_comes_online(self):
         without = machine(cores=4, threads=2, offline=frozenset({1, 3}))
         placed = aware(self.supply(without), isolated(2))
         assert placed.dedicated == (0, 2)
-        assert refit(self.supply(guest=placed.held), isolated(2), placed) is None
+        assert refit_assignment(self.supply(guest=placed.held), isolated(2), placed) is None
 
 
 class TestReadBack:
@@ -253,21 +259,21 @@ class TestReadBack:
         ("amounts", "vcpus"),
         [(((0, 2, 0),), 2), (((0, 1, 0), (1, 1, 0)), 2), (((0, 0, 1), (1, 0, 1)), 2), (((0, 1, 1),), 2)],
     )
-    def test_what_was_placed_is_recognised_and_kept(self, amounts, vcpus):
+    def test_a_placed_guest_is_recognised_and_kept(self, amounts, vcpus):
         wanted = request(*amounts, vcpus=vcpus)
         placed = aware(supply(other={5}) if amounts[0][1] != 1 else supply(), wanted)
         found = read_back(supply(), request(vcpus=vcpus), placed.cpus)
         assert isinstance(found, CpuAssignment)
         assert found.cpus == placed.cpus
         assert set(found.dedicated) == set(placed.dedicated)
-        again = refit(supply(guest=found.held), wanted, found)
+        again = refit_assignment(supply(guest=found.held), wanted, found)
         assert again is not None
         assert again.cpus == placed.cpus
 
     @pytest.mark.parametrize(
         "observed", [range(8), {0}, {0, 1}], ids=["all CPUs", "a CPU of the host", "one of both"]
     )
-    def test_what_nobody_placed_is_not_recognised(self, observed):
+    def test_a_guest_that_was_never_placed_is_not_recognised(self, observed):
         assert read_back(supply(), request(), frozenset(observed)) is None
 
     def test_cpus_of_another_guest_are_not_taken(self):
@@ -284,14 +290,14 @@ class TestReadBack:
         assert found.vcpu_cpus == ({5}, {1}, {2})
         assert found.dedicated == (5, 1, 2)
         assert found.emulator_cpus == {3, 7}
-        kept = refit(supply(guest=found.held), request((0, 2, 0), (1, 1, 0), vcpus=3), found)
+        kept = refit_assignment(supply(guest=found.held), request((0, 2, 0), (1, 1, 0), vcpus=3), found)
         assert kept.vcpu_cpus == found.vcpu_cpus
 
     def test_floating_guest_cpus_may_be_any(self):
         seen = {0: frozenset({3}), 1: frozenset({1})}
         found = read_back(supply(), request(vcpus=2), frozenset({1, 3}), seen)
         assert (found.vcpu_cpus, found.emulator_cpus) == (({3}, {1}), {3})
-        kept = refit(supply(guest=found.held), request((0, 1, 1), vcpus=2), found)
+        kept = refit_assignment(supply(guest=found.held), request((0, 1, 1), vcpus=2), found)
         assert kept.vcpu_cpus == ({3}, {1})
 
     def test_the_cpu_of_the_emulator_is_what_no_guest_cpu_has(self):
@@ -302,7 +308,7 @@ class TestReadBack:
         wanted = dataclasses.replace(
             request((0, 2, 0), (1, 1, 0), vcpus=2), emulator_policy=EmulatorPolicy.ISOLATE
         )
-        kept = refit(supply(guest=found.held), wanted, found)
+        kept = refit_assignment(supply(guest=found.held), wanted, found)
         assert (kept.vcpu_cpus, kept.emulator_cpus) == (found.vcpu_cpus, {1})
 
     @pytest.mark.parametrize(
@@ -350,7 +356,7 @@ class TestReadBack:
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_lost_positions_come_back_exactly(data):
-    """Whatever the policy says and whatever order the threads have: read back and refitted, nothing moves."""
+    """An assignment is read back and refitted without a move, with any policy and order of threads."""
     sets = CpuSets(frozenset(range(12)), frozenset({12, 13, 14, 15}), frozenset({12, 13, 14, 15}))
     topology = machine(nodes=2, cores=4, threads=2)
     policy = data.draw(st.sampled_from(ThreadPolicy))
@@ -372,7 +378,7 @@ def test_lost_positions_come_back_exactly(data):
     found = read_back(CpuSupply(topology, sets, others), unknown, observed, threads)
     assert found.vcpu_cpus == placed.vcpu_cpus
     assert found.emulator_cpus == placed.emulator_cpus
-    kept = refit(CpuSupply(topology, sets, others | {"guest": found.held}), wanted, found)
+    kept = refit_assignment(CpuSupply(topology, sets, others | {"guest": found.held}), wanted, found)
     assert kept.vcpu_cpus == placed.vcpu_cpus
     assert kept.emulator_cpus == placed.emulator_cpus
     assert kept.held == placed.held

@@ -1,4 +1,4 @@
-"""What a definition demands is met by a policy, or nothing is decided; judged by trying all ways."""
+"""A policy meets the demands of a definition, or decides nothing; brute force is the judge."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from compute_agent.model.guest import CpuAssignment, GuestCell, PlacementConstra
 from compute_agent.model.guest_settings import EmulatorPolicy, ThreadPolicy
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand
-from compute_agent.policy.constrained import give_out, limits_of, refit_within
+from compute_agent.policy.constraints import give_out, limits_of, refit_within
 from tests.compute_agent.builders import cpu_set
 from tests.compute_agent.inventory.machines import machine
 
@@ -52,7 +52,7 @@ def place(request, policy="topology-aware", supply=SUPPLY):
 class TestConstraintLimits:
     """The CPUs that each guest CPU may use."""
 
-    def test_nothing_is_demanded_and_nothing_limited(self):
+    def test_a_guest_without_demands_has_no_limits(self):
         assert limits_of(TOPOLOGY, PlacementConstraints(), 2) == ()
         assert limits_of(TOPOLOGY, PlacementConstraints(emulator=cpu_set(1)), 2) == (ALL, ALL)
 
@@ -116,17 +116,20 @@ class TestPlaces:
     @pytest.mark.parametrize(
         ("request_", "why"),
         [
-            (flat(1, pcpu=1, constraints=pins(v0=[9])), "guest CPU 0 may use no CPU that is online"),
-            (flat(1, pcpu=1, constraints=pins(v0=[0])), "no 1 dedicated CPUs that are free in its zones"),
-            (flat(2, pcpu=2, constraints=pins(v0=[1], v1=[1])), "no 2 dedicated CPUs"),
+            (flat(1, pcpu=1, constraints=pins(v0=[9])), "guest CPU 0 may use only CPUs that are offline"),
+            (flat(1, pcpu=1, constraints=pins(v0=[0])), "its zones have no 1 free dedicated CPUs"),
+            (flat(2, pcpu=2, constraints=pins(v0=[1], v1=[1])), "its zones have no 2 free dedicated CPUs"),
             (
                 flat(3, pcpu=3, constraints=PlacementConstraints(cpu_set(0))),
                 "among the CPUs 0-3 that its guest CPUs",
             ),
-            (flat(1, vcpu=1, constraints=pins(v0=[1])), "guest CPU 0 may use CPUs 1, and it floats on 3,7"),
+            (
+                flat(1, vcpu=1, constraints=pins(v0=[1])),
+                "guest CPU 0 may use CPUs 1, but the guest floats on 3,7",
+            ),
         ],
     )
-    def test_what_cannot_be_is_said_and_the_guest_left(self, policy, request_, why):
+    def test_impossible_demands_leave_the_guest_with_a_reason(self, policy, request_, why):
         found = place(request_, policy)
         assert isinstance(found, PlacementRefusal)
         assert found.leave
@@ -157,17 +160,17 @@ def test_isolated_cores_are_chosen_within_the_limits():
 class TestConstrainedRefit:
     """A guest that runs stays, as long as that is what its definition demands."""
 
-    def test_it_stays_where_that_is_within_its_limits(self):
+    def test_a_running_guest_stays_within_its_limits(self):
         request = flat(2, pcpu=2, constraints=pins(v0=[6, 5]))
         current = CpuAssignment((cpu_set(6), cpu_set(1)), cpu_set(3, 7), (6, 1), mems=cpu_set(0, 1))
         assert refit_within(SUPPLY, request, current) == current
 
     @pytest.mark.parametrize("demanded", [PlacementConstraints(), pins(v0=[1])])
-    def test_it_does_not_stay_where_its_allocation_is_another_by_now(self, demanded):
+    def test_a_running_guest_moves_when_its_allocation_changes(self, demanded):
         request = flat(1, pcpu=2, constraints=demanded)
         assert refit_within(SUPPLY, request, CpuAssignment((cpu_set(1),), cpu_set(3, 7), (1,))) is None
 
-    def test_it_goes_where_its_definition_says_by_now(self):
+    def test_a_running_guest_moves_when_its_definition_changes(self):
         request = flat(1, pcpu=1, constraints=pins(v0=[5]))
         assert refit_within(SUPPLY, request, CpuAssignment((cpu_set(1),), cpu_set(3, 7), (1,))) is None
 
@@ -186,7 +189,7 @@ def cases(draw):
 
 
 @given(cases())
-def test_cpus_are_given_out_if_there_is_a_way(case):
+def test_cpus_are_given_out_if_brute_force_finds_a_way(case):
     zones, floating, limits = case
     found = give_out(zones, floating, limits)
     free = sorted(frozenset().union(*(inside for inside, _ in zones)))
@@ -216,7 +219,7 @@ def test_cpus_are_given_out_if_there_is_a_way(case):
     st.sampled_from(PLACING),
     st.frozensets(st.sampled_from([1, 2, 5, 6])),
 )
-def test_no_guest_cpu_is_outside_its_limit_and_none_of_others_taken(pcpu, vcpu, nodes, pinned, policy, taken):
+def test_guest_cpus_stay_in_their_limits_and_off_held_cpus(pcpu, vcpu, nodes, pinned, policy, taken):
     vcpus = max(1, pcpu + vcpu)
     constraints = PlacementConstraints(nodes, pins=tuple(sorted(pinned.items())))
     supply = CpuSupply(TOPOLOGY, SETS, {"other": taken})

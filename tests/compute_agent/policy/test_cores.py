@@ -1,4 +1,4 @@
-"""Which cores a guest takes, judged by brute force over the threads used of every core."""
+"""The choice of cores, judged by brute force over the used threads of every core."""
 
 import random
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy.base import free_cores
-from compute_agent.policy.cores import CoreDemand, capacity, choose, cost
+from compute_agent.policy.cores import CoreDemand, capacity, choice_cost, choose_cpus
 from tests.compute_agent.inventory.machines import machine
 from tests.examples import examples
 
@@ -20,7 +20,7 @@ MIXED = machine(cores=6, threads=5, offline=frozenset({4, 8, 9, 12, 13, 14, 25})
 
 
 def ways(numbers, count):
-    """Every way to take this many threads of cores with so many."""
+    """Every way to take ``count`` threads of cores with these numbers of threads."""
     if not numbers:
         yield ()
         return
@@ -31,7 +31,7 @@ def ways(numbers, count):
 
 
 def brute_force(host, free, count, policy, least):
-    """The least cores crossed and cores broken, less those mended; None if it cannot be."""
+    """The least cost in cores used and cores broken; None without a choice."""
     cores = [(len(core.cpus & free), core.cpus <= free) for core in host.cores if core.cpus & free]
     if policy is ThreadPolicy.REQUIRE:
         cores = [core for core in cores if core[0] > 1]
@@ -55,13 +55,13 @@ def brute_force(host, free, count, policy, least):
 
 
 def check(host, free, count, policy, least=0):
-    """The choice of cores is as good as brute force has it, and there is such a choice."""
+    """The choice of cores costs as little as the best one by brute force."""
     want = CoreDemand(policy, count, least)
     available = free_cores(host, free)
-    best = cost(available, want)
+    best = choice_cost(available, want)
     assert best == brute_force(host, free, count, policy, least), (sorted(free), want)
     if best is not None:
-        chosen = choose(available, want)
+        chosen = choose_cpus(available, want)
         assert set(chosen) <= free
         assert len(set(chosen)) == len(chosen) == count
         assert len({host.threads_of(cpu) for cpu in chosen}) == best.cores
@@ -76,14 +76,14 @@ def check(host, free, count, policy, least=0):
 )
 @example({4, 5, 6, 7, 10, 12, 16, 19}, 3, ThreadPolicy.PREFER, 0)
 @example({4, 8, 9, 10, 11, 13, 14, 16, 17, 18, 19, 21, 22}, 7, ThreadPolicy.PREFER, 0)
-def test_as_few_cores_as_can_be_and_of_these_choices_the_one_that_breaks_fewest(free, count, policy, least):
+def test_the_fewest_cores_are_used_and_then_the_fewest_broken(free, count, policy, least):
     check(HOST, frozenset(free), count, policy, least if policy is ThreadPolicy.ISOLATE else 0)
 
 
 @pytest.mark.parametrize("host", [HOST, MIXED], ids=["cores of a size", "cores of many sizes"])
 @pytest.mark.parametrize("policy", [ThreadPolicy.PREFER, ThreadPolicy.REQUIRE, ThreadPolicy.ISOLATE])
-def test_a_thousand_random_states_of_a_host_are_chosen_from_as_well_as_by_brute_force(host, policy):
-    """The same ones each time: what is wrong in one state of some hundred is found in every run."""
+def test_choices_equal_brute_force_for_a_thousand_random_states(host, policy):
+    """The states are the same in each run, so that a rare fault is found in every run."""
     chance = random.Random(12)
     for _ in range(1000):
         share = chance.choice((0.3, 0.5, 0.8))
@@ -92,18 +92,18 @@ def test_a_thousand_random_states_of_a_host_are_chosen_from_as_well_as_by_brute_
         check(host, free, chance.randint(1, 12), policy, least)
 
 
-def test_much_choice_between_broken_cores_is_soon_made():
-    """Without a bound on what is tried, this takes very long."""
+def test_a_choice_among_many_broken_cores_is_fast():
+    """Without a bound on the tried plans, this takes very long."""
     large = machine(cores=128, threads=8)
     free = frozenset(random.Random(1).sample(sorted(large.online), 512))
-    found = cost(free_cores(large, free), CoreDemand(ThreadPolicy.PREFER, 250))
+    found = choice_cost(free_cores(large, free), CoreDemand(ThreadPolicy.PREFER, 250))
     fullest_first = sorted((len(core.cpus & free) for core in large.cores), reverse=True)
     assert found is not None
     assert found.cores == next(count for count in range(129) if sum(fullest_first[:count]) >= 250)
 
 
 @pytest.mark.parametrize("policy", [ThreadPolicy.PREFER, ThreadPolicy.REQUIRE, ThreadPolicy.ISOLATE])
-def test_a_core_of_which_one_thread_is_online_is_not_broken_by_who_takes_it(policy):
+def test_a_core_with_one_online_thread_is_used_up_rather_than_broken(policy):
     host = machine(
         cores=6, threads=3, offline=frozenset({1, 2, 4, 5, 8})
     )  # of one, one, two and three threads
@@ -126,7 +126,7 @@ ONE_THREAD_LEFT = frozenset({0, 1, 2, 3, 4})
         (CoreDemand(ThreadPolicy.REQUIRE, 1), 4),
     ],
 )
-def test_a_single_cpu_counts_for_who_does_not_want_cores_or_has_a_cpu_beside_them(want, cpus):
+def test_a_single_cpu_counts_only_for_demands_that_accept_one(want, cpus):
     (free,) = free_cores(HOST, ONE_THREAD_LEFT)
     assert capacity(free, want) == cpus
 
@@ -142,12 +142,12 @@ def test_a_single_cpu_counts_for_who_does_not_want_cores_or_has_a_cpu_beside_the
         (range(4), 5, None),
     ],
 )
-def test_the_cpu_beside_isolated_ones_is_one_and_the_others_are_whole_cores(free, cpus, expected):
+def test_isolated_guests_get_whole_cores_and_one_cpu_for_the_emulator(free, cpus, expected):
     want = CoreDemand(ThreadPolicy.ISOLATE, cpus, 1, extra=True)
-    assert cost(free_cores(HOST, frozenset(free)), want) == expected
+    assert choice_cost(free_cores(HOST, frozenset(free)), want) == expected
 
 
-def test_where_nothing_is_free_there_is_no_piece():
+def test_a_host_without_free_cpus_has_no_pieces():
     assert free_cores(HOST, frozenset()) == []
 
 
@@ -165,6 +165,6 @@ def test_where_nothing_is_free_there_is_no_piece():
         ((0, 4, 8), 3, (0, 3)),
     ],
 )
-def test_spread_costs_each_thread_beside_another_and_each_core_shared_with_others(free, cpus, expected):
+def test_spread_counts_threads_on_one_core_and_cores_shared_with_others(free, cpus, expected):
     """Three cores of four threads."""
-    assert cost(free_cores(HOST, frozenset(free)), CoreDemand(ThreadPolicy.SPREAD, cpus)) == expected
+    assert choice_cost(free_cores(HOST, frozenset(free)), CoreDemand(ThreadPolicy.SPREAD, cpus)) == expected

@@ -1,4 +1,4 @@
-"""The example that the package's documentation works out is true."""
+"""The example in the package's documentation is true."""
 
 import pytest
 

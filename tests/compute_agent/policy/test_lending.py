@@ -1,10 +1,10 @@
-"""Dedicated CPUs that nobody holds are lent to those who float, each to one pool."""
+"""Free dedicated CPUs are lent to floating guests, each CPU to one pool."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.policy.shared_cpus import PoolBorrower, lend
+from compute_agent.policy.shared_cpus import PoolBorrower, lend_cpus
 from tests.compute_agent.inventory.machines import machine
 
 TOPOLOGY = machine(cores=4, threads=2)
@@ -14,8 +14,8 @@ SETS = CpuSets(ALL - {0, 1}, frozenset({0, 1}), frozenset({0, 1}), pooled=frozen
 
 def test_the_example_of_the_module():
     pool = PoolBorrower("a", frozenset({1}), ALL, 3)
-    assert lend(TOPOLOGY, SETS, frozenset({6}), [pool], False) == {"a": {4, 5}}
-    assert lend(TOPOLOGY, SETS, frozenset({6}), [pool], True)[""] == {2, 3, 7}
+    assert lend_cpus(TOPOLOGY, SETS, frozenset({6}), [pool], False) == {"a": {4, 5}}
+    assert lend_cpus(TOPOLOGY, SETS, frozenset({6}), [pool], True)[""] == {2, 3, 7}
 
 
 def test_a_pool_borrows_its_own_dedicated_cpus_first_and_none_of_other_pools():
@@ -24,7 +24,7 @@ def test_a_pool_borrows_its_own_dedicated_cpus_first_and_none_of_other_pools():
         PoolBorrower("a", frozenset({0, 2}), ALL, 3),
         PoolBorrower("b", frozenset({1, 6, 7}), frozenset({1, 6, 7}), 9),
     ]
-    assert lend(TOPOLOGY, sets, frozenset(), pools, True) == {"a": {2, 5}, "b": {6, 7}, "": {3, 4}}
+    assert lend_cpus(TOPOLOGY, sets, frozenset(), pools, True) == {"a": {2, 5}, "b": {6, 7}, "": {3, 4}}
 
 
 @given(
@@ -34,7 +34,7 @@ def test_a_pool_borrows_its_own_dedicated_cpus_first_and_none_of_other_pools():
     st.lists(st.integers(1, 8), min_size=2, max_size=2),
     st.booleans(),
 )
-def test_nobody_is_lent_what_is_held_or_lent_already(kinds, pools, held, most, to_others):
+def test_held_and_lent_cpus_are_not_lent_again(kinds, pools, held, most, to_others):
     dedicated, shared = (frozenset(cpu for cpu, kind in enumerate(kinds) if kind == which) for which in "ds")
     cpus = {
         name: frozenset(cpu for cpu, pool in enumerate(pools) if pool == name) & (dedicated | shared)
@@ -43,7 +43,7 @@ def test_nobody_is_lent_what_is_held_or_lent_already(kinds, pools, held, most, t
     pooled = cpus["a"] | cpus["b"]
     sets = CpuSets(dedicated, shared, shared, pooled=pooled)
     borrowers = [PoolBorrower(name, cpus[name], ALL, limit) for name, limit in zip("ab", most, strict=True)]
-    found = lend(TOPOLOGY, sets, held, borrowers, to_others)
+    found = lend_cpus(TOPOLOGY, sets, held, borrowers, to_others)
     assert sum(map(len, found.values())) == len(frozenset().union(*found.values()))
     for name, lent in found.items():
         assert lent <= dedicated - held

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import CpuSupply, GuestRequest, ProviderDemand, assemble
+from compute_agent.policy.base import CpuSupply, GuestRequest, ProviderDemand, build_assignment
 from compute_agent.policy.running_guests import best_move, place_cost
 from tests.compute_agent.inventory.machines import machine
 
@@ -41,7 +41,7 @@ HELD = {"a": [0], "b": [2], "c": [4], "d": [6]}
         ("topology-aware", ThreadPolicy.PREFER),
     ],
 )
-def test_a_guest_comes_beside_the_least_busy(name, policy):
+def test_a_guest_is_placed_beside_the_least_busy_cpu(name, policy):
     place = POLICIES[name]
     one, two = request("new", 1, policy), request("new", 2, policy)
     use = {"a": 0.9, "b": 0.5, "c": 0.1, "d": 0.7}
@@ -58,13 +58,13 @@ def test_whole_cores_come_before_idle_siblings_for_spread():
 def moved(holdings, use, min_gain=2.0):
     here = supply(holdings, use)
     guests = [
-        (request(name, len(cpus)), assemble(here, request(name, len(cpus)), tuple(cpus)))
+        (request(name, len(cpus)), build_assignment(here, request(name, len(cpus)), tuple(cpus)))
         for name, cpus in holdings.items()
     ]
     return best_move(here, POLICIES["topology-aware"], guests, min_gain)
 
 
-def test_of_two_busy_guests_on_a_core_one_is_moved():
+def test_two_busy_guests_on_one_core_are_separated():
     found = moved({"a": [0], "b": [1]}, {"a": 0.9, "b": 0.8})
     assert (found.guest, found.gain) == ("a", pytest.approx(3.2))
     assert found.assignment.held.isdisjoint({0, 1})
@@ -80,7 +80,7 @@ def test_of_two_busy_guests_on_a_core_one_is_moved():
         ({"a": [0, 1]}, {"a": 1.0}),
     ],
 )
-def test_nobody_is_moved_where_threads_do_not_contend(holdings, use):
+def test_no_guest_moves_where_threads_do_not_contend(holdings, use):
     assert moved(holdings, use) is None
 
 
@@ -88,8 +88,8 @@ def test_nobody_is_moved_where_threads_do_not_contend(holdings, use):
     st.lists(st.integers(0, 3), min_size=8, max_size=8),
     st.lists(st.sampled_from([None, 0.0, 0.3, 0.6, 1.0]), min_size=3, max_size=3),
 )
-def test_moves_by_contention_come_to_an_end_and_each_gains(owners, measured):
-    """As long as use stays what it is: the costs of all guests fall by what a move gains."""
+def test_moves_by_contention_end_and_each_has_a_gain(owners, measured):
+    """Each move lowers the costs of all guests by its gain, while use is constant."""
     holdings = {
         f"g{guest}": tuple(cpu for cpu, owner in enumerate(owners) if owner == guest) for guest in range(3)
     }
@@ -103,7 +103,9 @@ def test_moves_by_contention_come_to_an_end_and_each_gains(owners, measured):
     def cost():
         here = supply(holdings, use)
         own = [
-            place_cost(here, request(guest, len(cpus)), assemble(here, request(guest, len(cpus)), cpus))
+            place_cost(
+                here, request(guest, len(cpus)), build_assignment(here, request(guest, len(cpus)), cpus)
+            )
             for guest, cpus in holdings.items()
         ]
         return sum(own) / 2  # all of it is of pairs here

@@ -1,4 +1,4 @@
-"""Which running guest is moved, if any."""
+"""The move of a running guest, if any."""
 
 from dataclasses import replace
 
@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.policy import POLICIES
-from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal, ProviderDemand, assemble
+from compute_agent.policy.base import (
+    CpuSupply,
+    GuestRequest,
+    PlacementRefusal,
+    ProviderDemand,
+    build_assignment,
+)
 from compute_agent.policy.running_guests import best_move, move_cost, place_cost
 from tests.compute_agent.inventory.machines import machine
 from tests.examples import examples
@@ -21,7 +27,7 @@ POLICY = POLICIES["topology-aware"]
 
 
 class RebalancedHost:
-    """Guests by name with their requests and assignments, and what they hold."""
+    """Guests by name, with their requests, assignments and held CPUs."""
 
     def __init__(self, **guests):
         self.requests, self.assignments = {}, {}
@@ -32,7 +38,7 @@ class RebalancedHost:
         demand = ProviderDemand("host", TOPOLOGY.online, len(cpus))
         request = GuestRequest(name, len(cpus), (demand,), thread_policy)
         self.requests[name] = request
-        self.assignments[name] = assemble(self.supply, request, tuple(cpus))
+        self.assignments[name] = build_assignment(self.supply, request, tuple(cpus))
 
     @property
     def supply(self):
@@ -43,7 +49,7 @@ class RebalancedHost:
         return best_move(self.supply, policy, guests, min_gain)
 
     def cost(self):
-        """Of all guests; a core that two guests share counts once."""
+        """The cost of all guests. A core that two guests share counts once."""
         both, crossed = (
             sum(place_cost(supply, self.requests[name], it) for name, it in self.assignments.items())
             for supply in (self.supply, SUPPLY)
@@ -79,17 +85,17 @@ def test_a_guest_that_crosses_packages_is_brought_together():
     assert move.gain == 10.0 - 2.0 * (1 / 2)
 
 
-def test_of_two_the_one_that_gains_more_is_moved():
+def test_the_guest_with_the_larger_gain_is_moved():
     host = RebalancedHost(a=(0, 1, 8, 9), b=(4, 5, 24, 25))
     assert host.move().guest == "b"
 
 
-def test_of_equals_the_first_is_moved():
+def test_the_first_of_equal_guests_is_moved():
     assert RebalancedHost(b=(0, 1, 8, 9), a=(16, 17, 24, 25)).move().guest == "b"
 
 
-def test_guests_that_stay_where_they_are_do_not_keep_others():
-    """One with nothing to gain, one that the policy refuses, and one that it would put where it is."""
+def test_guests_that_stay_do_not_block_other_moves():
+    """One has nothing to gain, one is refused, and one would get its present place."""
     host = RebalancedHost(
         well=(0, 1, 2, 3), refused=(4, 5, 8, 9), again=(12, 13, 16, 17), last=(20, 21, 28, 29)
     )
@@ -123,8 +129,8 @@ def test_a_move_costs_the_part_of_its_memory_that_the_guest_leaves(before, after
     assert move_cost(*nodes) == cost
 
 
-def test_memory_elsewhere_counts_against_a_move():
-    """A guest alone in its place, all L3 domains of its node being broken: another node is not worth it."""
+def test_memory_on_the_old_node_counts_against_a_move():
+    """A guest crosses L3 domains, and all of its node are broken. Another node is not worth its memory."""
     host = RebalancedHost(a=(2, 3, 4, 5), b=(0,), c=(6,))
     assert host.move(min_gain=1.0) is None
     unbound = replace(host.assignments["a"], mems=frozenset())
@@ -134,7 +140,7 @@ def test_memory_elsewhere_counts_against_a_move():
     assert move_cost(host.assignments["a"], move.assignment) == 2.0
 
 
-def test_two_guests_on_one_core_are_parted():
+def test_two_guests_on_one_core_are_moved_apart():
     host = RebalancedHost(a=(0,), b=(1,))
     host.requests["b"] = replace(host.requests["b"], thread_policy=ThreadPolicy.SPREAD)
     move = host.move()
@@ -142,20 +148,20 @@ def test_two_guests_on_one_core_are_parted():
     assert not TOPOLOGY.threads_of(0) & move.assignment.held
 
 
-def test_a_gain_below_the_threshold_moves_nobody():
+def test_a_gain_below_the_threshold_moves_no_guest():
     host = RebalancedHost(a=(2, 3, 4, 5))
     assert host.move(min_gain=1.0).gain == 1.0
     assert host.move(min_gain=1.01) is None
 
 
-def test_where_everything_is_well_the_policy_is_not_asked():
+def test_the_policy_is_not_called_for_guests_without_cost():
     def policy(supply, request):
         raise AssertionError
 
     assert RebalancedHost(a=(0, 1, 2, 3), b=(4, 5)).move(policy=policy) is None
 
 
-def test_a_refusal_moves_nobody():
+def test_a_refusal_moves_no_guest():
     host = RebalancedHost(a=(0, 1, 16, 17))
     host.requests["a"] = replace(host.requests["a"], demands=(ProviderDemand("host", frozenset({0}), 4),))
     assert host.move() is None
@@ -163,7 +169,7 @@ def test_a_refusal_moves_nobody():
 
 @st.composite
 def hosts(draw):
-    """Guests on CPUs that came about somehow."""
+    """Guests on arbitrary CPUs."""
     cpus = draw(st.permutations(sorted(TOPOLOGY.online)))
     host = RebalancedHost()
     for name in "abcdefgh"[: draw(st.integers(1, 8))]:
@@ -177,7 +183,7 @@ def hosts(draw):
 
 @settings(deadline=None, max_examples=examples(30))
 @given(hosts(), st.sampled_from([0.5, 1.0, 2.0, 5.0]), st.sampled_from(["topology-aware", "static"]))
-def test_moves_end_and_each_makes_the_host_better_by_its_gain(host, min_gain, policy):
+def test_moves_end_and_each_lowers_the_cost_by_its_gain(host, min_gain, policy):
     rounds, cost = 0, host.cost()
     limit = cost / min_gain
     while (move := host.move(min_gain, POLICIES[policy])) is not None:
@@ -196,7 +202,7 @@ def test_moves_end_and_each_makes_the_host_better_by_its_gain(host, min_gain, po
 @settings(deadline=None, max_examples=examples(30))
 @given(hosts())
 def test_the_move_is_the_best_of_all_guests(host):
-    """Brute force: every guest alone where the policy would have it."""
+    """The judge moves every guest alone to the place that the policy chooses."""
     gains = []
     for name, current in host.assignments.items():
         new = POLICY(host.supply, host.requests[name])

@@ -58,7 +58,7 @@ def situations(draw):
 
 
 def satisfies(topology, free, cpus, policy, vcpus=1):
-    """Whether a choice is what the thread policy asks for, as it is defined."""
+    """Whether a choice meets the definition of the thread policy."""
     cores = [core.cpus & cpus for core in topology.cores if core.cpus & cpus]
     match policy:
         case ThreadPolicy.ISOLATE:
@@ -118,9 +118,10 @@ def test_a_placed_guest_has_exactly_its_cpus_free_and_in_its_zone(situation, pol
 
 @settings(max_examples=examples(400), deadline=None)
 @given(situations(), st.sampled_from(ThreadPolicy), st.integers(1, 5))
-def test_no_other_choice_crosses_less_or_breaks_fewer_cores(situation, policy, vcpus):
-    """What is crossed is the least there is, and inside one L3 domain of one NUMA node so are the cores that
-    are spoilt; the other criteria only choose between candidates.
+def test_no_other_choice_crosses_fewer_zones_or_breaks_fewer_cores(situation, policy, vcpus):
+    """The choice crosses the fewest zones, and inside one L3 domain of a node it breaks the fewest cores.
+
+    The other criteria only order candidates.
     """
     supply, zone, count = situation
     vcpus = min(vcpus, count)
@@ -185,8 +186,8 @@ class TestIsolate:
     def test_an_allocation_that_does_not_pay_for_the_siblings_is_refused(self, vcpus, pcpu, needed):
         refused = ask(supply_of(machine(cores=4, threads=2)), pcpu, ThreadPolicy.ISOLATE, vcpus)
         assert refused == PlacementRefusal(
-            f"thread policy isolate keeps cores whole: the guest needs {needed} PCPU on cores of 2 threads,"
-            f" its allocation has {pcpu}"
+            f"thread policy isolate takes whole cores: the guest needs {needed} PCPU on cores of 2 threads,"
+            f" but its allocation has {pcpu}"
         )
 
     def test_the_emulator_needs_a_cpu_and_not_a_whole_core(self):
@@ -198,8 +199,8 @@ class TestIsolate:
             emulator_policy=EmulatorPolicy.ISOLATE,
         )
         assert refused == PlacementRefusal(
-            "thread policy isolate keeps cores whole: the guest needs 5 PCPU on cores of 2 threads,"
-            " its allocation has 3"
+            "thread policy isolate takes whole cores: the guest needs 5 PCPU on cores of 2 threads,"
+            " but its allocation has 3"
         )
 
     def test_without_hyperthreads_there_is_nothing_more_to_pay(self):
@@ -283,7 +284,7 @@ def test_an_isolated_emulator_has_a_cpu_of_its_own():
 
 def test_too_few_free_cpus_are_counted_and_named():
     found = ask(supply_of(machine(cores=4), other={0, 1}), 3)
-    assert found == PlacementRefusal("zone has 2 free dedicated CPUs (2-3), 3 are needed")
+    assert found == PlacementRefusal("zone has 2 free dedicated CPUs (2-3), but 3 are needed")
 
 
 def test_the_input_is_not_changed():
@@ -298,16 +299,16 @@ def test_the_input_is_not_changed():
     [(EmulatorPolicy.SHARE, 6), (EmulatorPolicy.ISOLATE, 5)],
     ids=["three guest CPUs", "two guest CPUs and one of emulator threads, which needs no whole core"],
 )
-def test_who_is_isolated_with_too_few_pcpu_is_told_how_many_the_guest_needs(
+def test_a_refused_isolated_guest_is_given_the_number_of_pcpu_it_needs(
     emulator: EmulatorPolicy, needed: int
 ) -> None:
     supply = supply_of(machine(cores=4, threads=2))
     refused = ask(supply, 3, ThreadPolicy.ISOLATE, emulator_policy=emulator)
     assert isinstance(refused, PlacementRefusal)
-    assert f"the guest needs {needed} PCPU on cores of 2 threads, its allocation has 3" in str(refused)
+    assert f"the guest needs {needed} PCPU on cores of 2 threads, but its allocation has 3" in str(refused)
 
 
-def test_who_has_enough_pcpu_to_be_isolated_is_told_of_the_cores_that_are_taken() -> None:
+def test_an_isolated_guest_with_enough_pcpu_is_refused_for_taken_cores() -> None:
     refused = ask(supply_of(machine(cores=3, threads=2), other={0, 2}), 4, ThreadPolicy.ISOLATE, vcpus=2)
     assert isinstance(refused, PlacementRefusal)
     assert "zone has 4 free dedicated CPUs, but not 4 that satisfy thread policy isolate" in str(refused)

@@ -11,6 +11,7 @@ from jsonschema_rs import Draft202012Validator, meta
 from placement import exceptions, microversion, policies
 from placement.api.app import create_app
 from placement.db import migration
+from placement_extras.flavors.flavor import INVALID_FLAVOR
 from tests.placement.api_ref import document
 from tests.placement.api_ref.document import Operation, at, operations, resolve
 from tests.placement.running import Admin, application
@@ -118,7 +119,9 @@ def test_its_error_codes_are_those_of_the_service():
         for name, value in vars(exceptions).items()
         if name.isupper() and isinstance(value, str) and value.startswith("placement.")
     }
-    assert {each["const"] for each in at("#/components/schemas/ErrorCode")["oneOf"]} == constants
+    assert {each["const"] for each in at("#/components/schemas/ErrorCode")["oneOf"]} == constants | {
+        INVALID_FLAVOR
+    }
 
 
 def test_it_tells_of_every_microversion():

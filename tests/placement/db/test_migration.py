@@ -124,7 +124,7 @@ def _upgrade_until_killed(url: str, statements: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("statements", [1, 2, 4, 9, 14, 20])
+@pytest.mark.parametrize("statements", [1, 2, 4, 9, 14, 20, 28, 31])
 def test_a_first_upgrade_that_was_killed_can_be_run_again(blank_database_url: str, statements: int) -> None:
     process = multiprocessing.get_context("spawn").Process(
         target=_upgrade_until_killed, args=(blank_database_url, statements)

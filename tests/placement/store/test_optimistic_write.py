@@ -10,9 +10,10 @@ from placement.db import tables
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import ServiceError
 from placement.read_model.feed import ReadModel
-from placement.read_model.provider import DISABLED, DISABLED_REASON
+from placement.read_model.provider import DISABLED
 from placement.store import aggregates, attributes, inventories, optimistic_write, providers, traits
 from placement.store.inventories import InventoryValues
+from placement_extras.console import DISABLED_REASON
 from tests.placement.store.builders import inventory_values
 
 NEW = "00000002-0000-4000-8000-000000000000"

@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import InvalidVersion, Version
 
-from placement.exceptions import INVALID_FLAVOR, InvalidRequest
+from placement.exceptions import InvalidRequest
 from placement_extras.flavors.flavor import (
+    INVALID_FLAVOR,
     MAX_CPUS,
     ImageProperties,
     NovaFlavor,

@@ -18,7 +18,7 @@ from compute_agent.drivers.libvirt import domain_metadata, qemu
 from compute_agent.drivers.libvirt.domain_definition import NAMESPACE, MemoryBinding
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.model.guest import UNCONSTRAINED, PlacementConstraints
-from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
+from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.compute_agent.libvirtd import Libvirtd, thread_cpus
 from tests.waits import wait_for
@@ -102,13 +102,14 @@ def test_a_domain_that_starts_is_told_of_with_its_settings(watched, libvirtd):
     assert watched.next() == (ChangeKind.STOPPED, guest)
 
 
-def test_the_flavor_that_nova_wrote_counts(watched, libvirtd):
+def test_a_domain_has_the_flavor_that_nova_wrote(watched, libvirtd):
     libvirtd.run(metadata=NOVA)
-    settings = watched.started().settings
-    assert (settings.thread_policy, settings.emulator_policy) == (
-        ThreadPolicy.ISOLATE,
-        EmulatorPolicy.ISOLATE,
-    )
+    guest = watched.started()
+    assert (guest.identity.flavor, guest.declared, guest.settings) == ("f", {}, GuestSettings(vcpus=2))
+    assert guest.identity.extra_specs == {
+        "hw:cpu_thread_policy": "isolate",
+        "hw:emulator_threads_policy": "isolate",
+    }
 
 
 def test_changed_metadata_is_told_of(watched, libvirtd):

@@ -3,6 +3,7 @@
 import pytest
 
 from compute_agent.drivers.libvirt.domain_metadata import describe, usual_owner
+from compute_agent.model.guest import GuestIdentity
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 
 UUID = "e87f30c5-911b-46a7-8aaa-01c43325c5b2"
@@ -23,6 +24,15 @@ NOVAS = """
       <nova:extraSpec name="hw_rng:allowed">True</nova:extraSpec>
     </nova:extraSpecs>
   </nova:flavor>
+  <nova:image uuid="3d1f">
+    <nova:containerFormat>bare</nova:containerFormat>
+    <nova:properties>
+      <nova:property name="hw_cpu_thread_policy">isolate</nova:property>
+      <nova:property name="os_type">linux</nova:property>
+    </nova:properties>
+  </nova:image>
+  <nova:owner><nova:user uuid="7">me</nova:user><nova:project uuid="5">lab</nova:project></nova:owner>
+  <nova:root type="image" uuid="3d1f"/>
 </nova:instance>
 """
 
@@ -44,7 +54,8 @@ def test_all_of_our_settings_are_read():
     ours = OURS.format(
         "<guest:qos_class> BE </guest:qos_class><guest:thread_policy>isolate</guest:thread_policy>"
         "<guest:emulator_policy>isolate</guest:emulator_policy><guest:eviction_priority>-3</guest:eviction_priority>"
-        '<guest:resctrl>{"llc": {}}</guest:resctrl>'
+        '<guest:resctrl>{"llc": {}}</guest:resctrl><guest:cpu_class>fast</guest:cpu_class>'
+        "<guest:spread>yes</guest:spread><guest:preserve>true</guest:preserve>"
     )
     assert describe(domain(ours)).settings == GuestSettings(
         vcpus=4,
@@ -53,25 +64,39 @@ def test_all_of_our_settings_are_read():
         qos_class="BE",
         priority=-3,
         resctrl='{"llc": {}}',
+        cpu_class="fast",
+        spread=True,
+        preserve=True,
     )
 
 
 @pytest.mark.parametrize("minor", [0, 1])
-def test_the_flavor_that_nova_wrote_is_read(minor):
+def test_the_order_that_nova_wrote_is_read_and_declares_nothing(minor):
     found = describe(domain(NOVAS.format(minor=minor, thread="require")))
-    assert found.settings == GuestSettings(
-        vcpus=4, thread_policy=ThreadPolicy.REQUIRE, emulator_policy=EmulatorPolicy.ISOLATE
+    assert (found.settings, found.declared, found.problems) == (GuestSettings(vcpus=4), {}, ())
+    assert found.identity == GuestIdentity(
+        display_name="vm",
+        flavor="pinned",
+        extra_specs={
+            "hw:cpu_policy": "dedicated",
+            "hw:cpu_thread_policy": "require",
+            "hw:emulator_threads_policy": "isolate",
+            "hw_rng:allowed": "True",
+        },
+        project_id="5",
+        project_name="lab",
+        user_id="7",
+        user_name="me",
+        image_id="3d1f",
+        image_properties={"hw_cpu_thread_policy": "isolate", "os_type": "linux"},
     )
-    assert found.problems == ()
 
 
-def test_our_settings_count_more_than_those_of_nova():
-    both = NOVAS.format(minor=1, thread="require") + OURS.format(
-        "<guest:thread_policy>spread</guest:thread_policy>"
-    )
-    settings = describe(domain(both)).settings
-    assert settings.thread_policy is ThreadPolicy.SPREAD
-    assert settings.emulator_policy is EmulatorPolicy.ISOLATE
+def test_older_nova_says_what_a_guest_boots_from_and_no_more():
+    root = '<nova:instance xmlns:nova="{}"><nova:root type="{}" uuid="3d1f"/></nova:instance>'
+    namespace = "http://openstack.org/xmlns/libvirt/nova/1.1"
+    assert describe(domain(root.format(namespace, "image"))).identity == GuestIdentity(image_id="3d1f")
+    assert describe(domain(root.format(namespace, "volume"))).identity == GuestIdentity()
 
 
 @pytest.mark.parametrize(
@@ -103,12 +128,9 @@ def test_settings_are_read_whatever_else_is_in_the_metadata():
     many = "".join(f'<nova:extraSpec name="x:{n}">1</nova:extraSpec>' for n in range(10_000))
     nova = NOVAS.format(minor=1, thread="require").replace("</nova:extraSpecs>", f"{many}</nova:extraSpecs>")
     settings = OURS.format(f"{deep}<guest:qos_class>BE</guest:qos_class>")
-    assert describe(domain(nova + settings)).settings == GuestSettings(
-        vcpus=4,
-        thread_policy=ThreadPolicy.REQUIRE,
-        emulator_policy=EmulatorPolicy.ISOLATE,
-        qos_class="BE",
-    )
+    found = describe(domain(nova + settings))
+    assert found.settings == GuestSettings(vcpus=4, qos_class="BE")
+    assert found.identity.extra_specs["hw:cpu_thread_policy"] == "require"
 
 
 @pytest.mark.parametrize(

@@ -1,20 +1,18 @@
-"""From what a guest's definition demands to the CPUs that each of its guest CPUs may use: pure functions.
+"""The demands of a guest's definition, and placement within them. Pure functions.
 
 Nouns
-    The *limit* of a guest CPU are the CPUs it may use by the definition: those it is pinned to, as far as
-    they are near all memory that it is bound to strictly. A guest of which nothing is demanded has no limits.
+    The *limit* of a guest CPU is the set of CPUs that the definition allows: CPUs that it is pinned to, on
+    the nodes that its memory is strictly bound to. A guest without demands has no limits.
 
-A worked example
-    Two NUMA nodes, CPUs 0-3 and 4-7. A guest of four guest CPUs in two cells, whose memory is strictly of
-    node 0 and node 1, has the limits 0-3, 0-3, 4-7, 4-7. Of the dedicated CPUs 1, 2, 5 and 6 it gets 1, 2, 5
-    and 6 in this order, and nothing else would do.
+An example
+    A host has two NUMA nodes, CPUs 0-3 and 4-7. A guest has two cells of two guest CPUs, with memory strictly
+    from node 0 and from node 1. Its limits are 0-3, 0-3, 4-7, 4-7. Of the dedicated CPUs 1, 2, 5 and 6 it
+    gets 1, 2, 5 and 6 in this order.
 
-What always holds
+Invariants
     - A guest CPU gets no CPU outside its limit.
     - If the dedicated CPUs can be given out within limits and zones, they are (maximum flow).
-    - Where they cannot be, nothing is decided: the guest is left as it is, with the reason.
-
-Placing a guest whose definition demands something: within its limits, or not at all.
+    - Otherwise nothing is decided: the guest is left as it is, with the reason.
 """
 
 from __future__ import annotations
@@ -35,40 +33,41 @@ from compute_agent.policy.base import (
     Policy,
     floating_cpus,
     memory_of,
-    refit,
+    refit_assignment,
     shared_emulator_cpus,
 )
 
 Limits = tuple[CpuSet, ...]
-"""The CPUs that each guest CPU may use; empty if nothing is demanded."""
+"""The CPUs that each guest CPU may use; empty without demands."""
 
 
 def limits_of(topology: HostTopology, constraints: PlacementConstraints, vcpus: int) -> Limits:
-    """The usable CPUs that each of so many guest CPUs may use."""
+    """The usable CPUs that each guest CPU may use."""
     if constraints == UNCONSTRAINED:
         return ()
-    limits = [topology.usable & _near(topology, constraints.nodes)] * vcpus
+    limits = [topology.usable & _cpus_of_nodes(topology, constraints.nodes)] * vcpus
     for cell in constraints.cells:
         for number in cell.vcpus:
             if number < vcpus:
-                limits[number] &= _near(topology, cell.nodes)
+                limits[number] &= _cpus_of_nodes(topology, cell.nodes)
     for number, cpus in constraints.pins:
         if number < vcpus:
             limits[number] &= cpus
     return tuple(limits)
 
 
-def _near(topology: HostTopology, nodes: frozenset[int]) -> CpuSet:
-    """The CPUs of NUMA nodes; all if none is demanded, or those that are have no CPUs."""
+def _cpus_of_nodes(topology: HostTopology, nodes: frozenset[int]) -> CpuSet:
+    """The CPUs of NUMA nodes; all CPUs without nodes, or where the nodes have none, as with far memory."""
     found = frozenset[int]().union(*(node.cpus for node in topology.numa_nodes if node.id in nodes))
     return found or topology.usable
 
 
 def give_out(zones: Sequence[tuple[CpuSet, int]], floating: CpuSet, limits: Limits) -> dict[int, int] | None:
-    """A dedicated CPU for as many guest CPUs as the zones give, by the number of the guest CPU.
+    """Dedicated CPUs by the number of the guest CPU; None if they cannot be given out within the limits.
 
-    ``zones`` have the CPUs that are free and how many of them have to be given. Guest CPUs that get none
-    float within their limits. None if that cannot be.
+    Guest CPUs without a dedicated CPU float within their limits.
+
+    :param zones: the free CPUs of each zone, and the number of CPUs to give out.
     """
     wanted = sum(amount for _, amount in zones)
     if wanted > len(limits):
@@ -85,13 +84,13 @@ def give_out(zones: Sequence[tuple[CpuSet, int]], floating: CpuSet, limits: Limi
         for number, limit in enumerate(limits):
             if cpu in limit:
                 flow.add(("vcpu", number), ("cpu", cpu), 1)
-    for number in bound:  # these first: whoever has a way keeps one
-        if not flow.push(("vcpu", number)):
+    for number in bound:  # these first: an augmenting path never takes the CPU of a guest CPU away for good
+        if not flow.push_unit(("vcpu", number)):
             return None
-    sent = len(bound) + sum(flow.push(("vcpu", number)) for number in others)
+    sent = len(bound) + sum(flow.push_unit(("vcpu", number)) for number in others)
     if sent < wanted:
         return None
-    return dict(flow.used())
+    return dict(flow.used_edges())
 
 
 _Node = tuple[str, int]
@@ -100,18 +99,21 @@ _SINK: Final[_Node] = ("sink", 0)
 
 
 class _CpuFlow:
-    """Units that go from guest CPUs over CPUs and zones to the sink, each by a shortest augmenting path."""
+    """Maximum flow from guest CPUs over CPUs and zones to the sink, by shortest augmenting paths.
+
+    This is the method of Edmonds and Karp.
+    """
 
     def __init__(self) -> None:
         self._left: dict[_Node, dict[_Node, int]] = {}
 
     def add(self, start: _Node, end: _Node, capacity: int) -> None:
-        """Let so many units go from one node to another."""
+        """Add an edge with a capacity in units."""
         self._left.setdefault(start, {})[end] = capacity
         self._left.setdefault(end, {}).setdefault(start, 0)
 
-    def push(self, start: _Node) -> bool:
-        """Send one from here to the sink, if there is a way."""
+    def push_unit(self, start: _Node) -> bool:
+        """Send a unit from a node to the sink. Returns whether there is a path."""
         before = {start: start}
         queue = deque([start])
         while queue and _SINK not in before:
@@ -130,30 +132,32 @@ class _CpuFlow:
             end = here
         return True
 
-    def used(self) -> Iterator[tuple[int, int]]:
-        """The guest CPUs of which a unit was sent, and the CPUs over which it goes."""
+    def used_edges(self) -> Iterator[tuple[int, int]]:
+        """Pairs of a guest CPU and the CPU that its unit goes over."""
         for (kind, number), ends in self._left.items():
             if kind == "vcpu":
                 yield from ((number, cpu) for (_, cpu), left in ends.items() if left == 0)
 
 
-def constrained(policy: Policy) -> Policy:
-    """A policy that meets what definitions demand, and chooses as ``policy`` does where there is a choice."""
+def within_constraints(policy: Policy) -> Policy:
+    """A policy that meets the demands of definitions, and prefers the choice of ``policy``."""
 
-    def place(supply: CpuSupply, request: GuestRequest) -> CpuAssignment | PlacementRefusal | None:
+    def place_constrained(
+        supply: CpuSupply, request: GuestRequest
+    ) -> CpuAssignment | PlacementRefusal | None:
         limits = limits_of(supply.topology, request.constraints, request.vcpus)
         return _place_within(policy, supply, request, limits) if limits else policy(supply, request)
 
-    return place
+    return place_constrained
 
 
 def refit_within(supply: CpuSupply, request: GuestRequest, current: CpuAssignment) -> CpuAssignment | None:
-    """As :func:`~compute_agent.policy.base.refit`, within what the guest's definition demands."""
-    kept = refit(supply, request, current)
+    """Refit an assignment as :func:`~compute_agent.policy.base.refit_assignment` does, within the limits."""
+    kept = refit_assignment(supply, request, current)
     limits = limits_of(supply.topology, request.constraints, request.vcpus)
     if kept is None or not limits or len(kept.vcpu_cpus) != len(limits):
         return kept if not limits else None
-    floating = floating_cpus(supply, request) - supply.taken(request) - kept.held
+    floating = floating_cpus(supply, request) - supply.taken_cpus(request) - kept.held
     vcpu_cpus = tuple(
         cpus if cpus <= kept.held else floating & limit
         for cpus, limit in zip(kept.vcpu_cpus, limits, strict=True)
@@ -162,33 +166,33 @@ def refit_within(supply: CpuSupply, request: GuestRequest, current: CpuAssignmen
         return None
     given = {number: next(iter(cpus)) for number, cpus in enumerate(vcpu_cpus) if cpus <= kept.held}
     alone = frozenset(kept.dedicated) - kept.withheld - frozenset(given.values())
-    return _assignment(supply, request, vcpu_cpus, kept.dedicated, kept.withheld, alone)
+    return _make_assignment(supply, request, vcpu_cpus, kept.dedicated, kept.withheld, alone)
 
 
 def _place_within(
     policy: Policy, supply: CpuSupply, request: GuestRequest, limits: Limits
 ) -> CpuAssignment | PlacementRefusal | None:
     if (lost := _first_empty(limits)) is not None:
-        return _left(f"guest CPU {lost} may use no CPU that is online")
+        return _refuse_in_place(f"guest CPU {lost} may use only CPUs that are offline")
     first = policy(supply, request)
     if isinstance(first, PlacementRefusal):
         return PlacementRefusal(first.reason, leave=True)
-    floating = floating_cpus(supply, request) - supply.taken(request)
+    floating = floating_cpus(supply, request) - supply.taken_cpus(request)
     if not request.pcpu:
         vcpu_cpus = tuple(floating & limit for limit in limits)
         if (lost := _first_empty(vcpu_cpus)) is not None:
-            return _left(
-                f"guest CPU {lost} may use CPUs {cpuset.format(limits[lost])}, and it floats on"
+            return _refuse_in_place(
+                f"guest CPU {lost} may use CPUs {cpuset.format(limits[lost])}, but the guest floats on"
                 f" {cpuset.format(floating) or 'none'}"
             )
-        return _assignment(supply, request, vcpu_cpus)
+        return _make_assignment(supply, request, vcpu_cpus)
     slots = limits
     if request.has_emulator_cpu:
         slots = (*limits, (request.constraints.emulator or supply.topology.usable) - floating)
     given, withheld = _give_out(policy, supply, request, floating, slots)
     if given is None:
-        return _left(
-            f"no {request.pcpu} dedicated CPUs that are free in its zones are among the CPUs"
+        return _refuse_in_place(
+            f"its zones have no {request.pcpu} free dedicated CPUs among the CPUs"
             f" {', '.join(sorted({cpuset.format(limit) for limit in limits}))} that its guest CPUs may use"
         )
     vcpu_cpus = tuple(
@@ -197,30 +201,30 @@ def _place_within(
     )
     dedicated = (*(given[number] for number in sorted(given)), *sorted(withheld))
     alone = frozenset({given[len(limits)]}) if len(slots) > len(limits) else frozenset[int]()
-    return _assignment(supply, request, vcpu_cpus, dedicated, withheld, alone)
+    return _make_assignment(supply, request, vcpu_cpus, dedicated, withheld, alone)
 
 
 def _give_out(
     policy: Policy, supply: CpuSupply, request: GuestRequest, floating: CpuSet, slots: Limits
 ) -> tuple[Mapping[int, int] | None, CpuSet]:
-    """Which guest CPU gets which dedicated CPU, and which are kept empty.
+    """Dedicated CPUs by guest CPU, and the CPUs that are kept empty.
 
-    Those that the policy chooses among the CPUs that may be used, if they will do; else any.
+    The CPUs that the policy chooses are used if they fit the limits, or else any free ones.
     """
     usable = frozenset[int]().union(*slots)
-    narrow = request.narrowed(usable)
+    narrow = request.narrowed_to(usable)
     chosen = policy(supply, narrow)
     if isinstance(chosen, CpuAssignment):
         used = frozenset(chosen.dedicated) - chosen.withheld
         if (given := give_out([(used, len(used))], floating, slots)) is not None:
             return given, chosen.withheld
-    if request.thread_policy is ThreadPolicy.ISOLATE:
+    if request.thread_policy is ThreadPolicy.ISOLATE:  # the flow knows no cores, so it could break some
         return None, frozenset()
     zones = [(supply.free(request, demand), demand.pcpu) for demand in request.demands if demand.pcpu]
     return give_out(zones, floating, slots), frozenset()
 
 
-def _assignment(
+def _make_assignment(
     supply: CpuSupply,
     request: GuestRequest,
     vcpu_cpus: tuple[CpuSet, ...],
@@ -228,8 +232,8 @@ def _assignment(
     withheld: CpuSet = frozenset(),
     alone: CpuSet = frozenset(),
 ) -> CpuAssignment:
-    """``alone`` is the CPU that is the emulator's own, if it has one."""
-    held = supply.taken(request).union(dedicated)
+    """The assignment. ``alone`` is the emulator's own CPU, if it has one."""
+    held = supply.taken_cpus(request).union(dedicated)
     own = frozenset().union(*vcpu_cpus)
     demanded = request.constraints.emulator & supply.topology.online
     emulator = alone or demanded - held or demanded or shared_emulator_cpus(supply, request, held) or own
@@ -237,7 +241,7 @@ def _assignment(
     return CpuAssignment(vcpu_cpus, emulator, dedicated, withheld, mems)
 
 
-def _left(reason: str) -> PlacementRefusal:
+def _refuse_in_place(reason: str) -> PlacementRefusal:
     return PlacementRefusal(f"its definition cannot be met: {reason}", leave=True)
 
 

@@ -1,0 +1,109 @@
+"""Rules for settings of guests: a section ``[guest_rule:NAME]`` for each rule."""
+
+from typing import Any, Final
+
+from oslo_config import cfg
+
+from compute_agent.model.guest_settings import MAX_PRIORITY, EmulatorPolicy, MemoryType, ThreadPolicy
+
+GUEST_RULE: Final = "guest_rule:"
+
+MATCH: Final = "match_"
+"""Begins the options that say which guests a rule is about."""
+
+_PATTERNS: Final = "a list of texts or patterns with *, ? and [abc], of which one has to match"
+_PAIRS: Final = "a list of KEY=PATTERN, or KEY for any value; patterns of one key are alternatives"
+
+_MATCHES: Final = [
+    cfg.ListOpt("match_driver", default=[], help=f"Driver of the guest, libvirt or process: {_PATTERNS}."),
+    cfg.ListOpt("match_flavor", default=[], help=f"Name of the flavor in Nova: {_PATTERNS}."),
+    cfg.ListOpt("match_extra_specs", default=[], help=f"Extra specs of the flavor: {_PAIRS}."),
+    cfg.ListOpt("match_project", default=[], help=f"Id or name of the project: {_PATTERNS}."),
+    cfg.ListOpt("match_user", default=[], help=f"Id or name of the user: {_PATTERNS}."),
+    cfg.ListOpt("match_image", default=[], help=f"Id of the image: {_PATTERNS}."),
+    cfg.ListOpt(
+        "match_image_properties",
+        default=[],
+        help=f"Properties of the image, as far as Nova knows them: {_PAIRS}.",
+    ),
+    cfg.ListOpt(
+        "match_name",
+        default=[],
+        help=f"Name of the guest, in its driver or in Nova: {_PATTERNS}. * matches every guest.",
+    ),
+    cfg.ListOpt("match_consumer_type", default=[], help=f"Type of the consumer in Placement: {_PATTERNS}."),
+    cfg.ListOpt(
+        "match_trait",
+        default=[],
+        help=f"Traits of the providers of this host that the guest holds something of: {_PATTERNS}.",
+    ),
+    cfg.ListOpt(
+        "match_resource_class",
+        default=[],
+        help=f"Resource classes that the guest holds of this host: {_PATTERNS}.",
+    ),
+    cfg.ListOpt(
+        "match_cgroup",
+        default=[],
+        help="Path of the cgroup that an adopted process was in, or its last part, such as a unit of systemd:"
+        f" {_PATTERNS}.",
+    ),
+]
+
+OPTS: Final = [
+    cfg.IntOpt(
+        "order",
+        default=100,
+        help="Position among the rules. The lowest rule that matches a guest is the only one that counts; of"
+        " two rules with one order the first by name.",
+    ),
+    *_MATCHES,
+    cfg.StrOpt("qos_class", help="Class of the guests, a section [qos_class:NAME] or BE, LS or LSR."),
+    cfg.IntOpt(
+        "priority",
+        min=-MAX_PRIORITY,
+        max=MAX_PRIORITY,
+        help="Priority of the guests: guests of a lower one give way first within their class.",
+    ),
+    cfg.StrOpt(
+        "resctrl", help="Annotation about caches and memory bandwidth, as --resctrl of guest set takes it."
+    ),
+    cfg.StrOpt("blockio_class", help="Class of block I/O, a section [blockio_class:NAME]."),
+    cfg.StrOpt(
+        "cpu_class",
+        help="Class of the dedicated CPUs of the guests, a section [cpu_class:NAME], in place of that of"
+        " their class.",
+    ),
+    cfg.StrOpt(
+        "memory_type",
+        choices=[kind.value for kind in MemoryType],
+        help="Kind of memory that the guests get.",
+    ),
+    cfg.BoolOpt(
+        "spread",
+        help="Whether dedicated CPUs go to as many cores as possible, where the thread policy is prefer.",
+    ),
+    cfg.StrOpt(
+        "thread_policy",
+        choices=[policy.value for policy in ThreadPolicy],
+        help="How dedicated CPUs relate to hardware threads.",
+    ),
+    cfg.StrOpt(
+        "emulator_policy",
+        choices=[policy.value for policy in EmulatorPolicy],
+        help="Where emulator and I/O threads run.",
+    ),
+    cfg.BoolOpt(
+        "preserve",
+        help="Whether the agent leaves the guests as they are: no pins, no limits, no eviction.",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Nothing: the sections are known once the files have been read."""
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """The options by section, for the sample file."""
+    return [(f"{GUEST_RULE}NAME", OPTS)]

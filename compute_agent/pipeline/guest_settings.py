@@ -1,0 +1,272 @@
+"""Settings of running guests: what was set by hand and by the fleet is kept, and all sources are resolved.
+
+Domain metadata does not last: Nova writes a domain's definition again at each hard reboot and resize.
+Settings by hand are therefore in a file of the agent, by the uuid of the guest, until they are unset or the
+guest has gone for good.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from compute_agent import kept_json
+from compute_agent.classification.resolution import ManualValues, resolve_settings
+from compute_agent.classification.rules import GuestFacts
+from compute_agent.events.event import EventKind, EventRecorder
+from compute_agent.files import UnsafeFileError, put_aside, read_own, write_durably
+from compute_agent.model.guest import Allocation, Guest
+from compute_agent.model.guest_settings import SETTING_NAMES, SettingSource, read_setting, setting_text
+from compute_agent.pipeline.host_state import HostState
+from compute_agent.report.history import ConsumerOwner
+
+LOG = logging.getLogger(__name__)
+
+FILE_NAME: Final = "guest-settings.json"
+"""In the state folder."""
+
+_VERSION: Final = 1
+
+GONE_SECONDS: Final = 600.0
+"""Seconds after which settings of a guest that is not on this host are removed: longer than a hard reboot."""
+
+MANUAL_SOURCES: Final = (SettingSource.BY_HAND, SettingSource.FLEET)
+
+_Texts = Mapping[str, Mapping[SettingSource, Mapping[str, str]]]
+"""Texts by guest, source and setting."""
+
+
+class ManualSettings:
+    """Settings by hand and by the fleet, in a file. The worker changes them, any thread reads them."""
+
+    def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Read the file; an absent one has no settings. One that cannot be used is put aside.
+
+        Without a path nothing outlives the process.
+
+        :raises UnsafeFileError: the file is not the agent's own.
+        :raises OSError: it cannot be put aside.
+        """
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._texts: _Texts = {} if path is None else _load_texts(path)
+        self._absent: dict[str, float] = {}
+        """Since when guests with settings are not on this host, in monotonic seconds."""
+
+    @classmethod
+    def look_up(cls, path: Path) -> ManualSettings:
+        """The settings in a file, for a reader that changes nothing; none if it cannot be used.
+
+        :raises UnsafeFileError: the file is not the agent's own.
+        """
+        found = cls()
+        try:
+            found._texts = _parse_texts(read_own(path))
+        except UnsafeFileError:
+            raise
+        except (OSError, ValueError):
+            pass
+        return found
+
+    @property
+    def guests(self) -> frozenset[str]:
+        """The uuids of the guests that have any."""
+        return frozenset(self._texts)
+
+    def texts(self, uuid: str, source: SettingSource) -> Mapping[str, str]:
+        """The texts that a guest has by a source."""
+        return self._texts.get(uuid, {}).get(source, {})
+
+    def values(self, uuid: str) -> ManualValues:
+        """The values of a guest by source and setting."""
+        return {
+            source: {name: read_setting(name, text) for name, text in texts.items()}
+            for source, texts in self._texts.get(uuid, {}).items()
+        }
+
+    def change(
+        self, uuid: str, source: SettingSource, texts: Mapping[str, str], unset: Collection[str] = ()
+    ) -> None:
+        """Set and unset settings of a guest; durable when this returns.
+
+        :raises OSError: they cannot be kept, and stay as they were.
+        """
+        kept = {name: text for name, text in self.texts(uuid, source).items() if name not in unset}
+        guest = {**self._texts.get(uuid, {}), source: {**kept, **texts}}
+        self._replace({**self._texts, uuid: guest})
+        self._absent.pop(uuid, None)
+
+    def forget(self, uuid: str) -> None:
+        """Remove the settings of a guest that has gone. If they cannot be, they stay for another attempt."""
+        try:
+            self._replace({guest: texts for guest, texts in self._texts.items() if guest != uuid})
+        except OSError as error:
+            LOG.warning("The settings of guest %s, which has gone, cannot be removed: %s", uuid, error)
+            return
+        self._absent.pop(uuid, None)
+
+    def absent(self, present: Collection[str]) -> list[str]:
+        """The guests with settings that have been elsewhere for long, when those ``present`` are here."""
+        now = self._clock()
+        gone = self.guests - frozenset(present)
+        self._absent = {uuid: self._absent.get(uuid, now) for uuid in gone}
+        return sorted(uuid for uuid, since in self._absent.items() if now - since >= GONE_SECONDS)
+
+    def _replace(self, texts: _Texts) -> None:
+        texts = {
+            guest: kept
+            for guest, by_source in texts.items()
+            if (kept := {source: values for source, values in by_source.items() if values})
+        }
+        with self._lock:
+            if texts == self._texts:
+                return
+            if self._path is not None:
+                write_durably(self._path, kept_json.dump(_VERSION, kept_json.checked_content(texts)))
+            self._texts = texts
+
+
+def _load_texts(path: Path) -> _Texts:
+    try:
+        return _parse_texts(read_own(path))
+    except FileNotFoundError:
+        return {}
+    except UnsafeFileError:
+        raise
+    except (OSError, ValueError) as error:
+        aside = put_aside(path)
+        LOG.error(
+            "Settings of guests by hand cannot be read and are lost: %s, now %s: %s", path, aside, error
+        )
+        return {}
+
+
+def _parse_texts(content: bytes) -> _Texts:
+    """The texts of a file.
+
+    :raises ValueError: saying what is wrong with it.
+    """
+    return kept_json.parse(_VERSION, content, lambda document: _read_data(kept_json.checked_data(document)))
+
+
+def _read_data(data: Any) -> _Texts:
+    return {
+        str(guest): {
+            _manual_source(source): {str(name): _checked_text(name, text) for name, text in texts.items()}
+            for source, texts in by_source.items()
+        }
+        for guest, by_source in data.items()
+    }
+
+
+def _manual_source(text: str) -> SettingSource:
+    source = SettingSource(text)
+    if source not in MANUAL_SOURCES:
+        raise ValueError(f"settings by {text!r} are not kept")
+    return source
+
+
+def _checked_text(name: str, text: Any) -> str:
+    if name not in SETTING_NAMES:
+        raise ValueError(f"there is no setting {name!r}")
+    read_setting(name, kept_json.text(text))
+    return str(text)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedSettings:
+    """What differs between two looks at a guest, as words: ``qos_class = BE (rule night)``."""
+
+    words: tuple[str, ...]
+
+    @classmethod
+    def between(cls, before: Guest, after: Guest) -> ChangedSettings:
+        """The settings that have another value or another source."""
+        return cls(
+            tuple(
+                f"{name} = {setting_text(getattr(after.settings, name)) or 'none'}"
+                f" ({after.setting_sources.get(name, SettingSource.DEFAULT)})"
+                for name in SETTING_NAMES
+                if getattr(before.settings, name) != getattr(after.settings, name)
+            )
+        )
+
+
+class GuestClassifier:
+    """Resolves the settings of guests, and reports problems once. For the worker."""
+
+    def __init__(self, manual: ManualSettings, recorder: EventRecorder) -> None:
+        self.manual = manual
+        self._recorder = recorder
+        self._reported: dict[str, set[str]] = {}
+        """The problems that were reported, by guest."""
+
+    def classify(
+        self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, world: HostState
+    ) -> Guest:
+        """The guest with its settings, as its driver, its flavor, rules and operators have them."""
+        # A guest that was never resolved may come with settings of its driver alone.
+        declared = guest.declared if guest.setting_sources else {**guest.settings.chosen, **guest.declared}
+        found = resolve_settings(
+            world.classification,
+            guest_facts(guest, allocation, owner, world),
+            guest.settings.vcpus,
+            declared,
+            guest.declared_by,
+            self.manual.values(guest.uuid),
+        )
+        return replace(
+            guest,
+            settings=found.settings,
+            declared=declared,
+            setting_sources=found.sources,
+            setting_problems=(*guest.declared_problems, *found.problems),
+            rule=found.rule,
+        )
+
+    def report_problems(self, guest: Guest) -> None:
+        """Log and record the problems of a guest that are new."""
+        reported = self._reported.setdefault(guest.uuid, set())
+        for problem in guest.setting_problems:
+            if problem not in reported:
+                self._recorder.tell(LOG.warning, EventKind.REFUSE, guest, "Settings of guest %s: %s", problem)
+        if guest.setting_problems:
+            self._reported[guest.uuid] = set(guest.setting_problems)
+        else:
+            del self._reported[guest.uuid]
+
+    def report_change(self, before: Guest, after: Guest) -> None:
+        """Log and record settings of a running guest that have other values now."""
+        changed = ChangedSettings.between(before, after)
+        if changed.words:
+            words = ", ".join(changed.words)
+            self._recorder.tell(LOG.info, EventKind.CONFIGURE, after, "Guest %s is set to %s", words)
+
+    def forget(self, uuid: str) -> None:
+        """Remove what is kept of a guest that has gone for good."""
+        self._reported.pop(uuid, None)
+        self.manual.forget(uuid)
+
+
+def guest_facts(
+    guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, world: HostState
+) -> GuestFacts:
+    """What rules match a guest by. ``owner`` is whose the consumer is in Placement, None if not known."""
+    held = {uuid: amounts for uuid, amounts in (allocation or {}).items() if amounts}
+    return GuestFacts(
+        guest.driver,
+        guest.uuid,
+        guest.name,
+        guest.identity,
+        "" if owner is None else owner.project_id,
+        "" if owner is None else owner.user_id,
+        "" if owner is None else owner.consumer_type or "",
+        frozenset().union(*held.values()),
+        frozenset().union(*(zone.traits for zone in world.zones if zone.uuid in held)),
+    )

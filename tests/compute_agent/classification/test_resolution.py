@@ -1,0 +1,139 @@
+"""Settings of a guest by source: what counts, what does not, and what is said of it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compute_agent.classification.resolution import ClassificationPolicy, resolve_settings
+from compute_agent.classification.rules import GuestFacts, KnownClasses, make_rule
+from compute_agent.model.guest import GuestIdentity
+from compute_agent.model.guest_settings import (
+    DEFAULT_VALUES,
+    SETTING_NAMES,
+    EmulatorPolicy,
+    SettingSource,
+    ThreadPolicy,
+    read_setting,
+    setting_text,
+)
+
+KNOWN = KnownClasses(frozenset({"BE", "LS", "LSR"}), frozenset({"bulk"}), frozenset({"fast"}))
+VALUES = {
+    "qos_class": ["BE", "LS", "LSR"],
+    "priority": [0, -3, 7],
+    "resctrl": ["", "{}"],
+    "blockio_class": ["", "bulk"],
+    "cpu_class": ["", "fast"],
+    "memory_type": list(map(type(DEFAULT_VALUES["memory_type"]), ("any", "dram"))),
+    "spread": [False, True],
+    "thread_policy": list(ThreadPolicy),
+    "emulator_policy": list(EmulatorPolicy),
+    "preserve": [False, True],
+}
+LAYER = st.fixed_dictionaries({}, optional={name: st.sampled_from(VALUES[name]) for name in SETTING_NAMES})
+
+
+def facts(specs=None, properties=None, **identity):
+    identity |= {"extra_specs": specs or {}, "image_properties": properties or {}}
+    return GuestFacts("libvirt", identity=GuestIdentity(**identity))
+
+
+@given(LAYER, LAYER, LAYER, LAYER, LAYER, st.sampled_from(VALUES["qos_class"]))
+def test_each_setting_is_that_of_its_strongest_source(by_hand, fleet, domain, flavor, rule, default):
+    policy = ClassificationPolicy(
+        (make_rule("r", 0, {"driver": ["libvirt"]}, rule),),
+        default,
+        frozenset(SETTING_NAMES),
+        known=KNOWN,
+    )
+    specs = {f"compute_agent:{name}": setting_text(value) for name, value in flavor.items()}
+    manual = {SettingSource.BY_HAND: by_hand, SettingSource.FLEET: fleet}
+    found = resolve_settings(policy, facts(specs), 3, domain, manual=manual)
+    assert found.problems == ()
+    assert (found.settings.vcpus, found.rule) == (3, "r")
+    for name in SETTING_NAMES:
+        for source, layer in (
+            ("by hand", by_hand),
+            ("fleet", fleet),
+            ("domain", domain),
+            ("flavor", flavor),
+            ("rule r", rule),
+            ("default", {**DEFAULT_VALUES, "qos_class": default}),
+        ):
+            if name in layer:
+                assert (getattr(found.settings, name), found.sources[name]) == (layer[name], source)
+                break
+
+
+@given(st.sampled_from(SETTING_NAMES), st.data())
+def test_a_value_is_read_from_its_own_text(name, data):
+    value = data.draw(st.sampled_from(VALUES[name]))
+    assert read_setting(name, setting_text(value)) == value
+
+
+def test_extra_specs_that_are_not_trusted_misspelt_or_wrong_do_not_count_and_are_told():
+    specs = {
+        "compute_agent:preserve": "true",
+        "compute_agent:colour": "blue",
+        "compute_agent:priority": "high",
+        "compute_agent:qos_class": "BE",
+        "hw_rng:allowed": "True",
+    }
+    found = resolve_settings(ClassificationPolicy(known=KNOWN), facts(specs))
+    assert (found.settings.preserve, found.settings.priority, found.settings.qos_class) == (False, 0, "BE")
+    assert len(found.problems) == 3
+    assert "compute_agent:preserve does not count, as [guests] flavor_settings lacks it" in found.problems[0]
+    assert "no setting compute_agent:colour" in found.problems[1]
+    assert "compute_agent:priority = 'high' cannot be used (a whole number" in found.problems[2]
+
+
+def test_a_class_that_is_not_there_is_told_and_protects_the_guest():
+    found = resolve_settings(
+        ClassificationPolicy(known=KNOWN), facts(), declared={"qos_class": "HP", "cpu_class": "slow"}
+    )
+    assert (found.settings.qos_class, found.settings.cpu_class) == ("HP", "")
+    assert "qos_class (domain): there is no class 'HP'" in found.problems[0]
+    assert "cpu_class (domain): there is no class 'slow'" in found.problems[1]
+
+
+@pytest.mark.parametrize(
+    ("flavor", "image", "policy", "source", "is_problem"),
+    [
+        (None, "isolate", ThreadPolicy.ISOLATE, "image", False),
+        ("prefer", "isolate", ThreadPolicy.PREFER, "flavor", False),
+        ("require", "require", ThreadPolicy.REQUIRE, "flavor", False),
+        ("require", "isolate", ThreadPolicy.REQUIRE, "flavor", True),
+        ("require", None, ThreadPolicy.REQUIRE, "flavor", False),
+        (None, None, ThreadPolicy.PREFER, "default", False),
+        (None, "sideways", ThreadPolicy.PREFER, "default", True),
+    ],
+)
+def test_thread_policies_of_flavor_and_image_meet_as_in_nova(flavor, image, policy, source, is_problem):
+    specs = {} if flavor is None else {"hw:cpu_thread_policy": flavor}
+    properties = {} if image is None else {"hw_cpu_thread_policy": image}
+    found = resolve_settings(ClassificationPolicy(), facts(specs, properties))
+    assert (found.settings.thread_policy, found.sources["thread_policy"]) == (policy, source)
+    assert bool(found.problems) is is_problem
+
+
+def test_image_properties_count_only_where_they_are_named():
+    properties = {
+        "compute_agent_qos_class": "BE",
+        "hw_emulator_threads_policy": "isolate",
+        "os_type": "linux",
+    }
+    found = resolve_settings(ClassificationPolicy(known=KNOWN), facts(properties=properties))
+    assert (found.settings.qos_class, found.sources["emulator_policy"]) == ("LS", "image")
+    assert found.problems == (
+        "image: compute_agent_qos_class does not count, as [guests] image_settings lacks it",
+    )
+    trusting = ClassificationPolicy(image_settings=frozenset({"compute_agent_qos_class"}), known=KNOWN)
+    found = resolve_settings(trusting, facts(properties=properties))
+    assert (found.settings.qos_class, found.settings.emulator_policy) == ("BE", EmulatorPolicy.SHARE)
+
+
+def test_problems_of_one_guest_are_bounded():
+    specs = {f"compute_agent:x{number}": "\x1b[2J" * 1000 for number in range(10_000)}
+    problems = resolve_settings(ClassificationPolicy(), facts(specs)).problems
+    assert len(problems) <= 20
+    assert all(len(problem) < 300 and problem.isprintable() for problem in problems)
