@@ -22,7 +22,7 @@ from compute_agent.conf import host as host_options
 from compute_agent.conf import monitoring as monitoring_options
 from compute_agent.fleet import revision
 from compute_agent.loops.monitoring import CacheMonitoring
-from compute_agent.monitoring.reading import MonitorTarget
+from compute_agent.monitoring.readings import MonitorTarget
 from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.monitoring.counting import mount

@@ -145,7 +145,7 @@ def judge(world: ClaimScenario, wanted: WantedClaim, root: int) -> tuple[float, 
             for each in members
             if all(not each.traits.isdisjoint(some) for some in others[0].required)
             # a group of its own is served by itself, whatever the split takes of the same provider
-            if "PCPU" in each.inventories and each.inventories["PCPU"].portions(1)
+            if "PCPU" in each.inventories and each.inventories["PCPU"].is_portion(1)
         ]
     names = list(split)
     found, by_capacity = [], inf
