@@ -29,9 +29,9 @@ def explain_candidates(call: ApiRequest) -> Response:
     asked = schemas.parse(body, call.service.request_forms)
     topology = schemas.parse_topology(body["topology"], asked.request)
     deadline = call.service.conf.api.explanations_deadline
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         check_names(asked.request, view.names.classes, view.names.traits)
-        budget = SearchBudget(deadline, give_way=view.giving_way_after(call.check_awaited))
+        budget = SearchBudget(deadline, yield_lock=view.yield_after(call.check_awaited))
 
         def explain_one(request: CandidatesRequest) -> RequestExplanation:
             if topology is None:
