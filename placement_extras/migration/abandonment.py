@@ -1,8 +1,8 @@
 """Gives an adopted database back to OpenStack Placement.
 
-Its tables get their names again and ours are removed. PostgreSQL and SQLite do this in one transaction.
-On MySQL ours are put aside first, so that no worker writes to them, and a row records the progress: a second
-run continues from there. Content that the tables of OpenStack Placement cannot hold is named before.
+The kept tables get their old names and ours are removed. PostgreSQL and SQLite do this in one transaction.
+On MySQL our tables are renamed first, so that no worker writes to them, and a row records the progress: a
+second run continues from there. The outcome lists content that the tables of OpenStack Placement cannot hold.
 """
 
 from __future__ import annotations
@@ -20,28 +20,44 @@ from placement.db.tables import RESERVATION, claim_expiries, consumer_groups, pr
 from placement.exceptions import Conflict, ServiceError
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.migration import relations
-from placement_extras.migration.adoption import ASIDE, OURS, STOCK, ours_among, put_back, stay
-from placement_extras.migration.carry_back import carry_back
-from placement_extras.migration.content import CUSTOM, PortableContent, compare, describe, of_ours, portable
-from placement_extras.migration.importer import listed
-from placement_extras.migration.stock_database import StockContent, read
+from placement_extras.migration.adoption import (
+    ASIDE,
+    OURS,
+    STOCK,
+    cancel_abandonment,
+    own_table_names,
+    restore_stock,
+)
+from placement_extras.migration.content import (
+    CUSTOM_PREFIX,
+    PortableContent,
+    compare_content,
+    describe_changes,
+    own_content,
+    read_portable,
+)
+from placement_extras.migration.importer import shorten_list
+from placement_extras.migration.stock_database import StockContent, read_stock
+from placement_extras.migration.stock_writer import carry_back
 
-_DIGITS: Final = 6  # of a FLOAT of MySQL
-_NAMED: Final = 10  # of things that may be many
+# MySQL stores a FLOAT in 4 bytes and prints 6 significant digits; a comparison needs the same rounding
+_FLOAT_DIGITS: Final = 6
+# a note is one line: a cloud may have thousands of reservations
+_MAX_NAMED: Final = 10
 
 
-def expressible(after: PortableContent, source: StockContent) -> tuple[PortableContent, list[str]]:
-    """What of our content the tables of the source can hold, and in words what they cannot."""
+def expressible_content(after: PortableContent, source: StockContent) -> tuple[PortableContent, list[str]]:
+    """Return the part of our content that the tables of the source can hold, and a note for each loss."""
     notes: list[str] = []
-    things = dict(after.things)
+    things = dict(after.by_table)
     reserved = [key for key, (*_, kind, _generation) in things["consumers"].items() if kind == RESERVATION]
     if reserved:
         notes.append(
             f"reservations: OpenStack Placement has none, {len(reserved)} consumers hold what is reserved"
-            f" until their allocations are deleted: {', '.join(uuid for (uuid,) in reserved[:_NAMED])}"
-            + (" ..." if len(reserved) > _NAMED else "")
+            f" until their allocations are deleted: {', '.join(uuid for (uuid,) in reserved[:_MAX_NAMED])}"
+            + (" ..." if len(reserved) > _MAX_NAMED else "")
         )
-    if not source.has_types:
+    if not source.has_types:  # the schema is older than Xena
         typed = [key for key, (*_, kind, _generation) in things["consumers"].items() if kind is not None]
         if typed:
             notes.append(f"consumer type: the old schema has none, {len(typed)} consumers lose theirs")
@@ -51,7 +67,7 @@ def expressible(after: PortableContent, source: StockContent) -> tuple[PortableC
         }
     if source.conn.dialect.name not in ("sqlite", "postgresql"):
         rounded = {
-            key: (*units, float(f"{ratio:.{_DIGITS}g}"))
+            key: (*units, float(f"{ratio:.{_FLOAT_DIGITS}g}"))
             for key, (*units, ratio) in things["inventories"].items()
         }
         for key in sorted(key for key, value in rounded.items() if value != things["inventories"][key]):
@@ -60,15 +76,15 @@ def expressible(after: PortableContent, source: StockContent) -> tuple[PortableC
         things["inventories"] = rounded
     known = set(source.classes.values())
     for name in sorted({name for _, name in things["inventories"]} - known):
-        if not name.startswith(CUSTOM):
+        if not name.startswith(CUSTOM_PREFIX):
             notes.append(
                 f"resource class {name}: OpenStack Placement has none, it stays as if it were custom"
             )
-    return replace(after, things=things), notes
+    return replace(after, by_table=things), notes
 
 
 class AbandonWay(StrEnum):
-    """What becomes of what was written since the adoption."""
+    """Treatment of the writes since the adoption."""
 
     REFUSE = "refuse"
     CARRY_BACK = "carry back"
@@ -77,23 +93,25 @@ class AbandonWay(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AbandonOutcome:
-    """What was done.
+    """Result of an abandonment.
 
-    :param changes: what was written since the adoption, in words.
-    :param notes: what of it the old tables cannot hold.
+    :param changes: a line for each change since the adoption.
+    :param notes: a line for each loss, because the old tables cannot hold it.
     """
 
     changes: Sequence[str] = ()
     notes: Sequence[str] = ()
 
 
-def abandon(url: str, owner: ConsumerOwnership, way: AbandonWay = AbandonWay.REFUSE) -> AbandonOutcome:
-    """Go back.
+def abandon_adoption(
+    url: str, owner: ConsumerOwnership, way: AbandonWay = AbandonWay.REFUSE
+) -> AbandonOutcome:
+    """Give an adopted database back to OpenStack Placement.
 
-    :param owner: as in the adoption.
-    :raises Conflict: nothing was adopted; something would be lost, and ``way`` is to refuse that; or the
-        old tables do not take it. Nothing is changed then.
-    :raises Unavailable: the database does not answer, or is in use.
+    :param owner: project and user of consumers without a record, the same as in the adoption.
+    :raises Conflict: nothing was adopted, or the old tables refuse a row. With ``AbandonWay.REFUSE`` also
+        when a change would be lost. Nothing is changed then.
+    :raises Unavailable: the database does not answer, or another program uses its tables.
     """
     with migration.exclusive(url) as conn:
         record = adoption.find(conn)
@@ -107,14 +125,16 @@ def abandon(url: str, owner: ConsumerOwnership, way: AbandonWay = AbandonWay.REF
                 "The old tables are being removed, so that there is no way back:"
                 " 'placement-manage db drop-stock' goes on. Nothing is changed."
             )
-        relations.require(conn, (*OURS, *(KEPT + name for name in STOCK)))
+        relations.require_rights(conn, (*OURS, *(KEPT + name for name in STOCK)))
         if record.stage is AdoptionStage.ADOPTING:
-            put_back(conn)
+            # our tables are not complete yet, so no client has written to them
+            restore_stock(conn)
             return AbandonOutcome()
         if relations.is_transactional(conn):
-            relations.lock(conn, ours_among(_tables(conn)))
+            # before the comparison: a write between comparison and rename would be lost
+            relations.lock_tables(conn, own_table_names(_table_names(conn)))
             outcome = _resolve_changes(conn, owner, way)
-            put_back(conn)
+            restore_stock(conn)
             return outcome
         return _by_steps(conn, owner, way, record)
 
@@ -124,73 +144,79 @@ def _by_steps(
 ) -> AbandonOutcome:
     if record.stage is AdoptionStage.ADOPTED:
         if way is AbandonWay.REFUSE:
-            _resolve_changes(conn, owner, way)  # before anything is done that workers would notice
+            # a refusal comes before the renames, which interrupt running workers
+            _resolve_changes(conn, owner, way)
         record = AdoptionRecord(AdoptionStage.ABANDONING, record.revision, way)
         adoption.write(conn, record)
         relations.commit_step(conn)
     outcome = AbandonOutcome()
     if record.way != adoption.CARRIED:
-        relations.rename(conn, {name: ASIDE + name for name in ours_among(_tables(conn))})
+        relations.rename_tables(conn, {name: ASIDE + name for name in own_table_names(_table_names(conn))})
         chosen = AbandonWay(record.way) if way is AbandonWay.REFUSE else way
         try:
             outcome = _resolve_changes(conn, owner, chosen, ASIDE)
         except ServiceError:
+            # the rows that were carried back so far are undone; the renamed tables are not, so they are
+            # renamed back
             conn.exec_driver_sql("ROLLBACK")
-            stay(conn, record)
+            cancel_abandonment(conn, record)
             raise
+        # in the transaction of the rows: a second run must not carry them back twice
         adoption.write(conn, AdoptionRecord(AdoptionStage.ABANDONING, record.revision, adoption.CARRIED))
         relations.commit_step(conn)
-    put_back(conn, ASIDE)
+    restore_stock(conn, ASIDE)
     return outcome
 
 
-def _tables(conn: sa.Connection) -> set[str]:
+def _table_names(conn: sa.Connection) -> set[str]:
     return set(sa.inspect(conn).get_table_names())
 
 
 def _resolve_changes(
     conn: sa.Connection, owner: ConsumerOwnership, way: AbandonWay, prefix: str = ""
 ) -> AbandonOutcome:
-    """Do with what was written since the adoption what is to be done with it.
+    """Refuse, carry back or discard the writes since the adoption.
 
-    :param prefix: what stands before the names of our tables.
+    :param prefix: prefix of the names of our tables.
+    :raises Conflict: a write would be lost, or the old tables do not hold the same as ours afterwards.
     """
-    source = read(conn, owner, KEPT)
-    before, after = portable(source), portable(of_ours(conn, prefix))
-    carried, notes = expressible(after, source)
-    notes += _lost(conn, prefix)
-    changes = compare(before, carried)
-    words = describe(changes, before, carried)
+    source = read_stock(conn, owner, KEPT)
+    before, after = read_portable(source), read_portable(own_content(conn, prefix))
+    carried, notes = expressible_content(after, source)
+    notes += _lost_content(conn, prefix)
+    changes = compare_content(before, carried)
+    words = describe_changes(changes, before, carried)
     if not changes or way is AbandonWay.DISCARD:
         return AbandonOutcome(tuple(words))
     if way is AbandonWay.REFUSE:
         raise Conflict(
-            f"Since the adoption {len(words)} things were written, which would be lost:\n{listed(words)}\n"
+            f"{len(words)} changes since the adoption would be lost:\n{shorten_list(words)}\n"
             "'placement-manage db abandon --carry-back' writes them into the old tables;"
-            " with '--discard' they are gone."
+            " '--discard' drops them."
         )
     carry_back(source, before, carried)
-    arrived = portable(read(conn, owner, KEPT))
-    if left := compare(arrived, carried):
-        lines = listed(describe(left, arrived, carried))
-        raise Conflict(f"Not all could be carried back; nothing is changed:\n{lines}")
+    # read again: a type or collation of the old tables may have changed a value on the way
+    arrived = read_portable(read_stock(conn, owner, KEPT))
+    if left := compare_content(arrived, carried):
+        lines = shorten_list(describe_changes(left, arrived, carried))
+        raise Conflict(f"These changes could not be carried back; nothing is changed:\n{lines}")
     return AbandonOutcome(tuple(words), tuple(notes))
 
 
-_LOST: Final = {
+_LOST_NOTES: Final = {
     consumer_groups.name: "groups of claims: OpenStack Placement has none, {} consumers leave theirs",
     claim_expiries.name: "claims that expire: OpenStack Placement has none, up to {} stay",
     provider_attributes.name: "attributes of resource providers: OpenStack Placement has none, {} are lost",
 }
-"""What goes with tables that the other schema has nothing like."""
+"""A note for each table of ours without an equivalent in the schema of OpenStack Placement."""
 
 
-def _lost(conn: sa.Connection, prefix: str) -> list[str]:
-    """In words, what nothing can be carried back of; the schema may be that of a version before it."""
-    present = _tables(conn)
+def _lost_content(conn: sa.Connection, prefix: str) -> list[str]:
+    """Return the notes of ``_LOST_NOTES`` for tables with rows; an older revision may lack a table."""
+    present = _table_names(conn)
     counts = {
         table: conn.execute(sa.select(sa.func.count()).select_from(sa.table(prefix + table))).scalar_one()
-        for table in _LOST
+        for table in _LOST_NOTES
         if prefix + table in present
     }
-    return [_LOST[table].format(count) for table, count in counts.items() if count]
+    return [_LOST_NOTES[table].format(count) for table, count in counts.items() if count]

@@ -1,6 +1,6 @@
 """Adopts the database of an OpenStack Placement service in place, and removes the old tables later.
 
-Its tables get other names and are kept; ours are made beside them and filled. PostgreSQL and SQLite do each
+The old tables are renamed and kept; ours are created beside them and filled. PostgreSQL and SQLite do each
 step in one transaction. On MySQL a row records the progress, and a second run continues from there.
 """
 
@@ -22,10 +22,10 @@ from placement.store.consumers import ConsumerOwnership
 from placement_extras.migration import importer, relations
 from placement_extras.migration.content import TallyComparison
 from placement_extras.migration.importer import ImportOutcome
-from placement_extras.migration.stock_database import StockContent, StockTables, open_source, read
+from placement_extras.migration.stock_database import StockContent, StockTables, open_source, read_stock
 
 ASIDE: Final = "adopted_"
-"""What stands before the names of our tables on the way back, where that goes by steps."""
+"""Prefix of our tables during an abandonment in steps. It keeps workers from writing to them."""
 
 _REVISION_TABLE: Final = "alembic_version"
 
@@ -36,50 +36,55 @@ OURS: Final = (
     *(table.name for each in reversed(tables.all_metadata()) for table in reversed(each.sorted_tables)),
     _REVISION_TABLE,
 )
-"""The tables of this service, those that refer to others before them."""
+"""The tables of this service.
+
+A table stands before those that its foreign keys refer to, in order of removal.
+"""
 
 
-def adopt(
+def adopt_database(
     url: str, owner: ConsumerOwnership, additional_classes: Iterable[str], *, skip_orphans: bool = False
 ) -> ImportOutcome:
-    """Take everything over and keep the old tables; harmless when done again.
+    """Copy all content into our tables and keep the old ones. An adopted database is left unchanged.
 
-    :param owner: whose the consumers are that nobody is known to own.
-    :param skip_orphans: leave behind what belongs to nothing.
-    :raises Conflict: this is no database of OpenStack Placement, or it holds what cannot be taken over;
-        nothing is changed then.
-    :raises Unavailable: it does not answer, or is in use, or on its way back.
+    :param owner: project and user of consumers that the source has no record of.
+    :param skip_orphans: leave rows behind that refer to missing rows.
+    :raises Conflict: this is no database of OpenStack Placement, or it holds content that our tables cannot.
+        Nothing is changed then.
+    :raises Unavailable: the database does not answer, another program uses it, or an abandonment is half way.
     """
     with migration.exclusive(url) as conn:
         state = migration.state_of(conn)
         record = state.record
         if record is None:
             record = AdoptionRecord(AdoptionStage.ADOPTING, _stock_revision(state))
-            require_means(conn)
-            with _snapshot(url, conn, "", owner) as source:
-                importer.examine(source, skip_orphans=skip_orphans)
+            # everything that can be refused is checked before the first change
+            require_move_rights(conn)
+            with _source_snapshot(url, conn, "", owner) as source:
+                importer.examine_source(source, skip_orphans=skip_orphans)
         elif record.stage in (AdoptionStage.ADOPTED, AdoptionStage.DROPPING):
             return ImportOutcome(False, TallyComparison())
         elif record.stage is AdoptionStage.ABANDONING:
-            if record.way == adoption.CARRIED:
+            if record.way == adoption.CARRIED:  # the old tables hold newer content than ours
                 raise Unavailable(adoption.explain(None, record) or "")
-            stay(conn, record)
+            cancel_abandonment(conn, record)
             return ImportOutcome(False, TallyComparison())
         adoption.write(conn, record)
         relations.commit_step(conn)
         try:
-            return _move(conn, url, record, owner, additional_classes, skip_orphans=skip_orphans)
+            return _move_tables(conn, url, record, owner, additional_classes, skip_orphans=skip_orphans)
         except (ServiceError, exc.SQLAlchemyError):
             if not relations.is_transactional(conn):
+                # MySQL has committed the renames; a plain rollback would leave the database half way
                 conn.exec_driver_sql("ROLLBACK")
-                put_back(conn)
+                restore_stock(conn)
             raise
 
 
 def require_stock(url: str) -> None:
-    """Check that this is a database to adopt.
+    """Check that the database at a URL can be adopted.
 
-    :raises Conflict: it is not.
+    :raises Conflict: it does not have a known revision of OpenStack Placement.
     :raises Unavailable: it does not answer.
     """
     _stock_revision(migration.look(url))
@@ -90,18 +95,19 @@ def _stock_revision(state: migration.FoundDatabase) -> str:
         return state.revision
     if state.revision is None or adoption.is_ours(state.revision):
         raise Conflict(
-            "The database is none of OpenStack Placement, so that there is nothing to adopt:"
-            " 'placement-manage db sync' is what it needs, if anything."
+            "The database is not one of OpenStack Placement, so there is nothing to adopt."
+            " 'placement-manage db sync' creates or upgrades the tables of this service."
         )
     raise Conflict(migration.obstacle(state) or "")
 
 
-def require_means(conn: sa.Connection) -> None:
-    """Check that the user of the database may move it, and that the names are free that a move needs.
+def require_move_rights(conn: sa.Connection) -> None:
+    """Check the rights of the database user, and that no table has a name that a move needs.
 
-    :raises Conflict: it may not, or tables of somebody else have them, which would be taken for ours.
+    :raises Conflict: a right is missing, or another program's table has such a name. A later step would take
+        that table for ours.
     """
-    relations.require(conn, STOCK)
+    relations.require_rights(conn, STOCK)
     needed = {
         *(KEPT + name for name in STOCK),
         *(ASIDE + name for name in OURS),
@@ -109,12 +115,12 @@ def require_means(conn: sa.Connection) -> None:
     }
     if taken := sorted(needed & set(sa.inspect(conn).get_table_names())):
         raise Conflict(
-            f"The database holds tables of somebody else under names that are needed: {', '.join(taken)}."
+            f"The database holds tables of another program under names that are needed: {', '.join(taken)}."
             " Nothing is changed. Rename them, or move them to another database."
         )
 
 
-def _move(
+def _move_tables(
     conn: sa.Connection,
     url: str,
     record: AdoptionRecord,
@@ -124,99 +130,108 @@ def _move(
     skip_orphans: bool,
 ) -> ImportOutcome:
     present = set(sa.inspect(conn).get_table_names())
+    # a run that was interrupted may have renamed them already
     ahead = [name for name in STOCK if name in present and KEPT + name not in present]
-    relations.lock(conn, ahead)
-    relations.rename(conn, {name: KEPT + name for name in ahead})
+    relations.lock_tables(conn, ahead)
+    relations.rename_tables(conn, {name: KEPT + name for name in ahead})
     migration.bring_up(conn)
     relations.commit_step(conn)
-    with _snapshot(url, conn, KEPT, owner) as source:
+    with _source_snapshot(url, conn, KEPT, owner) as source:
         tx = WriteTransaction(conn, optimistic=False)
         outcome = importer.copy(tx, source, additional_classes, skip_orphans=skip_orphans)
+        # in the transaction of the rows, so that the stage is never ahead of them
         adoption.write(tx.conn, AdoptionRecord(AdoptionStage.ADOPTED, record.revision))
     return outcome
 
 
 @contextmanager
-def _snapshot(url: str, conn: sa.Connection, prefix: str, owner: ConsumerOwnership) -> Iterator[StockContent]:
-    """What is there to take over.
+def _source_snapshot(
+    url: str, conn: sa.Connection, prefix: str, owner: ConsumerOwnership
+) -> Iterator[StockContent]:
+    """The content to copy.
 
-    On MySQL, where a connection cannot be read from in parts and be written to between them, it is
-    another connection, which sees the tables as they have been committed.
+    A connection to MySQL cannot write while a result is streamed from it. There a second connection reads
+    the tables, which are committed by then.
     """
     if relations.is_transactional(conn):
-        yield read(conn, owner, prefix)
+        yield read_stock(conn, owner, prefix)
     else:
         with open_source(url, owner, prefix) as source:
             yield source
 
 
-def stay(conn: sa.Connection, record: AdoptionRecord) -> None:
-    """Take our tables up again that were put aside for the way back."""
+def cancel_abandonment(conn: sa.Connection, record: AdoptionRecord) -> None:
+    """Rename our tables back that an abandonment had renamed, and record the database as adopted."""
     present = set(sa.inspect(conn).get_table_names())
-    relations.rename(conn, {ASIDE + name: name for name in OURS if ASIDE + name in present})
+    relations.rename_tables(conn, {ASIDE + name: name for name in OURS if ASIDE + name in present})
     adoption.write(conn, AdoptionRecord(AdoptionStage.ADOPTED, record.revision))
     relations.commit_step(conn)
 
 
-def put_back(conn: sa.Connection, prefix: str = "") -> None:
-    """Remove our tables and give the kept ones their names again.
+def restore_stock(conn: sa.Connection, prefix: str = "") -> None:
+    """Remove our tables and give the kept ones their old names.
 
-    :param prefix: what stands before the names of ours.
+    :param prefix: prefix of the names of our tables.
     """
     present = set(sa.inspect(conn).get_table_names())
-    relations.drop(
-        conn, (prefix + name for name in OURS if prefix + name in present) if prefix else ours_among(present)
+    relations.drop_tables(
+        conn,
+        (prefix + name for name in OURS if prefix + name in present) if prefix else own_table_names(present),
     )
-    relations.rename(conn, {KEPT + name: name for name in STOCK if KEPT + name in present})
+    relations.rename_tables(conn, {KEPT + name: name for name in STOCK if KEPT + name in present})
     adoption.remove(conn)
 
 
-def ours_among(present: set[str]) -> list[str]:
-    """Which tables are ours: of the names that both use, those whose other bearer is kept aside."""
+def own_table_names(present: set[str]) -> list[str]:
+    """Return the names in ``present`` of tables of ours.
+
+    Both schemas use some names. Such a table is ours when the other one is kept under its prefix.
+    """
     return [name for name in OURS if name in present and (name not in STOCK or KEPT + name in present)]
 
 
 @dataclass(frozen=True, slots=True)
 class KeptTable:
-    """A table that is kept, with how many rows."""
+    """A kept table and the number of its rows."""
 
     name: str
     rows: int
 
 
-def look(url: str) -> Sequence[KeptTable]:
-    """What there is to remove.
+def list_kept_tables(url: str) -> Sequence[KeptTable]:
+    """List the kept tables, in order of their names.
 
     :raises Conflict: nothing was adopted, or the adoption or the way back is not complete.
     :raises Unavailable: the database does not answer.
     """
     with migration.exclusive(url) as conn:
-        _adopted(conn)
+        _adoption_record(conn)
         return [
             KeptTable(name, conn.execute(sa.select(sa.func.count()).select_from(sa.table(name))).scalar_one())
-            for name in sorted(_kept(conn))
+            for name in sorted(_kept_names(conn))
         ]
 
 
 def drop_stock(url: str) -> Sequence[str]:
-    """Remove them for good; their names.
+    """Remove the kept tables for good; return their names.
 
-    :raises Conflict: as for :func:`look`; nothing is changed then.
-    :raises Unavailable: the database does not answer, or somebody keeps a table in use.
+    :raises Conflict: as for :func:`list_kept_tables`; nothing is changed then.
+    :raises Unavailable: the database does not answer, or another program keeps a table in use.
     """
     with migration.exclusive(url) as conn:
-        record = _adopted(conn)
-        names = _kept(conn)
-        relations.require(conn, names)
-        relations.lock(conn, names)
+        record = _adoption_record(conn)
+        names = _kept_names(conn)
+        relations.require_rights(conn, names)
+        relations.lock_tables(conn, names)
+        # before the first table is gone: an abandonment must refuse from here on
         adoption.write(conn, replace(record, stage=AdoptionStage.DROPPING))
         relations.commit_step(conn)
-        relations.drop(conn, names)
+        relations.drop_tables(conn, names)
         adoption.remove(conn)
         return sorted(names)
 
 
-def _adopted(conn: sa.Connection) -> AdoptionRecord:
+def _adoption_record(conn: sa.Connection) -> AdoptionRecord:
     found = migration.state_of(conn)
     if found.record is None:
         raise Conflict(
@@ -228,8 +243,8 @@ def _adopted(conn: sa.Connection) -> AdoptionRecord:
     return found.record
 
 
-def _kept(conn: sa.Connection) -> list[str]:
-    """The tables, those that refer to others before them."""
+def _kept_names(conn: sa.Connection) -> list[str]:
+    """Return the kept tables; a table stands before those that its foreign keys refer to."""
     kept = {KEPT + name for name in STOCK}
     ordered = (name for name, _ in sa.inspect(conn).get_sorted_table_and_fkc_names() if name is not None)
     return [name for name in reversed(list(ordered)) if name in kept]

@@ -12,23 +12,22 @@ from placement.cmd.common import ManageCommand, open_database, print_table, tabl
 from placement.db import adoption, migration
 from placement.exceptions import Conflict, InvalidRequest, Unavailable
 from placement.maintenance.sync import incomplete_owner
-from placement_extras.migration import abandonment as back
-from placement_extras.migration import adoption as removal
-from placement_extras.migration import adoption as there
-from placement_extras.migration import importer
+from placement_extras.migration import abandonment, importer
+from placement_extras.migration import adoption as adoption_move
 from placement_extras.migration.abandonment import AbandonWay
 from placement_extras.migration.content import TallyComparison
 from placement_extras.migration.stock_database import open_source
 
 LOG = logging.getLogger(__name__)
 
-_MAX_URL: Final = 64 * 1024  # characters of a file
+# characters; a file that is no URL, such as a device, must not fill the memory
+_MAX_URL: Final = 64 * 1024
 _STANDARD_INPUT: Final = "-"
 
 
 def add_adopt_arguments(parser: ArgumentParser) -> None:
-    """The command line of ``db adopt``."""
-    parser.add_argument("--dry-run", action="store_true", help="look at what is there and write nothing")
+    """Add the arguments of ``db adopt``."""
+    parser.add_argument("--dry-run", action="store_true", help="check the database and write nothing")
     parser.add_argument(
         "--skip-orphans",
         action="store_true",
@@ -37,30 +36,32 @@ def add_adopt_arguments(parser: ArgumentParser) -> None:
 
 
 def add_abandon_arguments(parser: ArgumentParser) -> None:
-    """The command line of ``db abandon``."""
+    """Add the arguments of ``db abandon``."""
     ways = parser.add_mutually_exclusive_group()
     ways.add_argument(
-        "--carry-back", action="store_true", help="write what has changed since into the old tables"
+        "--carry-back", action="store_true", help="write the changes since the adoption into the old tables"
     )
-    ways.add_argument("--discard", action="store_true", help="forget what has changed since")
+    ways.add_argument("--discard", action="store_true", help="drop the changes since the adoption")
 
 
 def add_drop_stock_arguments(parser: ArgumentParser) -> None:
-    """The command line of ``db drop-stock``."""
-    parser.add_argument("--yes", action="store_true", help="remove them; without it they are only shown")
+    """Add the arguments of ``db drop-stock``."""
+    parser.add_argument(
+        "--yes", action="store_true", help="remove the tables; without it they are only listed"
+    )
 
 
-def adopt(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Take over the database of a (stopped) OpenStack Placement service, in place; its tables are kept."""
+def run_adopt(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
+    """Adopt the database of a stopped OpenStack Placement service in place; its tables are kept."""
     url, owner = conf.placement_database.connection, incomplete_owner(conf)
     if arguments.dry_run:
-        there.require_stock(url)
+        adoption_move.require_stock(url)
         with open_source(url, owner) as source:
-            there.require_means(source.conn)
-            notes = importer.examine(source, skip_orphans=arguments.skip_orphans)
+            adoption_move.require_move_rights(source.conn)
+            notes = importer.examine_source(source, skip_orphans=arguments.skip_orphans)
         print(*notes, "It can be adopted.", sep="\n")
         return 0
-    outcome = there.adopt(
+    outcome = adoption_move.adopt_database(
         url, owner, conf.placement.additional_resource_classes, skip_orphans=arguments.skip_orphans
     )
     print(describe_adoption(outcome))
@@ -68,7 +69,7 @@ def adopt(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 
 def describe_adoption(outcome: importer.ImportOutcome) -> str:
-    """What was done, in a table and sentences."""
+    """Describe an adoption in a table and sentences."""
     if not outcome.copied:
         return "The database is adopted already."
     return "\n".join(
@@ -82,7 +83,7 @@ def describe_adoption(outcome: importer.ImportOutcome) -> str:
 
 
 def comparison_text(comparison: TallyComparison) -> str:
-    """A table of what was there beside what is here."""
+    """Return a table of the counts in the source beside those in our database."""
     return table_text(
         ("Content", "Rows there", "Rows here", "Sum there", "Sum here"),
         [
@@ -93,15 +94,20 @@ def comparison_text(comparison: TallyComparison) -> str:
 
 
 def take_over(conf: cfg.ConfigOpts) -> str | None:
-    """Adopt the database with ``[placement_database] adopt``; a :class:`placement.maintenance.sync.Takeover`.
+    """Adopt the database if ``[placement_database] adopt`` is set.
 
-    :raises Unavailable: it does not answer, or cannot be adopted.
+    This is a :class:`placement.maintenance.sync.Takeover`.
+
+    :return: a description for the operator; None where nothing was to be adopted.
+    :raises Unavailable: the database does not answer, or cannot be adopted.
     """
     url = conf.placement_database.connection
     if not conf.placement_database.adopt or not _is_stock(migration.look(url)):
         return None
     try:
-        outcome = there.adopt(url, incomplete_owner(conf), conf.placement.additional_resource_classes)
+        outcome = adoption_move.adopt_database(
+            url, incomplete_owner(conf), conf.placement.additional_resource_classes
+        )
     except Conflict as error:
         raise Unavailable(f"The database cannot be adopted: {error}") from error
     LOG.info("The database of OpenStack Placement was adopted")
@@ -109,14 +115,14 @@ def take_over(conf: cfg.ConfigOpts) -> str | None:
 
 
 def _is_stock(found: migration.FoundDatabase) -> bool:
-    """Whether there is something to adopt, or to go on with."""
+    """Whether an adoption can begin or continue."""
     if found.record is not None:
         return found.record.stage is adoption.AdoptionStage.ADOPTING
     return found.revision in adoption.REVISIONS
 
 
-def abandon(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Give an adopted database back to OpenStack Placement, in its own tables; stop the service before."""
+def run_abandon(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
+    """Give an adopted database back to OpenStack Placement, in its own tables. Stop this service before."""
     way = (
         AbandonWay.CARRY_BACK
         if arguments.carry_back
@@ -124,43 +130,46 @@ def abandon(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
         if arguments.discard
         else AbandonWay.REFUSE
     )
-    outcome = back.abandon(conf.placement_database.connection, incomplete_owner(conf), way)
+    outcome = abandonment.abandon_adoption(conf.placement_database.connection, incomplete_owner(conf), way)
     if outcome.changes:
-        done = "forgotten" if way is AbandonWay.DISCARD else "carried back"
-        print(importer.listed(outcome.changes), f"All {len(outcome.changes)} are {done}.", sep="\n")
+        done = "dropped" if way is AbandonWay.DISCARD else "carried back"
+        print(importer.shorten_list(outcome.changes), f"All {len(outcome.changes)} are {done}.", sep="\n")
     print(*outcome.notes, "The database is that of OpenStack Placement again.", sep="\n")
     return 0
 
 
-def drop_stock(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Remove the tables of OpenStack Placement that an adoption has kept; there is no way back then."""
+def run_drop_stock(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
+    """Remove the tables of OpenStack Placement that an adoption has kept.
+
+    An abandonment is impossible then.
+    """
     url = conf.placement_database.connection
     if not arguments.yes:
-        kept = "".join(f"  {each.name}: {each.rows} rows\n" for each in removal.look(url))
+        kept = "".join(f"  {each.name}: {each.rows} rows\n" for each in adoption_move.list_kept_tables(url))
         raise Conflict(
             f"These tables would be removed:\n{kept}"
             "Without them 'placement-manage db abandon' cannot go back to OpenStack Placement any more."
             " Nothing is changed; '--yes' removes them."
         )
-    names = removal.drop_stock(url)
+    names = adoption_move.drop_stock(url)
     print(f"{len(names)} tables are removed: {', '.join(names)}.")
     print("The database is that of this service alone.")
     return 0
 
 
 def add_import_arguments(parser: ArgumentParser) -> None:
-    """The command line of ``import``."""
+    """Add the arguments of ``import``."""
     named = parser.add_mutually_exclusive_group(required=True)
     named.add_argument(
         "source",
         nargs="?",
         metavar="SOURCE_URL",
-        help="SQLAlchemy URL of the database to copy; one with a password belongs in a file",
+        help="SQLAlchemy URL of the database to copy; a URL with a password belongs in a file",
     )
     named.add_argument(
-        "--source-file", metavar="FILE", help="file whose content is that URL; '-' for standard input"
+        "--source-file", metavar="FILE", help="file that holds the URL; '-' for standard input"
     )
-    parser.add_argument("--dry-run", action="store_true", help="look at both databases and write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="check both databases and write nothing")
     parser.add_argument(
         "--skip-orphans",
         action="store_true",
@@ -168,17 +177,17 @@ def add_import_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def import_database(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Copy the database of a (stopped) OpenStack Placement service into this one, which is empty."""
+def run_import(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
+    """Copy the database of a stopped OpenStack Placement service into this one, which must be empty."""
     url = _source_url(arguments)
     with open_database(conf) as database, open_source(url, incomplete_owner(conf)) as source:
         if arguments.dry_run:
-            notes = importer.examine(source, skip_orphans=arguments.skip_orphans)
+            notes = importer.examine_source(source, skip_orphans=arguments.skip_orphans)
             with database.read() as conn:
                 present = importer.check_target(conn, source)
             print_table(
                 ("Content", "Rows", "Sum"),
-                [(title, tally.rows, tally.total) for title, tally in source.tallies().items()],
+                [(title, tally.rows, tally.total) for title, tally in source.row_tallies().items()],
             )
             print(*notes, "All of it is there already." if present else "It can be imported.", sep="\n")
             return 0
@@ -194,9 +203,9 @@ def import_database(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 
 def _source_url(arguments: Namespace) -> str:
-    """The URL of the database to copy.
+    """Return the URL of the database to copy.
 
-    :raises InvalidRequest: the file that is to hold it cannot be read, or does not.
+    :raises InvalidRequest: the file cannot be read, or does not hold exactly one URL.
     """
     if arguments.source_file is None:
         url: str = arguments.source
@@ -218,8 +227,8 @@ def _source_url(arguments: Namespace) -> str:
 
 
 COMMANDS: Final = (
-    ManageCommand("db adopt", adopt, add_adopt_arguments),
-    ManageCommand("db abandon", abandon, add_abandon_arguments),
-    ManageCommand("db drop-stock", drop_stock, add_drop_stock_arguments),
-    ManageCommand("import", import_database, add_import_arguments),
+    ManageCommand("db adopt", run_adopt, add_adopt_arguments),
+    ManageCommand("db abandon", run_abandon, add_abandon_arguments),
+    ManageCommand("db drop-stock", run_drop_stock, add_drop_stock_arguments),
+    ManageCommand("import", run_import, add_import_arguments),
 )

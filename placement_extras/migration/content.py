@@ -1,7 +1,7 @@
 """The content of a database in one shape, for our schema and for that of OpenStack Placement.
 
-Both sides of an import are read by the same queries of the same columns, so that they can be counted, summed
-and compared alike. Differences are listed item by item, with names and uuids.
+Both sides of an import yield the same columns, so that rows can be counted, summed and compared. Differences
+are listed item by item, with names and uuids.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import sqlalchemy as sa
 
 from placement.db import tables
 
-BATCH: Final = 5_000
+# a few megabytes of rows: the memory of an import does not grow with the cloud
+BATCH_ROWS: Final = 5_000
 
-_SUMMED: Final[Mapping[str, str | None]] = {
+_SUMMED_COLUMNS: Final[Mapping[str, str | None]] = {
     "resource_providers": "generation",
     "provider_traits": None,
     "provider_aggregates": None,
@@ -24,7 +25,7 @@ _SUMMED: Final[Mapping[str, str | None]] = {
     "consumers": "generation",
     "allocations": "used",
 }
-"""The tables that are compared, with the column that is summed."""
+"""The tables that are compared, each with the column that is summed."""
 CONSUMERS: Final = "consumers (sum of generations)"
 _TITLES: Final = {
     "resource_providers": "resource providers (sum of generations)",
@@ -34,14 +35,13 @@ _TITLES: Final = {
     "consumers": CONSUMERS,
     "allocations": "allocations of {} (sum used)",
 }
-_NOT_COMPARED: Final = frozenset(
-    {"bucket", "change_seq", "described_seq", "root_id", "updated_at"}
-)  # derived, or unknown
+# our own bookkeeping, derived from other columns; a source may lack times
+_NOT_COMPARED: Final = frozenset({"bucket", "change_seq", "described_seq", "root_id", "updated_at"})
 
 
 @dataclass(frozen=True, slots=True)
 class RowTally:
-    """How many rows there are of something, and the sum of what they say."""
+    """A number of rows, and the sum of one of their columns."""
 
     rows: int = 0
     total: int = 0
@@ -51,9 +51,9 @@ class RowTally:
 class DatabaseContent:
     """The data behind a connection, as queries that yield rows of our tables.
 
-    :param classes: the resource classes, by the id that inventories and allocations use.
-    :param traits: the traits, likewise.
-    :param queries: by name of our table, a query with our columns.
+    :param classes: names of resource classes by the id that inventories and allocations use.
+    :param traits: names of traits by the id that pairs of provider and trait use.
+    :param queries: queries with our columns, by the name of our table.
     """
 
     conn: sa.Connection
@@ -62,20 +62,20 @@ class DatabaseContent:
     queries: Mapping[str, sa.Select[Any]]
 
     def rows(self, table: str) -> Iterator[dict[str, Any]]:
-        """The rows of one of our tables, streamed; only one stream at a time on a connection."""
-        result = self.conn.execute(self.queries[table], execution_options={"yield_per": BATCH})
+        """Stream the rows of one of our tables. A connection can have one stream at a time."""
+        result = self.conn.execute(self.queries[table], execution_options={"yield_per": BATCH_ROWS})
         columns = tuple(result.keys())
         for row in result:
-            yield self._finish(dict(zip(columns, row, strict=True)))
+            yield self._finish_row(dict(zip(columns, row, strict=True)))
 
-    def _finish(self, row: dict[str, Any]) -> dict[str, Any]:
-        """What only Python can do to a row."""
+    def _finish_row(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Convert a row where SQL cannot; a subclass overrides this."""
         return row
 
-    def tallies(self) -> dict[str, RowTally]:
-        """Counts and sums, by what they are of; the database computes them."""
+    def row_tallies(self) -> dict[str, RowTally]:
+        """Count and sum rows in the database; return the tallies by title."""
         found: dict[str, RowTally] = {}
-        for table, summed in _SUMMED.items():
+        for table, summed in _SUMMED_COLUMNS.items():
             rows = self.queries[table].subquery()
             columns: list[Any] = [
                 sa.func.count(),
@@ -90,31 +90,33 @@ class DatabaseContent:
                 found[_TITLES[table]] = RowTally(count, int(total or 0))
         return found
 
-    def fingerprints(self) -> dict[str, int]:
-        """A number for the content of each table: equal for equal rows in any order.
+    def table_fingerprints(self) -> dict[str, int]:
+        """Return a number for the content of each table, which is equal for equal rows in any order.
 
-        Only numbers of one process can be compared. Times are left out, since a
+        Numbers of two processes differ, because Python's hashes of texts do. Times are left out, because a
         source may have none.
         """
-        return {table: self._fingerprint(self.rows(table)) for table in _SUMMED}
+        return {table: self._fingerprint_rows(self.rows(table)) for table in _SUMMED_COLUMNS}
 
-    def _fingerprint(self, rows: Iterator[dict[str, Any]]) -> int:
+    def _fingerprint_rows(self, rows: Iterator[dict[str, Any]]) -> int:
         total = 0
         columns: list[str] = []
         for row in rows:
+            # sorted: the two sides may select the columns in different order
             columns = columns or sorted(row.keys() - _NOT_COMPARED)
             if "resource_class_id" in row:
                 row["resource_class_id"] = self.classes.get(row["resource_class_id"])
             if "trait_id" in row:
                 row["trait_id"] = self.traits.get(row["trait_id"])
+            # a sum, unlike a hash of the whole, does not depend on the order of the rows
             total += hash(tuple([row[column] for column in columns]))
         return total
 
 
-def of_ours(conn: sa.Connection, prefix: str = "") -> DatabaseContent:
-    """The content of a database of this service.
+def own_content(conn: sa.Connection, prefix: str = "") -> DatabaseContent:
+    """Return the content of a database of this service.
 
-    :param prefix: what stands before the names of the tables.
+    :param prefix: prefix of the names of the tables.
     """
     metadata = sa.MetaData()
     named = {
@@ -125,18 +127,20 @@ def of_ours(conn: sa.Connection, prefix: str = "") -> DatabaseContent:
         {row.id: row.name for row in conn.execute(sa.select(table.c.id, table.c.name))}
         for table in (named["resource_classes"], named["traits"])
     ]
-    return DatabaseContent(conn, names[0], names[1], {name: sa.select(named[name]) for name in _SUMMED})
+    return DatabaseContent(
+        conn, names[0], names[1], {name: sa.select(named[name]) for name in _SUMMED_COLUMNS}
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class TallyComparison:
-    """Two sets of tallies side by side, by what they are of."""
+    """Two sets of tallies side by side, by title."""
 
     pairs: Mapping[str, tuple[RowTally, RowTally]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, source: Mapping[str, RowTally], target: Mapping[str, RowTally]) -> TallyComparison:
-        """What is on one side only counts as nothing on the other."""
+    def of_tallies(cls, source: Mapping[str, RowTally], target: Mapping[str, RowTally]) -> TallyComparison:
+        """Pair tallies by title; a missing tally counts as zero."""
         nothing = RowTally()
         return cls(
             {
@@ -146,46 +150,46 @@ class TallyComparison:
         )
 
     @property
-    def differences(self) -> list[str]:
-        """What is not equal on both sides."""
+    def different_titles(self) -> list[str]:
+        """Titles with different tallies on both sides."""
         return [title for title, (source, target) in self.pairs.items() if source != target]
 
 
-Key = tuple[str, ...]
-Things = Mapping[Key, tuple[Any, ...]]
+ContentKey = tuple[str, ...]
+TableContent = Mapping[ContentKey, tuple[Any, ...]]
 
-CUSTOM: Final = "CUSTOM_"
-INVENTORY: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")
+CUSTOM_PREFIX: Final = "CUSTOM_"
+INVENTORY_COLUMNS: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")
 
 
 @dataclass(frozen=True)
 class PortableContent:
-    """Everything a database holds that clients can see, without the ids of rows (but providers').
+    """The content of a database that clients can see, in memory. Only providers keep their row ids.
 
-    Values: of a provider its id, name, generation and the uuid of its parent; of an inventory what
-    :data:`INVENTORY` says; of a consumer (which holds something) project, user, type and generation; of an
-    allocation the amount. Resource classes and traits are those that somebody made: the others are there
-    or not, as a version knows them.
+    Values of a provider are its id, name, generation and the uuid of its parent. Those of an inventory are
+    :data:`INVENTORY_COLUMNS`. Those of a consumer with allocations are project, user, type and generation;
+        that of an allocation is the amount. Resource classes and traits are the custom ones: the release
+        decides about the others.
 
-    :param times: when providers, inventories, consumers and allocations last changed (seconds since 1970), by
-        table and key.
+    :param by_table: values by the name of our table and their key, such as (consumer, provider, class).
+    :param times: times of the last change in seconds since 1970, by table and key.
     """
 
-    things: Mapping[str, Things]
-    times: Mapping[str, Mapping[Key, float]]
+    by_table: Mapping[str, TableContent]
+    times: Mapping[str, Mapping[ContentKey, float]]
 
 
-def portable(content: DatabaseContent) -> PortableContent:
-    """All of it, in memory."""
-    times: dict[str, dict[Key, float]] = {}
+def read_portable(content: DatabaseContent) -> PortableContent:
+    """Read all content that clients can see into memory."""
+    times: dict[str, dict[ContentKey, float]] = {}
     classes, traits = content.classes, content.traits
     uuids: dict[int, str] = {}
     consumers: dict[int, str] = {}
 
     def read(
-        table: str, key: Callable[[Any], Key], value: Callable[[Any], tuple[Any, ...]]
-    ) -> dict[Key, tuple[Any, ...]]:
-        found: dict[Key, tuple[Any, ...]] = {}
+        table: str, key: Callable[[Any], ContentKey], value: Callable[[Any], tuple[Any, ...]]
+    ) -> dict[ContentKey, tuple[Any, ...]]:
+        found: dict[ContentKey, tuple[Any, ...]] = {}
         changed = times.setdefault(table, {})
         for row in content.rows(table):
             name = key(row)
@@ -194,25 +198,26 @@ def portable(content: DatabaseContent) -> PortableContent:
                 changed[name] = row["updated_at"]
         return found
 
-    def provider(row: Any) -> Key:
+    def provider_key(row: Any) -> ContentKey:
         uuids[row["id"]] = row["uuid"]
         return (row["uuid"],)
 
-    def consumer(row: Any) -> Key:
+    def consumer_key(row: Any) -> ContentKey:
         consumers[row["id"]] = row["uuid"]
         return (row["uuid"],)
 
+    # providers and consumers first: the keys of all other tables use their uuids
     providers = read(
         "resource_providers",
-        provider,
+        provider_key,
         lambda row: (row["id"], row["name"], row["generation"], row["parent_id"]),
     )
     listed = read(
         "consumers",
-        consumer,
+        consumer_key,
         lambda row: (row["project_id"], row["user_id"], row["consumer_type"], row["generation"]),
     )
-    things = {
+    by_table = {
         "resource_providers": {
             key: (*values, None if parent is None else uuids[parent])
             for key, (*values, parent) in providers.items()
@@ -220,7 +225,7 @@ def portable(content: DatabaseContent) -> PortableContent:
         "inventories": read(
             "inventories",
             lambda row: (uuids[row["provider_id"]], classes[row["resource_class_id"]]),
-            lambda row: tuple(row[column] for column in INVENTORY),
+            lambda row: tuple(row[column] for column in INVENTORY_COLUMNS),
         ),
         "provider_traits": read(
             "provider_traits",
@@ -242,32 +247,35 @@ def portable(content: DatabaseContent) -> PortableContent:
             lambda row: (row["used"],),
         ),
     }
-    held = {consumer for consumer, _, _ in things["allocations"]}
-    things["consumers"] = {key: value for key, value in listed.items() if key[0] in held}
+    # a consumer without allocations does not exist for clients
+    held = {consumer for consumer, _, _ in by_table["allocations"]}
+    by_table["consumers"] = {key: value for key, value in listed.items() if key[0] in held}
     for table, names in (("resource_classes", classes), ("traits", traits)):
-        things[table] = {(name,): () for name in names.values() if name.startswith(CUSTOM)}
-    return PortableContent(things, times)
+        by_table[table] = {(name,): () for name in names.values() if name.startswith(CUSTOM_PREFIX)}
+    return PortableContent(by_table, times)
 
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """What became of the things of one table."""
+    """Keys of one table that are gone, new, or have other values."""
 
-    gone: tuple[Key, ...]
-    new: tuple[Key, ...]
-    changed: tuple[Key, ...]
+    gone: tuple[ContentKey, ...]
+    new: tuple[ContentKey, ...]
+    changed: tuple[ContentKey, ...]
 
     def __bool__(self) -> bool:
         return bool(self.gone or self.new or self.changed)
 
 
-def compare(before: PortableContent, after: PortableContent) -> dict[str, TableChange]:
-    """The tables where something is different."""
-    changes = {table: _compare(before.things[table], after.things[table]) for table in before.things}
+def compare_content(before: PortableContent, after: PortableContent) -> dict[str, TableChange]:
+    """Return the changes by table, without tables that are equal."""
+    changes = {
+        table: _compare_table(before.by_table[table], after.by_table[table]) for table in before.by_table
+    }
     return {table: change for table, change in changes.items() if change}
 
 
-def _compare(before: Things, after: Things) -> TableChange:
+def _compare_table(before: TableContent, after: TableContent) -> TableChange:
     return TableChange(
         tuple(sorted(before.keys() - after.keys())),
         tuple(sorted(after.keys() - before.keys())),
@@ -275,7 +283,7 @@ def _compare(before: Things, after: Things) -> TableChange:
     )
 
 
-_NOUNS: Final = {
+_ITEM_NOUNS: Final = {
     "resource_classes": "resource class",
     "traits": "trait",
     "resource_providers": "resource provider",
@@ -287,25 +295,29 @@ _NOUNS: Final = {
 }
 
 
-def describe(
+def describe_changes(
     changes: Mapping[str, TableChange], before: PortableContent, after: PortableContent
 ) -> list[str]:
-    """The changes in words, a line for each: what people look for first."""
+    """Describe each change in one line.
+
+    Allocations and inventories come first, because operators read them first.
+    """
     lines: list[str] = []
-    for table in dict.fromkeys(("allocations", "inventories", *_NOUNS)):
+    for table in dict.fromkeys(("allocations", "inventories", *_ITEM_NOUNS)):
         if (change := changes.get(table)) is None:
             continue
-        was, now = before.things[table], after.things[table]
-        lines += [f"{_NOUNS[table]} made: {_words(table, key, now[key])}" for key in change.new]
-        lines += [f"{_NOUNS[table]} removed: {_words(table, key, was[key])}" for key in change.gone]
+        was, now, noun = before.by_table[table], after.by_table[table], _ITEM_NOUNS[table]
+        lines += [f"{noun} made: {_describe_item(table, key, now[key])}" for key in change.new]
+        lines += [f"{noun} removed: {_describe_item(table, key, was[key])}" for key in change.gone]
         lines += [
-            f"{_NOUNS[table]} changed: {_words(table, key, now[key])}{_before(table, was[key], now[key])}"
+            f"{noun} changed: {_describe_item(table, key, now[key])}"
+            + _previous_value(table, was[key], now[key])
             for key in change.changed
         ]
     return lines
 
 
-def _words(table: str, key: Key, value: tuple[Any, ...]) -> str:
+def _describe_item(table: str, key: ContentKey, value: tuple[Any, ...]) -> str:
     if table == "allocations":
         consumer, provider, name = key
         return f"{value[0]} {name} of {provider} for {consumer}"
@@ -316,19 +328,19 @@ def _words(table: str, key: Key, value: tuple[Any, ...]) -> str:
     return " of ".join(reversed(key))
 
 
-def _before(table: str, was: tuple[Any, ...], now: tuple[Any, ...]) -> str:
-    """What it was, where that is short."""
+def _previous_value(table: str, was: tuple[Any, ...], now: tuple[Any, ...]) -> str:
+    """Return the old values that changed, in parentheses."""
     if table == "allocations":
         return f" (was {was[0]})"
     names: Sequence[str] = {
         "resource_providers": ("id", "name", "generation", "parent"),
         "consumers": ("project", "user", "type", "generation"),
-        "inventories": INVENTORY,
+        "inventories": INVENTORY_COLUMNS,
     }[table]
-    return f" ({', '.join(_different(names, was, now))})"
+    return f" ({', '.join(_changed_columns(names, was, now))})"
 
 
-def _different(names: Sequence[str], was: tuple[Any, ...], now: tuple[Any, ...]) -> Iterator[str]:
+def _changed_columns(names: Sequence[str], was: tuple[Any, ...], now: tuple[Any, ...]) -> Iterator[str]:
     for name, old, new in zip(names, was, now, strict=True):
         if old != new:
             yield f"{name} {old} -> {new}"

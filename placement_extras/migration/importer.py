@@ -1,6 +1,6 @@
-"""Copies the whole content of an OpenStack Placement database into ours, or nothing of it.
+"""Copies the whole content of an OpenStack Placement database into ours, in one transaction.
 
-Content that cannot become rows of ours is refused before anything is written.
+Content that our tables cannot hold is refused before the first write.
 """
 
 from __future__ import annotations
@@ -20,47 +20,57 @@ from placement.exceptions import Conflict, InvalidRequest
 from placement.maintenance.audit import TreeRoots, find_roots, parents_first
 from placement.maintenance.heal import advance_sequence
 from placement.store import classes
-from placement_extras.migration.content import BATCH, DatabaseContent, RowTally, TallyComparison, of_ours
-from placement_extras.migration.stock_database import StockContent, canonical
+from placement_extras.migration.content import (
+    BATCH_ROWS,
+    DatabaseContent,
+    RowTally,
+    TallyComparison,
+    own_content,
+)
+from placement_extras.migration.stock_database import StockContent, canonical_uuid
 
-_LARGEST: Final = 2**31 - 1  # of our column for amounts
+# our column for amounts is a signed integer of 4 bytes
+_MAX_AMOUNT: Final = 2**31 - 1
 
 
-def refusals(source: StockContent) -> list[str]:
-    """The things, in words; no service of either kind makes them, but years and SQL by hand do."""
-    providers = _providers(source)
+def find_refusals(source: StockContent) -> list[str]:
+    """Describe each item that our tables cannot hold.
+
+    Neither service writes such rows. They come from old releases and from SQL by hand.
+    """
+    providers = _provider_names(source)
     return [
-        *_spellings("resource provider", (uuid for uuid, _ in providers)),
-        *_names(providers),
-        *_spellings("consumer", _consumers(source)),
-        *_spellings("aggregate", _aggregates(source)),
-        *_amounts(source),
+        *_check_spellings("resource provider", (uuid for uuid, _ in providers)),
+        *_check_names(providers),
+        *_check_spellings("consumer", _consumer_uuids(source)),
+        *_check_spellings("aggregate", _aggregate_uuids(source)),
+        *_check_amounts(source),
     ]
 
 
-def _providers(source: StockContent) -> list[tuple[str, str | None]]:
+def _provider_names(source: StockContent) -> list[tuple[str, str | None]]:
     p = source.tables.providers.c
     return [(uuid, name) for uuid, name in source.conn.execute(sa.select(p.uuid, p.name).order_by(p.id))]
 
 
-def _consumers(source: StockContent) -> Iterator[str]:
-    """Those that hold something."""
+def _consumer_uuids(source: StockContent) -> Iterator[str]:
+    """Yield the uuids of consumers with allocations."""
     yield from source.conn.execute(sa.select(source.queries["consumers"].subquery().c.uuid)).scalars()
     yield from source.unknown_consumers
 
 
-def _aggregates(source: StockContent) -> Iterator[str]:
-    """Those that have members, in one spelling each."""
-    listed = source.queries["provider_aggregates"].subquery()
-    yield from source.conn.execute(sa.select(listed.c.aggregate).distinct()).scalars()
+def _aggregate_uuids(source: StockContent) -> Iterator[str]:
+    """Yield the uuids of aggregates with members, without dashes and in small letters."""
+    shorten_list = source.queries["provider_aggregates"].subquery()
+    yield from source.conn.execute(sa.select(shorten_list.c.aggregate).distinct()).scalars()
 
 
-def _spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
-    """Those that are no uuids, and those that are the same one."""
+def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
+    """Describe texts that are no uuids, and pairs of texts that are the same uuid."""
     known: dict[str, str] = {}
     for text in texts:
         try:
-            first = known.setdefault(canonical(text), text)
+            first = known.setdefault(canonical_uuid(text), text)
         except InvalidRequest:
             yield f"{what} {text!r}: that is no uuid"
             continue
@@ -68,27 +78,29 @@ def _spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
             yield f"{what} {text}: the same uuid as {first}, in another spelling"
 
 
-def _names(providers: Iterable[tuple[str, str | None]]) -> Iterator[str]:
-    """Where a provider without a name cannot get its uuid for one, as somebody else has that name."""
-    known: dict[str, str] = {}
+def _check_names(providers: Iterable[tuple[str, str | None]]) -> Iterator[str]:
+    """Describe providers without a name with a uuid that is the name of another provider."""
+    known: dict[str, str] = {}  # a provider without a name gets its uuid as name
     for uuid, name in providers:
         first = known.setdefault(uuid if name is None else name, uuid)
         if first is not uuid:
             yield f"resource provider {uuid}: {name or uuid!r} is the name of {first}, too"
 
 
-def _amounts(source: StockContent) -> Iterator[str]:
-    """Rows of the same thing that add up to more than a column holds."""
+def _check_amounts(source: StockContent) -> Iterator[str]:
+    """Describe rows of one consumer, provider and class with a sum above the largest amount."""
     held = source.queries["allocations"].subquery().c
     query = sa.select(held.consumer_uuid, held.provider_id, held.resource_class_id, held.used)
-    for consumer, provider, class_id, used in source.conn.execute(query.where(held.used > _LARGEST)):
+    for consumer, provider, class_id, used in source.conn.execute(query.where(held.used > _MAX_AMOUNT)):
         name = source.classes[class_id]
         yield f"allocation of {used} {name} of resource provider number {provider} for {consumer}: too much"
 
 
-_SHOWN: Final = 20
+# lines of a message: a screen
+_MAX_SHOWN: Final = 20
 
-_ORDER: Final = (
+# a table stands after those that its foreign keys refer to
+_TABLE_ORDER: Final = (
     "resource_providers",
     "inventories",
     "provider_traits",
@@ -100,29 +112,33 @@ _ORDER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ImportOutcome:
-    """What an import did: ``copied`` is False when all was there already."""
+    """Result of an import.
+
+    :param copied: False when our database held the same content before.
+    :param notes: a line for each item that was corrected or left behind.
+    """
 
     copied: bool
     comparison: TallyComparison
     notes: Sequence[str] = ()
 
 
-def examine(source: StockContent, *, skip_orphans: bool = False) -> list[str]:
-    """What will not be copied as it is, in words.
+def examine_source(source: StockContent, *, skip_orphans: bool = False) -> list[str]:
+    """Describe each item that an import corrects or leaves behind.
 
-    :raises Conflict: when something cannot be copied at all; the message names it.
+    :raises Conflict: an item cannot be copied; the message names it.
     """
-    roots = _roots(source)
-    if refused := refusals(source):
+    roots = _tree_roots(source)
+    if refused := find_refusals(source):
         raise Conflict(
-            "This of the source cannot be taken over; nothing is changed. Repair it there, by the old service"
-            f" or by SQL, then try again:\n{listed(refused)}"
+            "The source holds content that cannot be taken over; nothing is changed. Repair it there, by the"
+            f" old service or by SQL, then try again:\n{shorten_list(refused)}"
         )
     notes = [f"not copied: {each}" for each in source.leftovers]
     if notes and not skip_orphans:
         raise Conflict(
-            "These rows of the source belong to nothing; repair them or leave them behind "
-            f"with --skip-orphans:\n{listed(source.leftovers)}"
+            "These rows of the source refer to missing rows; repair them or leave them behind "
+            f"with --skip-orphans:\n{shorten_list(source.leftovers)}"
         )
     corrected = {
         provider_id
@@ -141,41 +157,41 @@ def examine(source: StockContent, *, skip_orphans: bool = False) -> list[str]:
     return notes
 
 
-def _roots(source: StockContent) -> TreeRoots:
-    roots = find_roots(source.parents())
+def _tree_roots(source: StockContent) -> TreeRoots:
+    roots = find_roots(source.provider_parents())
     for ids, what in (
         (roots.orphans, "have a parent that does not exist"),
         (roots.loops, "are below themselves"),
     ):
         if ids:
             names = source.provider_names(set(ids))
-            raise Conflict(f"These resource providers of the source {what}:\n{listed(names)}")
+            raise Conflict(f"These resource providers of the source {what}:\n{shorten_list(names)}")
     return roots
 
 
-def listed(lines: Sequence[str]) -> str:
-    """The first of them, each on a line of its own, and how many more there are."""
-    more = [f"... and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-    return "\n".join(f"  {line}" for line in (*lines[:_SHOWN], *more))
+def shorten_list(lines: Sequence[str]) -> str:
+    """Join the first lines, indented, with the number of those left out."""
+    more = [f"... and {len(lines) - _MAX_SHOWN} more"] if len(lines) > _MAX_SHOWN else []
+    return "\n".join(f"  {line}" for line in (*lines[:_MAX_SHOWN], *more))
 
 
 def check_target(conn: sa.Connection, source: StockContent) -> bool:
-    """Whether all of the source is in our database already; False when ours is empty.
+    """Whether our database holds the same as the source. False means that it is empty.
 
-    :raises Conflict: when ours holds something else.
+    :raises Conflict: our database holds other content.
     """
     names = ("resource_providers", "consumers", "allocations")
     present = [conn.execute(sa.select(tables.metadata.tables[name]).limit(1)).first() for name in names]
     if not any(present):
         return False
-    ours = of_ours(conn)
-    differences = TallyComparison.of(source.tallies(), ours.tallies()).differences
-    if not differences:
-        differences = _differing(source, ours)
+    ours = own_content(conn)
+    differences = TallyComparison.of_tallies(source.row_tallies(), ours.row_tallies()).different_titles
+    if not differences:  # sums may be equal by accident, so rows are compared
+        differences = _different_tables(source, ours)
     if differences:
         raise Conflict(
             "The database to import into is not empty, and not the same as the source. "
-            f"Differences are in:\n{listed(differences)}"
+            f"Differences are in:\n{shorten_list(differences)}"
         )
     return True
 
@@ -187,12 +203,12 @@ def run(
     *,
     skip_orphans: bool = False,
 ) -> ImportOutcome:
-    """Copy all, in one transaction; harmless when done again.
+    """Copy all content in one transaction. A database with the same content is left unchanged.
 
-    Writers wait until it ends, and workers that run then read everything anew.
+    Writers wait until the transaction ends. Running workers then read the whole read model again.
 
-    :raises Conflict: the source cannot be copied, or our database holds something else,
-        or what arrived is not what was sent; nothing is changed then.
+    :raises Conflict: the source cannot be copied, our database holds other content, or the copy differs from
+        the source. Nothing is changed then.
     :raises Unavailable: one of the databases does not answer.
     """
     return database.write(lambda tx: copy(tx, source, additional_classes, skip_orphans=skip_orphans))
@@ -205,31 +221,34 @@ def copy(
     *,
     skip_orphans: bool = False,
 ) -> ImportOutcome:
-    """As :func:`run`, in a transaction that there is."""
-    notes = examine(source, skip_orphans=skip_orphans)
+    """Copy as :func:`run` does, in a transaction of the caller."""
+    notes = examine_source(source, skip_orphans=skip_orphans)
+    # all writers of a running service wait, so that the check for an empty database stays true
     tx.lock_buckets(buckets.ALL)
     if check_target(tx.conn, source):
-        return ImportOutcome(False, _compare(source, tx.conn))
+        return ImportOutcome(False, _compare_tallies(source, tx.conn))
+    # workers that run now read the whole read model again
     tx.renew_epoch()
     classes.make_standard_names(tx, additional_classes)
     _copy(tx, source)
-    comparison = _compare(source, tx.conn)
-    differences = comparison.differences or _differing(source, of_ours(tx.conn))
+    comparison = _compare_tallies(source, tx.conn)
+    # inside the transaction: a faulty copy is rolled back
+    differences = comparison.different_titles or _different_tables(source, own_content(tx.conn))
     if differences:
-        raise Conflict(f"Not all arrived; nothing is changed:\n{listed(differences)}")
+        raise Conflict(f"The copy differs from the source; nothing is changed:\n{shorten_list(differences)}")
     return ImportOutcome(True, comparison, notes)
 
 
-def _differing(source: StockContent, ours: DatabaseContent) -> list[str]:
-    """The tables that do not hold the same, row by row."""
-    theirs, mine = source.fingerprints(), ours.fingerprints()
+def _different_tables(source: StockContent, own_rows: DatabaseContent) -> list[str]:
+    """Return the tables with different rows."""
+    theirs, mine = source.table_fingerprints(), own_rows.table_fingerprints()
     return [name for name in mine if mine[name] != theirs[name]]
 
 
-def _compare(source: StockContent, conn: sa.Connection) -> TallyComparison:
-    ours = of_ours(conn)
-    pairs = dict(TallyComparison.of(source.tallies(), ours.tallies()).pairs)
-    for table, present in ((resource_classes, ours.classes), (traits, ours.traits)):
+def _compare_tallies(source: StockContent, conn: sa.Connection) -> TallyComparison:
+    own_rows = own_content(conn)
+    pairs = dict(TallyComparison.of_tallies(source.row_tallies(), own_rows.row_tallies()).pairs)
+    for table, present in ((resource_classes, own_rows.classes), (traits, own_rows.traits)):
         wanted = {row["name"] for row in source.rows(table.name)}
         title = f"{table.name.replace('_', ' ')} (by name)"
         pairs[title] = (RowTally(len(wanted)), RowTally(len(wanted & set(present.values()))))
@@ -239,10 +258,10 @@ def _compare(source: StockContent, conn: sa.Connection) -> TallyComparison:
 def _copy(tx: WriteTransaction, source: StockContent) -> None:
     class_ids = _make_names(tx, source, resource_classes)
     trait_ids = _make_names(tx, source, traits)
-    roots = _roots(source).of
+    roots = _tree_roots(source).of
     counters = {row.id: row.counter for row in tx.conn.execute(sa.select(change_buckets))}
 
-    def ours(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def own_rows(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for row in rows:
             if "resource_class_id" in row:
                 row["resource_class_id"] = class_ids[row["resource_class_id"]]
@@ -256,15 +275,17 @@ def _copy(tx: WriteTransaction, source: StockContent) -> None:
                 row["updated_at"] = row["updated_at"] or tx.now
             yield row
 
-    for name in _ORDER:
+    for name in _TABLE_ORDER:
         rows = source.rows(name)
-        _insert(tx.conn, name, ours(parents_first(rows) if name == "resource_providers" else rows))
+        # MySQL checks foreign keys row by row, so a parent comes before its children
+        _insert(tx.conn, name, own_rows(parents_first(rows) if name == "resource_providers" else rows))
+    # PostgreSQL's sequences do not notice ids that are inserted explicitly
     for table in (tables.resource_providers, tables.consumers):
         advance_sequence(tx.conn, table)
 
 
 def _make_names(tx: WriteTransaction, source: StockContent, table: sa.Table) -> dict[int, int]:
-    """The ids that the source's names have with us; names we lack are made, in their order."""
+    """Create missing names in the order of the source; return our ids by the ids of the source."""
     present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
     missing = [row for row in source.rows(table.name) if row["name"] not in present]
     rows = ({"name": row["name"], "updated_at": row["updated_at"] or tx.now} for row in missing)
@@ -276,7 +297,7 @@ def _make_names(tx: WriteTransaction, source: StockContent, table: sa.Table) -> 
 
 def _insert(conn: sa.Connection, table: str, rows: Iterator[dict[str, Any]]) -> None:
     statement = sa.insert(tables.metadata.tables[table])
-    while batch := list(islice(rows, BATCH)):
+    while batch := list(islice(rows, BATCH_ROWS)):
         try:
             conn.execute(statement, batch)
         except (exc.IntegrityError, exc.DataError) as error:

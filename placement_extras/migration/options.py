@@ -1,4 +1,4 @@
-"""Options of moves from OpenStack Placement, in the group of the database that they change."""
+"""Options of moves from OpenStack Placement, in the option group of the database."""
 
 from oslo_config import cfg
 
@@ -9,20 +9,20 @@ OPTIONS: list[cfg.Opt] = [
         "adopt",
         default=False,
         help="""
-Take the database of OpenStack Placement over, in place, where 'placement-manage
-db sync' (or sync_on_startup) finds one: as 'placement-manage db adopt' does. Stop
-that service before. Its tables are kept under other names, so that
-'placement-manage db abandon' can go back.
+Adopt a database of OpenStack Placement in place, as 'placement-manage db adopt'
+does, when 'placement-manage db sync' or sync_on_startup finds one. Stop that
+service before. Its tables are kept under other names, so that 'placement-manage
+db abandon' can go back. Without it such a database is refused.
 """,
     ),
 ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the options known to ``conf``."""
+    """Register the options with ``conf``."""
     conf.register_opts(OPTIONS, group=GROUP.name)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """The options by group."""
+    """Return the options by group, for oslo-config-generator."""
     return [(GROUP, OPTIONS)]

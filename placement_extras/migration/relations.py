@@ -1,6 +1,6 @@
-"""Renames tables with all that belongs to them, on each kind of database.
+"""Locks, renames and removes tables with their indexes and sequences, on each kind of database.
 
-The rights of the database user are checked before a move begins.
+A move first checks the rights of the database user here.
 """
 
 from __future__ import annotations
@@ -15,44 +15,45 @@ from sqlalchemy import exc
 from placement.db import errors
 from placement.exceptions import Conflict, Unavailable
 
-_OF_SOMEBODY_ELSE: Final = sa.text(
+_FOREIGN_TABLES: Final = sa.text(
     "SELECT c.relname FROM pg_class c"
     " WHERE c.oid IN (SELECT to_regclass(name) FROM unnest(CAST(:names AS text[])) AS name)"
     " AND NOT pg_has_role(c.relowner, 'USAGE') ORDER BY c.relname"
 )
 _MAY_CREATE: Final = sa.text("SELECT current_schema(), has_schema_privilege(current_schema(), 'CREATE')")
 
-_NEEDED: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "INDEX")
-_GRANTED: Final = sa.text(
+# RENAME TABLE needs ALTER and DROP on the old name, CREATE and INSERT on the new one
+_NEEDED_RIGHTS: Final = ("SELECT", "INSERT", "UPDATE", "DELETE", "CREATE", "DROP", "ALTER", "INDEX")
+_GRANTED_RIGHTS: Final = sa.text(
     "SELECT privilege_type FROM information_schema.user_privileges"
     " WHERE grantee = :me OR grantee LIKE '%PUBLIC%'"
     " UNION SELECT privilege_type FROM information_schema.schema_privileges"
     " WHERE (grantee = :me OR grantee LIKE '%PUBLIC%') AND DATABASE() LIKE table_schema"
 )
-_ROLES: Final = sa.text("SELECT COUNT(*) FROM information_schema.enabled_roles WHERE role_name IS NOT NULL")
+_ENABLED_ROLES: Final = sa.text(
+    "SELECT COUNT(*) FROM information_schema.enabled_roles WHERE role_name IS NOT NULL"
+)
 
 
-def require(conn: sa.Connection, tables: Iterable[str]) -> None:
-    """Check that these tables, where they are there, can be renamed and removed, and others be made.
+def require_rights(conn: sa.Connection, tables: Iterable[str]) -> None:
+    """Check that the database user may rename and remove these tables and create others.
 
-    Of SQLite nothing is asked: it refuses before anything is done.
-
-    :raises Conflict: they cannot; the message says what is missing.
+    :raises Conflict: a right is missing; the message names it.
     """
     if conn.dialect.name == "sqlite":
-        return
+        return  # SQLite has no users; a file that cannot be written fails at the first statement
     is_postgresql = conn.dialect.name == "postgresql"
-    missing = list(_of_postgresql(conn, list(tables)) if is_postgresql else _of_mysql(conn))
+    missing = list(_missing_on_postgresql(conn, list(tables)) if is_postgresql else _missing_on_mysql(conn))
     if missing:
         raise Conflict(
-            f"The user {conn.engine.url.username} of the database may not do all that a move needs:"
-            f" {'; '.join(missing)}. Nothing is changed. Grant it that, or give the command a --config-file"
-            " with a [placement_database] connection of a user who may."
+            f"The database user {conn.engine.url.username} lacks rights that a move needs:"
+            f" {'; '.join(missing)}. Nothing is changed. Grant them, or give the command a --config-file"
+            " with a [placement_database] connection of a user with these rights."
         )
 
 
-def _of_postgresql(conn: sa.Connection, tables: list[str]) -> Iterator[str]:
-    others = list(conn.execute(_OF_SOMEBODY_ELSE, {"names": tables}).scalars())
+def _missing_on_postgresql(conn: sa.Connection, tables: list[str]) -> Iterator[str]:
+    others = list(conn.execute(_FOREIGN_TABLES, {"names": tables}).scalars())
     if others:
         yield f"it does not own {', '.join(others)}"
     schema, may_create = conn.execute(_MAY_CREATE).one()
@@ -60,26 +61,30 @@ def _of_postgresql(conn: sa.Connection, tables: list[str]) -> Iterator[str]:
         yield f"it may not CREATE in the schema {schema}"
 
 
-def _of_mysql(conn: sa.Connection) -> Iterator[str]:
-    """Rights by way of a role are not looked for: who has one is believed."""
+def _missing_on_mysql(conn: sa.Connection) -> Iterator[str]:
+    """Yield the rights that the user lacks. A user with a role is not checked further."""
     try:
-        if conn.execute(_ROLES).scalar_one():
+        # the information schema does not list rights that come from a role
+        if conn.execute(_ENABLED_ROLES).scalar_one():
             return
         user, _, host = conn.execute(sa.select(sa.func.current_user())).scalar_one().rpartition("@")
-        granted = set(conn.execute(_GRANTED, {"me": f"'{user}'@'{host}'"}).scalars())
+        granted = set(conn.execute(_GRANTED_RIGHTS, {"me": f"'{user}'@'{host}'"}).scalars())
     except (exc.ProgrammingError, exc.OperationalError):
-        return  # a server that does not tell
-    if lacking := [right for right in _NEEDED if right not in granted]:
+        return  # the server hides the tables of rights; the move itself then fails and is undone
+    if lacking := [right for right in _NEEDED_RIGHTS if right not in granted]:
         yield f"it lacks {', '.join(lacking)}"
 
 
-_LONGEST: Final = 63  # bytes in a name of PostgreSQL
-_SECONDS: Final = 60  # how long a transaction that has begun may keep a table
-_SECONDS_AT_A_TIME: Final = 5
-"""Who keeps a table may wait, in another transaction, for one that is locked here already. That does not end,
-nor does the database see it, unless what is locked is given back in between."""
+_MAX_NAME: Final = 63  # bytes in a name of PostgreSQL, which truncates longer ones
+# longer than any request: a transaction that keeps a table for longer hangs, or belongs to another program
+_LOCK_SECONDS: Final = 60
+_LOCK_TRY_SECONDS: Final = 5
+"""Limit of one attempt to lock all tables.
 
-_BELONGING: Final = sa.text(
+The owner of one table may wait in another transaction for a table that is locked here. The database does not
+detect that deadlock across two connections, so the locks are given back between two attempts."""
+
+_BELONGINGS: Final = sa.text(
     """
     SELECT c.relname, CAST(c.relkind AS text) FROM pg_class c JOIN pg_index i ON i.indexrelid = c.oid
     WHERE i.indrelid = to_regclass(:name)
@@ -92,43 +97,43 @@ _BELONGING: Final = sa.text(
 
 
 def is_transactional(conn: sa.Connection) -> bool:
-    """Whether what is done to tables is undone with the transaction; else each statement commits."""
+    """Whether a rollback undoes changes of tables. Otherwise each of these statements commits."""
     return conn.dialect.name in ("sqlite", "postgresql")
 
 
-def lock(conn: sa.Connection, tables: Iterable[str]) -> None:
-    """Have nobody read or write the tables until the transaction ends, and wait for those who do.
+def lock_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
+    """Lock tables against reads and writes until the transaction ends.
 
-    On SQLite, whose transaction locks all there is, and on MySQL, where :func:`rename`
-    waits, this does nothing.
+    SQLite and MySQL need no lock: a transaction of SQLite locks the whole file, and on MySQL
+    :func:`rename_tables` waits.
 
-    :raises Unavailable: somebody does not give them back.
+    :raises Unavailable: another transaction keeps a table for longer than 60 seconds.
     """
     if conn.dialect.name != "postgresql":
         return
-    names = ", ".join(_quoted(conn, table) for table in tables)
-    until = time.monotonic() + _SECONDS
+    names = ", ".join(_quote_name(conn, table) for table in tables)
+    until = time.monotonic() + _LOCK_SECONDS
     while True:
         try:
-            with conn.begin_nested():  # what it got until it lost is free again
-                conn.exec_driver_sql(f"SET LOCAL lock_timeout = '{_SECONDS_AT_A_TIME}s'")
+            with conn.begin_nested():  # the rollback to the savepoint frees the locks of a failed attempt
+                conn.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_TRY_SECONDS}s'")
                 conn.exec_driver_sql(f"LOCK TABLE {names} IN ACCESS EXCLUSIVE MODE")
-                conn.exec_driver_sql(f"SET LOCAL lock_timeout = '{_SECONDS}s'")
+                conn.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_SECONDS}s'")
                 return
         except exc.DBAPIError as error:
             if not errors.is_conflict(error):
                 raise
             if time.monotonic() >= until:
-                raise _busy() from error
+                raise _busy_error() from error
 
 
-def rename(conn: sa.Connection, names: Mapping[str, str]) -> None:
-    """Give tables other names, all at once.
+def rename_tables(conn: sa.Connection, names: Mapping[str, str]) -> None:
+    """Rename tables, all in one step.
 
-    On PostgreSQL, where names of indexes and sequences are not those of a table, theirs change alike: what
-    stands before a name is added to them, or taken from them.
+    PostgreSQL keeps names of indexes and sequences apart from those of tables. There they get or lose the
+    same prefix, since the new tables need the old names.
 
-    :raises Unavailable: somebody does not give the tables back.
+    :raises Unavailable: another program keeps a table in use.
     """
     if not names:
         return
@@ -136,18 +141,19 @@ def rename(conn: sa.Connection, names: Mapping[str, str]) -> None:
         for old, new in names.items():
             if conn.dialect.name == "postgresql":
                 _rename_belongings(conn, old, new)
-            conn.exec_driver_sql(f"ALTER TABLE {_quoted(conn, old)} RENAME TO {_quoted(conn, new)}")
+            conn.exec_driver_sql(f"ALTER TABLE {_quote_name(conn, old)} RENAME TO {_quote_name(conn, new)}")
         return
-    pairs = ", ".join(f"{_quoted(conn, old)} TO {_quoted(conn, new)}" for old, new in names.items())
-    _patiently(conn, f"RENAME TABLE {pairs}")
+    # one statement: MySQL then renames all tables or none
+    pairs = ", ".join(f"{_quote_name(conn, old)} TO {_quote_name(conn, new)}" for old, new in names.items())
+    _execute_patiently(conn, f"RENAME TABLE {pairs}")
 
 
-def drop(conn: sa.Connection, tables: Iterable[str]) -> None:
-    """Remove tables that refer to each other at most; the ones that others refer to come last.
+def drop_tables(conn: sa.Connection, tables: Iterable[str]) -> None:
+    """Remove tables. No other table may refer to them; a table comes before those that it refers to.
 
-    :raises Unavailable: somebody does not give them back.
+    :raises Unavailable: another program keeps a table in use.
     """
-    names = [_quoted(conn, table) for table in tables]
+    names = [_quote_name(conn, table) for table in tables]
     if not names:
         return
     if conn.dialect.name == "sqlite":
@@ -158,49 +164,53 @@ def drop(conn: sa.Connection, tables: Iterable[str]) -> None:
     if conn.dialect.name == "postgresql":
         conn.exec_driver_sql(statement)
         return
+    # foreign keys between the tables of the list must not stop the statement
     conn.exec_driver_sql("SET SESSION foreign_key_checks = 0")
     try:
-        _patiently(conn, statement)
+        _execute_patiently(conn, statement)
     finally:
-        if not conn.invalidated:  # else the session is gone with its settings, and the error tells why
+        if not conn.invalidated:  # a lost connection has no session to restore; the error names the cause
             conn.exec_driver_sql("SET SESSION foreign_key_checks = 1")
 
 
-def _patiently(conn: sa.Connection, statement: str) -> None:
-    """Execute a statement of MySQL that waits until nobody uses its tables."""
-    conn.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_SECONDS}")
+def _execute_patiently(conn: sa.Connection, statement: str) -> None:
+    """Execute a statement of MySQL that waits for other transactions on its tables.
+
+    :raises Unavailable: the wait took longer than 60 seconds.
+    """
+    conn.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_LOCK_SECONDS}")
     try:
         conn.exec_driver_sql(statement)
     except exc.DBAPIError as error:
         if errors.is_conflict(error):
-            raise _busy() from error
+            raise _busy_error() from error
         raise
 
 
 def commit_step(conn: sa.Connection) -> None:
-    """End a step that stays done whatever happens next, where there are such steps."""
+    """Commit a step of a move on MySQL. On the other databases the whole move is one transaction."""
     if not is_transactional(conn):
         conn.exec_driver_sql("COMMIT")
 
 
 def _rename_belongings(conn: sa.Connection, old: str, new: str) -> None:
-    for name, kind in conn.execute(_BELONGING, {"name": old}).all():
+    for name, kind in conn.execute(_BELONGINGS, {"name": old}).all():
         if new.endswith(old):
             changed = new.removesuffix(old) + name
         else:
             changed = name.removeprefix(old.removesuffix(new))
-        if changed == name or len(changed) > _LONGEST:
-            continue
+        if changed == name or len(changed) > _MAX_NAME:
+            continue  # two long names could be cut to the same text
         what = "SEQUENCE" if kind == "S" else "INDEX"
-        conn.exec_driver_sql(f"ALTER {what} {_quoted(conn, name)} RENAME TO {_quoted(conn, changed)}")
+        conn.exec_driver_sql(f"ALTER {what} {_quote_name(conn, name)} RENAME TO {_quote_name(conn, changed)}")
 
 
-def _quoted(conn: sa.Connection, name: str) -> str:
+def _quote_name(conn: sa.Connection, name: str) -> str:
     return conn.dialect.identifier_preparer.quote_identifier(name)
 
 
-def _busy() -> Unavailable:
+def _busy_error() -> Unavailable:
     return Unavailable(
-        f"Somebody keeps tables of the database in use for more than {_SECONDS} seconds; nothing is changed."
-        " Stop every service and every other program that uses it, then repeat the command."
+        f"Another program has kept tables of the database in use for {_LOCK_SECONDS} seconds;"
+        " nothing is changed. Stop all services and programs that use it, then repeat the command."
     )

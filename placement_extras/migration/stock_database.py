@@ -1,7 +1,7 @@
 """The database of an OpenStack Placement service: its tables, read as rows of ours.
 
-The tables are those of the releases from Stein to 2026.1; consumer types came with Xena and may be missing.
-After an adoption they stand beside ours under names with a prefix.
+The tables are those of the releases from Stein to 2026.1. Consumer types came with Xena and may be missing.
+After an adoption the tables stand beside ours under names with a prefix.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from placement_extras.migration.content import CONSUMERS, DatabaseContent, RowTa
 
 
 class StockTables:
-    """The tables under their own names, or with a prefix before each."""
+    """The tables of OpenStack Placement, with a prefix before each name."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
         self.metadata = sa.MetaData()
-        self.providers = self._table(
+        self.providers = self._add_table(
             "resource_providers",
             uuid=sa.String,
             name=sa.String,
@@ -39,7 +39,7 @@ class StockTables:
             root_provider_id=sa.Integer,
             parent_provider_id=sa.Integer,
         )
-        self.inventories = self._table(
+        self.inventories = self._add_table(
             "inventories",
             resource_provider_id=sa.Integer,
             resource_class_id=sa.Integer,
@@ -50,14 +50,14 @@ class StockTables:
             step_size=sa.Integer,
             allocation_ratio=sa.Float,
         )
-        self.allocations = self._table(
+        self.allocations = self._add_table(
             "allocations",
             resource_provider_id=sa.Integer,
             consumer_id=sa.String,
             resource_class_id=sa.Integer,
             used=sa.Integer,
         )
-        self.consumers = self._table(
+        self.consumers = self._add_table(
             "consumers",
             uuid=sa.String,
             project_id=sa.Integer,
@@ -65,22 +65,22 @@ class StockTables:
             generation=sa.Integer,
             consumer_type_id=sa.Integer,
         )
-        self.projects = self._table("projects", external_id=sa.String)
-        self.users = self._table("users", external_id=sa.String)
-        self.types = self._table("consumer_types", name=sa.String)
-        self.classes = self._table("resource_classes", name=sa.String)
-        self.traits = self._table("traits", name=sa.String)
-        self.aggregates = self._table("placement_aggregates", uuid=sa.String)
-        self.provider_traits = self._pairs("resource_provider_traits", "trait_id")
-        self.provider_aggregates = self._pairs("resource_provider_aggregates", "aggregate_id")
+        self.projects = self._add_table("projects", external_id=sa.String)
+        self.users = self._add_table("users", external_id=sa.String)
+        self.types = self._add_table("consumer_types", name=sa.String)
+        self.classes = self._add_table("resource_classes", name=sa.String)
+        self.traits = self._add_table("traits", name=sa.String)
+        self.aggregates = self._add_table("placement_aggregates", uuid=sa.String)
+        self.provider_traits = self._add_pairs("resource_provider_traits", "trait_id")
+        self.provider_aggregates = self._add_pairs("resource_provider_aggregates", "aggregate_id")
 
-    def _table(self, name: str, /, **columns: Any) -> sa.Table:
+    def _add_table(self, name: str, /, **columns: Any) -> sa.Table:
         typed = {"id": sa.Integer, **columns, "created_at": sa.DateTime, "updated_at": sa.DateTime}
         listed = (sa.Column(column, kind) for column, kind in typed.items())
         return sa.Table(self._prefix + name, self.metadata, *listed)
 
-    def _pairs(self, name: str, column: str) -> sa.Table:
-        """What belongs to resource providers."""
+    def _add_pairs(self, name: str, column: str) -> sa.Table:
+        """Add a table of pairs with resource providers, which has no id."""
         return sa.Table(
             self._prefix + name,
             self.metadata,
@@ -93,11 +93,11 @@ class StockTables:
 
 @dataclass(frozen=True)
 class StockContent(DatabaseContent):
-    """A whole database of OpenStack Placement; all that is read is of one moment.
+    """A whole database of OpenStack Placement, read in one snapshot.
 
-    :param unknown_consumers: ids, free in the source, for consumers of which only allocations know.
-    :param leftovers: rows that belong to nothing, in words; no query yields them.
-    :param has_types: whether the schema knows types of consumers.
+    :param unknown_consumers: free ids by uuid, for consumers that have allocations but no row.
+    :param leftovers: descriptions of rows that refer to missing rows; no query yields these rows.
+    :param has_types: whether the schema has consumer types.
     """
 
     tables: StockTables
@@ -106,28 +106,28 @@ class StockContent(DatabaseContent):
     leftovers: tuple[str, ...]
     has_types: bool
 
-    def _finish(self, row: dict[str, Any]) -> dict[str, Any]:
+    def _finish_row(self, row: dict[str, Any]) -> dict[str, Any]:
         for column in ("uuid", "aggregate"):
             if column in row:
-                row[column] = canonical(row[column])
+                row[column] = canonical_uuid(row[column])
         if "consumer_uuid" in row:
             consumer = row.pop("consumer_uuid")
             if row["consumer_id"] is None:
                 row["consumer_id"] = self.unknown_consumers[consumer]
         if "used" in row:
-            row["used"] = int(row["used"])  # MySQL sums to decimals
+            row["used"] = int(row["used"])  # a sum of MySQL is a decimal
         if isinstance(row.get("updated_at"), datetime):
             row["updated_at"] = row["updated_at"].replace(tzinfo=UTC).timestamp()
         return row
 
     def rows(self, table: str) -> Iterator[dict[str, Any]]:
-        """As of any content; consumers of which only allocations know come last."""
+        """Stream the rows of one of our tables; consumers without a row come last."""
         yield from super().rows(table)
         if table == "consumers":
             for consumer, consumer_id in self.unknown_consumers.items():
                 yield {
                     "id": consumer_id,
-                    "uuid": canonical(consumer),
+                    "uuid": canonical_uuid(consumer),
                     "project_id": self.owner.project_id,
                     "user_id": self.owner.user_id,
                     "consumer_type": self.owner.consumer_type,
@@ -135,27 +135,29 @@ class StockContent(DatabaseContent):
                     "updated_at": None,
                 }
 
-    def tallies(self) -> dict[str, RowTally]:
-        """As of any content, with the consumers of which only allocations know."""
-        found = super().tallies()
+    def row_tallies(self) -> dict[str, RowTally]:
+        """Count and sum rows; consumers without a row count, too."""
+        found = super().row_tallies()
         listed = found[CONSUMERS]
         found[CONSUMERS] = RowTally(listed.rows + len(self.unknown_consumers), listed.total)
         return found
 
-    def parents(self) -> dict[int, int | None]:
-        """The parent of every provider, by id; None for a root."""
+    def provider_parents(self) -> dict[int, int | None]:
+        """Return the id of the parent by the id of the provider; None for a root."""
         p = self.tables.providers
         query = sa.select(p.c.id, p.c.parent_provider_id)
-        return {provider_id: parent for provider_id, parent in self.conn.execute(query)}  # noqa: C416  # no pairs
+        # mypy does not take rows for the pairs that dict() needs
+        return {provider_id: parent for provider_id, parent in self.conn.execute(query)}  # noqa: C416
 
     def stored_roots(self) -> dict[int, int | None]:
-        """The root of every provider as the source has it; None where it never was set."""
+        """Return the stored id of the root by the id of the provider; None where it was never set."""
         p = self.tables.providers
         query = sa.select(p.c.id, p.c.root_provider_id)
-        return {provider_id: root for provider_id, root in self.conn.execute(query)}  # noqa: C416  # no pairs
+        # mypy does not take rows for the pairs that dict() needs
+        return {provider_id: root for provider_id, root in self.conn.execute(query)}  # noqa: C416
 
     def ownerless_consumers(self) -> list[str]:
-        """Consumers that hold something, and refer to a project or a user that there is not."""
+        """Return uuids of consumers with allocations that refer to a missing project or user."""
         t = self.tables
         held = self.queries["consumers"].subquery()
         query = (
@@ -169,7 +171,7 @@ class StockContent(DatabaseContent):
         return list(self.conn.execute(query).scalars())
 
     def provider_names(self, ids: set[int]) -> list[str]:
-        """Names and uuids of providers, for messages."""
+        """Return names and uuids of providers, for messages."""
         p = self.tables.providers
         query = sa.select(p.c.id, p.c.name, p.c.uuid).order_by(p.c.id)
         return [
@@ -177,8 +179,11 @@ class StockContent(DatabaseContent):
         ]
 
 
-def canonical(text: str) -> str:
-    """The form in which the API looks uuids up; aggregates may be stored as clients spelled them."""
+def canonical_uuid(text: str) -> str:
+    """Return a uuid in the spelling of the API; the source stores aggregates as clients spelled them.
+
+    :raises InvalidRequest: the text is no uuid.
+    """
     try:
         return str(uuid.UUID(text))
     except ValueError:
@@ -187,80 +192,86 @@ def canonical(text: str) -> str:
 
 @contextmanager
 def open_source(url: str, owner: ConsumerOwnership, prefix: str = "") -> Iterator[StockContent]:
-    """The database of that SQLAlchemy URL, in one read-only snapshot.
+    """Open the database of an SQLAlchemy URL in one read-only snapshot.
 
-    :param owner: whose the consumers are that the source knows no owner of.
-    :param prefix: what stands before the names of the tables.
-    :raises InvalidRequest: the URL is none, or leads to no database of OpenStack Placement.
+    :param owner: project and user of consumers that the source has no record of.
+    :param prefix: prefix of the names of the tables.
+    :raises InvalidRequest: the URL cannot be used, or leads to no database of OpenStack Placement.
     :raises Unavailable: the database does not answer.
     """
-    engine = _engine(url)
+    engine = _source_engine(url)
     try:
         with engine.connect() as conn, conn.begin():
-            yield read(conn, owner, prefix)
+            yield read_stock(conn, owner, prefix)
     except (exc.OperationalError, exc.InterfaceError, exc.ProgrammingError, exc.InternalError) as error:
         raise Unavailable(f"The source database cannot be read: {errors.explain(error)}") from error
     finally:
         engine.dispose()
 
 
-def _engine(url: str) -> sa.Engine:
+def _source_engine(url: str) -> sa.Engine:
     try:
         parsed = make_url(url)
         if parsed.get_backend_name() == "sqlite":
-            return _sqlite(parsed)
+            return _sqlite_engine(parsed)
+        # all queries see one snapshot, even if the old service still writes
         return sa.create_engine(parsed, isolation_level="REPEATABLE READ")
-    except exc.ArgumentError as error:  # no URL, no such dialect
+    except exc.ArgumentError as error:  # no URL, or an unknown dialect
         raise InvalidRequest(f"The source database's URL cannot be used: {error}") from error
     except ImportError as error:
         reason = errors.missing_driver(parsed, error)
         raise InvalidRequest(f"The source database's URL cannot be used: {reason}") from error
 
 
-def _sqlite(url: URL) -> sa.Engine:
+def _sqlite_engine(url: URL) -> sa.Engine:
+    # SQLite would create a missing file
     if not url.database or not Path(url.database).is_file():
         raise InvalidRequest(f"There is no SQLite database {url.database}.")
     engine = sa.create_engine(url)
 
     @sa.event.listens_for(engine, "connect")
-    def _connect(connection: Any, record: object) -> None:
+    def _set_read_only(connection: Any, record: object) -> None:
+        # the driver begins no transactions by itself; the event below does, so that reads share one snapshot
         connection.isolation_level = None
         connection.execute("PRAGMA query_only = ON")
 
     @sa.event.listens_for(engine, "begin")
-    def _begin(connection: sa.Connection) -> None:
+    def _begin_snapshot(connection: sa.Connection) -> None:
         connection.exec_driver_sql("BEGIN")
 
     return engine
 
 
-def read(conn: sa.Connection, owner: ConsumerOwnership, prefix: str = "") -> StockContent:
-    """What is behind a connection, whose transaction stays one snapshot as long as it is read.
+def read_stock(conn: sa.Connection, owner: ConsumerOwnership, prefix: str = "") -> StockContent:
+    """Return the content behind a connection; its transaction must stay one snapshot while it is read.
 
-    :param prefix: what stands before the names of the tables, see :class:`StockTables`.
-    :raises InvalidRequest: these are no tables of OpenStack Placement.
+    :param prefix: prefix of the names of the tables, see :class:`StockTables`.
+    :raises InvalidRequest: a table or a column of OpenStack Placement is missing.
     """
     t = StockTables(prefix)
     has_types = _check_schema(conn, t)
-    # Before Xena standard classes were in no table: their ids are their positions in the list.
+    # before Xena standard classes were in no table: their ids are their positions in the list
     classes = dict(enumerate(os_resource_classes.STANDARDS))
-    classes |= _names(conn, t.classes)
-    held = _held(t, set(classes))
+    classes |= _names_by_id(conn, t.classes)
+    held = _held_amounts(t, set(classes))
     return StockContent(
         conn=conn,
         tables=t,
         classes=classes,
-        traits=_names(conn, t.traits),
-        queries=_queries(t, set(classes), held, has_types, owner),
+        traits=_names_by_id(conn, t.traits),
+        queries=_content_queries(t, set(classes), held, has_types, owner),
         owner=owner,
         unknown_consumers=_unknown_consumers(conn, t, held),
-        leftovers=tuple(_leftovers(conn, t, set(classes))),
+        leftovers=tuple(_find_leftovers(conn, t, set(classes))),
         has_types=has_types,
     )
 
 
 def _check_schema(conn: sa.Connection, t: StockTables) -> bool:
-    """Refuse what lacks tables or columns; return whether there are consumer types."""
+    """Check tables and columns; return whether there are consumer types.
+
+    :raises InvalidRequest: a table or a column is missing.
+    """
     inspector = sa.inspect(conn)
     present = {
         name: {column["name"] for column in inspector.get_columns(name)}
@@ -283,7 +294,7 @@ def _check_schema(conn: sa.Connection, t: StockTables) -> bool:
     return has_types
 
 
-def _names(conn: sa.Connection, table: sa.Table) -> dict[int, str]:
+def _names_by_id(conn: sa.Connection, table: sa.Table) -> dict[int, str]:
     rows = conn.execute(sa.select(table.c.id, table.c.name).order_by(table.c.id))
     return {row.id: row.name for row in rows}
 
@@ -292,8 +303,11 @@ def _changed_at(table: sa.Table) -> sa.ColumnElement[Any]:
     return sa.func.coalesce(table.c.updated_at, table.c.created_at)
 
 
-def _held(t: StockTables, class_ids: set[int]) -> sa.Select[Any]:
-    """What consumers hold; no key of the source forbids two rows of the same thing, which add up."""
+def _held_amounts(t: StockTables, class_ids: set[int]) -> sa.Select[Any]:
+    """Select amounts by consumer, provider and class.
+
+    No key of the source forbids two rows of one combination, so they are summed.
+    """
     a = t.allocations.c
     return (
         sa.select(
@@ -309,7 +323,7 @@ def _held(t: StockTables, class_ids: set[int]) -> sa.Select[Any]:
     )
 
 
-def _queries(
+def _content_queries(
     t: StockTables, class_ids: set[int], held: sa.Select[Any], has_types: bool, owner: ConsumerOwnership
 ) -> dict[str, sa.Select[Any]]:
     p, i, c = t.providers.c, t.inventories.c, t.consumers.c
@@ -341,6 +355,7 @@ def _queries(
         .join(t.providers, p.id == t.provider_traits.c.resource_provider_id)
         .join(t.traits, t.traits.c.id == t.provider_traits.c.trait_id)
     )
+    # one aggregate in two spellings would be two rows of ours with the same key
     spelled_alike = sa.func.lower(sa.func.replace(t.aggregates.c.uuid, "-", ""))
     aggregates = (
         sa.select(
@@ -391,7 +406,7 @@ def _queries(
 
 
 def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]) -> dict[str, int]:
-    """Consumers that no row describes (from before Rocky), with ids that are free."""
+    """Return free ids for consumers without a row, which are from before Rocky."""
     each = held.subquery()
     query = (
         sa.select(each.c.consumer_uuid)
@@ -400,12 +415,13 @@ def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]
         .distinct()
     )
     last = conn.execute(sa.select(sa.func.max(t.consumers.c.id))).scalar() or 0
+    # sorted: two runs over the same source give the same ids
     found = sorted(conn.execute(query).scalars())
     return {consumer: consumer_id for consumer_id, consumer in enumerate(found, last + 1)}
 
 
-def _leftovers(conn: sa.Connection, t: StockTables, class_ids: set[int]) -> Iterator[str]:
-    """Rows that refer to what is not there; no client can see them."""
+def _find_leftovers(conn: sa.Connection, t: StockTables, class_ids: set[int]) -> Iterator[str]:
+    """Describe rows that refer to missing rows. No client can see them."""
     p, known = t.providers.c, sorted(class_ids)
     for table, what in ((t.inventories, "inventory"), (t.allocations, "allocation")):
         amount = table.c.total if table is t.inventories else table.c.used

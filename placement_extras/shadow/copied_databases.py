@@ -71,7 +71,7 @@ def check(databases: CopiedDatabases) -> None:
         _source(databases) as (source, _),
         database.read() as conn,
     ):
-        importer.examine(source, skip_orphans=True)
+        importer.examine_source(source, skip_orphans=True)
         importer.check_target(conn, source)
 
 

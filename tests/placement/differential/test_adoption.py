@@ -12,8 +12,8 @@ from benchmarks.reference import Reference
 from benchmarks.servers import OpenStack
 from placement.db import adoption, migration
 from placement.store.consumers import ConsumerOwnership
-from placement_extras.migration.abandonment import AbandonWay, abandon
-from placement_extras.migration.adoption import adopt
+from placement_extras.migration.abandonment import AbandonWay, abandon_adoption
+from placement_extras.migration.adoption import adopt_database
 from placement_extras.shadow.comparison import comparable
 from tests.databases import DatabaseServer
 from tests.placement.builders import claim_body, inventories_body
@@ -138,7 +138,7 @@ def fill(client: ServiceClient) -> None:
 def test_a_stock_service_that_was_left_running_cannot_write(stock: OpenStack, url: str) -> None:
     with ServiceClient(stock.port) as client:
         fill(client)
-        adopt(url, OWNER, [])
+        adopt_database(url, OWNER, [])
         before = contents(url)
         answers = {what: client.send(request).status for what, request in WRITES.items()}
         assert contents(url) == before
@@ -148,7 +148,7 @@ def test_a_stock_service_that_was_left_running_cannot_write(stock: OpenStack, ur
         answers = {what: client.send(request).status for what, request in WRITES.items()}
         assert contents(url) == before
         assert {what: status for what, status in answers.items() if status < 500} == {}
-        abandon(url, OWNER)
+        abandon_adoption(url, OWNER)
         stock.restart()
     with ServiceClient(stock.port) as client:
         answers = {what: client.send(request).status for what, request in WRITES.items()}
@@ -206,7 +206,7 @@ def test_what_a_stock_service_confirmed_while_it_was_adopted_is_all_there(stock:
     while sum(len(each.held) for each in guests) < 30:
         assert all(each.is_alive() for each in guests)
         guests[0].join(0.05)
-    outcome = adopt(url, OWNER, [])
+    outcome = adopt_database(url, OWNER, [])
     assert outcome.copied
     while not all(each.refused for each in guests):  # who cannot write any more
         assert all(each.is_alive() for each in guests)
@@ -224,7 +224,7 @@ def test_what_a_stock_service_confirmed_while_it_was_adopted_is_all_there(stock:
     for each in guests:
         assert each.held - present == set(), "confirmed and lost"
         assert each.released & present == set(), "released and held"
-    assert abandon(url, OWNER).changes == ()
+    assert abandon_adoption(url, OWNER).changes == ()
 
 
 def asked(ask: Any) -> dict[str, Any]:
@@ -243,7 +243,7 @@ def test_a_stock_service_answers_with_what_was_carried_back(stock: OpenStack, ur
     with ServiceClient(stock.port) as client:
         fill(client)
         first = asked(lambda path, version: client.send(Request("GET", path, version=version)).body)
-        adopt(url, OWNER, ["LLC"])
+        adopt_database(url, OWNER, ["LLC"])
         admin = Admin(application(url))
         assert admin("GET", f"/allocations/{uuid('c', 1)}").json == first[f"/allocations/{uuid('c', 1)}"]
         later = (
@@ -290,7 +290,7 @@ def test_a_stock_service_answers_with_what_was_carried_back(stock: OpenStack, ur
         )
         classes = ours["/resource_classes"]["resource_classes"]
         classes.remove(next(each for each in classes if each["name"] == "MBA"))  # which nothing uses
-        abandon(url, OWNER, AbandonWay.CARRY_BACK)
+        abandon_adoption(url, OWNER, AbandonWay.CARRY_BACK)
         assert migration.version(url) == adoption.REVISIONS[-1]
         theirs = asked(lambda path, version: client.send(Request("GET", path, version=version)).body)
         assert {path: answer for path, answer in theirs.items() if answer != ours[path]} == {}

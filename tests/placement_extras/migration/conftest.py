@@ -2,13 +2,14 @@
 
 import pytest
 
-from tests.placement.maintenance.conftest import database, service  # noqa: F401  # fixtures
+# noqa: pytest finds fixtures by their names in this module
+from tests.placement.maintenance.conftest import database, service  # noqa: F401
 from tests.placement_extras.migration.reference_world import ReferenceDatabase
 
 
 @pytest.fixture
 def reference_of(database_server):
-    """Makes databases of OpenStack Placement on the same server."""
+    """Create databases of OpenStack Placement on the same server."""
     urls = []
 
     def make(**options):
@@ -22,7 +23,7 @@ def reference_of(database_server):
 
 @pytest.fixture
 def reference(reference_of):
-    """A database of OpenStack Placement with the whole world in it."""
+    """A database of OpenStack Placement with all rows of the reference world."""
     made = reference_of()
     made.fill()
     return made

@@ -1,13 +1,13 @@
 """The tables of OpenStack Placement 16 as its ``placement-manage db sync`` leaves them.
 
-Old deployments lack consumer types (they came with Xena): see :func:`schema`.
+Deployments before Xena lack consumer types: see :func:`schema`.
 """
 
 import sqlalchemy as sa
 
 
 def schema(*, consumer_types=True, foreign_keys=True):
-    """The tables; without foreign keys for what only a damaged database can hold."""
+    """Return the tables. Without foreign keys they can hold the rows of a damaged database."""
     metadata = sa.MetaData(
         naming_convention={
             "ix": "%(table_name)s_%(column_0_N_name)s_idx",

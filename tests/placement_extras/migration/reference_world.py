@@ -1,4 +1,4 @@
-"""A world as OpenStack Placement stores it: nested and sharing providers, custom names, old consumers."""
+"""Rows of OpenStack Placement: nested and sharing providers, custom names, consumers of old releases."""
 
 from datetime import datetime
 
@@ -9,7 +9,7 @@ from tests.placement_extras.migration.reference_schema import schema
 
 
 def uuid(kind, number):
-    """``kind`` is one hexadecimal digit."""
+    """Return a readable uuid; ``kind`` is one hexadecimal digit."""
     return f"{kind * 8}-0000-4000-8000-{number:012x}"
 
 
@@ -62,7 +62,7 @@ UPDATED = datetime(2025, 6, 1, 0, 0, 30)
 
 
 class ReferenceDatabase:
-    """One such database; ``execute`` is for what a test wants different."""
+    """A database of OpenStack Placement; tests change it with ``execute``."""
 
     def __init__(self, url, **options):
         self.url = url
@@ -76,7 +76,7 @@ class ReferenceDatabase:
                 conn.execute(sa.text(statement))
 
     def at_revision(self, revision):
-        """Say as its migrations do how far they are."""
+        """Record a revision as its migrations do."""
         self.execute(
             "CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL, "
             "CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num))",
@@ -84,14 +84,14 @@ class ReferenceDatabase:
         )
 
     def insert(self, table, columns, rows, *, updated=UPDATED):
-        """Rows as tuples of the columns, with times."""
+        """Insert rows, given as tuples of the columns, with times."""
         names = (*columns, "created_at", "updated_at")
         values = [dict(zip(names, (*row, CREATED, updated), strict=True)) for row in rows]
         with self._engine.begin() as conn:
             conn.execute(sa.insert(self.metadata.tables[table]), values)
 
     def names(self, *, standard_classes=True):
-        """Resource classes and traits; before Xena the standard classes were in no table."""
+        """Insert resource classes and traits; before Xena the standard classes were in no table."""
         classes = list(enumerate(os_resource_classes.STANDARDS)) if standard_classes else []
         self.insert(
             "resource_classes", ("id", "name"), [*classes, (GOLD, "CUSTOM_GOLD"), (SILVER, "CUSTOM_SILVER")]
@@ -99,10 +99,10 @@ class ReferenceDatabase:
         self.insert("traits", ("id", "name"), TRAITS.items())
 
     def fill(self, *, standard_classes=True):
-        """The whole world."""
+        """Insert all rows of the reference world."""
         self.names(standard_classes=standard_classes)
         columns = ("id", "uuid", "name", "generation", "root_provider_id", "parent_provider_id")
-        # as MySQL looks at foreign keys row by row: first the providers, then their parents
+        # MySQL checks foreign keys row by row: first the providers, then their parents
         self.insert("resource_providers", columns, [(*row[:4], None, None) for row in PROVIDERS])
         for number, *_, root, parent in PROVIDERS:
             values = f"root_provider_id = {root or 'NULL'}, parent_provider_id = {parent or 'NULL'}"

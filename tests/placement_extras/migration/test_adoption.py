@@ -1,4 +1,4 @@
-"""A database of OpenStack Placement is taken over in place, and given back with or without later changes."""
+"""Adoption of a database of OpenStack Placement, and the way back with or without later changes."""
 
 import multiprocessing
 import os
@@ -9,8 +9,8 @@ from sqlalchemy.engine import make_url
 
 from placement.db import adoption, migration
 from placement.exceptions import Conflict, Unavailable
-from placement_extras.migration.abandonment import AbandonWay, abandon
-from placement_extras.migration.adoption import adopt, drop_stock, require_means
+from placement_extras.migration.abandonment import AbandonWay, abandon_adoption
+from placement_extras.migration.adoption import adopt_database, drop_stock, require_move_rights
 from placement_extras.migration.stock_database import open_source
 from tests.placement.maintenance.conftest import OWNER, MaintainedService
 from tests.placement_extras.migration import reference_world as world
@@ -26,11 +26,11 @@ def stock(reference):
 
 
 def adopted(stock):
-    return adopt(stock.url, OWNER, ["LLC", "MBA"])
+    return adopt_database(stock.url, OWNER, ["LLC", "MBA"])
 
 
 def contents(url):
-    """All rows of all tables, by table; the lock of a move that was killed does not count."""
+    """Return all rows by table, without the lock that a killed move leaves."""
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     metadata = sa.MetaData()
     with engine.connect() as conn:
@@ -43,7 +43,7 @@ def contents(url):
 
 
 def names(url):
-    """Names of everything, by table."""
+    """Return the names of columns, indexes and constraints by table."""
     inspector = sa.inspect(sa.create_engine(url, poolclass=sa.NullPool))
     return {
         table: (
@@ -56,11 +56,11 @@ def names(url):
     }
 
 
-def test_everything_is_taken_over_and_the_old_tables_are_kept(stock):
+def test_an_adoption_copies_everything_and_keeps_the_old_tables(stock):
     before = contents(stock.url)
     outcome = adopted(stock)
     assert outcome.copied
-    assert outcome.comparison.differences == []
+    assert outcome.comparison.different_titles == []
     after = contents(stock.url)
     assert {name: after[f"stock_{name}"] for name in before} == before
     assert migration.require_schema(stock.url) == migration.newest()
@@ -72,11 +72,11 @@ def test_everything_is_taken_over_and_the_old_tables_are_kept(stock):
     assert not adopted(stock).copied
 
 
-def test_nothing_written_and_the_old_tables_are_what_they_were(stock):
+def test_an_abandonment_without_later_changes_restores_the_old_tables_exactly(stock):
     before, named = contents(stock.url), names(stock.url)
     adopted(stock)
     MaintainedService(stock.url).get("/resource_providers")
-    assert abandon(stock.url, OWNER).changes == ()
+    assert abandon_adoption(stock.url, OWNER).changes == ()
     assert contents(stock.url) == before
     assert names(stock.url) == named
     adopted(stock)
@@ -84,7 +84,7 @@ def test_nothing_written_and_the_old_tables_are_what_they_were(stock):
 
 
 def write(service):
-    """One change of each kind."""
+    """Make one change of each kind."""
     new = {"name": "host2", "uuid": NEW_HOST, "parent_provider_uuid": None}
     assert service.post("/resource_providers", new) == 200
     inventories = {"VCPU": {"total": 8, "allocation_ratio": 1.5}, "LLC": {"total": 11}}
@@ -113,7 +113,7 @@ def write(service):
 
 
 def asked(service):
-    """What clients can see of it."""
+    """Return the answers that clients get."""
     paths = ["/resource_providers", "/resource_classes", "/usages?project_id=green", "/usages?project_id=red"]
     for uuid in (world.SHARING, world.HOST, world.NUMA, world.DEVICE, NEW_HOST):
         paths += [
@@ -129,13 +129,13 @@ def _sorted(answer):
     return sorted(map(repr, answer)) if isinstance(answer, list) else answer
 
 
-def test_what_was_written_since_is_named_and_nothing_is_done(stock):
+def test_an_abandonment_lists_later_changes_and_refuses_to_lose_them(stock):
     adopted(stock)
     service = MaintainedService(stock.url)
     write(service)
     before, seen = contents(stock.url), asked(service)
     with pytest.raises(Conflict) as refused:
-        abandon(stock.url, OWNER)
+        abandon_adoption(stock.url, OWNER)
     text = str(refused.value)
     assert f"allocation made: 2 VCPU of {NEW_HOST} for {NEW_SERVER}" in text
     assert f"allocation removed: 2 VCPU of {world.NUMA} for {world.MIGRATION}" in text
@@ -144,12 +144,12 @@ def test_what_was_written_since_is_named_and_nothing_is_done(stock):
     assert asked(service) == seen
 
 
-def test_what_was_written_since_is_carried_back(stock):
+def test_later_changes_are_carried_back(stock):
     adopted(stock)
     service = MaintainedService(stock.url)
     write(service)
     seen = asked(service)
-    outcome = abandon(stock.url, OWNER, AbandonWay.CARRY_BACK)
+    outcome = abandon_adoption(stock.url, OWNER, AbandonWay.CARRY_BACK)
     assert "resource class LLC: OpenStack Placement has none, it stays as if it were custom" in outcome.notes
     assert f"resource provider made: host2 ({NEW_HOST})" in outcome.changes
     assert migration.version(stock.url) == adoption.REVISIONS[-1]
@@ -158,7 +158,7 @@ def test_what_was_written_since_is_carried_back(stock):
     assert asked(MaintainedService(stock.url)) == seen
 
 
-def test_a_name_in_other_capitals_is_carried_back_or_refused_with_what_to_do(stock):
+def test_a_name_in_other_capitals_is_carried_back_or_refused_with_advice(stock):
     adopted(stock)
     service = MaintainedService(stock.url)
     assert service.post("/resource_providers", {"name": "HOST", "uuid": NEW_HOST}) == 200
@@ -167,29 +167,29 @@ def test_a_name_in_other_capitals_is_carried_back_or_refused_with_what_to_do(sto
             r"stock_resource_providers does not take .*'HOST'.* Nothing is changed. Change that \(a name"
         )
         with pytest.raises(Conflict, match=refused):
-            abandon(stock.url, OWNER, AbandonWay.CARRY_BACK)
+            abandon_adoption(stock.url, OWNER, AbandonWay.CARRY_BACK)
         assert service.put(f"/resource_providers/{NEW_HOST}", {"name": "another"}) == 200
-    assert abandon(stock.url, OWNER, AbandonWay.CARRY_BACK).changes
+    assert abandon_adoption(stock.url, OWNER, AbandonWay.CARRY_BACK).changes
     adopted(stock)
     assert MaintainedService(stock.url).get(f"/resource_providers/{NEW_HOST}")["uuid"] == NEW_HOST
 
 
-def test_what_was_written_since_is_forgotten_if_that_is_wanted(stock):
+def test_later_changes_are_dropped_on_demand(stock):
     before = contents(stock.url)
     adopted(stock)
     write(MaintainedService(stock.url))
-    abandon(stock.url, OWNER, AbandonWay.DISCARD)
+    abandon_adoption(stock.url, OWNER, AbandonWay.DISCARD)
     assert contents(stock.url) == before
 
 
-def test_a_provider_that_was_made_anew_under_its_uuid_is_carried_back(stock):
+def test_a_provider_that_was_created_again_under_its_uuid_is_carried_back(stock):
     adopted(stock)
     service = MaintainedService(stock.url)
     assert service.delete(f"/resource_providers/{world.NAMELESS}") == 204
     assert service.post("/resource_providers", {"name": "numa2", "uuid": world.NAMELESS}) == 200
     body = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}}
     assert service.put(f"/resource_providers/{world.NAMELESS}/inventories", body) == 200
-    abandon(stock.url, OWNER, AbandonWay.CARRY_BACK)
+    abandon_adoption(stock.url, OWNER, AbandonWay.CARRY_BACK)
     adopted(stock)
     service = MaintainedService(stock.url)
     assert service.get(f"/resource_providers/{world.NAMELESS}")["name"] == "numa2"
@@ -197,13 +197,11 @@ def test_a_provider_that_was_made_anew_under_its_uuid_is_carried_back(stock):
     assert answer["inventories"]["VCPU"]["total"] == 8
 
 
-def test_a_worker_that_runs_on_says_that_the_database_was_given_back_and_serves_again_after_the_next_adoption(
-    stock, caplog
-):
+def test_a_running_worker_reports_an_abandonment_and_serves_again_after_the_next_adoption(stock, caplog):
     adopted(stock)
     service = MaintainedService(stock.url)
     service.get("/resource_providers")
-    abandon(stock.url, OWNER)
+    abandon_adoption(stock.url, OWNER)
     for _ in range(2):
         answer = service.answer("/resource_providers")
         assert answer.status_int == 503
@@ -227,24 +225,24 @@ def test_each_revision_is_recognised_and_left_alone_by_sync(reference_of, revisi
             action(reference.url)
     assert contents(reference.url) == before
     adopted(reference)
-    assert abandon(reference.url, OWNER).changes == ()
+    assert abandon_adoption(reference.url, OWNER).changes == ()
     assert contents(reference.url) == before
 
 
-def test_consumer_types_that_an_old_schema_has_no_place_for_are_named(reference_of):
+def test_consumer_types_that_an_old_schema_cannot_hold_are_reported(reference_of):
     reference = reference_of(consumer_types=False)
     reference.fill()
     reference.at_revision(adoption.REVISIONS[0])
     adopted(reference)
     write(MaintainedService(reference.url))
-    outcome = abandon(reference.url, OWNER, AbandonWay.CARRY_BACK)
+    outcome = abandon_adoption(reference.url, OWNER, AbandonWay.CARRY_BACK)
     assert "consumer type: the old schema has none, 1 consumers lose theirs" in outcome.notes
     adopted(reference)
     held = MaintainedService(reference.url).get(f"/allocations/{NEW_SERVER}")
     assert (held["consumer_type"], held["project_id"]) == ("unknown", "green")
 
 
-def test_consumers_in_groups_are_counted_on_the_way_back_and_their_allocations_are_carried(stock):
+def test_groups_of_claims_are_reported_as_lost_and_their_allocations_carried_back(stock):
     adopted(stock)
     service = MaintainedService(stock.url)
     wanted = {
@@ -257,7 +255,7 @@ def test_consumers_in_groups_are_counted_on_the_way_back_and_their_allocations_a
         "group": {"name": "web", "policy": "affinity"},
     }
     assert service.post("/ext/v1/claims", {"claims": [wanted]}) == 201
-    outcome = abandon(stock.url, OWNER, AbandonWay.CARRY_BACK)
+    outcome = abandon_adoption(stock.url, OWNER, AbandonWay.CARRY_BACK)
     assert outcome.notes == ("groups of claims: OpenStack Placement has none, 1 consumers leave theirs",)
     assert "consumer_groups" not in names(stock.url)
     adopted(stock)
@@ -265,7 +263,7 @@ def test_consumers_in_groups_are_counted_on_the_way_back_and_their_allocations_a
     assert held["resources"] == {"MEMORY_MB": 256}
 
 
-def test_reservations_that_go_on_without_an_end_are_named(stock):
+def test_reservations_that_lose_their_end_are_reported(stock):
     adopted(stock)
     service = MaintainedService(stock.url)
     write(service)
@@ -276,26 +274,26 @@ def test_reservations_that_go_on_without_an_end_are_named(stock):
         "reservations: OpenStack Placement has none, 1 consumers hold what is reserved until their"
         f" allocations are deleted: {uuid}"
     )
-    assert said in abandon(stock.url, OWNER, AbandonWay.CARRY_BACK).notes
+    assert said in abandon_adoption(stock.url, OWNER, AbandonWay.CARRY_BACK).notes
     adopted(stock)
     assert MaintainedService(stock.url).get(f"/allocations/{uuid}")["consumer_type"] == "RESERVATION"
 
 
-def test_what_belongs_to_nothing_is_refused_and_nothing_is_changed(stock):
+def test_rows_that_refer_to_missing_rows_are_refused_and_nothing_is_changed(stock):
     stock.execute("INSERT INTO inventories VALUES (NULL, NULL, 99, 4711, 0, 1, 0, 1, 1, 1, 1.0)")
     before, named = contents(stock.url), names(stock.url)
     with pytest.raises(Conflict, match="inventory number 99 of 1"):
         adopted(stock)
     assert contents(stock.url) == before
     assert names(stock.url) == named
-    outcome = adopt(stock.url, OWNER, [], skip_orphans=True)
+    outcome = adopt_database(stock.url, OWNER, [], skip_orphans=True)
     assert "not copied: inventory number 99 of 1: there is no resource provider number 4711" in outcome.notes
-    abandon(stock.url, OWNER)
+    abandon_adoption(stock.url, OWNER)
     assert contents(stock.url) == before
 
 
 @pytest.mark.parametrize("name", ["stock_traits", "adopted_inventories", "change_buckets"])
-def test_tables_of_somebody_else_are_left_alone(stock, name):
+def test_tables_of_other_programs_are_left_alone(stock, name):
     stock.execute(f"CREATE TABLE {name} (id INTEGER)", f"INSERT INTO {name} VALUES (1)")
     before, named = contents(stock.url), names(stock.url)
     with pytest.raises(Conflict, match=f"under names that are needed: {name}. Nothing is changed"):
@@ -303,13 +301,13 @@ def test_tables_of_somebody_else_are_left_alone(stock, name):
     assert contents(stock.url) == before
     assert names(stock.url) == named
     with pytest.raises(Conflict, match="nothing to go back to"):
-        abandon(stock.url, OWNER)
+        abandon_adoption(stock.url, OWNER)
     assert contents(stock.url) == before
 
 
 @pytest.fixture
 def poor(stock):
-    """The URL of a user who may read and write the rows of the database, and no more."""
+    """URL with a database user that may only read and write rows."""
     url, user = make_url(stock.url), f"poor_{os.getpid()}"
     if url.get_backend_name() == "sqlite":
         pytest.skip("SQLite has no users")
@@ -318,18 +316,18 @@ def poor(stock):
         stock.execute(f"CREATE ROLE {user} LOGIN", f"GRANT {rows} ON ALL TABLES IN SCHEMA public TO {user}")
         gone = (f"DROP OWNED BY {user}", f"DROP ROLE {user}")
     else:
-        # to make tables, too: the lock of a move is one
+        # CREATE, too: the lock of a move is a table
         stock.execute(f"CREATE USER {user}@'%'", f"GRANT {rows}, CREATE ON {url.database}.* TO {user}@'%'")
         gone = (f"DROP USER {user}@'%'",)
     yield url.set(username=user).render_as_string(hide_password=False)
     stock.execute(*gone)
 
 
-def test_a_user_who_lacks_rights_is_told_which_before_anything_is_changed(stock, poor):
+def test_missing_rights_of_the_database_user_are_named_before_the_first_change(stock, poor):
     lacking = {"postgresql": "may not CREATE in the schema public", "mysql": "it lacks DROP, ALTER, INDEX"}
     named = lacking[make_url(poor).get_backend_name()]
     before = contents(stock.url)
-    for move in (lambda: adopt(poor, OWNER, []), lambda: look(poor)):
+    for move in (lambda: adopt_database(poor, OWNER, []), lambda: look(poor)):
         with pytest.raises(Conflict, match=f"{named}.*Nothing is changed. Grant it that"):
             move()
     assert contents(stock.url) == before
@@ -338,13 +336,13 @@ def test_a_user_who_lacks_rights_is_told_which_before_anything_is_changed(stock,
     if make_url(poor).get_backend_name() == "postgresql":
         user = make_url(poor).username
         stock.execute(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {user}")
-    for move in (lambda: abandon(poor, OWNER, AbandonWay.DISCARD), lambda: drop_stock(poor)):
+    for move in (lambda: abandon_adoption(poor, OWNER, AbandonWay.DISCARD), lambda: drop_stock(poor)):
         with pytest.raises(Conflict, match=f"{named}.*Nothing is changed. Grant it that"):
             move()
     assert contents(stock.url) == after
 
 
-def test_a_user_who_owns_no_more_than_the_tables_of_the_move_is_enough(stock, poor):
+def test_a_database_user_needs_rights_on_the_tables_of_the_move_only(stock, poor):
     url = make_url(poor)
     if url.get_backend_name() == "postgresql":
         names = (*stock.metadata.tables, "alembic_version")
@@ -356,30 +354,30 @@ def test_a_user_who_owns_no_more_than_the_tables_of_the_move_is_enough(stock, po
         stock.execute(f"GRANT ALL ON {url.database}.* TO {url.username}@'%'")
     stock.execute("CREATE TABLE theirs (id INTEGER)")
     before = contents(stock.url)
-    adopt(poor, OWNER, [])
-    assert abandon(poor, OWNER).changes == ()
+    adopt_database(poor, OWNER, [])
+    assert abandon_adoption(poor, OWNER).changes == ()
     assert contents(stock.url) == before
 
 
 def look(url):
-    """What a dry run does."""
+    """Check the database as a dry run does."""
     with open_source(url, OWNER) as source:
-        require_means(source.conn)
+        require_move_rights(source.conn)
 
 
-def test_a_database_of_ours_is_not_adopted_nor_abandoned(database_url):
+def test_our_own_database_is_neither_adopted_nor_abandoned(database_url):
     with pytest.raises(Conflict, match="nothing to adopt"):
-        adopt(database_url, OWNER, [])
+        adopt_database(database_url, OWNER, [])
     with pytest.raises(Conflict, match="nothing to go back to"):
-        abandon(database_url, OWNER)
+        abandon_adoption(database_url, OWNER)
 
 
 def _adopt(url):
-    adopt(url, OWNER, [])
+    adopt_database(url, OWNER, [])
 
 
 @pytest.mark.slow
-def test_of_two_who_adopt_at_once_both_succeed(stock):
+def test_two_adoptions_at_once_both_succeed(stock):
     context = multiprocessing.get_context("spawn")
     processes = [context.Process(target=_adopt, args=(stock.url,)) for _ in range(2)]
     for process in processes:

@@ -1,7 +1,6 @@
-"""A move that is killed anywhere on its way loses nothing, and can be finished and undone.
+"""A move that is killed at any statement loses nothing, and can be finished and undone.
 
-``KILL_POINTS`` says at how many of its statements to kill it, spread over all of them; ``make test-kills``
-takes many.
+``KILL_POINTS`` is the number of statements to kill it at, in equal steps; ``make test-kills`` uses many.
 """
 
 import multiprocessing
@@ -14,9 +13,9 @@ import sqlalchemy as sa
 from placement.db import adoption, migration
 from placement.db.adoption import AdoptionStage
 from placement.exceptions import Conflict, Unavailable
-from placement_extras.migration.abandonment import AbandonWay, abandon
-from placement_extras.migration.adoption import adopt, drop_stock
-from placement_extras.migration.content import compare, of_ours, portable
+from placement_extras.migration.abandonment import AbandonWay, abandon_adoption
+from placement_extras.migration.adoption import adopt_database, drop_stock
+from placement_extras.migration.content import compare_content, own_content, read_portable
 from placement_extras.migration.stock_database import open_source
 from tests.placement.maintenance.conftest import OWNER, MaintainedService
 from tests.placement_extras.migration import reference_world as world
@@ -25,11 +24,11 @@ from tests.placement_extras.migration.test_adoption import contents, write
 pytestmark = pytest.mark.slow
 
 POINTS = int(os.environ.get("KILL_POINTS", "5"))
-_FORK = multiprocessing.get_context("fork")  # which has imported everything
+_FORK = multiprocessing.get_context("fork")  # unlike "spawn" it need not import everything again
 
 
 def _adopt(url):
-    adopt(url, OWNER, ["LLC", "MBA"])
+    adopt_database(url, OWNER, ["LLC", "MBA"])
 
 
 def _adopt_and_write(url):
@@ -38,7 +37,7 @@ def _adopt_and_write(url):
 
 
 def _carry_back(url):
-    abandon(url, OWNER, AbandonWay.CARRY_BACK)
+    abandon_adoption(url, OWNER, AbandonWay.CARRY_BACK)
 
 
 def _drop_stock(url):
@@ -46,10 +45,10 @@ def _drop_stock(url):
 
 
 def _watched(action, url, last, counted):
-    """Do it, and be killed after so many statements, or when a transaction is committed after them."""
+    """Run an action; kill this process after ``last`` statements and commits, which both count."""
 
     def count(conn, cursor=None, statement="", *_):
-        if "migration_lock" in statement:  # which beats as time goes by
+        if "migration_lock" in statement:  # its heartbeats depend on time, so they would shift the count
             return
         counted.value += 1
         if counted.value == last:
@@ -61,7 +60,7 @@ def _watched(action, url, last, counted):
 
 
 def run(action, url, last=0):
-    """Do it in a process that is killed; how many statements it came to."""
+    """Run an action in a process that is killed at a statement; return the number of its statements."""
     counted = _FORK.Value("i", 0)
     process = _FORK.Process(target=_watched, args=(action, url, last, counted))
     process.start()
@@ -72,7 +71,7 @@ def run(action, url, last=0):
 
 @pytest.fixture(scope="module")
 def clone(database_server):
-    """Makes a copy of a database that nobody uses; it is gone after the tests."""
+    """Copy a database without connections; the copy is removed after the tests."""
     urls = []
 
     def make(url):
@@ -95,7 +94,7 @@ def stock(database_server, clone):
 
 @pytest.fixture(scope="module")
 def written(stock, clone):
-    """The same, adopted and written to, to be cloned."""
+    """An adopted database with later changes, to be cloned."""
     url = clone(stock)
     run(_adopt_and_write, url)
     return url
@@ -103,25 +102,25 @@ def written(stock, clone):
 
 @pytest.fixture(scope="module")
 def kept(stock):
-    """What is in it: all rows, and what clients see of them."""
+    """All rows of ``stock``, and the content that clients see."""
     return contents(stock), theirs(stock)
 
 
 @pytest.fixture(scope="module")
 def held(written):
-    """What clients see of that."""
+    """The content of ``written`` that clients see."""
     return ours(written)
 
 
 @pytest.fixture(scope="module")
 def lengths(stock, written, clone):
-    """How many statements a move has, there and back or for good."""
+    """Number of statements of each move."""
     actions = ((_adopt, stock), (_carry_back, written), (_drop_stock, written))
     return {action: run(action, clone(url)) for action, url in actions}
 
 
 def state(url):
-    """What a service of ours says that starts on it."""
+    """Return the message of a service of ours that starts on a database, or "ours"."""
     try:
         migration.require_schema(url)
         return "ours"
@@ -132,21 +131,21 @@ def state(url):
 def ours(url):
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     with engine.connect() as conn:
-        return portable(of_ours(conn))
+        return read_portable(own_content(conn))
 
 
 def theirs(url):
     with open_source(url, OWNER) as source:
-        return portable(source)
+        return read_portable(source)
 
 
 def at(point, length):
-    """The statement to be killed at; the first, the last and those between in equal steps."""
+    """Return the number of the statement to be killed at, from the first to the last in equal steps."""
     return 1 + point * (length - 1) // max(1, POINTS - 1)
 
 
 @pytest.mark.parametrize("point", range(POINTS))
-def test_an_adoption_that_was_killed_is_finished_or_undone(stock, kept, clone, lengths, point):
+def test_a_killed_adoption_can_be_finished_and_undone(stock, kept, clone, lengths, point):
     before, held = kept
     url = clone(stock)
     run(_adopt, url, at(point, lengths[_adopt]))
@@ -158,7 +157,7 @@ def test_an_adoption_that_was_killed_is_finished_or_undone(stock, kept, clone, l
         assert present == before
         assert f"(revision {adoption.REVISIONS[-1]})" in state(url)
         _adopt(url)
-        assert compare(held, ours(url)) == {}
+        assert compare_content(held, ours(url)) == {}
         return
     for name, rows in before.items():
         assert rows in (present.get(name), present.get(f"stock_{name}")), name
@@ -168,22 +167,22 @@ def test_an_adoption_that_was_killed_is_finished_or_undone(stock, kept, clone, l
         else "'placement-manage db adopt' goes on" in state(url)
     )
     if point % 2:
-        abandon(url, OWNER)
+        abandon_adoption(url, OWNER)
         assert contents(url) == before
     else:
         _adopt(url)
-        assert compare(held, ours(url)) == {}
+        assert compare_content(held, ours(url)) == {}
         assert migration.look(url).record.stage is AdoptionStage.ADOPTED
 
 
 @pytest.mark.parametrize("point", range(POINTS))
-def test_a_way_back_that_was_killed_is_finished_or_undone(written, held, clone, lengths, point):
+def test_a_killed_abandonment_can_be_finished_and_undone(written, held, clone, lengths, point):
     url = clone(written)
     run(_carry_back, url, at(point, lengths[_carry_back]))
     record = migration.look(url).record
     if record is not None and record.stage is AdoptionStage.ADOPTED:
         assert state(url) == "ours"
-        assert compare(held, ours(url)) == {}
+        assert compare_content(held, ours(url)) == {}
         if point % 2:
             return  # nothing was done
     if record is not None:
@@ -193,29 +192,29 @@ def test_a_way_back_that_was_killed_is_finished_or_undone(written, held, clone, 
                 assert "'placement-manage db adopt' stays" in state(url)
                 _adopt(url)
                 assert state(url) == "ours"
-                assert compare(held, ours(url)) == {}
+                assert compare_content(held, ours(url)) == {}
                 return
         _carry_back(url)
-    assert compare(held, theirs(url)) == {}
+    assert compare_content(held, theirs(url)) == {}
     assert not {name for name in contents(url) if name.startswith(("stock_", "adopted_", "change_"))}
 
 
 @pytest.mark.parametrize("point", range(POINTS))
-def test_a_removal_of_the_old_tables_that_was_killed_is_finished(written, held, clone, lengths, point):
+def test_a_killed_removal_of_the_old_tables_can_be_finished(written, held, clone, lengths, point):
     url = clone(written)
     run(_drop_stock, url, at(point, lengths[_drop_stock]))
     record = migration.look(url).record
     assert state(url) == "ours"
-    assert compare(held, ours(url)) == {}
+    assert compare_content(held, ours(url)) == {}
     if record is None:
         with pytest.raises(Conflict, match="removed already"):
             drop_stock(url)
     else:
         if record.stage is AdoptionStage.DROPPING:
             with pytest.raises(Conflict, match="'placement-manage db drop-stock' goes on"):
-                abandon(url, OWNER, AbandonWay.CARRY_BACK)
+                abandon_adoption(url, OWNER, AbandonWay.CARRY_BACK)
             assert migration.look(url).record == record
         drop_stock(url)
     assert not {name for name in contents(url) if name.startswith("stock_")}
     assert migration.look(url).record is None
-    assert compare(held, ours(url)) == {}
+    assert compare_content(held, ours(url)) == {}

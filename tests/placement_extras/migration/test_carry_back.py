@@ -1,4 +1,4 @@
-"""Whatever was written since an adoption is in the old tables after the way back."""
+"""All changes since an adoption are in the old tables after an abandonment that carries them back."""
 
 import random
 
@@ -6,9 +6,9 @@ import pytest
 import sqlalchemy as sa
 
 from placement.db import adoption
-from placement_extras.migration.abandonment import AbandonWay, abandon
-from placement_extras.migration.adoption import adopt
-from placement_extras.migration.content import compare, of_ours, portable
+from placement_extras.migration.abandonment import AbandonWay, abandon_adoption
+from placement_extras.migration.adoption import adopt_database
+from placement_extras.migration.content import compare_content, own_content, read_portable
 from placement_extras.migration.stock_database import open_source
 from tests.placement.maintenance.conftest import OWNER
 from tests.placement.running import Admin, application
@@ -24,8 +24,8 @@ AGGREGATES = [world.POOL, "bbbbbbbb-0000-4000-8000-000000000002", world.uuid("b"
 STEPS = 40
 
 
-class Operator:
-    """Sends requests that somebody who knows the cloud a little might send; many are refused."""
+class RandomOperator:
+    """Sends random requests about a few providers and consumers; the service refuses many of them."""
 
     def __init__(self, url, seed):
         self._random = random.Random(seed)
@@ -33,7 +33,7 @@ class Operator:
         self.done = 0
 
     def step(self):
-        """One of them."""
+        """Send one random request."""
         step = self._random.choice(
             (
                 self._make,
@@ -137,21 +137,21 @@ class Operator:
 def ours(url):
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     with engine.connect() as conn:
-        return portable(of_ours(conn))
+        return read_portable(own_content(conn))
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_any_changes_are_carried_back(reference, seed):
+def test_random_changes_are_carried_back(reference, seed):
     reference.at_revision(adoption.REVISIONS[-1])
     url = reference.url
     for turn in range(2):
-        adopt(url, OWNER, ["LLC", "MBA"])
-        operator = Operator(url, f"{seed} {turn}")
+        adopt_database(url, OWNER, ["LLC", "MBA"])
+        operator = RandomOperator(url, f"{seed} {turn}")
         for _ in range(STEPS):
             operator.step()
         assert operator.done > STEPS / 2
         held = ours(url)
-        assert abandon(url, OWNER, AbandonWay.CARRY_BACK).changes
+        assert abandon_adoption(url, OWNER, AbandonWay.CARRY_BACK).changes
         with open_source(url, OWNER) as source:
-            assert compare(held, portable(source)) == {}
+            assert compare_content(held, read_portable(source)) == {}
             assert source.leftovers == ()

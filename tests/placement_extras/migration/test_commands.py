@@ -1,4 +1,4 @@
-"""What ``placement-manage`` and ``placement-status`` do with a database of OpenStack Placement."""
+"""``placement-manage`` and ``placement-status`` on a database of OpenStack Placement."""
 
 import json
 
@@ -25,7 +25,7 @@ def stock(tmp_path):
 
 @pytest.fixture
 def manage(tmp_path, stock, capsys):
-    """Runs the command; returns exit status, output and errors."""
+    """Run the command; return exit status, output and errors."""
     file = tmp_path / "placement.conf"
 
     def run(*arguments, options=""):
@@ -39,7 +39,7 @@ def manage(tmp_path, stock, capsys):
 @pytest.mark.parametrize(
     "arguments", [["db", "sync"], ["db", "online_data_migrations"], ["db", "stamp", "head"], ["audit"]]
 )
-def test_what_needs_a_database_of_ours_says_how_to_make_it_one(manage, stock, arguments):
+def test_commands_that_need_our_database_say_how_to_adopt_it(manage, stock, arguments):
     result, _, errors = manage(*arguments)
     assert result == 1
     assert f"(revision {LAST})" in errors
@@ -48,13 +48,13 @@ def test_what_needs_a_database_of_ours_says_how_to_make_it_one(manage, stock, ar
     assert migration.version(stock) == LAST
 
 
-def test_the_version_is_shown_with_what_it_means(manage):
+def test_the_version_is_shown_with_advice(manage):
     result, output, errors = manage("db", "version")
     assert (result, output) == (0, f"{LAST}\n")
     assert ADVICE in errors
 
 
-def test_the_version_of_a_database_that_is_half_way_does_not_advise_to_sync(manage, stock):
+def test_the_version_of_a_half_adopted_database_advises_to_go_on(manage, stock):
     engine = sa.create_engine(stock, poolclass=sa.NullPool)
     with engine.begin() as conn:
         adoption.write(conn, adoption.AdoptionRecord(adoption.AdoptionStage.ADOPTING, LAST))
@@ -78,7 +78,7 @@ def test_a_dry_run_changes_nothing(manage, stock):
     assert migration.version(stock) == LAST
 
 
-def test_there_and_back(manage, stock):
+def test_a_database_is_adopted_and_given_back_by_commands(manage, stock):
     result, output, _ = manage("db", "adopt")
     assert result == 0
     assert "'placement-manage db abandon' goes back" in output
@@ -99,7 +99,7 @@ def test_there_and_back(manage, stock):
 
 
 @pytest.mark.parametrize("again", [["db", "sync"], ["db", "adopt"]])
-def test_sync_adopts_where_the_options_say_so(manage, again):
+def test_sync_adopts_with_the_option(manage, again):
     result, output, _ = manage("db", "sync", options="adopt = true")
     assert result == 0
     assert "The database is adopted." in output
@@ -107,7 +107,7 @@ def test_sync_adopts_where_the_options_say_so(manage, again):
     assert manage(*again, options="adopt = true")[0] == 0
 
 
-def test_a_service_adopts_when_it_starts_only_where_the_options_say_so(stock):
+def test_a_service_adopts_at_its_start_only_with_the_option(stock):
     closed = Admin(application(stock, placement_database={"sync_on_startup": True}))
     assert closed("GET", "/resource_providers").status_code == 503
     assert migration.version(stock) == LAST
@@ -116,14 +116,14 @@ def test_a_service_adopts_when_it_starts_only_where_the_options_say_so(stock):
     assert held["consumer_generation"] == 5
 
 
-def test_a_revision_that_there_is_not_is_refused(manage):
+def test_an_unknown_revision_is_refused(manage):
     assert manage("db", "adopt")[0] == 0
     result, _, errors = manage("db", "stamp", "0000")
     assert result == 1
     assert "0000" in errors
 
 
-def test_the_old_tables_are_removed_when_that_is_confirmed_and_there_is_no_way_back(manage, stock):
+def test_the_old_tables_are_removed_after_confirmation_and_then_no_abandonment_is_possible(manage, stock):
     assert manage("db", "adopt")[0] == 0
     result, output, errors = manage("db", "drop-stock")
     assert (result, output) == (1, "")
@@ -142,7 +142,7 @@ def test_the_old_tables_are_removed_when_that_is_confirmed_and_there_is_no_way_b
     assert held["consumer_generation"] == 5
 
 
-def test_where_nothing_was_adopted_nothing_is_removed(manage, stock):
+def test_a_database_without_an_adoption_has_no_tables_to_remove(manage, stock):
     result, _, errors = manage("db", "drop-stock", "--yes")
     assert result == 1
     assert "was not adopted from OpenStack Placement" in errors

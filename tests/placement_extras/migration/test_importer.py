@@ -1,4 +1,4 @@
-"""Moving in from OpenStack Placement, seen through the REST API."""
+"""Import from OpenStack Placement, observed through the REST API."""
 
 import sqlite3
 
@@ -28,7 +28,7 @@ def provider_count(database):
 
 @pytest.fixture
 def imported(service, database, reference):
-    """The service on our database after the import; it ran before."""
+    """A service on our database that ran before and after the import."""
     assert service.get("/resource_providers") == {"resource_providers": []}
     assert run(database, reference).copied
     return service
@@ -54,7 +54,7 @@ def test_an_import_renews_the_epoch(database, reference):
 
     before = epoch()
     assert run(database, reference).copied
-    assert abs(epoch() - before) > 1 << 32  # which no counter goes up by
+    assert abs(epoch() - before) > 1 << 32  # no counter grows by that much
 
 
 def test_inventories_are_the_same(imported):
@@ -162,11 +162,11 @@ def test_candidates_come_from_nested_and_sharing_providers(imported):
 def test_times_of_change_are_the_same(imported):
     changed = imported.last_modified(f"/resource_providers/{world.NUMA}")
     assert changed == "Sun, 01 Jun 2025 00:00:30 GMT"
-    # written once and never updated
+    # rows that were never updated have the time of their creation
     assert imported.last_modified(f"/allocations/{world.SERVER}") == "Thu, 29 Feb 2024 12:00:00 GMT"
 
 
-def test_the_service_goes_on_where_the_other_stopped(imported):
+def test_the_service_continues_with_the_generations_of_the_other(imported):
     assert imported.post("/resource_providers", {"name": "new", "uuid": world.uuid("a", 99)}) == 200
     allocation = {
         "allocations": {world.NUMA: {"resources": {"VCPU": 1}}},
@@ -183,15 +183,15 @@ def test_the_service_goes_on_where_the_other_stopped(imported):
     )
 
 
-def test_doing_it_again_changes_nothing(imported, database, reference):
+def test_a_second_import_changes_nothing(imported, database, reference):
     before = imported.get("/resource_providers")
     outcome = run(database, reference)
     assert not outcome.copied
-    assert outcome.comparison.differences == []
+    assert outcome.comparison.different_titles == []
     assert imported.get("/resource_providers") == before
 
 
-def test_a_fresh_worker_shows_the_same_as_the_one_that_ran(imported, database_url):
+def test_a_new_worker_shows_the_same_as_a_running_one(imported, database_url):
     fresh = MaintainedService(database_url)
     for path in (
         "/resource_providers",
@@ -202,7 +202,7 @@ def test_a_fresh_worker_shows_the_same_as_the_one_that_ran(imported, database_ur
         assert fresh.get(path) == imported.get(path)
 
 
-def test_a_database_with_something_else_is_left_alone(service, database, reference):
+def test_a_database_with_other_content_is_left_alone(service, database, reference):
     assert service.post("/resource_providers", {"name": "mine", "uuid": world.uuid("a", 50)}) == 200
     with pytest.raises(
         Conflict, match=r"is not empty, and not the same as the source(.|\n)*resource providers"
@@ -217,7 +217,7 @@ def test_a_source_that_changed_since_is_not_the_same(imported, database, referen
         run(database, reference)
 
 
-def test_standard_classes_count_by_their_place_where_the_source_does_not_list_them(
+def test_standard_classes_that_the_source_does_not_list_count_by_their_position(
     service, database, reference_of
 ):
     reference = reference_of(consumer_types=False)
@@ -228,16 +228,16 @@ def test_standard_classes_count_by_their_place_where_the_source_does_not_list_th
     assert (consumer["consumer_type"], consumer["consumer_generation"]) == ("unknown", 5)
 
 
-def test_what_will_be_different_is_named_beforehand(reference):
+def test_corrections_are_reported_before_the_import(reference):
     with open_source(reference.url, OWNER) as source:
-        assert importer.examine(source) == [
+        assert importer.examine_source(source) == [
             f"root provider set right: numa ({world.NUMA})",
             "consumer without a record, gets generation 0 and the incomplete project and user: "
             + world.UNRECORDED,
         ]
 
 
-def test_rows_that_belong_to_nothing_are_named_and_left_behind_only_on_demand(database, service, reference):
+def test_rows_that_refer_to_missing_rows_are_left_behind_only_on_demand(database, service, reference):
     reference.allocate((99, world.SERVER, world.VCPU, 7), (9, world.SERVER, 5555, 3))
     with pytest.raises(Conflict) as refused:
         run(database, reference)
@@ -249,7 +249,7 @@ def test_rows_that_belong_to_nothing_are_named_and_left_behind_only_on_demand(da
     assert service.get(f"/resource_providers/{world.NUMA}/usages")["usages"] == {"VCPU": 6}
 
 
-def test_trees_without_an_end_are_refused_by_name(database, reference):
+def test_trees_with_a_loop_are_refused_by_name(database, reference):
     reference.execute("UPDATE resource_providers SET parent_provider_id = 4 WHERE id = 9")
     with pytest.raises(Conflict, match=r"are below themselves(.|\n)*device \(.*\n.*numa \(") as refused:
         run(database, reference, skip_orphans=True)
@@ -265,7 +265,7 @@ def test_a_parent_that_does_not_exist_is_refused_with_the_names_of_all_below(dat
         run(database, reference, skip_orphans=True)
 
 
-def test_a_row_that_gets_lost_on_the_way_undoes_everything(database, reference, monkeypatch):
+def test_a_row_that_is_lost_during_the_copy_undoes_the_import(database, reference, monkeypatch):
     all_rows = StockContent.rows
 
     def without_first(self, table):
@@ -320,7 +320,7 @@ UNUSABLE = {
 
 
 @pytest.mark.parametrize(("statements", "named"), UNUSABLE.values(), ids=UNUSABLE)
-def test_what_cannot_be_a_row_of_ours_is_named_before_anything_is_written(
+def test_content_that_our_tables_cannot_hold_is_named_before_the_first_write(
     database, reference, statements, named
 ):
     reference.execute(*statements)
@@ -333,19 +333,19 @@ def test_what_cannot_be_a_row_of_ours_is_named_before_anything_is_written(
 
 
 def look(reference):
-    """What a dry run does."""
+    """Check the database as a dry run does."""
     with open_source(reference.url, OWNER) as source:
-        importer.examine(source)
+        importer.examine_source(source)
 
 
-def test_consumers_of_an_owner_that_there_is_not_are_named(database, reference):
+def test_consumers_of_a_missing_owner_are_reported(database, reference):
     reference.execute("DELETE FROM projects WHERE id = 2", "DELETE FROM users WHERE id = 2")
     outcome = run(database, reference)
     named = {note.rsplit(" ", 1)[1] for note in outcome.notes if "project or user is in no table" in note}
     assert named == {world.MIGRATION, world.UNTYPED}
 
 
-def test_our_own_database_is_no_source(database, database_url):
+def test_our_own_database_is_refused_as_a_source(database, database_url):
     with (
         pytest.raises(InvalidRequest, match=r"no database of OpenStack Placement .* table \w+ lacks"),
         open_source(database_url, OWNER),
@@ -374,7 +374,7 @@ def test_a_source_on_sqlite_is_not_written_to(tmp_path):
     reference.fill()
     before = path.read_bytes()
     with open_source(reference.url, OWNER) as source:
-        source.fingerprints()
+        source.table_fingerprints()
         with pytest.raises(sqlite3.OperationalError, match="readonly"):
             source.conn.connection.execute("DELETE FROM traits")
     assert path.read_bytes() == before

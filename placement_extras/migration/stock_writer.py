@@ -1,7 +1,7 @@
-"""Writing what has changed since an adoption into the tables of OpenStack Placement.
+"""Writes the changes since an adoption into the tables of OpenStack Placement.
 
-Rows that did not change stay as they are, with their ids and times. New resource providers keep the ids they
-have with us; everything else is known to clients by name or uuid, and takes the id that comes next.
+Unchanged rows keep their ids and times. New resource providers keep their ids of our tables, which the
+comparison of contents includes. All other rows get the next free id: clients know them by name or uuid.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,29 +17,39 @@ from placement.db import errors
 from placement.exceptions import Conflict
 from placement.maintenance.audit import find_roots
 from placement.maintenance.heal import advance_sequence
-from placement_extras.migration.content import BATCH, INVENTORY, Key, PortableContent, TableChange, compare
-from placement_extras.migration.stock_database import StockContent, canonical
+from placement_extras.migration.content import (
+    BATCH_ROWS,
+    INVENTORY_COLUMNS,
+    ContentKey,
+    PortableContent,
+    TableChange,
+    compare_content,
+)
+from placement_extras.migration.stock_database import StockContent, canonical_uuid
 
-_FIRST_CUSTOM_CLASS: Final = 10_000  # below are the standard ones
-Row = dict[str, Any]
+# OpenStack Placement gives custom classes ids from here on
+_FIRST_CUSTOM_CLASS: Final = 10_000
+RowValues = dict[str, Any]
 
 
 def carry_back(source: StockContent, before: PortableContent, after: PortableContent) -> None:
-    """Make what the source holds, which is ``before``, what is :func:`.expressible` of ours.
+    """Change the source from the content ``before`` to the content ``after``.
 
-    :raises Conflict: its tables refuse a row.
+    :param after: the result of :func:`.expressible_content`.
+    :raises Conflict: a table of the source refuses a row.
     """
+    # removed and created again under the same uuid: the row has another id now
     replaced = {
         key
-        for key, value in before.things["resource_providers"].items()
-        if after.things["resource_providers"].get(key, value)[0] != value[0]
+        for key, value in before.by_table["resource_providers"].items()
+        if after.by_table["resource_providers"].get(key, value)[0] != value[0]
     }
-    changes = compare(_without(before, {uuid for (uuid,) in replaced}), after)
+    changes = compare_content(_without_providers(before, {uuid for (uuid,) in replaced}), after)
     _StockWriter(source, before, after, changes, replaced).run()
 
 
-def _without(content: PortableContent, providers: set[str]) -> PortableContent:
-    """The content without resource providers that have other ids now, and what belongs to them."""
+def _without_providers(content: PortableContent, providers: set[str]) -> PortableContent:
+    """Return the content without some resource providers and the rows that refer to them."""
     at = {
         "resource_providers": 0,
         "inventories": 0,
@@ -48,14 +58,14 @@ def _without(content: PortableContent, providers: set[str]) -> PortableContent:
         "allocations": 1,
     }
     kept = {
-        table: {key: value for key, value in content.things[table].items() if key[place] not in providers}
+        table: {key: value for key, value in content.by_table[table].items() if key[place] not in providers}
         for table, place in at.items()
     }
-    return replace(content, things={**content.things, **kept})
+    return replace(content, by_table={**content.by_table, **kept})
 
 
 class _StockWriter:
-    """The statements, in an order that foreign keys and unique names allow."""
+    """Executes the statements in an order that foreign keys and unique names allow."""
 
     def __init__(
         self,
@@ -63,7 +73,7 @@ class _StockWriter:
         before: PortableContent,
         after: PortableContent,
         changes: Mapping[str, TableChange],
-        replaced: set[Key],
+        replaced: set[ContentKey],
     ) -> None:
         self._source = source
         self._conn = source.conn
@@ -71,38 +81,41 @@ class _StockWriter:
         self._after = after
         self._changes = changes
         self._replaced = replaced
-        self._was = {uuid: value[0] for (uuid,), value in before.things["resource_providers"].items()}
-        self._is = {uuid: value[0] for (uuid,), value in after.things["resource_providers"].items()}
+        self._was = {uuid: value[0] for (uuid,), value in before.by_table["resource_providers"].items()}
+        self._is = {uuid: value[0] for (uuid,), value in after.by_table["resource_providers"].items()}
         self._classes = {name: row_id for row_id, name in source.classes.items()}
         self._traits = {name: row_id for row_id, name in source.traits.items()}
+        # OpenStack Placement stores times in UTC without a zone and without fractions
         self._now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
         stored = self._conn.execute(sa.select(self._tables.consumers.c.uuid)).scalars()
         held = self._conn.execute(sa.select(self._tables.allocations.c.consumer_id).distinct()).scalars()
-        #: how the source spells uuids of consumers that it knows
-        self._spelled = {canonical(each): each for each in (*stored, *held)}
+        # the source may hold uuids in capitals or without dashes; its rows are found by that spelling
+        self._spelled = {canonical_uuid(each): each for each in (*stored, *held)}
 
     def run(self) -> None:
-        """All of it."""
+        """Remove, change and add rows; rows that others refer to are added first and removed last."""
         for table in self._tables.metadata.sorted_tables:
             if "id" in table.c and (self._source.has_types or table is not self._tables.types):
-                advance_sequence(self._conn, table)  # a database that was converted may not have done so
-        self._remove()
-        self._providers()
-        self._trees()
-        self._names()
-        self._inventories()
-        self._pairs()
-        self._consumers()
-        self._allocations()
+                # a conversion from another kind of database may have left sequences behind the ids
+                advance_sequence(self._conn, table)
+        self._remove_rows()
+        self._write_providers()
+        self._write_parents()
+        self._write_names()
+        self._write_inventories()
+        self._write_pairs()
+        self._write_consumers()
+        self._write_allocations()
         self._remove_names()
+        # the providers were inserted with explicit ids
         advance_sequence(self._conn, self._tables.providers)
 
-    def _change(self, table: str) -> TableChange:
+    def _table_change(self, table: str) -> TableChange:
         return self._changes.get(table, TableChange((), (), ()))
 
-    def _remove(self) -> None:
+    def _remove_rows(self) -> None:
         t = self._tables
-        held, offered = self._change("allocations"), self._change("inventories")
+        held, offered = self._table_change("allocations"), self._table_change("inventories")
         self._delete(
             t.allocations,
             (
@@ -121,30 +134,32 @@ class _StockWriter:
                 for provider, name in offered.gone
             ),
         )
-        gone = [self._was[uuid] for (uuid,) in (*self._change("resource_providers").gone, *self._replaced)]
+        gone = [
+            self._was[uuid] for (uuid,) in (*self._table_change("resource_providers").gone, *self._replaced)
+        ]
         for table in (t.allocations, t.inventories, t.provider_traits, t.provider_aggregates):
             self._delete(table, ({"resource_provider_id": row_id} for row_id in gone))
         self._delete(
             t.provider_traits,
             (
                 {"resource_provider_id": self._was[provider], "trait_id": self._traits[name]}
-                for provider, name in self._change("provider_traits").gone
+                for provider, name in self._table_change("provider_traits").gone
             ),
         )
-        aggregates = self._aggregates()
+        aggregates = self._aggregate_ids()
         self._delete(
             t.provider_aggregates,
             (
                 {"resource_provider_id": self._was[provider], "aggregate_id": row_id}
-                for provider, aggregate in self._change("provider_aggregates").gone
+                for provider, aggregate in self._table_change("provider_aggregates").gone
                 for row_id in aggregates[aggregate]
             ),
         )
         self._delete(
             t.consumers,
-            ({"uuid": self._spelled.get(key[0], key[0])} for key in self._change("consumers").gone),
+            ({"uuid": self._spelled.get(key[0], key[0])} for key in self._table_change("consumers").gone),
         )
-        # providers refer to each other
+        # providers refer to each other, so the references go before the rows
         self._update(
             t.providers, ({"id": row_id} for row_id in gone), root_provider_id=None, parent_provider_id=None
         )
@@ -153,31 +168,37 @@ class _StockWriter:
                 self._conn.execute(sa.update(t.providers).where(column == row_id).values({column: None}))
         self._delete(t.providers, ({"id": row_id} for row_id in gone))
 
-    def _providers(self) -> None:
-        table, change = self._tables.providers, self._change("resource_providers")
-        values = self._after.things["resource_providers"]
+    def _write_providers(self) -> None:
+        table, change = self._tables.providers, self._table_change("resource_providers")
+        values = self._after.by_table["resource_providers"]
         changed = [key for key in change.changed if key not in self._replaced]
-        # names may have moved from one to another
+        # two providers may have swapped names, which are unique: all are cleared before the first is set
         self._update(table, ({"id": values[key][0]} for key in changed), name=None)
-        rows = ((key, values[key], self._time("resource_providers", key)) for key in change.new)
+        rows = ((key, values[key], self._change_time("resource_providers", key)) for key in change.new)
         self._insert(
             table,
             (
-                {"id": row_id, "uuid": key[0], "name": name, "generation": generation, **self._made(time)}
+                {
+                    "id": row_id,
+                    "uuid": key[0],
+                    "name": name,
+                    "generation": generation,
+                    **self._creation_times(time),
+                }
                 for key, (row_id, name, generation, _), time in rows
             ),
         )
         for key in changed:
             row_id, name, generation, _ = values[key]
-            time = self._time("resource_providers", key)
+            time = self._change_time("resource_providers", key)
             self._update(table, [{"id": row_id}], name=name, generation=generation, updated_at=time)
 
-    def _trees(self) -> None:
-        """Parents and roots, wherever they are not what they should be."""
+    def _write_parents(self) -> None:
+        """Set parents and roots where they differ; a change of a parent changes the roots below it."""
         table = self._tables.providers
         parents = {
             row_id: None if parent is None else self._is[parent]
-            for row_id, _, _, parent in self._after.things["resource_providers"].values()
+            for row_id, _, _, parent in self._after.by_table["resource_providers"].values()
         }
         roots = find_roots(parents).of
         stored = sa.select(table.c.id, table.c.root_provider_id, table.c.parent_provider_id)
@@ -188,57 +209,62 @@ class _StockWriter:
                     table, [{"id": row_id}], root_provider_id=wanted[0], parent_provider_id=wanted[1]
                 )
 
-    def _names(self) -> None:
+    def _write_names(self) -> None:
         t = self._tables
+        # the old schema has no autoincrement for classes
         last = max(_FIRST_CUSTOM_CLASS - 1, *self._classes.values())
-        used = {name for _, name in self._change("inventories").new}
-        missing = {name for (name,) in self._change("resource_classes").new} | used - self._classes.keys()
+        used = {name for _, name in self._table_change("inventories").new}
+        missing = {
+            name for (name,) in self._table_change("resource_classes").new
+        } | used - self._classes.keys()
         for row_id, name in enumerate(sorted(missing), last + 1):
             self._classes[name] = row_id
-            self._insert(t.classes, [{"id": row_id, "name": name, **self._made(self._now)}])
-        used = {name for _, name in self._change("provider_traits").new}
-        made = {name for (name,) in self._change("traits").new}
+            self._insert(t.classes, [{"id": row_id, "name": name, **self._creation_times(self._now)}])
+        used = {name for _, name in self._table_change("provider_traits").new}
+        made = {name for (name,) in self._table_change("traits").new}
         self._traits |= self._ids_of(t.traits, t.traits.c.name, made | used - self._traits.keys())
 
     def _remove_names(self) -> None:
         t = self._tables
         for table, name in ((t.classes, "resource_classes"), (t.traits, "traits")):
-            self._delete(table, ({"name": key[0]} for key in self._change(name).gone))
+            self._delete(table, ({"name": key[0]} for key in self._table_change(name).gone))
 
-    def _inventories(self) -> None:
-        table, change = self._tables.inventories, self._change("inventories")
-        values = self._after.things["inventories"]
+    def _write_inventories(self) -> None:
+        table, change = self._tables.inventories, self._table_change("inventories")
+        values = self._after.by_table["inventories"]
 
-        def units(key: Key) -> Row:
-            return dict(zip(INVENTORY, values[key], strict=True))
+        def inventory_units(key: ContentKey) -> RowValues:
+            return dict(zip(INVENTORY_COLUMNS, values[key], strict=True))
 
         for key in change.changed:
             where = {"resource_provider_id": self._is[key[0]], "resource_class_id": self._classes[key[1]]}
-            self._update(table, [where], **units(key), updated_at=self._time("inventories", key))
+            self._update(
+                table, [where], **inventory_units(key), updated_at=self._change_time("inventories", key)
+            )
         self._insert(
             table,
             (
                 {
                     "resource_provider_id": self._is[key[0]],
                     "resource_class_id": self._classes[key[1]],
-                    **units(key),
-                    **self._made(self._time("inventories", key)),
+                    **inventory_units(key),
+                    **self._creation_times(self._change_time("inventories", key)),
                 }
                 for key in change.new
             ),
         )
 
-    def _pairs(self) -> None:
-        t, made = self._tables, self._made(self._now)
+    def _write_pairs(self) -> None:
+        t, made = self._tables, self._creation_times(self._now)
         self._insert(
             t.provider_traits,
             (
                 {"resource_provider_id": self._is[provider], "trait_id": self._traits[name], **made}
-                for provider, name in self._change("provider_traits").new
+                for provider, name in self._table_change("provider_traits").new
             ),
         )
-        new = self._change("provider_aggregates").new
-        known = self._aggregates()
+        new = self._table_change("provider_aggregates").new
+        known = self._aggregate_ids()
         missing = sorted({aggregate for _, aggregate in new} - known.keys())
         by_name = {name: min(ids) for name, ids in known.items()}
         by_name |= self._ids_of(t.aggregates, t.aggregates.c.uuid, missing)
@@ -250,41 +276,41 @@ class _StockWriter:
             ),
         )
 
-    def _aggregates(self) -> dict[str, list[int]]:
-        """The ids of each aggregate, which may be stored in several spellings."""
+    def _aggregate_ids(self) -> dict[str, list[int]]:
+        """Return the ids by uuid; the source may store one aggregate in several spellings."""
         column = self._tables.aggregates.c
         by_name: dict[str, list[int]] = {}
         for row_id, name in self._conn.execute(
             sa.select(column.id, column.uuid).where(column.uuid.is_not(None))
         ):
-            by_name.setdefault(canonical(name), []).append(row_id)
+            by_name.setdefault(canonical_uuid(name), []).append(row_id)
         return by_name
 
-    def _consumers(self) -> None:
-        t, change = self._tables, self._change("consumers")
+    def _write_consumers(self) -> None:
+        t, change = self._tables, self._table_change("consumers")
         keys = (*change.new, *change.changed)
-        values = self._after.things["consumers"]
+        values = self._after.by_table["consumers"]
         projects = self._ids_of(t.projects, t.projects.c.external_id, {values[key][0] for key in keys})
         users = self._ids_of(t.users, t.users.c.external_id, {values[key][1] for key in keys})
         kinds = {values[key][2] for key in keys} - {None}
         types = self._ids_of(t.types, t.types.c.name, kinds) if kinds else {}
         stored = set(self._conn.execute(sa.select(t.consumers.c.uuid)).scalars())
-        rows: list[Row] = []
+        rows: list[RowValues] = []
         for key in keys:
             project, user, kind, generation = values[key]
             row = {"project_id": projects[project], "user_id": users[user], "generation": generation}
             if self._source.has_types:
                 row["consumer_type_id"] = None if kind is None else types[kind]
-            time = self._time("consumers", key)
+            time = self._change_time("consumers", key)
             spelled = self._spelled.get(key[0], key[0])
             if spelled in stored:
                 self._update(t.consumers, [{"uuid": spelled}], **row, updated_at=time)
             else:
-                rows.append({"uuid": spelled, **row, **self._made(time)})
+                rows.append({"uuid": spelled, **row, **self._creation_times(time)})
         self._insert(t.consumers, rows)
 
-    def _allocations(self) -> None:
-        change, values = self._change("allocations"), self._after.things["allocations"]
+    def _write_allocations(self) -> None:
+        change, values = self._table_change("allocations"), self._after.by_table["allocations"]
         self._insert(
             self._tables.allocations,
             (
@@ -293,34 +319,34 @@ class _StockWriter:
                     "resource_provider_id": self._is[provider],
                     "resource_class_id": self._classes[name],
                     "used": values[consumer, provider, name][0],
-                    **self._made(self._time("allocations", (consumer, provider, name))),
+                    **self._creation_times(self._change_time("allocations", (consumer, provider, name))),
                 }
                 for consumer, provider, name in (*change.new, *change.changed)
             ),
         )
 
     def _ids_of(self, table: sa.Table, column: sa.Column[Any], names: Iterable[str]) -> dict[str, int]:
-        """The ids of names, which are made where they are not there."""
+        """Return ids by name; missing names are inserted."""
         wanted = set(names)
         query = sa.select(column, table.c.id)
         present = {name: row_id for name, row_id in self._conn.execute(query) if name in wanted}
         missing = sorted(wanted - present.keys())
         if not missing:
             return present
-        self._insert(table, ({column.name: name, **self._made(self._now)} for name in missing))
+        self._insert(table, ({column.name: name, **self._creation_times(self._now)} for name in missing))
         return {name: row_id for name, row_id in self._conn.execute(query) if name in wanted}
 
-    def _time(self, table: str, key: Key) -> datetime:
+    def _change_time(self, table: str, key: ContentKey) -> datetime:
         seconds = self._after.times[table].get(key)
         if seconds is None:
             return self._now
         return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None, microsecond=0)
 
-    def _made(self, time: datetime) -> Row:
+    def _creation_times(self, time: datetime) -> RowValues:
         return {"created_at": time, "updated_at": time}
 
-    def _delete(self, table: sa.Table, rows: Iterable[Row]) -> None:
-        for chosen in _batches(rows):
+    def _delete(self, table: sa.Table, rows: Iterable[RowValues]) -> None:
+        for chosen in _row_batches(rows):
             statement = sa.delete(table).where(
                 *(table.c[name] == sa.bindparam(f"the_{name}") for name in chosen[0])
             )
@@ -328,41 +354,41 @@ class _StockWriter:
                 statement, [{f"the_{name}": value for name, value in row.items()} for row in chosen]
             )
 
-    def _update(self, table: sa.Table, rows: Iterable[Row], **values: Any) -> None:
-        for chosen in _batches(rows):
+    def _update(self, table: sa.Table, rows: Iterable[RowValues], **values: Any) -> None:
+        for chosen in _row_batches(rows):
             statement = (
                 sa.update(table)
                 .where(*(table.c[name] == sa.bindparam(f"the_{name}") for name in chosen[0]))
                 .values(values)
             )
-            with _naming(table):
+            with _refusal_named(table):
                 self._conn.execute(
                     statement, [{f"the_{name}": value for name, value in row.items()} for row in chosen]
                 )
 
-    def _insert(self, table: sa.Table, rows: Iterable[Row]) -> None:
-        for chosen in _batches(rows):
-            with _naming(table):
+    def _insert(self, table: sa.Table, rows: Iterable[RowValues]) -> None:
+        for chosen in _row_batches(rows):
+            with _refusal_named(table):
                 self._conn.execute(sa.insert(table), chosen)
 
 
-def _batches(rows: Iterable[Row]) -> Iterator[Sequence[Row]]:
+def _row_batches(rows: Iterable[RowValues]) -> Iterator[Sequence[RowValues]]:
     listed = list(rows)
-    for start in range(0, len(listed), BATCH):
-        yield listed[start : start + BATCH]
+    for start in range(0, len(listed), BATCH_ROWS):
+        yield listed[start : start + BATCH_ROWS]
 
 
 @contextmanager
-def _naming(table: sa.Table) -> Iterator[None]:
-    """Say which table refuses a row.
+def _refusal_named(table: sa.Table) -> Iterator[None]:
+    """Name the table that refuses a row.
 
-    :raises Conflict: it does.
+    :raises Conflict: it refuses one.
     """
     try:
         yield
     except (exc.IntegrityError, exc.DataError) as error:
         raise Conflict(
-            f"The table {table.name} does not take what is to be carried back: {errors.said(error)}."
-            " Nothing is changed. Change that (a name that is there in other capitals, say) through this"
-            " service, then try again; '--discard' gives up everything that was written since."
+            f"The table {table.name} does not take a row that is to be carried back: {errors.said(error)}."
+            " Nothing is changed. Change that row through this service (it may repeat a name in other"
+            " capitals), then try again; '--discard' drops all changes since the adoption."
         ) from error
