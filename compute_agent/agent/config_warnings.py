@@ -80,7 +80,7 @@ def _without_counters() -> str:
     counters = PerfEvents()
     try:
         counters.read((os.getpid(),))
-        return counters.missing
+        return counters.missing_reason
     finally:
         counters.read(())  # they are open files
 

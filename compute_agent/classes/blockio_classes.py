@@ -79,7 +79,7 @@ def blockio_warnings(classes: Mapping[str, BlockIoClass], devices: BlockDevices)
     for name, one in classes.items():
         section = f"[{BLOCKIO_CLASS}{name}]"
         # A name without a device is a warning only: disks come and go while the agent runs.
-        for reason in devices.lacking(one.host_devices):
+        for reason in devices.describe_unmatched(one.host_devices):
             yield f"{section} devices: {reason}"
         if one.weight is not None and not any(device.by_weight for device in devices.devices):
             yield (

@@ -30,7 +30,7 @@ from compute_agent.conf import find_unknown_options
 from compute_agent.drawing import host
 from compute_agent.drawing.host import draw
 from compute_agent.drivers.factory import choose, libvirtd_is_usable
-from compute_agent.host.memory import overlaps
+from compute_agent.host.memory import node_overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory import options, provider_tree
@@ -73,7 +73,7 @@ class HostShow(ShowOne):
                 "numa_nodes": len(topology.numa_nodes),
                 "l3_domains": len(topology.l3_domains),
                 "cores": len(topology.cores),
-                "hyperthreaded": topology.hyperthreaded,
+                "hyperthreaded": topology.is_hyperthreaded,
                 "online_cpus": cpuset.format(topology.online),
                 "offline_cpus": cpuset.format(topology.offline),
                 "parked_cpus": cpuset.format(topology.parked),
@@ -237,7 +237,7 @@ class ConfigCheck(ShowOne):
                 "inventories": [dict(zip(_DERIVED, row, strict=True)) for row in inventories],
                 "warnings": [
                     *sets.warnings,
-                    *overlaps(topology.numa_nodes),
+                    *node_overlaps(topology.numa_nodes),
                     *warnings,
                     *filter(None, [sets.offline_warning, unasked]),
                 ],

@@ -88,7 +88,7 @@ class BlockIoController(GuestController):
         if one is None:
             known = ", ".join(sorted(self._classes)) or "none"
             return [f"there is no section [blockio_class:{name}]; there are {known}"]
-        reasons = self._devices.lacking(one.host_devices)
+        reasons = self._devices.describe_unmatched(one.host_devices)
         try:
             return [*reasons, *self._driver.blockio_missing(target.guest, self._resolved[name])]
         except GuestGoneError:
@@ -97,6 +97,6 @@ class BlockIoController(GuestController):
 
 def resolve(one: BlockIoClass, devices: BlockDevices) -> BlockIo:
     """What a class means on a host with these devices."""
-    named = {device.number for pattern in one.devices for device in devices.matching(pattern)}
+    named = {device.number for pattern in one.devices for device in devices.match_devices(pattern)}
     own = GUEST_DISKS in one.devices
     return BlockIo(one.weight, one.rates, one.latency_us, frozenset(named), own)

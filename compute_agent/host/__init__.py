@@ -1,1 +1,8 @@
-"""The host as the kernel describes it: CPUs, cores, caches and NUMA nodes, read from /sys and /proc."""
+"""The host as the kernel describes it, from /sys and /proc.
+
+- ``topology``: CPUs, cores, caches and NUMA nodes as values
+- ``reader``: reads the topology below a root, which may be a captured tree of another machine
+- ``cpus``, ``memory`` and ``kernel_files``: parts of the topology, and single files
+- ``proc_stat`` and ``cycles``: use over time
+- ``cpu_power`` and ``block_devices``: frequencies, idle states and disks
+"""

@@ -1,4 +1,4 @@
-"""/sys/block and /dev/disk/by-id: the block devices of the host, and which of them a name means."""
+"""The block devices of the host, and patterns of their names, from /sys/block and /dev/disk/by-id."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ _IO_COST: Final = "sys/fs/cgroup/io.cost.qos"
 
 @dataclass(frozen=True, slots=True)
 class BlockDevice:
-    """A whole disk; ``number`` is ``MAJOR:MINOR``. ``by_weight``: it divides what it can do by weights."""
+    """A whole disk.
+
+    :ivar number: ``MAJOR:MINOR``.
+    :ivar by_weight: whether it divides its bandwidth by weights of cgroups.
+    """
 
     name: str
     number: str
@@ -26,13 +30,13 @@ class BlockDevice:
 
 @dataclass(frozen=True, slots=True)
 class BlockDevices:
-    """All of them, in the order of their names; ``links`` has the disk of each name in /dev/disk/by-id."""
+    """All block devices, by name; ``links`` has the disk of each name in /dev/disk/by-id."""
 
     devices: tuple[BlockDevice, ...] = ()
     links: Mapping[str, str] = field(default_factory=dict)
 
-    def matching(self, pattern: str) -> tuple[BlockDevice, ...]:
-        """The devices that a name or a pattern means: ``vda``, ``/dev/nvme*n1``, ``by-id/wwn-0x5*``."""
+    def match_devices(self, pattern: str) -> tuple[BlockDevice, ...]:
+        """The devices that match a name or a pattern: ``vda``, ``/dev/nvme*n1``, ``by-id/wwn-0x5*``."""
         wanted = pattern.removeprefix("/dev/").removeprefix("disk/")
         if wanted.startswith(_BY_ID):
             found = {
@@ -41,46 +45,51 @@ class BlockDevices:
             return tuple(one for one in self.devices if one.name in found)
         return tuple(one for one in self.devices if fnmatch.fnmatchcase(one.name, wanted))
 
-    def unknown(self, patterns: Sequence[str]) -> list[str]:
-        """The names and patterns that mean none."""
-        return [pattern for pattern in patterns if not self.matching(pattern)]
+    def unmatched_patterns(self, patterns: Sequence[str]) -> list[str]:
+        """The names and patterns without a device."""
+        return [pattern for pattern in patterns if not self.match_devices(pattern)]
 
-    def lacking(self, patterns: Sequence[str]) -> list[str]:
-        """The same, a sentence each."""
+    def describe_unmatched(self, patterns: Sequence[str]) -> list[str]:
+        """A sentence for each name or pattern without a device."""
         there = ", ".join(device.name for device in self.devices) or "none"
-        return [f"this host has no device {pattern}; there are {there}" for pattern in self.unknown(patterns)]
+        return [
+            f"this host has no device {pattern}; it has {there}"
+            for pattern in self.unmatched_patterns(patterns)
+        ]
 
 
 def read_block_devices(root: Path) -> BlockDevices:
-    """The block devices of the host whose files are below ``root``; none where it tells none."""
+    """The block devices of the host with its files below ``root``; none where these are missing."""
     folder = root / "sys/block"
-    costed = _costed(root)
+    costed = _costed_devices(root)
     devices, parts = [], {}
-    for name in _names(folder):
+    for name in _list_names(folder):
         number = (kernel_files.read_optional(f"{folder}/{name}/dev") or "").strip()
         if not number:
-            continue
+            continue  # it was removed meanwhile
+        # bfq has weights of its own; io.cost has them for any scheduler (cgroup-v2.rst, io.weight).
         scheduler = kernel_files.read_optional(f"{folder}/{name}/queue/scheduler") or ""
         devices.append(BlockDevice(name, number, "[bfq]" in scheduler or number in costed))
         parts[name] = name
-        parts |= {part: name for part in _names(folder / name) if part.startswith(name)}
+        # Partitions are folders of the disk, so that a name of a partition also means its disk.
+        parts |= {part: name for part in _list_names(folder / name) if part.startswith(name)}
     links = {}
     by_id = root / "dev/disk/by-id"
-    for link in _names(by_id):
+    for link in _list_names(by_id):
         target = os.path.basename(os.path.realpath(by_id / link))
         if target in parts:
             links[link] = parts[target]
     return BlockDevices(tuple(devices), links)
 
 
-def _names(folder: Path) -> list[str]:
+def _list_names(folder: Path) -> list[str]:
     try:
         return sorted(os.listdir(folder))
     except OSError:
         return []
 
 
-def _costed(root: Path) -> frozenset[str]:
-    """The devices on which io.cost is on (Documentation/admin-guide/cgroup-v2.rst)."""
+def _costed_devices(root: Path) -> frozenset[str]:
+    """The numbers of devices with io.cost enabled (Documentation/admin-guide/cgroup-v2.rst)."""
     lines = (kernel_files.read_optional(str(root / _IO_COST)) or "").splitlines()
     return frozenset(line.split()[0] for line in lines if "enable=1" in line.split())

@@ -27,14 +27,15 @@ _POLICIES: Final = f"{CPU_FOLDER}/cpufreq"
 _UNCORE: Final = f"{CPU_FOLDER}/intel_uncore_frequency"
 _PACKAGE_DIE: Final = re.compile(r"package_([0-9]+)_die_([0-9]+)", re.ASCII)
 _TURBO_STEP: Final = 1000
-"""kHz by which acpi-cpufreq on Intel processors puts the entry that stands for turbo above the next one."""
+"""Distance in kHz between the entry for turbo and the next one, in acpi-cpufreq on Intel processors."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrequencyDomain:
-    """CPUs that have one frequency (a policy of cpufreq), with what can be set for them; kHz.
+    """CPUs with a common frequency (a policy of cpufreq), and the possible settings. Frequencies are kHz.
 
-    ``folder`` is relative to the root. ``preferences`` are empty where there is no energy preference.
+    :ivar folder: relative to the root.
+    :ivar preferences: energy preferences; empty where the driver has none.
     """
 
     folder: str
@@ -49,7 +50,7 @@ class FrequencyDomain:
 
 @dataclass(frozen=True, slots=True)
 class UncoreDomain:
-    """What is beside the cores of ``cpus``, with the limits that it had at boot; kHz."""
+    """The uncore (mesh and caches) of CPUs, with its frequency limits at boot in kHz."""
 
     folder: str
     cpus: frozenset[int]
@@ -59,7 +60,10 @@ class UncoreDomain:
 
 @dataclass(frozen=True, slots=True)
 class CpuPower:
-    """What of frequencies and idle states can be set; ``idle_states`` has folders by name, by CPU."""
+    """The frequencies and idle states that can be set.
+
+    :ivar idle_states: folders of idle states by CPU and name.
+    """
 
     frequency_domains: tuple[FrequencyDomain, ...] = ()
     idle_states: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
@@ -67,7 +71,7 @@ class CpuPower:
 
     @property
     def cpus(self) -> frozenset[int]:
-        """All CPUs of which something can be set."""
+        """All CPUs with a setting."""
         return frozenset(self.idle_states).union(
             *(domain.cpus for domain in self.frequency_domains),
             *(domain.cpus for domain in self.uncore_domains),
@@ -75,7 +79,7 @@ class CpuPower:
 
 
 def read_cpu_power(root: Path) -> CpuPower:
-    """What can be set on the host whose files are below ``root``; nothing where it tells nothing."""
+    """The settings of the host with its files below ``root``; empty where the files are missing."""
     files = SysFiles(root)
     info = read_cpuinfo(files)
     online = files.cpu_list(f"{CPU_FOLDER}/online") or frozenset()
@@ -87,26 +91,26 @@ def read_cpu_power(root: Path) -> CpuPower:
 
 
 def _frequency_domains(files: SysFiles, info: CpuInfo) -> Iterator[FrequencyDomain]:
-    for number in files.numbered(_POLICIES, "policy"):
+    for number in files.list_numbers(_POLICIES, "policy"):
         folder = f"{_POLICIES}/policy{number}"
-        # Not a list with ranges, unlike all else, and empty while all of its CPUs are offline.
-        cpus = _numbers(files, f"{folder}/affected_cpus")
+        # Numbers with blanks between them rather than a list with ranges; empty if all CPUs are offline.
+        cpus = _read_numbers(files, f"{folder}/affected_cpus")
         if cpus:
             yield FrequencyDomain(
                 folder,
                 frozenset(cpus),
                 files.text(f"{folder}/scaling_driver") or "",
-                _words(files, f"{folder}/scaling_available_governors"),
-                _words(files, f"{folder}/energy_performance_available_preferences"),
-                files.number(f"{folder}/cpuinfo_min_freq"),
+                _read_words(files, f"{folder}/scaling_available_governors"),
+                _read_words(files, f"{folder}/energy_performance_available_preferences"),
+                files.read_number(f"{folder}/cpuinfo_min_freq"),
                 base_frequency_khz(files, info, min(cpus)) or _table_base(files, folder),
-                files.number(f"{folder}/cpuinfo_max_freq"),
+                files.read_number(f"{folder}/cpuinfo_max_freq"),
             )
 
 
 def _table_base(files: SysFiles, folder: str) -> int | None:
-    """The base frequency by the table of acpi-cpufreq, in which turbo is the entry just above or none."""
-    table = sorted(_numbers(files, f"{folder}/scaling_available_frequencies"), reverse=True)
+    """The base frequency in the table of acpi-cpufreq: the entry below turbo, or the first without turbo."""
+    table = sorted(_read_numbers(files, f"{folder}/scaling_available_frequencies"), reverse=True)
     if len(table) > 1 and table[0] - table[1] == _TURBO_STEP:
         return table[1]
     return table[0] if table else None
@@ -115,15 +119,15 @@ def _table_base(files: SysFiles, folder: str) -> int | None:
 def _idle_states(files: SysFiles, cpu: int) -> dict[str, str]:
     folder = f"{CPU_FOLDER}/cpu{cpu}/cpuidle"
     states = {}
-    for number in files.numbered(folder, "state"):
+    for number in files.list_numbers(folder, "state"):
         if name := files.text(f"{folder}/state{number}/name"):
             states[name] = f"{folder}/state{number}"
     return states
 
 
 def _uncore_domains(files: SysFiles, online: frozenset[int]) -> Iterator[UncoreDomain]:
-    """By package and die; by package where the kernel has clusters (TPMI) and nothing above them."""
-    places = {cpu: _place(files, cpu) for cpu in online}
+    """Domains by package and die, or by package where the kernel lists only clusters (TPMI)."""
+    places = {cpu: _die_of(files, cpu) for cpu in online}
     try:
         names = sorted(entry.name for entry in (files.root / _UNCORE).iterdir())
     except OSError:
@@ -132,23 +136,23 @@ def _uncore_domains(files: SysFiles, online: frozenset[int]) -> Iterator[UncoreD
     for name in dies or [name for name in names if name.startswith("uncore")]:
         folder = f"{_UNCORE}/{name}"
         match = dies.get(name)
-        package = int(match[1]) if match else files.number(f"{folder}/package_id")
+        package = int(match[1]) if match else files.read_number(f"{folder}/package_id")
         cpus = frozenset(cpu for cpu, (one, _) in places.items() if one == package)
         if match:
-            # The firmware's dies need not be those of the topology.
+            # The firmware may number dies in another way than the topology; then the whole package counts.
             cpus = frozenset(cpu for cpu in cpus if places[cpu][1] == int(match[2])) or cpus
-        least, most = (files.number(f"{folder}/initial_{file}") for file in (MIN_UNCORE, MAX_UNCORE))
+        least, most = (files.read_number(f"{folder}/initial_{file}") for file in (MIN_UNCORE, MAX_UNCORE))
         yield UncoreDomain(folder, cpus, least, most)
 
 
-def _place(files: SysFiles, cpu: int) -> tuple[int | None, int | None]:
+def _die_of(files: SysFiles, cpu: int) -> tuple[int | None, int | None]:
     folder = f"{CPU_FOLDER}/cpu{cpu}/topology"
-    return files.number(f"{folder}/physical_package_id"), files.number(f"{folder}/die_id")
+    return files.read_number(f"{folder}/physical_package_id"), files.read_number(f"{folder}/die_id")
 
 
-def _words(files: SysFiles, path: str) -> tuple[str, ...]:
+def _read_words(files: SysFiles, path: str) -> tuple[str, ...]:
     return tuple((files.text(path) or "").split())
 
 
-def _numbers(files: SysFiles, path: str) -> list[int]:
-    return [int(word) for word in _words(files, path) if word.isascii() and word.isdecimal()]
+def _read_numbers(files: SysFiles, path: str) -> list[int]:
+    return [int(word) for word in _read_words(files, path) if word.isascii() and word.isdecimal()]

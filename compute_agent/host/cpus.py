@@ -1,8 +1,7 @@
-"""/proc/cpuinfo: architecture, model and flags, whose lines differ from one architecture to the next.
+"""CPUs with their cores, clusters, dies and packages, from /sys/devices/system/cpu and /proc/cpuinfo.
 
-/sys/devices/system/cpu: which CPUs there are, and their cores, clusters, dies and packages.
-
-File formats: Documentation/admin-guide/cputopology.rst of the kernel.
+File formats: Documentation/admin-guide/cputopology.rst of the kernel. The lines of /proc/cpuinfo differ
+between architectures.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ _FLAG_KEYS: Final = ("flags", "features")
 
 @dataclass(frozen=True, slots=True)
 class CpuInfo:
-    """What /proc/cpuinfo tells, by CPU number; keys of the records are in lower case."""
+    """The content of /proc/cpuinfo by CPU number. Keys of records are in lower case."""
 
     records: Mapping[int, Mapping[str, str]]
     machine: Mapping[str, str]
     """Lines that belong to no CPU, such as ``platform`` on POWER."""
 
-    def first(self, *keys: str) -> str | None:
-        """The first value of one of ``keys`` that any CPU has."""
+    def first_value(self, *keys: str) -> str | None:
+        """The first value of any CPU, by the first of ``keys`` that has one."""
         values = (record[key] for key in keys for record in self.records.values() if record.get(key))
         return next(values, None)
 
@@ -54,7 +53,8 @@ def read_cpuinfo(files: SysFiles) -> CpuInfo:
 
 
 def flags_of(info: CpuInfo, online: Collection[int]) -> frozenset[str]:
-    """The flags that all online CPUs have: on hybrid processors they differ, and a guest may run on any."""
+    """The flags that all online CPUs have."""
+    # Flags differ on hybrid processors, and a guest may run on any CPU.
     sets = [
         frozenset(record[key].split())
         for cpu, record in info.records.items()
@@ -68,37 +68,37 @@ def flags_of(info: CpuInfo, online: Collection[int]) -> frozenset[str]:
 
 
 def architecture_of(files: SysFiles, info: CpuInfo) -> str:
-    """The architecture as ``uname -m`` names it; ``unknown`` where no file tells."""
+    """The architecture in the words of ``uname -m``; ``unknown`` where no file shows it."""
     machine = files.text("proc/sys/kernel/arch")  # since Linux 6.1
     if machine:
         return machine
-    if info.first("arch") == "IA-64":
+    if info.first_value("arch") == "IA-64":
         return "ia64"
-    if info.first("cpu implementer"):
-        return "aarch64" if info.first("cpu architecture") in ("8", "AArch64") else "armv7l"
-    if (model := info.first("cpu")) and ("POWER" in model or "Cell" in model):
+    if info.first_value("cpu implementer"):
+        return "aarch64" if info.first_value("cpu architecture") in ("8", "AArch64") else "armv7l"
+    if (model := info.first_value("cpu")) and ("POWER" in model or "Cell" in model):
         # The byte order is in no file; distributions with OpenStack are little-endian since POWER8.
         return "ppc64le" if re.search(r"POWER([89]|1[0-9])", model) else "ppc64"
-    if info.first("vendor_id"):
-        return "x86_64" if "lm" in (info.first("flags") or "").split() else "i686"
+    if info.first_value("vendor_id"):
+        return "x86_64" if "lm" in (info.first_value("flags") or "").split() else "i686"
     return "unknown"
 
 
 def model_of(info: CpuInfo) -> str | None:
-    """The model as the kernel prints it: ``Intel(R) Xeon(R) ...``, ``POWER9, altivec supported``."""
-    return info.first("model name", "cpu")
+    """The model in the kernel's words: ``Intel(R) Xeon(R) ...``, ``POWER9, altivec supported``."""
+    return info.first_value("model name", "cpu")
 
 
 def base_frequency_khz(files: SysFiles, info: CpuInfo, cpu: int) -> int | None:
-    """The guaranteed frequency of a CPU without turbo, None where the kernel does not tell.
+    """The guaranteed frequency of a CPU without turbo, in kHz; None where the kernel does not show it.
 
-    From cpufreq/base_frequency (intel_pstate, kHz), acpi_cppc/nominal_freq (AMD and ARM, MHz), or the model
-    name (``@ 2.10GHz``).
+    Sources are cpufreq/base_frequency (intel_pstate, kHz), acpi_cppc/nominal_freq (AMD and ARM, MHz), and the
+    model name (``@ 2.10GHz``), in this order.
     """
     folder = f"sys/devices/system/cpu/cpu{cpu}"
-    if base := files.number(f"{folder}/cpufreq/base_frequency"):
+    if base := files.read_number(f"{folder}/cpufreq/base_frequency"):
         return base
-    if nominal := files.number(f"{folder}/acpi_cppc/nominal_freq"):
+    if nominal := files.read_number(f"{folder}/acpi_cppc/nominal_freq"):
         return nominal * 1000
     named = _NOMINAL.search(info.records.get(cpu, {}).get("model name", ""))
     return round(float(named[1]) * 1_000_000) if named else None
@@ -109,39 +109,39 @@ LOG = logging.getLogger(__name__)
 CPU_FOLDER: Final = "sys/devices/system/cpu"
 
 _UNKNOWN_ID: Final = 0xFFFF
-"""What some kernels print, besides -1, for an id that the firmware does not tell."""
+"""Value that some kernels print, besides -1, for an id that the firmware does not have."""
 
 _SIBLING_FILES: Final = ("core_cpus_list", "core_cpus", "thread_siblings_list", "thread_siblings")
-"""The threads of a core: the names since Linux 5.3, then the older ones."""
+"""Files with the threads of a core: the names since Linux 5.3, then the older ones."""
 
 _PACKAGE_FILES: Final = ("package_cpus_list", "package_cpus", "core_siblings_list", "core_siblings")
-"""The CPUs of a package: the names since Linux 5.3, then the older ones."""
+"""Files with the CPUs of a package: the names since Linux 5.3, then the older ones."""
 
 _HYBRID_PMUS: Final = {"cpu_core": "performance", "cpu_atom": "efficiency", "cpu_lowpower": "low-power"}
-"""Performance monitoring units of hybrid x86 processors; the CPUs of each are those of one kind of core."""
+"""Performance monitoring units of hybrid x86 processors. Each has the CPUs of one kind of core."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuStates:
-    """Which CPUs are there, and which of them the kernel schedules on."""
+    """The CPUs of the machine, and those that the kernel schedules on."""
 
     present: frozenset[int]
     online: frozenset[int]
 
     @property
-    def offline(self) -> frozenset[int]:
-        """CPUs that are there but switched off."""
+    def offline_cpus(self) -> frozenset[int]:
+        """CPUs that are present but not online."""
         return self.present - self.online
 
 
 def read_states(files: SysFiles, info: CpuInfo) -> CpuStates:
-    """The CPUs of the machine, whatever a cpuset or the affinity of the agent's own process leaves to it."""
-    folders = frozenset(files.numbered(CPU_FOLDER, "cpu"))
+    """The CPUs of the machine, including those outside of the agent's own cpuset and affinity."""
+    folders = frozenset(files.list_numbers(CPU_FOLDER, "cpu"))
     online = files.cpu_list(f"{CPU_FOLDER}/online")
     present = files.cpu_list(f"{CPU_FOLDER}/present")
     if online is None:
         # Kernels before 2.6.26 have a file for each CPU that can be switched off, and none for the others.
-        online = frozenset(cpu for cpu in folders if files.number(f"{CPU_FOLDER}/cpu{cpu}/online") != 0)
+        online = frozenset(cpu for cpu in folders if files.read_number(f"{CPU_FOLDER}/cpu{cpu}/online") != 0)
     if not online:
         online = frozenset(info.records)
         LOG.warning("No CPUs are listed in %s: using those of /proc/cpuinfo", files.root / CPU_FOLDER)
@@ -149,43 +149,47 @@ def read_states(files: SysFiles, info: CpuInfo) -> CpuStates:
 
 
 def read_online(root: Path) -> frozenset[int]:
-    """The CPUs that are online now; empty where the kernel does not tell."""
+    """The CPUs that are online; empty where the kernel does not list them."""
     return SysFiles(root).cpu_list(f"{CPU_FOLDER}/online") or frozenset()
 
 
 def read_packages(files: SysFiles, online: frozenset[int]) -> tuple[CpuPackage, ...]:
-    """The packages; CPUs whose package the kernel does not tell are on package 0.
+    """The packages, with the kernel's ids. CPUs without a known package are on package 0.
 
-    Ids are the kernel's. Where CPUs of one id do not list each other as siblings, as on old Itanium machines
-    that number the boards instead, there are several packages of that id.
+    Several packages have the same id where its CPUs do not list each other as siblings. Old Itanium machines,
+    which number boards instead, are such a case.
     """
-    ids = {cpu: _known(files.number(f"{_topology(cpu)}/physical_package_id")) for cpu in online}
+    ids = {
+        cpu: _known_id(files.read_number(f"{_topology_folder(cpu)}/physical_package_id")) for cpu in online
+    }
     if unknown := [cpu for cpu, package in ids.items() if package is None]:
         LOG.info("The package of %d CPUs is not known: they count as package 0", len(unknown))
     packages: list[CpuPackage] = []
-    for package, cpus in sorted(_grouped(online, lambda cpu: ids[cpu] or 0).items()):
+    for package, cpus in sorted(_group_cpus(online, lambda cpu: ids[cpu] or 0).items()):
         packages += [
             CpuPackage(package, members)
-            for members in _split(cpus, lambda cpu: files.peers(cpu, _topology(cpu), *_PACKAGE_FILES))
+            for members in _split_peers(
+                cpus, lambda cpu: files.read_peers(cpu, _topology_folder(cpu), *_PACKAGE_FILES)
+            )
         ]
     return tuple(packages)
 
 
 def read_dies(files: SysFiles, packages: Iterable[CpuPackage]) -> tuple[CpuDie, ...]:
-    """The dies where the kernel tells them (since 5.2)."""
+    """The dies, where the kernel has them (since Linux 5.2)."""
     return tuple(
         CpuDie(die, package.id, cpus)
         for package in packages
-        for die, cpus in _parts(files, package, "die_id")
+        for die, cpus in _package_parts(files, package, "die_id")
     )
 
 
 def read_clusters(files: SysFiles, packages: Iterable[CpuPackage]) -> tuple[CpuCluster, ...]:
-    """The clusters where the kernel tells them (since 5.16)."""
+    """The clusters, where the kernel has them (since Linux 5.16)."""
     return tuple(
         CpuCluster(cluster, package.id, cpus)
         for package in packages
-        for cluster, cpus in _parts(files, package, "cluster_id")
+        for cluster, cpus in _package_parts(files, package, "cluster_id")
     )
 
 
@@ -197,15 +201,15 @@ def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[CpuPackage]) -
     package_of = {cpu: package.id for package in packages for cpu in package.cpus}
     online = frozenset(package_of)
     kinds = read_kinds(files, online)
-    ids = {cpu: _known(files.number(f"{_topology(cpu)}/core_id")) for cpu in online}
+    ids = {cpu: _known_id(files.read_number(f"{_topology_folder(cpu)}/core_id")) for cpu in online}
 
-    def siblings(cpu: int) -> frozenset[int]:
+    def listed_siblings(cpu: int) -> frozenset[int]:
         # AMD's family 15h lists both cores of a module as siblings, and gives each a core_id of its own.
-        listed = files.peers(cpu, _topology(cpu), *_SIBLING_FILES) or frozenset()
+        listed = files.read_peers(cpu, _topology_folder(cpu), *_SIBLING_FILES) or frozenset()
         return frozenset(sibling for sibling in listed & online if ids[sibling] == ids[cpu])
 
     cores = []
-    for threads in _split(online, siblings):
+    for threads in _split_peers(online, listed_siblings):
         cpu = min(threads)
         core_id = ids[cpu]
         cores.append(
@@ -221,7 +225,7 @@ def read_cores(files: SysFiles, info: CpuInfo, packages: Iterable[CpuPackage]) -
 
 
 def read_kinds(files: SysFiles, online: frozenset[int]) -> Mapping[int, str]:
-    """The kind of core of each CPU; empty where all are alike."""
+    """The kind of core of each CPU; empty where all cores are alike."""
     by_pmu = {
         cpu: kind
         for pmu, kind in _HYBRID_PMUS.items()
@@ -235,31 +239,30 @@ def read_kinds(files: SysFiles, online: frozenset[int]) -> Mapping[int, str]:
 
 
 def read_capacities(files: SysFiles, online: frozenset[int]) -> Mapping[int, int]:
-    """How much each CPU does, with 1024 for the fastest kind of core, where the kernel tells (not on x86)."""
-    found = {cpu: files.number(f"{CPU_FOLDER}/cpu{cpu}/cpu_capacity") for cpu in online}
+    """The kernel's cpu_capacity of each CPU: 1024 for the fastest kind of core. Not on x86."""
+    found = {cpu: files.read_number(f"{CPU_FOLDER}/cpu{cpu}/cpu_capacity") for cpu in online}
     return {cpu: capacity for cpu, capacity in found.items() if capacity is not None}
 
 
-def _parts(files: SysFiles, package: CpuPackage, name: str) -> Iterable[tuple[int, frozenset[int]]]:
-    ids = {cpu: _known(files.number(f"{_topology(cpu)}/{name}")) for cpu in package.cpus}
-    groups = _grouped((cpu for cpu in package.cpus if ids[cpu] is not None), lambda cpu: ids[cpu] or 0)
+def _package_parts(files: SysFiles, package: CpuPackage, name: str) -> Iterable[tuple[int, frozenset[int]]]:
+    ids = {cpu: _known_id(files.read_number(f"{_topology_folder(cpu)}/{name}")) for cpu in package.cpus}
+    groups = _group_cpus((cpu for cpu in package.cpus if ids[cpu] is not None), lambda cpu: ids[cpu] or 0)
     return sorted(groups.items())
 
 
-def _grouped(cpus: Iterable[int], key: Callable[[int], int]) -> Mapping[int, frozenset[int]]:
+def _group_cpus(cpus: Iterable[int], key: Callable[[int], int]) -> Mapping[int, frozenset[int]]:
     groups: dict[int, set[int]] = defaultdict(set)
     for cpu in cpus:
         groups[key(cpu)].add(cpu)
     return {group: frozenset(members) for group, members in groups.items()}
 
 
-def _split(cpus: frozenset[int], peers: Callable[[int], frozenset[int] | None]) -> Iterable[frozenset[int]]:
-    """The groups of ``cpus`` that list each other as peers, by lowest CPU.
+def _split_peers(
+    cpus: frozenset[int], peers: Callable[[int], frozenset[int] | None]
+) -> Iterable[frozenset[int]]:
+    """The groups of CPUs that list each other as peers, by lowest CPU; one group where no peers are listed.
 
-    All of them are one group where no peers are listed.
-
-    The groups are disjoint even where the files of several CPUs contradict each other: the lowest CPU
-    decides.
+    The groups are disjoint, also where files of several CPUs contradict each other: the lowest CPU decides.
     """
     placed: frozenset[int] = frozenset()
     for cpu in sorted(cpus):
@@ -271,9 +274,9 @@ def _split(cpus: frozenset[int], peers: Callable[[int], frozenset[int] | None]) 
         yield members
 
 
-def _known(number: int | None) -> int | None:
+def _known_id(number: int | None) -> int | None:
     return None if number is None or number < 0 or number == _UNKNOWN_ID else number
 
 
-def _topology(cpu: int) -> str:
+def _topology_folder(cpu: int) -> str:
     return f"{CPU_FOLDER}/cpu{cpu}/topology"

@@ -1,7 +1,7 @@
-"""Cycles and instructions of threads, by hardware counters: perf_event_open(2).
+"""Cycles and instructions of threads, by hardware counters (perf_event_open(2)).
 
-A thread has two counters that count together, in the kernel and beyond, on whichever CPU it runs. Most
-virtual machines have none.
+A thread has two counters that count together, in user and kernel mode, on any CPU. Most virtual machines have
+no such counters.
 """
 
 from __future__ import annotations
@@ -18,56 +18,60 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 _NUMBERS: Final = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "s390x": 331}
-"""Of the system call, by architecture."""
+"""Number of the system call by architecture. The C library has no function for it."""
 
 HARDWARE: Final = ((0, 0), (0, 1))
-"""Type and number of what is counted: cycles (of the CPU, not of a clock), and instructions."""
+"""Type and number of the events: cycles (of the CPU, not of a clock), and instructions."""
 
 _FORMAT_GROUP: Final = 1 << 3
 _CLOSE_ON_EXEC: Final = 1 << 3
 _ATTRIBUTES: Final = struct.Struct("=IIQQQQQIIQ")
-"""``struct perf_event_attr`` as it was at first: type, size, config, period, sample type, read format..."""
+"""``struct perf_event_attr`` in its first version: type, size, config, period, sample type, read format..."""
 _COUNTS: Final = struct.Struct("=QQQ")
-"""What a read of two counters gives: their number, and their values."""
+"""The content of a read of two counters: their number, and their values."""
 
+# The rest is for sockets, files of resctrl counters and libvirt.
 _SHARE_OF_FILES: Final = 4
-"""One in so many of the files that the process may have open may be a counter."""
+"""The part of the limit of open files that counters may use: one in this number."""
 
 _NO_COUNTERS: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL})
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadCycles:
-    """By one thread, since it began to be counted."""
+    """Cycles and instructions of a thread since its counters were opened."""
 
     cycles: int
     instructions: int
 
 
 class CycleCounters(Protocol):
-    """Whoever counts."""
+    """Counts cycles of threads."""
 
     @property
-    def missing(self) -> str:
-        """Why nothing can be counted, a sentence; empty if it can, or nobody has tried."""
+    def missing_reason(self) -> str:
+        """The reason why nothing can be counted; empty otherwise, and before the first read."""
         ...
 
     def read(self, threads: Collection[int]) -> Mapping[int, ThreadCycles]:
-        """What these threads have done; from now on they are counted, and no others.
+        """The counts of these threads. From then on they are counted, and no others.
 
-        Threads that have ended, or cannot be counted, are not in it.
+        Threads that have ended, or cannot be counted, are left out.
         """
         ...
 
 
 class PerfEvents:
-    """Counts by perf events; for one thread of the agent."""
+    """Counts by perf events. Only one thread of the agent may use an object."""
 
     def __init__(
         self, events: tuple[tuple[int, int], tuple[int, int]] = HARDWARE, most: int | None = None
     ) -> None:
-        """More than ``most`` threads are not counted at all; by default as many as open files allow."""
-        self.missing = ""
+        """Count at most ``most`` threads, by default as many as the limit of open files allows.
+
+        More threads are not counted at all, since a part of a guest's threads has no meaning.
+        """
+        self.missing_reason = ""
         self._most = most
         self._events = events
         self._opened: dict[int, tuple[int, int]] = {}
@@ -75,35 +79,37 @@ class PerfEvents:
         self._last: Mapping[int, ThreadCycles] = {}
 
     def read(self, threads: Collection[int]) -> dict[int, ThreadCycles]:
-        """What these threads have done; from now on they are counted, and no others."""
+        """Count these threads, and no others, and return their counts."""
         most = _threads_allowed() if self._most is None else self._most
         if len(threads) > most:
-            threads, self.missing = (), _why(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+            threads, self.missing_reason = (
+                (),
+                _explain_error(OSError(errno.EMFILE, os.strerror(errno.EMFILE))),
+            )
         for thread in self._opened.keys() - set(threads):
             self._close(thread)
         found, refused = {}, ""
         for thread in threads:
             try:
-                found[thread] = self._counted(thread)
+                found[thread] = self._count_thread(thread)
             except ProcessLookupError:
                 continue
             except (OSError, struct.error) as error:
                 if isinstance(error, PermissionError):
-                    refused = _why(error)
-                    continue  # others may be another user's
-                self.missing = _why(error)
+                    refused = _explain_error(error)
+                    continue  # other threads may belong to another user
+                self.missing_reason = _explain_error(error)
                 self._close_all()
-                return {}  # it will be so of all others
+                return {}  # the same error would follow for all others
         if found or refused:
-            self.missing = "" if found else refused
+            self.missing_reason = "" if found else refused
         self._last = found
         return found
 
-    def _counted(self, thread: int) -> ThreadCycles:
-        """What a thread has done.
-
-        A counter that stands still begins anew: its thread sleeps, or has ended, and the id may be another's.
-        """
+    def _count_thread(self, thread: int) -> ThreadCycles:
+        """The counts of a thread."""
+        # A counter that stands still is opened again: its thread sleeps, or has ended, and another thread may
+        # have the id by now.
         if thread in self._opened:
             counted = self._read(thread)
             if counted != self._last.get(thread):
@@ -141,9 +147,9 @@ def _threads_allowed() -> int:
 
 
 def _open_event(event: tuple[int, int], thread: int, group: int) -> int:
-    """The descriptor of a counter of a thread, on all CPUs.
+    """Open a counter of a thread on all CPUs, and return its descriptor.
 
-    :raises OSError:
+    :raises OSError: the kernel's, or ENOSYS on an architecture with an unknown number of the call.
     """
     number = _NUMBERS.get(platform.machine())
     if number is None:
@@ -158,13 +164,13 @@ def _open_event(event: tuple[int, int], thread: int, group: int) -> int:
     return descriptor
 
 
-def _why(error: Exception) -> str:
+def _explain_error(error: Exception) -> str:
     number = error.errno if isinstance(error, OSError) else None
     if number in _NO_COUNTERS:
-        return f"this host has no hardware counters, as most virtual machines ({error})"
+        return f"this host has no hardware counters, like most virtual machines ({error})"
     if number in (errno.EPERM, errno.EACCES):
         return (
-            f"the agent may not count ({error}): it takes CAP_PERFMON, and in its unit"
+            f"the agent may not count ({error}): it needs CAP_PERFMON, and in its unit"
             " SystemCallFilter=perf_event_open"
         )
     if number == errno.EMFILE:

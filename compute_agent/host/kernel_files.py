@@ -1,8 +1,7 @@
-"""Files that the kernel makes up as they are read (/proc, /sys, cgroups).
+"""Files that the kernel generates (/proc, /sys, cgroups), with few system calls each.
 
-A few system calls for each and no more, as every round reads hundreds.
-
-Reading small kernel files below a root, where any may be missing, unreadable or have odd content.
+Each round reads hundreds of them. :class:`SysFiles` reads files below a root, where any may be missing,
+unreadable or have odd content.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ _CHUNK: Final = 1 << 16
 
 
 def read(path: str, max_bytes: int | None = None) -> bytes:
-    """The content of a file, ``max_bytes`` of it unless that is None.
+    """The content of a file, or its first ``max_bytes``.
 
-    :raises OSError:
+    :raises OSError: the file cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -37,11 +36,11 @@ def read(path: str, max_bytes: int | None = None) -> bytes:
 
 
 def read_piece(path: str) -> bytes:
-    """The content of a file that the kernel makes in one piece, so that one read(2) has all of it.
+    """The content of a file that the kernel generates as a whole, so that one read(2) has all of it.
 
-    So are all of a cgroup but the lists of its processes and threads.
+    All files of a cgroup are such, except for the lists of its processes and threads.
 
-    :raises OSError:
+    :raises OSError: the file cannot be read.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -52,9 +51,9 @@ def read_piece(path: str) -> bytes:
 
 
 def read_text(path: str) -> str:
-    """The content of a file as text; what is no UTF-8 is replaced.
+    """The content of a file as text, with replacements for bytes that are no UTF-8.
 
-    :raises OSError:
+    :raises OSError: the file cannot be read.
     """
     return read(path).decode(errors="replace")
 
@@ -72,9 +71,9 @@ def read_optional(path: str) -> str | None:
 
 
 def write_text(path: str, text: str) -> None:
-    """Write to a file that is there, at once as the kernel needs it.
+    """Write to an existing file with one system call, since the kernel parses each write by itself.
 
-    :raises OSError:
+    :raises OSError: the file is missing, or the kernel refused the text.
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
@@ -87,22 +86,19 @@ LOG = logging.getLogger(__name__)
 
 
 class SysFiles:
-    """The files of /sys and /proc below a root; what cannot be read is None.
+    """The files of /sys and /proc below a root. An unreadable file is None.
 
-    A file that is not there is an ordinary finding (old kernel, other architecture, container) and is left to
-    the caller to log, once for the whole host; a file whose content makes no sense is logged here.
+    A missing file is ordinary (old kernel, other architecture, container), so the caller logs it, once for
+    the whole host. A file with odd content is logged here.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.contradictions: list[str] = []
-        """Paths of the files that tell of the peers of a CPU, and not of that CPU itself."""
+        """Paths of files that list peers of a CPU without that CPU itself."""
 
     def text(self, path: str) -> str | None:
-        """Content of ``path`` without blanks at its ends; None if it cannot be read.
-
-        The path is relative to the root.
-        """
+        """The content of a file without blanks at its ends; None if it cannot be read."""
         try:
             content = read_text(f"{self.root}/{path}")
         except FileNotFoundError:
@@ -113,8 +109,8 @@ class SysFiles:
             return None
         return content.strip("\0 \t\r\n")
 
-    def number(self, path: str) -> int | None:
-        """The whole number in ``path``."""
+    def read_number(self, path: str) -> int | None:
+        """The whole number in a file; None without one."""
         text = self.text(path)
         if not text:
             return None
@@ -131,9 +127,8 @@ class SysFiles:
     def cpus(self, folder: str, *names: str) -> frozenset[int] | None:
         """The CPUs of the first readable file of ``names``.
 
-        It is a list where the name ends in ``list``, else a mask.
-
-        Kernels before 2.6.26 have masks only.
+        A file is a list where its name ends in ``list``, and a mask otherwise. Kernels before 2.6.26 have
+        only masks.
         """
         for name in names:
             parse = cpuset.parse if name.endswith("list") else cpuset.parse_mask
@@ -142,10 +137,10 @@ class SysFiles:
                 return cpus
         return None
 
-    def peers(self, cpu: int, folder: str, *names: str) -> frozenset[int] | None:
-        """The CPUs of the first of the files, as ``cpus`` reads them, that names ``cpu`` itself.
+    def read_peers(self, cpu: int, folder: str, *names: str) -> frozenset[int] | None:
+        """The CPUs of the first file that lists ``cpu`` itself; None without such a file.
 
-        A file of a CPU that lists others only cannot be true. One that lists nobody tells nothing.
+        A file of a CPU that lists only others is wrong, and an empty one says nothing.
         """
         for name in names:
             listed = self.cpus(folder, name)
@@ -155,25 +150,22 @@ class SysFiles:
                 self.contradictions.append(f"{folder}/{name}")
         return None
 
-    def numbered(self, folder: str, prefix: str, suffix: str = "") -> Iterator[int]:
-        """The numbers N of entries ``prefixNsuffix`` of a folder, ascending.
-
-        There are none where there is no folder.
-        """
+    def list_numbers(self, folder: str, prefix: str, suffix: str = "") -> Iterator[int]:
+        """The numbers N of the entries ``prefixNsuffix`` of a folder, ascending; none without the folder."""
         pattern = re.compile(re.escape(prefix) + r"([0-9]+)" + re.escape(suffix), re.ASCII)
-        matches = map(pattern.fullmatch, self.names(folder))
+        matches = map(pattern.fullmatch, self.list_names(folder))
         return iter(sorted(int(match[1]) for match in matches if match))
 
-    def names(self, folder: str) -> list[str]:
-        """The names of what is in a folder, in order; none where there is no folder."""
+    def list_names(self, folder: str) -> list[str]:
+        """The sorted names in a folder; none without the folder."""
         try:
             return sorted(entry.name for entry in (self.root / folder).iterdir())
         except OSError as error:
             LOG.debug("Cannot list %s: %s", self.root / folder, error)
             return []
 
-    def link(self, path: str) -> str | None:
-        """Where a symbolic link points, as it says so itself; None if it is none."""
+    def read_link(self, path: str) -> str | None:
+        """The text of a symbolic link; None where there is none."""
         try:
             return os.readlink(self.root / path)
         except OSError as error:

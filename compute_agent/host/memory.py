@@ -1,23 +1,19 @@
-"""/sys/devices/system/node and /proc/meminfo: NUMA nodes, their CPUs, memory, huge pages and distances.
+"""NUMA nodes with their CPUs, huge pages and distances, and the kind of their memory.
 
-File formats: Documentation/ABI/stable/sysfs-devices-node of the kernel.
+No file of the kernel has the kind. The first of these sources that knows the node decides:
 
-Which NUMA nodes have DRAM, and which have memory of another kind.
+- NVIDIA's driver names the node of a GPU's memory (``/proc/driver/nvidia/gpus/*/numa_status``).
+- The driver ``kmem`` has made memory of a DAX device (``target_node``), and the path of the device has its
+  bus. Persistent memory is below a bus of NVDIMMs, CXL memory below a region of CXL.
+- The speed of the node is compared with nodes that have CPUs. It is the kernel's memory tier and the
+  bandwidth of the firmware (HMAT: ``accessN/initiators``). Twice the bandwidth or a faster tier is HBM.
+  Slower memory is CXL memory, where the host has such devices.
+- A node with CPUs has DRAM.
 
-No file of the kernel says so. What tells, the first that does:
+A node without CPUs that no source knows has no kind.
 
-1. NVIDIA's driver names the node of a GPU that is memory (``/proc/driver/nvidia/gpus/*/numa_status``).
-2. The driver ``kmem`` made memory of a DAX device (``target_node``), and the path of the device says whose it
-   is: persistent memory is below a bus of NVDIMMs, CXL memory below a region of CXL.
-3. Speed, beside that of the nodes with CPUs: the memory tier in which the kernel has the node, and what the
-   firmware says of it (HMAT: ``accessN/initiators``). Twice the bandwidth or a faster tier is HBM; slower
-   memory is CXL memory where the host has such devices.
-4. A node with CPUs has DRAM.
-
-Of a node without CPUs of which none of these tells, nothing is said.
-
-File formats: Documentation/admin-guide/mm/numaperf.rst, Documentation/ABI/testing/sysfs-bus-dax,
-Documentation/ABI/testing/sysfs-kernel-mm-memory-tiers and sysfs-bus-cxl of the kernel.
+File formats: Documentation/ABI/stable/sysfs-devices-node, Documentation/admin-guide/mm/numaperf.rst,
+Documentation/ABI/testing/sysfs-bus-dax, sysfs-kernel-mm-memory-tiers and sysfs-bus-cxl of the kernel.
 """
 
 from __future__ import annotations
@@ -42,19 +38,19 @@ _MEM_TOTAL: Final = re.compile(r"(?:^|\s)MemTotal:\s*([0-9]+)\s*kB", re.ASCII)
 
 
 def read_memory_kib(files: SysFiles, path: str = "proc/meminfo") -> int:
-    """MemTotal of /proc/meminfo or of a node's meminfo; 0 where it is not told."""
+    """MemTotal of /proc/meminfo or of a node's meminfo, in KiB; 0 where it is missing."""
     match = _MEM_TOTAL.search(files.text(path) or "")
     return int(match[1]) if match else 0
 
 
 def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
-    """The NUMA nodes by id, those without CPUs or memory too.
+    """The NUMA nodes by id, including those without CPUs or memory.
 
     A machine without node folders (a kernel without NUMA) is one node 0 with all CPUs and all memory.
     """
-    ids = list(files.numbered(NODE_FOLDER, "node"))
+    ids = list(files.list_numbers(NODE_FOLDER, "node"))
     if not ids:
-        LOG.info("No NUMA nodes are listed in %s: the host counts as one node", files.root / NODE_FOLDER)
+        LOG.info("%s lists no NUMA nodes: the host counts as one node", files.root / NODE_FOLDER)
         huge_pages = _huge_pages(files, "sys/kernel/mm/hugepages")
         return (NumaNode(0, online, read_memory_kib(files), huge_pages),)
     nodes = []
@@ -65,7 +61,7 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
             LOG.warning("The CPUs of NUMA node %d are not known", node)
         memory_kib = read_memory_kib(files, f"{folder}/meminfo")
         if len(ids) == 1:
-            # The node's own figure falls behind the machine's where memory was plugged in while it ran.
+            # The node's own value is too small after memory was plugged in while the machine ran.
             memory_kib = max(memory_kib, read_memory_kib(files))
         huge_pages = _huge_pages(files, f"{folder}/hugepages")
         nodes.append(NumaNode(node, (cpus or frozenset()) & online, memory_kib, huge_pages))
@@ -74,10 +70,10 @@ def read_nodes(files: SysFiles, online: frozenset[int]) -> tuple[NumaNode, ...]:
     return tuple(nodes)
 
 
-def overlaps(nodes: Iterable[NumaNode]) -> tuple[str, ...]:
-    """What to tell the operator of CPUs that several nodes have, a sentence for each two such nodes.
+def node_overlaps(nodes: Iterable[NumaNode]) -> tuple[str, ...]:
+    """A warning for each two nodes that have the same CPUs.
 
-    The kernel has each CPU on one node, but with emulated ones (``numa=fake``).
+    The kernel has each CPU on one node, except for emulated nodes (``numa=fake``).
     """
     ordered = sorted(nodes, key=lambda node: node.id)
     return tuple(
@@ -90,7 +86,7 @@ def overlaps(nodes: Iterable[NumaNode]) -> tuple[str, ...]:
 
 
 def read_distances(files: SysFiles, nodes: tuple[NumaNode, ...]) -> Mapping[int, Mapping[int, int]]:
-    """The distance of every node from every node; empty where it is not told for all of them."""
+    """The distance between all nodes; empty unless the kernel has it for all of them."""
     ids = [node.id for node in nodes]
     matrix: dict[int, Mapping[int, int]] = {}
     for node in ids:
@@ -106,17 +102,17 @@ def read_distances(files: SysFiles, nodes: tuple[NumaNode, ...]) -> Mapping[int,
 
 
 def read_tiers(files: SysFiles) -> Mapping[int, int]:
-    """The memory tier of every NUMA node whose kernel tells (since 6.1): the lower the faster."""
+    """The memory tier of NUMA nodes, a lower one for faster memory; empty before Linux 6.1."""
     return {
         node: tier
-        for tier in files.numbered(TIER_FOLDER, "memory_tier")
+        for tier in files.list_numbers(TIER_FOLDER, "memory_tier")
         for node in files.cpu_list(f"{TIER_FOLDER}/memory_tier{tier}/nodelist") or ()
     }
 
 
 def _huge_pages(files: SysFiles, folder: str) -> Mapping[int, int]:
-    sizes = files.numbered(folder, "hugepages-", "kB")
-    return {size: files.number(f"{folder}/hugepages-{size}kB/nr_hugepages") or 0 for size in sizes}
+    sizes = files.list_numbers(folder, "hugepages-", "kB")
+    return {size: files.read_number(f"{folder}/hugepages-{size}kB/nr_hugepages") or 0 for size in sizes}
 
 
 DAX_DEVICES: Final = "sys/bus/dax/devices"
@@ -125,7 +121,7 @@ CXL_DEVICES: Final = "sys/bus/cxl/devices"
 NVIDIA_GPUS: Final = "proc/driver/nvidia/gpus"
 
 HBM_BANDWIDTH: Final = 2
-"""Memory with so many times the bandwidth of the DRAM beside it is HBM."""
+"""The least bandwidth of HBM, as a multiple of the bandwidth of DRAM on the same host."""
 
 _DAX_DEVICE: Final = re.compile(r"dax[0-9]+\.[0-9]+", re.ASCII)
 _CXL_MEMORY: Final = re.compile(r"mem[0-9]+", re.ASCII)
@@ -136,7 +132,7 @@ _GPU_NODE: Final = re.compile(r"^Node:\s*([0-9]{1,9})\s*$", re.ASCII | re.MULTIL
 
 @dataclass(frozen=True, slots=True)
 class MemorySpeed:
-    """How fast CPUs get at memory, as the firmware tells; 0: it does not. The units are those of HMAT."""
+    """The speed of memory from the firmware, in the units of HMAT; 0 where it is not known."""
 
     bandwidth: int = 0
     latency: int = 0
@@ -144,10 +140,10 @@ class MemorySpeed:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEvidence:
-    """What the files say about the memory of NUMA nodes, by their ids.
+    """The content of files about the memory of NUMA nodes, by their ids.
 
-    ``devices`` are the kinds of those whose memory is a DAX device of a known kind. ``has_cxl``: there are
-    CXL devices with memory.
+    :ivar devices: kinds of memory, where it is a DAX device of a known kind.
+    :ivar has_cxl: whether the host has CXL devices with memory.
     """
 
     gpus: frozenset[int] = frozenset()
@@ -156,16 +152,16 @@ class MemoryEvidence:
     tiers: Mapping[int, int] = field(default_factory=dict)
     has_cxl: bool = False
     special: frozenset[int] = frozenset()
-    """Nodes whose memory the firmware keeps for a special purpose (DAX devices ``hmem``)."""
+    """Nodes with memory that the firmware keeps for a special purpose (DAX devices ``hmem``)."""
 
 
 def read_evidence(files: SysFiles, nodes: Iterable[NumaNode], tiers: Mapping[int, int]) -> MemoryEvidence:
-    """What the files say; ``tiers`` are the kernel's memory tiers of nodes."""
+    """Read the files; ``tiers`` are the kernel's memory tiers of nodes."""
     devices: dict[int, MemoryType] = {}
     special: set[int] = set()
-    for name in filter(_DAX_DEVICE.fullmatch, files.names(DAX_MEMORY)):
-        target = files.number(f"{DAX_DEVICES}/{name}/target_node")
-        path = files.link(f"{DAX_DEVICES}/{name}") or ""
+    for name in filter(_DAX_DEVICE.fullmatch, files.list_names(DAX_MEMORY)):
+        target = files.read_number(f"{DAX_DEVICES}/{name}/target_node")
+        path = files.read_link(f"{DAX_DEVICES}/{name}") or ""
         if target is None:
             continue
         if _OF_NVDIMMS.search(path):
@@ -174,19 +170,19 @@ def read_evidence(files: SysFiles, nodes: Iterable[NumaNode], tiers: Mapping[int
             devices[target] = MemoryType.CXL
         else:
             special.add(target)
-    statuses = (files.text(f"{NVIDIA_GPUS}/{gpu}/numa_status") or "" for gpu in files.names(NVIDIA_GPUS))
+    statuses = (files.text(f"{NVIDIA_GPUS}/{gpu}/numa_status") or "" for gpu in files.list_names(NVIDIA_GPUS))
     return MemoryEvidence(
         gpus=frozenset(int(match[1]) for status in statuses for match in _GPU_NODE.finditer(status)),
         devices=devices,
-        speeds={node.id: _speed(files, node.id) for node in nodes},
+        speeds={node.id: _read_speed(files, node.id) for node in nodes},
         tiers=tiers,
-        has_cxl=any(map(_CXL_MEMORY.fullmatch, files.names(CXL_DEVICES))),
+        has_cxl=any(map(_CXL_MEMORY.fullmatch, files.list_names(CXL_DEVICES))),
         special=frozenset(special),
     )
 
 
 def tell_types(nodes: Iterable[NumaNode], evidence: MemoryEvidence) -> dict[int, MemoryType]:
-    """The kind of the memory of each node that has any, as far as it can be told."""
+    """The kind of memory of each node with memory, where it is known."""
     with_memory = [node for node in nodes if node.memory_kib]
     by_device = {**evidence.devices, **dict.fromkeys(evidence.gpus, MemoryType.GPU)}
     usual = [node.id for node in with_memory if node.cpus and node.id not in evidence.special]
@@ -223,12 +219,12 @@ def _by_speed(node: int, usual: Iterable[int], evidence: MemoryEvidence) -> Memo
     return MemoryType.CXL if slower and evidence.has_cxl else None
 
 
-def _speed(files: SysFiles, node: int) -> MemorySpeed:
-    """Of the nearest CPUs (class 1), or of whatever is nearest (class 0)."""
+def _read_speed(files: SysFiles, node: int) -> MemorySpeed:
+    """The speed from the nearest CPUs (class 1), or from the nearest initiator of any kind (class 0)."""
     for access in (1, 0):
         folder = f"{NODE_FOLDER}/node{node}/access{access}/initiators"
-        bandwidth = files.number(f"{folder}/read_bandwidth") or 0
-        latency = files.number(f"{folder}/read_latency") or 0
+        bandwidth = files.read_number(f"{folder}/read_bandwidth") or 0
+        latency = files.read_number(f"{folder}/read_latency") or 0
         if bandwidth > 0 or latency > 0:
             return MemorySpeed(max(bandwidth, 0), max(latency, 0))
     return MemorySpeed()

@@ -1,7 +1,4 @@
-"""What each CPU has done since boot: the CPU lines of /proc/stat (proc_stat(5)).
-
-What /proc/PID/stat says of a process (proc_pid_stat(5)).
-"""
+"""Times of CPUs since boot, from /proc/stat (proc_stat(5)), and /proc/PID/stat (proc_pid_stat(5))."""
 
 from __future__ import annotations
 
@@ -13,7 +10,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """In clock ticks. ``stolen`` is when a hypervisor ran others, which is part of ``total`` and not busy."""
+    """Times of a CPU in clock ticks.
+
+    :ivar stolen: time in which a hypervisor ran other machines. It is part of ``total``, but not of ``busy``.
+    """
 
     busy: int
     stolen: int
@@ -21,9 +21,9 @@ class CpuTimes:
 
 
 def parse_line(numbers: str) -> CpuTimes:
-    """The times of one line, which follow its name. Old kernels have fewer.
+    """The times in a line after its name. Old kernels have fewer of them.
 
-    :raises ValueError: they are something else.
+    :raises ValueError: the line has other words.
     """
     # user nice system idle iowait irq softirq steal; guest times are in user and nice already.
     user, nice, system, idle, iowait, irq, softirq, steal = (*map(int, numbers.split()), *[0] * 8)[:8]
@@ -32,9 +32,9 @@ def parse_line(numbers: str) -> CpuTimes:
 
 
 def parse_cpu_times(text: str) -> dict[int, CpuTimes]:
-    """The times of each CPU that is online, by its number.
+    """The times of each online CPU, by its number.
 
-    :raises ValueError: it is something else.
+    :raises ValueError: the text is not a /proc/stat.
     """
     found = {}
     for line in text.splitlines():
@@ -45,24 +45,25 @@ def parse_cpu_times(text: str) -> dict[int, CpuTimes]:
             continue
         found[int(name.removeprefix("cpu"))] = parse_line(rest)
     if not found:
-        raise ValueError("there is no line of a CPU")
+        raise ValueError("/proc/stat has no line of a CPU")
     return found
 
 
 def busy_parts(before: Mapping[int, CpuTimes], now: Mapping[int, CpuTimes]) -> dict[int, float]:
-    """The part of the time that each CPU was busy in between; without those that tell nothing.
+    """The busy part of the time between two readings, by CPU.
 
-    By ticks, not by the clock. Counters of a CPU that was offline begin anew.
+    Time is counted in ticks rather than by the clock. A CPU that was offline starts with 0 again, and is left
+    out of the next result.
     """
-    return _parts(before, now, lambda times: times.busy)
+    return _parts_of_ticks(before, now, lambda times: times.busy)
 
 
 def stolen_parts(before: Mapping[int, CpuTimes], now: Mapping[int, CpuTimes]) -> dict[int, float]:
-    """As busy_parts(), of the time that a hypervisor took from each CPU."""
-    return _parts(before, now, lambda times: times.stolen)
+    """The part of the time that a hypervisor took, by CPU, as :func:`busy_parts` counts it."""
+    return _parts_of_ticks(before, now, lambda times: times.stolen)
 
 
-def _parts(
+def _parts_of_ticks(
     before: Mapping[int, CpuTimes], now: Mapping[int, CpuTimes], ticks: Callable[[CpuTimes], int]
 ) -> dict[int, float]:
     found = {}
@@ -76,14 +77,18 @@ def _parts(
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 _KERNEL_THREAD: Final = 0x00200000
-"""PF_KTHREAD among the flags."""
+"""PF_KTHREAD in the flags of a task (include/linux/sched.h)."""
 
 _DEAD_STATES: Final = frozenset("ZXx")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """``start_time`` is in clock ticks since boot; ``cpu_seconds`` is what all threads used since then."""
+    """The state of a process.
+
+    :ivar start_time: clock ticks since boot.
+    :ivar cpu_seconds: CPU time of all threads since the start.
+    """
 
     is_dead: bool
     is_kernel_thread: bool
@@ -94,13 +99,13 @@ class ProcessStat:
 
 
 def parse_process_stat(text: str) -> ProcessStat:
-    """The content of the file.
+    """Parse a /proc/PID/stat.
 
-    :raises ValueError:
-    :raises LookupError: it is something else.
+    :raises ValueError: a field is no number.
+    :raises LookupError: fields are missing.
     """
-    # The second field is the command's name in brackets and may itself hold blanks and brackets; the first of
-    # these is the third, the state.
+    # The second field is the command's name in brackets, which may itself have blanks and brackets. So the
+    # fields are counted from the third, the state, which follows the last bracket.
     fields = text.rpartition(")")[2].split()
     return ProcessStat(
         is_dead=fields[0] in _DEAD_STATES,

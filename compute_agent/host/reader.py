@@ -1,8 +1,7 @@
-"""/sys/devices/system/cpu/cpuN/cache: every cache once, with the CPUs that share it.
+"""Read the topology of a host, or of a tree of /sys and /proc captured on another machine.
 
-File formats: Documentation/ABI/testing/sysfs-devices-system-cpu of the kernel.
-
-Reading the topology of a host, or of a tree of /sys and /proc captured on another machine.
+Caches come from /sys/devices/system/cpu/cpuN/cache. File formats: Documentation/ABI/testing/
+sysfs-devices-system-cpu of the kernel.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ _Kind = tuple[int, str]
 
 
 def read_caches(files: SysFiles, cores: Iterable[CpuCore]) -> tuple[CpuCache, ...]:
-    """The caches by level, type and id; empty where the kernel tells none.
+    """The caches by level, type and id; empty where the kernel shows none.
 
-    Caches of one level and type are disjoint, whatever the files say. Ids are the kernel's where all caches
-    of the level and type have one of their own, and else the number of the lowest CPU, which stays the same
-    as long as that CPU is online (the rank among the caches would change whenever a package is added).
+    Caches of one level and type are disjoint, also where files contradict each other. Ids are the kernel's
+    where all caches of the level and type have distinct ones. Otherwise the id is the number of the lowest
+    CPU.
     """
     found: dict[_Kind, list[tuple[CpuCache, int | None]]] = defaultdict(list)
     covered: dict[_Kind, set[int]] = defaultdict(set)
@@ -42,34 +41,34 @@ def read_caches(files: SysFiles, cores: Iterable[CpuCore]) -> tuple[CpuCache, ..
     online = frozenset(threads_of)
     for cpu in sorted(online):
         cpu_folder = f"{CPU_FOLDER}/cpu{cpu}/cache"
-        for index in files.numbered(cpu_folder, "index"):
+        for index in files.list_numbers(cpu_folder, "index"):
             folder = f"{cpu_folder}/index{index}"
-            level, kind = files.number(f"{folder}/level"), (files.text(f"{folder}/type") or "").lower()
+            level, kind = files.read_number(f"{folder}/level"), (files.text(f"{folder}/type") or "").lower()
             if level is None or kind not in ("unified", "data", "instruction"):
                 continue
             seen = covered[level, kind]
             if cpu in seen:
                 continue
-            # Where nobody is listed (Itanium), the threads of the core share it all the same.
-            sharing = files.peers(cpu, folder, "shared_cpu_list", "shared_cpu_map") or threads_of[cpu]
+            # Where no CPU is listed (Itanium), at least the threads of the core share the cache.
+            sharing = files.read_peers(cpu, folder, "shared_cpu_list", "shared_cpu_map") or threads_of[cpu]
             cpus = (sharing & online - seen) | {cpu}
             seen |= cpus
             cache = CpuCache(
                 level=level,
                 type=kind,
-                id=min(cpus),
+                id=min(cpus),  # the rank among caches would change when a package is added
                 size_kib=_size_kib(files, folder),
-                ways=files.number(f"{folder}/ways_of_associativity") or None,
+                ways=files.read_number(f"{folder}/ways_of_associativity") or None,
                 cpus=cpus,
             )
-            found[level, kind].append((cache, files.number(f"{folder}/id")))
+            found[level, kind].append((cache, files.read_number(f"{folder}/id")))
     if not found:
-        LOG.info("No caches are listed in %s: cache domains are not known", files.root / CPU_FOLDER)
+        LOG.info("%s lists no caches: cache domains are not known", files.root / CPU_FOLDER)
     return tuple(cache for _, caches in sorted(found.items()) for cache in _with_ids(caches))
 
 
 def _with_ids(caches: list[tuple[CpuCache, int | None]]) -> list[CpuCache]:
-    """The caches of one level and type, with the kernel's ids if these tell them apart, by id."""
+    """The caches of one level and type by id, with the kernel's ids if these are distinct."""
     ids = {known for _, known in caches if known is not None}
     if len(ids) == len(caches):
         named = [replace(cache, id=cache.id if known is None else known) for cache, known in caches]
@@ -79,7 +78,7 @@ def _with_ids(caches: list[tuple[CpuCache, int | None]]) -> list[CpuCache]:
 
 
 def _size_kib(files: SysFiles, folder: str) -> int | None:
-    """The size in KiB; None where the file is missing or tells 0, as virtual machines do."""
+    """The size in KiB; None where the file is missing or has 0, as on virtual machines."""
     text = files.text(f"{folder}/size")
     if not text:
         return None
@@ -91,10 +90,10 @@ def _size_kib(files: SysFiles, folder: str) -> int | None:
 
 
 def read_topology(root: Path) -> HostTopology:
-    """The topology told by the /sys and /proc below ``root``.
+    """Read the topology of the host with its /sys and /proc below ``root``.
 
-    What no file tells is left out with a log line; nothing is raised for missing or odd files. CPUs that a
-    cpuset or an affinity mask keeps from this process are part of the host all the same.
+    Parts without a file are left out with a log line. Missing or odd files raise no error. CPUs outside of
+    the agent's own cpuset and affinity are part of the host.
     """
     files = SysFiles(root)
     info = cpus.read_cpuinfo(files)
@@ -107,12 +106,12 @@ def read_topology(root: Path) -> HostTopology:
     found_caches = read_caches(files, cores)
     if odd := files.contradictions:
         LOG.warning(
-            "%d files of %s do not name the CPU that they are of, such as %s: what is beside them is used",
+            "%d files of %s do not list their own CPU, such as %s: other files are used instead",
             len(odd),
             files.root / cpus.CPU_FOLDER,
             odd[0],
         )
-    for warning in memory.overlaps(nodes):
+    for warning in memory.node_overlaps(nodes):
         LOG.warning("%s", warning)
     return HostTopology(
         packages=packages,
@@ -122,7 +121,7 @@ def read_topology(root: Path) -> HostTopology:
         caches=found_caches,
         numa_nodes=nodes,
         online=states.online,
-        offline=states.offline,
+        offline=states.offline_cpus,
         present=states.present,
         distances=memory.read_distances(files, nodes),
         memory_tiers=tiers,
@@ -131,7 +130,7 @@ def read_topology(root: Path) -> HostTopology:
         memory_kib=memory.read_memory_kib(files),
         cpu_flags=cpus.flags_of(info, states.online),
         architecture=cpus.architecture_of(files, info),
-        vendor=info.first("vendor_id"),
+        vendor=info.first_value("vendor_id"),
         model_name=cpus.model_of(info),
         base_frequency_khz=max(frequencies, default=None),
     )

@@ -18,10 +18,7 @@ from compute_agent.model.guest_settings import MemoryType
 
 @dataclass(frozen=True, slots=True)
 class CpuPackage:
-    """A processor as it is plugged in (a socket); ``id`` is the kernel's physical_package_id.
-
-    Ids are unique on all but some old Itanium machines.
-    """
+    """A processor in a socket, with its physical_package_id, which is unique except on old Itanium."""
 
     id: int
     cpus: CpuSet
@@ -29,7 +26,7 @@ class CpuPackage:
 
 @dataclass(frozen=True, slots=True)
 class CpuDie:
-    """A die of a package; ``id`` (die_id) is unique within its package only."""
+    """A die of a package. Its id (die_id) is unique only within the package."""
 
     id: int
     package: int
@@ -38,7 +35,7 @@ class CpuDie:
 
 @dataclass(frozen=True, slots=True)
 class CpuCluster:
-    """Cores that share an L2 cache or a bus (cluster_id); ``id`` is unique within its package only."""
+    """Cores that share an L2 cache or a bus. The id (cluster_id) is unique only within the package."""
 
     id: int
     package: int
@@ -49,9 +46,9 @@ class CpuCluster:
 class CpuCore:
     """A core and its hardware threads.
 
-    ``id`` (core_id) is unique at most within its package. ``kind`` tells the cores of a hybrid processor
-    apart: ``performance``, ``efficiency`` and ``low-power`` on x86, ``capacity-N`` with the kernel's
-    cpu_capacity elsewhere, None where all cores are alike.
+    :ivar id: core_id, which is unique at most within its package.
+    :ivar kind: the kind of core of a hybrid processor: ``performance``, ``efficiency`` or ``low-power`` on
+        x86, and ``capacity-N`` with the kernel's cpu_capacity elsewhere. None where all cores are alike.
     """
 
     id: int
@@ -63,7 +60,7 @@ class CpuCore:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """A NUMA node, maybe without CPUs or without memory; ``huge_pages`` counts pages by size in KiB."""
+    """A NUMA node, which may lack CPUs or memory; ``huge_pages`` counts pages by size in KiB."""
 
     id: int
     cpus: CpuSet
@@ -73,9 +70,9 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class CpuCache:
-    """One cache, ``unified``, ``data`` or ``instruction``; ``id`` is unique within level and type.
+    """A cache of type ``unified``, ``data`` or ``instruction``. Its id is unique within level and type.
 
-    ``size_kib`` and ``ways`` are None where the kernel does not tell.
+    Size and ways are None where the kernel does not show them.
     """
 
     level: int
@@ -88,7 +85,7 @@ class CpuCache:
 
 @dataclass(frozen=True, slots=True)
 class HostTopology:
-    """What is known of one host; everything is ordered by id (caches by level, type and id)."""
+    """The topology of a host, ordered by id, and caches by level, type and id."""
 
     packages: tuple[CpuPackage, ...]
     dies: tuple[CpuDie, ...]
@@ -100,32 +97,31 @@ class HostTopology:
     offline: CpuSet = frozenset()
     present: CpuSet = frozenset()
     parked: CpuSet = frozenset()
-    """Offline CPUs that come online for a guest, and whose core, caches and node are known all the same."""
+    """Offline CPUs that come online for a guest. Their core, caches and node are known."""
     distances: Mapping[int, Mapping[int, int]] = field(default_factory=dict, hash=False)
-    """Distance from node to node as in SLIT: 10 is local. Empty where the kernel does not tell."""
+    """Distances between nodes as in ACPI SLIT: 10 is local. Empty where the kernel has none."""
     memory_tiers: Mapping[int, int] = field(default_factory=dict, hash=False)
-    """The tier of the memory of nodes, the lower the faster. Empty where the kernel does not tell."""
+    """The memory tiers of nodes, a lower one for faster memory. Empty where the kernel has none."""
     memory_types: Mapping[int, MemoryType] = field(default_factory=dict, hash=False)
-    """What the memory of nodes is, of those of which it can be told."""
+    """The kind of memory of nodes, where it is known."""
     cpu_capacities: Mapping[int, int] = field(default_factory=dict, hash=False)
-    """How much CPUs do, with 1024 for the fastest kind of core. Empty where the kernel does not tell."""
+    """The kernel's cpu_capacity: 1024 for the fastest kind of core. Empty where the kernel has none."""
     memory_kib: int = 0
     """MemTotal of /proc/meminfo; 0 where it is not known."""
     cpu_flags: frozenset[str] = frozenset()
-    """Flags (x86), Features (ARM) that all online CPUs have."""
+    """Flags (x86) or Features (ARM) that all online CPUs have."""
     architecture: str = "unknown"
-    """As ``uname -m`` names it, where it can be told from the files: x86_64, aarch64, ppc64le, ia64, s390x.
-    """
+    """The architecture in the words of ``uname -m``: x86_64, aarch64, ppc64le, ia64, s390x."""
     vendor: str | None = None
-    """As x86 processors name it: GenuineIntel, AuthenticAMD."""
+    """The vendor_id of x86 processors: GenuineIntel, AuthenticAMD."""
     model_name: str | None = None
     base_frequency_khz: int | None = None
-    """Of the fastest kind of core."""
+    """The base frequency of the fastest kind of core."""
     _core_of: Mapping[int, CpuCore] = field(init=False, repr=False, compare=False, hash=False)
     _node_of: Mapping[int, int] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
-        # Frozen with slots leaves no room for a cached property, and these two are asked for in inner loops.
+        # A frozen class with slots cannot have a cached property, and inner loops look these two up.
         object.__setattr__(self, "_core_of", {cpu: core for core in self.cores for cpu in core.cpus})
         # Of several nodes the first counts, as it does for inventories.
         nodes = {cpu: node.id for node in reversed(self.numa_nodes) for cpu in node.cpus}
@@ -137,7 +133,7 @@ class HostTopology:
         return self.online | self.parked
 
     def with_online(self, online: CpuSet, powered: CpuSet) -> HostTopology:
-        """The same host when these CPUs are online, as far as they are ``powered``: by a power manager."""
+        """The host with other CPUs online. Only ``powered`` CPUs change, which a power manager controls."""
         powered &= self.usable
         now = (self.online - powered) | (powered & online)
         if now == self.online:
@@ -169,16 +165,16 @@ class HostTopology:
 
     @property
     def l3_domains(self) -> tuple[CpuCache, ...]:
-        """The unified caches of level 3, by id; empty on machines that have or tell none."""
+        """The unified caches of level 3, by id; empty where the machine has or shows none."""
         return tuple(cache for cache in self.caches if cache.level == 3 and cache.type == "unified")
 
     @property
-    def hyperthreaded(self) -> bool:
+    def is_hyperthreaded(self) -> bool:
         """Whether any core has more than one usable thread."""
         return any(len(core.cpus) > 1 for core in self.cores)
 
     def to_dict(self) -> dict[str, Any]:
-        """The stable form of ``topology show -f json``; every set of CPUs is a string."""
+        """The stable form of ``topology show -f json``. A set of CPUs is a string."""
         return {
             "packages": [
                 {"id": package.id, "cpus": cpuset.format(package.cpus)} for package in self.packages

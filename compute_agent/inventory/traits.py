@@ -90,7 +90,7 @@ def cpu_traits(topology: HostTopology) -> frozenset[str]:
 def root_traits(topology: HostTopology, resctrl_features: frozenset[str] = frozenset()) -> frozenset[str]:
     """All traits of the root provider."""
     traits = {os_traits.COMPUTE_NODE} | cpu_traits(topology)
-    if topology.hyperthreaded:
+    if topology.is_hyperthreaded:
         traits.add(os_traits.HW_CPU_HYPERTHREADING)
     return frozenset(traits) | resctrl_traits(resctrl_features)
 

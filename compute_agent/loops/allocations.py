@@ -200,6 +200,11 @@ class ClaimWatch:
         """
         return self._expiring.get(uuid)
 
+    @property
+    def first_end(self) -> float | None:
+        """When the first of the claims that expire is gone, as :meth:`expires` says it; None without one."""
+        return min(self._expiring.values(), default=None)
+
     def look(self, client: PlacementClient, views: Iterable[GuestView]) -> None:
         """Ask for claims of guests that are new or hold something else, and for those that expire.
 

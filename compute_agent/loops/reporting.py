@@ -212,6 +212,9 @@ class ReportStatus:
     away: bool = False
 
 
+_AFTER_CLAIM: Final = 0.5
+"""Seconds from the end of a claim to the report that looks what is held now: clocks differ a little."""
+
 REPORT_THREAD: Final = ThreadSpec(
     "report",
     "``[compute] update_resources_interval``, sooner after a failure; at once when something changed",
@@ -378,6 +381,9 @@ class ReportLoop:
 
     def _report_pause(self, took: float) -> float:
         seconds = pause(self._failures, self._interval, self._max_pause, random.random)
+        if not self._failures and (end := self.claims.first_end) is not None:
+            # What a guest held by a claim that is over belongs to the next one, which would be refused.
+            seconds = min(seconds, max(end - time.time(), 0.0) + _AFTER_CLAIM)
         LOG.debug("The next report is due in %g s", seconds)
         return seconds
 

@@ -317,7 +317,7 @@ class InterferenceLoop:
             if not any(signal.values(one) for one in sample.readings.values())
         )
         for name in sorted(untold - self._untold):
-            missing = self._reader.cycles.missing if name == "cpi" else ""
+            missing = self._reader.cycles.missing_reason if name == "cpi" else ""
             LOG.warning(
                 "No guest tells %s, for whose sake nobody is limited: it takes %s%s",
                 name,

@@ -48,6 +48,7 @@ ROUND_SECONDS: Final = 300.0
 _PIECE_BYTES: Final = 2**16
 
 _LOCAL: Final = threading.local()
+"""``deadline`` of the current round, and ``watch`` over the current request, of each thread."""
 
 WATCH_THREAD: Final = ThreadSpec(
     "request watch",
@@ -56,7 +57,6 @@ WATCH_THREAD: Final = ThreadSpec(
     "that of the request's sockets",
     "nothing",
 )
-"""``deadline`` of the current round, and ``watch`` over the current request, of each thread."""
 
 
 class AnswerTooLargeError(requests.RequestException):

@@ -9,7 +9,7 @@ from placement import microversion
 from placement.api.call import ApiRequest, operation
 from placement.api.resource_providers import about, existing, path_uuid
 from placement.policies import aggregate as rules
-from placement.schemas import membership as schemas
+from placement.schemas import resource_provider as schemas
 from placement.store import aggregates as store
 
 blueprint = Blueprint("aggregates", __name__)

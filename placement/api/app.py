@@ -19,7 +19,6 @@ from placement.api import (
     reshaper,
     resource_classes,
     resource_providers,
-    root,
     traits,
     usages,
     versioning,
@@ -30,7 +29,7 @@ from placement.api.ext import root as ext
 _MAX_BODY: Final = 64 * 1024 * 1024
 
 BLUEPRINTS: Final = (
-    root.blueprint,
+    versioning.blueprint,
     resource_providers.blueprint,
     inventories.blueprint,
     aggregates.blueprint,

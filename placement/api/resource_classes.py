@@ -10,7 +10,7 @@ from placement.api.call import ApiRequest, operation, prefix
 from placement.exceptions import Conflict, NotFound
 from placement.policies import resource_class as rules
 from placement.schemas import base
-from placement.schemas import membership as schemas
+from placement.schemas import resource_provider as schemas
 from placement.store import classes as store
 
 blueprint = Blueprint("resource_classes", __name__)

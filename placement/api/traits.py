@@ -12,7 +12,7 @@ from placement.exceptions import InvalidRequest, NotFound
 from placement.policies import trait as rules
 from placement.read_model.provider import in_order
 from placement.schemas import base
-from placement.schemas import membership as schemas
+from placement.schemas import resource_provider as schemas
 from placement.schemas.query import parse_traits
 from placement.store import traits as store
 

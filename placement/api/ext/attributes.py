@@ -10,7 +10,7 @@ from placement.api.paths import EXT
 from placement.api.resource_providers import about, existing, path_uuid
 from placement.policies import ext as rules
 from placement.read_model.provider import Attribute
-from placement.schemas import attribute as schemas
+from placement.schemas import resource_provider as schemas
 from placement.store import attributes as store
 
 blueprint = Blueprint("ext_attributes", __name__)

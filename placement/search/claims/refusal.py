@@ -18,8 +18,9 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.claim import ClaimScenario, WantedClaim, stays_at_its_host
 from placement.search.claims.placement import UnplacedClaim, choices_at_hosts
-from placement.search.claims.split_choices import is_splittable
-from placement.search.claims.topology import TopologyPolicy
+from placement.search.claims.split_choices import full_amounts, is_splittable
+from placement.search.claims.topology import SPLIT, TopologyPolicy
+from placement.search.diagnosis.clauses import RequestClause
 from placement.search.diagnosis.explanation import (
     NearestMiss,
     RequestExplanation,
@@ -78,7 +79,12 @@ def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchB
         if wanted.topology is None or is_splittable(changed):
             yield from fitting_roots(world, replace(wanted, request=changed), budget)
 
-    return TriedRelaxations(world.snapshot, wanted.request, serving_roots, budget)
+    def amounts_to_try(clause: RequestClause) -> set[int]:
+        (name,) = clause.names
+        is_split = clause.group == "" and name in SPLIT
+        return full_amounts(world.snapshot, name, wanted.topology if is_split else None, budget)
+
+    return TriedRelaxations(world.snapshot, wanted.request, serving_roots, amounts_to_try, budget)
 
 
 _MAX_SAID: Final = 5

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
+from typing import Final
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
@@ -32,6 +34,80 @@ def is_splittable(request: CandidatesRequest) -> bool:
     return any(
         group.suffix == "" and not group.resources.keys().isdisjoint(SPLIT) for group in request.groups
     )
+
+
+_MAX_SUMS: Final = 256
+"""Number of sums of one host that are kept: those of eight providers."""
+
+
+def full_amounts(
+    snapshot: ModelSnapshot, name: str, topology: TopologyPolicy | None, budget: SearchBudget
+) -> set[int]:
+    """Amounts of a class that hosts give where each provider that serves gives all it can.
+
+    Of all amounts that fit, the largest is one of these, or a step of one provider more is too much.
+
+    :param topology: None for what is not split.
+    :raises placement.search.budget.BudgetExhausted: the budget is spent.
+    """
+    found, known = set[int](), set[tuple[_ZoneAmounts, ...]]()
+    for tree in snapshot.whole_trees().values():
+        budget.spend()
+        rooms = {
+            at: ZoneRoom.from_inventory(at, tree.members[at].inventories[name], tree.free[slot])
+            for at, slot in tree.shape.having.get(name, ())
+        }
+        useful = {at: room for at, room in rooms.items() if room.least <= room.most}
+        # one provider each: of what is not split, or not in any zone
+        found.update(room.most for room in useful.values())
+        if topology is None or not useful:
+            continue
+        in_zones = [[useful[at] for at in zone if at in useful] for zone in tree.kind.zones]
+        # hosts that differ in order only have the same sums
+        zones = sorted(
+            (tuple(sorted(room.most for room in zone)), lcm(*(room.step for room in zone)))
+            for zone in in_zones
+            if zone
+        )
+        if (key := tuple(zones)) not in known:
+            known.add(key)
+            found.update(_zone_sums(key, topology, budget))
+    return found
+
+
+_ZoneAmounts = tuple[tuple[int, ...], int]
+"""What each provider of a zone gives at most, and the least common multiple of their steps."""
+
+
+def _zone_sums(zones: Sequence[_ZoneAmounts], topology: TopologyPolicy, budget: SearchBudget) -> set[int]:
+    """Amounts of zones together, as many zones as the policy may cross."""
+    sums = [_subset_sums([{most} for most in mosts], budget) for mosts, _ in zones]
+    every = set[int]().union(*sums)
+    if topology is TopologyPolicy.SINGLE_NUMA:
+        return every
+    found = _subset_sums(sums, budget)
+    if topology is TopologyPolicy.SPREAD:
+        unit = lcm(*(step for _, step in zones))
+        for least in every:
+            # even shares: none is more than a step above the one that is least
+            most = least + unit
+            shares = [
+                {min(each, most // step * step) for each in some}
+                for some, (_, step) in zip(sums, zones, strict=True)
+            ]
+            found |= _subset_sums(shares, budget)
+    return found
+
+
+def _subset_sums(values: Iterable[Collection[int]], budget: SearchBudget) -> set[int]:
+    """The sums of one value at most of each collection, the largest sums where these are too many."""
+    found = {0}
+    for some in values:
+        budget.spend(len(found))
+        found |= {known + value for known in found for value in some}
+        if len(found) > _MAX_SUMS:
+            found = set(sorted(found)[-_MAX_SUMS:])
+    return found - {0}
 
 
 class SplitChoices:

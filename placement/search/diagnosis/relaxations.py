@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from heapq import merge
-from itertools import chain, count, product
+from itertools import chain, count, islice, product
+from math import gcd
 from typing import Final, Self
 
 from placement.read_model.provider import Provider
@@ -384,6 +385,13 @@ _STARTS: Final = (1, 2, 4)
 _MAX_STEPS: Final = 3
 """Number of different steps of inventories with which amounts are tried."""
 
+_MAX_AMOUNTS: Final = 24
+"""Number of amounts that are tried one by one, the largest first, before halving: each try is a search."""
+_MAX_OTHERS: Final = 4
+"""Number of other groups that are taken into account."""
+
+FullAmounts = Callable[[RequestClause], Iterable[int]]
+"""Returns amounts of a clause that use up what some providers give: the largest that fits is mostly one."""
 HostsServing = Callable[[CandidatesRequest], Iterator[int]]
 """Yields the roots of the hosts that serve a changed request, each when it is found."""
 
@@ -401,11 +409,13 @@ class TriedRelaxations:
         snapshot: ModelSnapshot,
         request: CandidatesRequest,
         serving: HostsServing,
+        full_amounts: FullAmounts,
         budget: SearchBudget,
     ) -> None:
         self._snapshot = snapshot
         self._request = request
         self._serving = serving
+        self._full_amounts = full_amounts
         self._budget = budget
 
     def find_changes(self) -> Iterator[RequestRelaxation]:
@@ -440,6 +450,9 @@ class TriedRelaxations:
             changed = without_clauses(self._request, (), {clause: amount})
             return changed is not None and next(self._serving(changed), None) is not None
 
+        for amount in self._likely_amounts(clause, asked):
+            if amount_fits(amount):
+                return amount
         best = 0
         for lowest, step in self._least_portions(clause.names[0]):
             most = (asked - 1) // step
@@ -458,6 +471,25 @@ class TriedRelaxations:
                     above = below + stride
             best = max(best, largest_multiple(amount_fits, step, below, above))
         return best
+
+    def _likely_amounts(self, clause: RequestClause, asked: int) -> list[int]:
+        """Amounts below the one asked for of which the largest that fits is one, as far as few are tried."""
+        name = clause.names[0]
+        full = set(self._full_amounts(clause))
+        others = [
+            group.resources[name]
+            for group in self._request.groups
+            if group.suffix != clause.group and name in group.resources
+        ]
+        for other in others[:_MAX_OTHERS]:  # what these take of the same providers is missing there
+            full |= {each - other for each in full}
+        having = self._snapshot.by_class.get(name, ())
+        self._budget.spend(1 + (len(full) + len(having)) // 4)
+        steps = {self._snapshot.providers[each].inventories[name].step_size for each in having}
+        # a provider may have to give less than it can: a step more would be too much for what is asked for
+        step, most = gcd(*steps) or 1, min(max(full, default=0), asked - 1)
+        full.update(islice(range(most // step * step, most - max(steps, default=0), -step), _MAX_AMOUNTS))
+        return sorted((each for each in full if 0 < each < asked), reverse=True)[:_MAX_AMOUNTS]
 
     def _least_portions(self, name: str) -> list[tuple[int, int]]:
         """Return the least amounts that providers give of a class, with the steps in which they give it."""

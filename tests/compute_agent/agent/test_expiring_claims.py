@@ -13,9 +13,9 @@ pytestmark = pytest.mark.slow
 UID = "3f1c9a5e-0000-4000-8000-000000000001"
 
 
-def start(rig):
-    """A guest on a claim that is gone in ten minutes, after a look at it."""
-    claim = new_claim("resources=PCPU:1", consumer_uuid=UID, expires_in=600)
+def start(rig, seconds=600):
+    """A guest on a claim that is gone in so many seconds, after a look at it."""
+    claim = new_claim("resources=PCPU:1", consumer_uuid=UID, expires_in=seconds)
     rig.client.send_request("POST", "/ext/v1/claims", {"claims": [claim]})
     rig.ask("guest.run", uuid=UID, name="web", command=["sleep", "60"])
     assert rig.agent.reports.once()
@@ -46,6 +46,16 @@ def test_a_claim_that_expires_under_a_guest_is_told_once_and_shown(rig, caplog):
     rig.client.confirm_claim(UID, claim.generation)
     assert rig.agent.reports.once()
     assert rig.ask("guest.show", guest="web")["claim_expires"] == ""
+
+
+def test_a_cpu_whose_claim_is_over_is_the_next_guests_at_once(rig):
+    start(rig, seconds=5)
+    assert rig.ask("guest.show", guest="web")["kind"] == "dedicated"
+    rig.wait_for(lambda: rig.ask("guest.show", guest="web")["kind"] == "unallocated")
+    other = "3f1c9a5e-0000-4000-8000-000000000002"
+    claim = new_claim("resources=PCPU:1", consumer_uuid=other)
+    rig.client.send_request("POST", "/ext/v1/claims", {"claims": [claim]})
+    assert rig.ask("guest.run", uuid=other, command=["sleep", "60"])["cpus"] == "0"
 
 
 def test_the_agent_confirms_where_it_is_told_to(rig, caplog):

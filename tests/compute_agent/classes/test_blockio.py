@@ -69,7 +69,7 @@ def test_devices_that_are_not_there_and_weights_by_which_nobody_goes_are_warning
     }
     vda = BlockDevice("vda", "254:0")
     assert list(blockio_warnings(classes, BlockDevices((vda,)))) == [
-        "[blockio_class:bulk] devices: this host has no device sdz; there are vda",
+        "[blockio_class:bulk] devices: this host has no device sdz; it has vda",
         "[blockio_class:gold] weight has no effect: no device of this host divides by weight; choose bfq in"
         " /sys/block/NAME/queue/scheduler, or enable io.cost.qos",
     ]

@@ -34,7 +34,7 @@ PINNED = CpuSettings((ONE,), ONE)
 NODES = procfs.nodes_with_memory()
 SECONDS = 60
 MIB = 1 << 20
-DISKS = [one.number for one in read_block_devices(Path("/")).matching("vd*")]
+DISKS = [one.number for one in read_block_devices(Path("/")).match_devices("vd*")]
 DISK = DISKS[0] if DISKS else "254:0"
 BURN = (sys.executable, "-c", "while True: pass")
 

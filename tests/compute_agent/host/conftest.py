@@ -1,4 +1,4 @@
-"""What tests of the host's files share."""
+"""Shared fixtures of tests of the host's files."""
 
 import os
 import tempfile
@@ -12,6 +12,6 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture
 def unpacked() -> Iterator[Path]:
-    """A folder for trees of thousands of small files, in memory where there is some to write to."""
+    """A folder for trees of thousands of small files, in memory where that can be written."""
     with tempfile.TemporaryDirectory(dir=MEMORY if os.access(MEMORY, os.W_OK) else None) as folder:
         yield Path(folder)

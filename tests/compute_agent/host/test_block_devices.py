@@ -1,4 +1,4 @@
-"""Which block devices a host has, and which of them names and patterns mean."""
+"""The block devices of a host, and patterns of their names."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_disks_are_told_with_what_divides_by_weight(root):
+def test_disks_are_listed_with_their_support_of_weights(root):
     assert read_block_devices(root).devices == (
         BlockDevice("nvme0n1", "259:0", by_weight=False),
         BlockDevice("nvme1n1", "259:5", by_weight=True),
@@ -51,11 +51,11 @@ def test_disks_are_told_with_what_divides_by_weight(root):
         ("by-id/nvme-*", []),
     ],
 )
-def test_names_patterns_and_ids_mean_disks(root, pattern, names):
+def test_names_patterns_and_ids_match_disks(root, pattern, names):
     devices = read_block_devices(root)
-    assert [one.name for one in devices.matching(pattern)] == names
-    assert devices.unknown([pattern]) == ([] if names else [pattern])
+    assert [one.name for one in devices.match_devices(pattern)] == names
+    assert devices.unmatched_patterns([pattern]) == ([] if names else [pattern])
 
 
-def test_a_host_that_tells_no_disks_has_none(tmp_path):
+def test_a_host_without_block_files_has_no_disks(tmp_path):
     assert read_block_devices(tmp_path) == BlockDevices()

@@ -1,4 +1,4 @@
-"""What of frequencies and idle states a host tells, by the files of two kinds of machines."""
+"""Frequencies and idle states of a host, with the files of two kinds of machines."""
 
 from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain, read_cpu_power
 from tests.compute_agent.power_trees import CPUS, epyc, xeon
@@ -47,7 +47,7 @@ def test_an_entry_just_above_the_next_one_stands_for_turbo(tmp_path):
     assert read_cpu_power(tmp_path).frequency_domains[0].base_khz == 2_100_000
 
 
-def test_a_domain_whose_cpus_are_offline_is_none(tmp_path):
+def test_a_domain_with_all_cpus_offline_is_left_out(tmp_path):
     files = epyc(tmp_path)
     files.set(f"{CPUS}/cpufreq/policy4/affected_cpus", "")
     files.set(f"{CPUS}/online", "0-3")
@@ -56,7 +56,7 @@ def test_a_domain_whose_cpus_are_offline_is_none(tmp_path):
     assert power.cpus == {0, 1, 2, 3}
 
 
-def test_clusters_of_uncore_are_of_their_package_where_nothing_is_above_them(tmp_path):
+def test_clusters_of_uncore_count_for_their_package_without_dies(tmp_path):
     xeon(tmp_path)
     uncore = tmp_path / CPUS / "intel_uncore_frequency"
     (uncore / "package_00_die_00").rename(uncore / "uncore00")
@@ -69,11 +69,11 @@ def test_clusters_of_uncore_are_of_their_package_where_nothing_is_above_them(tmp
     ]
 
 
-def test_a_host_that_tells_nothing_has_nothing_to_set(tmp_path):
+def test_a_host_without_power_files_has_no_settings(tmp_path):
     assert read_cpu_power(tmp_path) == CpuPower()
 
 
-def test_odd_content_is_passed_over(tmp_path):
+def test_odd_content_is_ignored(tmp_path):
     files = xeon(tmp_path)
     files.set(f"{CPUS}/cpufreq/policy0/affected_cpus", "zero -1 0x2")
     files.set(f"{CPUS}/cpufreq/policy1/cpuinfo_min_freq", "slow")

@@ -20,13 +20,13 @@ def test_a_damaged_state_file_is_refused(text):
         parse_cpu_times(text)
 
 
-def test_parts_are_by_ticks_and_counters_that_began_anew_tell_nothing():
+def test_parts_are_counted_in_ticks_and_reset_counters_are_left_out():
     first = {0: CpuTimes(10, 0, 100), 1: CpuTimes(50, 0, 100), 2: CpuTimes(1, 0, 100)}
     last = {0: CpuTimes(40, 0, 200), 1: CpuTimes(5, 0, 10), 2: CpuTimes(1, 0, 100), 3: CpuTimes(1, 0, 2)}
     assert busy_parts(first, last) == {0: 0.3}
 
 
-def test_what_was_stolen_is_a_part_of_the_same_time():
+def test_stolen_time_is_a_part_of_the_total_time():
     first = {0: CpuTimes(10, 5, 100), 1: CpuTimes(0, 9, 100), 2: CpuTimes(0, 0, 100)}
     last = {0: CpuTimes(20, 30, 200), 1: CpuTimes(50, 3, 200), 2: CpuTimes(0, 0, 100), 3: CpuTimes(1, 1, 2)}
     assert stolen_parts(first, last) == {0: 0.25}
@@ -45,7 +45,7 @@ THIRTY_SECONDS_LATER = (
 
 
 def test_a_virtual_machine_under_kvm_that_burns_all_its_cpus():
-    """Recorded; nobody wrote these numbers."""
+    """The numbers are recorded from a real machine."""
     first, last = parse_cpu_times(BURNING), parse_cpu_times(THIRTY_SECONDS_LATER)
     assert stolen_parts(first, last) == {0: 3 / 3004, 1: 4 / 3006}
     assert busy_parts(first, last) == {0: 3001 / 3004, 1: 3001 / 3006}

@@ -1,4 +1,4 @@
-"""Counters of threads, by the kernel: those of software, which every machine has, in place of hardware's."""
+"""Counters of threads, with software events in place of hardware events, which virtual machines lack."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ SOFTWARE = ((1, 1), (1, 1))
 
 
 class Worker:
-    """A thread that burns when told to, until it is ended."""
+    """A thread that burns CPU time on request, until it is ended."""
 
     def __init__(self):
         self.turns, self.ready = threading.Semaphore(0), threading.Semaphore(0)
@@ -52,25 +52,25 @@ def worker():
 def counters():
     found = PerfEvents(SOFTWARE)
     found.read([os.getpid()])
-    if found.missing:
-        pytest.skip(found.missing)
+    if found.missing_reason:
+        pytest.skip(found.missing_reason)
     yield found
     found.read(())
 
 
-def test_what_a_thread_does_is_counted_and_of_nobody_else(worker, counters):
+def test_only_the_requested_thread_is_counted(worker, counters):
     first = counters.read([worker.id])
     assert first.keys() == {worker.id}
     worker.burn()
     then = counters.read([worker.id])[worker.id]
     assert then.cycles > first[worker.id].cycles
-    assert counters.read([worker.id])[worker.id].cycles == 0  # it did nothing, and begins anew
+    assert counters.read([worker.id])[worker.id].cycles == 0  # an idle thread is counted from 0 again
     worker.burn()
     assert counters.read([worker.id])[worker.id].cycles > 0
-    assert counters.missing == ""
+    assert counters.missing_reason == ""
 
 
-def test_threads_that_are_not_asked_for_any_more_and_those_that_ended_cost_no_file(worker, counters):
+def test_ended_and_unrequested_threads_keep_no_file_open(worker, counters):
     files = len(os.listdir("/proc/self/fd"))
     counters.read(())
     before = len(os.listdir("/proc/self/fd"))
@@ -84,7 +84,7 @@ def test_threads_that_are_not_asked_for_any_more_and_those_that_ended_cost_no_fi
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_thread_that_has_the_id_of_one_that_ended_is_counted_as_another(monkeypatch):
+def test_a_new_thread_with_an_old_id_is_counted_from_its_start(monkeypatch):
     counts = {"first": (500, 400), "second": (7, 5)}
     files, owner = {}, "first"
 
@@ -109,7 +109,7 @@ def test_a_thread_that_has_the_id_of_one_that_ended_is_counted_as_another(monkey
     counters.read(())
 
 
-def test_a_thread_that_may_not_be_counted_is_left_out_alone(monkeypatch):
+def test_only_a_thread_without_permission_is_left_out(monkeypatch):
     def open_event(event, thread, group):
         if thread == 1:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -118,20 +118,20 @@ def test_a_thread_that_may_not_be_counted_is_left_out_alone(monkeypatch):
     monkeypatch.setattr(cycles, "_open_event", open_event)
     counters, before = PerfEvents(), len(os.listdir("/proc/self/fd"))
     assert counters.read([1, 2, 3]).keys() == {2, 3}
-    assert counters.missing == ""
+    assert counters.missing_reason == ""
     assert counters.read([1]) == {}
-    assert "CAP_PERFMON" in counters.missing
+    assert "CAP_PERFMON" in counters.missing_reason
     assert counters.read(()) == {}
-    assert "CAP_PERFMON" in counters.missing, "nobody was there to try it with"
+    assert "CAP_PERFMON" in counters.missing_reason, "nobody was there to try it with"
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_without_hardware_counters_that_is_said_and_nothing_stays_open():
+def test_missing_hardware_counters_give_a_reason_and_leave_no_file_open():
     counters, before = PerfEvents(HARDWARE), len(os.listdir("/proc/self/fd"))
     found = counters.read([threading.get_native_id()])
     if found:
         pytest.skip("this machine has hardware counters")
-    assert "perf_event_open" in counters.missing or "hardware counters" in counters.missing
+    assert "perf_event_open" in counters.missing_reason or "hardware counters" in counters.missing_reason
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -145,17 +145,17 @@ def test_without_hardware_counters_that_is_said_and_nothing_stays_open():
         (errno.ENOSYS, "perf_event_open(2) fails"),
     ],
 )
-def test_why_nothing_is_counted_is_said_with_what_to_do(monkeypatch, number, words):
+def test_each_failure_has_a_reason_and_a_remedy(monkeypatch, number, words):
     def refuse(*event):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(cycles, "_open_event", refuse)
     counters = PerfEvents()
     assert counters.read([1, 2]) == {}
-    assert words in counters.missing
+    assert words in counters.missing_reason
 
 
-def test_a_second_counter_that_is_refused_leaves_no_file_of_the_first(monkeypatch):
+def test_a_refused_second_counter_closes_the_first(monkeypatch):
     descriptors = []
 
     def open_event(event, thread, group):
@@ -170,17 +170,17 @@ def test_a_second_counter_that_is_refused_leaves_no_file_of_the_first(monkeypatc
         os.fstat(descriptors[0])
 
 
-def test_more_threads_than_files_may_be_open_are_not_counted_at_all(worker):
+def test_too_many_threads_for_the_file_limit_are_not_counted(worker):
     counters = PerfEvents(SOFTWARE, most=1)
     files = len(os.listdir("/proc/self/fd"))
     counters.read([worker.id])
     assert counters.read([worker.id, os.getpid()]) == {}
-    assert "LimitNOFILE" in counters.missing
+    assert "LimitNOFILE" in counters.missing_reason
     assert len(os.listdir("/proc/self/fd")) == files
 
 
-def test_a_processor_that_nobody_knows_the_call_of_is_told(monkeypatch):
+def test_an_architecture_without_the_system_call_has_a_reason(monkeypatch):
     monkeypatch.setattr(cycles.platform, "machine", lambda: "m68k")
     counters = PerfEvents()
     assert counters.read([os.getpid()]) == {}
-    assert "fails" in counters.missing
+    assert "fails" in counters.missing_reason

@@ -1,4 +1,4 @@
-"""The topology of captured machines against an independent reading, that of hwloc's lstopo."""
+"""The topology of captured machines equals the reading of hwloc's lstopo."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ CpuSet = frozenset[int]
 
 @dataclass(frozen=True)
 class Reading:
-    """What both readers must agree on: sizes in KiB; NUMA nodes, by id, and caches with their CPUs."""
+    """The common part of both readings: sizes in KiB; NUMA nodes, by id, and caches with their CPUs."""
 
     online: CpuSet
     packages: frozenset[tuple[int, CpuSet]]
@@ -35,7 +35,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Difference:
-    """Why a reading differs from lstopo's: with these options the two agree, but for these fields."""
+    """The reason of a difference: with these options both readings agree, except for these fields."""
 
     reason: str
     options: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ def captured(request: pytest.FixtureRequest, unpacked: Path) -> Path:
 
 @pytest.mark.skipif(LSTOPO is None, reason="lstopo-no-graphics (Debian package hwloc) is not installed")
 @pytest.mark.skipif(not ARCHIVES, reason=f"no captured machines in {SHARED}/topologies")
-def test_reads_what_lstopo_reads(captured: Path) -> None:
+def test_the_topology_equals_that_of_lstopo(captured: Path) -> None:
     difference = DIFFERENCES.get(captured.name, Difference("none"))
     ours = asdict(of_agent(read_topology(captured)))
     theirs = asdict(of_lstopo(captured, difference.options, difference.environment))
@@ -151,8 +151,8 @@ def test_reads_what_lstopo_reads(captured: Path) -> None:
         assert any(ours[name] != plain[name] for name in ours), f"no longer true: {difference.reason}"
 
 
-def test_knows_what_the_kernel_tells_and_lstopo_does_not(unpacked: Path) -> None:
-    """Where the two readings differ, the agent's is the one the kernel's files tell."""
+def test_the_topology_has_facts_of_the_kernel_that_lstopo_lacks(unpacked: Path) -> None:
+    """Where the readings differ, the agent's reading equals the kernel's files."""
     archives = {path.name: path for path in ARCHIVES}
     topologies = []
     for name in ("40intel64-4n10c+pci-conflicts", "2ps3-2t"):

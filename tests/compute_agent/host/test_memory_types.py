@@ -1,4 +1,4 @@
-"""What kind of memory NUMA nodes have: on captured machines, and told by one kind of file each.
+"""The kind of memory of NUMA nodes, on captured machines and by each kind of file.
 
 Nodes 0 and 1 of the machines made here have CPUs, node 2 has none.
 """
@@ -87,7 +87,7 @@ DRAM_TIER = {f"{TIERS}/memory_tier4/nodelist": "0-1"}
         ({f"{NODE}/node2/meminfo": "Node 2 MemTotal: 0 kB", **DRAM_SPEED, **speed(2, 9000)}, None),
     ],
 )
-def test_a_node_without_cpus_is_what_its_files_tell(
+def test_files_show_the_kind_of_a_node_without_cpus(
     tmp_path: Path, files: Mapping[str, str], kind: str | None
 ) -> None:
     assert types(machine(tmp_path, files)) == DRAM | ({} if kind is None else {2: kind})
@@ -103,14 +103,14 @@ def test_a_node_without_cpus_is_what_its_files_tell(
         ("platform/hmem.0", {**DRAM_SPEED, **speed(2, 5000)}, "hbm"),
     ],
 )
-def test_memory_of_a_device_is_what_the_device_is(
+def test_memory_of_a_device_has_the_kind_of_the_device(
     tmp_path: Path, device: str, files: Mapping[str, str], kind: str | None
 ) -> None:
     told, links = dax(device)
     assert types(machine(tmp_path, {**told, **files}, links)) == DRAM | ({} if kind is None else {2: kind})
 
 
-def test_a_device_that_is_no_memory_tells_nothing(tmp_path: Path) -> None:
+def test_a_device_without_memory_is_ignored(tmp_path: Path) -> None:
     told, links = dax(NVDIMMS)
     del told["sys/bus/dax/drivers/kmem/dax1.0"]
     assert types(machine(tmp_path, told, links)) == DRAM

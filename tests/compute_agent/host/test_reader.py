@@ -1,4 +1,4 @@
-"""Reading the topology from trees of /sys and /proc made for one case each."""
+"""The topology is read from trees of /sys and /proc, each made for one case."""
 
 import json
 import logging
@@ -61,7 +61,7 @@ def four_cpus(root: Path) -> None:
         )
 
 
-def test_everything_told_is_known(tmp_path: Path) -> None:
+def test_all_facts_of_the_files_are_read(tmp_path: Path) -> None:
     four_cpus(tmp_path)
     write(
         tmp_path,
@@ -95,7 +95,7 @@ def test_everything_told_is_known(tmp_path: Path) -> None:
     assert topology.cpu_flags == {"lm", "sse"}, "only what all CPUs can do"
     assert (topology.architecture, topology.vendor) == ("x86_64", "GenuineIntel")
     assert topology.base_frequency_khz == 2_100_000
-    assert topology.hyperthreaded
+    assert topology.is_hyperthreaded
     assert topology.threads_of(2) == {0, 2}
     assert topology.node_of(3) == 1
     assert (topology.threads_of(9), topology.node_of(9), topology.core_of(9)) == ({9}, None, None)
@@ -122,9 +122,7 @@ def test_json_form_is_stable(tmp_path: Path) -> None:
     }
 
 
-def test_empty_root_is_a_host_without_anything_known(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_empty_root_is_a_host_without_facts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         topology = read_topology(tmp_path)
     assert topology == HostTopology(
@@ -132,8 +130,8 @@ def test_empty_root_is_a_host_without_anything_known(
         numa_nodes=(NumaNode(0, frozenset(), 0),), online=frozenset(),
     )  # fmt: skip
     assert "No CPUs are listed" in caplog.text
-    assert "No caches are listed" in caplog.text
-    assert "No NUMA nodes are listed" in caplog.text
+    assert "lists no caches" in caplog.text
+    assert "lists no NUMA nodes" in caplog.text
 
 
 def test_cpus_of_cpuinfo_are_used_where_sys_is_missing(tmp_path: Path) -> None:
@@ -151,7 +149,7 @@ def test_cpus_of_cpuinfo_are_used_where_sys_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["online", "present"])
-def test_offline_cpus_are_in_no_set_but_their_own(tmp_path: Path, file: str) -> None:
+def test_offline_cpus_are_only_in_the_sets_of_offline_and_present_cpus(tmp_path: Path, file: str) -> None:
     four_cpus(tmp_path)
     write(tmp_path, {f"{CPU}/online": "0-2"})
     if file == "present":
@@ -162,7 +160,7 @@ def test_offline_cpus_are_in_no_set_but_their_own(tmp_path: Path, file: str) -> 
     assert all(3 not in part.cpus for part in sets)
 
 
-def test_old_kernel_tells_offline_cpus_one_by_one_and_masks_only(tmp_path: Path) -> None:
+def test_old_kernels_have_a_file_per_offline_cpu_and_only_masks(tmp_path: Path) -> None:
     for cpu in range(4):
         write(
             tmp_path,
@@ -221,9 +219,7 @@ def test_tiers_of_memory_and_capacities_of_cpus_are_read(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("row", ["10", "10 21 30", "10 near", ""])
-def test_distances_that_do_not_fit_are_not_used(
-    tmp_path: Path, row: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_incomplete_distances_are_ignored(tmp_path: Path, row: str, caplog: pytest.LogCaptureFixture) -> None:
     four_cpus(tmp_path)
     write(tmp_path, {f"{NODE}/node1/distance": row})
     with caplog.at_level(logging.INFO):
@@ -232,7 +228,7 @@ def test_distances_that_do_not_fit_are_not_used(
 
 
 @pytest.mark.parametrize("ids", [(None, None), (None, "4"), ("3", "3")], ids=str)
-def test_caches_whose_ids_do_not_tell_them_apart_get_the_lowest_cpu(
+def test_caches_without_distinct_ids_get_the_lowest_cpu(
     tmp_path: Path, ids: tuple[str | None, str | None]
 ) -> None:
     four_cpus(tmp_path)
@@ -248,7 +244,7 @@ def test_caches_whose_ids_do_not_tell_them_apart_get_the_lowest_cpu(
     ]
 
 
-def test_caches_of_a_level_are_disjoint_whatever_the_files_say(tmp_path: Path) -> None:
+def test_caches_of_a_level_are_disjoint_despite_contradictions(tmp_path: Path) -> None:
     four_cpus(tmp_path)
     write(tmp_path, cache_files(1, 3, "0-3", id="8"))
     assert [cache.cpus for cache in read_topology(tmp_path).l3_domains] == [{0, 2}, {1, 3}]
@@ -257,7 +253,7 @@ def test_caches_of_a_level_are_disjoint_whatever_the_files_say(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("size", "kib"), [("36608K", 36608), ("1M", 1024), ("512", None), ("0K", None), ("big", None), ("", None)]
 )
-def test_cache_size_is_told_in_kib_or_unknown(tmp_path: Path, size: str, kib: int | None) -> None:
+def test_the_cache_size_is_in_kib_or_unknown(tmp_path: Path, size: str, kib: int | None) -> None:
     four_cpus(tmp_path)
     write(tmp_path, cache_files(0, 3, "0,2", id="1", size=size, ways_of_associativity="0"))
     cache = read_topology(tmp_path).l3_domains[0]
@@ -312,17 +308,17 @@ def test_cores_of_different_capacity_have_kinds(tmp_path: Path) -> None:
     assert topology.base_frequency_khz == 2_000_000
 
 
-def test_siblings_with_cores_of_their_own_are_no_threads(tmp_path: Path) -> None:
+def test_siblings_with_different_core_ids_are_no_threads_of_one_core(tmp_path: Path) -> None:
     """AMD's family 15h lists both cores of a module as siblings."""
     write(tmp_path, {f"{CPU}/online": "0-1"})
     for cpu in (0, 1):
         write(tmp_path, cpu_files(cpu, "0-1", "0-1", core_id=cpu))
     topology = read_topology(tmp_path)
     assert [core.cpus for core in topology.cores] == [{0}, {1}]
-    assert not topology.hyperthreaded
+    assert not topology.is_hyperthreaded
 
 
-def test_dies_and_clusters_are_known_where_told(tmp_path: Path) -> None:
+def test_dies_and_clusters_are_read_where_the_kernel_has_them(tmp_path: Path) -> None:
     four_cpus(tmp_path)
     for cpu in range(4):
         write(
@@ -353,9 +349,7 @@ def test_dies_and_clusters_are_known_where_told(tmp_path: Path) -> None:
         ("proc/meminfo", "MemTotal: lots"),
     ],
 )
-def test_file_with_other_content_costs_what_it_tells_and_no_more(
-    tmp_path: Path, path: str, content: str
-) -> None:
+def test_a_file_with_odd_content_costs_only_its_own_facts(tmp_path: Path, path: str, content: str) -> None:
     four_cpus(tmp_path)
     write(tmp_path, {path: content})
     topology = read_topology(tmp_path)
@@ -365,9 +359,7 @@ def test_file_with_other_content_costs_what_it_tells_and_no_more(
     assert topology.l3_domains[-1].cpus == {1, 3}
 
 
-def test_a_list_without_its_own_cpu_is_not_believed_but_the_mask_beside_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_mask_replaces_a_list_without_its_own_cpu(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     four_cpus(tmp_path)
     for cpu in range(4):
         peers = f"{cpu % 2},{cpu % 2 + 2}"
@@ -381,13 +373,13 @@ def test_a_list_without_its_own_cpu_is_not_believed_but_the_mask_beside_it(
     assert [(cache.id, cache.cpus) for cache in topology.l3_domains] == [(0, {0, 2}), (1, {1, 3})]
     assert [core.cpus for core in topology.cores] == [{0, 2}, {1, 3}]
     assert [package.cpus for package in topology.packages] == [{0, 2}, {1, 3}]
-    assert [message for message in caplog.messages if "do not name the CPU" in message] == [
-        f"6 files of {tmp_path / CPU} do not name the CPU that they are of, such as"
-        f" {CPU}/cpu0/topology/package_cpus_list: what is beside them is used"
+    assert [message for message in caplog.messages if "do not list their own CPU" in message] == [
+        f"6 files of {tmp_path / CPU} do not list their own CPU, such as"
+        f" {CPU}/cpu0/topology/package_cpus_list: other files are used instead"
     ]
 
 
-def test_a_cache_whose_files_all_lack_their_own_cpu_is_that_of_the_threads_of_a_core(tmp_path: Path) -> None:
+def test_a_cache_with_wrong_files_is_shared_by_the_threads_of_a_core(tmp_path: Path) -> None:
     four_cpus(tmp_path)
     write(tmp_path, cache_files(0, 3, "1", id="1"))
     write(tmp_path, {f"{CPU}/cpu0/cache/index3/shared_cpu_map": "0000000a"})
@@ -410,7 +402,7 @@ def test_nodes_with_the_same_cpus_give_a_warning_and_the_first_counts(
 
 
 def test_every_file_may_be_missing(tmp_path: Path) -> None:
-    """Without any one of its files the host is read all the same, its other package in full."""
+    """The host is read without any one of its files, and its other package in full."""
     four_cpus(tmp_path)
     of_first = [
         path
@@ -447,7 +439,7 @@ def test_folder_in_place_of_a_file_is_like_a_missing_file(tmp_path: Path) -> Non
         ("processor : 0\nisa : rv64imafdc", "unknown"),
     ],
 )
-def test_architecture_is_told_by_cpuinfo(tmp_path: Path, cpuinfo: str, architecture: str) -> None:
+def test_the_architecture_comes_from_cpuinfo(tmp_path: Path, cpuinfo: str, architecture: str) -> None:
     write(tmp_path, {"proc/cpuinfo": cpuinfo, f"{CPU}/online": "0"})
     assert read_topology(tmp_path).architecture == architecture
     write(tmp_path, {"proc/sys/kernel/arch": "riscv64"})
@@ -460,7 +452,7 @@ def test_architecture_is_told_by_cpuinfo(tmp_path: Path, cpuinfo: str, architect
 def test_a_single_node_has_all_the_memory_of_the_machine(
     tmp_path: Path, node: int, machine: int | None, told: int
 ) -> None:
-    """Its own figure falls behind where memory was plugged in while the machine ran."""
+    """The node's own value is too small after memory was plugged in while the machine ran."""
     write(tmp_path, {f"{CPU}/online": "0", f"{NODE}/node0/cpulist": "0"})
     write(tmp_path, {f"{NODE}/node0/meminfo": f"Node 0 MemTotal: {node} kB"})
     if machine is not None:

@@ -245,7 +245,7 @@ def test_a_signal_that_nobody_tells_is_told_of_once(host, caplog):
 def test_without_hardware_counters_that_is_told_with_what_to_do(host, caplog):
     host.watches = (InterferenceWatch("c", SIGNALS["cpi"]),)
     host.loop._conf = host.conf()
-    host.loop._reader.cycles = SimpleNamespace(missing="this host has none", read=lambda threads: {})
+    host.loop._reader.cycles = SimpleNamespace(missing_reason="this host has none", read=lambda threads: {})
     host.seconds(60)
     (told,) = [line for line in caplog.messages if "cpi" in line]
     assert told.endswith("it takes hardware counters, and CAP_PERFMON; this host has none")

@@ -27,7 +27,7 @@ class FakeCycles:
     """Counts what it is told to."""
 
     def __init__(self):
-        self.missing, self.done, self.asked = "", {}, frozenset()
+        self.missing_reason, self.done, self.asked = "", {}, frozenset()
 
     def read(self, threads):
         self.asked = frozenset(threads)

@@ -393,6 +393,36 @@ def test_dedicated_cpus_are_split_where_the_topology_allows_it(admin):
 
 
 @pytest.mark.parametrize(
+    ("steps", "topology", "asked", "fits"),
+    [
+        # of each node 3 of 4 are free: 9 need three nodes of an empty host, but 4 to 8 need fewer
+        ((1, 1, 1), "restricted", 12, 9),
+        # 4 of one node and 3 of the other: no multiple of one step
+        ((4, 3), "best-effort", 12, 7),
+    ],
+)
+def test_the_amount_that_would_do_is_the_largest(admin, steps, topology, asked, fits):
+    root = make_provider(admin, "cn")
+    for number, step in enumerate(steps):
+        node = make_provider(admin, f"cn_{number}", parent=root)
+        inventory = {"total": 4, "step_size": step}
+        body = {"resource_provider_generation": 0, "inventories": {"PCPU": inventory}}
+        assert admin("PUT", f"/resource_providers/{node}/inventories", json=body).status_code == 200
+        body = {"resource_provider_generation": 1, "traits": ["HW_NUMA_ROOT"]}
+        assert admin("PUT", f"/resource_providers/{node}/traits", json=body).status_code == 200
+    if topology == "restricted":
+        others = "&".join(f"resources{number}=PCPU:1" for number, _ in enumerate(steps, 1))
+        assert post_claims(admin, new_claim(f"{others}&group_policy=isolate")).status_code == 201
+    answer = post_claims(admin, new_claim(f"resources=PCPU:{asked}", topology=topology))
+    (relaxation,) = answer.json["errors"][0]["explanation"]["relaxations"]
+    assert relaxation["changes"] == [
+        {"condition": "resources", "group": "", "names": ["PCPU"], "amount": fits}
+    ]
+    wanted = new_claim(f"resources=PCPU:{fits}", topology=topology)
+    assert post_claims(admin, wanted).status_code == 201
+
+
+@pytest.mark.parametrize(
     ("fields", "why"),
     [
         ({"topology": "near"}, "near"),
