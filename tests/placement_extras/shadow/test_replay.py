@@ -52,7 +52,7 @@ class ReplayPlayer:
 
     def _ask(self, copy: MirroredRequest) -> tuple[ShadowAnswer, float]:
         self.asked.append(copy.number)
-        return self.answers(copy).answer(), 0.0
+        return self.answers(copy).parse_answer(), 0.0
 
     def _report(self, outcome: ReplayOutcome) -> None:
         assert outcome.copy.number not in self.outcomes
