@@ -28,7 +28,7 @@ from compute_agent.cmd.base import AgentLister, Commands, ShowOne, columns
 from compute_agent.cmd.drawn import offer
 from compute_agent.conf import find_unknown_options
 from compute_agent.drawing import host
-from compute_agent.drawing.host import draw
+from compute_agent.drawing.host import draw_host
 from compute_agent.drivers.factory import choose, libvirtd_is_usable
 from compute_agent.host.memory import node_overlaps
 from compute_agent.host.reader import read_topology
@@ -137,11 +137,11 @@ class TopologyShow(ShowOne):
             return columns(topology.to_dict())
         sets, guests = self._cpu_sets(conf, topology), self._guests()
         if file is not None:
-            file.write_text(draw(topology, sets, guests))
+            file.write_text(draw_host(topology, sets, guests))
         if form == "svg":
-            return ("svg",), (draw(topology, sets, guests),)
+            return ("svg",), (draw_host(topology, sets, guests),)
         if form == "tree":
-            return ("tree",), ("".join(f"{line}\n" for line in host.lines(topology, sets, guests)),)
+            return ("tree",), ("".join(f"{line}\n" for line in host.tree_lines(topology, sets, guests)),)
         return columns(topology.to_dict())
 
     def _cpu_sets(self, conf: cfg.ConfigOpts, topology: HostTopology) -> CpuSets:

@@ -235,7 +235,9 @@ class GuestClassifier:
         reported = self._reported.setdefault(guest.uuid, set())
         for problem in guest.setting_problems:
             if problem not in reported:
-                self._recorder.tell(LOG.warning, EventKind.REFUSE, guest, "Settings of guest %s: %s", problem)
+                self._recorder.record_done(
+                    LOG.warning, EventKind.REFUSE, guest, "Settings of guest %s: %s", problem
+                )
         if guest.setting_problems:
             self._reported[guest.uuid] = set(guest.setting_problems)
         else:
@@ -246,7 +248,7 @@ class GuestClassifier:
         changed = ChangedSettings.between(before, after)
         if changed.words:
             words = ", ".join(changed.words)
-            self._recorder.tell(LOG.info, EventKind.CONFIGURE, after, "Guest %s is set to %s", words)
+            self._recorder.record_done(LOG.info, EventKind.CONFIGURE, after, "Guest %s is set to %s", words)
 
     def forget(self, uuid: str) -> None:
         """Remove what is kept of a guest that has gone for good."""

@@ -374,7 +374,9 @@ class GuestPipeline:
 
     def _tell_start(self, entry: CachedGuest, message: str) -> None:
         guest, reason = entry.guest, self._placer.because(entry.allocation)
-        self._recorder.tell(LOG.info, EventKind.START, guest, message, guest.pid, where(entry), reason=reason)
+        self._recorder.record_done(
+            LOG.info, EventKind.START, guest, message, guest.pid, where(entry), reason=reason
+        )
 
     def _admit(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, CpuAssignment | None]:
         """Who makes a new guest, and where it is to run.
@@ -391,7 +393,7 @@ class GuestPipeline:
         assignment = self._placer.decide(draft, event.allocation, lost.assignment if lost else None)
         if isinstance(assignment, PlacementRefusal):
             message = "Guest %s is not started: %s"
-            self._recorder.tell(LOG.info, EventKind.REFUSE, draft, message, assignment.reason)
+            self._recorder.record_done(LOG.info, EventKind.REFUSE, draft, message, assignment.reason)
             raise GuestRefusedError(assignment.reason)
         return driver, assignment
 
@@ -413,7 +415,9 @@ class GuestPipeline:
             entry.owner = owners.get(uuid, entry.owner)
             if allocation != entry.allocation:
                 held_now = self.world.in_words(allocation)
-                self._recorder.tell(LOG.info, EventKind.HOLD, entry.guest, "Guest %s holds %s now", held_now)
+                self._recorder.record_done(
+                    LOG.info, EventKind.HOLD, entry.guest, "Guest %s holds %s now", held_now
+                )
                 entry.allocation = allocation
                 self._lifecycle.classify_again(entry)
                 self._cache.mark(entry)
@@ -473,7 +477,9 @@ class GuestPipeline:
         if place is not None and not event.dry_run:
             self._cache.assign(entry, place)
             told, reason = "Guest %s is moved, as asked: it runs%s", self._placer.because(entry.allocation)
-            self._recorder.tell(LOG.info, EventKind.MOVE, entry.guest, told, where(entry), reason=reason)
+            self._recorder.record_done(
+                LOG.info, EventKind.MOVE, entry.guest, told, where(entry), reason=reason
+            )
             self._finish()
         return place
 
