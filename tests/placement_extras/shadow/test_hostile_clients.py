@@ -28,7 +28,7 @@ class TerseStock:
     port: int
     asked: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
 
-    def run_proxy(self, listener: socket.socket) -> None:
+    def serve(self, listener: socket.socket) -> None:
         with suppress(OSError):
             while True:
                 connection, _ = listener.accept()

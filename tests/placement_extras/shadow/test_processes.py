@@ -170,7 +170,7 @@ def test_a_killed_proxy_answers_again_and_the_report_shows_it(small: RunningShad
     worker.kill()
     wait_for(lambda: _status(small) == 200)
     wait_for(lambda: not small.report()["in_step"])
-    assert "ended, with what it had in hand" in small.report()["out_of_step_since"]["difference"]
+    assert "ended, and its waiting copies are lost" in small.report()["out_of_step_since"]["difference"]
 
 
 def _status(shadow: RunningShadow) -> int:
