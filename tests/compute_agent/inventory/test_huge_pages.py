@@ -63,7 +63,7 @@ def test_a_node_with_all_memory_in_pages_offers_no_other_memory():
 def test_the_option_is_novas():
     entries = ["node:0,size:2048,count:64", "node: 1, size: 1GB, count: 1", "count:3,node:0,size:2MB"]
     assert parse_reserved(entries[:2]) == {(0, 2048): 64, (1, 1048576): 1}
-    with pytest.raises(ConfigError, match="node and size are named twice"):
+    with pytest.raises(ConfigError, match="another entry has the same node and size"):
         parse_reserved(entries)
 
 
@@ -79,7 +79,7 @@ def test_the_option_is_novas():
     ],
 )
 def test_a_wrong_entry_is_refused(entry):
-    with pytest.raises(ConfigError, match="it is to be such as node:0,size:2048,count:64"):
+    with pytest.raises(ConfigError, match="the form is node:0,size:2048,count:64"):
         parse_reserved([entry])
 
 

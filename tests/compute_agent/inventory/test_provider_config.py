@@ -160,8 +160,8 @@ def test_two_files_that_say_something_of_one_provider_are_refused_by_name():
 def test_a_later_minor_version_and_entries_that_add_nothing_are_warned_of():
     one = {**entry(traits=["CUSTOM_T"]), "later": 1}
     found = parse(document(one, entry([], [], name="empty"), entry(name="empty"), version="1.7"))
-    assert [config.id for config in found.configs] == ["$COMPUTE_NODE"]
-    assert "is of schema version 1.7, and 1.0 is known" in found.warnings[0]
+    assert [config.provider_id for config in found.configs] == ["$COMPUTE_NODE"]
+    assert "has schema version 1.7, but 1.0 is known" in found.warnings[0]
     assert found.warnings[1].endswith("empty has no additional inventories or traits and is ignored")
 
 
@@ -214,7 +214,10 @@ def test_files_are_read_in_the_order_of_their_names_and_others_are_not(tmp_path)
         (tmp_path / name).write_bytes(document(entry(traits=["CUSTOM_T"], name=name)))
     for name in ("c.yml", ".d.yaml", "e.yaml~"):
         (tmp_path / name).write_bytes(b"[")
-    assert [config.id for config in read_provider_configs(str(tmp_path)).configs] == ["a.yaml", "b.yaml"]
+    assert [config.provider_id for config in read_provider_configs(str(tmp_path)).configs] == [
+        "a.yaml",
+        "b.yaml",
+    ]
 
 
 def test_without_a_folder_or_files_there_is_a_word_and_without_the_option_nothing(tmp_path):

@@ -25,8 +25,8 @@ def far_apart(cores):
 def test_the_sets_of_the_example_split_16_cores_and_the_better_ones_none():
     sets = resolve_cpu_sets(CpuOptions("2-17", "18-47"), far_apart(24))
     assert sets.warnings == (
-        "[compute] cpu_dedicated_set and cpu_shared_set split 16 cores, such as that of CPUs 2,26: guests"
-        " with a dedicated CPU have those on shared ones beside them, on the other thread of the core."
+        "[compute] cpu_dedicated_set and cpu_shared_set split 16 cores, such as that of CPUs 2,26: a"
+        " guest with a dedicated CPU then shares the core with floating guests."
         " cpu_dedicated_set = 2-9,26-33 and cpu_shared_set = 10-25,34-47 split none",
     )
     assert resolve_cpu_sets(CpuOptions("2-9,26-33", "10-25,34-47"), far_apart(24)).warnings == ()
