@@ -9,7 +9,7 @@ from placement import microversion
 from placement.api.call import ApiRequest, operation
 from placement.api.resource_providers import about, existing, path_uuid
 from placement.policies import aggregate as rules
-from placement.schemas import membership as schemas
+from placement.schemas import resource_provider as schemas
 from placement.store import aggregates as store
 
 blueprint = Blueprint("aggregates", __name__)
@@ -28,7 +28,7 @@ def _answer(call: ApiRequest, aggregates: list[str], generation: int, last_modif
 @operation(blueprint, "GET", _PATH, rules.LIST, since=microversion.AGGREGATES, writes_json=True)
 def show(call: ApiRequest, uuid: str) -> Response:
     """The aggregates of a provider."""
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         provider = existing(view.snapshot, uuid)
         return _answer(call, sorted(provider.aggregates), provider.generation, provider.updated_at)
 

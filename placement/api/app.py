@@ -19,7 +19,6 @@ from placement.api import (
     reshaper,
     resource_classes,
     resource_providers,
-    root,
     traits,
     usages,
     versioning,
@@ -30,7 +29,7 @@ from placement.api.ext import root as ext
 _MAX_BODY: Final = 64 * 1024 * 1024
 
 BLUEPRINTS: Final = (
-    root.blueprint,
+    versioning.blueprint,
     resource_providers.blueprint,
     inventories.blueprint,
     aggregates.blueprint,
@@ -58,7 +57,7 @@ def create_app() -> Flask:
     versioning.install(app)
     errors.install(app)
     app.before_request(call.check_body_headers)
-    for blueprint in (*BLUEPRINTS, *extensions.registered("blueprints").values()):
+    for blueprint in (*BLUEPRINTS, *extensions.registered_objects("blueprints").values()):
         app.register_blueprint(blueprint)
     for rule in app.url_map.iter_rules():
         # werkzeug answers HEAD wherever there is a GET; the API does not

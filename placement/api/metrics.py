@@ -1,4 +1,4 @@
-"""``/metrics``: requests, searches and the read model, and what providers have, for Prometheus.
+"""``/metrics`` for Prometheus: requests, searches, and with them the metrics of the read model.
 
 Imported only where metrics are wanted, after :mod:`placement.api.metrics_sharing` has said where processes
 put their numbers together: prometheus_client looks at that when it is imported.
@@ -19,13 +19,13 @@ from placement.api.allocation_candidates import INCOMPLETE
 from placement.api.metrics_sharing import DIRECTORY
 from placement.api.service import PlacementService
 from placement.exceptions import Unavailable
+from placement.read_model.metrics import ModelMetrics
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
 
 LOG = logging.getLogger(__name__)
 
-_PER_INVENTORY: Final = 4
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _NOTHING_ELSE: Final = "none of the API"
 """The operation of requests for what there is not."""
@@ -36,7 +36,6 @@ class ServiceMetrics:
 
     def __init__(self, service: PlacementService, max_provider_series: int) -> None:
         self._service = service
-        self._max_provider_series = max_provider_series
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "placement_requests",
@@ -57,17 +56,7 @@ class ServiceMetrics:
             ["reason"],
             registry=self._registry,
         )
-        self._refreshed = Counter(
-            "placement_model_refreshes",
-            "How often workers brought their read models up to date.",
-            registry=self._registry,
-        )
-        self._reread = Counter(
-            "placement_model_rereads",
-            "How often workers read everything anew, as after a restore.",
-            registry=self._registry,
-        )
-        self._seen = (0, 0)
+        self._of_model = ModelMetrics(service.model, self._registry, max_provider_series)
 
     def install(self, app: Flask) -> None:
         """Have all requests of the application counted."""
@@ -81,10 +70,7 @@ class ServiceMetrics:
         self._seconds.labels(operation).observe(time.perf_counter() - g.began)
         if INCOMPLETE in response.headers:
             self._incomplete.labels(response.headers[INCOMPLETE]).inc()
-        model = self._service.model
-        seen, self._seen = self._seen, (model.refreshed, model.reread)
-        self._refreshed.inc(max(0, self._seen[0] - seen[0]))
-        self._reread.inc(max(0, self._seen[1] - seen[1]))
+        self._of_model.count_updates()
         return response
 
     def exposed(self) -> bytes:
@@ -100,7 +86,8 @@ class ServiceMetrics:
     def _told(self) -> Iterator[GaugeMetricFamily]:
         up = GaugeMetricFamily("placement_database_up", "1 if the database answers the asked worker.")
         try:
-            families = list(self._of_model())
+            self._service.prepare()
+            families = list(self._of_model.make_gauges())
         except Unavailable as error:
             LOG.debug("Metrics without the database: %s", error)
             up.add_metric([], 0)
@@ -109,58 +96,6 @@ class ServiceMetrics:
             up.add_metric([], 1)
         yield up
         yield from families
-
-    def _of_model(self) -> Iterator[GaugeMetricFamily]:
-        """What the read model knows; the providers' series as openstack-exporter names them."""
-        self._service.prepare()
-        with self._service.model.fresh() as view:
-            providers = list(view.snapshot)  # which are never changed, only replaced
-        series = _PER_INVENTORY * sum(len(each.inventories) for each in providers)
-        count = GaugeMetricFamily("placement_resource_providers", "How many resource providers there are.")
-        count.add_metric([], len(providers))
-        yield count
-        file = self._service.model.file
-        if file is not None:
-            written = GaugeMetricFamily(
-                "placement_model_file_timestamp_seconds",
-                "When the model file was written last, in seconds since 1970; 0 if it never was.",
-            )
-            written.add_metric([], max(0.0, file.written_at()))
-            yield written
-        left_out = GaugeMetricFamily(
-            "placement_provider_series_left_out",
-            "Series of resource providers that are not shown, as [metrics] max_provider_series are fewer.",
-        )
-        too_many = series > self._max_provider_series
-        left_out.add_metric([], series if too_many else 0)
-        yield left_out
-        if too_many:
-            return
-        labels = ["hostname", "resourcetype"]
-        total = GaugeMetricFamily(
-            "openstack_placement_resource_total",
-            "How much of a class a provider has.",
-            labels=labels,
-        )
-        reserved = GaugeMetricFamily(
-            "openstack_placement_resource_reserved", "How much of that nobody may take.", labels=labels
-        )
-        ratio = GaugeMetricFamily(
-            "openstack_placement_resource_allocation_ratio",
-            "How many times the rest may be taken.",
-            labels=labels,
-        )
-        usage = GaugeMetricFamily(
-            "openstack_placement_resource_usage", "How much of it is taken.", labels=labels
-        )
-        for provider in providers:
-            for name, inventory in provider.inventories.items():
-                values = [provider.name, name]
-                total.add_metric(values, inventory.total)
-                reserved.add_metric(values, inventory.reserved)
-                ratio.add_metric(values, inventory.allocation_ratio)
-                usage.add_metric(values, provider.used.get(name, 0))
-        yield from (total, reserved, ratio, usage)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Answer one scrape."""

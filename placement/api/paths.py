@@ -1,4 +1,4 @@
-"""Where the API of our own begins."""
+"""The prefix of the API of our own; apart, as errors and authentication need it, which blueprints import."""
 
 from typing import Final
 

@@ -1,20 +1,24 @@
-"""The microversion of a request, and what every answer says about it.
+"""``/``, which shows the versions; the microversion of a request, and what every answer says about it.
 
 Source: "Microversions" in the API reference: the header is
 ``OpenStack-API-Version: placement 1.39``; without it the version is 1.0.
 """
 
+import time
 from typing import Final
 
-from flask import Flask, Response, g, request
+from flask import Blueprint, Flask, Response, g, request
 from werkzeug.exceptions import BadRequest
 
 from placement import microversion
+from placement.api.call import ApiRequest
 from placement.api.errors import UnacceptableVersion
 from placement.microversion import Microversion
 
 _HEADER: Final = "OpenStack-API-Version"
 _SERVICE: Final = "placement"
+
+blueprint = Blueprint("root", __name__)
 
 
 def install(app: Flask) -> None:
@@ -66,3 +70,16 @@ def _tell(response: Response) -> Response:
     else:
         response.vary.add(_HEADER.lower())
     return response
+
+
+@blueprint.get("/", provide_automatic_options=False)
+def versions() -> Response:
+    """The version document; the only operation of OpenStack Placement that needs no token."""
+    document = {
+        "id": "v1.0",
+        "max_version": microversion.text(microversion.MAX),
+        "min_version": microversion.text(microversion.MIN),
+        "status": "CURRENT",
+        "links": [{"rel": "self", "href": ""}],
+    }
+    return ApiRequest().answer({"versions": [document]}, time.time())

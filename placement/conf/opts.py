@@ -9,13 +9,13 @@ from oslo_config import cfg
 from oslo_middleware import cors
 
 from placement import extensions
-from placement.conf import api, database, metrics, placement, tracing
+from placement.conf import api, metrics, placement, placement_database, tracing
 
-_CORE: Final[Sequence[ModuleType]] = (api, placement, metrics, tracing, database)
+_CORE: Final[Sequence[ModuleType]] = (api, placement, metrics, tracing, placement_database)
 
 
 def _modules() -> list[ModuleType]:
-    return [*_CORE, *extensions.registered("options").values()]
+    return [*_CORE, *extensions.registered_objects("options").values()]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:

@@ -37,4 +37,4 @@ def list_rules() -> list[policy.RuleDefault]:
         ext,
     )
     core = [rule for module in modules for rule in module.RULES]
-    return core + [rule for rules in extensions.registered("rules").values() for rule in rules]
+    return core + [rule for rules in extensions.registered_objects("rules").values() for rule in rules]

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from placement.exceptions import InvalidRequest
 from placement.schemas import explanation
-from placement.schemas.attribute import NAME
 from placement.schemas.base import (
     ArrayField,
     BooleanField,
@@ -18,6 +17,7 @@ from placement.schemas.base import (
     UuidField,
 )
 from placement.schemas.request_form import RequestForms
+from placement.schemas.resource_provider import ATTRIBUTE_NAME
 from placement.search.claims.claim import Order, WantedClaim
 from placement.search.claims.scores import ATTRIBUTE, CRITERIA
 from placement.search.claims.split_choices import is_splittable
@@ -59,7 +59,7 @@ class OwnedSchema(explanation.ExplanationBody):
     allowed_hosts = ArrayField(UuidField(), min_items=1, max_items=MAX_ROOTS, load_default=None)
     excluded_hosts = ArrayField(UuidField(), max_items=MAX_ROOTS, load_default=list)
     order = MapField(
-        f"^({'|'.join(CRITERIA)}|{ATTRIBUTE}{NAME})$",
+        f"^({'|'.join(CRITERIA)}|{ATTRIBUTE}{ATTRIBUTE_NAME})$",
         NumberField(-MAX_WEIGHT, MAX_WEIGHT),
         max_properties=MAX_CRITERIA,
         meaning=f"a criterion: {', '.join(CRITERIA)}, or {ATTRIBUTE} and the name of an attribute",

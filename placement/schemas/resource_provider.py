@@ -1,11 +1,23 @@
-"""Bodies of ``/resource_providers``."""
+"""Bodies of ``/resource_providers`` and what is below; names of custom resource classes and traits."""
 
+import math
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from placement import microversion
 from placement.microversion import Microversion
-from placement.schemas.base import StrictSchema, StringField, UuidField
+from placement.read_model.provider import Attribute
+from placement.schemas.base import (
+    ArrayField,
+    IntegerField,
+    MapField,
+    SchemaField,
+    StrictSchema,
+    StringField,
+    UuidField,
+    shown,
+    violation,
+)
 
 NAME_LENGTH: Final = 200
 
@@ -37,3 +49,73 @@ def create(version: Microversion) -> StrictSchema:
 def update(version: Microversion) -> StrictSchema:
     """``PUT /resource_providers/{uuid}``; a parent can be given from 1.14."""
     return _NestedUpdate() if version >= microversion.NESTED_PROVIDERS else _ProviderUpdate()
+
+
+CUSTOM_NAME: Final = "^CUSTOM_[A-Z0-9_]+$"
+MAX_NAME: Final = 255
+
+
+class AggregateList(StrictSchema):
+    """``PUT /resource_providers/{uuid}/aggregates`` to 1.18, whose body is the bare array."""
+
+    aggregates = ArrayField(UuidField(), unique=True, required=True)
+
+
+class AggregatesBody(AggregateList):
+    """``PUT /resource_providers/{uuid}/aggregates`` from 1.19."""
+
+    resource_provider_generation = IntegerField(required=True)
+
+
+class TraitsBody(StrictSchema):
+    """``PUT /resource_providers/{uuid}/traits``; a name that no trait can have is one that there is not."""
+
+    traits = ArrayField(StringField(min_length=1, max_length=MAX_NAME), required=True)
+    resource_provider_generation = IntegerField(required=True)
+
+
+class ResourceClassBody(StrictSchema):
+    """``POST /resource_classes``, and ``PUT`` up to 1.6; from 1.7 the name in the path."""
+
+    name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
+
+
+class CustomTrait(StrictSchema):
+    """The name in the path of ``PUT /traits/{name}``."""
+
+    name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
+
+
+MAX_ATTRIBUTES: Final = 256
+"""Of one provider: the distances of each zone to each other one of a large host, and as much again."""
+ATTRIBUTE_NAME: Final = "[A-Za-z][A-Za-z0-9_.-]{0,63}"
+
+
+class AttributeValue(SchemaField):
+    """A JSON string of up to 255 characters, or a number."""
+
+    json_type = "string"
+    _text = StringField(max_length=255)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Attribute:
+        if isinstance(value, str):
+            text: str = self._text.deserialize(value)
+            return text
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise violation("type", f"{shown(value)} is not of type 'string', 'number'")
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise violation("maximum", f"{shown(value)} is more than can be kept")
+        return number
+
+
+class AttributesBody(StrictSchema):
+    """All attributes of a provider."""
+
+    attributes = MapField(
+        f"^{ATTRIBUTE_NAME}$", AttributeValue(), max_properties=MAX_ATTRIBUTES, required=True
+    )
+    resource_provider_generation = IntegerField(required=True)

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 from placement import microversion
 from placement.microversion import Microversion
-from placement.schemas.attribute import MAX_ATTRIBUTES, NAME, AttributeValue
 from placement.schemas.base import (
     ArrayField,
     IntegerField,
@@ -18,8 +17,13 @@ from placement.schemas.base import (
     violation,
 )
 from placement.schemas.inventory import RESOURCE_CLASS, InventoryObject
-from placement.schemas.membership import MAX_NAME
-from placement.schemas.resource_provider import NAME_LENGTH
+from placement.schemas.resource_provider import (
+    ATTRIBUTE_NAME,
+    MAX_ATTRIBUTES,
+    MAX_NAME,
+    NAME_LENGTH,
+    AttributeValue,
+)
 from placement.schemas.terms import Params, load_query, since
 from placement.store.trees import ProviderDescription
 
@@ -38,7 +42,7 @@ class _TreeProvider(StrictSchema):
     inventories = MapField(RESOURCE_CLASS, InventoryObject(), max_properties=MAX_PARTS)
     traits = ArrayField(StringField(min_length=1, max_length=MAX_NAME), max_items=MAX_PARTS)
     aggregates = ArrayField(UuidField(), unique=True, max_items=MAX_PARTS)
-    attributes = MapField(f"^{NAME}$", AttributeValue(), max_properties=MAX_ATTRIBUTES)
+    attributes = MapField(f"^{ATTRIBUTE_NAME}$", AttributeValue(), max_properties=MAX_ATTRIBUTES)
 
 
 class _BoundedProviders(ArrayField):

@@ -1,44 +1,95 @@
-"""The service for web servers of others: uWSGI, mod_wsgi, gunicorn and their like."""
+"""The service for other web servers: uWSGI, mod_wsgi, gunicorn and similar ones."""
 
+import io
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
 
 from oslo_log import log
 
 from placement.api.middleware import build_application
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options
-from placement.wsgi.chunked import ChunkedInput
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication
+    from _typeshed import WriteableBuffer
+    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
 LOG = logging.getLogger(__name__)
 
+_CHUNK_TIMEOUT: Final = 60
+"""Seconds until the next chunk of a body."""
+
 
 def init_application() -> "WSGIApplication":
-    """The service as the environment and the configuration files describe it.
+    """Return the application that the environment and the configuration files describe.
 
-    The environment variable ``OS_PLACEMENT_CONFIG_DIR`` says where
-    ``placement.conf`` is. Logging is set up too, and says which options there are not.
+    The environment variable ``OS_PLACEMENT_CONFIG_DIR`` names the folder of ``placement.conf``. Logging is
+    set up, too, and warns of unknown options.
 
     :raises oslo_config.cfg.Error: the configuration cannot be used.
-    :raises ValueError: likewise.
+    :raises ValueError: the configuration cannot be used.
     """
     conf = new_config()
     log.setup(conf, PROJECT)
-    uwsgi = _uwsgi()
-    if uwsgi is None or uwsgi.worker_id() <= 1:  # of its workers the first tells what is the same for all
+    uwsgi = _uwsgi_module()
+    # one worker is enough to log what is the same for all
+    if uwsgi is None or uwsgi.worker_id() <= 1:
         for warning in unknown_options(conf):
             LOG.warning("%s", warning)
     application = build_application(conf, alone=True)
     return application if uwsgi is None else ChunkedInput(application, uwsgi.chunked_read)
 
 
-def _uwsgi() -> Any:
-    """What uWSGI offers to the applications in its processes; None elsewhere."""
+def _uwsgi_module() -> Any:
+    """Return uWSGI's module for the applications in its processes; None elsewhere."""
     try:
         import uwsgi
     except ImportError:
         return None
     return uwsgi
+
+
+class ChunkedInput:
+    """Passes a chunked body to ``app`` as a file, as uWSGI leaves reading the chunks to the application.
+
+    :param read_chunk: returns the next chunk, empty at the end; its argument is a timeout in seconds. It
+        raises OSError if no chunk comes.
+    """
+
+    def __init__(self, app: "WSGIApplication", read_chunk: Callable[[int], bytes]) -> None:
+        self._app = app
+        self._read_chunk = read_chunk
+
+    def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        """Call the application, with the body replaced if it is chunked (WSGI)."""
+        if environ.get("HTTP_TRANSFER_ENCODING", "").strip().lower() == "chunked":
+            environ["wsgi.input"] = io.BufferedReader(_ChunkReader(self._read_chunk))
+            environ["wsgi.input_terminated"] = True
+            # a Content-Length beside chunks is ignored (RFC 9112, 6.3)
+            environ.pop("CONTENT_LENGTH", None)
+        return self._app(environ, start_response)
+
+
+class _ChunkReader(io.RawIOBase):
+    """Reads chunk after chunk, on demand."""
+
+    def __init__(self, read_chunk: Callable[[int], bytes]) -> None:
+        self._read_chunk = read_chunk
+        self._left = memoryview(b"")
+        self._ended = False
+
+    def readable(self) -> bool:
+        """Return True, as every input can be read."""
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Read into the buffer; return the number of bytes, 0 at the end."""
+        if not self._left and not self._ended:
+            self._left = memoryview(self._read_chunk(_CHUNK_TIMEOUT))
+            self._ended = not self._left
+        target = memoryview(buffer)
+        taken = min(len(self._left), len(target))
+        target[:taken] = self._left[:taken]
+        self._left = self._left[taken:]
+        return taken

@@ -2,7 +2,7 @@
 
 from oslo_config import cfg
 
-from placement.conf.database import GROUP
+from placement.conf.placement_database import GROUP
 
 OPTIONS: list[cfg.Opt] = [
     cfg.BoolOpt(

@@ -294,14 +294,19 @@ class FootprintFinder:
             way: dict[Any, int] = {}
             for at, amounts in pattern.resources.items():
                 for name, amount in amounts.items():
-                    slot: Slot = slots[at, name] if at < tree.own else (shared[at - tree.own].id, name)
+                    slot: Slot = (
+                        slots[at, name] if at < tree.own_count else (shared[at - tree.own_count].id, name)
+                    )
                     classes[slot] = name
                     way[slot] = amount
             return tuple(sorted(way.items(), key=_slot_order))
 
         found = {taken(pattern) for pattern in patterns}
         coupled = any(
-            at >= tree.own for pattern in patterns for served in pattern.mappings.values() for at in served
+            at >= tree.own_count
+            for pattern in patterns
+            for served in pattern.mappings.values()
+            for at in served
         )
         return FlavorFootprints(tuple(_pareto_minimal(found, self._budget)), classes, coupled)
 

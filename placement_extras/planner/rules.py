@@ -1,4 +1,4 @@
-"""Policy rules of the planner."""
+"""Policy rules of the planner; apart, as tools that list rules load no handler."""
 
 from typing import Final
 

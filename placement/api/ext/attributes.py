@@ -10,7 +10,7 @@ from placement.api.paths import EXT
 from placement.api.resource_providers import about, existing, path_uuid
 from placement.policies import ext as rules
 from placement.read_model.provider import Attribute
-from placement.schemas import attribute as schemas
+from placement.schemas import resource_provider as schemas
 from placement.store import attributes as store
 
 blueprint = Blueprint("ext_attributes", __name__)
@@ -23,7 +23,7 @@ _MAX_INTEGER: Final = 2.0**53
 @operation(blueprint, "GET", _PATH, rules.ATTRIBUTES, writes_json=True)
 def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     """What is kept with a provider."""
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         provider = existing(view.snapshot, uuid)
         return _answer(call, provider.attributes, provider.generation)
 

@@ -78,8 +78,10 @@ def test_an_empty_answer_is_explained_with_the_id_of_its_request(service, told):
 
 def test_the_same_question_is_answered_from_memory_until_something_changes(service, told, monkeypatch):
     explained: list[object] = []
-    original = service_module.explain
-    monkeypatch.setattr(service_module, "explain", lambda *args: explained.append(1) or original(*args))
+    original = service_module.explain_request
+    monkeypatch.setattr(
+        service_module, "explain_request", lambda *args: explained.append(1) or original(*args)
+    )
     monkeypatch.setattr(service_module, "_SHARE", 0)
     admin = service()
     for number in (1, 2, 3):
@@ -96,13 +98,13 @@ def test_the_same_question_is_answered_from_memory_until_something_changes(servi
 def test_what_comes_too_often_is_counted(service, told, monkeypatch):
     admin = service()
     going_on = threading.Event()
-    original = service_module.explain
+    original = service_module.explain_request
 
     def slow(*args: object) -> object:
         assert going_on.wait(30)
         return original(*args)
 
-    monkeypatch.setattr(service_module, "explain", slow)
+    monkeypatch.setattr(service_module, "explain_request", slow)
     ask(admin, EMPTY, 1)
     for number in (2, 3):  # answered while the first is explained
         ask(admin, f"/allocation_candidates?resources=VCPU:{8 + number}", number)
@@ -122,13 +124,13 @@ def test_it_can_be_switched_off(service, told):
 def test_a_writer_does_not_wait_for_an_explanation(service, told, monkeypatch):
     admin = service()
     going_on = threading.Event()
-    original = service_module.explain
+    original = service_module.explain_request
 
     def slow(snapshot: object, *args: object) -> object:
         assert going_on.wait(30)
         return original(snapshot, *args)
 
-    monkeypatch.setattr(service_module, "explain", slow)
+    monkeypatch.setattr(service_module, "explain_request", slow)
     ask(admin, EMPTY, 1)
     assert admin("POST", "/resource_providers", json={"name": "new"}).status_code == 200
     assert len(admin("GET", "/resource_providers").json["resource_providers"]) == 2
