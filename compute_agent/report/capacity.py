@@ -31,7 +31,7 @@ class CpuLocation:
 
 
 class FreeCapacity:
-    """What is left on the providers of a host, and what fits there."""
+    """The free amounts of the providers of a host, and placement of needs on them."""
 
     def __init__(
         self, derived: ProviderTree, inventories: Mapping[str, Mapping[str, ProviderInventory]], held: Held
@@ -65,7 +65,7 @@ class FreeCapacity:
     def fit_together(
         self, has: Mapping[str, Mapping[str, int]], amounts: Mapping[str, int], origin: CpuSet
     ) -> dict[str, dict[str, int]] | str:
-        """As fit(), for what may be anywhere.
+        """Place a need that may be anywhere.
 
         All in one zone if one has enough, rather in one with many CPUs of ``origin``.
         """
@@ -108,7 +108,7 @@ class FreeCapacity:
 
 
 def _homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
-    """By resource class the providers that offer it with the CPUs nearest to them.
+    """The providers of each resource class, with the CPUs nearest to them.
 
     Each CPU is with the innermost provider around it, and with the NUMA node where two zones cross.
     """
