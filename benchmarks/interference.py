@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.interference_worlds import KINDS, STEP, Limits, Use, World, world
-from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw
+from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw_chart
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.interference.cases import CaseVerdict
 from compute_agent.throttling.interference.decisions import CaseDecision, advance_state, observe_signals
@@ -352,7 +352,7 @@ def picture(seed: int) -> str:
                 ],
             )
         )
-    return draw("Guests that disturb others, simulated", panels, 0.0, longest, 2 * STEP)
+    return draw_chart("Guests that disturb others, simulated", panels, 0.0, longest, 2 * STEP)
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.watermark_guests import BATCH, Bench, busy_sector, cpu_seconds, libvirt_bench, wait_for
 from compute_agent import conf as agent_conf
 from compute_agent.agent import service
-from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw
+from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw_chart
 from compute_agent.events.store import FILE, read_events
 from compute_agent.loops import throttling
 from compute_agent.throttling.interference.cases import CasePhase
@@ -112,7 +112,7 @@ def _picture(samples, server, batch):
         if (one := sample.readings.get(batch)) and one.cpu is not None:
             uses.append((when, one.cpu))
             limits.append((when, min([1.0, *has.get(batch, {}).values()])))
-    return draw(
+    return draw_chart(
         "Two QEMU guests on one CPU",
         [
             ChartPanel(

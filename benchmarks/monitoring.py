@@ -13,7 +13,7 @@ from pathlib import Path
 
 from compute_agent.monitoring.loop import MonitoringSettings, MonitorLoop
 from compute_agent.monitoring.monitor import CacheMonitor
-from compute_agent.monitoring.reading import MonitorTarget
+from compute_agent.monitoring.readings import MonitorTarget
 from compute_agent.monitoring.samples import SampleStore
 from compute_agent.resctrl.mount import read_platform
 from tests.compute_agent.resctrl import fake
@@ -39,12 +39,12 @@ def cost(folder: Path, guests: int, caches: int, rounds: int) -> float:
     loop = MonitorLoop(lambda: targets, store, MonitoringSettings())
     loop.monitor_with(CacheMonitor(files, read_platform(files), "a."))
     now = time.monotonic()
-    loop.take(now, 0.0)
+    loop.run_round(now, 0.0)
     for path in files.root.glob("**/mon_groups/*/tasks"):
         path.write_text("".join(f"{thread}\n" for thread in threads()))
     begin = time.process_time()
     for number in range(1, rounds + 1):
-        loop.take(now + number, float(number))
+        loop.run_round(now + number, float(number))
     used = time.process_time() - begin
     loop.stop()
     return used / rounds

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.reclaimed_traces import DAY, HostTrace, host, noise_table
-from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw
+from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw_chart
 from compute_agent.reclaim.estimate import (
     PERIOD,
     SYSTEM,
@@ -137,7 +137,7 @@ def picture(seed: int, days: int, limits: EstimateLimits) -> str:
         panels.append(
             ChartPanel(f"Host of {trace.capacity} shared CPUs (cores): what is above is promised", curves)
         )
-    return draw("Reclaimed capacity, simulated", panels, EPOCH, EPOCH + days * DAY * PERIOD, 2 * PERIOD)
+    return draw_chart("Reclaimed capacity, simulated", panels, EPOCH, EPOCH + days * DAY * PERIOD, 2 * PERIOD)
 
 
 def row(name: str, result: Result) -> str:

@@ -36,6 +36,7 @@ from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import DEFAULT_GROUP, ControlGroup, read_groups, read_tasks
 from compute_agent.resctrl.layout import ResctrlLayout, cache_mask
 from compute_agent.resctrl.mount import ResctrlHandle
+from compute_agent.throttling.actions import SwitchScheduling, WatermarkAct
 from compute_agent.throttling.watermarks.breaches import WatermarkWatch, is_quiet
 from compute_agent.throttling.watermarks.metrics import WatermarkMetric
 from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkSection
@@ -256,6 +257,15 @@ def _bandwidth_percents(host: ResctrlLayout, group: ControlGroup) -> dict[int, i
     return (
         {} if engine is None else {domain: engine.decode_value(domain, values[domain]) for domain in values}
     )
+
+
+def rehearsal_rows(actions: Iterable[WatermarkAct], names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Actions that would be done, a row each; ``names`` are those of guests by uuid."""
+    rows = []
+    for action in actions:
+        guest = "" if isinstance(action, SwitchScheduling) else action.guest
+        rows.append({"action": str(action), "guest": guest, "name": names.get(guest, "")})
+    return rows
 
 
 def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:

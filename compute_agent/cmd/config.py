@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from compute_agent.cmd.base import AgentLister, Commands
 from compute_agent.conf.origins import DEFAULT, settings
-from compute_agent.fleet.configuration import origins
+from compute_agent.fleet.configuration import file_origins
 
 
 class ConfigShow(AgentLister):
@@ -28,7 +28,7 @@ class ConfigShow(AgentLister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read the files."""
         conf = self.load_conf()
-        called = origins(conf) if conf.fleet.group else {}
+        called = file_origins(conf) if conf.fleet.group else {}
         found = [each for each in settings(conf, called) if parsed_args.all or each.origin != DEFAULT]
         if not parsed_args.origin:
             return ("section", "option", "value"), [(each.section, each.option, each.value) for each in found]

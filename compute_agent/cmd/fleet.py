@@ -12,7 +12,7 @@ from compute_agent import conf as agent_conf
 from compute_agent.cmd.base import Commands, ShowOne, columns
 from compute_agent.files import write_durably
 from compute_agent.fleet import revision
-from compute_agent.fleet.configuration import problems
+from compute_agent.fleet.configuration import revision_problems
 from compute_agent.fleet.revision import MAX_BYTES, FleetError
 from compute_agent.optional_packages import require_cryptography
 
@@ -37,7 +37,7 @@ class FleetKey(_SigningCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Make it, or read it."""
-        from compute_agent.fleet import signing  # needs the extra, here and below
+        from compute_agent.fleet import signature  # needs the extra, here and below
 
         path: Path = parsed_args.file
         try:
@@ -45,7 +45,7 @@ class FleetKey(_SigningCommand):
         except FileExistsError:
             private = path.read_bytes()
         else:
-            private = signing.new_key()
+            private = signature.new_key()
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(private)
@@ -54,7 +54,7 @@ class FleetKey(_SigningCommand):
             except BaseException:
                 path.unlink()  # a part of one would be taken for the key
                 raise
-        return columns({"file": str(path), "public_key": signing.public_key(private)})
+        return columns({"file": str(path), "public_key": signature.public_key(private)})
 
 
 class FleetSign(_SigningCommand):
@@ -85,7 +85,7 @@ class FleetSign(_SigningCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Check, sign, and put it in its place."""
-        from compute_agent.fleet import signing
+        from compute_agent.fleet import signature
 
         settings = parsed_args.settings.read_bytes()
         _check(parsed_args.settings)
@@ -94,8 +94,10 @@ class FleetSign(_SigningCommand):
         days = parsed_args.days
         expires = None if days is None else datetime.now(UTC) + timedelta(days=days)
         generation = parsed_args.generation or _next_generation(target, private)
-        content = signing.sign(revision.write(settings, parsed_args.group, generation, expires), private)
-        made = signing.read(content, [signing.public_key(private)])
+        content = signature.sign_revision(
+            revision.write(settings, parsed_args.group, generation, expires), private
+        )
+        made = signature.read(content, [signature.public_key(private)])
         write_durably(target, content, 0o644)
         return columns({"file": str(target), **_document(made)})
 
@@ -114,12 +116,12 @@ class FleetShow(_SigningCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read it."""
-        from compute_agent.fleet import signing
+        from compute_agent.fleet import signature
 
         keys = parsed_args.public_key or self.load_own_conf().fleet.public_keys
         with parsed_args.file.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
-        return columns(_document(signing.read(content, keys)))
+        return columns(_document(signature.read(content, keys)))
 
 
 def _document(shown: revision.FleetRevision) -> dict[str, Any]:
@@ -132,21 +134,21 @@ def _check(settings: Path) -> None:
 
     :raises cfg.Error: it is no ini file, or a value is none of its option.
     """
-    if found := problems(settings, agent_conf.load([], [])):
+    if found := revision_problems(settings, agent_conf.load([], [])):
         raise FleetError("; ".join(found))
     agent_conf.load([], [str(settings)])
 
 
 def _next_generation(target: Path, private: bytes) -> int:
     """:raises FleetError: what is there is no revision that was signed with this key."""
-    from compute_agent.fleet import signing
+    from compute_agent.fleet import signature
 
     try:
         present = target.read_bytes()
     except FileNotFoundError:
         return 1
     try:
-        return signing.read(present, [signing.public_key(private)]).generation + 1
+        return signature.read(present, [signature.public_key(private)]).generation + 1
     except FleetError as error:
         raise FleetError(f"{target}: {error}; say --generation") from error
 

@@ -12,6 +12,7 @@ import stevedore
 from cliff.formatters.base import SingleFormatter
 from oslo_config import cfg
 
+from compute_agent.agent.classification_check import check_guests
 from compute_agent.agent.config_warnings import config_warnings
 from compute_agent.agent.configured_host import (
     build_world,
@@ -24,11 +25,12 @@ from compute_agent.agent.host_access import STATE_FILE, check_state_folder, offe
 from compute_agent.agent.parked_cpus import known_topology
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
 from compute_agent.classes.guest_classes import parse_classes
+from compute_agent.classification.resolution import ClassificationPolicy, parse_policy
 from compute_agent.cmd.base import AgentLister, Commands, ShowOne, columns
 from compute_agent.cmd.drawn import offer
 from compute_agent.conf import find_unknown_options
 from compute_agent.drawing import host
-from compute_agent.drawing.host import draw
+from compute_agent.drawing.host import draw_host
 from compute_agent.drivers.factory import choose, libvirtd_is_usable
 from compute_agent.host.memory import node_overlaps
 from compute_agent.host.reader import read_topology
@@ -137,11 +139,11 @@ class TopologyShow(ShowOne):
             return columns(topology.to_dict())
         sets, guests = self._cpu_sets(conf, topology), self._guests()
         if file is not None:
-            file.write_text(draw(topology, sets, guests))
+            file.write_text(draw_host(topology, sets, guests))
         if form == "svg":
-            return ("svg",), (draw(topology, sets, guests),)
+            return ("svg",), (draw_host(topology, sets, guests),)
         if form == "tree":
-            return ("tree",), ("".join(f"{line}\n" for line in host.lines(topology, sets, guests)),)
+            return ("tree",), ("".join(f"{line}\n" for line in host.tree_lines(topology, sets, guests)),)
         return columns(topology.to_dict())
 
     def _cpu_sets(self, conf: cfg.ConfigOpts, topology: HostTopology) -> CpuSets:
@@ -162,6 +164,8 @@ class TopologyShow(ShowOne):
 
 class ConfigCheck(ShowOne):
     """Check the configuration against this host: what each CPU is for, and the inventories that follow.
+
+    Where an agent runs, guests has the rule that each guest meets, and settings that would change.
 
     Exit status: 0 good, 1 the agent would refuse to start, 3 it would start, but options or sections are
     unknown, or Placement cannot be asked as the configuration says.
@@ -210,6 +214,12 @@ class ConfigCheck(ShowOne):
             warnings += _strays(Path(conf.state_path) / STATE_FILE, sets, topology)
         except ConfigError as error:
             self._refusals.append(str(error))
+        try:
+            guests = self._check_guests(parse_policy(conf))
+        except ConfigError as error:
+            guests = []
+            if str(error) not in self._refusals:
+                self._refusals.append(str(error))
         resctrl = open_resctrl(conf)
         owner, root_is, unasked = _root_owner(conf, client)
         self._mistakes += [*find_unknown_options(conf), *filter(None, [unasked])]
@@ -234,6 +244,7 @@ class ConfigCheck(ShowOne):
                 "root_provider": root_is,
                 "policy": policy_of(conf, owner.beside),
                 "watermarks": [watermark.name for watermark in rules.watermarks] if rules else [],
+                "guests": guests,
                 "inventories": [dict(zip(_DERIVED, row, strict=True)) for row in inventories],
                 "warnings": [
                     *sets.warnings,
@@ -244,6 +255,13 @@ class ConfigCheck(ShowOne):
                 "refusals": list(self._refusals),
             }
         )
+
+    def _check_guests(self, policy: ClassificationPolicy) -> list[dict[str, Any]]:
+        """The rule and the changes of each guest that runs; none where no agent answers."""
+        try:
+            return check_guests(policy, self.ask("guest.inputs"))
+        except (DaemonUnreachableError, RequestError):
+            return []
 
 
 def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[RootOwner, str, str]:

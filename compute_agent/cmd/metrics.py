@@ -17,8 +17,8 @@ from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
 from compute_agent.cmd.base import AgentLister, Commands
 from compute_agent.cmd.drawn import offer
 from compute_agent.cmd.moment import moment
-from compute_agent.drawing.boxes import size
-from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan, plot
+from compute_agent.drawing.boxes import format_size
+from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan, plot_samples
 from compute_agent.monitoring.samples import FILE, StoredSample
 
 USE: Final = ("llc_occupancy_bytes", "local_bytes_per_second", "total_bytes_per_second", "cpu_cores")
@@ -69,11 +69,11 @@ class MetricsShow(AgentLister):
         span = TimeSpan(parsed_args.since, parsed_args.until)
         if span.until < span.since:
             raise HistoryError("the time to show ends before it begins: see --since and --until")
-        samples = history.of(parsed_args.guest, span)
+        samples = history.samples_of(parsed_args.guest, span)
         if not samples:
             when = f"from {_time(span.since, for_people=True)} to {_time(span.until, for_people=True)}"
             raise HistoryError(f"there are no samples of {parsed_args.guest} {when}")
-        picture = plot(samples, span) if drawing else ""
+        picture = plot_samples(samples, span) if drawing else ""
         if parsed_args.svg is not None:
             parsed_args.svg.write_text(picture)
         if parsed_args.formatter == "svg":
@@ -112,7 +112,7 @@ def _use(sample: StoredSample, for_people: bool) -> tuple[Any, ...]:
     occupancy, rates, cpu = sample.occupancy, (sample.local, sample.total), sample.cpu
     if for_people:
         return (
-            "" if occupancy is None else size(round(occupancy / 1024)),
+            "" if occupancy is None else format_size(round(occupancy / 1024)),
             *("" if rate is None else f"{rate / 1e6:.1f} MB/s" for rate in rates),
             "" if cpu is None else f"{cpu:.2f}",
         )

@@ -79,9 +79,9 @@ def _by_fleet(own: cfg.ConfigOpts) -> AbstractContextManager[None]:
     """While an agent starts whose own files say ``own``."""
     if not own.fleet.group:
         return nullcontext()
-    from compute_agent.fleet.following import starting  # for those who use it
+    from compute_agent.fleet.adoption import starting_with_fleet  # for those who use it
 
-    return starting(own, try_configuration, but_for=(LockedError, ReleasedError))
+    return starting_with_fleet(own, try_configuration, but_for=(LockedError, ReleasedError))
 
 
 COMMANDS: Final[Commands] = {"run": RunCommand}

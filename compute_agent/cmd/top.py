@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, ask, socket_path
 from compute_agent.cmd.base import AgentCommand, Commands
-from compute_agent.drawing.top import ORDERS, AgentSnapshot, ShownUse, frame
+from compute_agent.drawing.top import ORDERS, AgentSnapshot, ShownUse, screen_lines
 from compute_agent.monitoring.history import HistoryError, SampleHistory
 from compute_agent.monitoring.samples import FILE
 
@@ -49,13 +49,13 @@ class TopCommand(AgentCommand):
         look = partial(_look, partial(ask, socket_path(conf)), Path(conf.state_path) / FILE)
         if parsed_args.once or not (out.isatty() and sys.stdin.isatty()):
             width = shutil.get_terminal_size((200, 0)).columns if out.isatty() else 1000
-            lines = frame(look(), parsed_args.sort, width, sys.maxsize)
+            lines = screen_lines(look(), parsed_args.sort, width, sys.maxsize)
             out.write("".join(f"{line}\n" for line in lines))
             return
         with _screen(out), contextlib.suppress(KeyboardInterrupt):
             while True:
                 width, height = shutil.get_terminal_size()
-                lines = frame(look(), parsed_args.sort, width, height)
+                lines = screen_lines(look(), parsed_args.sort, width, height)
                 out.write(_HOME + f"{_REST_OF_LINE}\r\n".join(lines) + _REST_OF_LINE + _REST)
                 out.flush()
                 if _wants_to_leave(parsed_args.interval):

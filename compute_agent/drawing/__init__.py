@@ -1,1 +1,1 @@
-"""Pictures as SVG: a host with its guests in colour, and values over time."""
+"""Pictures of a host with its guests, and of values over time: as SVG, and as text for a terminal."""

@@ -1,7 +1,4 @@
-"""What CPUs are for, as pictures tell them apart.
-
-The topology as boxes in boxes: what a picture shows, before anybody knows where it goes.
-"""
+"""The topology as nested boxes, without positions, and the roles of CPUs."""
 
 from __future__ import annotations
 
@@ -16,18 +13,18 @@ from compute_agent.model.cpuset import CpuSets
 
 
 class CpuRole(StrEnum):
-    """What one CPU is for."""
+    """The role of a CPU."""
 
     DEDICATED = "dedicated"
     SHARED = "shared"
     BOTH = "dedicated or shared"
-    """As with the legacy ``vcpu_pin_set`` alone."""
+    """The CPU is in both sets, as with the legacy ``vcpu_pin_set``."""
     HOST = "host"
-    """In no set: no guest runs there."""
+    """The CPU is in no set: no guest runs there."""
 
 
-def roles(cpus: frozenset[int], sets: CpuSets) -> Mapping[CpuRole, frozenset[int]]:
-    """These CPUs by what they are for, in the order of :class:`Role`; only those that there are."""
+def cpus_by_role(cpus: frozenset[int], sets: CpuSets) -> Mapping[CpuRole, frozenset[int]]:
+    """CPUs by their role, in the order of :class:`CpuRole`, without empty roles."""
     found = {
         CpuRole.DEDICATED: cpus & sets.dedicated - sets.shared,
         CpuRole.SHARED: cpus & sets.shared - sets.dedicated,
@@ -38,14 +35,14 @@ def roles(cpus: frozenset[int], sets: CpuSets) -> Mapping[CpuRole, frozenset[int
 
 
 HOST, PACKAGE, DIE, NUMA, L3, CORE = range(6)
-"""Kinds of boxes; of those with the same CPUs the earlier kind is the outer one."""
+"""Kinds of boxes. Among boxes with the same CPUs, the earlier kind is the outer one."""
 
 _KINDS: Final = {"performance": "P", "efficiency": "E", "low-power": "LP"}
 
 
 @dataclass(slots=True)
 class CpuBox:
-    """One box with a line of text for each thing it stands for; things with the same CPUs share a box."""
+    """A box with a line of text for each thing that it stands for. Things with the same CPUs share a box."""
 
     kind: int
     lines: list[str]
@@ -53,19 +50,20 @@ class CpuBox:
     children: list[CpuBox] = field(default_factory=list)
 
 
-def nest(topology: HostTopology) -> tuple[CpuBox, list[str]]:
+def nest_boxes(topology: HostTopology) -> tuple[CpuBox, list[str]]:
     """The box of the host, and a line for each thing that crosses others and so has no box."""
+    # The largest first, so that each box finds the boxes around it.
     host = CpuBox(HOST, [_host_line(topology)], topology.usable)
     crossing = []
-    for box in sorted(_boxes(topology), key=lambda box: (-len(box.cpus), box.kind)):
-        around = _innermost(host, box.cpus)
+    for box in sorted(_list_boxes(topology), key=lambda box: (-len(box.cpus), box.kind)):
+        around = _innermost_box(host, box.cpus)
         if around is not host and around.cpus == box.cpus and box.kind != CORE:
             around.lines += box.lines
         elif all(sibling.cpus.isdisjoint(box.cpus) for sibling in around.children):
             around.children.append(box)
         else:
             crossing.append(f"{box.lines[0]}: CPUs {cpuset.format(box.cpus)}")
-    _order(host)
+    _sort_children(host)
     host.children += [
         CpuBox(NUMA, [_node_line(node), "no CPUs"], frozenset())
         for node in topology.numa_nodes
@@ -74,8 +72,8 @@ def nest(topology: HostTopology) -> tuple[CpuBox, list[str]]:
     return host, crossing
 
 
-def size(kib: int) -> str:
-    """A size in the largest unit that leaves at least 1 of it: ``46.8 GiB``, ``512 KiB``."""
+def format_size(kib: int) -> str:
+    """A size in the largest unit in which it is at least 1: ``46.8 GiB``, ``512 KiB``."""
     amount, unit = float(kib), "KiB"
     for larger in ("MiB", "GiB", "TiB"):
         if amount < 1024:
@@ -84,7 +82,7 @@ def size(kib: int) -> str:
     return f"{amount:.3g} {unit}" if amount < 1000 else f"{amount:.0f} {unit}"
 
 
-def _boxes(topology: HostTopology) -> Iterator[CpuBox]:
+def _list_boxes(topology: HostTopology) -> Iterator[CpuBox]:
     for package in topology.packages:
         yield CpuBox(PACKAGE, [f"Package {package.id}"], package.cpus)
     for die in topology.dies:
@@ -94,7 +92,7 @@ def _boxes(topology: HostTopology) -> Iterator[CpuBox]:
         if node.cpus:
             yield CpuBox(NUMA, [_node_line(node)], node.cpus)
     for cache in topology.l3_domains:
-        size_text = "" if cache.size_kib is None else f", {size(cache.size_kib)}"
+        size_text = "" if cache.size_kib is None else f", {format_size(cache.size_kib)}"
         yield CpuBox(L3, [f"L3 {cache.id}{size_text}"], cache.cpus)
     for core in topology.cores:
         yield CpuBox(CORE, _core_lines(core), core.cpus)
@@ -104,24 +102,24 @@ def _host_line(topology: HostTopology) -> str:
     parts = [topology.model_name or topology.architecture, f"{len(topology.usable)} CPUs"]
     memory_kib = sum(node.memory_kib for node in topology.numa_nodes)
     if memory_kib:
-        parts.append(size(memory_kib))
+        parts.append(format_size(memory_kib))
     return " · ".join(" ".join(part.split()) for part in parts)
 
 
 def _node_line(node: NumaNode) -> str:
-    return f"NUMA node {node.id}, {size(node.memory_kib)}"
+    return f"NUMA node {node.id}, {format_size(node.memory_kib)}"
 
 
 def _core_lines(core: CpuCore) -> list[str]:
     return [] if core.kind is None else [_KINDS.get(core.kind, core.kind.removeprefix("capacity-"))]
 
 
-def _innermost(box: CpuBox, cpus: frozenset[int]) -> CpuBox:
+def _innermost_box(box: CpuBox, cpus: frozenset[int]) -> CpuBox:
     inner = next((child for child in box.children if cpus <= child.cpus and child.kind != CORE), None)
-    return box if inner is None else _innermost(inner, cpus)
+    return box if inner is None else _innermost_box(inner, cpus)
 
 
-def _order(box: CpuBox) -> None:
+def _sort_children(box: CpuBox) -> None:
     box.children.sort(key=lambda child: min(child.cpus))
     for child in box.children:
-        _order(child)
+        _sort_children(child)

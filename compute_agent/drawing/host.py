@@ -1,7 +1,4 @@
-"""A picture of the topology: boxes in boxes down to every CPU, with the CPUs of guests in colour.
-
-The topology as a tree of text: boxes in boxes, and in the innermost what each CPU is for.
-"""
+"""The topology with guests, as an SVG picture of nested boxes and as a tree of text."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from compute_agent.drawing import boxes
-from compute_agent.drawing.boxes import CORE, CpuBox, CpuRole, roles
-from compute_agent.drawing.svg import document, escaped, text
+from compute_agent.drawing.boxes import CORE, CpuBox, CpuRole, cpus_by_role
+from compute_agent.drawing.svg import escape_text, svg_document, text
 from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSets
@@ -23,10 +20,11 @@ _CELL_WIDTH, _CELL_HEIGHT = 30, 22
 _GAP: Final = 6
 _LINE: Final = 17
 _CHARACTER: Final = 7.0
-"""Width of an average character of the 12 pixel font, on the safe side."""
+"""An upper estimate of the mean width of a character of the 12 pixel font."""
 
+# The shape of a screen.
 _SHAPE: Final = 1.7
-"""Width to height that rows of boxes are broken at: that of a screen."""
+"""The ratio of width to height that rows of boxes aim at."""
 
 _FILL: Final = {boxes.HOST: "#ffffff", boxes.PACKAGE: "#eceff1", boxes.DIE: "#e3e0ec", boxes.NUMA: "#dbe7f3",
          boxes.L3: "#f5ecd9", boxes.CORE: "#ffffff"}  # fmt: skip
@@ -43,15 +41,15 @@ _FRAME: Final = {
     CpuRole.BOTH: 'stroke="#22272b" stroke-width="1.6" stroke-dasharray="9 3"',
     CpuRole.HOST: 'stroke="#78868f"',
 }
-"""Told apart by more than colour: solid, dashed, or none but a grey filling."""
+"""Frames by role. They differ by more than colour: solid, dashed, or only a grey filling."""
 
 _STRIPES: Final = 4
-"""Guests on one CPU that get a stripe each; of more, the first ones do."""
+"""The most guests on one CPU that get a stripe each; the first ones do."""
 
 
 @dataclass(slots=True)
 class _PlacedBox:
-    """A box with its size and the places of its children relative to its own corner."""
+    """A box with its size, and the positions of its children relative to its own corner."""
 
     box: CpuBox
     width: float
@@ -61,7 +59,7 @@ class _PlacedBox:
 
 @dataclass(frozen=True, slots=True)
 class _DrawingScene:
-    """What all cells are drawn by."""
+    """The common input of all cells."""
 
     topology: HostTopology
     role_of: Mapping[int, CpuRole]
@@ -69,52 +67,58 @@ class _DrawingScene:
     colours: Mapping[str, str]
 
 
-def draw(topology: HostTopology, sets: CpuSets, guests: Mapping[str, frozenset[int]] | None = None) -> str:
-    """An SVG document of the host; ``guests`` are the CPUs of each guest by its name.
+def draw_host(
+    topology: HostTopology, sets: CpuSets, guests: Mapping[str, frozenset[int]] | None = None
+) -> str:
+    """An SVG document of the host.
 
-    The frame of a CPU tells what it is for, its filling who is there: one with several guests is striped.
-    Pointing at a CPU tells its number, core, what it is for, and guests.
+    The frame of a CPU shows its role, and its filling the guests; a CPU with several guests is striped. The
+    title of a CPU has its number, core, role and guests.
+
+    :param guests: the CPUs of each guest, by its name.
     """
     guests = guests or {}
-    colours = {name: _colour(index) for index, name in enumerate(guests)}
-    by_role = roles(topology.usable, sets)
+    colours = {name: _guest_colour(index) for index, name in enumerate(guests)}
+    by_role = cpus_by_role(topology.usable, sets)
     scene = _DrawingScene(
         topology, {cpu: role for role, cpus in by_role.items() for cpu in cpus}, guests, colours
     )
-    host, notes = boxes.nest(topology)
+    host, notes = boxes.nest_boxes(topology)
     notes = [*_offline_notes(topology), *notes]
-    placed = _place(host)
-    body = [*_box(placed, 0, 0, scene)]
+    placed = _place_box(host)
+    body = [*_draw_box(placed, 0, 0, scene)]
     entries: list[tuple[str, CpuRole | None, str]] = []
     entries += [(_FREE[role], role, f"{role}: {cpuset.format(cpus)}") for role, cpus in by_role.items()]
     entries += [
         (colours[name], None, f"{name}: {cpuset.format(cpus) or 'no CPU'}") for name, cpus in guests.items()
     ]
-    legend, legend_width, legend_height = _legend(entries, notes, placed.width, placed.height + 2 * _GAP)
+    legend, legend_width, legend_height = _draw_legend(entries, notes, placed.width, placed.height + 2 * _GAP)
     width = max(placed.width, legend_width) + 2 * _GAP
     height = placed.height + legend_height + 3 * _GAP
     description = " ".join(f"{words}." for *_, words in entries) or "No CPUs."
     parts = [*body, *legend]
-    return document(host.lines[0], description, width, height, parts, left=-_GAP, top=-_GAP, ink="#000000")
+    return svg_document(
+        host.lines[0], description, width, height, parts, left=-_GAP, top=-_GAP, ink="#000000"
+    )
 
 
-def _place(box: CpuBox) -> _PlacedBox:
-    """The box with its children in rows, broken where the whole comes nearest to the wanted shape."""
+def _place_box(box: CpuBox) -> _PlacedBox:
+    """The box with its children in rows, of a length that brings it nearest to the wanted shape."""
     if box.kind == CORE:
         cells = len(box.cpus)
         columns = min(cells, 4)
         heading = _LINE if box.lines else 0
         width = max(columns * _CELL_WIDTH, *(len(line) * _CHARACTER + 4 for line in box.lines), 0)
         return _PlacedBox(box, width, heading + -(-cells // columns) * _CELL_HEIGHT, [])
-    children = [_place(child) for child in box.children]
+    children = [_place_box(child) for child in box.children]
     heading = len(box.lines) * _LINE + _GAP
     least = max(len(line) for line in box.lines) * _CHARACTER + 2 * _GAP
-    options = [_rows(children, columns, heading) for columns in range(1, len(children) + 1)]
-    placed, width, height = min(options, key=_distortion, default=([], 0.0, float(heading)))
+    options = [_arrange_rows(children, columns, heading) for columns in range(1, len(children) + 1)]
+    placed, width, height = min(options, key=_shape_error, default=([], 0.0, float(heading)))
     return _PlacedBox(box, max(width, least), height, placed)
 
 
-def _rows(
+def _arrange_rows(
     children: Sequence[_PlacedBox], columns: int, heading: float
 ) -> tuple[list[tuple[float, float, _PlacedBox]], float, float]:
     places = []
@@ -130,26 +134,26 @@ def _rows(
     return places, width, y
 
 
-def _distortion(option: tuple[object, float, float]) -> float:
+def _shape_error(option: tuple[object, float, float]) -> float:
     _, width, height = option
     return max(width / height / _SHAPE, height / width * _SHAPE)
 
 
-def _box(placed: _PlacedBox, x: float, y: float, scene: _DrawingScene) -> list[str]:
+def _draw_box(placed: _PlacedBox, x: float, y: float, scene: _DrawingScene) -> list[str]:
     box = placed.box
-    parts = [_rectangle(x, y, placed.width, placed.height, _FILL[box.kind], radius=3)]
+    parts = [_draw_rectangle(x, y, placed.width, placed.height, _FILL[box.kind], radius=3)]
     parts += [text(x + _GAP, y + (n + 0.8) * _LINE, line) for n, line in enumerate(box.lines)]
     if box.kind == CORE:
         heading = _LINE if box.lines else 0
         for index, cpu in enumerate(sorted(box.cpus)):
             at = x + index % 4 * _CELL_WIDTH, y + heading + index // 4 * _CELL_HEIGHT
-            parts.append(_cell(cpu, *at, scene))
+            parts.append(_draw_cell(cpu, *at, scene))
     for child_x, child_y, child in placed.children:
-        parts += _box(child, x + child_x, y + child_y, scene)
+        parts += _draw_box(child, x + child_x, y + child_y, scene)
     return parts
 
 
-def _cell(cpu: int, x: float, y: float, scene: _DrawingScene) -> str:
+def _draw_cell(cpu: int, x: float, y: float, scene: _DrawingScene) -> str:
     core, role = scene.topology.core_of(cpu), scene.role_of[cpu]
     guests = [name for name, cpus in scene.guests.items() if cpu in cpus]
     where = "" if core is None else f", core {core.id} of package {core.package}"
@@ -162,21 +166,21 @@ def _cell(cpu: int, x: float, y: float, scene: _DrawingScene) -> str:
         f' fill="{fill}"/>'
         for n, fill in enumerate(fills)
     ]
-    frame = _rectangle(x + 1, y + 1, _CELL_WIDTH - 2, _CELL_HEIGHT - 2, "none", role)
+    frame = _draw_rectangle(x + 1, y + 1, _CELL_WIDTH - 2, _CELL_HEIGHT - 2, "none", role)
     label = text(x + _CELL_WIDTH / 2, y + _CELL_HEIGHT / 2 + 4, str(cpu), "middle")
-    return f"<g><title>{escaped(title)}</title>{''.join(parts)}{frame}{label}</g>"
+    return f"<g><title>{escape_text(title)}</title>{''.join(parts)}{frame}{label}</g>"
 
 
-def _legend(
+def _draw_legend(
     entries: Sequence[tuple[str, CpuRole | None, str]], notes: Sequence[str], width: float, top: float
 ) -> tuple[list[str], float, float]:
-    """What frames and colours mean in as many columns as fit, then the notes; with width and height."""
+    """The legend in as many columns as fit, then the notes, with width and height."""
     column = max((len(words) for *_, words in entries), default=0) * _CHARACTER + 3 * _GAP + _LINE
     columns = max(1, int(width // column))
     parts = []
     for index, (colour, role, words) in enumerate(entries):
         x, y = index % columns * column, top + index // columns * _LINE
-        parts.append(_rectangle(x, y, _LINE - 4, _LINE - 4, colour, role))
+        parts.append(_draw_rectangle(x, y, _LINE - 4, _LINE - 4, colour, role))
         parts.append(text(x + _LINE + 2, y + _LINE - 6, words))
     rows = -(-len(entries) // columns)
     parts += [text(0, top + (rows + n + 0.7) * _LINE, note) for n, note in enumerate(notes)]
@@ -184,7 +188,7 @@ def _legend(
     return parts, max(column if entries else 0, widest), (rows + len(notes)) * _LINE
 
 
-def _rectangle(
+def _draw_rectangle(
     x: float, y: float, width: float, height: float, fill: str, role: CpuRole | None = None, radius: int = 0
 ) -> str:
     return (
@@ -193,8 +197,9 @@ def _rectangle(
     )
 
 
-def _colour(index: int) -> str:
-    """Light colours, for dark text; those next in the list are far away on the colour circle."""
+def _guest_colour(index: int) -> str:
+    """A light colour, for dark text. Successive colours are far apart on the colour circle."""
+    # Steps of the golden ratio never come close to an earlier hue for long.
     red, green, blue = colorsys.hls_to_rgb(index * 0.618034 % 1, 0.75 + 0.06 * (index // 3 % 3 - 1), 0.8)
     return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
 
@@ -202,22 +207,22 @@ def _colour(index: int) -> str:
 _WIDTH: Final = len(CpuRole.DEDICATED)
 
 _MAX_SHARERS: Final = 12
-"""Guests named at the shared CPUs of a box, which may be those of all guests."""
+"""The most guests named at the shared CPUs of a box, since all guests may share them."""
 
 _NAMES_WIDTH: Final = 70
-"""Characters of a line of names, so that a line fits a terminal."""
+"""The most characters in a line of names, so that it fits a terminal."""
 
 Guests = Mapping[str, frozenset[int]]
 
 
-def lines(topology: HostTopology, sets: CpuSets, guests: Guests | None) -> Iterator[str]:
-    """The tree, a line at a time.
+def tree_lines(topology: HostTopology, sets: CpuSets, guests: Guests | None) -> Iterator[str]:
+    """The lines of the tree.
 
-    :param guests: the CPUs of each guest by its name; None where nobody knows, so that nothing is said to be
+    :param guests: the CPUs of each guest by its name; None where they are unknown. Then no CPU counts as
         free.
     """
-    host, crossing = boxes.nest(topology)
-    host.lines += _threads(topology)
+    host, crossing = boxes.nest_boxes(topology)
+    host.lines += _thread_rule(topology)
     yield from _box_line(host, "", "", topology, sets, guests)
     yield from _offline_notes(topology)
     yield from crossing
@@ -231,8 +236,8 @@ def _offline_notes(topology: HostTopology) -> Iterator[str]:
         yield f"Parked CPUs (offline until a guest gets them): {cpuset.format(topology.parked)}"
 
 
-def _threads(topology: HostTopology) -> Iterator[str]:
-    """Which CPUs are threads of one core, where one rule tells it of all that have all their threads."""
+def _thread_rule(topology: HostTopology) -> Iterator[str]:
+    """The numbers of the threads of a core, if one rule holds for all cores with all threads online."""
     offsets = [tuple(cpu - min(core.cpus) for cpu in sorted(core.cpus)) for core in topology.cores]
     most = max(map(len, offsets), default=1)
     if most > 1 and len(whole := {each for each in offsets if len(each) == most}) == 1:
@@ -242,17 +247,17 @@ def _threads(topology: HostTopology) -> Iterator[str]:
 def _box_line(
     box: CpuBox, first: str, rest: str, topology: HostTopology, sets: CpuSets, guests: Guests | None
 ) -> Iterator[str]:
-    """A box after ``first``, and all in it after ``rest``."""
+    """The lines of a box, with ``first`` before the first line and ``rest`` before the others."""
     yield first + " · ".join(box.lines)
     inner = [child for child in box.children if child.kind != CORE]
     cores = frozenset(cpu for child in box.children if child.kind == CORE for cpu in child.cpus)
     below = rest + ("│  " if inner else "   ")
-    for role, cpus in roles(cores, sets).items():
-        yield f"{below}{_role(role, cpus, topology, guests)}".rstrip()
+    for role, cpus in cpus_by_role(cores, sets).items():
+        yield f"{below}{_role_line(role, cpus, topology, guests)}".rstrip()
         if role in (CpuRole.DEDICATED, CpuRole.BOTH):
-            yield from (f"{below}{'':{_WIDTH}}  {each}" for each in _holders(cpus, sets, guests or {}))
+            yield from (f"{below}{'':{_WIDTH}}  {each}" for each in _holder_lines(cpus, sets, guests or {}))
         if role in (CpuRole.SHARED, CpuRole.BOTH):
-            yield from (f"{below}{'':{_WIDTH}}  {each}" for each in _sharers(cpus, sets, guests or {}))
+            yield from (f"{below}{'':{_WIDTH}}  {each}" for each in _sharer_lines(cpus, sets, guests or {}))
     for child in inner:
         last = child is inner[-1]
         yield from _box_line(
@@ -265,7 +270,7 @@ def _box_line(
         )
 
 
-def _role(role: CpuRole, cpus: frozenset[int], topology: HostTopology, guests: Guests | None) -> str:
+def _role_line(role: CpuRole, cpus: frozenset[int], topology: HostTopology, guests: Guests | None) -> str:
     cores = {topology.threads_of(cpu) for cpu in cpus}
     counted = [f"{len(cores)} core{'s' * (len(cores) != 1)}"]
     if split := sum(not threads <= cpus for threads in cores):
@@ -276,15 +281,15 @@ def _role(role: CpuRole, cpus: frozenset[int], topology: HostTopology, guests: G
     return f"{role:{_WIDTH}}  {cpuset.format(cpus)}  ({'; '.join(counted)})"
 
 
-def _holders(cpus: frozenset[int], sets: CpuSets, guests: Guests) -> Iterator[str]:
-    """Guests with CPUs of their own among these."""
+def _holder_lines(cpus: frozenset[int], sets: CpuSets, guests: Guests) -> Iterator[str]:
+    """Guests with dedicated CPUs among these."""
     for name, held in guests.items():
         if (here := held & cpus) and not held <= sets.shared:
             yield f"{on_one_line(name)}: {cpuset.format(here)}"
 
 
-def _sharers(cpus: frozenset[int], sets: CpuSets, guests: Guests) -> list[str]:
-    """Lines with the names of guests on shared CPUs among these, and the number of those left out."""
+def _sharer_lines(cpus: frozenset[int], sets: CpuSets, guests: Guests) -> list[str]:
+    """Lines with the names of guests on shared CPUs among these, and the number of omitted names."""
     names = [on_one_line(name) for name, held in guests.items() if held & cpus and held <= sets.shared]
     more = [f"{len(names) - _MAX_SHARERS} more"] if len(names) > _MAX_SHARERS else []
     return textwrap.wrap(", ".join([*names[:_MAX_SHARERS], *more]), _NAMES_WIDTH)

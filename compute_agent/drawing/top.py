@@ -1,11 +1,11 @@
-"""What a host does now, as the lines of a terminal: watermarks with bars, and guests with what they use."""
+"""The present state of a host as lines for a terminal: watermarks with bars, and guests with their use."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final
 
-from compute_agent.drawing.boxes import size
+from compute_agent.drawing.boxes import format_size
 from compute_agent.model.messages import on_one_line
 
 Document = Mapping[str, Any]
@@ -17,7 +17,7 @@ _CPUS: Final = 18
 
 @dataclass(frozen=True, slots=True)
 class ShownUse:
-    """What a guest uses: cores, bytes of cache, and bytes of memory a second; None where it is not known."""
+    """The use of a guest: cores, bytes of cache, and bytes of memory a second; None where it is unknown."""
 
     cpu: float | None = None
     cache: int | None = None
@@ -26,10 +26,10 @@ class ShownUse:
 
 @dataclass(frozen=True, slots=True)
 class AgentSnapshot:
-    """What the agent told at a time; its documents are those of the command line.
+    """The answers of the agent at a time, as the documents of the command line.
 
-    :param time: as it is shown.
-    :param trouble: what could not be asked, and why; empty if all could.
+    :ivar time: the time as text.
+    :ivar trouble: failed requests with their reasons; empty without failures.
     """
 
     time: str
@@ -47,15 +47,15 @@ ORDERS: Final[Mapping[str, Callable[[Document, ShownUse], float]]] = {
     "bandwidth": lambda guest, use: -(use.bandwidth or 0.0),
     "name": lambda guest, use: 0.0,
 }
-"""What guests can be sorted by; names decide between those that are alike."""
+"""Orders of guests. Names break ties."""
 
 
-def frame(seen: AgentSnapshot, order: str, width: int, height: int) -> list[str]:
-    """At most ``height`` lines of at most ``width`` characters.
+def screen_lines(seen: AgentSnapshot, order: str, width: int, height: int) -> list[str]:
+    """The lines of the screen: at most ``height`` lines of at most ``width`` characters.
 
     :param order: one of :data:`ORDERS`.
     """
-    head = [*_head(seen), "", *_watermarks(seen.watermarks)]
+    head = [*_head_lines(seen), "", *_watermark_lines(seen.watermarks)]
     rows = list(_guests(seen, order))
     room = max(height - len(head) - 1, 1)
     left_out = len(rows) - room
@@ -65,7 +65,7 @@ def frame(seen: AgentSnapshot, order: str, width: int, height: int) -> list[str]
     return [on_one_line(line)[:width] for line in lines[:height]]
 
 
-def _head(seen: AgentSnapshot) -> Iterator[str]:
+def _head_lines(seen: AgentSnapshot) -> Iterator[str]:
     status = seen.status
     new = status.get("new_guests")
     parts = [
@@ -83,28 +83,28 @@ def _head(seen: AgentSnapshot) -> Iterator[str]:
         yield seen.trouble
 
 
-def _watermarks(rows: Sequence[Document]) -> Iterator[str]:
+def _watermark_lines(rows: Sequence[Document]) -> Iterator[str]:
     for (section, metric, domain), lines in groupby(
         rows, key=lambda row: (row["section"], row["metric"], row["domain"])
     ):
         those = list(lines)
         usage, unit = those[0]["usage"], those[0]["unit"]
         amounts = {row["action"]: row["amount"] for row in those if row["amount"] is not None}
-        said = ", ".join(f"{action} {_amount(amount, unit)}" for action, amount in amounts.items())
+        said = ", ".join(f"{action} {_format_amount(amount, unit)}" for action, amount in amounts.items())
         where = f"{section}: {metric}{f' {domain}' if domain else ''}"
-        now = "?" if usage is None else _amount(usage, unit)
-        yield f"{where:{_NAME + 8}} {_bar(usage, amounts.values())} {now} ({said})"
+        now = "?" if usage is None else _format_amount(usage, unit)
+        yield f"{where:{_NAME + 8}} {_draw_bar(usage, amounts.values())} {now} ({said})"
         for deed in (deed for row in those for deed in row["in_force"]):
             yield f"{'':{_NAME + 8}} {deed}"
     if rows:
         yield ""
 
 
-def _amount(amount: float, unit: str) -> str:
-    """An amount of a metric as people say it."""
+def _format_amount(amount: float, unit: str) -> str:
+    """An amount of a metric in a readable unit."""
     match unit:
         case "bytes":
-            return size(round(amount / 1024))
+            return format_size(round(amount / 1024))
         case "bytes/s":
             return f"{amount / 1e6:.0f} MB/s"
         case "percent":
@@ -113,8 +113,8 @@ def _amount(amount: float, unit: str) -> str:
             return f"{round(amount, 1):g} {unit}".rstrip()
 
 
-def _bar(usage: float | None, amounts: Collection[float]) -> str:
-    """Usage as far as the bar is filled, and a mark at each line."""
+def _draw_bar(usage: float | None, amounts: Collection[float]) -> str:
+    """A bar that is filled up to the usage, with a mark at each line of the watermark."""
     whole = max([usage or 0.0, *amounts, 1e-9]) * 1.1
     filled = round((usage or 0.0) / whole * _BAR)
     cells = ["#" if at < filled else "." for at in range(_BAR)]
@@ -128,7 +128,7 @@ _HEADING: Final = _COLUMNS.format("GUEST", "CLASS", "CPUS", "NODES", "CORES", "C
 
 
 def _guests(seen: AgentSnapshot, order: str) -> Iterator[str]:
-    ways = {name: _ways(group) for group in seen.groups for name in group["guests"]}
+    ways = {name: _format_ways(group) for group in seen.groups for name in group["guests"]}
     key = ORDERS[order]
     none = ShownUse()
     for guest in sorted(
@@ -137,23 +137,23 @@ def _guests(seen: AgentSnapshot, order: str) -> Iterator[str]:
         use = seen.uses.get(guest["uuid"], none)
         limits = [f"{knob} {limit:g}" for knob, limit in guest["limits"].items()]
         yield _COLUMNS.format(
-            _short(on_one_line(guest["name"]), _NAME),
+            _shorten_text(on_one_line(guest["name"]), _NAME),
             guest["qos_class"],
-            _short(guest["cpus"] or "none", _CPUS),
-            _short(guest["numa_nodes"], 6),
+            _shorten_text(guest["cpus"] or "none", _CPUS),
+            _shorten_text(guest["numa_nodes"], 6),
             "" if use.cpu is None else f"{use.cpu:.2f}",
-            "" if use.cache is None else size(round(use.cache / 1024)),
+            "" if use.cache is None else format_size(round(use.cache / 1024)),
             "" if use.bandwidth is None else f"{use.bandwidth / 1e6:.0f} MB",
             ways.get(guest["name"], ""),
             "; ".join(filter(None, (", ".join(limits), guest["reason"], *guest["refused"]))),
         ).rstrip()
 
 
-def _ways(group: Document) -> str:
-    """How many ways of each cache: one number where all have as many."""
+def _format_ways(group: Document) -> str:
+    """The number of ways of each cache; one number where all are equal."""
     numbers = list(group["ways"].values())
     return str(numbers[0]) if len(set(numbers)) == 1 else "/".join(map(str, numbers))
 
 
-def _short(text: str, width: int) -> str:
+def _shorten_text(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}~"

@@ -333,12 +333,14 @@ class GuestFlavor:
     """An order: amounts by resource class, CPUs left out, and the ids of its owner (empty if unknown).
 
     ``dedicated`` is how many guest CPUs are to have CPUs of their own; None if that is not said.
+    ``dedicated_vcpus`` are their numbers where only some are (``hw:cpu_dedicated_mask``).
     """
 
     resources: Mapping[str, int] = field(default_factory=dict)
     dedicated: int | None = None
     project_id: str = ""
     user_id: str = ""
+    dedicated_vcpus: frozenset[int] = frozenset()
 
 
 class FlavorSource(Protocol):

@@ -1,7 +1,4 @@
-"""An event: one decision of the agent, in words.
-
-Whom those tell who decide.
-"""
+"""An event, which is one decision of the agent in words, and the recorder that deciding code calls."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ _MAX_ID: Final = 1 << 53
 
 
 class EventKind(enum.StrEnum):
-    """What was decided. For watermarks these are the words of their options and metrics.
+    """The kind of decision. Watermarks use the words of their options and metrics.
 
-    ``OOM_KILL`` the kernel has decided.
+    ``OOM_KILL`` is a decision of the kernel.
     """
 
     START = "start"
@@ -49,7 +46,7 @@ class EventKind(enum.StrEnum):
 
 
 class EventOutcome(enum.StrEnum):
-    """What came of a decision."""
+    """The outcome of a decision."""
 
     DONE = "done"
     FAILED = "failed"
@@ -58,11 +55,15 @@ class EventOutcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AgentEvent:
-    """One decision. ``time`` is in seconds since the epoch; ``id`` grows with it, 0: not kept yet.
+    """One decision. Texts are printable and on one line.
 
-    ``guest`` and ``name`` are the uuid and name of whom it is about, empty where it is about the host.
-    ``text`` is the sentence of the log, ``reason`` why it was decided, or why it failed. Texts are printable
-    and on one line. ``kind`` is one of :class:`Kind`, or of a later release.
+    :ivar time: seconds since the epoch.
+    :ivar kind: an :class:`EventKind`, or one of a later release.
+    :ivar text: the sentence of the log.
+    :ivar guest: uuid of the guest; empty for a decision about the host.
+    :ivar name: name of the guest.
+    :ivar reason: the reason of the decision, or of its failure.
+    :ivar id: number in the order of events; 0 before it is stored.
     """
 
     time: float
@@ -85,16 +86,17 @@ def to_line(event: AgentEvent) -> bytes:
 
 
 def from_line(line: bytes) -> AgentEvent | None:
-    """The event of a line; None for what is none, such as a line that a crash has cut."""
+    """The event of a line; None for another content, such as a line that a crash has cut."""
+    # The file may be damaged or written by another program, and its texts go to terminals.
     try:
         content = json.loads(line)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # thousands of brackets exceed the parser's depth
         return None
     if not isinstance(content, dict):
         return None
     values: dict[str, Any] = {name: content.get(name) for name in _FIELDS}
     for name, value in values.items():
-        if type(value) not in _TYPES[_FIELDS[name]]:
+        if type(value) not in _TYPES[_FIELDS[name]]:  # not isinstance: a bool is an int
             return None
         if isinstance(value, str) and value and not value.isprintable():
             return None
@@ -104,7 +106,7 @@ def from_line(line: bytes) -> AgentEvent | None:
 
 
 FIELDS: Final = "event"
-"""The attribute of a log record that has the event which it tells of."""
+"""The attribute of a log record with its event, for the systemd journal."""
 
 
 class LogMethod(Protocol):
@@ -116,22 +118,22 @@ class LogMethod(Protocol):
 
 
 class EventSubject(Protocol):
-    """Whom an event is about: a guest."""
+    """The subject of an event: a guest."""
 
     @property
     def uuid(self) -> str:
-        """The uuid of its consumer."""
+        """The uuid of the guest's consumer."""
         ...
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the guest."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NamedSubject:
-    """A guest of which there is no more than this."""
+    """A guest of which only uuid and name are known, such as an ended one."""
 
     uuid: str
     name: str = ""
@@ -141,13 +143,13 @@ class NamedSubject:
 
 
 class EventRecorder:
-    """Logs decisions, and hands them on as events. For several threads."""
+    """Logs decisions, and hands them on as events. Several threads may use it."""
 
     def __init__(self, keep: Callable[[AgentEvent], None] = lambda event: None) -> None:
-        """``keep`` must neither wait nor raise anything. Without it decisions are logged and no more."""
+        """Make a recorder. ``keep`` must neither wait nor raise. Without it, decisions are only logged."""
         self._keep = keep
 
-    def tell(
+    def record_done(
         self,
         log: LogMethod,
         kind: EventKind,
@@ -156,10 +158,10 @@ class EventRecorder:
         *args: object,
         reason: str = "",
     ) -> None:
-        """As record(), of a decision that was carried out; the first argument of the message is the guest."""
-        self._record(log, kind, guest, message, (guest, *args), reason, EventOutcome.DONE)
+        """Record a decision that was carried out. The first argument of the message is the guest."""
+        self._log_event(log, kind, guest, message, (guest, *args), reason, EventOutcome.DONE)
 
-    def record(
+    def record_event(
         self,
         log: LogMethod,
         kind: EventKind,
@@ -169,13 +171,13 @@ class EventRecorder:
         reason: str = "",
         outcome: EventOutcome = EventOutcome.DONE,
     ) -> None:
-        """Log ``message % args`` by ``log``, and have it kept as an event, in printable characters.
+        """Log ``message % args`` by ``log``, and hand it on as an event in printable characters.
 
-        ``guest`` is None where it is about the host.
+        :param guest: None for a decision about the host.
         """
-        self._record(log, kind, guest, message, args, reason, outcome)
+        self._log_event(log, kind, guest, message, args, reason, outcome)
 
-    def _record(
+    def _log_event(
         self,
         log: LogMethod,
         kind: EventKind,
@@ -195,4 +197,5 @@ class EventRecorder:
             reason=printable(reason),
         )
         self._keep(event)
+        # stacklevel: the log names the deciding code, two calls above this method.
         log(message, *args, extra={FIELDS: event}, stacklevel=3)

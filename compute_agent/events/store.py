@@ -1,6 +1,6 @@
-"""The files of events: lines appended to one, which becomes that of before when it has half of what is kept.
+"""The two files of events. Lines are appended to one; at half of the limits it becomes the older file.
 
-After a crash all that was written is there; a line that was cut is passed over.
+After a crash all written events are there. A line that the crash has cut is ignored.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from compute_agent.events.event import AgentEvent, from_line, to_line
 from compute_agent.files import MAX_BYTES, open_own, sync_folder
 
 FILE: Final = "events.jsonl"
-"""In the state folder."""
+"""Name of the file in the state folder."""
 
 
 class EventStore:
-    """Appends to the files at ``path`` and ``path`` with ``.1``. To be used by one thread."""
+    """Appends to the file at ``path``. The older file has ``.1`` after its name. For one thread."""
 
     def __init__(self, path: Path, max_events: int, max_bytes: int) -> None:
-        """No more than ``max_events`` and ``max_bytes`` are kept, in both files; the oldest half goes.
+        """Make a store without opening a file.
 
-        Nothing is opened before the first event.
+        Both files together have at most ``max_events`` and ``max_bytes``. The oldest half is dropped.
         """
         self.path = path
         self.max_events = max_events
@@ -36,9 +36,10 @@ class EventStore:
         self._size = self._count = self._last = 0
 
     def append(self, events: Iterable[AgentEvent]) -> int:
-        """Keep events, numbered; durable when this returns. How many are kept, from the first on.
+        """Number events and write them durably.
 
-        :raises OSError: of the events none was kept that was not before.
+        :returns: the number of written events, from the first on.
+        :raises OSError: no event was written.
         """
         kept = 0
         try:
@@ -46,6 +47,7 @@ class EventStore:
             for event in events:
                 self._add(event)
                 kept += 1
+            # One sync for all events of a call: each takes as long as the disk needs.
             if self._descriptor is not None:
                 os.fsync(self._descriptor)
         except OSError:
@@ -55,7 +57,7 @@ class EventStore:
         return kept
 
     def close(self) -> None:
-        """Let go of the file; the next event opens it again."""
+        """Close the file. The next event opens it again."""
         if self._descriptor is not None:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
@@ -66,12 +68,13 @@ class EventStore:
         if self._size and (
             self._size + len(line) > self.max_bytes // 2 or self._count + 1 > max(1, self.max_events // 2)
         ):
-            self._turn()
+            self._start_file()
         assert self._descriptor is not None
         try:
             _write(self._descriptor, line)
         except OSError:
-            with contextlib.suppress(OSError):  # the part that was written; the next start does it else
+            # Remove the written part. If that fails, the next start ends the line.
+            with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self._size)
             raise
         self._size += len(line)
@@ -84,46 +87,48 @@ class EventStore:
         events = read_events(self.path)
         self._last = max(self._last, events[-1].id if events else 0)
         self._descriptor = open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
-        content = _content(self.path)
+        content = _read_content(self.path)
         self._size, self._count = len(content), content.count(b"\n")
+        # A crash has cut the last line, and the next event must not become a part of it.
         if content and not content.endswith(b"\n"):
             _write(self._descriptor, b"\n")
             self._size += 1
             self._count += 1
 
-    def _turn(self) -> None:
-        """Begin a file anew; this one is that of before."""
+    def _start_file(self) -> None:
+        """Start an empty file. The present one replaces the older file."""
+        # Sync first: the rename may reach the disk before the content.
         if self._descriptor is not None:
             os.fsync(self._descriptor)
         self.close()
-        os.replace(self.path, before(self.path))
+        os.replace(self.path, older_file(self.path))
         self._descriptor = open_own(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
         self._size = self._count = 0
         sync_folder(self.path.parent)
 
 
-def before(path: Path) -> Path:
+def older_file(path: Path) -> Path:
     """The file of older events."""
     return path.with_name(f"{path.name}.1")
 
 
 def read_events(path: Path) -> list[AgentEvent]:
-    """All events that are kept, oldest first; empty where nothing ever was.
+    """All stored events, the oldest first; empty without files. Another process may append meanwhile.
 
-    Somebody may append meanwhile.
-
-    :raises OSError: a file cannot be read, or is not ours.
+    :raises OSError: a file cannot be read, or is no regular file.
     """
+    # The newer file first: if it becomes the older one in between, it is read twice rather than not at all.
     found: dict[int, AgentEvent] = {}
-    for content in (_content(path), _content(before(path))):
+    for content in (_read_content(path), _read_content(older_file(path))):
         for line in content.splitlines():
             if (event := from_line(line)) is not None:
                 found.setdefault(event.id, event)
     return [found[one] for one in sorted(found)]
 
 
-def _content(path: Path) -> bytes:
-    """The bytes of a file, whoever's it is: whoever asks may be another user than the agent."""
+def _read_content(path: Path) -> bytes:
+    """The bytes of a file of any user: the reader may be another user than the agent."""
+    # Neither follow a link nor wait for a pipe in place of the file.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -1,11 +1,12 @@
-"""Settings that hosts of a group have from one signed file.
+"""Settings that hosts of a group share, from one signed file.
 
 Nouns
-    A *group* of hosts has its settings from one *source*: a folder, or the address of one over HTTPS. There
-    is one file for each group, ``GROUP.conf``. What is in it at a time is a *revision*: an ini file below a
-    head that says of which group it is, its *generation*, and perhaps until when it may be taken up, all of
-    which is signed. The revision that a host works by is *kept* in its state folder; one that it was offered
-    last and did not take up is *refused*, and kept as well.
+    A *group* of hosts has its settings from one *source*: a folder, or the address of one over HTTPS. It has
+    one file for each group, ``GROUP.conf``. Its content at a time is a *revision*: an ini file below a head
+    with the group, the *generation*, and optionally an expiry. The signature covers all of it.
+
+    A host *adopts* a revision, and keeps it in its state folder. The host also keeps the last *refused* one:
+    it was offered, but not adopted.
 
 An example
     A file ``edge.conf``::
@@ -18,16 +19,17 @@ An example
         [DEFAULT]
         cpu_allocation_ratio = 4
 
-    Hosts at generation 6 take it up. Those at 8 do not, as nobody goes back; nor those of other groups, nor
-    one whose CPUs it does not fit. To go back, what was in generation 6 is signed as generation 8.
+    Hosts at generation 6 adopt it. Hosts at 8 refuse it, since generations never go down. So do hosts of
+    other groups, and hosts with CPUs that it does not fit. To go back, the settings of generation 6 are
+    signed as generation 8.
 
-What always holds
-    - Nothing of a revision counts that is not signed by one of the keys that the host's own file names.
-    - The generation that a host works by never goes down, and two contents never have the same one.
-    - A revision is taken up as a whole, or not at all: it is tried before it is kept, and what is kept is
-      whole after a crash, or the one before.
-    - What the host's own files say counts more: on the host there is always a way to overrule the fleet.
-    - A revision says nothing of what :mod:`compute_agent.fleet.rules` lists, so that it leads an agent to no
-      other file, program, address or identity.
-    - A source that is away, slow, endless or hostile changes nothing but what is told of it.
+Invariants
+    - Only a revision signed by one of the keys in the host's own file has an effect.
+    - The generation of a host never goes down, and two contents never have the same one.
+    - A revision is adopted as a whole or not at all. It is tried before it is kept. After a crash the host
+      has either the old one or the new one as a whole.
+    - The host's own files take precedence, so that the fleet can always be overruled on the host.
+    - A revision cannot have the options that :mod:`compute_agent.fleet.rules` lists, so that it leads an
+      agent to no other file, program, address or identity.
+    - A source that is unreachable, slow, endless or hostile changes nothing except status and logs.
 """

@@ -1,4 +1,4 @@
-"""The configuration of a host: what it has from its fleet, and its own files above that."""
+"""The configuration of a host: the revision of its fleet, and its own files above that."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compute_agent.optional_packages import require_cryptography
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """What ``[fleet]`` says; ``folder`` is the state folder."""
+    """The options of ``[fleet]``, with the state folder."""
 
     group: str
     source: str
@@ -29,10 +29,10 @@ class FleetSettings:
     folder: Path
 
     @classmethod
-    def of(cls, conf: cfg.ConfigOpts) -> FleetSettings | None:
-        """None where the host is of no group.
+    def from_options(cls, conf: cfg.ConfigOpts) -> FleetSettings | None:
+        """The settings of a configuration; None where the host is in no group.
 
-        :raises ConfigError: something is missing.
+        :raises ConfigError: an option is missing or wrong.
         """
         options = conf.fleet
         if not options.group:
@@ -44,7 +44,7 @@ class FleetSettings:
         if bool(options.certfile) != bool(options.keyfile):
             raise ConfigError("[fleet] certfile and keyfile belong together: set both, or none")
         try:
-            source.check(options.source)
+            source.check_source(options.source)
         except FleetError as error:
             raise ConfigError(str(error)) from error
         folder = Path(conf.state_path)
@@ -52,15 +52,15 @@ class FleetSettings:
         secured = TlsIdentity(options.cafile, options.certfile, options.keyfile)
         return cls(options.group, options.source, keys, secured, options.interval, folder)
 
-    def kept(self) -> FleetRevision | None:
-        """The revision that the host works by.
+    def kept_revision(self) -> FleetRevision | None:
+        """The adopted revision; None without one.
 
-        :raises FleetError: what is kept cannot be used.
+        :raises FleetError: the kept file cannot be used.
         """
         return self._read(kept.KEPT)
 
-    def refused(self) -> FleetRevision | None:
-        """The revision that was offered last and is not taken up; None, too, if what is kept is none."""
+    def refused_revision(self) -> FleetRevision | None:
+        """The last offered revision that was not adopted; None without one, or if its file cannot be used."""
         try:
             return self._read(kept.OFFERED)
         except FleetError:
@@ -71,38 +71,38 @@ class FleetSettings:
         return None if content is None else self.read(content)
 
     def read(self, content: bytes) -> FleetRevision:
-        """The revision of a file.
+        """The revision in the content of a file.
 
-        :raises FleetError: it is none that this host believes.
+        :raises FleetError: it is no revision, or none of the host's keys has signed it.
         """
-        from compute_agent.fleet import signing  # needs cryptography, which only those have who use this
+        from compute_agent.fleet import signature  # needs cryptography, which is an optional package
 
-        return signing.read(content, self.public_keys)
+        return signature.read(content, self.public_keys)
 
 
 def with_kept(conf: cfg.ConfigOpts) -> cfg.ConfigOpts:
-    """The configuration of a host's own files, with what is kept of the fleet below them.
+    """The configuration of a host's own files above the adopted revision.
 
-    :raises ConfigError: what is kept cannot be used; without it the host would be another one.
-    :raises cfg.Error: they do not go together.
+    :raises ConfigError: the kept revision cannot be used. Without it the host would behave in another way.
+    :raises cfg.Error: a value is wrong.
     """
-    fleet = FleetSettings.of(conf)
+    fleet = FleetSettings.from_options(conf)
     if fleet is None:
         return conf
     path = fleet.folder / kept.KEPT
     try:
-        return conf if fleet.kept() is None else with_file(conf, path)
+        return conf if fleet.kept_revision() is None else with_file(conf, path)
     except FleetError as error:
         raise ConfigError(
-            f"{path}, settings of the fleet, cannot be used: {error}. `compute-agent run` gets them anew when"
-            " it starts, if [fleet] source has them"
+            f"{path}, settings of the fleet, cannot be used: {error}. `compute-agent run` reads them again"
+            " when it starts, if [fleet] source has them"
         ) from error
 
 
 def with_file(conf: cfg.ConfigOpts, below: Path) -> cfg.ConfigOpts:
-    """The configuration of a host's own files, with a revision below them in place of any other.
+    """The configuration of a host's own files above the revision in ``below``, instead of any other.
 
-    :raises cfg.Error: they do not go together.
+    :raises cfg.Error: a value is wrong.
     """
     of_fleet = Path(conf.state_path) / kept.KEPT
     own = [name for name in conf.config_file or () if Path(name) != of_fleet]
@@ -110,12 +110,12 @@ def with_file(conf: cfg.ConfigOpts, below: Path) -> cfg.ConfigOpts:
     return agent_conf.load(folders, own, [str(below)])
 
 
-def problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
-    """What of a revision in a file may not be there, or has no effect: a sentence each.
+def revision_problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
+    """A sentence for each forbidden or unknown option of a revision.
 
-    :param conf: that of the host, which tells how it signs in to Placement.
-    :raises cfg.Error: it is no ini file.
-    :raises FleetError: what it has of guests cannot be meant.
+    :param conf: the configuration of the host, which names the section with its credentials.
+    :raises cfg.Error: the file is no ini file.
+    :raises FleetError: a setting of a guest is wrong.
     """
     options = agent_conf.known_options(conf)
     text = written.read([path])
@@ -124,26 +124,26 @@ def problems(path: Path, conf: cfg.ConfigOpts) -> list[str]:
     for section, some in options:
         known.setdefault(section, set()).update(written.names_of(some))
     unknown = written.unknown_options(text, known, [*agent_conf.free_sections(conf), GUEST])
-    return rules.forbidden(text, options, conf.placement.auth_section) + unknown
+    return rules.forbidden_options(text, options, conf.placement.auth_section) + unknown
 
 
-def origins(conf: cfg.ConfigOpts) -> dict[Path, str]:
-    """How the files of a configuration are called that are not the host's own."""
-    fleet = FleetSettings.of(conf)
+def file_origins(conf: cfg.ConfigOpts) -> dict[Path, str]:
+    """The names of files in a configuration that are not the host's own."""
+    fleet = FleetSettings.from_options(conf)
     if fleet is None:
         return {}
     path = fleet.folder / kept.KEPT
     try:
-        revision = fleet.kept()
+        revision = fleet.kept_revision()
     except FleetError:
         return {}
     return {} if revision is None else {path: f"fleet {revision} ({path})"}
 
 
-def overruled(conf: cfg.ConfigOpts) -> list[str]:
-    """Options of the revision that the host's own files set, too: ``[section] option`` each."""
+def overruled_options(conf: cfg.ConfigOpts) -> list[str]:
+    """Options of the revision that the host's own files also set, each as ``[section] option``."""
     files = list(written.files_of(conf))
-    ours = [path for path in files if path in origins(conf)]
+    ours = [path for path in files if path in file_origins(conf)]
     theirs = written.read([path for path in files if path not in ours])
     return [
         f"[{section}] {name}"

@@ -1,13 +1,14 @@
-"""Settings of single guests that a revision has: what is to be changed, and what somebody else has changed.
+"""Settings of single guests in a revision: changes, and conflicts with settings by hand.
 
-A section ``[guest:UUID]`` has what ``compute-agent guest set`` takes. A setting by hand is stronger than one
-of the fleet. A setting that a later revision leaves out is unset. Each setting is compared three ways, as
-when texts are merged: what the revision *wants*, what was *applied* of one last, what the guest has *now*.
+A section ``[guest:UUID]`` has the settings of ``compute-agent guest set``. A setting by hand takes precedence
+over one of the fleet. A setting that a later revision leaves out is unset. Each setting is compared three
+ways, as in a merge of texts: the *wanted* value of the revision, the last *applied* one, and the value that
+the guest has *now*.
 
-    now is what is wanted                    nothing to do
-    nothing was applied so far               it is set
-    now is what was applied                  it is set: nobody else has touched it
-    now is something else                    a conflict: it stays, and is told
+    - *now* equals *wanted*: no change
+    - none was *applied* yet: it is set
+    - *now* equals *applied*: it is set, since it was not changed by hand
+    - *now* is another value: a conflict, which stays and is reported
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ ByGuest = Mapping[str, Values]
 
 @dataclass(frozen=True, slots=True)
 class GuestSettingsPlan:
-    """What is to be set, what counts as applied once that is done, and conflicts in sentences.
+    """The changes to make, and conflicts as sentences.
 
-    ``unset`` are settings of former revisions that the present one leaves out.
+    :ivar applied: values that count as applied after the changes.
+    :ivar unset: settings of former revisions that the present one leaves out.
     """
 
     changes: ByGuest
@@ -43,9 +45,9 @@ class GuestSettingsPlan:
 
 
 def parse(revision: Written) -> dict[str, dict[str, str | int | bool]]:
-    """What a revision wants of guests.
+    """The settings of guests in a revision, by uuid and option.
 
-    :raises FleetError: there is no such option, or a section or a value is none.
+    :raises FleetError: a section, an option or a value is wrong.
     """
     found: dict[str, dict[str, str | int | bool]] = {}
     for section, options in revision.items():
@@ -67,9 +69,9 @@ def parse(revision: Written) -> dict[str, dict[str, str | int | bool]]:
 
 
 def _plain_value(name: str, text: str) -> str | int | bool:
-    """A value as JSON has it.
+    """A value as a type of JSON.
 
-    :raises ValueError: naming the option.
+    :raises ValueError: the value is wrong. The message names the option.
     """
     try:
         value = read_setting(name, text)
@@ -78,10 +80,12 @@ def _plain_value(name: str, text: str) -> str | int | bool:
     return value if isinstance(value, int) else str(value)
 
 
-def plan(wanted: ByGuest, applied: ByGuest, present: ByGuest) -> GuestSettingsPlan:
-    """What follows from what is wanted of guests, was applied, and is so now.
+def plan_settings(wanted: ByGuest, applied: ByGuest, present: ByGuest) -> GuestSettingsPlan:
+    """The plan for guests. Values of missing guests are forgotten: they return with their own settings.
 
-    Of guests that are not there nothing is remembered: when they come back, they have what they started with.
+    :param wanted: the values of the revision.
+    :param applied: the last applied values.
+    :param present: the present values of all guests.
     """
     changes: dict[str, dict[str, str | int | bool]] = {}
     after: dict[str, dict[str, str | int | bool]] = {}

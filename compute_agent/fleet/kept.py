@@ -1,4 +1,4 @@
-"""The revisions that a host keeps: the one that it works by, and one that it did not take up."""
+"""The revisions in the state folder of a host: the adopted one, and the last one that was offered."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from compute_agent.files import read_own, remove_durably, sync_folder, write_dur
 from compute_agent.fleet.revision import FleetError
 
 KEPT: Final = "fleet.conf"
-"""In the state folder: what the agent works by."""
+"""Name of the adopted revision in the state folder."""
 OFFERED: Final = "fleet-offered.conf"
-"""In the state folder: what it was offered later, and has not taken up."""
+"""Name of the offered revision in the state folder, until it is adopted."""
 
 FAILED: Final = "fleet-failed"
-"""In the state folder from a start that went wrong to one that did not."""
+"""Name of an empty file in the state folder, from a failed start to the next successful one."""
 
 _MODE: Final = 0o640
 
 
 def read(path: Path) -> bytes | None:
-    """The content of one of them; None if there is none.
+    """The content of a kept revision; None without one.
 
-    :raises FleetError: it cannot be read, or somebody else may have written it.
+    :raises FleetError: the file cannot be read, or another user may have written it.
     """
     try:
         return read_own(path)
@@ -35,9 +35,9 @@ def read(path: Path) -> bytes | None:
 
 
 def keep_offered(folder: Path, content: bytes) -> Path:
-    """Keep what was offered, so that it can be tried; its path.
+    """Write an offered revision, so that it can be tried. Returns its path.
 
-    :raises FleetError: it cannot be written; all stays as it was.
+    :raises FleetError: it cannot be written. Nothing has changed then.
     """
     path = folder / OFFERED
     with suppress(FleetError):
@@ -51,10 +51,11 @@ def keep_offered(folder: Path, content: bytes) -> Path:
 
 
 def take_up(folder: Path) -> None:
-    """Have what was offered be what the agent works by: the file of the one becomes that of the other.
+    """Make the offered revision the adopted one.
 
-    :raises FleetError: as keep_offered() does.
+    :raises FleetError: the file cannot be replaced.
     """
+    # A rename, so that after a crash there is either the old file or the new one as a whole.
     try:
         os.replace(folder / OFFERED, folder / KEPT)
         sync_folder(folder)
@@ -63,22 +64,22 @@ def take_up(folder: Path) -> None:
 
 
 def has_failed(folder: Path) -> bool:
-    """Whether the last start by what is kept went wrong."""
+    """Whether the last start with the kept revision failed."""
     return (folder / FAILED).exists()
 
 
 def note_failure(folder: Path) -> None:
-    """Remember that a start by what is kept goes wrong.
+    """Note that a start with the kept revision has failed.
 
-    :raises OSError: it cannot be remembered.
+    :raises OSError: the note cannot be written.
     """
     write_durably(folder / FAILED, b"", _MODE)
 
 
 def forget_failure(folder: Path) -> None:
-    """The agent has started.
+    """Remove the note of a failed start.
 
-    :raises OSError: that cannot be remembered.
+    :raises OSError: the note cannot be removed.
     """
     with suppress(FileNotFoundError):
         remove_durably(folder / FAILED)

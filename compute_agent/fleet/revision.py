@@ -1,7 +1,4 @@
-"""What is wrong with the settings of the fleet.
-
-What a revision is, and what its head says.
-"""
+"""Revisions of settings, with their head, and errors of the fleet."""
 
 from __future__ import annotations
 
@@ -13,19 +10,20 @@ from typing import Final
 
 
 class FleetError(Exception):
-    """A source cannot be read, or a revision is not to be taken up; the text says why."""
+    """A source cannot be read, or a revision is refused. The text is the reason."""
 
 
 class SourceError(FleetError):
-    """A source cannot be read now, as it cannot on all hosts that have it."""
+    """A source cannot be read at present, probably on all of its hosts."""
 
 
 MAX_BYTES: Final = 256 * 1024
-"""Bytes of a revision: an ini file of all options is a tenth of that."""
+"""The largest revision in bytes. An ini file of all options has a tenth of that."""
 
 GROUP_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""Names of groups, which are names of files, too."""
+"""The form of names of groups, which are also names of files."""
 
+# Metrics and attributes have it as a float, which is exact up to here.
 MAX_GENERATION: Final = 2**53
 
 _END: Final = b"#\n"
@@ -34,7 +32,7 @@ _FIELD: Final = re.compile(r"# (group|generation|expires) = (\S+)")
 
 @dataclass(frozen=True, slots=True)
 class FleetRevision:
-    """What the head of a revision says; ``digest`` is that of all of it, its signature apart."""
+    """The head of a revision. ``digest`` covers the whole revision except its signature."""
 
     group: str
     generation: int
@@ -42,14 +40,14 @@ class FleetRevision:
     digest: str
 
     def __str__(self) -> str:
-        """How messages call it."""
+        """The name of the revision in messages."""
         return f"{self.group} generation {self.generation}"
 
 
 def write(settings: bytes, group: str, generation: int, expires: datetime | None = None) -> bytes:
-    """What is to be signed: a head, and these settings, which are an ini file.
+    """The bytes to sign: a head, and settings in the form of an ini file.
 
-    :raises FleetError: what is given cannot be in one.
+    :raises FleetError: group or generation is wrong.
     """
     if not GROUP_NAME.fullmatch(group):
         raise FleetError(f"{group!r} is no name of a group: 64 letters, digits and, behind the first, ._-")
@@ -62,9 +60,9 @@ def write(settings: bytes, group: str, generation: int, expires: datetime | None
 
 
 def read(signed: bytes) -> FleetRevision:
-    """The revision of what write() returned.
+    """Parse the bytes that :func:`write` returned.
 
-    :raises FleetError: another release has written it, or nobody.
+    :raises FleetError: they are damaged, or from another release.
     """
     head, end, _ = signed.partition(_END)
     found: dict[str, str] = {}

@@ -1,7 +1,7 @@
-"""What becomes of a revision that is offered, and what may not be in one: pure functions.
+"""Rules for revisions: reasons to refuse one, and options that none may have. Pure functions.
 
-A revision says how a host is used. It does not say who the host is, whom it believes, what it runs, or where
-it reads, writes and listens: whoever can sign revisions could otherwise do on each host what its agent can.
+A revision sets the use of a host. It must not set identities, trusted keys, programs, or places to read,
+write and listen. Otherwise the owner of a signing key could do anything on each host that its agent can do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SECTIONS: Final[Mapping[str, str]] = {
     "cgroup": "a path",
     "tracing": "where spans are sent",
 }
-"""Sections that no revision may have, and what they are about."""
+"""Sections that no revision may have, with their subjects."""
 
 OPTIONS: Final[Mapping[tuple[str, str], str]] = {
     ("qos", "evict_command"): "a program",
@@ -35,7 +35,7 @@ OPTIONS: Final[Mapping[tuple[str, str], str]] = {
     ("compute", "resource_provider_name"): "who the host is",
     ("compute", "provider_config_location"): "a path",
 }
-"""Single options that no revision may have, by section; of a family of sections by how their names begin."""
+"""Options that no revision may have, by section, or by the beginning of the name of a family of sections."""
 
 IN_DEFAULT: Final = frozenset(
     {
@@ -48,50 +48,50 @@ IN_DEFAULT: Final = frozenset(
         ),
     }
 )
-"""Of [DEFAULT] what a revision may have; the rest are paths and logs."""
+"""Options of [DEFAULT] that a revision may have. The others are paths and logs."""
 
 _REFERENCE: Final = "$"
 
 
-def refusal(offered: FleetRevision, group: str, known: Iterable[FleetRevision], now: datetime) -> str:
-    """Why a revision is not for this host now; empty if it is.
+def refusal_reason(offered: FleetRevision, group: str, known: Iterable[FleetRevision], now: datetime) -> str:
+    """The reason why a host refuses a revision; empty if it may adopt it.
 
-    :param known: those that it had before: the one that it works by, and one that was refused.
+    :param known: earlier revisions: the adopted one and the last refused one.
     """
     if offered.group != group:
         return f"it is of the group {offered.group}, and this host is of {group}"
     for each in known:
         if each.group != group:
-            continue  # of the group that the host was in before
+            continue  # the host was in another group before
         if offered.generation < each.generation:
             return f"its generation is {offered.generation}, and {each.generation} was here before"
         if offered.generation == each.generation and offered.digest != each.digest:
             return f"another revision was here before as generation {each.generation}: sign it as a later one"
-    return expiry(offered, now)
+    return expiry_reason(offered, now)
 
 
-def expiry(revision: FleetRevision, now: datetime) -> str:
-    """A sentence about a revision that is too old by what it says itself; empty if it is not."""
+def expiry_reason(revision: FleetRevision, now: datetime) -> str:
+    """A sentence if the revision has expired; empty otherwise."""
     if revision.expires is None or now < revision.expires:
         return ""
     return f"it expired at {revision.expires.isoformat()}: sign a later generation"
 
 
-def forbidden(
+def forbidden_options(
     revision: Written, options: Iterable[tuple[str, Iterable[Any]]], auth_section: str | None
 ) -> list[str]:
-    """What of a revision may not be in one: a sentence each.
+    """A sentence for each forbidden option of a revision.
 
-    :param options: all that there are, by section, with the names that they had before.
-    :param auth_section: another section in which the host has its credentials.
+    :param options: all options by section, with their former names.
+    :param auth_section: another section with the credentials of the host.
     """
-    former = dict(_places(options))
+    former = dict(_former_places(options))
     found = []
     for section, values in revision.items():
         normal = section if section == DEFAULT or ":" in section else section.lower()
         for name, value in values.items():
             group, option = former.get((normal, name), (normal, name))
-            if reason := _reason(group, option, auth_section):
+            if reason := _forbidden_reason(group, option, auth_section):
                 found.append(f"[{section}] {name}: a revision may not have it ({reason}); set it on the host")
             elif _REFERENCE in value:
                 found.append(
@@ -100,7 +100,7 @@ def forbidden(
     return found
 
 
-def _reason(section: str, option: str, auth_section: str | None) -> str:
+def _forbidden_reason(section: str, option: str, auth_section: str | None) -> str:
     if auth_section is not None and section == auth_section.lower():
         return SECTIONS["placement"]
     if section == DEFAULT and option not in IN_DEFAULT:
@@ -109,10 +109,10 @@ def _reason(section: str, option: str, auth_section: str | None) -> str:
     return SECTIONS.get(section, "") or OPTIONS.get((family + colon, option), "")
 
 
-def _places(
+def _former_places(
     options: Iterable[tuple[str, Iterable[Any]]],
 ) -> Iterator[tuple[tuple[str, str], tuple[str, str]]]:
-    """Each former place of an option, as section and name, with its present one."""
+    """Former names of options as section and name, each with the present one."""
     for section, some in options:
         for option in some:
             for old in option.deprecated_opts:

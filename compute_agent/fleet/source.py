@@ -1,4 +1,4 @@
-"""Read what a source has now, however it answers: bounded in time and size."""
+"""Read a source, with bounds of time and size for any kind of answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from compute_agent.fleet.revision import MAX_BYTES, FleetError, SourceError
 from compute_agent.threads import NO_LOCK, ONCE, ThreadSpec, run_aside, start_timer
 
 DEADLINE: Final = 20.0
-"""Seconds in which all of an answer has to be there, from the question for the address of its name on."""
+"""Seconds for a whole answer, including the lookup of the name."""
 
 SOURCE_THREAD: Final = ThreadSpec(
     "fleet source",
@@ -46,10 +46,10 @@ _OK: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class TlsIdentity:
-    """How an agent and a server over HTTPS know each other.
+    """Certificates of a connection over HTTPS.
 
-    ``cafile``: certificates that the server's has to follow from; None for those of the system. ``certfile``
-    and ``keyfile``: what the agent shows, where the server asks who it is; None for nothing.
+    :ivar cafile: trusted certificates; None for those of the system.
+    :ivar certfile: the agent's own certificate, for servers that ask for one; ``keyfile`` is its key.
     """
 
     cafile: str | None = None
@@ -58,16 +58,19 @@ class TlsIdentity:
 
 
 _waiting: Final[dict[str, Future[bytes]]] = {}
-"""The last look at the source, and those at sources of before that have not come back."""
+"""Unfinished reads by source. A read of a former source may still hang."""
 
 
 def is_address(source: str) -> bool:
-    """Whether a source is one over HTTPS, not a folder."""
+    """Whether a source is an address rather than a folder."""
     return "://" in source
 
 
-def check(source: str) -> None:
-    """:raises FleetError: no revision can come from there."""
+def check_source(source: str) -> None:
+    """Check the form of a source.
+
+    :raises FleetError: it is neither an absolute path nor an address over HTTPS.
+    """
     if not is_address(source):
         if not os.path.isabs(source):
             raise FleetError(
@@ -86,31 +89,34 @@ def check(source: str) -> None:
 def fetch(source: str, group: str, secured: TlsIdentity, deadline: float = DEADLINE) -> bytes:
     """The content of the file of a group.
 
-    :raises SourceError: it cannot be had.
-    :raises FleetError: nothing can be had from such a source, or the agent's own key cannot be used.
+    :param deadline: seconds for the whole answer.
+    :raises SourceError: the source cannot be read at present.
+    :raises FleetError: the source has a wrong form, or the agent's own key cannot be used.
     """
-    check(source)
+    check_source(source)
     try:
         if is_address(source):
             address = f"{source.rstrip('/')}/{quote(group)}.conf"
-            return _within(deadline, source, lambda: _over_https(address, _context(secured), deadline))
+            return _read_within(
+                deadline, source, lambda: _over_https(address, _tls_context(secured), deadline)
+            )
         file = Path(source) / f"{group}.conf"
-        return _within(deadline, source, lambda: read_bounded(file, MAX_BYTES))
+        return _read_within(deadline, source, lambda: read_bounded(file, MAX_BYTES))
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise SourceError(f"{source} cannot be read: {str(error) or type(error).__name__}") from error
 
 
-def _context(secured: TlsIdentity) -> ssl.SSLContext:
-    """By what a connection is secured.
+def _tls_context(secured: TlsIdentity) -> ssl.SSLContext:
+    """The TLS context of a connection.
 
-    :raises FleetError: the certificate or the key cannot be used.
-    :raises OSError: the certificates of others cannot be read.
+    :raises FleetError: the agent's certificate or key cannot be used.
+    :raises OSError: the trusted certificates cannot be read.
     """
     context = ssl.create_default_context(cafile=secured.cafile)
     if secured.certfile and secured.keyfile:
         try:
             _check_key(Path(secured.keyfile))
-            # Without a password nothing is asked on the terminal, where nobody is.
+            # An empty password, so that OpenSSL never asks for one on a terminal.
             context.load_cert_chain(secured.certfile, secured.keyfile, password="")
         except (OSError, ValueError) as error:
             raise FleetError(f"[fleet] certfile, keyfile cannot be used: {error}") from error
@@ -118,35 +124,38 @@ def _context(secured: TlsIdentity) -> ssl.SSLContext:
 
 
 def _check_key(path: Path) -> None:
-    """:raises OSError: others may read the key, or change it."""
+    """Check that only the agent can use a key.
+
+    :raises OSError: another user may read or change the file.
+    """
     status = path.stat()
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
         raise OSError(
-            f"{path} belongs to user {status.st_uid} (mode {stat.S_IMODE(status.st_mode):04o}), so that it is"
-            f" not the agent's alone: chown it to user {os.geteuid()}, and chmod it to 0600"
+            f"{path} belongs to user {status.st_uid} (mode {stat.S_IMODE(status.st_mode):04o}), so others"
+            f" may have the key: chown it to user {os.geteuid()}, and chmod it to 0600"
         )
 
 
-def _within(deadline: float, source: str, read: Callable[[], bytes]) -> bytes:
-    """What a function gives that may hang where no timeout reaches: at names, connections, network folders.
+def _read_within(deadline: float, source: str, read: Callable[[], bytes]) -> bytes:
+    """The result of a read that may hang without a timeout, at names, connections or network folders.
 
-    It is left behind then, and the source is not asked again before it has come back.
+    A read that hangs is left behind. The source is not read again before it has returned.
 
-    :raises TimeoutError: it took too long, or that of before does still.
+    :raises TimeoutError: the read took too long, or an earlier one still hangs.
     """
     before = _waiting.get(source)
     if before is not None and not before.done():
-        raise TimeoutError("the last look at it has not come back so far")
+        raise TimeoutError("the last read still hangs")
     for each in [each for each, look in _waiting.items() if look.done()]:
-        del _waiting[each]  # of sources of before; those that hang are remembered until they have come back
+        del _waiting[each]  # finished reads of former sources
     _waiting[source] = looking = run_aside(SOURCE_THREAD, read)
     if not wait([looking], deadline).done:
-        raise TimeoutError(_late(deadline))
+        raise TimeoutError(_late_message(deadline))
     return looking.result()
 
 
-def _late(deadline: float) -> str:
-    return f"there was no whole answer in {deadline:g} seconds"
+def _late_message(deadline: float) -> str:
+    return f"the answer was not complete after {deadline:g} seconds"
 
 
 def _over_https(address: str, context: ssl.SSLContext, deadline: float) -> bytes:
@@ -155,7 +164,10 @@ def _over_https(address: str, context: ssl.SSLContext, deadline: float) -> bytes
     began = time.monotonic()
     plain = socket.create_connection((parts.hostname, parts.port or http.client.HTTPS_PORT), deadline)
     left = max(0.0, began + deadline - time.monotonic())
-    with _ended(plain, left, deadline), context.wrap_socket(plain, server_hostname=parts.hostname) as secured:
+    with (
+        _ended_in_time(plain, left, deadline),
+        context.wrap_socket(plain, server_hostname=parts.hostname) as secured,
+    ):
         connection = http.client.HTTPSConnection(parts.hostname, parts.port)
         connection.sock = secured
         connection.request("GET", parts.path, headers={"Accept": "text/plain", "Connection": "close"})
@@ -169,20 +181,20 @@ def _over_https(address: str, context: ssl.SSLContext, deadline: float) -> bytes
 
 
 @contextmanager
-def _ended(plain: socket.socket, left: float, deadline: float) -> Iterator[None]:
-    """Ends what waits for a connection, when nothing is left: its own timeout counts anew from each byte.
+def _ended_in_time(plain: socket.socket, left: float, deadline: float) -> Iterator[None]:
+    """Shut a connection down when its time is over. Its own timeout starts again with each byte.
 
-    :raises TimeoutError: it did.
+    :raises TimeoutError: the time was over.
     """
-    same = plain.dup()  # which stays when the other one is wrapped
+    same = plain.dup()  # wrapping in TLS detaches the original socket
     late = threading.Event()
 
-    def end() -> None:
+    def end_connection() -> None:
         late.set()
-        with suppress(OSError):  # the other side has ended it
+        with suppress(OSError):  # the other side has closed it
             same.shutdown(socket.SHUT_RDWR)
 
-    timer = start_timer(DEADLINE_THREAD, left, end)
+    timer = start_timer(DEADLINE_THREAD, left, end_connection)
     try:
         yield
     except (OSError, http.client.HTTPException, ValueError):
@@ -194,4 +206,4 @@ def _ended(plain: socket.socket, left: float, deadline: float) -> Iterator[None]
         plain.close()
         same.close()
     if late.is_set():
-        raise TimeoutError(_late(deadline))
+        raise TimeoutError(_late_message(deadline))

@@ -156,7 +156,7 @@ class HistoryWatch:
     def _begin_older(self, older: OlderCopy, losses: Sequence[AllocationLoss]) -> None:
         self._change_history(replace(self._history, older=older))
         self._older.set(1)
-        self._recorder.record(
+        self._recorder.record_event(
             LOG.error,
             EventKind.HISTORY,
             None,
@@ -170,7 +170,7 @@ class HistoryWatch:
     def _end_older(self, why: str) -> None:
         self._change_history(replace(self._history, older=None))
         self._older.set(0)
-        self._recorder.record(
+        self._recorder.record_event(
             LOG.info, EventKind.HISTORY, None, "What Placement says of guests is believed again: %s", why
         )
 
@@ -246,11 +246,11 @@ class ClaimWatch:
         except ConflictError:
             return False
         message = "The claim of guest %s would have expired in %.0f s, and was confirmed"
-        self._recorder.tell(LOG.info, EventKind.CLAIM, view.guest, message, claim.seconds)
+        self._recorder.record_done(LOG.info, EventKind.CLAIM, view.guest, message, claim.seconds)
         return True
 
     def _warn_expiry(self, view: GuestView, claim: ExpiringClaim) -> None:
-        self._recorder.tell(
+        self._recorder.record_done(
             LOG.warning,
             EventKind.CLAIM,
             view.guest,

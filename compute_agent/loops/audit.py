@@ -313,7 +313,7 @@ class HostAuditor:
                 if isinstance(error, ConcurrentUpdateError):
                     continue
                 break
-            self._recorder.tell(
+            self._recorder.record_done(
                 LOG.info,
                 EventKind.AUDIT,
                 NamedSubject(consumer),
@@ -344,7 +344,14 @@ def _audited_guest(
         "" if view is None or view.migration is None else view.migration.consumer,
         frozenset() if view is None or view.assignment is None else view.assignment.held,
         {} if view is None or view.migration is not None else view.allocation or {},
+        flavor.dedicated_vcpus,
+        frozenset() if view is None or view.assignment is None else _pinned_vcpus(view.assignment),
     )
+
+
+def _pinned_vcpus(assignment: CpuAssignment) -> CpuSet:
+    """The numbers of the guest CPUs that run on CPUs of their guest alone."""
+    return frozenset(number for number, cpus in enumerate(assignment.vcpu_cpus) if cpus <= assignment.held)
 
 
 def _location_of(assignment: CpuAssignment) -> CpuLocation:

@@ -278,7 +278,7 @@ class CollectorLoops:
         now: float,
     ) -> None:
         self._rounds.inc()
-        self._recorder.record(
+        self._recorder.record_event(
             LOG.info,
             EventKind.OFFER,
             None,

@@ -216,7 +216,7 @@ class OomEvents:
     def _tell(self, kill: OomKill) -> None:
         reason = REASONS[kill.at_own_limit]
         message = "Guest %s: the kernel killed %d of its processes: %s"
-        self._recorder.tell(
+        self._recorder.record_done(
             LOG.warning, EventKind.OOM_KILL, kill.guest, message, kill.kills, reason, reason=reason
         )
         self._kills.labels("guest" if kill.at_own_limit else "host").inc(kill.kills)

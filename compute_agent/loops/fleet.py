@@ -21,9 +21,9 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from compute_agent.conf import written
 from compute_agent.files import read_own, write_durably
-from compute_agent.fleet.configuration import FleetSettings, overruled
-from compute_agent.fleet.following import ConfigurationCheck, follow
-from compute_agent.fleet.guests import OPTIONS, ByGuest, GuestSettingsPlan, parse, plan
+from compute_agent.fleet.adoption import ConfigurationCheck, follow_source
+from compute_agent.fleet.configuration import FleetSettings, overruled_options
+from compute_agent.fleet.guests import OPTIONS, ByGuest, GuestSettingsPlan, parse, plan_settings
 from compute_agent.fleet.kept import KEPT
 from compute_agent.fleet.revision import FleetError, FleetRevision, SourceError
 from compute_agent.inventory.attributes import FLEET_GENERATION, FLEET_GROUP, FLEET_TROUBLE
@@ -77,7 +77,7 @@ class FleetGuests:
         applied = _read_applied(path)
         if not wanted and not applied:
             return []
-        planned = plan(wanted, applied, self._present_settings())
+        planned = plan_settings(wanted, applied, self._present_settings())
         refused = self._change_guests(planned)
         # afterwards: what was set and not remembered is found to be as wanted, while what was remembered and
         # not set would look as if somebody had changed it
@@ -237,8 +237,8 @@ class FleetLoop:
         """Look at the source once."""
         conf = self._conf
         try:
-            fleet = FleetSettings.of(conf)
-            taken = None if fleet is None else follow(fleet, conf, self._check)
+            fleet = FleetSettings.from_options(conf)
+            taken = None if fleet is None else follow_source(fleet, conf, self._check)
             trouble, reasons = "", set()
         except (FleetError, ConfigError) as error:
             reason = FleetTrouble.SOURCE if isinstance(error, SourceError) else FleetTrouble.REVISION
@@ -248,7 +248,7 @@ class FleetLoop:
             reasons.add(FleetTrouble.GUESTS)
         trouble = "; ".join(filter(None, (trouble, *of_guests)))
         if taken is not None:
-            LOG.info("Settings of the fleet: %s is taken up", taken)
+            LOG.info("Settings of the fleet: %s is adopted", taken)
         before = self._state.trouble
         if trouble != before:
             if trouble:
@@ -312,9 +312,9 @@ class _FleetState:
 
 def _state_of(conf: cfg.ConfigOpts) -> _FleetState:
     try:
-        fleet = FleetSettings.of(conf)
+        fleet = FleetSettings.from_options(conf)
         if fleet is None:
             return _FleetState()
-        return _FleetState(fleet.group, fleet.kept(), tuple(overruled(conf)))
+        return _FleetState(fleet.group, fleet.kept_revision(), tuple(overruled_options(conf)))
     except (FleetError, ConfigError, cfg.Error, OSError) as error:
         return _FleetState(conf.fleet.group, trouble=str(error), reasons=frozenset({FleetTrouble.REVISION}))

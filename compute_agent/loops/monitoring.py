@@ -15,7 +15,7 @@ from compute_agent.loops.base import ConfigurationInForce, ReloadedConfiguration
 from compute_agent.model.guest import Guest
 from compute_agent.monitoring.loop import MonitoringCollector, MonitoringSettings, MonitorLoop, Targets
 from compute_agent.monitoring.monitor import CacheMonitor
-from compute_agent.monitoring.reading import MonitoredCaches, MonitorTarget, build_targets
+from compute_agent.monitoring.readings import MonitoredCaches, MonitorTarget, build_targets
 from compute_agent.monitoring.samples import FILE, SampleStore
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.resctrl.mount import ResctrlHandle
@@ -111,11 +111,11 @@ class CacheMonitoring:
 
         Who is no longer told of loses its monitoring group; None is for when it is not known.
         """
-        settings = MonitoringSettings.of(conf.options)
+        settings = MonitoringSettings.from_options(conf.options)
         store = SampleStore(Path(conf.options.state_path) / FILE, settings.retention, settings.store_bytes)
         self._measured: tuple[Any, ...] | None = None
         self.loop = MonitorLoop(targets, store, settings)
-        self.reader = MonitoredCaches(self.loop.newest)
+        self.reader = MonitoredCaches(self.loop.newest_reading)
         registry.register(MonitoringCollector(self.loop))
         self.reload(conf)
 
@@ -148,8 +148,8 @@ class CacheMonitoring:
             )
         self._measured = measured
         if control is not None:
-            self.reader.use(control.platform, control.options.memory_bandwidth_gbps)
-        self.loop.reload(MonitoringSettings.of(conf.options))
+            self.reader.set_platform(control.platform, control.options.memory_bandwidth_gbps)
+        self.loop.reload(MonitoringSettings.from_options(conf.options))
 
 
 def _measured(control: ResctrlHandle) -> tuple[Any, ...]:

@@ -213,7 +213,7 @@ class ReclaimEstimator:
                 "" if reading is None else f"others used {reading.total:.1f} of {found.capacity:g} {unit}; "
             )
             throttled = f"throttled or evicted for {', '.join(sorted(set(blamed)))}; " if blamed else ""
-            self._recorder.record(
+            self._recorder.record_event(
                 LOG.warning,
                 EventKind.BREAK,
                 None,
@@ -230,7 +230,7 @@ class ReclaimEstimator:
     def _tell(
         self, node: ProviderNode, before: CapacityOffer, offer: CapacityOffer, found: UseEstimate, acts: bool
     ) -> None:
-        self._recorder.record(
+        self._recorder.record_event(
             LOG.info,
             EventKind.OFFER,
             None,
@@ -324,7 +324,7 @@ class StolenTime:
 
     def _tell(self, node: ProviderNode, before: StolenReserve, found: StolenReserve, cpus: int) -> None:
         acts = self.mode == ACT
-        self._recorder.record(
+        self._recorder.record_event(
             LOG.info,
             EventKind.STOLEN,
             None,

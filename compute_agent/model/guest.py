@@ -146,6 +146,7 @@ class Guest:
     ``cgroup`` is the folder of its cgroup v2 group, empty if it has none to itself. ``details`` are for
     people alone: what else the driver can tell, by name. ``dedicated`` is how many of its CPUs it was ordered
     to have for itself; 0: none, or nobody said. ``constraints`` are what its definition demands.
+    ``dedicated_vcpus`` are the numbers of the guest CPUs that are to be dedicated, where only some are.
 
     The driver knows ``identity`` and the settings that are ``declared``, with ``declared_by`` as their
     source. The worker resolves all ``settings``: ``setting_sources`` are words by setting,
@@ -162,6 +163,7 @@ class Guest:
     details: Mapping[str, str] = field(default_factory=dict)
     dedicated: int = 0
     constraints: PlacementConstraints = UNCONSTRAINED
+    dedicated_vcpus: CpuSet = frozenset()
     identity: GuestIdentity = field(default_factory=GuestIdentity)
     declared: Mapping[str, Any] = field(default_factory=dict)
     declared_by: SettingSource = SettingSource.START

@@ -1,7 +1,4 @@
-"""Reads the samples that are kept; the agent need not run.
-
-A picture of the samples of one guest or class.
-"""
+"""Read stored samples, also while no agent runs, and draw the samples of a guest or class."""
 
 from __future__ import annotations
 
@@ -16,78 +13,79 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, Point, draw
-from compute_agent.monitoring.reading import CacheUse, add_up
+from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, Point, draw_chart
+from compute_agent.monitoring.readings import CacheUse, add_up
 from compute_agent.monitoring.samples import NO_CACHE, SAMPLES, TARGETS, StoredSample, engine_to_read
 
 
 class HistoryError(Exception):
-    """There is nothing to read, or not what was asked for; the text says what is missing."""
+    """The file, or the requested guest or class, is missing. The text names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """Seconds since the epoch, both ends included."""
+    """A span of time in seconds since the epoch, including both ends."""
 
     since: float
     until: float
 
 
 class SampleHistory:
-    """The samples of a file."""
+    """The stored samples of a file."""
 
     def __init__(self, path: Path) -> None:
-        """Samples in the database ``path``.
+        """Open the database ``path``.
 
-        :raises HistoryError: there is no such file.
+        :raises HistoryError: the file is missing.
         """
         if not path.is_file():
-            raise HistoryError(f"there are no samples: no file {path}; does the agent keep any here?")
+            raise HistoryError(f"there are no samples: no file {path}; does the agent store any here?")
         self._path = path
         self._engine = engine_to_read(path)
 
-    def latest(self) -> list[StoredSample]:
+    def latest_samples(self) -> list[StoredSample]:
         """The last samples of each guest and class: one for each cache.
 
-        :raises HistoryError:
+        :raises HistoryError: the file cannot be read.
         """
         with self._connect() as connection:
-            # The end of each target is where its key ends: no need to look at the rest.
+            # The primary key begins with target and time, so the last sample is found without a scan.
             other = SAMPLES.alias()
             last = sa.select(sa.func.max(other.c.time)).where(other.c.target_id == TARGETS.c.id)
-            query = _query().where(SAMPLES.c.time == last.correlate(TARGETS).scalar_subquery())
-            found = [_sample(row) for row in connection.execute(query)]
+            query = _sample_query().where(SAMPLES.c.time == last.correlate(TARGETS).scalar_subquery())
+            found = [_stored_sample(row) for row in connection.execute(query)]
         newest: dict[str, float] = {}
-        for one in found:  # a guest that changed its class or name is in it more than once
-            newest[_who(one)] = max(newest.get(_who(one), one.time), one.time)
+        for one in found:  # a guest with another class or name before is there more than once
+            newest[_target_name(one)] = max(newest.get(_target_name(one), one.time), one.time)
         return sorted(
-            (one for one in found if one.time == newest[_who(one)]),
+            (one for one in found if one.time == newest[_target_name(one)]),
             key=lambda one: (bool(one.guest), one.qos_class, one.name, one.guest, _cache_order(one)),
         )
 
     def latest_together(self) -> list[StoredSample]:
-        """The last sample of each guest and class, of all its caches in one.
+        """The last sample of each guest and class, summed over its caches.
 
-        :raises HistoryError:
+        :raises HistoryError: the file cannot be read.
         """
-        groups = groupby(self.latest(), key=lambda one: (one.guest, one.qos_class))
-        return [_together(list(samples)) for _, samples in groups]
+        groups = groupby(self.latest_samples(), key=lambda one: (one.guest, one.qos_class))
+        return [_add_caches(list(samples)) for _, samples in groups]
 
-    def of(self, wanted: str, span: TimeSpan) -> list[StoredSample]:
-        """The samples of a guest (its uuid or name) or of a class, by time and cache.
+    def samples_of(self, wanted: str, span: TimeSpan) -> list[StoredSample]:
+        """The samples of a guest or class, by time and cache.
 
-        :raises HistoryError:
+        :param wanted: the uuid or name of a guest, or the name of a class.
+        :raises HistoryError: the file cannot be read, or has no such guest or class.
         """
         with self._connect() as connection:
             columns = TARGETS.c
             targets = connection.execute(
                 sa.select(columns.id, columns.guest, columns.name, columns.qos_class)
             )
-            chosen = _choose(wanted, [tuple(row) for row in targets])
-            query = _query().where(
+            chosen = _choose_targets(wanted, [tuple(row) for row in targets])
+            query = _sample_query().where(
                 columns.id.in_(chosen), SAMPLES.c.time >= span.since, SAMPLES.c.time <= span.until
             )
-            found = [_sample(row) for row in connection.execute(query)]
+            found = [_stored_sample(row) for row in connection.execute(query)]
         return sorted(found, key=lambda one: (one.time, _cache_order(one)))
 
     @contextmanager
@@ -99,28 +97,28 @@ class SampleHistory:
             raise HistoryError(f"the samples in {self._path} cannot be read: {error.orig}") from error
 
 
-def _together(samples: Sequence[StoredSample]) -> StoredSample:
+def _add_caches(samples: Sequence[StoredSample]) -> StoredSample:
     caches = add_up({0: CacheUse(each.occupancy, each.local, each.total)} for each in samples)[0]
     return replace(
         samples[0], cache_id=None, occupancy=caches.occupancy, local=caches.local, total=caches.total
     )
 
 
-def _query() -> sa.Select[tuple[object, ...]]:
+def _sample_query() -> sa.Select[tuple[object, ...]]:
     return sa.select(SAMPLES, TARGETS.c.guest, TARGETS.c.name, TARGETS.c.qos_class).where(
         SAMPLES.c.target_id == TARGETS.c.id
     )
 
 
-def _sample(row: sa.Row[tuple[object, ...]]) -> StoredSample:
+def _stored_sample(row: sa.Row[tuple[object, ...]]) -> StoredSample:
     cache = None if row.cache_id == NO_CACHE else row.cache_id
     return StoredSample(
         row.time, row.guest, row.name, row.qos_class, cache, row.occupancy, row.local, row.total, row.cpu
     )
 
 
-def _choose(wanted: str, targets: Sequence[tuple[int, str, str, str]]) -> list[int]:
-    """The ids of what is meant: a uuid before a name, and a name before a class."""
+def _choose_targets(wanted: str, targets: Sequence[tuple[int, str, str, str]]) -> list[int]:
+    """The ids of the targets with that uuid, or else that name, or else that class."""
     for meant in (
         {(ident, guest) for ident, guest, _, _ in targets if guest and guest == wanted.lower()},
         {(ident, guest) for ident, guest, name, _ in targets if guest and name == wanted},
@@ -134,7 +132,7 @@ def _choose(wanted: str, targets: Sequence[tuple[int, str, str, str]]) -> list[i
     raise HistoryError(f"there are no samples of a guest or class {wanted}")
 
 
-def _who(sample: StoredSample) -> str:
+def _target_name(sample: StoredSample) -> str:
     return sample.guest or f"class {sample.qos_class}"
 
 
@@ -143,10 +141,11 @@ def _cache_order(sample: StoredSample) -> int:
 
 
 MAX_CACHES: Final = 6
-"""Caches with curves of their own: those most used. The others are added up."""
+"""The most caches with their own curves. The others, which are used less, are added up."""
 
+# Two missing samples leave a curve whole: a round may be late.
 BREAK: Final = 3.5
-"""Curves are broken where samples are further apart than so many times the usual distance."""
+"""The distance of samples from which curves are broken, as a multiple of the usual distance."""
 
 _RATES: Final = (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3))
 _SIZES: Final = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
@@ -154,28 +153,32 @@ _SIZES: Final = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 Value = Callable[[StoredSample], float | None]
 
 
-def plot(samples: Sequence[StoredSample], span: TimeSpan) -> str:
-    """An SVG document: bandwidth and occupancy by cache, and use of CPU where it is known.
+def plot_samples(samples: Sequence[StoredSample], span: TimeSpan) -> str:
+    """An SVG document: bandwidth and occupancy by cache, and CPU use where it is known.
 
-    ``samples`` are of one guest or class, by time; there has to be one.
+    :param samples: samples of one guest or class by time, at least one.
     """
     caches = _by_use(samples)
     own, others = sorted(caches[:MAX_CACHES]), caches[MAX_CACHES:]
-    rate_unit, rate = _unit((one.total or one.local for one in samples), _RATES)
-    size_unit, size = _unit((one.occupancy for one in samples), _SIZES)
+    rate_unit, rate = _choose_unit((one.total or one.local for one in samples), _RATES)
+    size_unit, size = _choose_unit((one.occupancy for one in samples), _SIZES)
     bandwidth, occupancy = [], []
     for cache, colour in zip(own, COLOURS, strict=False):
         of_cache = [one for one in samples if one.cache_id == cache]
         name = f"L3 {cache}"
-        bandwidth.append(ChartCurve(f"{name} total", colour, _points(of_cache, lambda one: one.total, rate)))
-        local = _points(of_cache, lambda one: one.local, rate)
+        bandwidth.append(
+            ChartCurve(f"{name} total", colour, _curve_points(of_cache, lambda one: one.total, rate))
+        )
+        local = _curve_points(of_cache, lambda one: one.local, rate)
         bandwidth.append(ChartCurve(f"{name} local", colour, local, dashed=True))
-        occupancy.append(ChartCurve(name, colour, _points(of_cache, lambda one: one.occupancy, size)))
+        occupancy.append(ChartCurve(name, colour, _curve_points(of_cache, lambda one: one.occupancy, size)))
     if others:
         rest = _added_up(samples, others)
         name = f"{len(others)} other L3"
-        bandwidth.append(ChartCurve(f"{name} total", COLOURS[-1], _points(rest, lambda one: one.total, rate)))
-        occupancy.append(ChartCurve(name, COLOURS[-1], _points(rest, lambda one: one.occupancy, size)))
+        bandwidth.append(
+            ChartCurve(f"{name} total", COLOURS[-1], _curve_points(rest, lambda one: one.total, rate))
+        )
+        occupancy.append(ChartCurve(name, COLOURS[-1], _curve_points(rest, lambda one: one.occupancy, size)))
     panels = [
         ChartPanel(f"Memory bandwidth ({rate_unit})", bandwidth),
         ChartPanel(f"Last-level cache filled ({size_unit})", occupancy),
@@ -183,10 +186,12 @@ def plot(samples: Sequence[StoredSample], span: TimeSpan) -> str:
     if any(one.cpu is not None for one in samples):
         cpu = {one.time: one.cpu for one in samples}
         panels.append(ChartPanel("CPU in use (cores)", [ChartCurve("CPU", COLOURS[0], list(cpu.items()))]))
-    return draw(_title(samples[-1]), panels, span.since, span.until, BREAK * _usual_distance(samples))
+    return draw_chart(
+        _chart_title(samples[-1]), panels, span.since, span.until, BREAK * _usual_distance(samples)
+    )
 
 
-def _title(sample: StoredSample) -> str:
+def _chart_title(sample: StoredSample) -> str:
     if not sample.guest:
         return f"Class {sample.qos_class}"
     name = f"{sample.name}, " if sample.name and sample.name != sample.guest else ""
@@ -199,7 +204,7 @@ def _usual_distance(samples: Sequence[StoredSample]) -> float:
 
 
 def _by_use(samples: Sequence[StoredSample]) -> list[int]:
-    """Cache ids, those that most was moved through first; then those that most was kept in."""
+    """Cache ids, by bytes moved, and then by occupancy, the most used first."""
     used: dict[int, tuple[float, int]] = {}
     for one in samples:
         if one.cache_id is not None:
@@ -220,11 +225,11 @@ def _added_up(samples: Sequence[StoredSample], caches: Collection[int]) -> list[
     ]
 
 
-def _points(samples: Sequence[StoredSample], value: Value, size: float) -> list[Point]:
+def _curve_points(samples: Sequence[StoredSample], value: Value, size: float) -> list[Point]:
     return [(one.time, None if (amount := value(one)) is None else amount / size) for one in samples]
 
 
-def _unit(values: Iterable[float | None], units: Sequence[tuple[str, float]]) -> tuple[str, float]:
-    """The largest unit that the highest value is at least one of."""
+def _choose_unit(values: Iterable[float | None], units: Sequence[tuple[str, float]]) -> tuple[str, float]:
+    """The largest unit that is not above the highest value."""
     highest = max((value or 0.0 for value in values), default=0.0)
     return next((unit for unit in units if highest >= unit[1]), units[-1])

@@ -1,9 +1,4 @@
-"""The options of [monitoring] as plain values.
-
-Caches, bandwidth and monitoring itself, for Prometheus.
-
-The thread that measures, round by round.
-"""
+"""The thread that measures round by round, with its options and its Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -20,14 +15,19 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from compute_agent.monitoring.monitor import SYNC_SECONDS, CacheMonitor
-from compute_agent.monitoring.reading import MonitorReading, MonitorTarget
+from compute_agent.monitoring.readings import MonitorReading, MonitorTarget
 from compute_agent.monitoring.samples import SampleStore, to_samples
 from compute_agent.threads import PeriodicTask, ThreadSpec, log_failures
 
 
 @dataclass(frozen=True, slots=True)
 class MonitoringSettings:
-    """Times are in seconds; an ``interval`` of 0 switches off what it is of. ``store_bytes`` is a size."""
+    """The options of ``[monitoring]``. Times are in seconds.
+
+    :ivar interval: between readings; 0 switches monitoring off.
+    :ivar store_interval: between stored samples; 0 switches storage off.
+    :ivar store_bytes: the largest size of the file.
+    """
 
     interval: float = 1.0
     store_interval: float = 10.0
@@ -35,52 +35,52 @@ class MonitoringSettings:
     store_bytes: int = 512 * 10**6
 
     @classmethod
-    def of(cls, conf: cfg.ConfigOpts) -> MonitoringSettings:
-        """Those of a configuration."""
+    def from_options(cls, conf: cfg.ConfigOpts) -> MonitoringSettings:
+        """The settings of a configuration."""
         options = conf.monitoring
         return cls(options.interval, options.store_interval, options.retention, options.store_max_mb * 10**6)
 
 
 class MonitoringCollector(Collector):
-    """Tells what the newest reading has: series of guests that left end with them.
+    """Metrics of the newest reading. A series without a guest is that of the class.
 
-    A series without a guest is that of the class.
+    The series of a guest ends with the guest, since values come from the reading alone.
     """
 
     def __init__(self, loop: MonitorLoop) -> None:
         self._loop = loop
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics of monitoring."""
+        """Yield all metrics of monitoring."""
         occupancy = GaugeMetricFamily(
             "compute_agent_llc_occupancy_bytes",
-            "Last-level cache that a guest, or a class, has filled.",
+            "Last-level cache occupied by a guest or a class.",
             labels=("guest", "class", "cache_id"),
         )
         moved = CounterMetricFamily(
             "compute_agent_memory_bandwidth_bytes",
-            "Bytes that a guest, or a class, has moved between caches and memory.",
+            "Bytes moved between caches and memory by a guest or a class.",
             labels=("guest", "class", "cache_id", "kind"),
         )
-        reading = self._loop.newest()
+        reading = self._loop.newest_reading()
         for use in reading.targets if reading else ():
             for cache, one in use.caches.items():
                 if one.occupancy is not None:
                     occupancy.add_metric((*use.target.key, str(cache)), one.occupancy)
-            for (cache, kind), amount in use.moved.items():
+            for (cache, kind), amount in use.moved_bytes.items():
                 moved.add_metric((*use.target.key, str(cache), kind), amount)
         monitor = self._loop.monitor
         yield occupancy
         yield moved
         yield GaugeMetricFamily(
             "compute_agent_unmonitored_guests",
-            "Guests that are not monitored, as RMIDs or bandwidth counters do not last for them.",
-            value=len(monitor.unmonitored) if monitor else 0,
+            "Guests without monitoring, for want of RMIDs or bandwidth counters.",
+            value=len(monitor.unmonitored_guests) if monitor else 0,
         )
         yield CounterMetricFamily(
             "compute_agent_monitoring_exhaustions",
-            "How often RMIDs or bandwidth counters began to be too few for all guests.",
-            value=monitor.exhaustions if monitor else 0,
+            "Times at which RMIDs or bandwidth counters became too few for all guests.",
+            value=monitor.exhaustion_count if monitor else 0,
         )
         yield CounterMetricFamily(
             "compute_agent_sample_write_failures",
@@ -92,34 +92,36 @@ class MonitoringCollector(Collector):
 LOG = logging.getLogger(__name__)
 
 FLUSH_SECONDS: Final = 30.0
-"""How long samples wait to be written together."""
+"""Seconds for which samples wait to be written together. Each write syncs the disk."""
 
+# Both: at an interval of 0.1 s one late round is no failure, and at 60 s five rounds are too long.
 STALE_ROUNDS, STALE_SECONDS = 5, 3.0
-"""After so many rounds, and so long, without a reading the last one tells nothing of now."""
+"""The age in rounds, and at least in seconds, from which a reading is out of date."""
 
+# A host with 250 guests has thousands of counters: no CPU time for readings that no caller uses.
 WANTED_ROUNDS: Final = 2
-"""For so many rounds counters are read after somebody has asked for them. Then they wait to be asked for."""
+"""The number of rounds in which counters are read after a request. Then the thread waits for the next one."""
 
 ASKED_SECONDS, MAX_ASKED_SECONDS = 1.0, 10.0
-"""How long who asks waits for a reading: twice as long as the last one took, within these."""
+"""Bounds of a caller's wait for a reading, in seconds. The wait is twice as long as the last round."""
 
 MONITORING_THREAD: Final = ThreadSpec(
     "monitoring",
-    "``[monitoring] interval`` while readings are asked for, else ``store_interval``",
+    "``[monitoring] interval`` while readings are requested, or else ``store_interval``",
     "reads counters of caches and bandwidth, and stores samples",
-    "a condition on which those wait that ask for a reading",
+    "a condition on which callers wait for a reading",
     "resctrl; the driver; the file of samples",
 )
 
 Targets = Callable[[], Sequence[MonitorTarget] | None]
-"""Tells what to measure; None where that is not known just now, and the last answer stays in force."""
+"""Lists the targets to measure. None where they are unknown at present; the last answer stays in force."""
 
 
 class MonitorLoop:
-    """Asks for the targets, measures them and has samples stored. Troubles cost rounds, never the thread."""
+    """Lists the targets, measures them and stores samples. A failure costs a round, never the thread."""
 
     def __init__(self, targets: Targets, store: SampleStore, settings: MonitoringSettings) -> None:
-        """``targets`` is called from the thread in every round."""
+        """Make a loop without a monitor. The thread calls ``targets`` in every round."""
         self.store = store
         self.settings = settings
         self.monitor: CacheMonitor | None = None
@@ -130,55 +132,56 @@ class MonitorLoop:
         self._kept_at, self._flush_due = -math.inf, 0.0
         self._wanted_until = -math.inf
         self.rounds, self.round_seconds = 0, 0.0
-        """How many rounds are over, and how long the last one took."""
+        """The number of finished rounds, and the seconds that the last one took."""
         self._round_over = threading.Condition()
         self._troubles: dict[str, str] = {}
         self._last = self._looked = -math.inf
-        """When counters were read, and when it was last looked for other guests (monotonic seconds)."""
+        """Times of the last reading, and of the last comparison of guests (monotonic seconds)."""
         self._thread = PeriodicTask(
             MONITORING_THREAD,
-            self._round,
-            self._pause,
+            self._run_due_round,
+            self._seconds_to_wait,
             log_failures(LOG, "Caches are not monitored"),
         )
 
     def start(self) -> None:
-        """Begin with the first round."""
+        """Start the thread with a first round."""
         self._thread.start()
 
     @property
     def is_running(self) -> bool:
-        """Whether its thread has begun and not ended."""
+        """Whether the thread runs."""
         return self._thread.is_alive()
 
     def stop(self, timeout: float = 5.0) -> None:
-        """End the thread and write what is pending. Groups stay: the next agent goes on with them.
+        """End the thread and write pending samples. Monitoring groups stay, for the next agent.
 
-        What hangs is not waited for longer than ``timeout`` seconds.
+        :param timeout: the longest wait in seconds for a round that hangs.
         """
         self._thread.stop(timeout)
         if self._thread.is_alive():
             LOG.warning("A round of monitoring hangs; its samples are lost")
-            return
+            return  # the thread may still use store and monitor, which have no locks
         self.store.flush(time.time())
         self.store.close()
         if self.monitor is not None:
             self.monitor.close()
 
     def reload(self, settings: MonitoringSettings) -> None:
-        """Go on with other settings."""
+        """Continue with other settings."""
         self.settings = settings
         self._thread.wake()
 
     def monitor_with(self, monitor: CacheMonitor | None) -> None:
-        """Go on with another monitor or, with None, without any."""
+        """Continue with another monitor; None stops measurement."""
+        # The thread takes it over: a round that is under way keeps the old one until its end.
         self._next_monitor = monitor
         self._thread.wake()
 
-    def newest(self) -> MonitorReading | None:
-        """The newest reading; None while measuring is off, or does not work.
+    def newest_reading(self) -> MonitorReading | None:
+        """The newest reading; None while monitoring is off, or fails.
 
-        Where nobody has asked for long it is made now, which is waited for.
+        After a long time without a request, the caller waits for a new reading.
         """
         interval, monitor = self.settings.interval, self.monitor  # a reload may take it away meanwhile
         if monitor is None or interval <= 0:
@@ -193,11 +196,11 @@ class MonitorLoop:
         if reading is None:
             return None
         age = time.monotonic() - reading.time
-        # As new as it can be, it is of when the round began.
+        # A reading has the time at which its round began, so even the newest is as old as a round is long.
         return reading if age <= max(STALE_ROUNDS * interval, STALE_SECONDS) + self.round_seconds else None
 
     def _have_round(self) -> None:
-        """Let the thread make a round, and wait until it is over."""
+        """Wake the thread for a round, and wait until it is over."""
         if not self.is_running:
             return
         with self._round_over:
@@ -206,29 +209,33 @@ class MonitorLoop:
             seconds = min(max(ASKED_SECONDS, 2 * self.round_seconds), MAX_ASKED_SECONDS)
             self._round_over.wait_for(lambda: self.rounds != before, seconds)
 
-    def take(self, now: float, wall: float) -> None:
-        """One round, at ``now`` (monotonic seconds), which is ``wall`` in seconds since the epoch."""
+    def run_round(self, now: float, wall: float) -> None:
+        """Run one round.
+
+        :param now: monotonic seconds.
+        :param wall: the same time in seconds since the epoch.
+        """
         self._pick_up()
         if self.monitor is None:
             return
         try:
             targets = self._ask()
             self._targets = self._targets if targets is None else targets
-            self._report("The guests to monitor cannot be told", None)
-        except Exception as error:  # code of others; the guests of the last round will do
-            self._report("The guests to monitor cannot be told", error)
+            self._report_trouble("The guests to monitor cannot be listed", None)
+        except Exception as error:  # drivers run any code; the guests of the last round stay
+            self._report_trouble("The guests to monitor cannot be listed", error)
         if self._targets is None:
-            return  # groups of guests that run must not be taken for those of guests that left
+            return  # an empty list would remove the groups of running guests
         try:
-            reading = self.monitor.take(self._targets, now)
-            self._report("Caches cannot be measured", None)
+            reading = self.monitor.measure_targets(self._targets, now)
+            self._report_trouble("Caches cannot be measured", None)
         except OSError as error:
-            self._report("Caches cannot be measured", error)
+            self._report_trouble("Caches cannot be measured", error)
             return
-        self._keep(reading, now, wall)
+        self._store_reading(reading, now, wall)
 
-    def _round(self) -> None:
-        """Read counters where they are due, or guests are others; it may have been woken sooner."""
+    def _run_due_round(self) -> None:
+        """Run a round if counters are due or guests have changed. A wake-up may come sooner."""
         self._pick_up()
         interval, now = self.settings.interval, time.monotonic()
         if interval <= 0 or self.monitor is None:
@@ -241,17 +248,17 @@ class MonitorLoop:
         if now < due and not self._is_other():
             return
         try:
-            self.take(now, time.time())
-            self._report("A round of monitoring failed", None)
+            self.run_round(now, time.time())
+            self._report_trouble("A round of monitoring failed", None)
         except Exception as error:
-            self._report("A round of monitoring failed", error)
+            self._report_trouble("A round of monitoring failed", error)
         with self._round_over:
             self.rounds, self.round_seconds = self.rounds + 1, time.monotonic() - now
             self._round_over.notify_all()
-        # Rounds that were missed are not made up for.
+        # Missed rounds are skipped, but a late one does not shift the schedule.
         self._last = due if due <= now < due + interval else now
 
-    def _pause(self, took: float) -> float | None:
+    def _seconds_to_wait(self, took: float) -> float | None:
         interval, now = self.settings.interval, time.monotonic()
         if interval <= 0 or self.monitor is None:
             return None
@@ -259,37 +266,38 @@ class MonitorLoop:
         return max(0.0, min(due, self._looked + interval) - now)
 
     def _is_other(self) -> bool:
-        """Whether guests came or went, or are elsewhere."""
+        """Whether guests have started, ended or moved to other groups."""
         try:
             targets = self._ask()
         except Exception:
-            return True  # the round tells of it
+            return True  # the round logs the error
         return targets is not None and targets != self._targets
 
     def _pick_up(self) -> None:
-        """Have the monitor that was handed over last."""
+        """Take over the monitor that was set last."""
         before, self.monitor = self.monitor, self._next_monitor
         if before is not None and before is not self.monitor:
             before.close()
+            # Rates over a change of monitors would compare different counters.
             self._kept, self._kept_at = None, -math.inf
 
     def _switch_off(self) -> None:
-        """Remove all monitoring groups, so that others have their RMIDs."""
+        """Remove all monitoring groups, so that other programs can use their RMIDs."""
         if self.monitor is None:
             return
         try:
-            self.monitor.take((), time.monotonic())
+            self.monitor.measure_targets((), time.monotonic())
         except OSError as error:
-            self._report("Monitoring groups cannot be removed", error)
+            self._report_trouble("Monitoring groups cannot be removed", error)
         self.monitor.close()
 
-    def _keep(self, reading: MonitorReading, now: float, wall: float) -> None:
+    def _store_reading(self, reading: MonitorReading, now: float, wall: float) -> None:
         settings = self.settings
         self.store.retention, self.store.max_bytes = settings.retention, settings.store_bytes
         if settings.store_interval <= 0:
             self._kept, self._kept_at = None, -math.inf
             return
-        # With a little room, so that a round that is a moment early is not passed over.
+        # Half an interval of tolerance, so that a round that is slightly early is not left out.
         if now >= self._kept_at + settings.store_interval - settings.interval / 2:
             self.store.add(to_samples(self._kept, reading, wall))
             self._kept, self._kept_at = reading, now
@@ -297,23 +305,28 @@ class MonitorLoop:
             self.store.flush(wall)
             self._flush_due = now + FLUSH_SECONDS
 
-    def _report(self, what: str, error: Exception | None) -> None:
-        """Log a trouble when it begins and when it ends."""
+    def _report_trouble(self, what: str, error: Exception | None) -> None:
+        """Log a failure when it begins and when it ends, not in each round."""
         reason = "" if error is None else f"{type(error).__name__}: {error}"
         if reason and reason != self._troubles.get(what):
+            # An OSError explains itself; anything else is a defect, for which the stack is needed.
             LOG.warning("%s: %s", what, error, exc_info=None if isinstance(error, OSError) else error)
         elif self._troubles.get(what) and not reason:
-            LOG.info("%s: that is over", what)
+            LOG.info("%s: no longer the case", what)
         self._troubles[what] = reason
 
 
 def due_at(
     now: float, last: float, wanted_until: float, kept_at: float, settings: MonitoringSettings
 ) -> float:
-    """When counters are to be read again that were read at ``last``; all in monotonic seconds.
+    """The time of the next reading. All times are monotonic seconds.
 
-    After each interval while somebody asks for them. Else for samples, of which the last was kept at
-    ``kept_at``, and for the groups to be looked after.
+    Readings are one interval apart while they are requested. Otherwise they are made for samples and for the
+    upkeep of groups.
+
+    :param last: time of the last reading.
+    :param wanted_until: end of the last request.
+    :param kept_at: time of the last stored sample.
     """
     soon = last + settings.interval
     if now < wanted_until:

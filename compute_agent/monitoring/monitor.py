@@ -1,6 +1,7 @@
-"""The monitor of one mount: a round keeps the groups, reads the counters once, and offers what they say.
+"""The monitor of one mount, and the monitoring groups of guests.
 
-The monitoring groups of guests: made, filled and removed as guests, RMIDs and counters come and go.
+A round keeps the groups and reads each counter once. Groups are made, filled and removed as guests, RMIDs and
+counters come and go.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from compute_agent.model.messages import DriverError
-from compute_agent.monitoring.reading import (
+from compute_agent.monitoring.readings import (
     BytesSum,
     GroupCounters,
     MonitorReading,
@@ -38,17 +39,17 @@ from compute_agent.resctrl.platform import ResctrlPlatform
 
 LOG = logging.getLogger(__name__)
 
+# Without a change of guests, threads may still join from outside, RMIDs become free, and other programs
+# change groups.
 SYNC_SECONDS: Final = 10.0
-"""How often groups are compared with what should be while nobody comes or goes: for threads that came into a
-guest from outside, RMIDs that were freed, and what others did to the groups.
-"""
+"""Seconds between comparisons of groups while no guest starts or ends."""
 
 
 class CacheMonitor:
-    """To be used by one thread; ``newest`` can be read by all."""
+    """Measures the targets of one mount. Only one thread may use it; any may read ``newest``."""
 
     def __init__(self, files: ResctrlFilesystem, platform: ResctrlPlatform, prefix: str) -> None:
-        """``prefix`` begins the names of the groups that are the agent's."""
+        """Make a monitor. ``prefix`` begins the names of the agent's groups."""
         self._files = files
         self._groups = MonitoringGroups(files, platform, prefix)
         self._counters = CounterFiles(files)
@@ -60,25 +61,26 @@ class CacheMonitor:
         self._paths: dict[tuple[str, str], str] = {}
         self._guests_of: dict[tuple[str, str], list[tuple[str, str]]] = {}
         self.sync_due = 0.0
-        """When groups are looked after though no target has changed, in monotonic seconds."""
+        """Time of the next comparison of groups, in monotonic seconds."""
         self._failing: set[str] = set()
         self.newest: MonitorReading | None = None
 
     @property
-    def unmonitored(self) -> frozenset[str]:
-        """Guests for which RMIDs or counters do not last."""
-        return self._groups.unmonitored
+    def unmonitored_guests(self) -> frozenset[str]:
+        """Guests without monitoring, for want of RMIDs or counters."""
+        return self._groups.unmonitored_guests
 
     @property
-    def exhaustions(self) -> int:
-        """How often it began that RMIDs or counters did not last."""
-        return self._groups.exhaustions
+    def exhaustion_count(self) -> int:
+        """The number of times at which RMIDs or counters became too few."""
+        return self._groups.exhaustion_count
 
-    def take(self, targets: Sequence[MonitorTarget], time: float) -> MonitorReading:
+    def measure_targets(self, targets: Sequence[MonitorTarget], time: float) -> MonitorReading:
         """Measure at ``time`` (monotonic seconds).
 
         :raises ResctrlError: the mount cannot be read.
         """
+        # Comparing groups takes a read of each; most rounds have the targets of the round before.
         if self._synced != tuple(targets) or time >= self.sync_due:
             self._sync(targets, time)
         samples: dict[str, CounterSample | None] = {}
@@ -92,27 +94,30 @@ class CacheMonitor:
             key = target.key
             group, meter = self._paths.get(key), self._meters[key]
             counted = None if group is None else self._read(meter, group, time, samples)
-            uses[key] = TargetUse(target, meter.begun, meter.moved(), () if counted is None else (counted,))
+            uses[key] = TargetUse(
+                target, meter.begun, meter.moved_bytes(), () if counted is None else (counted,)
+            )
         for key, guests in self._guests_of.items():
             uses[key] = self._add_up(uses[key], [uses[guest] for guest in guests])
         self.newest = MonitorReading(time, tuple(uses.values()), host)
         return self.newest
 
     def _add_up(self, use: TargetUse, of_guests: Sequence[TargetUse]) -> TargetUse:
-        """A class that shares its control group with others: what its guests in there have together."""
+        """The use of a class that shares its control group: the sum over its guests in there."""
+        # By the start of each guest's monitoring, so that a guest that returns is not subtracted.
         total = self._sums[use.target.key]
         total.add({(guest.target.guest, guest.begun): guest.bytes_moved for guest in of_guests})
         groups = [group for guest in of_guests for group in guest.groups]
-        return replace(use, bytes_moved=total.moved.copy(), groups=groups)
+        return replace(use, bytes_moved=total.moved_bytes.copy(), groups=groups)
 
     def close(self) -> None:
-        """Let go of the counters; the groups stay, for the next agent to take over."""
+        """Close the counters. The groups stay, for the next agent."""
         self._counters.close()
         self.newest = None
 
     def _sync(self, targets: Sequence[MonitorTarget], time: float) -> None:
         caches = self._files.list_folders("mon_data")
-        if caches != self._caches:  # CPUs came or went
+        if caches != self._caches:  # CPUs went on or off line, and open files may belong to lost caches
             self._counters.close()
             self._caches = caches
         self._paths = self._groups.sync(targets)
@@ -131,16 +136,16 @@ class CacheMonitor:
     def _read(
         self, meter: TargetMeter, group: str, time: float, samples: dict[str, CounterSample | None]
     ) -> GroupCounters | None:
-        """Every group is read once a round, whoever asks for it."""
+        """Read a group for a meter, once a round even if several meters use it."""
         if group not in samples:
-            samples[group] = self._sample(group, time)
+            samples[group] = self._read_counters(group, time)
         sample = samples[group]
-        return None if sample is None else meter.take(group, sample)
+        return None if sample is None else meter.add_sample(group, sample)
 
-    def _sample(self, group: str, time: float) -> CounterSample | None:
+    def _read_counters(self, group: str, time: float) -> CounterSample | None:
         """The counters of a group; None where they cannot be read.
 
-        If that is because the group is gone, the next round looks after the groups.
+        If the group is missing, the next round compares the groups.
         """
         try:
             sample = self._counters.read_sample(group, time)
@@ -148,6 +153,7 @@ class CacheMonitor:
             if error.errno in (errno.ENOENT, errno.ENODEV):
                 self._synced = None
             elif group not in self._failing:
+                # Once until it works again: a broken group would fill the log each second.
                 LOG.warning("The counters of a group cannot be read: %s", error)
                 self._failing.add(group)
             return None
@@ -158,7 +164,7 @@ class CacheMonitor:
 def _guests_of(
     targets: Sequence[MonitorTarget], paths: Mapping[tuple[str, str], str]
 ) -> dict[tuple[str, str], list[tuple[str, str]]]:
-    """The guests of each class that shares its control group with others, and has no counters of its own."""
+    """The guests of each class that shares its control group and so has no counters of its own."""
     found: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for target in targets:
         if not target.is_class:
@@ -168,25 +174,24 @@ def _guests_of(
 
 
 class MonitoringGroups:
-    """Keeps the groups of one mount whose names begin with ``prefix``; all others are left alone."""
+    """Keeps the monitoring groups of one mount with names that begin with ``prefix``, and no others."""
 
     def __init__(self, files: ResctrlFilesystem, platform: ResctrlPlatform, prefix: str) -> None:
         self._files = files
         self._platform = platform
         self._prefix = prefix
         self._assigned = monitoring.needs_assignment(platform)
-        self.unmonitored: frozenset[str] = frozenset()
-        """Guests that have no monitoring group, as RMIDs or counters do not last for them."""
-        self.exhaustions = 0
-        """How often it began that there were such guests."""
+        self.unmonitored_guests: frozenset[str] = frozenset()
+        """Guests without a monitoring group, for want of RMIDs or counters."""
+        self.exhaustion_count = 0
+        """The number of times at which the first such guest appeared."""
         self.control_groups: tuple[str, ...] = ()
-        """All control groups, the default group and those of others included."""
+        """All control groups, including the default group and foreign ones."""
 
     def sync(self, targets: Sequence[MonitorTarget]) -> dict[tuple[str, str], str]:
-        """The group whose counters are those of each target, by its key.
+        """Keep the groups, and return the group with the counters of each target, by the target's key.
 
-        A target that cannot be told apart is left out: for want of RMIDs, or because its control group is not
-        there (yet).
+        A target without a group is left out: RMIDs are too few, or its control group does not exist yet.
 
         :raises ResctrlError: the mount cannot be read.
         """
@@ -206,18 +211,18 @@ class MonitoringGroups:
         chosen = choose_monitored(self._max_groups(present), watched)
         by_guest = {target.guest: target for target in sharing}
         wanted = {guest: by_guest[guest] for guest in chosen}
-        self._make(present, chosen, wanted)
+        self._update_groups(present, chosen, wanted)
         missing = []
         for guest in chosen:
             target = wanted[guest]
             group = monitoring_group(target.group, self._name(guest))
-            if self._fill(group, target):
+            if self._fill_group(group, target):
                 groups[target.key] = group
             else:
                 missing.append(guest)
         self._report_unmonitored({one.name for one in watched} - set(chosen) | set(missing))
         if self._assigned:
-            self._assign((*self._counted(present), *groups.values()))
+            self._assign_counters((*self._counted_groups(present), *groups.values()))
         return groups
 
     def _name(self, guest: str) -> str:
@@ -226,17 +231,17 @@ class MonitoringGroups:
     def _is_ours(self, name: str) -> bool:
         return name.startswith(self._name(""))
 
-    def _counted(self, present: ResctrlGroups) -> list[str]:
-        """The control groups whose counters are ours to assign: the agent's own, and the default group."""
+    def _counted_groups(self, present: ResctrlGroups) -> list[str]:
+        """The control groups that the agent assigns counters to: its own ones, and the default group."""
         return [name for name in present.groups if name == DEFAULT_GROUP or name.startswith(self._prefix)]
 
     def _max_groups(self, present: ResctrlGroups) -> int:
-        """How many monitoring groups there may be."""
+        """The most monitoring groups, by RMIDs and by assignable counters."""
         rmids = rmids_to_use(self._platform, present, self._is_ours)
         if not self._assigned:
             return rmids
-        # A guest in a group without a counter would be missing from what its control group counts, too.
-        # Control groups need one each.
+        # Each control group needs a counter. The bytes of a monitoring group without a counter would be
+        # missing from its control group, too.
         ours = [
             monitoring_group(group.name, name)
             for group in present.groups.values()
@@ -244,13 +249,13 @@ class MonitoringGroups:
             if self._is_ours(name)
         ]
         counters = monitoring.read_available_counters(self._files)
-        control_groups = self._counted(present)
+        control_groups = self._counted_groups(present)
         for path in (*control_groups, *ours):
             for cache, _ in monitoring.read_assigned_counters(self._files, path):
                 counters[cache] = counters.get(cache, 0) + 1
         return max(0, min(rmids, min(counters.values(), default=0) - len(control_groups)))
 
-    def _make(
+    def _update_groups(
         self, present: ResctrlGroups, chosen: Sequence[str], wanted: Mapping[str, MonitorTarget]
     ) -> None:
         names = {self._name(guest): target.group for guest, target in wanted.items()}
@@ -260,7 +265,8 @@ class MonitoringGroups:
                 groups.remove_group(self._files, path)
             except ResctrlError as error:
                 LOG.warning("A monitoring group cannot be removed: %s", error)
-        # In order of importance: an RMID that was just freed may be kept back for a while.
+        # In order of importance: the kernel may keep a freed RMID back for a while, so the last ones may
+        # fail.
         for guest in chosen:
             group, name = wanted[guest].group, self._name(guest)
             if monitoring_group(group, name) in missing:
@@ -269,50 +275,52 @@ class MonitoringGroups:
                 except ResctrlError as error:
                     LOG.warning("A monitoring group cannot be made: %s", error)
 
-    def _fill(self, group: str, target: MonitorTarget) -> bool:
-        """Have all threads of a guest in its monitoring group. False if there is no such group."""
+    def _fill_group(self, group: str, target: MonitorTarget) -> bool:
+        """Move all threads of a guest into its monitoring group. Returns whether the group exists."""
         try:
+            # One read of the file is cheaper than a write for each thread.
             inside = groups.read_tasks(self._files, group)
             if not set(target.threads()) <= inside:
-                groups.move_tasks(self._files, group, lambda: self._movable(target))
+                groups.move_tasks(self._files, group, lambda: self._movable_threads(target))
         except DriverError as error:
             LOG.debug("Guest %s is gone: %s", target.guest, error)
         except ResctrlError as error:
             if error.errno == errno.ENOENT:
                 return False
-            # Somebody moved it to another control group meanwhile (EINVAL), or it makes threads without end.
+            # The guest was moved to another control group meanwhile (EINVAL), or keeps making threads
+            # (EAGAIN).
             LOG.debug("Not all threads of guest %s are monitored: %s", target.guest, error)
         except OSError as error:
-            LOG.debug("The threads of guest %s cannot be told: %s", target.guest, error)
+            LOG.debug("The threads of guest %s cannot be listed: %s", target.guest, error)
         return True
 
-    def _movable(self, target: MonitorTarget) -> frozenset[int]:
-        """The threads that are in the control group: others cannot be in a monitoring group of it."""
+    def _movable_threads(self, target: MonitorTarget) -> frozenset[int]:
+        """The threads in the control group. The kernel refuses others in a monitoring group of it."""
         return frozenset(target.threads()) & groups.read_tasks(self._files, target.group)
 
-    def _assign(self, groups: Iterable[str]) -> None:
-        """Give counters to groups in this order. Control groups come first: they have what the host moves."""
+    def _assign_counters(self, groups: Iterable[str]) -> None:
+        """Assign counters to groups in this order. Control groups come first, since they cover the host."""
         order = tuple(dict.fromkeys(groups))
         held = {group: monitoring.read_assigned_counters(self._files, group) for group in order}
         for step in monitoring.plan_assignments(monitoring.read_available_counters(self._files), held, order):
             try:
                 monitoring.apply_assignment(self._files, step)
             except ResctrlError as error:
-                # Others take counters, too, and groups go. The next time is soon.
+                # Other programs take counters, and groups are removed. The next comparison tries again.
                 LOG.debug("A counter cannot be assigned: %s", error)
 
     def _report_unmonitored(self, guests: set[str]) -> None:
-        if guests and not self.unmonitored:
-            self.exhaustions += 1
+        if guests and not self.unmonitored_guests:
+            self.exhaustion_count += 1
             what = "RMIDs or bandwidth counters" if self._assigned else "RMIDs"
             LOG.warning("There are not enough %s: %d guests are not monitored", what, len(guests))
-        elif self.unmonitored and not guests:
+        elif self.unmonitored_guests and not guests:
             LOG.info("All guests are monitored again")
-        self.unmonitored = frozenset(guests)
+        self.unmonitored_guests = frozenset(guests)
 
 
 def own_groups(targets: Sequence[MonitorTarget], present: ResctrlGroups) -> dict[tuple[str, str], str]:
-    """The control groups of classes and guests that are alone in theirs: these count by themselves."""
+    """The control groups of classes and guests that are alone in one, which then has their counters."""
     users = Counter(target.group for target in targets)
     classes = Counter(group for group, _ in {(target.group, target.qos_class) for target in targets})
     return {

@@ -1,8 +1,7 @@
-"""What is kept of readings: a sample for each target and cache.
+"""Stored samples: an SQLite database that one agent writes while other processes read.
 
-The file of samples: an SQLite database that one agent writes while anybody reads.
-
-Writes samples, keeps them as long and as many as wanted, and never lets its troubles out.
+A sample is the use of one cache by one target. The store bounds age and size of the file. Its failures are
+logged and counted, and never stop measurement.
 """
 
 from __future__ import annotations
@@ -22,16 +21,18 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import insert
 
 from compute_agent.files import check_own
-from compute_agent.monitoring.reading import LOCAL, TOTAL, MonitorReading
+from compute_agent.monitoring.readings import LOCAL, TOTAL, MonitorReading
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSample:
-    """A target on an L3 cache at ``time`` (seconds since the epoch).
+    """The use of an L3 cache by a target at ``time`` (seconds since the epoch).
 
-    Occupancy is in bytes, bandwidths are in bytes a second since the sample before; None where it is not
-    known. ``cpu`` is in cores, over the whole target, and the same in the samples of all its caches. Of a
-    target that is not monitored there is one sample, without a ``cache_id``, if its use of CPU is known.
+    A target without monitoring has one sample, without a ``cache_id``, if its CPU use is known.
+
+    :ivar occupancy: bytes; None where they are unknown.
+    :ivar local: bytes a second since the sample before; None where they are unknown. ``total`` likewise.
+    :ivar cpu: cores of the whole target, the same in the samples of all its caches.
     """
 
     time: float
@@ -46,8 +47,13 @@ class StoredSample:
 
 
 def to_samples(before: MonitorReading | None, now: MonitorReading, time: float) -> Iterator[StoredSample]:
-    """The samples of a reading that was taken at ``time``; ``before`` is the one that was kept last."""
-    last = {(use.target.key, use.begun): use.moved for use in before.targets} if before else {}
+    """The samples of a reading.
+
+    :param before: the reading of the last stored samples.
+    :param time: the time of ``now`` in seconds since the epoch.
+    """
+    # Rates are means over the whole time between samples, rather than the rate of the last second.
+    last = {(use.target.key, use.begun): use.moved_bytes for use in before.targets} if before else {}
     seconds = now.time - before.time if before else 0.0
     for use in now.targets:
         target = use.target
@@ -55,7 +61,7 @@ def to_samples(before: MonitorReading | None, now: MonitorReading, time: float) 
         labels = (time, target.guest, target.name, target.qos_class)
         for cache, now_used in sorted(use.caches.items()):
             local, total = (
-                (use.moved[cache, kind] - moved[cache, kind]) / seconds
+                (use.moved_bytes[cache, kind] - moved[cache, kind]) / seconds
                 if rate is not None and (cache, kind) in moved and seconds > 0
                 else None
                 for kind, rate in ((LOCAL, now_used.local), (TOTAL, now_used.total))
@@ -66,13 +72,14 @@ def to_samples(before: MonitorReading | None, now: MonitorReading, time: float) 
 
 
 FILE: Final = "samples.db"
-"""Its name in the state folder."""
+"""Name of the file in the state folder."""
 
 VERSION: Final = 1
-"""Of the tables, as ``user_version``."""
+"""Version of the tables, stored as ``user_version``."""
 
+# A column of a primary key cannot be NULL in a table without row ids.
 NO_CACHE: Final = -1
-"""The cache id of samples that are of no cache."""
+"""The cache id of samples without a cache."""
 
 METADATA: Final = sa.MetaData()
 
@@ -86,7 +93,7 @@ TARGETS: Final = sa.Table(
     sa.UniqueConstraint("guest", "name", "qos_class"),
 )
 
-# In the order of its primary key: what is read is one target's, from a time on.
+# Stored in the order of its primary key: readers want one target's samples from a time on.
 SAMPLES: Final = sa.Table(
     "samples",
     METADATA,
@@ -102,15 +109,16 @@ SAMPLES: Final = sa.Table(
 
 
 def engine_to_write(path: Path, lock_seconds: float) -> sa.Engine:
-    """An engine that waits ``lock_seconds`` for others, and makes the file if there is none."""
+    """An engine that makes the file if it is missing, and waits ``lock_seconds`` for locks of others."""
     engine = sa.create_engine(
         sa.URL.create("sqlite", database=str(path)), connect_args={"timeout": lock_seconds}
     )
 
     @sa.event.listens_for(engine, "connect")
-    def _connect(connection: sqlite3.Connection, record: object) -> None:
-        # A power cut may cost the last samples, never the file; and the disk is not waited for at each write.
+    def _set_pragmas(connection: sqlite3.Connection, record: object) -> None:
+        # A power cut may cost the last samples, never the file, and a commit does not wait for the disk.
         connection.execute("PRAGMA synchronous = NORMAL")
+        # A reader that stays open lets the log grow; afterwards it is cut to 4 MiB.
         connection.execute("PRAGMA journal_size_limit = 4194304")
 
     return engine
@@ -119,7 +127,7 @@ def engine_to_write(path: Path, lock_seconds: float) -> sa.Engine:
 def engine_to_read(path: Path) -> sa.Engine:
     """An engine that changes nothing.
 
-    Without a writer there is no log beside the file, and whoever may not make one reads the file alone.
+    Without a log beside the file, the file is opened as immutable, which needs no write permission.
     """
     alone = not path.with_name(f"{path.name}-wal").exists()
     where = f"file:{quote(str(path.absolute()))}?mode=ro{'&immutable=1' if alone else ''}"
@@ -131,46 +139,47 @@ def engine_to_read(path: Path) -> sa.Engine:
 LOG = logging.getLogger(__name__)
 
 LOCK_SECONDS: Final = 0.5
-"""How long a write waits for somebody who has locked the file; then it is tried again with the next."""
+"""Seconds for which a write waits for a lock of another process. Then the next flush tries again."""
 
+# Bounds the memory of the agent while the disk is full.
 MAX_PENDING: Final = 100_000
-"""Samples that are kept in memory while the file cannot be written; then the oldest are dropped."""
+"""The most samples in memory while the file cannot be written. The oldest are dropped."""
 
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 _THINNING: Final = 10
-"""Parts of the time that is kept, of which the oldest goes when samples take too much room."""
+"""The number of parts of the stored time. The oldest part is dropped when the file is too large."""
 
 
 class OtherContentError(Exception):
-    """The file is a database of something else, or of another version."""
+    """The file is another database, or has another version."""
 
 
 class SampleStore:
-    """The samples of a state folder. To be used by one thread."""
+    """The samples of a state folder. Only one thread may use it."""
 
     def __init__(self, path: Path, retention: float, max_bytes: int) -> None:
-        """``retention`` is in seconds. Nothing is opened before the first write."""
+        """Make a store without opening the file. ``retention`` is in seconds."""
         self.path = path
         self.retention = retention
         self.max_bytes = max_bytes
         self.failures = 0
-        """Writes that failed since the start."""
+        """The number of failed writes since the start."""
         self._pending: deque[StoredSample] = deque(maxlen=MAX_PENDING)
         self._engine: sa.Engine | None = None
         self._targets: dict[tuple[str, str, str], int] = {}
         self._trouble = ""
 
     def add(self, samples: Iterable[StoredSample]) -> None:
-        """Have samples written with the next flush()."""
+        """Add samples to the next flush."""
         self._pending.extend(samples)
 
     def flush(self, time: float) -> None:
-        """Write what is pending, in one transaction, and drop what is too old.
+        """Write pending samples in one transaction, and drop old ones.
 
-        ``time`` is in seconds since the epoch.
+        Samples that cannot be written stay pending. A damaged or foreign file is put aside.
 
-        What cannot be written stays pending. A file that is damaged, or is something else, is put aside.
+        :param time: seconds since the epoch.
         """
         if not self._pending:
             return
@@ -195,7 +204,7 @@ class SampleStore:
             self._trouble = ""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file. The next flush opens it again."""
         if self._engine is not None:
             self._engine.dispose()
             self._engine = None
@@ -205,17 +214,19 @@ class SampleStore:
         if self._engine is None:
             check_own(self.path)
             self._engine = engine_to_write(self.path, LOCK_SECONDS)
-            _prepare(self._engine)
+            _prepare_file(self._engine)
         with self._engine.begin() as connection:
             rows = list(self._rows(connection, self._pending))
             connection.execute(insert(SAMPLES).prefix_with("OR REPLACE"), rows)
             if _forget_before(connection, time - self.retention):
                 self._targets.clear()
+        # In transactions of their own, so that readers see the new samples in any case.
         while _bytes_used(self._engine) > self.max_bytes:
             with self._engine.begin() as connection:
                 _thin_out(connection)
             self._targets.clear()
         with self._engine.begin() as connection:
+            # Returns free pages to the file system; a full VACUUM would copy the file.
             connection.exec_driver_sql("PRAGMA incremental_vacuum")
 
     def _rows(
@@ -236,27 +247,29 @@ class SampleStore:
             }
 
     def _put_aside(self, error: Exception) -> bool:
-        """Rename a file that is of no use, so that it can be looked at. False if it is not that."""
+        """Rename a damaged or foreign file, so that it can be examined. Returns whether it was one."""
         code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0) & 0xFF
         if code not in _DAMAGED and not isinstance(error, OtherContentError):
             return False
         self.close()
         aside = self.path.with_name(f"{self.path.name}.unusable")
         os.replace(self.path, aside)
+        # The log belongs to the old file; with the new one SQLite would apply it there.
         with contextlib.suppress(FileNotFoundError):
             os.replace(f"{self.path}-wal", f"{aside}-wal")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.path}-shm")
         reason = getattr(error, "orig", error)
-        LOG.warning("Samples begin anew; the old file is %s now: %s", aside, reason)
+        LOG.warning("A new file of samples is started; the old one is now %s: %s", aside, reason)
         return True
 
 
-def _prepare(engine: sa.Engine) -> None:
+def _prepare_file(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         version = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
         tables = sa.inspect(connection).get_table_names()
         if version == 0 and not tables:
+            # Before the first table, or it would have no effect.
             connection.exec_driver_sql("PRAGMA auto_vacuum = INCREMENTAL")
             connection.exec_driver_sql("PRAGMA journal_mode = WAL")
             METADATA.create_all(connection)
@@ -278,8 +291,8 @@ def _target_id(connection: sa.Connection, guest: str, name: str, qos_class: str)
 
 
 def _forget_before(connection: sa.Connection, time: float) -> bool:
-    """Drop old samples, and targets that have no others. True if targets were dropped."""
-    # Target by target, as the samples are in this order: nothing else has to be looked at.
+    """Drop old samples, and targets without any left. Returns whether targets were dropped."""
+    # With the targets' ids in the condition, the primary key finds the old samples without a scan.
     of_targets = SAMPLES.c.target_id.in_(sa.select(TARGETS.c.id))
     connection.execute(sa.delete(SAMPLES).where(of_targets, SAMPLES.c.time < time))
     gone = connection.execute(
@@ -298,7 +311,7 @@ def _thin_out(connection: sa.Connection) -> None:
         for of in (sa.func.min, sa.func.max)
     )
     if first is None or last is None:
-        raise OtherContentError("it is too large without a sample in it")
+        raise OtherContentError("it is too large although it has no samples")
     _forget_before(connection, first + max((last - first) / _THINNING, 1.0))
 
 

@@ -242,7 +242,7 @@ class GuestEnforcer:
             )
             for reason in refused:
                 if reason not in entry.refused:
-                    self._recorder.tell(
+                    self._recorder.record_done(
                         LOG.warning, EventKind.REFUSE, entry.guest, "Guest %s does not get all: %s", reason
                     )
             entry.refused = refused
@@ -264,7 +264,7 @@ class GuestEnforcer:
             except (DriverError, OSError) as error:
                 difference = str(error)
             if difference is not None:
-                self._recorder.tell(
+                self._recorder.record_done(
                     LOG.warning, EventKind.REPAIR, entry.guest, "Guest %s drifted: %s", difference
                 )
                 self._metrics.drift.labels(controller.name).inc()

@@ -198,6 +198,15 @@ class ChangedSettings:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ResolutionInput:
+    """A guest with what its settings are resolved from."""
+
+    guest: Guest
+    facts: GuestFacts
+    manual: ManualValues
+
+
 class GuestClassifier:
     """Resolves the settings of guests, and reports problems once. For the worker."""
 
@@ -230,12 +239,22 @@ class GuestClassifier:
             rule=found.rule,
         )
 
+    def resolution_input(
+        self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, world: HostState
+    ) -> ResolutionInput:
+        """What the settings of a guest are resolved from."""
+        return ResolutionInput(
+            guest, guest_facts(guest, allocation, owner, world), self.manual.values(guest.uuid)
+        )
+
     def report_problems(self, guest: Guest) -> None:
         """Log and record the problems of a guest that are new."""
         reported = self._reported.setdefault(guest.uuid, set())
         for problem in guest.setting_problems:
             if problem not in reported:
-                self._recorder.tell(LOG.warning, EventKind.REFUSE, guest, "Settings of guest %s: %s", problem)
+                self._recorder.record_done(
+                    LOG.warning, EventKind.REFUSE, guest, "Settings of guest %s: %s", problem
+                )
         if guest.setting_problems:
             self._reported[guest.uuid] = set(guest.setting_problems)
         else:
@@ -246,7 +265,7 @@ class GuestClassifier:
         changed = ChangedSettings.between(before, after)
         if changed.words:
             words = ", ".join(changed.words)
-            self._recorder.tell(LOG.info, EventKind.CONFIGURE, after, "Guest %s is set to %s", words)
+            self._recorder.record_done(LOG.info, EventKind.CONFIGURE, after, "Guest %s is set to %s", words)
 
     def forget(self, uuid: str) -> None:
         """Remove what is kept of a guest that has gone for good."""

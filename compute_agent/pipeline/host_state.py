@@ -170,6 +170,7 @@ def request_for(world: HostState, guest: Guest, allocation: Allocation) -> Guest
         dedicated=0 if world.cpu_sets.legacy else guest.dedicated,
         constraints=guest.constraints,
         mems=memory_nodes(world, guest, allocation),
+        dedicated_vcpus=guest.dedicated_vcpus,
     )
 
 

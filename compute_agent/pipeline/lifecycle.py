@@ -184,7 +184,7 @@ class GuestLifecycle:
             self._cache.lose(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
         if entry.allocation and entry.migration is None:
             self._cache.unclaimed[guest.uuid] = UnclaimedHolding(entry.allocation, time.monotonic())
-        self._recorder.tell(LOG.info, EventKind.LEAVE, guest, "Guest %s left")
+        self._recorder.record_done(LOG.info, EventKind.LEAVE, guest, "Guest %s left")
 
     def take_over(self) -> bool:
         """Fill the cache, once, from what runs; positions from the state file, or else from the kernel.
@@ -218,7 +218,7 @@ class GuestLifecycle:
             if self._driver.starting is not None:
                 self._classifier.forget(uuid)
             message = "Guest %s ended while the agent was away"
-            self._recorder.tell(LOG.info, EventKind.LEAVE, NamedSubject(uuid), message)
+            self._recorder.record_done(LOG.info, EventKind.LEAVE, NamedSubject(uuid), message)
             if allocation := saved[uuid].allocation:
                 self._cache.unclaimed[uuid] = UnclaimedHolding(allocation, time.monotonic())
         self.reconcile()
@@ -262,7 +262,7 @@ class GuestLifecycle:
         entry = CachedGuest(guest, held, assignment, limits=limits, owner=owner)
         self._cache.add(entry)
         message = "Guest %s was not known; the kernel has it%s"
-        self._recorder.tell(LOG.info, EventKind.FIND, guest, message, where(entry))
+        self._recorder.record_done(LOG.info, EventKind.FIND, guest, message, where(entry))
         self._placer.take_up(entry)
 
     def _held_before(self, guest: Guest, reported: Allocation | None = None) -> Allocation | None:
@@ -294,7 +294,7 @@ class GuestLifecycle:
         except DriverError as error:
             LOG.error("Guest %s has no place and cannot be stopped: %s", guest, error)
             return
-        self._recorder.tell(
+        self._recorder.record_done(
             LOG.error, EventKind.STOP, guest, "Guest %s was stopped, as it has no place: %s", reason
         )
         self._metrics.guests_stopped.inc()

@@ -270,7 +270,7 @@ class GuestPlacer:
             reason += "; it is left where it is, as other guests hold all CPUs"
         before, entry.refusal = entry.refusal, reason
         if before != reason:
-            self._recorder.tell(
+            self._recorder.record_done(
                 LOG.warning,
                 EventKind.REFUSE,
                 entry.guest,
@@ -284,7 +284,7 @@ class GuestPlacer:
         reason += "; it is left where it is"
         before, entry.refusal = entry.refusal, reason
         if before != reason:
-            self._recorder.tell(
+            self._recorder.record_done(
                 LOG.warning, EventKind.REFUSE, entry.guest, "Guest %s has no place: %s", reason
             )
 
@@ -315,7 +315,7 @@ class GuestPlacer:
             return
         self._cache.assign(entry, move.assignment)
         told, reason = "Guest %s is moved, gaining %.1f: it runs%s", self.because(entry.allocation)
-        self._recorder.tell(
+        self._recorder.record_done(
             LOG.info, EventKind.MOVE, entry.guest, told, move.gain, where(entry), reason=reason
         )
 
@@ -334,7 +334,9 @@ class GuestPlacer:
 
     def _tell_place(self, entry: CachedGuest, message: str) -> None:
         reason = self.because(entry.allocation)
-        self._recorder.tell(LOG.info, EventKind.PLACE, entry.guest, message, where(entry), reason=reason)
+        self._recorder.record_done(
+            LOG.info, EventKind.PLACE, entry.guest, message, where(entry), reason=reason
+        )
 
     def read_back(self, guest: Guest, found: KernelPlacement) -> CpuAssignment | None:
         """The assignment of a guest that nobody remembers, from where the kernel lets it run."""

@@ -40,7 +40,7 @@ from compute_agent.pipeline.events import (
     WorldChanged,
 )
 from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache, GuestView, UnclaimedHolding, view
-from compute_agent.pipeline.guest_settings import GuestClassifier, ManualSettings
+from compute_agent.pipeline.guest_settings import GuestClassifier, ManualSettings, ResolutionInput
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.lifecycle import GuestLifecycle, Limits, observe
 from compute_agent.pipeline.metrics import AgentMetrics
@@ -179,6 +179,12 @@ class GuestPipeline:
         """All guests, without what is known of them: a tenth of what views() costs."""
         with self._lock:
             return [entry.guest for entry in self._cache]
+
+    def resolution_inputs(self) -> list[ResolutionInput]:
+        """All guests with what their settings are resolved from."""
+        with self._lock:
+            resolve = self._classifier.resolution_input
+            return [resolve(one.guest, one.allocation, one.owner, self.world) for one in self._cache]
 
     @property
     def unclaimed(self) -> dict[str, UnclaimedHolding]:
@@ -374,7 +380,9 @@ class GuestPipeline:
 
     def _tell_start(self, entry: CachedGuest, message: str) -> None:
         guest, reason = entry.guest, self._placer.because(entry.allocation)
-        self._recorder.tell(LOG.info, EventKind.START, guest, message, guest.pid, where(entry), reason=reason)
+        self._recorder.record_done(
+            LOG.info, EventKind.START, guest, message, guest.pid, where(entry), reason=reason
+        )
 
     def _admit(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, CpuAssignment | None]:
         """Who makes a new guest, and where it is to run.
@@ -391,7 +399,7 @@ class GuestPipeline:
         assignment = self._placer.decide(draft, event.allocation, lost.assignment if lost else None)
         if isinstance(assignment, PlacementRefusal):
             message = "Guest %s is not started: %s"
-            self._recorder.tell(LOG.info, EventKind.REFUSE, draft, message, assignment.reason)
+            self._recorder.record_done(LOG.info, EventKind.REFUSE, draft, message, assignment.reason)
             raise GuestRefusedError(assignment.reason)
         return driver, assignment
 
@@ -413,7 +421,9 @@ class GuestPipeline:
             entry.owner = owners.get(uuid, entry.owner)
             if allocation != entry.allocation:
                 held_now = self.world.in_words(allocation)
-                self._recorder.tell(LOG.info, EventKind.HOLD, entry.guest, "Guest %s holds %s now", held_now)
+                self._recorder.record_done(
+                    LOG.info, EventKind.HOLD, entry.guest, "Guest %s holds %s now", held_now
+                )
                 entry.allocation = allocation
                 self._lifecycle.classify_again(entry)
                 self._cache.mark(entry)
@@ -473,7 +483,9 @@ class GuestPipeline:
         if place is not None and not event.dry_run:
             self._cache.assign(entry, place)
             told, reason = "Guest %s is moved, as asked: it runs%s", self._placer.because(entry.allocation)
-            self._recorder.tell(LOG.info, EventKind.MOVE, entry.guest, told, where(entry), reason=reason)
+            self._recorder.record_done(
+                LOG.info, EventKind.MOVE, entry.guest, told, where(entry), reason=reason
+            )
             self._finish()
         return place
 

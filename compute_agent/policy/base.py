@@ -166,6 +166,8 @@ class GuestRequest:
     dedicated: int = 0
     constraints: PlacementConstraints = UNCONSTRAINED
     mems: CpuSet = frozenset()
+    dedicated_vcpus: CpuSet = frozenset()
+    """The numbers of the guest CPUs that are to be dedicated ones, where the order says which."""
 
     def narrowed_to(self, cpus: CpuSet) -> GuestRequest:
         """The request, restricted to these CPUs."""
@@ -347,7 +349,7 @@ def refit_assignment(
             continue
         if _is_isolated(supply, request, dedicated, current.withheld):
             again = build_assignment(supply, request, dedicated, withheld=current.withheld)
-            return in_place(again, current) if isinstance(again, CpuAssignment) else None
+            return in_place(again, current, request) if isinstance(again, CpuAssignment) else None
     return None
 
 
@@ -370,9 +372,15 @@ def _what_may_be_its_own(
         yield tuple(cpu for cpu in current.dedicated if cpu not in beside)
 
 
-def in_place(fresh: CpuAssignment, current: CpuAssignment) -> CpuAssignment:
-    """The fresh assignment with the guest CPUs in their present places, if the dedicated CPUs are equal."""
+def in_place(fresh: CpuAssignment, current: CpuAssignment, request: GuestRequest) -> CpuAssignment:
+    """The fresh assignment with the guest CPUs in their present places, if the dedicated CPUs are equal.
+
+    Guest CPUs that are of the other kind than the order says leave their places.
+    """
     own = frozenset(fresh.dedicated)
+    named = request.dedicated_vcpus
+    if named and named == _own_positions(fresh, own) != _own_positions(current, own):
+        return fresh
     pinned, were_pinned = (
         [cpus for cpus in assignment.vcpu_cpus if cpus <= own] for assignment in (fresh, current)
     )
@@ -383,6 +391,11 @@ def in_place(fresh: CpuAssignment, current: CpuAssignment) -> CpuAssignment:
     floating = [cpus for cpus in fresh.vcpu_cpus if not cpus <= own]
     vcpu_cpus = tuple(cpus if cpus <= own else floating[0] for cpus in current.vcpu_cpus)
     return replace(fresh, vcpu_cpus=vcpu_cpus)
+
+
+def _own_positions(assignment: CpuAssignment, own: CpuSet) -> CpuSet:
+    """The numbers of the guest CPUs that run within ``own``."""
+    return frozenset(number for number, cpus in enumerate(assignment.vcpu_cpus) if cpus <= own)
 
 
 def _is_isolated(
@@ -479,13 +492,19 @@ def _used_cpus(
 def _spread_over_vcpus(
     pinned: tuple[int, ...], floating: CpuSet, request: GuestRequest
 ) -> tuple[CpuSet, ...]:
-    """The CPUs of each guest CPU: first one dedicated CPU each, then the shared ones.
+    """The CPUs of each guest CPU: a dedicated CPU for those that the order names, else for the first ones.
 
     Where amounts and the number of guest CPUs differ, guest CPUs share the dedicated CPUs of the guest.
     """
     if not pinned:
         return (floating,) * request.vcpus
     if floating:
+        named = request.dedicated_vcpus
+        if len(named) == len(pinned) and max(named) < request.vcpus:
+            given = dict(zip(sorted(named), pinned, strict=True))
+            return tuple(
+                frozenset({given[number]}) if number in given else floating for number in range(request.vcpus)
+            )
         alone = tuple(frozenset({cpu}) for cpu in pinned[: request.vcpus])
         return alone + (floating,) * (request.vcpus - len(alone))
     if request.vcpus <= len(pinned):

@@ -186,7 +186,7 @@ def _place_within(
                 f" {cpuset.format(floating) or 'none'}"
             )
         return _make_assignment(supply, request, vcpu_cpus)
-    slots = limits
+    slots = limits = _with_kinds(limits, request, floating)
     if request.has_emulator_cpu:
         slots = (*limits, (request.constraints.emulator or supply.topology.usable) - floating)
     given, withheld = _give_out(policy, supply, request, floating, slots)
@@ -202,6 +202,17 @@ def _place_within(
     dedicated = (*(given[number] for number in sorted(given)), *sorted(withheld))
     alone = frozenset({given[len(limits)]}) if len(slots) > len(limits) else frozenset[int]()
     return _make_assignment(supply, request, vcpu_cpus, dedicated, withheld, alone)
+
+
+def _with_kinds(limits: Limits, request: GuestRequest, floating: CpuSet) -> Limits:
+    """The limits by the kind of each guest CPU, where the order tells it and the definition allows it."""
+    named = request.dedicated_vcpus
+    if len(named) != request.used_pcpu - request.has_emulator_cpu:
+        return limits
+    narrow = tuple(
+        limit - floating if number in named else limit & floating for number, limit in enumerate(limits)
+    )
+    return narrow if all(narrow) else limits
 
 
 def _give_out(

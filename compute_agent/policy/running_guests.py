@@ -119,7 +119,7 @@ def keep_dedicated(supply: CpuSupply, request: GuestRequest, current: CpuAssignm
     # Without an allocation, only the present CPUs show which part of the guest floats, and where.
     floating = None if request.demands else (current.cpus - current.held) & supply.topology.online
     again = build_assignment(supply, request, current.dedicated, floating, current.withheld)
-    return in_place(again, current) if isinstance(again, CpuAssignment) else None
+    return in_place(again, current, request) if isinstance(again, CpuAssignment) else None
 
 
 def may_stay(current: CpuAssignment, taken: CpuSet, online: CpuSet) -> bool:

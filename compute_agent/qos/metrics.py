@@ -10,7 +10,7 @@ Such a package has a :class:`WatermarkMetric` under the entry point group of the
 metrics together), and returns a :class:`MetricUsage`.
 """
 
-from compute_agent.monitoring.reading import CacheReading
+from compute_agent.monitoring.readings import CacheReading
 from compute_agent.throttling.levers import ThrottleLever, ThrottleSteps, step_down, step_up
 from compute_agent.throttling.watermarks.metrics import (
     BUILT_IN,

@@ -39,6 +39,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
+from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, named
 from compute_agent.model.guest import Allocation, ConsumerAllocations, GuestHolding, GuestMigration
 from compute_agent.model.messages import called
@@ -175,6 +176,7 @@ class FindingKind(enum.StrEnum):
     REFUSED = "guest without a place"
     STRAY = "guest on CPUs outside the sets"
     OVERLAP = "guests on the same CPUs"
+    KINDS = "guest CPUs of another kind than ordered"
     MIGRATING = "guest that migrates"
 
 
@@ -187,7 +189,8 @@ class AuditedGuest:
     ``resources`` is what it was ordered with beside CPUs, by class. ``location`` is where it runs,
     ``refusal`` why it has no place, ``stray`` which CPUs it holds that the present CPU sets do not have,
     ``migration`` the consumer that holds its place if it is migrating. ``held`` are the CPUs that it is to
-    have for itself, ``known`` is what it holds as far as the agent remembers.
+    have for itself, ``known`` is what it holds as far as the agent remembers. ``dedicated_vcpus`` are the
+    guest CPUs that its mask names, ``pinned_vcpus`` those that run on ``held`` CPUs alone.
     """
 
     uuid: str
@@ -202,6 +205,8 @@ class AuditedGuest:
     migration: str = ""
     held: CpuSet = frozenset()
     known: Allocation = field(default_factory=dict)
+    dedicated_vcpus: CpuSet = frozenset()
+    pinned_vcpus: CpuSet = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +291,8 @@ def compare(
             )
         if guest.stray:
             findings.append(AuditFinding(FindingKind.STRAY, guest.uuid, guest.name, allocation, guest.stray))
+        if kinds := _kind_differences(guest):
+            findings.append(AuditFinding(FindingKind.KINDS, guest.uuid, guest.name, allocation, kinds))
         if overlaps := _overlaps(guest, running.values()):
             findings.append(AuditFinding(FindingKind.OVERLAP, guest.uuid, guest.name, allocation, overlaps))
     return sorted(findings, key=lambda finding: (list(FindingKind).index(finding.kind), finding.consumer))
@@ -297,6 +304,17 @@ def _overlaps(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> str:
         f"{named(common)} also of guest {called(other.name, other.uuid)}"
         for other in guests
         if other.uuid != guest.uuid and (common := guest.held & other.held)
+    )
+
+
+def _kind_differences(guest: AuditedGuest) -> str:
+    """Which guest CPUs are pinned to dedicated CPUs in place of those of its mask, in words."""
+    if not guest.dedicated_vcpus or not guest.held or guest.dedicated_vcpus == guest.pinned_vcpus:
+        return ""
+    pinned = cpuset.format(guest.pinned_vcpus) or "none"
+    return (
+        f"guest CPUs {cpuset.format(guest.dedicated_vcpus)} are to be dedicated (hw:cpu_dedicated_mask),"
+        f" those on dedicated CPUs are {pinned}"
     )
 
 

@@ -121,7 +121,7 @@ class ThrottleTelemetry:
 
     def record_evicted(self, guest: str) -> None:
         """Report that a guest has left."""
-        self._recorder.tell(LOG.info, EventKind.EVICT, self.subject_of(guest), "Guest %s was evicted")
+        self._recorder.record_done(LOG.info, EventKind.EVICT, self.subject_of(guest), "Guest %s was evicted")
 
     def record_action(self, action: ThrottlingAct, outcome: EventOutcome, reason: str = "") -> None:
         """Report an action; ``reason`` is why it failed."""
@@ -221,7 +221,7 @@ class ThrottleTelemetry:
         if metric and outcome is EventOutcome.DONE:
             self._blame(guest, metric, "")
         message = "Preview: %s" if outcome is EventOutcome.PREVIEW else "Watermark: %s"
-        self._recorder.record(LOG.info, kind, subject, message, text, outcome=outcome)
+        self._recorder.record_event(LOG.info, kind, subject, message, text, outcome=outcome)
 
     def _record_decision(self, decision: CaseDecision, outcome: EventOutcome, failure: str) -> None:
         case = decision.case
@@ -235,14 +235,14 @@ class ThrottleTelemetry:
             return
         why = _decision_reason(decision)
         message = "Preview: %s: %s" if outcome is EventOutcome.PREVIEW else "Interference: %s: %s"
-        self._recorder.record(LOG.info, kind, subject, message, text, why, reason=why, outcome=outcome)
+        self._recorder.record_event(LOG.info, kind, subject, message, text, why, reason=why, outcome=outcome)
         # A trial blames no guest yet: it may end in an acquittal.
         if decision.what in VERDICTS and decision.watch is not None:
             self._blame(case.suspect, decision.watch.signal.lever.metric, decision.watch.signal.name)
 
     def _record_failure(self, kind: EventKind, subject: NamedSubject | None, text: str, reason: str) -> None:
         outcome = EventOutcome.FAILED
-        self._recorder.record(
+        self._recorder.record_event(
             LOG.error, kind, subject, "Failed: %s: %s", text, reason, reason=reason, outcome=outcome
         )
 

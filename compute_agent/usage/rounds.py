@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from compute_agent.host.kernel_files import read_optional
 from compute_agent.host.proc_stat import CpuTimes, parse_line, parse_process_stat
-from compute_agent.monitoring.reading import CacheReading
+from compute_agent.monitoring.readings import CacheReading
 from compute_agent.usage.snapshot import GuestUsage
 
 LOG = logging.getLogger(__name__)

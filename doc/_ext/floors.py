@@ -95,7 +95,7 @@ def drawing(package: str, floors: Floors, modules: Mapping[str, int], imports: I
         parts.append(svg.text(x + width / 2, y + 21, f"{name} ({modules.get(name, 0)})", "middle"))
     height = len(floors) * (_HEIGHT + _GAP) - _GAP
     title, description = f"Floors of {package}", summary(package, floors, imports)
-    return svg.document(title, description, _WIDTH + 20, height + 20, parts, -10, -10)
+    return svg.svg_document(title, description, _WIDTH + 20, height + 20, parts, -10, -10)
 
 
 def page(package: str) -> str:

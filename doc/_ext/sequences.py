@@ -29,7 +29,7 @@ def drawing(flow: dict[str, Any]) -> str:
     height = _TOP + sum(_NOTE if len(step) == 1 else _STEP for step in steps) + 24
     width = _LEFT * 2 + _COLUMN * (len(participants) - 1)
     parts = [*_lifelines(participants, height), *_steps(steps, width)]
-    text = svg.document(f"Sequence: {flow['title']}", "; ".join(flow["steps"]), width, height, parts)
+    text = svg.svg_document(f"Sequence: {flow['title']}", "; ".join(flow["steps"]), width, height, parts)
     return '<div style="overflow-x: auto">' + text.replace("\n", "") + "</div>"
 
 

@@ -37,7 +37,7 @@ _KINDS: Final = {
     "CounterMetricFamily": "counter",
     "GaugeMetricFamily": "gauge",
 }
-_TELLING: Final = ("tell", "record")
+_TELLING: Final = ("record_done", "record_event")
 """Methods of the agent's Recorder, which log as well."""
 
 _FAILURES: Final = "log_failures"
@@ -99,7 +99,7 @@ def messages(package: Path) -> list[Message]:
     found = set()
     for module, call in _calls(package):
         told = getattr(call.func, "attr", "") in _TELLING and len(call.args) > 3
-        log = call.args[0] if told else call.func  # recorder.tell(LOG.info, kind, guest, template)
+        log = call.args[0] if told else call.func  # recorder.record_done(LOG.info, kind, guest, template)
         level = _LEVELS.get(getattr(log, "attr", ""))
         logger = getattr(getattr(log, "value", None), "id", "")
         template = _constant(call.args[3 if told else 0]) if call.args else None

@@ -23,7 +23,7 @@ import urllib3
 from urllib3.exceptions import HTTPError, ProtocolError
 from urllib3.util import SKIP_HEADER
 
-from placement.server.worker import BundledServer, GatheringWorker
+from placement.server.worker import BufferingWorker, BundledServer
 from placement_extras.shadow.copy_queue import MirrorOutbox
 from placement_extras.shadow.exchange import (
     MAX_KEPT,
@@ -360,7 +360,7 @@ class _ProxyServer(BundledServer):
             "bind": self._settings.bind,
             "workers": 1,
             "threads": self._settings.threads,
-            "worker_class": GatheringWorker,
+            "worker_class": BufferingWorker,
             "timeout": 0,  # no request takes longer than the stock service may be silent
             "graceful_timeout": SECONDS_TO_STOP,
             "proc_name": "placement-shadow",

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from compute_agent.drawing.host import draw
+from compute_agent.drawing import host
 from compute_agent.model.cpuset import CpuSets
 from placement.db import migration
 from tests.browser import chromium
@@ -67,7 +67,7 @@ def draw_host() -> str:
     for name, size in (("router", 2), ("database", 4), ("analytics", 4), ("cache", 2)):
         guests[name] = frozenset[int]().union(*cores[start : start + size])
         start += size
-    return draw(topology, sets, guests)
+    return host.draw_host(topology, sets, guests)
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from compute_agent.conf import host as host_options
 from compute_agent.conf import monitoring as monitoring_options
 from compute_agent.fleet import revision
 from compute_agent.loops.monitoring import CacheMonitoring
-from compute_agent.monitoring.reading import MonitorTarget
+from compute_agent.monitoring.readings import MonitorTarget
 from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.monitoring.counting import mount
@@ -73,11 +73,11 @@ def running() -> Iterator[System]:
 
 def of_a_fleet(folder: Path) -> str:
     """Options of a host that has settings from this folder."""
-    signing = pytest.importorskip("compute_agent.fleet.signing")
+    signing = pytest.importorskip("compute_agent.fleet.signature")
     folder.mkdir()
     key = signing.new_key()
     content = revision.write(b"[DEFAULT]\ncpu_allocation_ratio = 4\n", "edge", 1, None)
-    (folder / "edge.conf").write_bytes(signing.sign(content, key))
+    (folder / "edge.conf").write_bytes(signing.sign_revision(content, key))
     return f"\n[fleet]\ngroup = edge\nsource = {folder}\npublic_keys = {signing.public_key(key)}\n"
 
 

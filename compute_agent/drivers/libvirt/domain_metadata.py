@@ -291,8 +291,11 @@ def _read(instance: ElementTree.Element, flavor: ElementTree.Element, prefix: st
     disk = number("disk") if boots_from is not None and boots_from.get("type") == "image" else 0
     swap_gib = -(-number("swap") // _MIB_IN_GIB)
     resources = {"MEMORY_MB": number("memory"), "DISK_GB": disk + number("ephemeral") + swap_gib}
-    dedicated = None if listed is None else _dedicated(specs, number("vcpus"))
-    return GuestFlavor(_with_specs(resources, specs), dedicated, owner("project"), owner("user"))
+    vcpus = number("vcpus")
+    own = _dedicated_vcpus(specs, vcpus)
+    dedicated = None if listed is None else _dedicated(specs, vcpus, own)
+    owners = owner("project"), owner("user")
+    return GuestFlavor(_with_specs(resources, specs), dedicated, *owners, own or frozenset())
 
 
 def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[str, int]:
@@ -311,21 +314,31 @@ def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[
     return {name: amount for name, amount in amounts.items() if amount > 0 and name not in CPU_CLASSES}
 
 
-def _dedicated(specs: Mapping[str, str], vcpus: int) -> int | None:
+def _dedicated(specs: Mapping[str, str], vcpus: int, own: frozenset[int] | None) -> int | None:
     """How many guest CPUs are dedicated; None if the mask that tells it cannot be read."""
     match specs.get("hw:cpu_policy"):
         case "dedicated":
             return vcpus
         case "mixed":
-            mask = specs.get("hw:cpu_dedicated_mask", "")
-            everything = f"0-{vcpus - 1}"
-            try:
-                cpus = cpuset.parse(f"{everything},{mask}" if mask.startswith("^") else mask)
-                return len(cpus & cpuset.parse(everything))
-            except ValueError:
-                return None
+            return None if own is None else len(own)
         case _:
             return _number(specs.get("resources:PCPU"))
+
+
+def _dedicated_vcpus(specs: Mapping[str, str], vcpus: int) -> frozenset[int] | None:
+    """The guest CPUs that are dedicated with policy mixed; None if the mask that tells it cannot be read.
+
+    Nova takes the realtime CPUs for them where the flavor has no mask of dedicated ones.
+    """
+    if specs.get("hw:cpu_policy") != "mixed":
+        return frozenset()
+    mask = (specs.get("hw:cpu_dedicated_mask") or specs.get("hw:cpu_realtime_mask", "")).strip()
+    everything = f"0-{vcpus - 1}"
+    try:
+        cpus = cpuset.parse(f"{everything},{mask}" if mask.startswith("^") else mask)
+        return cpus & cpuset.parse(everything)
+    except ValueError:
+        return None
 
 
 def _number(text: str | None) -> int:

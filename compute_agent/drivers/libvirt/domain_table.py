@@ -309,7 +309,7 @@ class DomainTable:
                 return None
             description, binding = domain_metadata.describe(xml), parse_binding(xml)
             blockio, soft_limit = parse_live(xml)
-            dedicated = read_flavor(xml).dedicated or 0
+            flavor = read_flavor(xml)
             source = self._source(domain)
             definition = _definition(domain, source)
             constraints = self._constrained(parse_constraints(xml), definition)
@@ -339,7 +339,8 @@ class DomainTable:
             )
         guest = replace(
             _make_guest(description, guest_uuid, self._driver, process.identity.pid),
-            dedicated=dedicated,
+            dedicated=flavor.dedicated or 0,
+            dedicated_vcpus=flavor.dedicated_vcpus,
             constraints=constraints,
         )
         return RunningDomain(

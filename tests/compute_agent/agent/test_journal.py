@@ -35,7 +35,9 @@ def test_events_have_fields_and_other_lines_go_where_they_went(logger):
     log, rest, receiver = logger
     log.info("another line")
     guest = NamedSubject("one", "web\nEVENT_KIND=evict")
-    EventRecorder().tell(log.warning, EventKind.REFUSE, guest, "Guest %s: %s", "no room", reason="two\nlines")
+    EventRecorder().record_done(
+        log.warning, EventKind.REFUSE, guest, "Guest %s: %s", "no room", reason="two\nlines"
+    )
     received = receiver.recv(1 << 16).decode()
     fields = dict(line.split("=", 1) for line in received.splitlines())
     assert (fields["PRIORITY"], fields["EVENT_KIND"], fields["EVENT_GUEST"]) == ("4", "refuse", "one")
@@ -48,7 +50,7 @@ def test_events_have_fields_and_other_lines_go_where_they_went(logger):
 def test_without_a_journal_events_are_lines_as_others(logger, tmp_path):
     log, rest, _ = logger
     (tmp_path / "socket").unlink()
-    EventRecorder().tell(log.info, EventKind.LEAVE, NamedSubject("one"), "Guest %s left")
+    EventRecorder().record_done(log.info, EventKind.LEAVE, NamedSubject("one"), "Guest %s left")
     assert rest.lines == ["Guest one left"]
 
 

@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from compute_agent.fleet import signing
+from compute_agent.fleet import signature
 from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.fleet.fleets import KEY, FleetHost, signed
 
@@ -41,7 +41,7 @@ def test_a_key_is_made_once_and_for_its_owner_alone(run, tmp_path):
     made = run("fleet", "key", path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert run("fleet", "key", path) == made
-    assert signing.public_key(path.read_bytes()) == made["public_key"]
+    assert signature.public_key(path.read_bytes()) == made["public_key"]
 
 
 def test_a_key_for_which_the_disk_has_no_room_is_not_there(run, tmp_path, monkeypatch):
@@ -60,7 +60,7 @@ def test_generations_go_up_by_themselves(run, tmp_path, key, settings):
     assert [run(*sign)["generation"] for _ in range(3)] == [1, 2, 3]
     assert run(*sign, "--generation", 7)["generation"] == 7
     assert run(*sign, "--days", 1)["expires"]
-    public = signing.public_key(KEY)
+    public = signature.public_key(KEY)
     shown = run("fleet", "show", tmp_path / "edge.conf", "--public-key", public)
     assert (shown["group"], shown["generation"]) == ("edge", 8)
 
@@ -83,11 +83,11 @@ def test_what_no_host_takes_is_not_signed(run, tmp_path, key, settings, text, wo
 
 
 def test_what_another_key_signed_is_not_followed_on(run, tmp_path, key, settings):
-    (tmp_path / "edge.conf").write_bytes(signed(5, key=signing.new_key()))
+    (tmp_path / "edge.conf").write_bytes(signed(5, key=signature.new_key()))
     sign = ("fleet", "sign", settings, "--key", key, "--group", "edge", "--to", tmp_path)
     assert "say --generation" in run(*sign, fails=True)
     assert "none of" in run(
-        "fleet", "show", tmp_path / "edge.conf", "--public-key", signing.public_key(KEY), fails=True
+        "fleet", "show", tmp_path / "edge.conf", "--public-key", signature.public_key(KEY), fails=True
     )
 
 

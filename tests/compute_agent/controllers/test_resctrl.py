@@ -237,7 +237,7 @@ def test_a_changed_schemata_is_repaired_and_counts_as_drift_of_those_in_the_grou
     assert rig.drift() == {"a": None, "b": None}
 
 
-def test_a_group_that_somebody_removed_is_made_again(rig):
+def test_a_group_removed_by_another_program_is_made_again(rig):
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.work()
     rig.files.remove_folder("compute-agent.guest.a")
@@ -400,7 +400,7 @@ def test_with_four_closids_two_guests_have_ways_of_their_own_and_nobody_loses_it
     assert not any(mask & (one | two) for mask in others)
     guests = [target.guest for target in rig.targets.values()]
     targets = MonitorTargets(rig.driver).build([rig.controller], guests)
-    reading = CacheMonitor(rig.files, rig.platform, rig.options.prefix).take(targets, 0.0)
+    reading = CacheMonitor(rig.files, rig.platform, rig.options.prefix).measure_targets(targets, 0.0)
     assert {use.target.key for use in reading.targets if use.caches} == {target.key for target in targets}
     rig.guest("c", {"l3-0": {"LLC": 2}})
     rig.work()

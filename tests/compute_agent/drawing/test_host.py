@@ -1,4 +1,4 @@
-"""The picture of a host: every CPU once, where it belongs, legible, in the colours of its guests."""
+"""The picture of a host has every CPU once, in its place, legible, in the colours of its guests."""
 
 import itertools
 import xml.etree.ElementTree as ET
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.drawing import boxes
-from compute_agent.drawing.host import _colour, draw
+from compute_agent.drawing.host import _guest_colour, draw_host
 from compute_agent.host.topology import CpuCache, HostTopology
 from compute_agent.model.cpuset import CpuSets
 from tests.compute_agent.inventory.machines import machine
@@ -51,8 +51,8 @@ def texts(picture: str) -> list[str]:
     ],
     ids=["255 CPUs", "one CPU", "sub-NUMA clusters"],
 )
-def test_every_online_cpu_has_a_place_of_its_own_inside_the_picture(topology: HostTopology) -> None:
-    picture = draw(topology, HOST, {"a": topology.online})
+def test_every_online_cpu_has_a_place_inside_the_picture(topology: HostTopology) -> None:
+    picture = draw_host(topology, HOST, {"a": topology.online})
     places = {cpu: frame(group) for cpu, group in cells(picture).items()}
     assert set(places) == topology.online
     for (left, top, right, bottom), other in itertools.combinations(places.values(), 2):
@@ -66,14 +66,16 @@ def test_every_online_cpu_has_a_place_of_its_own_inside_the_picture(topology: Ho
 
 
 def test_large_host_fits_a_screen() -> None:
-    root = ET.fromstring(draw(LARGE, HOST))
+    root = ET.fromstring(draw_host(LARGE, HOST))
     width, height = float(root.get("width", "")), float(root.get("height", ""))
     assert width <= 1400
     assert 1 <= width / height <= 2.5
 
 
-def test_zones_are_boxes_around_their_cpus_and_share_one_where_they_are_the_same() -> None:
-    host, crossing = boxes.nest(machine(packages=2, nodes=2, cores=2, threads=2, more_nodes={9: 1 << 20}))
+def test_zones_are_boxes_around_their_cpus_and_equal_zones_share_one() -> None:
+    host, crossing = boxes.nest_boxes(
+        machine(packages=2, nodes=2, cores=2, threads=2, more_nodes={9: 1 << 20})
+    )
     assert crossing == []
     assert [box.lines[0] for box in host.children] == ["Package 0", "Package 1", "NUMA node 9, 1 GiB"]
     package = host.children[0]
@@ -84,31 +86,31 @@ def test_zones_are_boxes_around_their_cpus_and_share_one_where_they_are_the_same
     assert [box.cpus for box in package.children[1].children] == [{4, 5}, {6, 7}]
 
 
-def test_zone_that_crosses_others_is_told_in_words() -> None:
+def test_a_zone_that_crosses_others_is_described_in_words() -> None:
     crossing = CpuCache(3, "unified", 5, None, None, frozenset({1, 2}))
     topology = replace(machine(packages=2, cores=2), caches=(crossing,))
-    picture = draw(topology, HOST)
+    picture = draw_host(topology, HOST)
     assert "L3 5: CPUs 1-2" in texts(picture)
     assert set(cells(picture)) == {0, 1, 2, 3}
 
 
 def test_guests_colour_their_cpus_and_are_listed_with_them() -> None:
-    picture = draw(machine(cores=4), DEDICATED, {"db": frozenset({0, 1}), "web": frozenset({1})})
+    picture = draw_host(machine(cores=4), DEDICATED, {"db": frozenset({0, 1}), "web": frozenset({1})})
     by_cpu = cells(picture)
 
     def fills(cpu: int) -> list[str]:
         return [rectangle.get("fill", "") for rectangle in by_cpu[cpu].findall(f"{SVG}rect")][:-1]
 
-    db, web = _colour(0), _colour(1)
+    db, web = _guest_colour(0), _guest_colour(1)
     assert (fills(0), fills(1), fills(2)) == ([db], [db, web], ["#ffffff"])
     assert by_cpu[1].findtext(f"{SVG}title") == "CPU 1, core 1 of package 0, dedicated: db, web"
     assert by_cpu[2].findtext(f"{SVG}title") == "CPU 2, core 2 of package 0, dedicated: free"
     assert {"db: 0-1", "web: 1"} <= set(texts(picture))
 
 
-def test_what_cpus_are_for_is_told_by_frame_title_and_legend() -> None:
+def test_frame_title_and_legend_show_the_role_of_a_cpu() -> None:
     sets = CpuSets(frozenset({1}), frozenset({2, 3}), frozenset())
-    picture = draw(machine(cores=4), sets, {})
+    picture = draw_host(machine(cores=4), sets, {})
     by_cpu = cells(picture)
     looks = [
         (by_cpu[cpu].findall(f"{SVG}rect")[0].get("fill"), by_cpu[cpu].findall(f"{SVG}rect")[-1].attrib)
@@ -121,38 +123,38 @@ def test_what_cpus_are_for_is_told_by_frame_title_and_legend() -> None:
     assert {"dedicated: 1", "shared: 2-3", "host: 0"} <= set(texts(picture))
 
 
-def test_who_cannot_see_it_is_told_what_it_is() -> None:
-    root = ET.fromstring(draw(machine(cores=4), DEDICATED, {"web": frozenset({1})}))
+def test_title_and_description_are_there_for_screen_readers() -> None:
+    root = ET.fromstring(draw_host(machine(cores=4), DEDICATED, {"web": frozenset({1})}))
     assert root.get("role") == "img"
     assert root.findtext(f"{SVG}title") == "unknown · 4 CPUs · 8 GiB"
     assert root.findtext(f"{SVG}desc") == "dedicated: 0-3. web: 1."
 
 
-def test_names_of_guests_are_text_whatever_they_hold() -> None:
+def test_names_of_guests_are_escaped() -> None:
     for name, shown in (("<b>&\"'</b>", "<b>&\"'</b>"), ("a\0\x1b", "a\ufffd\ufffd")):
-        picture = draw(machine(cores=1), DEDICATED, {name: frozenset({0})})
+        picture = draw_host(machine(cores=1), DEDICATED, {name: frozenset({0})})
         assert f"{shown}: 0" in texts(picture)
         assert cells(picture)[0].findtext(f"{SVG}title") == f"CPU 0, core 0 of package 0, dedicated: {shown}"
 
 
-def test_offline_cpus_and_kinds_of_cores_are_told() -> None:
+def test_offline_cpus_and_kinds_of_cores_are_shown() -> None:
     topology = machine(cores=2, threads=2, offline=frozenset({3}))
     hybrid = tuple(
         replace(core, kind=kind)
         for core, kind in zip(topology.cores, ("performance", "efficiency"), strict=True)
     )
-    told = texts(draw(replace(topology, cores=hybrid), HOST))
+    told = texts(draw_host(replace(topology, cores=hybrid), HOST))
     assert "Offline CPUs: 3" in told
     assert {"P", "E"} <= set(told)
 
 
-def test_host_of_which_nothing_is_known_is_an_empty_box() -> None:
+def test_a_host_without_facts_is_an_empty_box() -> None:
     nothing = HostTopology((), (), (), (), (), (), frozenset())
-    assert texts(draw(nothing, HOST)) == ["unknown · 0 CPUs"]
+    assert texts(draw_host(nothing, HOST)) == ["unknown · 0 CPUs"]
 
 
 def test_colours_are_different_and_leave_the_numbers_legible() -> None:
-    colours = [_colour(index) for index in range(64)]
+    colours = [_guest_colour(index) for index in range(64)]
     assert len(set(colours)) == len(colours)
     for colour in colours:
         channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
@@ -165,5 +167,5 @@ def test_colours_are_different_and_leave_the_numbers_legible() -> None:
     ("kib", "text"),
     [(512, "512 KiB"), (1024, "1 MiB"), (28160, "27.5 MiB"), (1047527424, "999 GiB"), (1 << 31, "2 TiB")],
 )
-def test_sizes_are_told_in_the_unit_that_suits(kib: int, text: str) -> None:
-    assert boxes.size(kib) == text
+def test_sizes_have_a_suitable_unit(kib: int, text: str) -> None:
+    assert boxes.format_size(kib) == text

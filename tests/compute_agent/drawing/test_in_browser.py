@@ -1,4 +1,4 @@
-"""Pictures as Chromium shows them: no text on another, none beside the picture."""
+"""Pictures in Chromium: no text overlaps another or leaves the picture."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.drawing.host import draw
+from compute_agent.drawing.host import draw_host
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
 from compute_agent.model.cpuset import CpuSets
-from compute_agent.monitoring.history import TimeSpan, plot
+from compute_agent.monitoring.history import TimeSpan, plot_samples
 from compute_agent.monitoring.samples import StoredSample
 from tests.browser import chromium, looking, needs_browser
 from tests.compute_agent.host.captured import ARCHIVES, unpack
 from tests.compute_agent.inventory.machines import machine
 
 PICTURES = Path(__file__).parents[3] / "build" / "pictures"
-"""Where they are left, to be looked at."""
+"""The folder of the screenshots, to be looked at."""
 OVERLAPS = """() => {
     const whole = document.documentElement.getBoundingClientRect(), wrong = [];
     const texts = [...document.querySelectorAll('text')];
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.slow, needs_browser]
 
 @pytest.fixture(scope="module")
 def wrong() -> Iterator[Callable[[str, str], list[str]]]:
-    """What is wrong with the texts of a picture, of which a photograph is taken."""
+    """The faults of the texts of a picture. A screenshot is kept."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     with chromium() as browser, looking(browser) as page:
 
@@ -73,7 +73,7 @@ def busy(topology: HostTopology) -> tuple[CpuSets, dict[str, frozenset[int]]]:
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda archive: archive.name.partition(".")[0])
 def test_captured_machines(archive: Path, tmp_path: Path, wrong: Callable[[str, str], list[str]]) -> None:
     topology = read_topology(unpack(archive, tmp_path))
-    assert wrong(f"host-{archive.name.partition('.')[0]}", draw(topology, *busy(topology))) == []
+    assert wrong(f"host-{archive.name.partition('.')[0]}", draw_host(topology, *busy(topology))) == []
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_captured_machines(archive: Path, tmp_path: Path, wrong: Callable[[str, 
 def test_machines_of_many_cpus_and_of_one(
     topology: HostTopology, wrong: Callable[[str, str], list[str]]
 ) -> None:
-    assert wrong(f"host-of-{len(topology.online)}", draw(topology, *busy(topology))) == []
+    assert wrong(f"host-of-{len(topology.online)}", draw_host(topology, *busy(topology))) == []
 
 
 @pytest.mark.parametrize("caches", [1, 40])
@@ -101,4 +101,4 @@ def test_curves(caches: int, wrong: Callable[[str, str], list[str]]) -> None:
         for n in range(60)
         for cache in range(caches)
     ]
-    assert wrong(f"curves-{caches}", plot(samples, TimeSpan(now, now + 3600))) == []
+    assert wrong(f"curves-{caches}", plot_samples(samples, TimeSpan(now, now + 3600))) == []

@@ -1,4 +1,4 @@
-"""What ``compute-agent top`` shows: everything within the terminal, the busiest first."""
+"""The screen of ``compute-agent top`` fits the terminal, with the busiest guests first."""
 
 import string
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.drawing.top import ORDERS, AgentSnapshot, ShownUse, frame
+from compute_agent.drawing.top import ORDERS, AgentSnapshot, ShownUse, screen_lines
 
 STATUS = {
     "provider": "host1",
@@ -54,7 +54,7 @@ def test_a_host() -> None:
         [{"guests": ["a"], "ways": {"0": 4, "1": 4}}, {"guests": ["b"], "ways": {"0": 4, "1": 2}}],
         {"b": ShownUse(3.5, 3 << 20, 2.5e9), "a": ShownUse(0.25)},
     )
-    assert frame(seen, "cpu", 130, 20) == [
+    assert screen_lines(seen, "cpu", 130, 20) == [
         "host1 at 12:00:00 | Placement up | cache control off | 3 guests | new guests: welcome",
         "1 refused: b",
         "",
@@ -68,18 +68,18 @@ def test_a_host() -> None:
         "a                        LS    2-5                0        0.25                             4",
         "c\ufffd[2Jcccccccccccccccccc~ LS    0,2,4,6,8,10,12,1~ 0",
     ]
-    assert [line[0] for line in frame(seen, "name", 80, 20)[-3:]] == ["a", "b", "c"]
+    assert [line[0] for line in screen_lines(seen, "name", 80, 20)[-3:]] == ["a", "b", "c"]
 
 
-def test_a_host_that_cannot_be_asked() -> None:
-    assert frame(AgentSnapshot("12:00:00", trouble="no agent answers"), "cpu", 80, 20)[:2] == [
+def test_a_host_without_an_agent_has_a_reason() -> None:
+    assert screen_lines(AgentSnapshot("12:00:00", trouble="no agent answers"), "cpu", 80, 20)[:2] == [
         "? at 12:00:00 | Placement ? | cache control ? | 0 guests",
         "no agent answers",
     ]
 
 
-def test_what_does_not_fit_is_counted() -> None:
-    lines = frame(
+def test_guests_that_do_not_fit_are_counted() -> None:
+    lines = screen_lines(
         AgentSnapshot("12:00:00", STATUS, [guest_document(letter) for letter in string.ascii_lowercase]),
         "name",
         80,
@@ -107,7 +107,7 @@ def test_everything_is_within_the_terminal(
         [guest_document(name) for name in guests],
         [watermark(f"action{n}", amount, usage, unit="bytes") for n, amount in enumerate(amounts)],
     )
-    lines = frame(seen, order, width, height)
+    lines = screen_lines(seen, order, width, height)
     assert len(lines) <= height
     assert all(len(line) <= width and line.isprintable() for line in lines)
 
@@ -124,4 +124,4 @@ def test_everything_is_within_the_terminal(
 )
 def test_amounts_have_their_units(unit: str, shown: str) -> None:
     seen = AgentSnapshot("12:00:00", STATUS, [], [watermark("evict", None, 3072.0, unit=unit)])
-    assert f"] {shown} ()" in frame(seen, "cpu", 200, 20)[3]
+    assert f"] {shown} ()" in screen_lines(seen, "cpu", 200, 20)[3]

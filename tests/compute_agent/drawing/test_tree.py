@@ -1,4 +1,4 @@
-"""The topology as text: every CPU once, with what it is for and who is there."""
+"""The topology as text has every CPU once, with its role and its guests."""
 
 import re
 from collections import Counter
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.drawing.host import lines
+from compute_agent.drawing.host import tree_lines
 from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSets
@@ -26,7 +26,7 @@ def test_a_small_host() -> None:
     topology = machine(packages=2, cores=4, threads=2, offline=frozenset({15}))
     sets = CpuSets(frozenset({2, 3, 4, 5, 6, 7, 8, 9, 10}), frozenset({11, 12, 13}), NONE)
     guests = {"web": frozenset({2, 3}), "db\x1b[1m": frozenset({8, 9}), "vm": frozenset({11, 12, 13})}
-    assert list(lines(topology, sets, guests)) == [
+    assert list(tree_lines(topology, sets, guests)) == [
         "unknown · 15 CPUs · 16 GiB · threads of a core: n, n+1",
         "├─ Package 0 · NUMA node 0, 8 GiB · L3 0, 16 MiB",
         "│     dedicated  2-7  (3 cores; free: 4-7)",
@@ -42,18 +42,18 @@ def test_a_small_host() -> None:
     ]
 
 
-def test_many_guests_on_shared_cpus_are_some_names_and_a_number() -> None:
+def test_many_guests_on_shared_cpus_are_shortened_to_names_and_a_number() -> None:
     sets = CpuSets(NONE, frozenset({0, 1}), NONE)
     guests = {f"guest-{number:02d}": frozenset({0, 1}) for number in range(15)}
-    tree = list(lines(machine(cores=2), sets, guests))
+    tree = list(tree_lines(machine(cores=2), sets, guests))
     named = " ".join(line.strip() for line in tree if "guest-" in line)
     assert named == ", ".join([*(f"guest-{number:02d}" for number in range(12)), "3 more"])
     assert max(map(len, tree)) <= 100
 
 
-def test_nothing_is_said_to_be_free_where_nobody_knows_the_guests() -> None:
+def test_no_cpu_counts_as_free_while_the_guests_are_unknown() -> None:
     sets = CpuSets(frozenset({0, 1}), NONE, NONE)
-    assert list(lines(machine(cores=2), sets, None))[-1].endswith("dedicated  0-1  (2 cores)")
+    assert list(tree_lines(machine(cores=2), sets, None))[-1].endswith("dedicated  0-1  (2 cores)")
 
 
 @given(
@@ -61,13 +61,13 @@ def test_nothing_is_said_to_be_free_where_nobody_knows_the_guests() -> None:
     cuts=st.tuples(st.integers(0, 256), st.integers(0, 256)).map(sorted),
     legacy=st.booleans(),
 )
-def test_every_online_cpu_is_told_once_with_what_it_is_for(
+def test_every_online_cpu_appears_once_with_its_role(
     topology: HostTopology, cuts: list[int], legacy: bool
 ) -> None:
     dedicated = frozenset(cpu for cpu in topology.online if cpu < cuts[0])
     shared = dedicated if legacy else frozenset(cpu for cpu in topology.online if cuts[0] <= cpu < cuts[1])
     told: Counter[int] = Counter()
-    for line in lines(topology, CpuSets(dedicated, shared, shared), {}):
+    for line in tree_lines(topology, CpuSets(dedicated, shared, shared), {}):
         if found := LINE.fullmatch(line):
             cpus = cpuset.parse(found[2])
             told.update(cpus)
@@ -81,5 +81,5 @@ def test_every_online_cpu_is_told_once_with_what_it_is_for(
 
 
 @pytest.mark.parametrize("topology", MACHINES)
-def test_it_fits_a_terminal(topology: HostTopology) -> None:
-    assert max(map(len, lines(topology, CpuSets(topology.online, NONE, NONE), {}))) <= 100
+def test_the_tree_fits_a_terminal(topology: HostTopology) -> None:
+    assert max(map(len, tree_lines(topology, CpuSets(topology.online, NONE, NONE), {}))) <= 100

@@ -1,4 +1,4 @@
-"""The files of events: bounded, whole after a crash, and never a danger to whoever reads them."""
+"""The files of events are bounded, whole after a crash, and safe for readers."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.events.event import AgentEvent, EventKind, EventRecorder, NamedSubject, from_line, to_line
-from compute_agent.events.store import EventStore, before, read_events
+from compute_agent.events.store import EventStore, older_file, read_events
 from compute_agent.files import UnsafeFileError
 
 LARGE = 10**6
@@ -46,13 +46,13 @@ def test_the_newest_are_kept_within_both_bounds(tmp_path_factory, lengths, max_e
         found = read_events(path)
         assert [one.id for one in found] == list(range(n - len(found) + 1, n + 1))
         assert 1 <= len(found) <= max_events
-        sizes = [each.stat().st_size for each in (path, before(path)) if each.exists()]
+        sizes = [each.stat().st_size for each in (path, older_file(path)) if each.exists()]
         assert sum(sizes) <= max_bytes
     store.close()
 
 
 @given(st.integers(0, 400))
-def test_a_line_that_a_crash_has_cut_costs_itself_alone(tmp_path_factory, cut):
+def test_a_line_cut_by_a_crash_costs_only_itself(tmp_path_factory, cut):
     path = tmp_path_factory.mktemp("cut") / "events.jsonl"
     store = EventStore(path, LARGE, LARGE)
     store.append([event(1), event(2), event(3)])
@@ -109,22 +109,22 @@ def test_a_link_in_place_of_the_file_is_not_written_to(path, tmp_path):
         {"reason": None},
     ],
 )
-def test_what_is_no_event_is_passed_over(change):
+def test_a_line_that_is_no_event_is_ignored(change):
     good = json.loads(to_line(replace(event(1), id=1)))
     assert from_line(json.dumps(good).encode()) is not None
     assert from_line(json.dumps({**good, **change}).encode()) is None
 
 
 @pytest.mark.parametrize("line", [b"", b"[]", b"7", b"{}", b"\0\0\0", b"\xff", b"[" * 100_000])
-def test_neither_are_other_lines(line):
+def test_a_line_that_is_no_json_object_is_ignored(line):
     assert from_line(line) is None
 
 
 @given(st.text(), st.text(), st.text())
-def test_whatever_guests_are_called_an_event_is_one_printable_line(uuid, name, reason):
+def test_an_event_is_one_printable_line_with_any_name(uuid, name, reason):
     kept = []
     recorder = EventRecorder(kept.append)
-    recorder.tell(
+    recorder.record_done(
         lambda *_, **__: None, EventKind.PLACE, NamedSubject(uuid, name), "Guest %s: %s", name, reason=reason
     )
     line = to_line(replace(kept[0], id=1))

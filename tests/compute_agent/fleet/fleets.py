@@ -5,13 +5,13 @@ from datetime import datetime
 from pathlib import Path
 
 from compute_agent import conf as agent_conf
-from compute_agent.fleet import revision, signing
+from compute_agent.fleet import revision, signature
+from compute_agent.fleet.adoption import follow_source
 from compute_agent.fleet.configuration import FleetSettings, with_kept
-from compute_agent.fleet.following import follow
 from compute_agent.fleet.revision import FleetRevision
 
-KEY = signing.new_key()
-PUBLIC = signing.public_key(KEY)
+KEY = signature.new_key()
+PUBLIC = signature.public_key(KEY)
 SETTINGS = "[DEFAULT]\ncpu_allocation_ratio = 4\n"
 
 
@@ -22,7 +22,7 @@ def signed(
     key: bytes = KEY,
     expires: datetime | None = None,
 ) -> bytes:
-    return signing.sign(revision.write(settings.encode(), group, generation, expires), key)
+    return signature.sign_revision(revision.write(settings.encode(), group, generation, expires), key)
 
 
 @dataclass
@@ -66,9 +66,9 @@ class FleetHost:
 
     def follow(self, check=lambda options: None) -> FleetRevision | None:
         conf = self.own_conf()
-        fleet = FleetSettings.of(conf)
+        fleet = FleetSettings.from_options(conf)
         assert fleet is not None
-        return follow(fleet, conf, check)
+        return follow_source(fleet, conf, check)
 
     @property
     def ratio(self) -> float | None:

@@ -1,4 +1,4 @@
-"""What a host takes up, and what it does not: nothing a source has changes it but a good revision."""
+"""Adoption: only a good revision of a source changes a host."""
 
 import os
 import subprocess
@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.classes.guest_classes import parse_classes
-from compute_agent.fleet import kept, signing
-from compute_agent.fleet.following import starting
+from compute_agent.fleet import kept, signature
+from compute_agent.fleet.adoption import starting_with_fleet
 from compute_agent.fleet.revision import MAX_BYTES, FleetError, FleetRevision
-from compute_agent.fleet.rules import refusal
+from compute_agent.fleet.rules import refusal_reason
 from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError
 from tests.compute_agent.fleet.fleets import KEY, PUBLIC, FleetHost, signed
@@ -28,7 +28,7 @@ def ratio_of(number: float) -> str:
     return f"[DEFAULT]\ncpu_allocation_ratio = {number}\n"
 
 
-def test_a_revision_is_taken_up_once_and_survives_without_its_source(host):
+def test_a_revision_is_adopted_once_and_survives_without_its_source(host):
     assert host.ratio is None
     host.offer(signed(7))
     taken = host.follow()
@@ -47,7 +47,7 @@ def test_the_files_of_the_host_overrule_its_fleet(host):
     assert (host.conf().cpu_allocation_ratio, host.conf().ram_allocation_ratio) == (2.0, 3.0)
 
 
-def test_an_older_generation_is_not_taken_up_nor_another_content_of_the_same(host):
+def test_an_older_generation_and_another_content_of_the_same_are_refused(host):
     host.offer(signed(7))
     host.follow()
     for content, words in (
@@ -107,29 +107,29 @@ def test_an_empty_section_of_a_revision_is_one(host):
     assert host.ratio is None
 
 
-def test_what_the_host_cannot_work_by_is_refused_until_it_can(host):
+def test_a_revision_that_does_not_fit_the_host_is_refused_until_it_fits(host):
     def cannot(options):
         raise ConfigError(f"no CPU is like {options.cpu_allocation_ratio}")
 
     host.offer(signed(1))
-    with pytest.raises(FleetError, match=r"edge generation 1 is not taken up: no CPU is like 4\.0"):
+    with pytest.raises(FleetError, match=r"edge generation 1 is refused: no CPU is like 4\.0"):
         host.follow(cannot)
     assert host.ratio is None
     host.follow()
     assert host.ratio == 4.0
 
 
-def test_of_another_group_or_key_nothing_is_taken_up(host):
+def test_a_revision_of_another_group_or_key_is_refused(host):
     host.offer(signed(1, group="core"))
     with pytest.raises(FleetError, match="it is of the group core"):
         host.follow()
-    host.offer(signed(1, key=signing.new_key()))
+    host.offer(signed(1, key=signature.new_key()))
     with pytest.raises(FleetError, match="none of"):
         host.follow()
     assert list(host.state.iterdir()) == []
 
 
-def test_an_expired_revision_is_not_taken_up_and_one_that_expires_stays_and_is_told_of(host):
+def test_an_expired_revision_is_refused_and_an_adopted_one_stays_with_a_report(host):
     now = datetime.now(UTC)
     host.offer(signed(1, expires=now - timedelta(seconds=2)))
     with pytest.raises(FleetError, match="it expired at"):
@@ -141,13 +141,13 @@ def test_an_expired_revision_is_not_taken_up_and_one_that_expires_stays_and_is_t
 
 @given(st.data())
 def test_generations_never_go_down_and_have_one_content_each(data):
-    """Against a judge that remembers everything."""
+    """The judge remembers all revisions."""
     now = datetime.now(UTC)
     known: list[FleetRevision] = []
     for _ in range(data.draw(st.integers(1, 8))):
         generation = data.draw(st.integers(1, 4))
         offered = FleetRevision("edge", generation, None, data.draw(st.sampled_from("ab")))
-        reason = refusal(offered, "edge", known[-1:], now)
+        reason = refusal_reason(offered, "edge", known[-1:], now)
         top = max((each.generation for each in known), default=0)
         good = generation > top or (generation == top and offered in known)
         assert (not reason) == good
@@ -162,7 +162,7 @@ def test_every_byte_of_a_revision_is_signed():
     ]
     for other in (*others, b"", content[:-1], content + b"\n", content * 2, b"\0" * 100):
         with pytest.raises(FleetError):
-            signing.read(other, [PUBLIC])
+            signature.read(other, [PUBLIC])
 
 
 def test_a_source_may_be_a_link_to_a_file_and_nothing_that_hangs_or_never_ends(host):
@@ -208,12 +208,12 @@ def test_a_disk_that_is_full_leaves_all_as_it_was(host, monkeypatch):
 
 
 def start(host, check=lambda options: None, fails=None):
-    with suppress(OSError, LockedError), starting(host.own_conf(), check, (LockedError,)):
+    with suppress(OSError, LockedError), starting_with_fleet(host.own_conf(), check, (LockedError,)):
         if fails is not None:
             raise fails("it did not start")
 
 
-def test_what_is_kept_is_believed_only_if_it_is_signed_and_ours(host):
+def test_a_kept_revision_counts_only_if_it_is_signed_and_owned_by_the_agent(host):
     host.offer(signed(3))
     host.follow()
     path = host.state / kept.KEPT
@@ -251,10 +251,10 @@ def test_settings_with_which_an_agent_did_not_start_are_replaced_before_it_start
     start(host)
     start(host, fails=LockedError)
     start(host)
-    assert "did not come through its last start" not in caplog.text
+    assert "last start failed" not in caplog.text
     start(host, fails=OSError)
     start(host)
-    assert "did not come through its last start" in caplog.text
+    assert "last start failed" in caplog.text
     assert host.ratio == 4.0  # the source has no other
     start(host, fails=OSError)
     host.offer(signed(2, ratio_of(9)))
@@ -266,13 +266,13 @@ def test_settings_with_which_an_agent_did_not_start_are_replaced_before_it_start
 
 
 def test_keys_take_each_others_place_while_both_are_believed(host):
-    other = signing.new_key()
+    other = signature.new_key()
     host.offer(signed(1))
     host.follow()
-    host.write(public_key=f"{signing.public_key(KEY)}, {signing.public_key(other)}")
+    host.write(public_key=f"{signature.public_key(KEY)}, {signature.public_key(other)}")
     host.offer(signed(2, ratio_of(9), key=other))
     host.follow()
-    host.write(public_key=signing.public_key(other))
+    host.write(public_key=signature.public_key(other))
     assert host.ratio == 9.0
 
 
@@ -297,7 +297,7 @@ def test_a_host_that_changes_its_group_has_the_settings_of_the_former_one_until_
         ("group = edge\nsource = https://a:x/b\npublic_keys = x\n", "source"),
     ],
 )
-def test_what_is_missing_or_wrong_in_the_section_is_said(host, lines, words):
+def test_missing_and_wrong_options_of_the_section_are_named(host, lines, words):
     host.ini.write_text(f"[DEFAULT]\nstate_path = {host.state}\n[fleet]\n{lines}")
     with pytest.raises(ConfigError, match=words):
         host.conf()
@@ -310,8 +310,8 @@ def test_a_key_that_is_none_is_said_to_be_none(host):
         host.follow()
 
 
-def test_it_is_the_same_format_that_others_can_check(tmp_path):
-    """With openssl: the signature is over the purpose and all that is behind the first line."""
+def test_other_programs_can_check_a_signature(tmp_path):
+    """The check uses openssl. The signature covers the purpose and everything after the first line."""
     content = signed(1)
     first, _, rest = content.partition(b"\n")
     (tmp_path / "signed").write_bytes(b"compute-agent fleet revision 1\n" + rest)

@@ -1,10 +1,10 @@
-"""What the fleet wants of guests, what it had set, and what others set meanwhile."""
+"""Settings of guests by the fleet, and settings by hand."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.fleet.guests import parse, plan
+from compute_agent.fleet.guests import parse, plan_settings
 from compute_agent.fleet.revision import FleetError
 
 GUEST = "11111111-1111-4111-8111-111111111111"
@@ -29,7 +29,7 @@ def one(value: str | None) -> dict[str, dict[str, str]]:
     ],
 )
 def test_each_case(wanted, applied, present, changes, after, conflict):
-    found = plan(one(wanted), one(applied), one(present))
+    found = plan_settings(one(wanted), one(applied), one(present))
     assert (found.changes, found.applied) == (one(changes), one(after))
     assert bool(found.conflicts) == conflict
 
@@ -39,7 +39,7 @@ MOVE = st.tuples(st.sampled_from(["fleet", "host", "restart"]), VALUE)
 
 
 @given(VALUE, st.lists(MOVE, max_size=12))
-def test_what_the_host_sets_stays_and_all_else_comes_to_what_is_wanted(present, moves):
+def test_settings_by_hand_stay_and_all_others_reach_the_wanted_value(present, moves):
     applied, wanted = one(None), None
     for who, value in moves:
         own = False
@@ -49,15 +49,15 @@ def test_what_the_host_sets_stays_and_all_else_comes_to_what_is_wanted(present, 
             own = bool(applied) and wanted is not None and one(value) != applied
             present = value
         else:
-            applied, present = plan(one(wanted), applied, one(None)).applied, value
-        found = plan(one(wanted), applied, one(present))
+            applied, present = plan_settings(one(wanted), applied, one(None)).applied, value
+        found = plan_settings(one(wanted), applied, one(present))
         if own:
             assert found.changes == {}
             assert bool(found.conflicts) == (value != wanted)
         present = found.changes.get(GUEST, {}).get("qos_class", present)
         applied = found.applied
         assert wanted is None or present == wanted or found.conflicts
-        assert plan(one(wanted), applied, one(present)).changes == {}  # it comes to rest
+        assert plan_settings(one(wanted), applied, one(present)).changes == {}  # it comes to rest
 
 
 def test_sections_are_read():

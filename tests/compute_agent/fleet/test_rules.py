@@ -1,9 +1,9 @@
-"""What no revision may have: each option of the agent is on one side, and a new one has to be put there."""
+"""Each option of the agent is either allowed in revisions or forbidden, including new ones."""
 
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.fleet.rules import IN_DEFAULT, OPTIONS, SECTIONS, forbidden
+from compute_agent.fleet.rules import IN_DEFAULT, OPTIONS, SECTIONS, forbidden_options
 
 PATHLIKE = (
     "path",
@@ -22,10 +22,10 @@ PATHLIKE = (
 
 def is_forbidden(section: str, option: str) -> bool:
     options = agent_conf.known_options(agent_conf.load([], []))
-    return bool(forbidden({section: {option: "x"}}, options, None))
+    return bool(forbidden_options({section: {option: "x"}}, options, None))
 
 
-def test_what_is_listed_is_there():
+def test_listed_sections_and_options_exist():
     known = {(section, option.dest) for section, some in agent_conf.list_opts() for option in some}
     assert {
         (f"{section}NAME" if section.endswith(":") else section, name) for section, name in OPTIONS
@@ -46,6 +46,6 @@ def test_no_option_that_sounds_like_a_path_or_an_address_is_left_to_the_fleet():
 
 @pytest.mark.parametrize("section", ["PLACEMENT", "Fleet", "credentials"])
 def test_names_of_sections_are_those_that_they_stand_for(section):
-    found = forbidden({section: {"password": "x"}}, [], "Credentials")
+    found = forbidden_options({section: {"password": "x"}}, [], "Credentials")
     assert len(found) == 1
     assert f"[{section}] password" in found[0]

@@ -1,4 +1,4 @@
-"""A source over HTTPS, as servers are: good ones, and those that never end."""
+"""Sources over HTTPS, with good servers and endless ones."""
 
 import socket
 import ssl
@@ -38,7 +38,7 @@ def certificate(tmp_path_factory) -> Path:
 
 @contextmanager
 def serving(certificate: Path, answer: Answer, *, secured: bool = True, asks: bool = False) -> Iterator[str]:
-    """A server that answers once; ``answer`` ends when the event is set, at the latest."""
+    """A server that answers once. ``answer`` ends at the latest when the event is set."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate)
     if asks:
@@ -74,7 +74,7 @@ def sending(content: bytes) -> Answer:
 
 
 def dripping(head: bytes, drop: bytes) -> Answer:
-    """Something new comes all the time, so that no timeout of a single read ends it."""
+    """Bytes keep coming, so that no timeout of a single read applies."""
 
     def answer(connection: ssl.SSLSocket, over: threading.Event) -> None:
         connection.sendall(head)
@@ -89,7 +89,7 @@ def test_a_file_over_https(certificate):
         assert fetch(address, "edge", TlsIdentity(str(certificate))) == b"hello"
 
 
-def test_a_server_that_nobody_vouches_for_is_not_believed(certificate):
+def test_a_server_without_a_trusted_certificate_is_refused(certificate):
     with (
         serving(certificate, sending(OK % 5 + b"hello")) as address,
         pytest.raises(FleetError, match="certificate verify failed"),
@@ -125,21 +125,21 @@ def test_an_answer_that_is_none_is_not_used(certificate, answer, words):
 def test_an_answer_that_never_ends_is_ended(certificate, answer):
     with serving(certificate, answer) as address, pytest.raises(FleetError) as refused:
         fetch(address, "edge", TlsIdentity(str(certificate)), deadline=0.3)
-    assert "no whole answer in 0.3 seconds" in str(refused.value)
+    assert "not complete after 0.3 seconds" in str(refused.value)
 
 
 def test_a_server_that_does_not_say_hello_is_left(certificate):
     with serving(certificate, sending(b""), secured=False) as address, pytest.raises(FleetError) as refused:
         fetch(address, "edge", TlsIdentity(str(certificate)), deadline=0.3)
-    assert "no whole answer" in str(refused.value) or "timed out" in str(refused.value)
+    assert "not complete" in str(refused.value) or "timed out" in str(refused.value)
 
 
-def test_nobody_listens():
+def test_a_port_without_a_server_is_an_error():
     with pytest.raises(FleetError, match="refused"):
         fetch("https://localhost:1/fleet", "edge", TlsIdentity())
 
 
-def test_a_server_that_asks_who_it_is_is_shown_the_certificate_of_the_agent(certificate):
+def test_a_server_that_asks_for_a_certificate_gets_the_agents(certificate):
     own = str(certificate)
     certificate.chmod(0o600)
     with serving(certificate, sending(OK % 5 + b"hello"), asks=True) as address:
@@ -149,7 +149,7 @@ def test_a_server_that_asks_who_it_is_is_shown_the_certificate_of_the_agent(cert
 
 
 @pytest.mark.parametrize(("mode", "words"), [(0o644, "mode 0644"), (0o620, "mode 0620"), (None, "No such")])
-def test_a_key_that_others_can_have_is_not_used_and_nobody_is_asked(certificate, tmp_path, mode, words):
+def test_a_key_that_other_users_can_read_is_refused_before_any_connection(certificate, tmp_path, mode, words):
     key = tmp_path / "key.pem"
     if mode is not None:
         key.write_bytes(certificate.read_bytes())
@@ -183,15 +183,15 @@ def test_names_and_connections_that_hang_are_left_at_the_deadline_and_one_of_the
     monkeypatch.setattr(hanging, hang)
     address = f"https://127.0.0.1:1/{hanging}"
     try:
-        with pytest.raises(SourceError, match=r"no whole answer in 0.05 seconds"):
+        with pytest.raises(SourceError, match=r"not complete after 0.05 seconds"):
             fetch(address, "edge", TlsIdentity(), deadline=0.05)
-        with pytest.raises(SourceError, match="has not come back"):
+        with pytest.raises(SourceError, match="still hangs"):
             fetch(address, "edge", TlsIdentity(), deadline=0.05)
         assert reached.wait(10)  # it may be later than the deadline
         assert len(begun) == 1
         with pytest.raises(SourceError):
             fetch("/another/source", "edge", TlsIdentity())
-        with pytest.raises(SourceError, match="has not come back"):  # whatever was asked meanwhile
+        with pytest.raises(SourceError, match="still hangs"):  # whatever was asked meanwhile
             fetch(address, "edge", TlsIdentity(), deadline=0.05)
     finally:
         over.set()
@@ -204,6 +204,6 @@ def test_names_and_connections_that_hang_are_left_at_the_deadline_and_one_of_the
 def test_a_folder_that_hangs_is_left_at_the_deadline(monkeypatch, tmp_path):
     over = threading.Event()
     monkeypatch.setattr("compute_agent.fleet.source.read_bounded", lambda path, size: over.wait(10))
-    with pytest.raises(SourceError, match=r"no whole answer in 0.05 seconds"):
+    with pytest.raises(SourceError, match=r"not complete after 0.05 seconds"):
         fetch(str(tmp_path), "edge", TlsIdentity(), deadline=0.05)
     over.set()

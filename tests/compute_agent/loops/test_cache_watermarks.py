@@ -4,7 +4,7 @@ import pytest
 
 from compute_agent.classes.guest_classes import DEFAULT_CLASSES
 from compute_agent.controllers.resctrl import ResctrlController
-from compute_agent.monitoring.reading import CacheReading
+from compute_agent.monitoring.readings import CacheReading
 from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.groups import read_groups
 from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions, read_platform

@@ -85,7 +85,7 @@ def test_what_is_followed_is_told_and_reported_once(followed, caplog):
     told = {"fleet.group": "edge", "fleet.generation": 7}
     assert followed.attributes() == {"cpu_capacity": 1.0, **told}
     assert followed.attributes(beside=True) == told
-    assert caplog.text.count("edge generation 7 is taken up") == 1
+    assert caplog.text.count("edge generation 7 is adopted") == 1
 
 
 def test_a_trouble_is_told_once_until_it_is_over(followed, caplog):
@@ -97,7 +97,7 @@ def test_a_trouble_is_told_once_until_it_is_over(followed, caplog):
         followed.look()
     assert followed.loop.document()["fleet"] == "edge generation 7"
     trouble = followed.loop.document()["fleet_trouble"]
-    assert "edge generation 8 is not taken up: [DEFAULT] state_path" in trouble
+    assert "edge generation 8 is refused: [DEFAULT] state_path" in trouble
     assert (followed.numbers, followed.reports) == ((7, 1), 2)
     assert followed.attributes()["fleet.trouble"] == trouble[:250]
     assert caplog.text.count("does not follow its fleet") == 1

@@ -12,7 +12,7 @@ from compute_agent.events.event import EventRecorder
 from compute_agent.loops.throttling import InterferenceLoop
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CACHE_WAYS, ThrottleControl
-from compute_agent.monitoring.reading import CacheReading
+from compute_agent.monitoring.readings import CacheReading
 from compute_agent.throttling.interference.cases import CasePhase
 from compute_agent.throttling.interference.signals import SIGNALS, InterferenceWatch
 from compute_agent.throttling.settings import ThrottlingSettings

@@ -13,7 +13,7 @@ from compute_agent.loops.monitoring import MonitorTargets
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.monitoring.monitor import CacheMonitor
-from compute_agent.monitoring.reading import MonitorTarget
+from compute_agent.monitoring.readings import MonitorTarget
 from compute_agent.resctrl.groups import read_tasks
 from compute_agent.resctrl.mount import ResctrlMount, ResctrlOptions, open_handle
 from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
@@ -79,13 +79,13 @@ def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_pat
             controller.apply(target)
         monitor = CacheMonitor(control.files, control.platform, "x.")
         for time in (0.0, 10.0, 20.0):
-            monitor.take(MonitorTargets(driver).build([controller], guests), time)
+            monitor.measure_targets(MonitorTargets(driver).build([controller], guests), time)
             controller.sync(wanted, ())
             assert [controller.drifted(target) for target in wanted] == [None, None]
         for guest in guests:
             group = f"mon_groups/x.mon.{guest.uuid}"
             assert read_tasks(control.files, group) == {guest.pid}
-        assert monitor.unmonitored == frozenset()
+        assert monitor.unmonitored_guests == frozenset()
     finally:
         for child in children:
             child.kill()

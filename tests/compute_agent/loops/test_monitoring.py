@@ -12,7 +12,7 @@ from compute_agent.conf import host as host_options
 from compute_agent.conf import monitoring as monitoring_options
 from compute_agent.loops.monitoring import CacheMonitoring
 from compute_agent.monitoring.loop import MonitoringSettings
-from compute_agent.monitoring.reading import CacheReading, MonitorTarget
+from compute_agent.monitoring.readings import CacheReading, MonitorTarget
 from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.monitoring.counting import mount
@@ -88,10 +88,10 @@ def test_it_measures_from_start_to_stop_and_goes_by_the_configuration(conf, cont
 
 def test_totals_go_on_over_a_change_of_the_configuration(conf, control):
     monitoring = CacheMonitoring(configuration(conf(**FAST), control()), lambda: [LS], CollectorRegistry())
-    monitoring.loop.take(time.monotonic(), 0.0)
+    monitoring.loop.run_round(time.monotonic(), 0.0)
     monitor = monitoring.loop.monitor
     monitoring.reload(configuration(conf(), control()))
-    monitoring.loop.take(time.monotonic(), 0.0)
+    monitoring.loop.run_round(time.monotonic(), 0.0)
     assert monitoring.loop.monitor is monitor
     monitoring.stop()
 
@@ -114,7 +114,7 @@ def test_what_cannot_be_measured_is_left_alone(conf, control, what):
     unfit = control(writable=False) if what == "captured" else control(platform=platform)
     monitoring = CacheMonitoring(configuration(conf(**FAST), unfit), lambda: [LS, ONE], CollectorRegistry())
     assert monitoring.off
-    monitoring.loop.take(time.monotonic(), 0.0)
+    monitoring.loop.run_round(time.monotonic(), 0.0)
     assert unfit.files.monitoring_groups() == []
     monitoring.stop()
 
@@ -132,5 +132,5 @@ def test_switched_off_from_the_start_groups_of_before_go(conf, control):
 
 def test_settings_are_in_seconds_and_bytes(conf):
     options = conf(interval="1m", retention="2d", store_max_mb=3, store_interval="5")
-    assert MonitoringSettings.of(options) == MonitoringSettings(60.0, 5.0, 172800.0, 3_000_000)
-    assert MonitoringSettings.of(conf()) == MonitoringSettings()
+    assert MonitoringSettings.from_options(options) == MonitoringSettings(60.0, 5.0, 172800.0, 3_000_000)
+    assert MonitoringSettings.from_options(conf()) == MonitoringSettings()

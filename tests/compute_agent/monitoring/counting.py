@@ -1,4 +1,4 @@
-"""A fake tree whose counters count what a test says, and whose counters may have to be assigned.
+"""A fake tree with counters that a test advances, and that may have to be assigned.
 
 The files of mode `mbm_event` are as Documentation/filesystems/resctrl.rst of Linux 6.18 has them.
 """
@@ -15,7 +15,7 @@ BANDWIDTH = ("mbm_total_bytes", "mbm_local_bytes")
 
 @dataclass(frozen=True)
 class Mount:
-    """A tree with what the library says of it."""
+    """A tree with its platform."""
 
     files: "CountingResctrl"
     platform: object
@@ -53,7 +53,7 @@ class CountingResctrl(FakeResctrl):
                 self._counter(one, cache, "llc_occupancy").write_text(f"{occupancy}\n")
 
     def show(self, group, cache, event, text):
-        """What a counter reads from now on."""
+        """Set the text of a counter."""
         self._counter(group, cache, event).write_text(f"{text}\n")
 
     def monitoring_groups(self):
@@ -71,7 +71,7 @@ class CountingResctrl(FakeResctrl):
         return found
 
     def assign_to(self, group):
-        """What the kernel does for a new group: counters for both events as far as they last."""
+        """Act as the kernel does for a new group: assign free counters for both events."""
         self._show_assigned(group, set())
         for event in BANDWIDTH:
             for cache in self.left:

@@ -26,7 +26,7 @@ SAMPLES = [
 
 @pytest.fixture
 def path(tmp_path):
-    """A file whose name would be something else as a URL."""
+    """A file with a name that would be another one as a URL."""
     folder = tmp_path / "a?b #c%20"
     folder.mkdir()
     return folder / "samples.db"
@@ -46,45 +46,45 @@ def test_samples_come_back_as_they_were(path, store, running):
     if not running:
         store.close()
     history = SampleHistory(path)
-    assert history.of(ONE, ALWAYS) == SAMPLES[:3]  # whatever its class was
-    assert history.of("web", ALWAYS) == SAMPLES[:3]
-    assert history.of(ONE.upper(), TimeSpan(10.0, 10.0)) == SAMPLES[:2]
-    assert history.of(ONE, TimeSpan(11.0, 19.0)) == []
-    assert history.of(TWO, ALWAYS) == [SAMPLES[3]]
-    assert history.of("LS", ALWAYS) == [SAMPLES[4]]
+    assert history.samples_of(ONE, ALWAYS) == SAMPLES[:3]  # whatever its class was
+    assert history.samples_of("web", ALWAYS) == SAMPLES[:3]
+    assert history.samples_of(ONE.upper(), TimeSpan(10.0, 10.0)) == SAMPLES[:2]
+    assert history.samples_of(ONE, TimeSpan(11.0, 19.0)) == []
+    assert history.samples_of(TWO, ALWAYS) == [SAMPLES[3]]
+    assert history.samples_of("LS", ALWAYS) == [SAMPLES[4]]
 
 
 def test_the_last_samples_of_all_are_one_moment_of_each(path, store):
-    assert SampleHistory(path).latest() == [SAMPLES[4], SAMPLES[2], SAMPLES[3]]
+    assert SampleHistory(path).latest_samples() == [SAMPLES[4], SAMPLES[2], SAMPLES[3]]
 
 
-def test_what_is_being_written_is_seen_once_it_is_whole(path, store):
+def test_readers_see_only_whole_writes(path, store):
     history = SampleHistory(path)
     store.add([sample(30.0, TWO, "db", total=1.0)])
-    assert len(history.of(TWO, ALWAYS)) == 1
+    assert len(history.samples_of(TWO, ALWAYS)) == 1
     store.flush(0.0)
-    assert len(history.of(TWO, ALWAYS)) == 2
+    assert len(history.samples_of(TWO, ALWAYS)) == 2
 
 
 def test_reading_changes_nothing(path, store):
     store.close()
     before = path.read_bytes()
-    SampleHistory(path).latest()
+    SampleHistory(path).latest_samples()
     assert path.read_bytes() == before
     assert sorted(file.name for file in path.parent.iterdir()) == ["samples.db"]
 
 
 @pytest.mark.parametrize("wanted", ["nobody", "BE", "", ONE[:8]])
-def test_who_is_not_known_is_named(path, store, wanted):
+def test_an_unknown_guest_is_named_in_the_error(path, store, wanted):
     with pytest.raises(HistoryError, match=f"no samples of a guest or class {wanted}"):
-        SampleHistory(path).of(wanted, ALWAYS)
+        SampleHistory(path).samples_of(wanted, ALWAYS)
 
 
 def test_a_name_of_several_guests_is_not_taken_for_one(path, store):
     store.add([sample(30.0, TWO, "web")])
     store.flush(0.0)
     with pytest.raises(HistoryError, match=f"several guests are called web: {ONE}, {TWO}"):
-        SampleHistory(path).of("web", ALWAYS)
+        SampleHistory(path).samples_of("web", ALWAYS)
 
 
 def test_without_a_file_there_are_no_samples(tmp_path):
@@ -100,4 +100,4 @@ def test_a_file_of_something_else_cannot_be_read(tmp_path, content):
     else:
         sqlite3.connect(path).execute("CREATE TABLE t (x)").close()
     with pytest.raises(HistoryError, match="cannot be read"):
-        SampleHistory(path).latest()
+        SampleHistory(path).latest_samples()

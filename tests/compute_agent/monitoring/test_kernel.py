@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent.monitoring.monitor import SYNC_SECONDS, CacheMonitor
-from compute_agent.monitoring.reading import MonitorTarget
+from compute_agent.monitoring.readings import MonitorTarget
 from compute_agent.resctrl import groups
 from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.filesystem import ResctrlFilesystem
@@ -24,7 +24,7 @@ from tests.waits import wait_for
 MOUNT = os.environ.get("RESCTRL_MOUNT")
 CLASS = MonitorTarget("", "LS", "test.class.LS")
 GBPS = 10.0
-"""What 100 % of bandwidth is where the kernel wants absolute values."""
+"""100 % of bandwidth, where the kernel takes absolute values."""
 
 if MOUNT is None:
     from tests.compute_agent.resctrl import fake
@@ -40,7 +40,7 @@ class MonitoredKernel:
         files.make_folder(CLASS.group)
 
     def guest(self, name, *processes, priority=0):
-        """A guest of some processes, whose threads are in the class's group, as a controller has them."""
+        """A guest of some processes, with its threads in the class's group, where a controller puts them."""
 
         def threads():
             return [int(tid) for process in processes for tid in os.listdir(f"/proc/{process.pid}/task")]
@@ -49,10 +49,10 @@ class MonitoredKernel:
         return MonitorTarget(name, "LS", CLASS.group, priority, threads=threads)
 
     def take(self, *guests, after=0.0):
-        """A round, with a look at the groups in any case; what each target uses, by guest."""
+        """Run a round with a comparison of groups; return the use of each target, by guest."""
         time.sleep(after)
         self.monitor.sync_due = 0.0
-        reading = self.monitor.take([CLASS, *guests], time.monotonic())
+        reading = self.monitor.measure_targets([CLASS, *guests], time.monotonic())
         return {use.target.guest: use.caches for use in reading.targets}
 
     def groups(self):
@@ -105,11 +105,11 @@ def start():
 
 
 def monitored(kernel, *guests):
-    """The guests that are, once RMIDs that others had are no longer busy."""
+    """The monitored guests, after the kernel has released the RMIDs of others."""
     deadline = time.monotonic() + 60
     while True:
         caches = kernel.take(*guests)
-        if not kernel.monitor.unmonitored or MOUNT is None or time.monotonic() > deadline:
+        if not kernel.monitor.unmonitored_guests or MOUNT is None or time.monotonic() > deadline:
             return {guest for guest, found in caches.items() if guest and found}
         time.sleep(0.5)
 
@@ -170,14 +170,14 @@ def test_when_the_kernel_has_no_more_rmids_the_least_important_go_without(kernel
     # The last RMIDs, too, may be kept back for a while, as what they counted has not left the cache.
     most = wait_for(take_monitored, "an RMID is free", pause=0.2)
     assert len(most) <= 3
-    assert kernel.monitor.unmonitored == {one.guest for one in guests} - most
-    assert kernel.monitor.exhaustions == 1
+    assert kernel.monitor.unmonitored_guests == {one.guest for one in guests} - most
+    assert kernel.monitor.exhaustion_count == 1
     if MOUNT is None:
         assert most == {"g5"}  # half of the three are kept for control groups to come, rounded up
 
 
 @pytest.mark.skipif(MOUNT is None, reason="the counters of the fake do not count")
-def test_who_moves_bytes_is_seen_and_so_is_a_cut(kernel, start):
+def test_the_traffic_of_a_guest_and_a_cap_are_visible(kernel, start):
     busy, idle = kernel.guest("busy", start("while True: pass")), kernel.guest("idle", start())
     assert monitored(kernel, busy, idle) == {"busy", "idle"}
     kernel.take(busy, idle, after=1)

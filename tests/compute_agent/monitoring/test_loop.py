@@ -1,4 +1,4 @@
-"""The thread, and what watermarks and Prometheus are told."""
+"""The thread, and its values for watermarks and Prometheus."""
 
 import logging
 import math
@@ -20,7 +20,7 @@ from compute_agent.monitoring.loop import (
     due_at,
 )
 from compute_agent.monitoring.monitor import CacheMonitor
-from compute_agent.monitoring.reading import CacheReading, MonitoredCaches, MonitorTarget, build_targets
+from compute_agent.monitoring.readings import CacheReading, MonitoredCaches, MonitorTarget, build_targets
 from compute_agent.monitoring.samples import SampleStore
 from compute_agent.resctrl.filesystem import ResctrlError
 from tests.compute_agent.monitoring.counting import mount
@@ -33,7 +33,7 @@ SETTINGS = MonitoringSettings(interval=1.0, store_interval=10.0)
 
 
 class Bench:
-    """A loop whose rounds a test makes."""
+    """A loop with rounds made by a test."""
 
     def __init__(self, folder):
         self.mount = mount(folder / "tree")
@@ -51,7 +51,7 @@ class Bench:
 
     def round(self, second):
         """The round of a second from now on, for the loop's clock as well."""
-        self.loop.take(self.start + second, 1000.0 + second)
+        self.loop.run_round(self.start + second, 1000.0 + second)
 
     def stored(self):
         self.store.flush(0.0)
@@ -84,7 +84,7 @@ def test_samples_are_means_over_the_time_between_them(bench):
     assert [row[5] for row in bench.stored() if row[1] == "" and row[2] == 1] == [None, 1000.0, 3000.0]
 
 
-def test_what_has_no_number_just_now_is_stored_as_unknown(bench):
+def test_counters_without_numbers_are_stored_as_unknown(bench):
     for second in (0, 10):
         bench.round(second)
     bench.files.show(GROUP, 0, "mbm_total_bytes", "Unavailable")
@@ -92,7 +92,7 @@ def test_what_has_no_number_just_now_is_stored_as_unknown(bench):
     assert [row[5] for row in bench.stored() if row[1:3] == ("one", 0)] == [None, 0.0, None]
 
 
-def test_a_guest_that_comes_back_begins_anew(bench):
+def test_a_returning_guest_is_counted_from_its_start(bench):
     bench.round(0)
     bench.files.count(GROUP, 0, total=5000)
     bench.round(10)
@@ -134,24 +134,24 @@ def test_troubles_of_others_are_told_once_and_cost_nothing_more(bench, caplog):
         bench.round(1)
         bench.round(2)
         assert [record.levelname for record in caplog.records] == ["WARNING"]
-        assert len(bench.loop.newest().targets) == 2  # those of the last round
+        assert len(bench.loop.newest_reading().targets) == 2  # those of the last round
         bench.targets, bench.ask = [LS], ask
         bench.round(3)
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-    assert len(bench.loop.newest().targets) == 1
+    assert len(bench.loop.newest_reading().targets) == 1
 
 
-def test_as_long_as_nobody_tells_the_guests_their_groups_stay(bench):
+def test_groups_stay_while_the_guests_are_unknown(bench):
     bench.files.make_folder("a.class.LS/mon_groups/a.mon.one")
     targets, bench.targets = bench.targets, None
     bench.round(0)
     assert bench.files.monitoring_groups() == [GROUP]
-    assert bench.loop.newest() is None
+    assert bench.loop.newest_reading() is None
     bench.targets = targets
     bench.round(1)
     bench.targets = None  # a new controller has taken over
     bench.round(2)
-    assert len(bench.loop.newest().targets) == 2
+    assert len(bench.loop.newest_reading().targets) == 2
     assert bench.files.monitoring_groups() == [GROUP]
 
 
@@ -163,21 +163,21 @@ def test_a_mount_that_is_gone_is_told_once_and_readings_of_before_do_not_last(be
         for second in (10, 20, 30):
             bench.round(second)
     assert len([record for record in caplog.records if "cannot be measured" in record.message]) == 1
-    assert bench.loop.newest() is None
+    assert bench.loop.newest_reading() is None
     (bench.files.root / "away").rename(bench.files.root / "schemata")
     bench.round(100)
-    assert bench.loop.newest() is not None
+    assert bench.loop.newest_reading() is not None
 
 
 def test_a_reading_of_long_ago_tells_nothing(bench):
     bench.start -= STALE_ROUNDS + 1
     bench.round(0)
-    assert bench.loop.newest() is None
+    assert bench.loop.newest_reading() is None
     bench.loop.round_seconds = 60.0  # it could not be any newer
-    assert bench.loop.newest() is not None
+    assert bench.loop.newest_reading() is not None
     bench.loop.round_seconds = 0.0
     bench.round(STALE_ROUNDS)
-    assert bench.loop.newest() is not None
+    assert bench.loop.newest_reading() is not None
 
 
 # When counters are read
@@ -186,17 +186,17 @@ def test_a_reading_of_long_ago_tells_nothing(bench):
 @pytest.mark.parametrize(
     ("wanted_until", "kept_at", "store_interval", "due"),
     [
-        (105.0, 100.0, 10.0, 101.0),  # somebody asks
-        (99.0, 100.0, 10.0, 110.0),  # nobody but the samples
+        (105.0, 100.0, 10.0, 101.0),  # readings are requested
+        (99.0, 100.0, 10.0, 110.0),  # only samples are due
         (99.0, 100.0, 1.0, 101.0),
         (99.0, 95.0, 10.0, 105.0),
         (99.0, 100.0, 3600.0, 110.0),  # samples are seldom, groups are looked after all the same
         (99.0, -math.inf, 10.0, 101.0),  # no sample could be taken yet
-        (99.0, 100.0, 0.0, 110.0),  # nobody at all: the groups
+        (99.0, 100.0, 0.0, 110.0),  # only the comparison of groups is due
         (105.0, 100.0, 0.0, 101.0),
     ],
 )
-def test_counters_are_read_as_often_as_somebody_wants_them(wanted_until, kept_at, store_interval, due):
+def test_counters_are_read_as_often_as_requested(wanted_until, kept_at, store_interval, due):
     assert due_at(100.0, 100.0, wanted_until, kept_at, MonitoringSettings(1.0, store_interval)) == due
 
 
@@ -212,7 +212,7 @@ def test_another_interval_of_samples_is_in_force_at_once_however_often_it_is_cha
     assert [row[0] for row in bench.stored() if row[1:3] == ("one", 0)] == [1000.0, 1006.0, 1012.0]
 
 
-def test_samples_that_are_switched_off_and_on_again_begin_anew(bench):
+def test_samples_start_again_after_storage_was_off(bench):
     bench.round(0)
     bench.loop.reload(MonitoringSettings(1.0, 0.0))
     bench.round(1)
@@ -223,7 +223,7 @@ def test_samples_that_are_switched_off_and_on_again_begin_anew(bench):
 
 @pytest.fixture
 def first(bench, monkeypatch):
-    """The only reading of a loop that nobody has asked for long, so that who does waits for the next."""
+    """The first reading of a loop without requests for a long time. The next caller waits for another."""
     monkeypatch.setattr(loop, "STALE_SECONDS", 60.0)
     bench.loop.settings = MonitoringSettings(interval=0.05, store_interval=1e6)
     bench.loop.start()
@@ -233,14 +233,14 @@ def first(bench, monkeypatch):
     return first
 
 
-def test_who_asks_after_a_long_time_gets_a_reading_of_now(bench, first, monkeypatch):
+def test_a_request_after_a_long_time_gets_a_current_reading(bench, first, monkeypatch):
     monkeypatch.setattr(loop, "ASKED_SECONDS", 30.0)
     bench.files.count(GROUP, 1, total=8000)
-    [of_guest] = [use for use in bench.loop.newest().targets if use.target == ONE]
-    assert of_guest.moved[1, "total"] == 8000
+    [of_guest] = [use for use in bench.loop.newest_reading().targets if use.target == ONE]
+    assert of_guest.moved_bytes[1, "total"] == 8000
 
 
-def test_a_guest_that_comes_is_seen_also_where_nobody_asks(bench):
+def test_a_new_guest_is_seen_without_a_request(bench):
     bench.targets = [LS]
     bench.loop.settings = MonitoringSettings(interval=0.01, store_interval=1e6)
     bench.loop.start()
@@ -266,24 +266,24 @@ def released(bench):
     return released
 
 
-def test_who_asks_while_a_round_hangs_is_told_of_no_reading(bench, released, monkeypatch):
+def test_a_request_gets_no_reading_while_a_round_hangs(bench, released, monkeypatch):
     monkeypatch.setattr(loop, "ASKED_SECONDS", 0.01)
-    assert bench.loop.newest() is None
+    assert bench.loop.newest_reading() is None
     released.set()
 
 
-def test_where_rounds_take_long_who_asks_seldom_waits_for_them(bench, first, monkeypatch):
+def test_a_rare_caller_waits_for_a_slow_round(bench, first, monkeypatch):
     monkeypatch.setattr(loop, "ASKED_SECONDS", 0.001)
     bench.loop.round_seconds = 15.0
-    assert bench.loop.newest().time > first.time
+    assert bench.loop.newest_reading().time > first.time
 
 
 # Watermarks
 
 
 def test_watermarks_have_rates_sizes_and_capacity(bench):
-    reader = MonitoredCaches(bench.loop.newest)
-    reader.use(bench.mount.platform, 10.0)
+    reader = MonitoredCaches(bench.loop.newest_reading)
+    reader.set_platform(bench.mount.platform, 10.0)
     assert reader.read() == CacheReading()
     bench.round(0)
     bench.files.count(GROUP, 1, total=8000, occupancy=300)
@@ -297,19 +297,19 @@ def test_watermarks_have_rates_sizes_and_capacity(bench):
         guest_bandwidth={"one": {"0": 0.0, "1": 4000.0}},
         guest_occupancy={"one": {"0": 0.0, "1": 300.0}},
     )
-    reader.use(bench.mount.platform, None)
+    reader.set_platform(bench.mount.platform, None)
     assert reader.read().bandwidth_capacity == {}
 
 
-def test_what_is_not_measured_is_not_told(bench):
+def test_unmeasured_values_are_missing(bench):
     bench.round(0)
     for cache in (0, 1):
         for event in ("mbm_total_bytes", "llc_occupancy"):
             bench.files.show(GROUP, cache, event, "Unavailable")
             bench.files.show("a.class.LS", cache, event, "Unavailable")
             bench.files.show("", cache, event, "Unavailable")
-    reader = MonitoredCaches(bench.loop.newest)
-    reader.use(bench.mount.platform, 10.0)
+    reader = MonitoredCaches(bench.loop.newest_reading)
+    reader.set_platform(bench.mount.platform, 10.0)
     bench.round(1)
     reading = reader.read()
     assert (reading.bandwidth, reading.bandwidth_capacity, reading.occupancy) == ({}, {}, {})
@@ -331,12 +331,12 @@ def test_metrics_have_guests_and_classes(bench):
     assert bench.metric(MOVED, guest="one", kind="total", **labels) == 8000
     assert bench.metric(MOVED, guest="one", kind="local", **labels) == 700
     assert bench.metric(MOVED, guest="", kind="total", **labels) == 8000
-    bench.files.show(GROUP, 1, "mbm_total_bytes", 10)  # the kernel's counter has begun anew
+    bench.files.show(GROUP, 1, "mbm_total_bytes", 10)  # the kernel's counter was reset
     bench.round(2)
     assert bench.metric(MOVED, guest="one", kind="total", **labels) == 8010
 
 
-def test_series_of_guests_that_left_end(bench):
+def test_the_series_of_an_ended_guest_ends(bench):
     bench.round(0)
     labels = {"guest": "one", "class": "LS", "cache_id": "0"}
     assert bench.metric(OCCUPANCY, **labels) == 0
@@ -346,7 +346,7 @@ def test_series_of_guests_that_left_end(bench):
     assert bench.metric(MOVED, kind="total", **labels) is None
 
 
-def test_metrics_count_who_is_not_monitored_and_failed_writes(bench, monkeypatch):
+def test_metrics_count_unmonitored_guests_and_failed_writes(bench, monkeypatch):
     assert bench.metric("compute_agent_unmonitored_guests") == 0
     monkeypatch.setattr(
         bench.files, "make_folder", lambda path: (_ for _ in ()).throw(ResctrlError(28, path, "Out of RMIDs"))

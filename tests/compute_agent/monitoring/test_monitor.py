@@ -10,7 +10,7 @@ import pytest
 
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.monitoring.monitor import SYNC_SECONDS, CacheMonitor
-from compute_agent.monitoring.reading import CacheUse, MonitorTarget
+from compute_agent.monitoring.readings import CacheUse, MonitorTarget
 from compute_agent.resctrl import groups
 from compute_agent.resctrl.filesystem import ResctrlError
 from tests.compute_agent.monitoring.counting import mount
@@ -52,19 +52,24 @@ def test_bandwidth_is_what_was_counted_between_two_rounds(tree):
     made = tree()
     monitor = CacheMonitor(made.files, made.platform, "a.")
     targets = [LS, BE, monitored_guest("one"), monitored_guest("two")]
-    first = uses(monitor.take(targets, 100.0))
+    first = uses(monitor.measure_targets(targets, 100.0))
     assert first["one"].caches[1] == CacheUse(occupancy=0)
     made.files.count("a.class.LS/mon_groups/a.mon.one", 1, total=8000, local=6000, occupancy=4096)
     made.files.count("a.class.LS", 0, total=2000, occupancy=1024)
-    reading = monitor.take(targets, 104.0)
+    reading = monitor.measure_targets(targets, 104.0)
     second = uses(reading)
     assert second["one"].caches == {0: CacheUse(0, 0.0, 0.0), 1: CacheUse(4096, 1500.0, 2000.0)}
-    assert second["one"].moved == {(0, "total"): 0, (0, "local"): 0, (1, "total"): 8000, (1, "local"): 6000}
+    assert second["one"].moved_bytes == {
+        (0, "total"): 0,
+        (0, "local"): 0,
+        (1, "total"): 8000,
+        (1, "local"): 6000,
+    }
     assert second["two"].caches[1] == CacheUse(0, 0.0, 0.0)
     # the class has what its guests have, and the host has what all classes have
     assert second["LS"].caches == {0: CacheUse(1024, 0.0, 500.0), 1: CacheUse(4096, 1500.0, 2000.0)}
     assert second["BE"].caches[1].total == 0.0
-    assert reading.host == {0: CacheUse(1024, 0.0, 500.0), 1: CacheUse(4096, 1500.0, 2000.0)}
+    assert reading.host_caches == {0: CacheUse(1024, 0.0, 500.0), 1: CacheUse(4096, 1500.0, 2000.0)}
     assert monitor.newest is reading
 
 
@@ -76,29 +81,29 @@ def test_classes_that_share_a_group_have_what_their_guests_have_together(tree):
         MonitorTarget(name, qos_class, "") for name, qos_class in (("1", "LS"), ("2", "LS"), ("3", "LSR"))
     )
     targets = [*classes, one, two, other]
-    monitor.take(targets, 100.0)
+    monitor.measure_targets(targets, 100.0)
     for name, total in (("1", 4000), ("2", 2000), ("3", 1000)):
         made.files.count(f"mon_groups/a.mon.{name}", 1, total=total, local=total, occupancy=total)
-    found = uses(monitor.take(targets, 102.0))
+    found = uses(monitor.measure_targets(targets, 102.0))
     assert found["LS"].caches[1] == CacheUse(6000, 3000.0, 3000.0)
     assert found["LSR"].caches[1] == CacheUse(1000, 500.0, 500.0)
-    assert (found["LS"].moved[1, "total"], found["LSR"].moved[1, "total"]) == (6000, 1000)
+    assert (found["LS"].moved_bytes[1, "total"], found["LSR"].moved_bytes[1, "total"]) == (6000, 1000)
     targets.remove(one)  # it ended: what it had moved stays counted
-    found = uses(monitor.take(targets, 104.0))
-    assert (found["LS"].caches[1].total, found["LS"].moved[1, "total"]) == (0.0, 6000)
+    found = uses(monitor.measure_targets(targets, 104.0))
+    assert (found["LS"].caches[1].total, found["LS"].moved_bytes[1, "total"]) == (0.0, 6000)
     made.files.count("mon_groups/a.mon.2", 1, total=500)
-    assert uses(monitor.take(targets, 106.0))["LS"].moved[1, "total"] == 6500
+    assert uses(monitor.measure_targets(targets, 106.0))["LS"].moved_bytes[1, "total"] == 6500
 
 
-def test_what_the_default_group_and_groups_of_others_do_counts_for_the_host(tree):
+def test_the_default_group_and_foreign_groups_count_for_the_host(tree):
     made = tree()
     made.files.make_folder("theirs")
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    monitor.take([], 0.0)
+    monitor.measure_targets([], 0.0)
     made.files.count("", 0, total=100, occupancy=10)
     made.files.count("theirs", 0, total=300, occupancy=30)
     made.files.count("a.class.BE", 0, total=500, occupancy=50)
-    assert monitor.take([], 1.0).host[0] == CacheUse(90, 0.0, 900.0)
+    assert monitor.measure_targets([], 1.0).host_caches[0] == CacheUse(90, 0.0, 900.0)
 
 
 def test_a_guest_alone_in_its_control_group_needs_no_monitoring_group(tree):
@@ -111,13 +116,13 @@ def test_a_guest_alone_in_its_control_group_needs_no_monitoring_group(tree):
         monitored_guest("two", group="a.wish.x"),
         monitored_guest("three", group="a.wish.x"),
     ]
-    monitor.take(targets, 0.0)
+    monitor.measure_targets(targets, 0.0)
     assert made.files.monitoring_groups() == [
         "a.wish.x/mon_groups/a.mon.three",
         "a.wish.x/mon_groups/a.mon.two",
     ]
     made.files.count("a.guest.one", 0, total=100)
-    assert uses(monitor.take(targets, 1.0))["one"].caches[0].total == 100.0
+    assert uses(monitor.measure_targets(targets, 1.0))["one"].caches[0].total == 100.0
 
 
 def test_totals_go_on_when_a_guest_comes_to_another_group(tree):
@@ -125,17 +130,17 @@ def test_totals_go_on_when_a_guest_comes_to_another_group(tree):
     made.files.make_folder("a.guest.one")
     monitor = CacheMonitor(made.files, made.platform, "a.")
     shared = [LS, monitored_guest("one")]
-    monitor.take(shared, 0.0)
+    monitor.measure_targets(shared, 0.0)
     made.files.count("a.class.LS/mon_groups/a.mon.one", 0, total=1000)
-    monitor.take(shared, 1.0)
+    monitor.measure_targets(shared, 1.0)
     made.files.show("a.guest.one", 0, "mbm_total_bytes", 77)
     own = [LS, monitored_guest("one", group="a.guest.one")]
-    use = uses(monitor.take(own, 2.0))["one"]
-    assert (use.caches[0].total, use.moved[0, "total"]) == (None, 1000)
+    use = uses(monitor.measure_targets(own, 2.0))["one"]
+    assert (use.caches[0].total, use.moved_bytes[0, "total"]) == (None, 1000)
     assert made.files.monitoring_groups() == []
     made.files.count("a.guest.one", 0, total=500)
-    use = uses(monitor.take(own, 3.0))["one"]
-    assert (use.caches[0].total, use.moved[0, "total"]) == (500.0, 1500)
+    use = uses(monitor.measure_targets(own, 3.0))["one"]
+    assert (use.caches[0].total, use.moved_bytes[0, "total"]) == (500.0, 1500)
 
 
 @pytest.mark.parametrize("text", ["Unavailable", "Unassigned", "Error", ""])
@@ -144,28 +149,28 @@ def test_a_counter_without_a_number_is_unknown_and_bridged(tree, text):
     monitor = CacheMonitor(made.files, made.platform, "a.")
     group = "a.class.LS/mon_groups/a.mon.one"
     targets = [LS, monitored_guest("one")]
-    monitor.take(targets, 0.0)
+    monitor.measure_targets(targets, 0.0)
     made.files.count(group, 0, total=1000)
-    monitor.take(targets, 1.0)
+    monitor.measure_targets(targets, 1.0)
     made.files.show(group, 0, "mbm_total_bytes", text)
-    use = uses(monitor.take(targets, 2.0))["one"]
-    assert (use.caches[0].total, use.moved[0, "total"]) == (None, 1000)
+    use = uses(monitor.measure_targets(targets, 2.0))["one"]
+    assert (use.caches[0].total, use.moved_bytes[0, "total"]) == (None, 1000)
     made.files.show(group, 0, "mbm_total_bytes", 4000)
-    use = uses(monitor.take(targets, 3.0))["one"]
-    assert (use.caches[0].total, use.moved[0, "total"]) == (1500.0, 4000)  # 3000 bytes in two seconds
+    use = uses(monitor.measure_targets(targets, 3.0))["one"]
+    assert (use.caches[0].total, use.moved_bytes[0, "total"]) == (1500.0, 4000)  # 3000 bytes in two seconds
 
 
 @pytest.mark.parametrize(
     ("before", "now", "rate"), [(2**64 - 100, 50, 150.0), (10**15, 700, 700.0), (10**15, 0, 0.0)]
 )
-def test_counters_that_wrap_or_begin_anew_never_make_totals_go_back(tree, before, now, rate):
+def test_totals_never_decrease_when_counters_wrap_or_reset(tree, before, now, rate):
     made = tree()
     monitor = CacheMonitor(made.files, made.platform, "a.")
     made.files.show("a.class.LS", 0, "mbm_total_bytes", before)
-    monitor.take([LS], 0.0)
+    monitor.measure_targets([LS], 0.0)
     made.files.show("a.class.LS", 0, "mbm_total_bytes", now)
-    use = uses(monitor.take([LS], 1.0))["LS"]
-    assert (use.caches[0].total, use.moved[0, "total"]) == (rate, rate)
+    use = uses(monitor.measure_targets([LS], 1.0))["LS"]
+    assert (use.caches[0].total, use.moved_bytes[0, "total"]) == (rate, rate)
 
 
 def test_threads_of_a_guest_come_into_its_group_and_those_that_appear_later_too(tree, process):
@@ -175,16 +180,16 @@ def test_threads_of_a_guest_come_into_its_group_and_those_that_appear_later_too(
     monitor = CacheMonitor(files, made.platform, "a.")
     threads = [process.pid]
     targets = [LS, monitored_guest("one", threads=threads)]
-    monitor.take(targets, 0.0)
+    monitor.measure_targets(targets, 0.0)
     group = "a.class.LS/mon_groups/a.mon.one"
     assert groups.read_tasks(files, group) == {process.pid}
     late = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
         threads.append(late.pid)  # not yet in the control group
-        monitor.take(targets, SYNC_SECONDS)
+        monitor.measure_targets(targets, SYNC_SECONDS)
         assert groups.read_tasks(files, group) == {process.pid}
         files.write_file("a.class.LS/tasks", f"{late.pid}\n")
-        monitor.take(targets, 2 * SYNC_SECONDS)
+        monitor.measure_targets(targets, 2 * SYNC_SECONDS)
         assert groups.read_tasks(files, group) == {process.pid, late.pid}
     finally:
         late.kill()
@@ -200,10 +205,10 @@ def test_a_guest_that_is_just_ending_costs_nothing_but_itself(tree, error):
 
     monitor = CacheMonitor(made.files, made.platform, "a.")
     targets = [replace(monitored_guest("one"), threads=gone), monitored_guest("two")]
-    assert set(uses(monitor.take([LS, *targets], 0.0))["two"].caches) == {0, 1}
+    assert set(uses(monitor.measure_targets([LS, *targets], 0.0))["two"].caches) == {0, 1}
 
 
-def test_groups_of_guests_that_left_go_and_those_of_others_stay(tree):
+def test_groups_of_ended_guests_are_removed_and_foreign_groups_stay(tree):
     made = tree()
     files = made.files
     for path in (
@@ -216,66 +221,66 @@ def test_groups_of_guests_that_left_go_and_those_of_others_stay(tree):
         files.make_folder(path)
     files.show("a.class.LS/mon_groups/a.mon.one", 0, "llc_occupancy", 123)
     monitor = CacheMonitor(files, made.platform, "a.")
-    use = uses(monitor.take([LS, BE, monitored_guest("one"), monitored_guest("two")], 0.0))["one"]
+    use = uses(monitor.measure_targets([LS, BE, monitored_guest("one"), monitored_guest("two")], 0.0))["one"]
     assert use.caches[0].occupancy == 123  # taken over as it was
     kept = ["a.class.LS/mon_groups/theirs", "mon_groups/theirs"]
     assert files.monitoring_groups() == sorted(
         [*kept, "a.class.LS/mon_groups/a.mon.one", "a.class.LS/mon_groups/a.mon.two"]
     )
-    assert "two" not in uses(monitor.take([LS, BE, monitored_guest("one")], 1.0))
+    assert "two" not in uses(monitor.measure_targets([LS, BE, monitored_guest("one")], 1.0))
     assert files.monitoring_groups() == sorted([*kept, "a.class.LS/mon_groups/a.mon.one"])
-    monitor.take([], 2.0)
+    monitor.measure_targets([], 2.0)
     assert files.monitoring_groups() == kept
 
 
-def test_a_group_that_somebody_removed_is_made_again(tree):
+def test_a_group_removed_by_another_program_is_made_again(tree):
     made = tree()
     monitor = CacheMonitor(made.files, made.platform, "a.")
     targets = [LS, monitored_guest("one")]
-    monitor.take(targets, 0.0)
+    monitor.measure_targets(targets, 0.0)
     made.files.remove_folder("a.class.LS")
-    monitor.take(
+    monitor.measure_targets(
         targets, 1.0
     )  # files that are open in a folder tell nothing of its end; those of a kernel do
-    monitor.take(targets, SYNC_SECONDS)
+    monitor.measure_targets(targets, SYNC_SECONDS)
     assert uses(monitor.newest)["one"].caches == {}
     made.files.make_folder("a.class.LS")
-    monitor.take(targets, 2 * SYNC_SECONDS)
+    monitor.measure_targets(targets, 2 * SYNC_SECONDS)
     assert set(uses(monitor.newest)["one"].caches) == {0, 1}
 
 
-def test_files_that_fail_are_looked_for_anew(tree, monkeypatch):
+def test_files_that_fail_are_opened_again(tree, monkeypatch):
     made = tree()
     monitor = CacheMonitor(made.files, made.platform, "a.")
     targets = [LS, monitored_guest("one")]
-    monitor.take(targets, 0.0)
+    monitor.measure_targets(targets, 0.0)
     with monkeypatch.context() as patch:
         patch.setattr("os.pread", lambda *_: (_ for _ in ()).throw(OSError(errno.ENODEV, "gone")))
-        assert uses(monitor.take(targets, 1.0))["one"].caches == {}
-    assert set(uses(monitor.take(targets, 2.0))["one"].caches) == {0, 1}
+        assert uses(monitor.measure_targets(targets, 1.0))["one"].caches == {}
+    assert set(uses(monitor.measure_targets(targets, 2.0))["one"].caches) == {0, 1}
 
 
 def test_without_file_descriptors_to_spare_counters_are_opened_for_each_reading(tree, monkeypatch):
     monkeypatch.setattr("compute_agent.resctrl.monitoring.descriptors_to_keep", lambda: 3)
     made = tree()
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    monitor.take([LS], 0.0)
+    monitor.measure_targets([LS], 0.0)
     made.files.count("a.class.LS", 1, total=10, local=5, occupancy=1)
-    assert uses(monitor.take([LS], 1.0))["LS"].caches[1] == CacheUse(1, 5.0, 10.0)
+    assert uses(monitor.measure_targets([LS], 1.0))["LS"].caches[1] == CacheUse(1, 5.0, 10.0)
 
 
-def test_a_cache_whose_cpus_went_offline_is_gone_and_comes_back(tree):
+def test_a_cache_leaves_and_returns_with_its_cpus(tree):
     made = tree()
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    monitor.take([LS], 0.0)
+    monitor.measure_targets([LS], 0.0)
     for group in ("", "a.class.LS", "a.class.BE"):
         data = made.files.root / group / "mon_data"
         (data / "mon_L3_01").rename(data / "away")
-    assert set(uses(monitor.take([LS], SYNC_SECONDS))["LS"].caches) == {0}
+    assert set(uses(monitor.measure_targets([LS], SYNC_SECONDS))["LS"].caches) == {0}
     for group in ("", "a.class.LS", "a.class.BE"):
         data = made.files.root / group / "mon_data"
         (data / "away").rename(data / "mon_L3_01")
-    assert set(uses(monitor.take([LS], 2 * SYNC_SECONDS))["LS"].caches) == {0, 1}
+    assert set(uses(monitor.measure_targets([LS], 2 * SYNC_SECONDS))["LS"].caches) == {0, 1}
 
 
 def test_a_mount_that_is_gone_is_an_error(tree):
@@ -283,7 +288,7 @@ def test_a_mount_that_is_gone_is_an_error(tree):
     monitor = CacheMonitor(made.files, made.platform, "a.")
     (made.files.root / "schemata").unlink()
     with pytest.raises(ResctrlError):
-        monitor.take([LS], 0.0)
+        monitor.measure_targets([LS], 0.0)
 
 
 # RMIDs
@@ -302,32 +307,32 @@ def test_when_rmids_run_out_guests_of_higher_priority_have_them(tree, rmids, mon
     guests = [monitored_guest("low-b"), monitored_guest("low-a"), monitored_guest("high", priority=5)]
     with caplog.at_level(logging.WARNING):
         for time in (0.0, 1.0, SYNC_SECONDS, 2 * SYNC_SECONDS):
-            found = uses(monitor.take([LS, BE, *guests], time))
+            found = uses(monitor.measure_targets([LS, BE, *guests], time))
     assert sorted(name for name, use in found.items() if use.caches) == sorted(["LS", "BE", *monitored])
-    assert monitor.unmonitored == {one.guest for one in guests} - set(monitored)
+    assert monitor.unmonitored_guests == {one.guest for one in guests} - set(monitored)
     scarce = len(monitored) < 3
-    assert monitor.exhaustions == scarce
+    assert monitor.exhaustion_count == scarce
     assert len([record for record in caplog.records if "not enough RMIDs" in record.message]) == scarce
 
 
-def test_who_has_a_group_keeps_it_from_newcomers_of_the_same_priority(tree):
+def test_a_monitored_guest_takes_precedence_over_new_ones_of_its_priority(tree):
     made = tree(small(4))
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    monitor.take([LS, BE, monitored_guest("z")], 0.0)
-    monitor.take([LS, BE, monitored_guest("z"), monitored_guest("a")], 1.0)
-    assert monitor.unmonitored == {"a"}
-    monitor.take([LS, BE, monitored_guest("z"), monitored_guest("a", priority=1)], 2.0)
-    assert monitor.unmonitored == {"z"}
-    monitor.take([LS, BE, monitored_guest("a", priority=1)], 3.0)
-    assert monitor.unmonitored == frozenset()
-    assert monitor.exhaustions == 1
+    monitor.measure_targets([LS, BE, monitored_guest("z")], 0.0)
+    monitor.measure_targets([LS, BE, monitored_guest("z"), monitored_guest("a")], 1.0)
+    assert monitor.unmonitored_guests == {"a"}
+    monitor.measure_targets([LS, BE, monitored_guest("z"), monitored_guest("a", priority=1)], 2.0)
+    assert monitor.unmonitored_guests == {"z"}
+    monitor.measure_targets([LS, BE, monitored_guest("a", priority=1)], 3.0)
+    assert monitor.unmonitored_guests == frozenset()
+    assert monitor.exhaustion_count == 1
 
 
 def test_rmids_are_left_for_control_groups_to_come(tree):
     made = tree(small(8, closids=8))  # 3 control groups now, up to 8: 5 to spare, 3 of them kept back
     monitor = CacheMonitor(made.files, made.platform, "a.")
     guests = [monitored_guest(name) for name in "abcdef"]
-    monitor.take([LS, BE, *guests], 0.0)
+    monitor.measure_targets([LS, BE, *guests], 0.0)
     assert len(made.files.monitoring_groups()) == 2
     for number in range(3):
         made.files.make_folder(f"a.guest.{number}")
@@ -346,11 +351,11 @@ def test_an_rmid_that_is_busy_costs_the_least_important_guest_for_a_while(tree, 
 
     monkeypatch.setattr(files, "make_folder", refuse)
     monitor = CacheMonitor(files, made.platform, "a.")
-    monitor.take([LS, monitored_guest("a"), monitored_guest("b")], 0.0)
-    assert monitor.unmonitored == {"a"}
+    monitor.measure_targets([LS, monitored_guest("a"), monitored_guest("b")], 0.0)
+    assert monitor.unmonitored_guests == {"a"}
     busy.clear()
-    monitor.take([LS, monitored_guest("a"), monitored_guest("b")], SYNC_SECONDS)
-    assert monitor.unmonitored == frozenset()
+    monitor.measure_targets([LS, monitored_guest("a"), monitored_guest("b")], SYNC_SECONDS)
+    assert monitor.unmonitored_guests == frozenset()
 
 
 # Counters that have to be assigned
@@ -360,7 +365,7 @@ def test_counters_go_to_control_groups_then_to_guests_by_priority(tree):
     made = tree(counters=5)  # default, LS, BE need one each for all bandwidth
     monitor = CacheMonitor(made.files, made.platform, "a.")
     guests = [monitored_guest("low"), monitored_guest("high", priority=5), monitored_guest("mid", priority=3)]
-    monitor.take([LS, BE, *guests], 0.0)
+    monitor.measure_targets([LS, BE, *guests], 0.0)
     groups = [
         "",
         "a.class.LS",
@@ -371,10 +376,10 @@ def test_counters_go_to_control_groups_then_to_guests_by_priority(tree):
     for group in groups:
         assert made.files.assigned(group) == {(0, "mbm_total_bytes"), (1, "mbm_total_bytes")}, group
     # in a group without a counter it would be missing from its class
-    assert monitor.unmonitored == {"low"}
+    assert monitor.unmonitored_guests == {"low"}
     made.files.count("a.class.LS", 0, total=7)
     made.files.count("a.class.LS/mon_groups/a.mon.high", 0, total=5)
-    found = uses(monitor.take([LS, BE, *guests], 1.0))
+    found = uses(monitor.measure_targets([LS, BE, *guests], 1.0))
     assert (found["high"].caches[0].total, found["high"].caches[0].local) == (5.0, None)
     assert found["LS"].caches[0].total == 12.0
 
@@ -382,7 +387,7 @@ def test_counters_go_to_control_groups_then_to_guests_by_priority(tree):
 def test_where_counters_last_local_bandwidth_has_them_as_well(tree):
     made = tree(counters=7)
     monitor = CacheMonitor(made.files, made.platform, "a.")
-    monitor.take([LS, BE, monitored_guest("one")], 0.0)
+    monitor.measure_targets([LS, BE, monitored_guest("one")], 0.0)
     assert made.files.assigned("a.class.LS/mon_groups/a.mon.one") >= {
         (0, "mbm_total_bytes"),
         (1, "mbm_total_bytes"),
@@ -403,16 +408,16 @@ def test_counters_of_others_are_not_taken(tree):
     assert len(theirs) == 4
     monitor = CacheMonitor(made.files, made.platform, "a.")
     guests = [monitored_guest(name) for name in "abcdef"]
-    monitor.take([LS, BE, *guests], 0.0)
+    monitor.measure_targets([LS, BE, *guests], 0.0)
     assert made.files.assigned("theirs") == theirs
-    assert len(monitor.unmonitored) == 3
+    assert len(monitor.unmonitored_guests) == 3
 
 
-def test_a_round_in_which_nobody_comes_or_goes_opens_no_file(tree, monkeypatch):
+def test_a_round_without_changes_opens_no_file(tree, monkeypatch):
     made = tree()
     monitor = CacheMonitor(made.files, made.platform, "a.")
     targets = [LS, BE, *(monitored_guest(f"g{number}") for number in range(10))]
-    monitor.take(targets, 0.0)
+    monitor.measure_targets(targets, 0.0)
 
     def refuse(*_, **__):
         raise AssertionError("something is opened")
@@ -420,4 +425,4 @@ def test_a_round_in_which_nobody_comes_or_goes_opens_no_file(tree, monkeypatch):
     monkeypatch.setattr("os.open", refuse)
     monkeypatch.setattr("io.open", refuse)
     monkeypatch.setattr("os.scandir", refuse)
-    assert all(set(use.caches) == {0, 1} for use in monitor.take(targets, 1.0).targets)
+    assert all(set(use.caches) == {0, 1} for use in monitor.measure_targets(targets, 1.0).targets)

@@ -35,7 +35,7 @@ def store(path):
     store.close()
 
 
-def test_nothing_is_written_before_the_flush_and_all_in_it(store, path):
+def test_all_samples_are_written_by_the_flush(store, path):
     store.add(
         [sample(1000.0, occupancy=7, local=1.5, total=2.5, cpu=0.25), sample(1000.0, cache=None, cpu=1.0)]
     )

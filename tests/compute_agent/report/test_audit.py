@@ -248,3 +248,30 @@ def test_of_an_allocation_without_guest_the_part_of_this_host_is_taken():
     record = ConsumerRecord(HELD, WANTED, here=False)
     options = HealOptions(delete=True, min_age=10.0, confirmed=frozenset({"c"}))
     assert delete(record, finding, 10.0, options) == HELD.without(["node"])
+
+
+@pytest.mark.parametrize(
+    ("pinned", "detail"),
+    [
+        ({0, 2}, None),
+        (
+            {0, 1},
+            "guest CPUs 0,2 are to be dedicated (hw:cpu_dedicated_mask), those on dedicated CPUs are 0-1",
+        ),
+        (
+            set(),
+            "guest CPUs 0,2 are to be dedicated (hw:cpu_dedicated_mask), those on dedicated CPUs are none",
+        ),
+    ],
+)
+def test_guest_cpus_of_another_kind_than_the_mask_says_are_found(pinned, detail):
+    guest = audited_guest(
+        vcpus=3,
+        location=CpuLocation(frozenset({1, 2}), frozenset({4})),
+        dedicated=2,
+        held=frozenset({1, 2}),
+        dedicated_vcpus=frozenset({0, 2}),
+        pinned_vcpus=frozenset(pinned),
+    )
+    found = compare([guest], {"a": {"node": {"PCPU": 2, "VCPU": 1}}}, frozenset())
+    assert [(it.kind, it.detail) for it in found] == ([(FindingKind.KINDS, detail)] if detail else [])

@@ -8,7 +8,7 @@ from compute_agent.classes.guest_classes import QosClass, QosClasses
 from compute_agent.host.cycles import ThreadCycles
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.monitoring.reading import CacheReading
+from compute_agent.monitoring.readings import CacheReading
 from compute_agent.throttling import samplers
 from compute_agent.throttling.samplers import MAX_SECONDS, GuestReader, parse_io_stat, parse_schedstat
 from tests.compute_agent.builders import build_guest

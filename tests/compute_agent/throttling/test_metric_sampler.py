@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.monitoring.reading import CacheReading
+from compute_agent.monitoring.readings import CacheReading
 from compute_agent.throttling.samplers import MetricSampler
 from compute_agent.throttling.watermarks.metrics import BUILT_IN, MetricRegistry, MetricUnit, WatermarkMetric
 from compute_agent.usage import rounds

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from compute_agent.monitoring.reading import CacheReading
+from compute_agent.monitoring.readings import CacheReading
 from compute_agent.usage.rounds import MeasuringRound
 
 

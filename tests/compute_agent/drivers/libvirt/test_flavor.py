@@ -99,3 +99,18 @@ def test_what_is_no_xml_of_a_domain_is_refused(xml):
 
 def test_what_is_no_number_does_not_count():
     assert read_flavor(domain({}, numbers=("x", "", 0, 0, 1))).resources == {}
+
+
+@pytest.mark.parametrize(
+    ("specs", "numbers"),
+    [
+        ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "^0"}, {1, 2, 3}),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "1,3"}, {1, 3}),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_realtime": "yes", "hw:cpu_realtime_mask": "2-3"}, {2, 3}),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "?"}, set()),
+        ({"hw:cpu_policy": "dedicated", "hw:cpu_dedicated_mask": "1"}, set()),
+        ({}, set()),
+    ],
+)
+def test_the_mask_of_a_flavor_says_which_guest_cpus_are_dedicated(specs, numbers):
+    assert read_flavor(domain(specs)).dedicated_vcpus == numbers

@@ -6,7 +6,7 @@ Panels share the time axis. Each has one axis of its own: never two scales in on
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from compute_agent.drawing.svg import GRID, document, escaped
+from compute_agent.drawing.svg import GRID, escape_text, svg_document
 
 # A palette that people with any kind of colour vision tell apart, on white, after Okabe and Ito.
 BLUE, ORANGE, GREEN, VERMILION, GREY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#8a8f94"
@@ -68,9 +68,9 @@ def draw(title: str, panels: Sequence[Panel], marks: Sequence[Marks], first: int
     parts += _time_axis(y - 8, count, first)
     height = y + 34
     width = _LEFT + _WIDTH + _RIGHT
-    head = f'<text x="{_LEFT}" y="22" font-size="15" font-weight="bold">{escaped(title)}</text>'
+    head = f'<text x="{_LEFT}" y="22" font-size="15" font-weight="bold">{escape_text(title)}</text>'
     description = f"Curves over rounds: {'; '.join(panel.title for panel in panels)}."
-    return document(title, description, width, height, [head, *parts])
+    return svg_document(title, description, width, height, [head, *parts])
 
 
 def _x(number: float, count: int) -> float:
@@ -81,7 +81,7 @@ def _panel(panel: Panel, top: float, count: int) -> Iterator[str]:
     def y(value: float) -> float:
         return top + panel.height * (1 - min(max(value / panel.top, 0.0), 1.0))
 
-    yield f'<text x="{_LEFT}" y="{top - 8}" font-weight="bold">{escaped(panel.title)}</text>'
+    yield f'<text x="{_LEFT}" y="{top - 8}" font-weight="bold">{escape_text(panel.title)}</text>'
     for value in _ticks(panel.top):
         yield f'<path d="M{_LEFT} {y(value):.1f}h{_WIDTH}" stroke="{GRID}"/>'
         yield f'<text x="{_LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:g}</text>'
@@ -107,7 +107,7 @@ def _panel(panel: Panel, top: float, count: int) -> Iterator[str]:
         place = max(wanted, place + 15)
         yield (
             f'<text x="{_LEFT + _WIDTH + 8}" y="{place + 4:.1f}" fill="{colour}" font-weight="bold">'
-            f"{escaped(name)}</text>"
+            f"{escape_text(name)}</text>"
         )
 
 
@@ -117,7 +117,7 @@ def _marks(marks: Marks, y: float, count: int) -> Iterator[str]:
     yield f'<path d="{strokes or "M0 0"}" stroke="{marks.colour}" stroke-width="1.6"/>'
     yield (
         f'<text x="{_LEFT + _WIDTH + 8}" y="{y + 10}" fill="{marks.colour}" font-weight="bold">'
-        f"{escaped(marks.name)}</text>"
+        f"{escape_text(marks.name)}</text>"
     )
 
 

@@ -30,19 +30,19 @@ def new_key() -> bytes:
 
 
 def public_key(private: bytes) -> str:
-    """What hosts are told of a private key: 44 characters.
+    """The public key of a private one, for the options of hosts: 44 characters.
 
-    :raises FleetError: it is none.
+    :raises FleetError: the private key is wrong.
     """
-    return base64.b64encode(_private(private).public_key().public_bytes_raw()).decode()
+    return base64.b64encode(_load_private_key(private).public_key().public_bytes_raw()).decode()
 
 
-def sign(signed: bytes, private: bytes) -> bytes:
-    """The file of a revision, of what :func:`revision.write` returned.
+def sign_revision(signed: bytes, private: bytes) -> bytes:
+    """The file of a revision: the result of :func:`revision.write` with a signature.
 
-    :raises FleetError: it is too large, or the key is none.
+    :raises FleetError: the file is too large, or the key is wrong.
     """
-    signature = base64.b64encode(_private(private).sign(_PURPOSE + signed))
+    signature = base64.b64encode(_load_private_key(private).sign(_PURPOSE + signed))
     content = _FIRST_LINE + signature + b"\n" + signed
     if len(content) > MAX_BYTES:
         raise FleetError(f"it has {len(content)} bytes, and hosts take no more than {MAX_BYTES}")
@@ -50,16 +50,16 @@ def sign(signed: bytes, private: bytes) -> bytes:
 
 
 def read(content: bytes, public_keys: Sequence[str]) -> FleetRevision:
-    """The revision of a file that one of the keys has signed.
+    """The revision in a file, if one of the keys has signed it.
 
-    :raises FleetError: it is none, nobody signed it, or a key is none.
+    :raises FleetError: the file is no revision, no key has signed it, or a key is wrong.
     """
     if len(content) > MAX_BYTES:
         raise FleetError(f"it is larger than {MAX_BYTES} bytes")
     first, _, signed = content.partition(b"\n")
     if not first.startswith(_FIRST_LINE):
         raise FleetError("it does not begin as a revision does; `compute-agent fleet sign` makes one")
-    keys = [_public(each) for each in public_keys]
+    keys = [_load_public_key(each) for each in public_keys]
     try:
         signature = base64.b64decode(first.removeprefix(_FIRST_LINE), validate=True)
     except binascii.Error as error:
@@ -77,7 +77,7 @@ def _has_signed(key: Ed25519PublicKey, signature: bytes, signed: bytes) -> bool:
     return True
 
 
-def _private(pem: bytes) -> Ed25519PrivateKey:
+def _load_private_key(pem: bytes) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -87,7 +87,7 @@ def _private(pem: bytes) -> Ed25519PrivateKey:
     return key
 
 
-def _public(text: str) -> Ed25519PublicKey:
+def _load_public_key(text: str) -> Ed25519PublicKey:
     try:
         return Ed25519PublicKey.from_public_bytes(base64.b64decode(text, validate=True))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""One look at the source, and what comes of it: nothing, a revision that is taken up, or one that is not."""
+"""Adoption of revisions: the source is read, and its revision is tried, and adopted or refused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oslo_config import cfg
 
 from compute_agent.files import secure_folder
 from compute_agent.fleet import kept, rules, source
-from compute_agent.fleet.configuration import FleetSettings, problems, with_file
+from compute_agent.fleet.configuration import FleetSettings, revision_problems, with_file
 from compute_agent.fleet.revision import FleetError, FleetRevision
 from compute_agent.model.messages import ConfigError
 
@@ -21,32 +21,31 @@ LOG = logging.getLogger(__name__)
 
 
 class ConfigurationCheck(Protocol):
-    """Tries a configuration on this host."""
+    """Checks whether the host can use a configuration."""
 
     def __call__(self, options: cfg.ConfigOpts, /) -> None:
-        """Make what follows from the options, and drop it.
+        """Build the objects that follow from the options, and drop them.
 
-        :raises ConfigError: the host cannot work by it.
+        :raises ConfigError: the host cannot use the options.
         :raises OSError: the host cannot be read.
         """
         ...
 
 
 @contextmanager
-def starting(
+def starting_with_fleet(
     conf: cfg.ConfigOpts, check: ConfigurationCheck, but_for: tuple[type[Exception], ...] = ()
 ) -> Iterator[None]:
-    """While an agent starts: by a revision that it can use, if one is kept or the source has it now.
+    """Have a usable revision while an agent starts, from the state folder or the source.
 
-    So a host is not made twice, first without the settings of its fleet and a moment later with them; and one
-    that what it keeps does not fit any more, or with which the agent did not come through its last start, can
-    be mended from afar.
+    So the agent does not start first without the settings of its fleet, and a moment later with them. A host
+    that its kept revision no longer fits, or with a failed last start, can be repaired by the fleet.
 
     :param conf: the configuration of the host's own files.
-    :param but_for: what keeps an agent from starting whatever its settings are.
+    :param but_for: errors that prevent a start with any settings.
     :raises ConfigError: ``[fleet]`` is not complete.
     """
-    fleet = FleetSettings.of(conf)
+    fleet = FleetSettings.from_options(conf)
     if fleet is None:
         yield
         return
@@ -56,17 +55,17 @@ def starting(
         yield
     except Exception as error:
         if not isinstance(error, but_for):
-            _remember(kept.note_failure, fleet.folder)
+            _write_note(kept.note_failure, fleet.folder)
         raise
     if has_failed:
-        _remember(kept.forget_failure, fleet.folder)
+        _write_note(kept.forget_failure, fleet.folder)
 
 
-def _remember(note: Callable[[Path], None], folder: Path) -> None:
+def _write_note(note: Callable[[Path], None], folder: Path) -> None:
     try:
         note(folder)
     except OSError as error:
-        LOG.warning("How the agent started cannot be remembered: %s", error)
+        LOG.warning("The result of the agent's start cannot be written: %s", error)
 
 
 def _get_usable(
@@ -74,47 +73,48 @@ def _get_usable(
 ) -> None:
     try:
         secure_folder(fleet.folder)
-        if fleet.kept() is not None:
+        if fleet.kept_revision() is not None:
             check(with_file(conf, fleet.folder / kept.KEPT))
             if not has_failed:
                 return
-            LOG.warning(
-                "The agent did not come through its last start: other settings of the fleet are looked for"
-            )
+            LOG.warning("The agent's last start failed: the source is asked for other settings of the fleet")
     except (FleetError, ConfigError, cfg.Error, OSError) as error:
         LOG.error("What is kept of the fleet's settings cannot be used: %s", error)
     try:
-        follow(fleet, conf, check)
+        follow_source(fleet, conf, check)
     except FleetError as error:
         LOG.error("There are no other settings of the fleet to start with: %s", error)
 
 
-def follow(fleet: FleetSettings, conf: cfg.ConfigOpts, check: ConfigurationCheck) -> FleetRevision | None:
-    """The revision that has been taken up now; None if the source has the one that the host works by.
+def follow_source(
+    fleet: FleetSettings, conf: cfg.ConfigOpts, check: ConfigurationCheck
+) -> FleetRevision | None:
+    """Read the source and adopt its revision. None if the host already has it.
 
     :param conf: the configuration of the host, with a revision or without.
-    :raises FleetError: the source cannot be read, or what it has is not taken up. Nothing changed then.
+    :raises FleetError: the source cannot be read, or its revision is refused. Nothing has changed then.
     """
     content = source.fetch(fleet.source, fleet.group, fleet.secured)
     offered = fleet.read(content)
     try:
-        present = fleet.kept()
+        present = fleet.kept_revision()
     except FleetError:
-        present = None  # it is replaced
+        present = None  # an unusable file is replaced
     now = datetime.now(UTC)
     if present is not None and present.digest == offered.digest:
-        if sentence := rules.expiry(present, now):
+        if sentence := rules.expiry_reason(present, now):
             raise FleetError(f"{present} is in force, but {sentence}")
         return None
-    known = [each for each in (present, fleet.refused()) if each is not None]
-    if reason := rules.refusal(offered, fleet.group, known, now):
-        raise FleetError(f"the revision {offered} is not taken up: {reason}")
+    known = [each for each in (present, fleet.refused_revision()) if each is not None]
+    if reason := rules.refusal_reason(offered, fleet.group, known, now):
+        raise FleetError(f"the revision {offered} is refused: {reason}")
     path = kept.keep_offered(fleet.folder, content)
     try:
-        if found := problems(path, conf):  # first: values may be of other options, and are in errors
+        # First: errors of a check quote values, which may be secrets in forbidden options.
+        if found := revision_problems(path, conf):
             raise ConfigError("; ".join(found))
         check(with_file(conf, path))
     except (cfg.Error, ConfigError, FleetError, OSError, ValueError) as error:
-        raise FleetError(f"the revision {offered} is not taken up: {error}") from error
+        raise FleetError(f"the revision {offered} is refused: {error}") from error
     kept.take_up(fleet.folder)
     return offered

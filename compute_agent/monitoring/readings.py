@@ -1,9 +1,4 @@
-"""What is measured.
-
-What one round has found, and how it comes from counters.
-
-What watermarks are told about caches.
-"""
+"""Targets of monitoring, and the values of one round, for samples, metrics and watermarks."""
 
 from __future__ import annotations
 
@@ -28,9 +23,9 @@ from compute_agent.resctrl.platform import ResctrlPlatform
 
 @dataclass(frozen=True, slots=True)
 class CacheReading:
-    """The use of last-level caches, by L3 cache id as text; of guests by uuid, then by cache id.
+    """The use of last-level caches by L3 cache id as text, and of guests by uuid and cache id.
 
-    Bandwidths are in bytes a second, occupancies in bytes. What is not measured is missing.
+    Bandwidths are in bytes a second, occupancies in bytes. Values that are not measured are missing.
     """
 
     bandwidth: Mapping[str, float] = field(default_factory=dict)
@@ -42,16 +37,18 @@ class CacheReading:
 
 
 def no_threads() -> Iterable[int]:
-    """The threads of what has none of its own, such as a class."""
+    """The threads of a target without own ones, such as a class."""
     return ()
 
 
 @dataclass(frozen=True, slots=True)
 class MonitorTarget:
-    """A guest; or, with no ``guest``, a QoS class: what runs in its control group.
+    """A guest, or a QoS class, which has no ``guest`` and stands for its control group.
 
-    ``group`` is the control group that it is in. ``threads`` tells the thread ids of a guest when asked, and
-    may raise OSError or DriverError when it is gone. ``cpu`` is its use of CPU in cores, if somebody knows.
+    :ivar group: the control group that it is in.
+    :ivar threads: lists the thread ids of a guest. It may raise OSError or DriverError if the guest has
+        ended.
+    :ivar cpu: CPU use in cores; None where it is not known.
     """
 
     guest: str
@@ -69,7 +66,7 @@ class MonitorTarget:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from all others: guest and class."""
+        """Guest and class, which are unique."""
         return self.guest, self.qos_class
 
 
@@ -80,11 +77,13 @@ def build_targets(
     membership: Mapping[str, str] | None,
     cpu: Mapping[str, float] | None = None,
 ) -> list[MonitorTarget]:
-    """Guests and classes as they are measured.
+    """The targets for guests and classes.
 
-    ``class_groups`` are the control groups of the classes by name, ``membership`` those of the guests by
-    uuid; a guest that is not in it is left out until it is. None: nobody puts guests into groups here, and
-    all are in the default group. ``cpu`` is use of CPU in cores by uuid.
+    :param threads: lists the thread ids of a guest.
+    :param class_groups: control groups of the classes, by name.
+    :param membership: control groups of the guests, by uuid. A guest without one is left out. None where
+        cache control is off and all guests are in the default group.
+    :param cpu: CPU use in cores by uuid.
     """
     targets = [MonitorTarget("", name, group) for name, group in class_groups.items()]
     for guest in guests:
@@ -98,19 +97,20 @@ def build_targets(
                     group,
                     settings.priority,
                     guest.name,
-                    _later(threads, guest),
+                    _thread_reader(threads, guest),
                     None if cpu is None else cpu.get(guest.uuid),
                 )
             )
     return targets
 
 
-def _later(threads: Callable[[Guest], Iterable[int]], guest: Guest) -> Callable[[], Iterable[int]]:
+def _thread_reader(threads: Callable[[Guest], Iterable[int]], guest: Guest) -> Callable[[], Iterable[int]]:
+    # A function of its own, so that the lambda binds the guest rather than the variable of a loop.
     return lambda: threads(guest)
 
 
 LOCAL, TOTAL = "local", "total"
-"""Kinds of bandwidth: to memory of the cache's own NUMA node, and to all memory."""
+"""Kinds of bandwidth: to the memory of the cache's own NUMA node, and to all memory."""
 
 N = TypeVar("N", int, float)
 
@@ -126,13 +126,13 @@ class CacheUse(NamedTuple):
 
 
 class GroupCounters(NamedTuple):
-    """The counters of a group by cache id and event, and bytes a second of those that have a rate."""
+    """The counters of a group by cache id and event, and their rates in bytes a second, where known."""
 
     values: Mapping[tuple[int, str], CounterValue]
     rates: Mapping[tuple[int, str], float]
 
-    def caches(self) -> dict[int, CacheUse]:
-        """The use of each cache."""
+    def cache_uses(self) -> dict[int, CacheUse]:
+        """The use of each cache, by id."""
         values, rates = self.values, self.rates
         return {
             cache: CacheUse(
@@ -144,12 +144,15 @@ class GroupCounters(NamedTuple):
         }
 
 
+# Without slots, which leave no room for cached properties. Most readings are never looked at, so the values
+# below are computed on request.
 @dataclass(frozen=True)
 class TargetUse:
-    """What a target has used since ``begun`` (monotonic seconds), when its monitoring began, or began again.
+    """The use of a target since its monitoring began.
 
-    ``bytes_moved`` are by cache id and event, ``groups`` are those that have counted for it. What that means
-    is made when somebody asks: of most readings nobody does.
+    :ivar begun: begin of monitoring in monotonic seconds.
+    :ivar bytes_moved: totals by cache id and event.
+    :ivar groups: counters of the groups that count for the target.
     """
 
     target: MonitorTarget
@@ -159,20 +162,20 @@ class TargetUse:
 
     @cached_property
     def caches(self) -> Mapping[int, CacheUse]:
-        """Use of the caches, by id; empty where it is not monitored."""
-        return add_up(group.caches() for group in self.groups)
+        """The use of each cache, by id; empty without monitoring."""
+        return add_up(group.cache_uses() for group in self.groups)
 
     @cached_property
-    def moved(self) -> Mapping[tuple[int, str], int]:
-        """Bytes, by cache id and kind; these never become less."""
+    def moved_bytes(self) -> Mapping[tuple[int, str], int]:
+        """Bytes by cache id and kind. They never decrease."""
         return {(cache, KINDS[event]): amount for (cache, event), amount in self.bytes_moved.items()}
 
 
 @dataclass(frozen=True)
 class MonitorReading:
-    """All targets at ``time`` (monotonic seconds), and what the control groups of the host have counted.
+    """All targets at ``time`` (monotonic seconds), and the counters of all control groups.
 
-    A target that is not monitored is in it without caches.
+    A target without monitoring is present without caches.
     """
 
     time: float
@@ -180,114 +183,118 @@ class MonitorReading:
     groups: Sequence[GroupCounters] = ()
 
     @cached_property
-    def host(self) -> Mapping[int, CacheUse]:
-        """Everybody on the host together."""
-        return add_up(group.caches() for group in self.groups)
+    def host_caches(self) -> Mapping[int, CacheUse]:
+        """The use of each cache by the whole host."""
+        return add_up(group.cache_uses() for group in self.groups)
 
 
 class TargetMeter:
-    """One target from sample to sample, whichever group its counters are in."""
+    """The totals of one target over time, also when another group gets its counters."""
 
     def __init__(self, begun: float) -> None:
-        """``begun`` is now, in monotonic seconds."""
+        """Start at ``begun``, in monotonic seconds."""
         self.begun = begun
         self._group: str | None = None
         self._totals = BandwidthTotals()
 
-    def take(self, group: str, sample: CounterSample) -> GroupCounters:
-        """What was counted, with the rates since the sample before; the first of a group has none."""
+    def add_sample(self, group: str, sample: CounterSample) -> GroupCounters:
+        """The counters of a sample, with rates since the sample before. The first of a group has no rates."""
+        # Counters of another group have another origin.
         if group != self._group:
             self._totals.start_again()
             self._group = group
         return GroupCounters(sample.values, self._totals.add_sample(sample))
 
-    def moved(self) -> dict[tuple[int, str], int]:
-        """Bytes since the first sample, by cache id and event; these never become less."""
+    def moved_bytes(self) -> dict[tuple[int, str], int]:
+        """Bytes since the first sample, by cache id and event. They never decrease."""
         return self._totals.bytes.copy()
 
 
 class BytesSum:
-    """Bytes that several have moved together, also those that have left; they never become less."""
+    """The sum of bytes of several guests, including ended ones. It never decreases."""
 
     def __init__(self) -> None:
-        self.moved: dict[tuple[int, str], int] = {}
+        self.moved_bytes: dict[tuple[int, str], int] = {}
         self._last: dict[tuple[str, float], Mapping[tuple[int, str], int]] = {}
 
     def add(self, moved: Mapping[tuple[str, float], Mapping[tuple[int, str], int]]) -> None:
-        """Count what each, by name and when it began, has moved since the round before; who is new: none."""
+        """Add the increase of each guest since the round before. A new guest adds nothing.
+
+        :param moved: totals by guest and begin of monitoring.
+        """
         for one, bytes_moved in moved.items():
             last = self._last.get(one, bytes_moved)
             for key, amount in bytes_moved.items():
-                self.moved[key] = self.moved.get(key, 0) + amount - last.get(key, 0)
+                self.moved_bytes[key] = self.moved_bytes.get(key, 0) + amount - last.get(key, 0)
         self._last = dict(moved)
 
 
 def add_up(uses: Iterable[Mapping[int, CacheUse]]) -> dict[int, CacheUse]:
-    """The use of caches by several together. What is known of none of them is not known."""
+    """The sum of uses, by cache. A value that is unknown for all of them stays unknown."""
     found: dict[int, CacheUse] = {}
     for caches in uses:
         for cache, use in caches.items():
             other = found.get(cache, CacheUse())
             found[cache] = CacheUse(
-                _sum(other.occupancy, use.occupancy),
-                _sum(other.local, use.local),
-                _sum(other.total, use.total),
+                _add_known(other.occupancy, use.occupancy),
+                _add_known(other.local, use.local),
+                _add_known(other.total, use.total),
             )
     return found
 
 
-def _sum(one: N | None, other: N | None) -> N | None:
+def _add_known(one: N | None, other: N | None) -> N | None:
     if one is None or other is None:
         return other if one is None else one
     return one + other
 
 
 class MonitoredCaches:
-    """The newest reading as ``qos.rounds.CacheReader`` has it."""
+    """The newest reading in the form of :class:`CacheReading`."""
 
     def __init__(self, newest: Callable[[], MonitorReading | None]) -> None:
-        """``newest`` tells the newest reading, or None if there is none that is of now."""
+        """Make a reader. ``newest`` returns the newest reading, or None without a current one."""
         self._newest = newest
         self._sizes: Mapping[str, float] = {}
         self._bandwidth: float | None = None
 
-    def use(self, platform: ResctrlPlatform, memory_bandwidth_gbps: float | None) -> None:
-        """Tell the sizes of these caches.
+    def set_platform(self, platform: ResctrlPlatform, memory_bandwidth_gbps: float | None) -> None:
+        """Set the sizes and capacities of the caches.
 
-        ``memory_bandwidth_gbps``: what the memory of each can do, in 10^9 bytes a second. The hardware tells
-        nobody: without it there is no capacity, and lines in percent cannot be used.
+        :param memory_bandwidth_gbps: the bandwidth of the memory of each cache in 10^9 bytes a second. The
+            hardware does not show it. Without it there is no capacity, and lines in percent cannot be used.
         """
         self._sizes = {str(cache): float(size) for cache, size in cache_sizes(platform).items()}
         self._bandwidth = None if memory_bandwidth_gbps is None else memory_bandwidth_gbps * BYTES_PER_GB
 
     def read(self) -> CacheReading:
-        """The newest rates and sizes; empty where nothing is measured."""
+        """The newest rates and sizes; empty without a measurement."""
         reading = self._newest()
         if reading is None:
             return CacheReading()
-        bandwidth = _known(reading.host, _total)
+        bandwidth = _known_values(reading.host_caches, _total_bandwidth)
         return CacheReading(
             bandwidth=bandwidth,
             bandwidth_capacity={} if self._bandwidth is None else dict.fromkeys(bandwidth, self._bandwidth),
-            occupancy=_known(reading.host, _occupancy),
+            occupancy=_known_values(reading.host_caches, _occupied_bytes),
             cache_size=self._sizes,
-            guest_bandwidth=_of_guests(reading, _total),
-            guest_occupancy=_of_guests(reading, _occupancy),
+            guest_bandwidth=_of_guests(reading, _total_bandwidth),
+            guest_occupancy=_of_guests(reading, _occupied_bytes),
         )
 
 
-def _total(use: CacheUse) -> float | None:
+def _total_bandwidth(use: CacheUse) -> float | None:
     return use.total
 
 
-def _occupancy(use: CacheUse) -> float | None:
+def _occupied_bytes(use: CacheUse) -> float | None:
     return None if use.occupancy is None else float(use.occupancy)
 
 
 Value = Callable[[CacheUse], float | None]
 
 
-def _known(caches: Mapping[int, CacheUse], value: Value) -> dict[str, float]:
+def _known_values(caches: Mapping[int, CacheUse], value: Value) -> dict[str, float]:
     return {str(cache): amount for cache, use in caches.items() if (amount := value(use)) is not None}
 
 
@@ -295,12 +302,12 @@ def _of_guests(reading: MonitorReading, value: Value) -> dict[str, dict[str, flo
     return {
         use.target.guest: known
         for use in reading.targets
-        if not use.target.is_class and (known := _known(use.caches, value))
+        if not use.target.is_class and (known := _known_values(use.caches, value))
     }
 
 
 def cache_sizes(platform: ResctrlPlatform) -> Mapping[int, int]:
-    """Bytes of each L3 cache, by its id; empty where the kernel tells no sizes."""
+    """Bytes of each L3 cache, by its id; empty where the kernel shows no sizes."""
     if platform.l3 is None:
         return {}
     ways = len(platform.l3.rules.all_ways)
