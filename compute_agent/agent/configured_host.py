@@ -32,12 +32,12 @@ from compute_agent.controllers.blockio import BlockIoController
 from compute_agent.controllers.cpu import CpuController, CpusetController
 from compute_agent.controllers.cpu_class import (
     NO_CPU_CLASSES,
-    ClassBinding,
     CpuClassController,
     CpuClasses,
     FormerStore,
     KernelFiles,
 )
+from compute_agent.controllers.cpu_class_plan import ClassBinding
 from compute_agent.controllers.memory import MemoryController, MemoryLimitController
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.base import GuestDriver

@@ -15,7 +15,8 @@ from oslo_config import cfg
 from compute_agent.agent.configured_host import policy_of
 from compute_agent.agent.host_access import HostDriver, HostResctrl
 from compute_agent.agent.maintenance import MaintenanceMode
-from compute_agent.controllers.cpu_class import CpuClassStatus, in_words
+from compute_agent.controllers.cpu_class import CpuClassStatus
+from compute_agent.controllers.cpu_class_plan import in_words
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.inventory.provider_tree import FIELDS
 from compute_agent.loops.events import EventLog, OomEvents
