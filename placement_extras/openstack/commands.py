@@ -100,6 +100,7 @@ class ShowCapacity(command.Lister):
         """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_flavor_arguments(parser)
+        add_topology(parser)
         parser.add_argument(
             "--flavor",
             metavar="<name>=<query>",
@@ -166,6 +167,10 @@ class ShowCapacity(command.Lister):
                     f"--proportion {proportion}: <name>=<number> is expected, with the name of a flavor."
                 )
             flavors[0]["proportion"] = int(number)
+        if parsed_args.topology is not None and parsed_args.part == "shortages":
+            raise exceptions.CommandError("--part shortages is not known with --topology: leave out one.")
+        for each in body["flavors"]:
+            each.update(given_topology(parsed_args))
         answer = _send_query(self, _CAPACITY, body, parsed_args)
         for each in answer["flavors"]:
             print_warnings(self, [f"{each['name']}: {warning}" for warning in each.get("warnings", ())])

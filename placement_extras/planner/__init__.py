@@ -15,10 +15,11 @@ Nouns
 
 Who does what
     ``packing`` finds the ways of a flavor at a host, and how many guests go into what is free. ``capacity``
-    does that for the whole cloud and by aggregate, and gathers what is short; ``proportions`` counts several
-    flavors at once. In a ``cluster_simulation`` guests are moved about: ``drain_plan`` finds places for those
-    of some hosts, ``migration_plan`` the fewest moves that make room. All of these searches try and take
-    back by a journal of ``trials``. ``handler`` reads where guests are and answers; ``document`` makes JSON.
+    does that for the whole cloud and by aggregate, and gathers what is short; ``proportions`` counts
+    several flavors at once. ``split_count`` counts guests that a topology policy splits over zones. In a
+    ``cluster_simulation`` guests are moved about: ``drain_plan`` finds places for those of some hosts,
+    ``migration_plan`` the fewest moves that make room. All of these searches try and take back by a journal
+    of ``trials``. ``handler`` reads where guests are and answers; ``document`` makes JSON.
 
 A worked example
     ``cn1`` has two NUMA nodes with 4 and 3 VCPU free, and 10 GB of disk. The flavor is

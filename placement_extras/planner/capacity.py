@@ -269,7 +269,8 @@ class FlavorCapacity:
 
     ``hosts`` could serve it if nothing were used of them, nor of what shares with them; a guest fits on
     ``candidate_hosts`` of these. ``worst`` is the root of the host with which most is lost if it fails, and
-    ``without_worst`` what fits then. ``by_aggregate`` has what fits on the hosts whose root is in each.
+    ``without_worst`` what fits then. ``by_aggregate`` has what fits on the hosts whose root is in each. The
+    ``shortages`` are None if they are not known.
     """
 
     fit: FitBounds
@@ -278,7 +279,7 @@ class FlavorCapacity:
     worst: Provider | None
     without_worst: FitBounds
     by_aggregate: Mapping[str, FitBounds]
-    shortages: tuple[ClassShortage, ...]
+    shortages: tuple[ClassShortage, ...] | None
 
 
 class CloudHosts:

@@ -30,7 +30,7 @@ def document(
         "fallback": None if fallback is None else {**_fit(fallback.fit), **_hosts(fallback)},
         "worst_host_failure": None if worst is None else {**_host(worst), **_fit(capacity.without_worst)},
         "aggregates": [{"uuid": uuid, **_fit(fit)} for uuid, fit in capacity.by_aggregate.items()],
-        "shortages": [_shortage(each) for each in capacity.shortages],
+        "shortages": None if capacity.shortages is None else list(map(_shortage, capacity.shortages)),
         "moves": None if making is None else _moves(making),
     }
 

@@ -6,7 +6,7 @@ guest that comes, goes or moves meanwhile may be counted twice or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from time import thread_time
 from typing import Any, Final
 
@@ -25,6 +25,8 @@ from placement.schemas import explanation
 from placement.schemas.base import ArrayField, BooleanField, IntegerField, ObjectField, StringField, UuidField
 from placement.schemas.request_form import AskedCandidates, RequestForms
 from placement.search.budget import BudgetExhausted, SearchBudget
+from placement.search.claims.split_choices import is_splittable
+from placement.search.claims.topology import TopologyPolicy
 from placement.search.host_filter import named_roots
 from placement.search.request import CandidatesRequest, check_names
 from placement.store.holders import HeldAmount, held_beside
@@ -35,13 +37,14 @@ from placement_extras.planner.document import document, of_displaced, of_sets
 from placement_extras.planner.drain_plan import DisplacedGuests, displace
 from placement_extras.planner.migration_plan import MigrationPlan, fewest, make_room, nearest
 from placement_extras.planner.proportions import FlavorProportion, together
+from placement_extras.planner.split_count import count_split
 
 MAX_FLAVORS: Final = 32
 MAX_EXCLUDED: Final = 1024
 MAX_PROPORTION: Final = 1_000_000
 
 
-class FlavorSchema(explanation.AskingSchema):
+class FlavorSchema(explanation.AskingSchema, explanation.TopologySchema):
     """What one guest takes."""
 
     name = StringField(required=True, min_length=1, max_length=255)
@@ -82,6 +85,31 @@ def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCan
         except InvalidRequest as error:
             raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
     return found, explanation.version_of(body)
+
+
+def parse_topologies(body: dict[str, Any], asked: Mapping[str, AskedCandidates]) -> dict[str, TopologyPolicy]:
+    """Return the topologies that such a body names, by flavor.
+
+    :raises InvalidRequest: a flavor has nothing to split, or is asked about in a way that needs one provider
+        for each class.
+    """
+    found: dict[str, TopologyPolicy] = {}
+    for flavor in body["flavors"]:
+        name = flavor["name"]
+        try:
+            topology = explanation.parse_topology(flavor["topology"], asked[name].request)
+        except InvalidRequest as error:
+            raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
+        if topology is None:
+            continue
+        found[name] = topology
+        for member, is_given in (("moves", body["moves"]), ("proportion", flavor["proportion"])):
+            if is_given:
+                raise InvalidRequest(
+                    f"Flavor {name!r} has a 'topology', for which there are no answers with {member!r}: "
+                    "leave out one of them."
+                )
+    return found
 
 
 MAX_HELD: Final = 50_000
@@ -176,6 +204,7 @@ def count_capacity(call: ApiRequest) -> Response:
     """How many guests of some flavors fit, and what is in the way of more. Nothing is kept."""
     body = call.body(_BODY)
     asked, version = parse(body, call.service.request_forms)
+    topologies = parse_topologies(body, asked)
     flavors = {name: each.request for name, each in asked.items()}
     fallbacks = {name: each.fallback for name, each in asked.items() if each.fallback is not None}
     deadline = call.service.conf.api.capacity_deadline
@@ -191,8 +220,8 @@ def count_capacity(call: ApiRequest) -> Response:
             cloud = CloudHosts(view.snapshot, budget, avoided)
             for name, request in flavors.items():
                 if name in fallbacks:
-                    fallen_back[name] = count(cloud, fallbacks[name])
-                counted[name] = count(cloud, request)
+                    fallen_back[name] = _count_one(cloud, fallbacks[name], topologies.get(name))
+                counted[name] = _count_one(cloud, request, topologies.get(name))
             shares = {
                 name: FlavorProportion(
                     tuple(_requests(asked[name])),
@@ -240,6 +269,15 @@ def count_capacity(call: ApiRequest) -> Response:
             "drain": None if displaced is None else of_displaced(displaced),
         }
     )
+
+
+def _count_one(
+    cloud: CloudHosts, request: CandidatesRequest, topology: TopologyPolicy | None
+) -> FlavorCapacity:
+    # a fallback may have nothing that is split
+    if topology is None or not is_splittable(request):
+        return count(cloud, request)
+    return count_split(cloud, request, topology)
 
 
 def _disabled(snapshot: ModelSnapshot, request: CandidatesRequest, avoided: Collection[int]) -> Iterator[str]:

@@ -160,7 +160,7 @@ class SplitChoices:
         self._budget.spend()
         names = self._zoned_classes.get(tree.kind)
         if names is None:
-            names = self._zoned_classes[tree.kind] = _zoned_classes(tree, self._asked)
+            names = self._zoned_classes[tree.kind] = zoned_classes(tree, self._asked)
         if names:
             # a sum over the tree, before splits are tried: crowded hosts mostly fail it
             if all(_free_amount(tree, name) >= self._asked[name] for name in names):
@@ -185,7 +185,7 @@ def _free_amount(tree: HostTree, name: str) -> int:
     return sum([free[slot] for _, slot in tree.shape.having.get(name, ()) if free[slot] > 0])
 
 
-def _zoned_classes(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
+def zoned_classes(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
     """Return the classes that the zones of a tree have."""
     slots = tree.shape.slots
     return tuple(

@@ -216,6 +216,18 @@ def test_a_topology_is_explained_with_the_query() -> None:
     assert client.asked[0][2] == {"query": "resources=PCPU:8", "topology": "spread"}
 
 
+def test_a_topology_counts_for_each_flavor() -> None:
+    client = CommandClient(json.dumps({"flavors": [], "combined": None}))
+    named = ("--flavor", "large=resources=PCPU:8", "--topology", "restricted")
+    run(ShowCapacity, client, "resources=PCPU:2", *named)
+    assert client.asked[0][2]["flavors"] == [
+        {"name": "large", "query": "resources=PCPU:8", "topology": "restricted"},
+        {"name": "guest", "query": "resources=PCPU:2", "topology": "restricted"},
+    ]
+    with pytest.raises(exceptions.CommandError, match="shortages is not known with --topology"):
+        run(ShowCapacity, CommandClient(), *named, "--part", "shortages")
+
+
 def test_hosts_can_be_given_by_name() -> None:
     client = CommandClient(claims(**choice(NODE, None)))
     hosts = ("--allowed-host", "web1", "--allowed-host", "web2_NUMA_0", "--excluded-host", GUEST)

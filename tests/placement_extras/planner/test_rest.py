@@ -73,6 +73,64 @@ def test_it_says_how_many_fit_and_what_is_stranded_where_none_does(admin):
     }
 
 
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    """Two hosts with two NUMA nodes of 8 and 4 dedicated CPUs each, the first in a rack."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('nodes')}/placement.sqlite"
+    migration.upgrade(url)
+    admin = Admin(application(url))
+    for uuid, name in ((FIRST, "cn1"), (SECOND, "cn2")):
+        make_provider(admin, name, provider=uuid, DISK_GB=100)
+        for number, cpus in enumerate((8, 4)):
+            node = make_provider(admin, f"{name}_{number}", parent=uuid, PCPU=cpus, MEMORY_MB=8192)
+            body = {"resource_provider_generation": 1, "traits": ["HW_NUMA_ROOT"]}
+            assert admin("PUT", f"/resource_providers/{node}/traits", json=body).status_code == 200
+    body = {"resource_provider_generation": 1, "aggregates": [RACK]}
+    assert admin("PUT", f"/resource_providers/{FIRST}/aggregates", json=body).status_code == 200
+    return admin
+
+
+@pytest.mark.parametrize(
+    ("cpus", "topology", "bounds"),
+    [
+        (3, "single-numa-node", (3, 3)),
+        (3, "best-effort", (4, 4)),
+        (6, "single-numa-node", (1, 1)),
+        (6, "best-effort", (2, 2)),
+        (6, "restricted", (1, 2)),
+        (12, "restricted", (1, 1)),
+    ],
+)
+def test_guests_are_counted_as_their_topology_splits_them(nodes, cpus, topology, bounds):
+    flavor = {"name": "split", "query": f"resources=PCPU:{cpus},MEMORY_MB:1024", "topology": topology}
+    answer = nodes("POST", PATH, json={"flavors": [flavor]})
+    assert answer.status_code == 200
+    (found,) = answer.json["flavors"]
+    lower, upper = bounds
+    assert (found["lower_bound"], found["upper_bound"]) == (2 * lower, 2 * upper)
+    assert (found["capable_hosts"], found["candidate_hosts"], found["shortages"]) == (2, 2, None)
+    assert found["aggregates"] == [{"uuid": RACK, "lower_bound": lower, "upper_bound": upper}]
+    assert (found["worst_host_failure"]["lower_bound"], found["worst_host_failure"]["upper_bound"]) == bounds
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"moves": True}, "Flavor 'split' has a 'topology', for which there are no answers with 'moves'"),
+        ({"proportion": 2}, "no answers with 'proportion'"),
+        ({"topology": "any"}, "'any' is not one of"),
+        ({"query": "resources=DISK_GB:1"}, "Flavor 'split': topology splits PCPU and MEMORY_MB"),
+    ],
+)
+def test_what_a_topology_cannot_answer_is_refused(nodes, body, said):
+    flavor = {"name": "split", "query": "resources=PCPU:3", "topology": "spread"}
+    flavor |= {name: each for name, each in body.items() if name != "moves"}
+    asked = {"flavors": [flavor], "moves": body.get("moves", False)}
+    status, _, detail = read_error(nodes("POST", PATH, json=asked))
+    assert status == 400
+    assert said in detail
+
+
 def test_flavors_with_proportions_are_counted_together(admin):
     flavors = [{**SMALL, "proportion": 1}, {"name": "cpus", "query": "resources=VCPU:3", "proportion": 2}]
     answer = admin("POST", PATH, json={"flavors": flavors}).json

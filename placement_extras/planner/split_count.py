@@ -1,0 +1,326 @@
+"""Counts guests whose dedicated CPUs and memory a topology policy splits over the zones of a host.
+
+Where a guest always takes of one zone, and each class of it is at one provider, the ways of the flavor are
+filtered and packed, which is exact. Elsewhere the search of claims places one guest after the other on a copy
+of the host: that is the lower bound, and sums of the free amounts give the upper bound.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.trees import HostTree
+from placement.search.claims.claim import HostChoice, with_choice_held
+from placement.search.claims.split_choices import SplitChoices, zoned_classes
+from placement.search.claims.topology import SPLIT, TopologyPolicy
+from placement.search.conditions import all_conditions, needs_of
+from placement.search.equivalence import tree_reader
+from placement.search.request import CandidatesRequest
+from placement_extras.planner.capacity import CloudHosts, FlavorCapacity
+from placement_extras.planner.packing import (
+    NONE,
+    FitBounds,
+    FlavorFootprints,
+    FootprintFinder,
+    Way,
+    packer,
+)
+
+CountedHost = tuple[HostTree, FitBounds]
+
+
+def count_split(cloud: CloudHosts, request: CandidatesRequest, topology: TopologyPolicy) -> FlavorCapacity:
+    """Return how many guests of a flavor fit if a topology policy splits each of them.
+
+    Why no more fit on full hosts is not found out: the shortages are None.
+
+    :raises placement.search.budget.BudgetExhausted: it takes too long.
+    """
+    return _SplitCount(cloud, request, topology).run()
+
+
+class _SplitCount:
+    """The count of one flavor."""
+
+    def __init__(self, cloud: CloudHosts, request: CandidatesRequest, topology: TopologyPolicy) -> None:
+        self._cloud = cloud
+        self._budget = cloud.budget
+        self._placing = _HostPlacing(cloud, request, topology)
+        self._bounds = _AmountBounds(request, topology)
+        self._finder = FootprintFinder(cloud.snapshot, request, cloud.budget)
+        self._topology = topology
+        #: by the ways of an unsplit guest and the classes that are split: the ways that the policy allows
+        self._allowed: dict[tuple[FlavorFootprints, Hashable], FlavorFootprints] = {}
+
+    def run(self) -> FlavorCapacity:
+        alone, coupled, capable = list[CountedHost](), list[tuple[HostTree, Sequence[Provider]]](), 0
+        for tree, shared in self._cloud.hosts:
+            self._budget.spend()
+            if self._is_coupled(tree, shared):
+                coupled.append((tree, shared))
+                continue
+            is_capable, fit = self._count_host(tree, shared)
+            capable += is_capable
+            if fit.upper_bound:
+                alone.append((tree, fit))
+        group = self._count_coupled(coupled)
+        single = sum([fit for _, fit in alone], NONE)
+        whole = group.fit()
+        left = [(single + group.fit(without=tree.root.id), tree) for tree, _ in coupled]
+        if alone:
+            tree, fit = max(alone, key=lambda each: each[1].lower_bound)
+            left.append((single - fit + whole, tree))
+        fit = single + whole
+        worst = (
+            min(left, key=lambda each: (each[0].lower_bound, each[1].root.id)) if fit.upper_bound else None
+        )
+        return FlavorCapacity(
+            fit=fit,
+            hosts=capable + sum(self._placing.is_capable(tree, shared) for tree, shared in coupled),
+            candidate_hosts=len(alone) + sum(self._placing.count_guests(*each) > 0 for each in coupled),
+            worst=worst[1].root if worst else None,
+            without_worst=worst[0] if worst else NONE,
+            by_aggregate=self._by_aggregate(alone, group),
+            shortages=None,
+        )
+
+    def _is_coupled(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
+        sharing = (*shared, *(each for each in tree.members if each.id in self._cloud.sharing))
+        return any(not self._bounds.asked.keys().isdisjoint(each.inventories) for each in sharing)
+
+    def _count_host(self, tree: HostTree, shared: Sequence[Provider]) -> tuple[bool, FitBounds]:
+        """Return whether the empty host could serve a guest, and how many fit now."""
+        names = zoned_classes(tree, self._bounds.split)
+        if not names or self._bounds.takes_of_one_provider(tree, names):
+            ways = self._allowed_ways(tree, shared, names)
+            if not ways.ways:
+                return False, NONE
+            return bool(ways.within(tree.capacities)), packer(ways, self._budget)(tree.free)
+        guests = self._placing.count_guests(tree, shared)
+        # a host where not even the first has a place takes none, whatever the sums say
+        upper = self._bounds.most_guests(tree, shared) if guests else 0
+        return bool(guests) or self._placing.is_capable(tree, shared), FitBounds(guests, max(guests, upper))
+
+    def _allowed_ways(
+        self, tree: HostTree, shared: Sequence[Provider], names: tuple[str, ...]
+    ) -> FlavorFootprints:
+        """Return the ways of an unsplit guest that take all split classes of one zone."""
+        ways = self._finder.at(tree, shared)
+        if not names or not ways.ways:
+            return ways
+        key = ways, tree.kind
+        if key not in self._allowed:
+            zone_of = {
+                tree.kind.shape.slots[at, name]: number
+                for number, zone in enumerate(tree.kind.zone_positions)
+                for at in zone
+                for name in names
+                if (at, name) in tree.kind.shape.slots
+            }
+
+            def is_allowed(way: Way) -> bool:
+                at = {zone_of.get(slot) for slot, _ in way if ways.classes[slot] in names}
+                return len(at) == 1 and None not in at
+
+            self._allowed[key] = ways.only(tuple(filter(is_allowed, ways.ways)))
+        return self._allowed[key]
+
+    def _count_coupled(self, hosts: Sequence[tuple[HostTree, Sequence[Provider]]]) -> _CoupledCount:
+        """Place guests on hosts that share providers, one host after the other."""
+        held, placed = dict[int, Provider](), Counter[tuple[int, frozenset[int]]]()
+        for tree, shared in hosts:
+            snapshot = self._placing.copy_host(tree, shared, held)
+            while (choice := self._placing.first_choice(snapshot, tree.root.id)) is not None:
+                snapshot = with_choice_held(snapshot, choice)
+                placed[tree.root.id, frozenset(provider.root_id for provider, _ in choice.resources)] += 1
+            held.update(snapshot.providers)
+        most = {tree.root.id: self._bounds.most_guests(tree, shared) for tree, shared in hosts}
+        return _CoupledCount(hosts, placed, most, self._bounds.asked)
+
+    def _by_aggregate(self, alone: Iterable[CountedHost], group: _CoupledCount) -> dict[str, FitBounds]:
+        found: dict[str, FitBounds] = {}
+        for tree, fit in alone:
+            for aggregate in tree.root.aggregates:
+                found[aggregate] = found.get(aggregate, NONE) + fit
+        for aggregate, roots in group.roots_by_aggregate().items():
+            found[aggregate] = found.get(aggregate, NONE) + group.fit(roots)
+        return {aggregate: fit for aggregate, fit in sorted(found.items()) if fit.upper_bound}
+
+
+@dataclass(frozen=True, slots=True)
+class _CoupledCount:
+    """Guests on hosts that share providers: by root and by all roots of which they take something.
+
+    ``most`` has an upper bound of each host by its root, ``asked`` the amounts of a guest by class.
+    """
+
+    hosts: Sequence[tuple[HostTree, Sequence[Provider]]]
+    placed: Mapping[tuple[int, frozenset[int]], int]
+    most: Mapping[int, int]
+    asked: Mapping[str, int]
+
+    def fit(self, among: Collection[int] | None = None, without: int | None = None) -> FitBounds:
+        """Return how many fit, on the hosts of some roots, while one root and its providers serve none."""
+        hosts = [
+            (tree, shared)
+            for tree, shared in self.hosts
+            if tree.root.id != without and (among is None or tree.root.id in among)
+        ]
+        roots = {tree.root.id for tree, _ in hosts}
+        lower = sum(
+            number for (root, taken), number in self.placed.items() if root in roots and without not in taken
+        )
+        providers = {each.id: each for tree, shared in hosts for each in (*tree.members, *shared)}
+        upper = sum(self.most[root] for root in roots)
+        for name, amount in self.asked.items():
+            having = [each for each in providers.values() if name in each.inventories]
+            free = sum(max(0, each.free(name)) for each in having if each.root_id != without)
+            upper = min(upper, free // amount)
+        return FitBounds(lower, max(lower, upper))
+
+    def roots_by_aggregate(self) -> Mapping[str, set[int]]:
+        """Return the roots of these hosts by the aggregates of the root."""
+        found: dict[str, set[int]] = {}
+        for tree, _ in self.hosts:
+            for aggregate in tree.root.aggregates:
+                found.setdefault(aggregate, set()).add(tree.root.id)
+        return found
+
+
+class _HostPlacing:
+    """Places guests on copies of single hosts, with what shares with them."""
+
+    def __init__(self, cloud: CloudHosts, request: CandidatesRequest, topology: TopologyPolicy) -> None:
+        self._cloud = cloud
+        self._request = request
+        self._topology = topology
+        self._distances = cloud.snapshot.zone_distances()
+        self._read_tree = tree_reader(all_conditions(request, needs_of(request)))
+        #: number of guests by the likeness of a host and its free amounts
+        self._known: dict[tuple[Hashable, tuple[int, ...]], int] = {}
+        self._capable: dict[Hashable, bool] = {}
+
+    def count_guests(self, tree: HostTree, shared: Sequence[Provider]) -> int:
+        """Return the number of guests that have a place at a host, one after the other."""
+        likeness = self._likeness(tree, shared)
+        state = likeness, tree.free
+        if state not in self._known:
+            snapshot, count = self.copy_host(tree, shared), 0
+            while (choice := self.first_choice(snapshot, tree.root.id)) is not None:
+                snapshot, count = with_choice_held(snapshot, choice), count + 1
+            self._known[state] = count
+        return self._known[state]
+
+    def is_capable(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
+        """Return whether a host could serve a guest with nothing used of it, nor of what shares with it."""
+        likeness = self._likeness(tree, shared)
+        if likeness not in self._capable:
+            used = self.copy_host(tree, shared)
+            empty = ModelSnapshot(replace(each, used={}) for each in used)
+            self._capable[likeness] = self.first_choice(empty, tree.root.id) is not None
+        return self._capable[likeness]
+
+    def copy_host(
+        self, tree: HostTree, shared: Sequence[Provider], held: Mapping[int, Provider] | None = None
+    ) -> ModelSnapshot:
+        """Return a snapshot of a host alone, with the trees that share with it.
+
+        :param held: providers by id, as they are after guests were placed elsewhere.
+        """
+        snapshot = self._cloud.snapshot
+        ids = {each.id for each in tree.members}
+        ids.update(member for each in shared for member in snapshot.trees[each.root_id])
+        self._cloud.budget.spend(1 + len(ids))
+        return ModelSnapshot((held or {}).get(each, snapshot.providers[each]) for each in ids)
+
+    def first_choice(self, snapshot: ModelSnapshot, root: int) -> HostChoice | None:
+        """Return the choice of the next guest at a host; None if it has no place there."""
+        self._cloud.budget.spend(1 + len(snapshot))
+        choices = SplitChoices(snapshot, self._request, self._topology, self._distances, self._cloud.budget)
+        return next((each for each in choices.choices_at(root) if each is not None), None)
+
+    def _likeness(self, tree: HostTree, shared: Sequence[Provider]) -> Hashable:
+        zones = [tree.members[zone[0]].id for zone in tree.kind.zone_positions]
+        # known distances decide which zones are taken first
+        apart = tuple(self._distances.get(pair) for pair in combinations(zones, 2)) if self._distances else ()
+        pools = tuple(each.id for each in shared)
+        return (
+            self._read_tree(tree),
+            tree.kind,
+            tuple(tree.capacities),
+            pools,
+            apart,
+            tree.aggregates if pools else (),
+        )
+
+
+class _AmountBounds:
+    """Upper bounds of the guests of a host, from sums of free amounts."""
+
+    def __init__(self, request: CandidatesRequest, topology: TopologyPolicy) -> None:
+        parts: dict[str, list[int]] = {}
+        for group in request.groups:
+            for name, amount in group.resources.items():
+                parts.setdefault(name, []).append(amount)
+        self._parts = parts
+        self._topology = topology
+        #: the amounts of one guest, by class
+        self.asked = {name: sum(amounts) for name, amounts in parts.items()}
+        #: the amounts that are split, by class
+        self.split = {
+            name: amount
+            for group in request.groups
+            for name, amount in group.resources.items()
+            if group.suffix == "" and name in SPLIT
+        }
+
+    def takes_of_one_provider(self, tree: HostTree, names: Sequence[str]) -> bool:
+        """Return whether each guest takes each split class of one provider, and all of them of one zone."""
+        zones = tree.kind.zone_positions
+        if self._topology is not TopologyPolicy.SINGLE_NUMA and len(zones) > 1:
+            return False
+        # other groups of the request may take of another zone, which a way does not tell apart
+        if any(len(self._parts[name]) > 1 for name in names):
+            return False
+        slots = tree.kind.shape.slots
+        return all(sum((at, name) in slots for at in zone) <= 1 for zone in zones for name in names)
+
+    def most_guests(self, tree: HostTree, shared: Sequence[Provider]) -> int:
+        """Return an upper bound of the guests that fit at a host, with all that shares with it."""
+        names = zoned_classes(tree, self.split)
+        providers = (*tree.members, *shared)
+        most = [self._most_of_class(name, names, tree, providers) for name in self.asked]
+        if names and self._topology is TopologyPolicy.SINGLE_NUMA:
+            most.append(sum(self._most_of_zone(zone, names, tree) for zone in tree.kind.zone_positions))
+        return min(most)
+
+    def _most_of_class(
+        self, name: str, zoned: Sequence[str], tree: HostTree, providers: Sequence[Provider]
+    ) -> int:
+        parts = self._parts[name]
+        if len(parts) > 1:
+            return sum(_usable(each, name) for each in providers) // self.asked[name]
+        if name in zoned:
+            members = [tree.members[at] for zone in tree.kind.zone_positions for at in zone]
+            return sum(_usable(each, name) for each in members) // parts[0]
+        # what is not split comes from one provider
+        having = [each for each in providers if name in each.inventories]
+        giving = [each for each in having if each.inventories[name].is_portion(parts[0])]
+        return sum(max(0, each.free(name)) // parts[0] for each in giving)
+
+    def _most_of_zone(self, zone: Sequence[int], names: Sequence[str], tree: HostTree) -> int:
+        sums = {name: sum(_usable(tree.members[at], name) for at in zone) for name in names}
+        return min(sums[name] // self.split[name] for name in names)
+
+
+def _usable(provider: Provider, name: str) -> int:
+    """Return how much of a class a provider can give to all guests together."""
+    if name not in provider.inventories:
+        return 0
+    step = provider.inventories[name].step_size
+    return max(0, provider.free(name)) // step * step
