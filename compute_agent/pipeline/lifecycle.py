@@ -172,8 +172,11 @@ class GuestLifecycle:
                 LOG.info("Guest %s has gone: its settings by hand and by the fleet are removed", uuid)
                 self._classifier.forget(uuid)
 
-    def leave(self, guest: Guest) -> None:
-        """Forget a guest that ended. What it held is its consumer's still."""
+    def leave(self, guest: Guest, ending: str = "") -> None:
+        """Forget a guest that ended. Its consumer keeps the allocation.
+
+        :param ending: exit status or signal, for the event.
+        """
         entry = self._cache.get(guest.uuid)
         if entry is None or entry.guest.pid != guest.pid:
             return  # known before, and the consumer may have another guest by now
@@ -184,7 +187,7 @@ class GuestLifecycle:
             self._cache.lose(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
         if entry.allocation and entry.migration is None:
             self._cache.unclaimed[guest.uuid] = UnclaimedHolding(entry.allocation, time.monotonic())
-        self._recorder.record_done(LOG.info, EventKind.LEAVE, guest, "Guest %s left")
+        self._recorder.record_done(LOG.info, EventKind.LEAVE, guest, "Guest %s left", reason=ending)
 
     def take_over(self) -> bool:
         """Fill the cache, once, from what runs; positions from the state file, or else from the kernel.
