@@ -22,8 +22,8 @@ from benchmarks.models import Inventories, snapshot_of
 from benchmarks.queries import QUERIES
 from benchmarks.worlds import WORLDS, Provider
 from placement.microversion import MAX
-from placement.read_model.columns import WritableModel, decode, encode
-from placement.read_model.follower import nothing_but_to_keep
+from placement.read_model.columns import WritableModel, decode_model, encode_model
+from placement.read_model.follower import without_collection
 from placement.read_model.model_file import ModelFile
 from placement.read_model.rows import NameTable
 from placement.schemas.query_candidates import parse_candidates
@@ -81,14 +81,14 @@ def write(path: Path, providers: int, share: float) -> None:
     members = list(snapshot)
     stamps = {each.id: each.described_seq for each in members}
     model = WritableModel("benchmark", NameTable((), ()), {}, {}, float("inf"), members, stamps)
-    ModelFile(str(path)).write(encode(model, lambda: None))
+    ModelFile(str(path)).write(encode_model(model, lambda: None))
 
 
 def read(path: Path) -> tuple[float, float, float, float]:
     """Seconds of CPU and of the clock, megabytes of the process, milliseconds for a question with a limit."""
     clock, busy = time.perf_counter(), time.process_time()
-    with nothing_but_to_keep():
-        _, state = decode(ModelFile(str(path)).read())
+    with without_collection():
+        _, state = decode_model(ModelFile(str(path)).read())
     clock, busy = time.perf_counter() - clock, time.process_time() - busy
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
     query = next(each for each in QUERIES["numa"] if each.limited)

@@ -157,7 +157,7 @@ class Turns:
 
     def watch(self) -> None:
         """Take notice of all turns from now on."""
-        enter, leave, give_way = ReadTurn.__enter__, ReadTurn.__exit__, ReadTurn.give_way
+        enter, leave, yield_lock = ReadTurn.__enter__, ReadTurn.__exit__, ReadTurn.yield_lock
 
         def entering(turn: ReadTurn) -> ReadTurn:
             enter(turn)
@@ -170,10 +170,10 @@ class Turns:
 
         def giving_way(turn: ReadTurn, snapshot: ModelSnapshot) -> None:
             self._note()
-            give_way(turn, snapshot)
+            yield_lock(turn, snapshot)
             self._began = thread_time()
 
-        ReadTurn.__enter__, ReadTurn.__exit__, ReadTurn.give_way = entering, leaving, giving_way  # type: ignore[method-assign]  # to look on
+        ReadTurn.__enter__, ReadTurn.__exit__, ReadTurn.yield_lock = entering, leaving, giving_way  # type: ignore[method-assign]  # to look on
 
     def _note(self) -> None:
         assert self._began is not None

@@ -190,7 +190,7 @@ def ask(snapshot: ModelSnapshot, query: str, seconds: float, max_size: int = 128
     began = last = time.thread_time()
     longest = 0.0
 
-    def give_way() -> None:
+    def yield_lock() -> None:
         nonlocal last, longest
         now = time.thread_time()
         longest, last = max(longest, now - last), now
@@ -198,7 +198,7 @@ def ask(snapshot: ModelSnapshot, query: str, seconds: float, max_size: int = 128
     size, outcome = 0, ""
     try:
         request = parse_candidates(parse_qsl(query, keep_blank_values=True), MAX)
-        budget = SearchBudget(seconds, max_size, give_way)
+        budget = SearchBudget(seconds, max_size, yield_lock)
         found = find_candidates(snapshot, request, budget=budget)
         searched = time.thread_time()
         size = sum(
@@ -210,7 +210,7 @@ def ask(snapshot: ModelSnapshot, query: str, seconds: float, max_size: int = 128
     except InvalidRequest as error:
         searched = time.thread_time()
         outcome = f"{error.code}: {error.detail}"
-    give_way()
+    yield_lock()
     return Answered(1000 * longest, 1000 * (last - searched), 1000 * (last - began), size, outcome)
 
 

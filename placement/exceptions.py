@@ -1,8 +1,8 @@
-"""What can go wrong, in the words of the API.
+"""Errors of requests, in the words of the API.
 
-Every class here is an answer a client may get. The base class decides the HTTP
-status (mapped in :mod:`placement.api.errors`), ``code`` is the error code that
-is shown from microversion 1.23 (API reference, "Error codes").
+Each class is an answer that a client may get. The class decides the HTTP status
+(:mod:`placement.api.errors` maps it). ``code`` is the error code, shown from microversion 1.23 on
+(API reference, "Error codes").
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ CANNOT_DELETE_PARENT: Final = "placement.resource_provider.cannot_delete_parent"
 
 
 class ServiceError(Exception):
-    """Base of all errors; ``str(error)`` is the ``detail`` a client reads."""
+    """Base of all errors; ``str(error)`` is the ``detail`` that a client reads."""
 
     def __init__(self, detail: str, code: str = UNDEFINED) -> None:
         super().__init__(detail)
@@ -38,11 +38,12 @@ class InvalidRequest(ServiceError):
 
     @classmethod
     def too_long(cls, failure: str, seconds: float, option: str, advice: str) -> Self:
-        """The refusal of a request that takes too long to answer.
+        """Return the refusal of a request that takes too long to answer.
 
-        :param failure: what did not succeed, as a main clause.
-        :param option: the option in ``[api]`` that is the limit, ``seconds`` of work.
-        :param advice: what follows on the sentence, with its punctuation.
+        :param failure: the result that was not reached, as a main clause.
+        :param seconds: the limit of CPU time.
+        :param option: the option in ``[api]`` that sets the limit.
+        :param advice: the end of the sentence, with its punctuation.
         """
         limit = f"in {seconds:g} seconds of work, which is the limit ([api] {option})"
         return cls(f"{failure} {limit}{advice}", SEARCH_TOO_LONG)
@@ -53,7 +54,7 @@ class Forbidden(ServiceError):
 
 
 class NotFound(ServiceError):
-    """What the request names does not exist: 404."""
+    """Something that the request names does not exist: 404."""
 
 
 class Conflict(ServiceError):
@@ -68,11 +69,11 @@ class ConcurrentUpdate(Conflict):
 
 
 class ConsumerExists(ConcurrentUpdate):
-    """A consumer that the request calls new is there already: 409."""
+    """A consumer that the request calls new exists already: 409."""
 
 
 class NoCandidate(Conflict):
-    """There is nothing that would serve a claim: 409, with the explanation as a document if there is one."""
+    """No candidate serves a claim: 409, with the explanation as a document if there is one."""
 
     def __init__(self, detail: str, explanation: Mapping[str, Any] | None) -> None:
         super().__init__(detail, NO_CANDIDATE)
@@ -80,12 +81,12 @@ class NoCandidate(Conflict):
 
 
 class Gone(ServiceError):
-    """What the request goes on from is not there any more: 410."""
+    """The state that the request continues from does not exist any more: 410."""
 
 
 RETRY_AFTER: Final = "5"
-"""Seconds until who cannot be served now may ask again, where nobody knows how long it takes."""
+"""Seconds until a refused request may be repeated, if the length of an outage is unknown."""
 
 
 class Unavailable(ServiceError):
-    """The database cannot be reached or does not let us through: 503."""
+    """The database cannot be reached, or refuses the service: 503."""

@@ -1,20 +1,18 @@
 """Seams of the service: places where packages beside the core add to it.
 
-The core imports no extra. It asks for a seam, which is a group of entry points of installed distributions,
-and uses what it finds there; without any, it is the Placement API with claims, reservations and
-explanations. ``placement_extras`` in the same distribution registers all that the service is delivered with.
+The core imports no extra. It reads a seam, which is a group of entry points of installed distributions, and
+uses the objects that it finds. Without any, the service is the Placement API with claims, reservations and
+explanations. In the same distribution, ``placement_extras`` registers everything that the service comes with.
 
-========================  ==============================================================================
-``options``               modules with ``list_opts`` and ``register_opts``, as in :mod:`placement.conf`
-``rules``                 lists of policy rules with their defaults
-``blueprints``            Flask blueprints of operations below ``/ext/v1``
-``request_forms``         :class:`placement.schemas.request_form.RequestForm`: ways to ask without a query
-``applications``          :class:`placement.api.middleware.SideApplication`: WSGI applications below a path
-``commands``              :class:`placement.cmd.manage.ManageCommand`: commands of ``placement-manage``
-``takeovers``             :class:`placement.maintenance.sync.Takeover`: databases of other programs
-``tables``                :class:`placement.db.tables.ExtensionTables`: tables, and migrations that make them
-``trait_attributes``      mappings of traits to names of attributes, which a provider loses with the trait
-========================  ==============================================================================
+- ``options``: modules with ``list_opts`` and ``register_opts``, as in :mod:`placement.conf`
+- ``rules``: lists of policy rules with their defaults
+- ``blueprints``: Flask blueprints of operations below ``/ext/v1``
+- ``request_forms``: :class:`placement.schemas.request_form.RequestForm`, ways to ask without a query
+- ``applications``: :class:`placement.api.middleware.SideApplication`, WSGI applications below a path
+- ``commands``: :class:`placement.cmd.manage.ManageCommand`, commands of ``placement-manage``
+- ``takeovers``: :class:`placement.maintenance.sync.Takeover`, databases of other programs
+- ``tables``: :class:`placement.db.tables.ExtensionTables`, tables, and migrations that make them
+- ``trait_attributes``: mappings of traits to names of attributes, which a provider loses with the trait
 """
 
 from collections.abc import Mapping
@@ -26,8 +24,8 @@ _GROUP: Final = "placement.extensions."
 
 
 @cache
-def registered(seam: str) -> Mapping[str, Any]:
-    """Load what is registered at a seam.
+def registered_objects(seam: str) -> Mapping[str, Any]:
+    """Load the objects that are registered at a seam.
 
     :returns: the objects by the names of their entry points, in the order of these names.
     :raises ImportError: an entry point names a module that cannot be imported.

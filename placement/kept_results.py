@@ -7,16 +7,18 @@ from typing import Final, Generic, TypeVar
 
 Result = TypeVar("Result")
 
+# a result is some fields for each parameter of a query; generous, as Python's objects are large
 _EXPANSION: Final = 64
-"""Bytes that are reckoned for each character of an argument as Python shows it: the result and the key."""
+"""Bytes that are counted for each character of an argument: for its result and the key."""
 
 
 class KeptResults(Generic[Result]):
-    """The results that were of use last.
+    """The most recently used results.
 
-    A client chooses how long its arguments are: a count of results would bound no memory, their size does.
+    A client chooses the length of its arguments: a number of results would not bound the memory, their size
+    does.
 
-    :param max_bytes: how much they take together, reckoned generously.
+    :param max_bytes: the size of all results together, estimated generously.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -29,13 +31,15 @@ class KeptResults(Generic[Result]):
         return len(self._kept)
 
     def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
-        """The result that is kept for the key, or else a new one; errors of ``make`` are not kept."""
+        """Return the result kept for the key, or else make it; errors of ``make`` are not kept."""
         with self._lock:
             if (known := self._kept.get(key)) is not None:
                 self._kept.move_to_end(key)
                 return known[0]
+        # outside of the lock: other requests do not wait for a slow result, and two may make the same
         result = make()
         size = _EXPANSION * len(repr(key))
+        # it would push out all others, and itself
         if size > self._max_bytes:
             return result
         with self._lock:

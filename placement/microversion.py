@@ -1,4 +1,4 @@
-"""Microversions of the Placement API: each by the name of what it brought.
+"""Microversions of the Placement API, each named by its change.
 
 A version is a ``(major, minor)`` tuple, so that versions compare as tuples do.
 Source: "REST API Version History" of the OpenStack Placement documentation.
@@ -12,7 +12,7 @@ Microversion = tuple[int, int]
 INITIAL: Final[Microversion] = (1, 0)
 # 1.1: aggregates of resource providers
 AGGREGATES: Final[Microversion] = (1, 1)
-# 1.2: resource classes of the operator's own, under `/resource_classes`
+# 1.2: custom resource classes of operators, under `/resource_classes`
 CUSTOM_CLASSES: Final[Microversion] = (1, 2)
 # 1.3: `member_of` finds resource providers by aggregate
 MEMBER_OF: Final[Microversion] = (1, 3)
@@ -20,11 +20,11 @@ MEMBER_OF: Final[Microversion] = (1, 3)
 RESOURCES: Final[Microversion] = (1, 4)
 # 1.5: all inventories of a resource provider can be deleted in one request
 DELETE_INVENTORIES: Final[Microversion] = (1, 5)
-# 1.6: traits, and those of resource providers
+# 1.6: traits, and the traits of resource providers
 TRAITS: Final[Microversion] = (1, 6)
-# 1.7: PUT of a resource class creates it, or is content that it exists
+# 1.7: PUT of a resource class creates it, or succeeds if it exists
 IDEMPOTENT_CLASSES: Final[Microversion] = (1, 7)
-# 1.8: who claims says for which project and user
+# 1.8: a claim names its project and user
 CONSUMER_OWNERS: Final[Microversion] = (1, 8)
 # 1.9: `/usages` of a project or a user
 PROJECT_USAGES: Final[Microversion] = (1, 9)
@@ -32,7 +32,7 @@ PROJECT_USAGES: Final[Microversion] = (1, 9)
 CANDIDATES: Final[Microversion] = (1, 10)
 # 1.11: resource providers link to their allocations
 ALLOCATIONS_LINK: Final[Microversion] = (1, 11)
-# 1.12: allocations are keyed by resource provider, and read as they are written
+# 1.12: allocations are keyed by resource provider, and read in the form in which they are written
 ALLOCATIONS_BY_PROVIDER: Final[Microversion] = (1, 12)
 # 1.13: POST `/allocations` for several consumers
 MANY_CONSUMERS: Final[Microversion] = (1, 13)
@@ -48,7 +48,7 @@ CANDIDATES_TRAITS: Final[Microversion] = (1, 17)
 REQUIRED_TRAITS: Final[Microversion] = (1, 18)
 # 1.19: aggregates are written with the generation of their provider
 AGGREGATES_GENERATION: Final[Microversion] = (1, 19)
-# 1.20: POST of a resource provider answers with what was made
+# 1.20: the answer to POST of a resource provider shows the new provider
 PROVIDER_ANSWERED: Final[Microversion] = (1, 20)
 # 1.21: `member_of` of candidates
 CANDIDATES_MEMBER_OF: Final[Microversion] = (1, 21)
@@ -62,7 +62,7 @@ REPEATED_MEMBER_OF: Final[Microversion] = (1, 24)
 GRANULAR_GROUPS: Final[Microversion] = (1, 25)
 # 1.26: `reserved` may be as large as `total`
 ALL_RESERVED: Final[Microversion] = (1, 26)
-# 1.27: summaries name all resource classes, not only those asked for
+# 1.27: summaries name all resource classes, not only the requested ones
 ALL_CLASSES_SUMMARISED: Final[Microversion] = (1, 27)
 # 1.28: consumers have generations
 CONSUMER_GENERATIONS: Final[Microversion] = (1, 28)
@@ -76,7 +76,7 @@ CANDIDATES_IN_TREE: Final[Microversion] = (1, 31)
 FORBIDDEN_AGGREGATES: Final[Microversion] = (1, 32)
 # 1.33: suffixes of groups may be words
 NAMED_GROUPS: Final[Microversion] = (1, 33)
-# 1.34: which group is served by which providers
+# 1.34: the providers that serve each group
 MAPPINGS: Final[Microversion] = (1, 34)
 # 1.35: `root_required` of candidates
 ROOT_REQUIRED: Final[Microversion] = (1, 35)
@@ -94,5 +94,5 @@ MAX: Final = ANY_TRAITS
 
 
 def text(version: Microversion) -> str:
-    """``(1, 4)`` as ``1.4``."""
+    """Return the version as text: ``1.4`` for ``(1, 4)``."""
     return f"{version[0]}.{version[1]}"

@@ -1,10 +1,10 @@
-"""Extras of the distribution: parts of the service that need packages which are not always installed."""
+"""Extras of the distribution: parts of the service that need packages which may not be installed."""
 
 
 def how_to_install(extra: str) -> str:
-    """The command that adds an extra.
+    """Return the command that installs an extra.
 
-    The index has no package of this name: a name without a path would be whatever somebody puts there.
+    The index has no package of this name: a name without a path would install any package published under it.
     """
     return (
         f"install this release's wheel with its extra {extra}: "
@@ -12,8 +12,8 @@ def how_to_install(extra: str) -> str:
     )
 
 
-def missing(wanted: str, package: str, extra: str) -> ValueError:
-    """The error of an option that needs a package that is not there, and what to do."""
+def missing_package(wanted: str, package: str, extra: str) -> ValueError:
+    """Return the error of an option that needs a missing package, with the remedy."""
     return ValueError(
         f"{wanted} needs {package}, which is not installed: leave the option out, or {how_to_install(extra)}"
     )

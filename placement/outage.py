@@ -1,4 +1,4 @@
-"""While somebody does not answer at all, one request of a worker tries, and the others are told at once."""
+"""Outages of peers: one request of a worker tries a silent peer, and the others are refused at once."""
 
 import threading
 import time
@@ -11,13 +11,13 @@ from placement.exceptions import Unavailable
 
 
 class PeerOutage(ABC):
-    """Keeps requests from all waiting for somebody who swallows what he is sent.
+    """Keeps requests from waiting for a peer that accepts requests and does not answer.
 
-    A worker has a few threads. If each of them waited until its limit, none would be left for requests
-    that need nobody else, such as health checks.
+    A worker has few threads. If each of them waited until its limit, none would be left for requests that do
+    not need the peer, such as health checks.
     """
 
-    #: what the others are told
+    #: the answer to the refused requests
     refusal: ClassVar[str]
 
     def __init__(self) -> None:
@@ -26,22 +26,23 @@ class PeerOutage(ABC):
 
     @abstractmethod
     def is_unanswered(self, error: Exception) -> bool:
-        """Whether the error means that there was no answer, not even a bad one."""
+        """Return whether the error means that there was no answer, not even a bad one."""
 
     @abstractmethod
     def log_begin(self, error: Exception) -> None:
-        """For the log: nobody answers any more."""
+        """Log that the peer does not answer any more."""
 
     @abstractmethod
     def log_end(self, seconds: float) -> None:
-        """For the log: there are answers again, after so long."""
+        """Log that the peer answers again, after these seconds."""
 
     @contextmanager
-    def attempt(self) -> Iterator[None]:
-        """Ask in this context; errors leave it as they are.
+    def attempt_request(self) -> Iterator[None]:
+        """Ask the peer in this context; its errors are raised unchanged.
 
-        :raises Unavailable: there was no answer the last time, and another request is waiting for one.
+        :raises Unavailable: there was no answer the last time, and another request waits for one.
         """
+        # read once: another thread may begin or end the outage meanwhile, and the lock must be released
         alone = self._since is not None
         if alone and not self._trying.acquire(blocking=False):
             raise Unavailable(self.refusal)
@@ -49,22 +50,22 @@ class PeerOutage(ABC):
             yield
         except Exception as error:
             if self.is_unanswered(error):
-                self._begin(error)
+                self._begin_outage(error)
             else:
-                self._end()
+                self._end_outage()
             raise
         else:
-            self._end()
+            self._end_outage()
         finally:
             if alone:
                 self._trying.release()
 
-    def _begin(self, error: Exception) -> None:
+    def _begin_outage(self, error: Exception) -> None:
         if self._since is None:
             self._since = time.monotonic()
             self.log_begin(error)
 
-    def _end(self) -> None:
+    def _end_outage(self) -> None:
         since = self._since
         if since is not None:
             self._since = None

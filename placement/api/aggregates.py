@@ -28,7 +28,7 @@ def _answer(call: ApiRequest, aggregates: list[str], generation: int, last_modif
 @operation(blueprint, "GET", _PATH, rules.LIST, since=microversion.AGGREGATES, writes_json=True)
 def show(call: ApiRequest, uuid: str) -> Response:
     """The aggregates of a provider."""
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         provider = existing(view.snapshot, uuid)
         return _answer(call, sorted(provider.aggregates), provider.generation, provider.updated_at)
 

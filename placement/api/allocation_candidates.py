@@ -33,10 +33,10 @@ def list_all(call: ApiRequest) -> Response:
     """Sets of providers and amounts that would satisfy the request, each ready to be claimed."""
     wanted = parse_candidates(call.parameters, call.version)
     options, bounds = call.service.conf.placement, call.service.conf.api
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         check_names(wanted, view.names.classes, view.names.traits)
-        give_way = view.giving_way_after(call.check_awaited)
-        budget = SearchBudget(bounds.candidates_deadline, bounds.candidates_size * _MIB, give_way)
+        yield_lock = view.yield_after(call.check_awaited)
+        budget = SearchBudget(bounds.candidates_deadline, bounds.candidates_size * _MIB, yield_lock)
         try:
             found = find_candidates(
                 view.snapshot,

@@ -60,7 +60,7 @@ def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
         return call.answer({"allocations": {}}, time.time())
     with call.service.database.read() as conn:
         held = store.of_consumer(conn, uuid)
-        consumer = consumers.find(conn, uuid) if held else None
+        consumer = consumers.find_consumer(conn, uuid) if held else None
     by_provider: dict[str, Any] = {}
     for each in held:
         entry = by_provider.setdefault(
@@ -106,7 +106,7 @@ def delete_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     """Give back all that a consumer holds."""
     uuid = canonical_uuid(consumer_uuid)
     if uuid is None:
-        raise store.missing(consumer_uuid)
+        raise store.no_allocations(consumer_uuid)
     release(call.service.database, uuid)
     return call.nothing()
 
@@ -114,7 +114,7 @@ def delete_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
 @operation(blueprint, "GET", "/resource_providers/<uuid>/allocations", rules.PROVIDER_LIST, writes_json=True)
 def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     """All that consumers hold of a provider."""
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         provider = existing(view.snapshot, uuid)
     with call.service.database.read() as conn:
         held = store.of_provider(conn, provider.uuid)

@@ -57,7 +57,7 @@ def create_app() -> Flask:
     versioning.install(app)
     errors.install(app)
     app.before_request(call.check_body_headers)
-    for blueprint in (*BLUEPRINTS, *extensions.registered("blueprints").values()):
+    for blueprint in (*BLUEPRINTS, *extensions.registered_objects("blueprints").values()):
         app.register_blueprint(blueprint)
     for rule in app.url_map.iter_rules():
         # werkzeug answers HEAD wherever there is a GET; the API does not

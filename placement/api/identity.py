@@ -20,7 +20,7 @@ from oslo_config import cfg
 
 from placement import outage
 from placement.exceptions import Unavailable
-from placement.optional_packages import missing
+from placement.optional_packages import missing_package
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -190,7 +190,7 @@ class _IdentityServer:
         :raises CannotAsk: there was no answer to that.
         """
         try:
-            with self._nobody_signs_in.attempt():
+            with self._nobody_signs_in.attempt_request():
                 return plugin.get_access(session)
         except (ks_exceptions.Unauthorized, ks_exceptions.BadRequest, ks_exceptions.Forbidden):
             raise SignInRefused from None
@@ -214,7 +214,7 @@ class _IdentityServer:
     @contextmanager
     def _asking(self) -> Iterator[None]:
         try:
-            with self._outage.attempt():
+            with self._outage.attempt_request():
                 yield
         except auth_token.InvalidToken as error:
             if not _is_about_token(error.__context__):
@@ -283,4 +283,4 @@ def _check_cache(conf: cfg.ConfigOpts) -> None:
         needed["cryptography"] = "cryptography"
     absent = [package for module, package in needed.items() if find_spec(module) is None]
     if absent:
-        raise missing(f"[{GROUP}] memcached_servers", " and ".join(absent), "memcached")
+        raise missing_package(f"[{GROUP}] memcached_servers", " and ".join(absent), "memcached")

@@ -45,7 +45,7 @@ def _show_all(call: ApiRequest, view: ModelView, provider: Provider) -> Response
 @operation(blueprint, "GET", _PATH, rules.LIST, writes_json=True)
 def list_all(call: ApiRequest, uuid: str) -> Response:
     """All inventories of a provider."""
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         return _show_all(call, view, existing(view.snapshot, uuid))
 
 
@@ -100,7 +100,7 @@ def delete_all(call: ApiRequest, uuid: str) -> Response:
 @operation(blueprint, "GET", f"{_PATH}/<resource_class>", rules.SHOW, writes_json=True)
 def show(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     """One inventory."""
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         provider = existing(view.snapshot, uuid)
         inventory = provider.inventories.get(resource_class)
         if inventory is None:
@@ -121,7 +121,9 @@ def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     given = body["resource_provider_generation"]
     may_have_none = call.version >= microversion.ALL_RESERVED
     generation = call.service.write(
-        lambda tx: store.change(tx, known, given, resource_class, values, may_have_none=may_have_none)
+        lambda tx: store.change_inventory(
+            tx, known, given, resource_class, values, may_have_none=may_have_none
+        )
     )
     return call.answer({"resource_provider_generation": generation, **_shown(values)}, time.time())
 

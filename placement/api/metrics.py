@@ -70,7 +70,7 @@ class ServiceMetrics:
         self._seconds.labels(operation).observe(time.perf_counter() - g.began)
         if INCOMPLETE in response.headers:
             self._incomplete.labels(response.headers[INCOMPLETE]).inc()
-        self._of_model.count()
+        self._of_model.count_updates()
         return response
 
     def exposed(self) -> bytes:
@@ -87,7 +87,7 @@ class ServiceMetrics:
         up = GaugeMetricFamily("placement_database_up", "1 if the database answers the asked worker.")
         try:
             self._service.prepare()
-            families = list(self._of_model.gauges())
+            families = list(self._of_model.make_gauges())
         except Unavailable as error:
             LOG.debug("Metrics without the database: %s", error)
             up.add_metric([], 0)

@@ -26,7 +26,7 @@ from placement.api.garbage import GcScheduler
 from placement.api.request_log import RequestLog
 from placement.api.service import PlacementService
 from placement.db.database import ServiceDatabase
-from placement.optional_packages import missing
+from placement.optional_packages import missing_package
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -129,7 +129,7 @@ def build_application(
 
 
 def _applications() -> list[SideApplication]:
-    return list(extensions.registered("applications").values())
+    return list(extensions.registered_objects("applications").values())
 
 
 def check(conf: cfg.ConfigOpts) -> None:
@@ -151,7 +151,7 @@ def _tracing_class() -> type[ServiceTracing]:
     try:
         from placement.api.tracing import ServiceTracing  # for those who want it
     except ImportError as error:
-        raise missing("[tracing] enabled", str(error.name), "tracing") from error
+        raise missing_package("[tracing] enabled", str(error.name), "tracing") from error
     return ServiceTracing
 
 

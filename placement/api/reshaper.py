@@ -27,5 +27,5 @@ def reshape(call: ApiRequest) -> Response:
     claims = [
         claim_of(call.service.conf, call.version, uuid, each) for uuid, each in body["allocations"].items()
     ]
-    call.service.write(lambda tx: store.reshape(tx, wanted, claims))
+    call.service.write(lambda tx: store.reshape_providers(tx, wanted, claims))
     return call.nothing()

@@ -27,7 +27,7 @@ def _shown(name: str) -> dict[str, Any]:
 )
 def list_all(call: ApiRequest) -> Response:
     """All resource classes."""
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         classes = view.names.classes
         return call.answer(
             {"resource_classes": [_shown(name) for name in classes]},
@@ -41,7 +41,7 @@ def list_all(call: ApiRequest) -> Response:
 def create(call: ApiRequest) -> Response:
     """Make a custom class."""
     name = call.body(_CLASS)["name"]
-    if not call.service.database.write(lambda tx: store.create(tx, name)):
+    if not call.service.database.write(lambda tx: store.create_class(tx, name)):
         raise Conflict(f"Conflicting resource class already exists: {name}")
     return call.nothing(201, f"/resource_classes/{name}")
 
@@ -56,7 +56,7 @@ def create(call: ApiRequest) -> Response:
 )
 def show(call: ApiRequest, name: str) -> Response:
     """One resource class."""
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         if name not in view.names.classes:
             raise NotFound(f"No such resource class {name}.")
         return call.answer(_shown(name), view.names.classes[name])
@@ -68,7 +68,7 @@ def update(call: ApiRequest, name: str) -> Response:
     if call.version < microversion.IDEMPOTENT_CLASSES:
         return _rename(call, name)
     base.load(_CLASS, {"name": name})
-    is_new = call.service.database.write(lambda tx: store.create(tx, name))
+    is_new = call.service.database.write(lambda tx: store.create_class(tx, name))
     return call.nothing(201 if is_new else 204, f"/resource_classes/{name}")
 
 
@@ -77,7 +77,7 @@ def _rename(call: ApiRequest, name: str) -> Response:
     new = call.body(_CLASS)["name"]
     if not base.storable(name):
         raise NotFound(f"No such resource class {name}.")
-    call.service.database.write(lambda tx: store.rename(tx, name, new))
+    call.service.database.write(lambda tx: store.rename_class(tx, name, new))
     return call.answer(_shown(new), time.time())
 
 

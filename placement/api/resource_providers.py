@@ -101,7 +101,7 @@ def existing(snapshot: ModelSnapshot, uuid: str) -> Provider:
     """
     provider = snapshot.get(canonical_uuid(uuid) or uuid)
     if provider is None:
-        raise providers.missing(uuid)
+        raise providers.no_provider(uuid)
     return provider
 
 
@@ -112,7 +112,7 @@ def path_uuid(uuid: str) -> str:
     """
     canonical = canonical_uuid(uuid)
     if canonical is None:
-        raise providers.missing(uuid)
+        raise providers.no_provider(uuid)
     return canonical
 
 
@@ -125,7 +125,7 @@ def about(call: ApiRequest, uuid: str) -> Iterator[None]:
     try:
         yield
     except InvalidRequest:
-        with call.service.model.fresh() as view:
+        with call.service.model.fresh_view() as view:
             existing(view.snapshot, uuid)
         raise
 
@@ -134,9 +134,9 @@ def about(call: ApiRequest, uuid: str) -> Iterator[None]:
 def list_all(call: ApiRequest) -> Response:
     """All providers, or those that the filters let through."""
     wanted = parse_provider_filter(call.parameters, call.version)
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         check_names(wanted, view.names.classes, view.names.traits)
-        budget = SearchBudget(give_way=view.giving_way_after(call.check_awaited))
+        budget = SearchBudget(yield_lock=view.yield_after(call.check_awaited))
         found = filter_providers(view.snapshot, wanted, budget)
         pieces, newest = [], []
         for some in yielding_slices(found, budget):
@@ -154,7 +154,7 @@ def create(call: ApiRequest) -> Response:
     body = call.body(schemas.create(call.version))
     uuid = body.get("uuid") or str(uuids.uuid4())
     name, parent = body["name"], body.get("parent_provider_uuid")
-    root_of_it = call.service.database.write(lambda tx: providers.create(tx, uuid, name, parent))
+    root_of_it = call.service.database.write(lambda tx: providers.create_provider(tx, uuid, name, parent))
     location = f"/resource_providers/{uuid}"
     if call.version < microversion.PROVIDER_ANSWERED:
         return call.nothing(201, location)
@@ -169,7 +169,7 @@ def show(call: ApiRequest, uuid: str) -> Response:
 
 
 def _show(call: ApiRequest, uuid: str) -> Response:
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         provider = existing(view.snapshot, uuid)
         return call.answer(shown([provider], view, call.version), provider.updated_at)
 

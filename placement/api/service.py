@@ -100,8 +100,8 @@ class EmptyAnswerExplainer:
                 self._not_before = time.monotonic() + _SHARE * (time.thread_time() - began)
 
     def _explain(self, question: Question, request: CandidatesRequest) -> None:
-        with self._model.aside() as (snapshot, refreshed):
-            budget = SearchBudget(self._deadline, give_way=lambda: time.sleep(_PAUSE), first_slice=_SLICE)
+        with self._model.pinned_snapshot() as (snapshot, refreshed):
+            budget = SearchBudget(self._deadline, yield_lock=lambda: time.sleep(_PAUSE), first_slice=_SLICE)
             explanation = explain_request(snapshot, request, budget)
         if explanation.fitting:
             LOG.info("There were no allocation candidates; by now %s hosts would do.", explanation.fitting)
@@ -178,7 +178,7 @@ class PlacementService:
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
         """As :meth:`Database.write`, for what may need the room of reservations that expired."""
-        return reservations.making_room(self.database, work)
+        return reservations.write_with_room(self.database, work)
 
     def prepare(self) -> None:
         """Migrate the database if so configured, and make the standard names.

@@ -26,7 +26,7 @@ _OF_PROVIDER: Final = "/resource_providers/<uuid>/traits"
 def list_all(call: ApiRequest) -> Response:
     """All traits, or those with certain names, or those that providers have."""
     wanted = parse_traits(call.parameters, call.version)
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         found = {
             name: updated_at
             for name, updated_at in view.names.traits.items()
@@ -38,7 +38,7 @@ def list_all(call: ApiRequest) -> Response:
 @operation(blueprint, "GET", "/traits/<name>", rules.SHOW, since=microversion.TRAITS)
 def show(call: ApiRequest, name: str) -> Response:
     """204 if there is such a trait."""
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         if name not in view.names.traits:
             raise NotFound(f"No such trait(s): {name}.")
         return call.dated(call.nothing(), view.names.traits[name])
@@ -54,7 +54,7 @@ def create(call: ApiRequest, name: str) -> Response:
             "The trait is invalid. A valid trait must be no longer than 255 characters, start with "
             'the prefix "CUSTOM_" and use following characters: "A"-"Z", "0"-"9" and "_"'
         ) from None
-    is_new = call.service.database.write(lambda tx: store.create(tx, name))
+    is_new = call.service.database.write(lambda tx: store.create_trait(tx, name))
     return call.dated(call.nothing(201 if is_new else 204, f"/traits/{name}"), time.time())
 
 
@@ -74,7 +74,7 @@ def _answer(call: ApiRequest, traits: list[str], generation: int, last_modified:
 @operation(blueprint, "GET", _OF_PROVIDER, rules.PROVIDER_LIST, since=microversion.TRAITS, writes_json=True)
 def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     """The traits of a provider."""
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         provider = existing(view.snapshot, uuid)
         return _answer(call, in_order(provider.traits), provider.generation, provider.updated_at)
 

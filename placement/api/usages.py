@@ -23,7 +23,7 @@ _ALL_TYPES: Final = "all"
 @operation(blueprint, "GET", "/resource_providers/<uuid>/usages", rules.PROVIDER_USAGES, writes_json=True)
 def of_provider(call: ApiRequest, uuid: str) -> Response:
     """How much of each inventory of a provider is taken."""
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         provider = existing(view.snapshot, uuid)
         usages = {name: provider.used.get(name, 0) for name in provider.inventories}
         document = {"resource_provider_generation": provider.generation, "usages": usages}

@@ -13,7 +13,7 @@ from placement.cmd.common import check_bind
 from placement.conf import PROJECT, new_config
 from placement.conf.unknown import unknown_options
 from placement.db import engine
-from placement.server.worker import BundledServer, GatheringWorker
+from placement.server.worker import BufferingWorker, BundledServer
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -79,7 +79,7 @@ class ApiServer(BundledServer):
             "bind": self._conf.bind,
             "workers": self._conf.workers,
             "threads": self._conf.threads,
-            "worker_class": GatheringWorker,
+            "worker_class": BufferingWorker,
             "worker_connections": _MOST_CONNECTIONS,
             "graceful_timeout": _SECONDS_TO_STOP,
             "umask": _UMASK,

@@ -19,8 +19,8 @@ from placement.conf.unknown import unknown_options
 from placement.db import adoption, errors, migration
 from placement.exceptions import ServiceError
 from placement.maintenance.audit import DatabaseFinding
-from placement.maintenance.audit import audit as find_all
-from placement.maintenance.heal import heal as repair
+from placement.maintenance.audit import find_contradictions as find_all
+from placement.maintenance.heal import heal_database as repair
 from placement.maintenance.sync import incomplete_owner, sync
 
 FINDINGS: Final = 3
@@ -28,14 +28,14 @@ FINDINGS: Final = 3
 
 
 def add_audit_arguments(parser: ArgumentParser) -> None:
-    """The command line of ``audit``."""
+    """The command line of ``find_contradictions``."""
     parser.add_argument(
         "-f", "--format", choices=("table", "json"), default="table", help="output for people or for programs"
     )
 
 
 def add_heal_arguments(parser: ArgumentParser) -> None:
-    """The command line of ``heal``."""
+    """The command line of ``heal_database``."""
     add_audit_arguments(parser)
     parser.add_argument("--dry-run", action="store_true", help="say what would be repaired and write nothing")
 
@@ -71,7 +71,7 @@ def _documents(findings: Sequence[DatabaseFinding]) -> list[dict[str, Any]]:
             "problem": str(finding.problem),
             "subject": finding.subject,
             "detail": finding.detail,
-            "healable": finding.problem.healable,
+            "healable": finding.problem.is_healable,
         }
         for finding in findings
     ]
@@ -81,7 +81,7 @@ def _print_findings(nothing: str, findings: Sequence[DatabaseFinding]) -> None:
     if not findings:
         print(nothing)
         return
-    rows = [(str(each.problem), each.subject, each.detail, each.problem.healable) for each in findings]
+    rows = [(str(each.problem), each.subject, each.detail, each.problem.is_healable) for each in findings]
     print_table(
         ("Problem", "Subject", "Detail", "Healable"),
         [(*texts, "yes" if healable else "no") for *texts, healable in rows],
@@ -173,7 +173,7 @@ def parser() -> ArgumentParser:
     db = groups.add_parser("db", help="schema and data of the database").add_subparsers(
         required=True, metavar="ACTION"
     )
-    for each in chain(COMMANDS, *extensions.registered("commands").values()):
+    for each in chain(COMMANDS, *extensions.registered_objects("commands").values()):
         *in_group, name = each.words.split()
         summary = each.run.__doc__
         added = (db if in_group else groups).add_parser(name, help=summary, description=summary)
@@ -185,7 +185,7 @@ def parser() -> ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; 0 when it did what it should, 1 when not, 2 for a wrong command line.
 
-    ``audit`` and ``heal`` end with 3 when something is (still) wrong in the database.
+    ``find_contradictions`` and ``heal_database`` end with 3 when something is (still) wrong in the database.
     """
     arguments = parser().parse_args(argv)
     try:

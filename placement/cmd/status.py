@@ -88,7 +88,7 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
 
     def _missing_roots(self) -> Result:
         def look(conn: sa.Connection) -> str | None:
-            count = len(list(audit.trees(conn)))
+            count = len(list(audit.wrong_trees(conn)))
             return f"{count} resource providers have a wrong root or parent." if count else None
 
         return self._look(look, f"{_AUDIT} 'placement-manage heal' sets roots right.")

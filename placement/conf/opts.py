@@ -15,7 +15,7 @@ _CORE: Final[Sequence[ModuleType]] = (api, placement, metrics, tracing, placemen
 
 
 def _modules() -> list[ModuleType]:
-    return [*_CORE, *extensions.registered("options").values()]
+    return [*_CORE, *extensions.registered_objects("options").values()]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:

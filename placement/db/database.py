@@ -233,7 +233,7 @@ class ServiceDatabase:
         :raises InvalidRequest: it cannot be asked this.
         """
         try:
-            with self._outage.attempt():
+            with self._outage.attempt_request():
                 yield
         except exc.SQLAlchemyError as error:
             self._look_elsewhere(error)
@@ -301,7 +301,7 @@ class ServiceDatabase:
         for attempt in range(1, self._attempts + 1):
             tx = None
             try:
-                with self._outage.attempt(), self._writer.connect() as conn, conn.begin() as begun:
+                with self._outage.attempt_request(), self._writer.connect() as conn, conn.begin() as begun:
                     tx = WriteTransaction(conn, optimistic=attempt == 1 and self._attempts > 1)
                     result = work(tx)
                     tx.finish()

@@ -80,7 +80,7 @@ class ExtensionTables:
 
 def extension_tables() -> list[ExtensionTables]:
     """The tables that extensions register."""
-    return list(extensions.registered("tables").values())
+    return list(extensions.registered_objects("tables").values())
 
 
 def all_metadata() -> list[sa.MetaData]:

@@ -1,1 +1,17 @@
-"""What ``placement-manage`` does to whole databases."""
+"""Maintenance of whole databases, for the commands of ``placement-manage``.
+
+Modules
+    - ``sync`` brings the schema up to date, and takes databases of other programs over first.
+    - ``audit`` finds contradictions between rows: pure queries.
+    - ``heal`` repairs those that need no decision of an operator, while the service runs.
+
+A worked example
+    A consumer was deleted by hand, and its allocation of 2 VCPU is left. The audit finds "allocations without
+    consumer": no client can see or release them, and they take room. The repair gives the allocation a new
+    consumer, of the project that the options name. Now an operator can see and delete it.
+
+Invariants
+    - No repair deletes an allocation, or guesses what was lost.
+    - Each repair runs in a transaction of its own, under the locks of ordinary requests.
+    - After a repair all workers read everything again.
+"""

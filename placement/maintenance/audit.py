@@ -1,4 +1,4 @@
-"""Finds what contradicts itself in the database: trees, consumers, allocations and usage."""
+"""Finds contradictions in the database: in trees, consumers, allocations and usage."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from placement.read_model.rows import INVENTORY_COLUMNS
 
 @dataclass(frozen=True, slots=True)
 class TreeRoots:
-    """The roots by provider id, and who has none.
+    """The roots by provider id, and the providers without one.
 
-    ``of`` maps a root to None, as the database does. ``orphans`` have (or are
-    below) a parent that does not exist; ``loops`` are below themselves, or below such.
+    A root maps to None in ``of``, as in the database. The ``orphans`` have (or are below) a parent that does
+    not exist; ``loops`` are below themselves, or below such a provider.
     """
 
     of: Mapping[int, int | None]
@@ -28,11 +28,12 @@ class TreeRoots:
 
 
 def find_roots(parents: Mapping[int, int | None]) -> TreeRoots:
-    """The root of every provider whose chain of parents has an end."""
+    """Return the root of every provider with a finite chain of parents."""
     roots: dict[int, int] = {}
     orphans: set[int] = set()
     loops: set[int] = set()
     for start in parents:
+        # ids of the present chain, in order; a dictionary, as each step looks for a loop
         chain: dict[int, None] = {}
         provider_id = start
         while True:
@@ -55,9 +56,9 @@ def find_roots(parents: Mapping[int, int | None]) -> TreeRoots:
 
 
 def parents_first(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows (of ``id`` and ``parent_id``), each after its parent and otherwise in their order.
+    """Yield the rows (with ``id`` and ``parent_id``), each after its parent and otherwise in their order.
 
-    Foreign keys want them so. Rows whose parent never comes are left out.
+    Foreign keys require that order. Rows without their parent are left out.
     """
     done: set[int] = set()
     waiting: dict[int, list[dict[str, Any]]] = {}
@@ -75,7 +76,7 @@ def parents_first(rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 class AuditProblem(StrEnum):
-    """The kinds of findings; the value is what operators read."""
+    """The kinds of findings; operators read the value."""
 
     NO_CONSUMER = "allocations without consumer"
     NO_ALLOCATIONS = "consumer without allocations"
@@ -86,16 +87,16 @@ class AuditProblem(StrEnum):
     NO_INVENTORY = "allocations without inventory"
 
     @property
-    def healable(self) -> bool:
-        """Whether it can be repaired without a decision that only the operator can make."""
+    def is_healable(self) -> bool:
+        """Whether it can be repaired without a decision of the operator."""
         return self in (AuditProblem.NO_CONSUMER, AuditProblem.NO_ALLOCATIONS, AuditProblem.WRONG_ROOT)
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFinding:
-    """Something wrong with a provider or consumer.
+    """A contradiction of a provider or consumer.
 
-    ``id`` is that of its row; ``subject`` its uuid, where there is one.
+    ``id`` is the id of its row; ``subject`` is its uuid, if there is one.
     """
 
     problem: AuditProblem
@@ -104,12 +105,12 @@ class DatabaseFinding:
     detail: str
 
 
-def audit(conn: sa.Connection) -> list[DatabaseFinding]:
-    """All findings, by kind."""
+def find_contradictions(conn: sa.Connection) -> list[DatabaseFinding]:
+    """Return all findings, by kind."""
     return [
         *without_consumer(conn),
         *without_allocations(conn),
-        *trees(conn),
+        *wrong_trees(conn),
         *over_capacity(conn),
         *without_inventory(conn),
     ]
@@ -134,7 +135,7 @@ _without_allocations: Final = (
 
 
 def without_consumer(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Allocations whose consumer has no row: no client can see or release them."""
+    """Return allocations without the row of their consumer: no client can see or release them."""
     held: dict[int, list[str]] = {}
     for consumer_id, provider, name, used in conn.execute(_without_consumer):
         held.setdefault(consumer_id, []).append(f"{used} {name} of {provider}")
@@ -147,15 +148,15 @@ def without_consumer(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def without_allocations(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Consumers that hold nothing; they should have gone with their last allocation."""
+    """Return consumers without allocations, which should have been deleted with the last one."""
     return [
         DatabaseFinding(AuditProblem.NO_ALLOCATIONS, consumer_id, uuid, f"of project {project}")
         for consumer_id, uuid, project in conn.execute(_without_allocations)
     ]
 
 
-def trees(conn: sa.Connection) -> Iterator[DatabaseFinding]:
-    """Providers whose root is not the one that their parents lead to, or who have none."""
+def wrong_trees(conn: sa.Connection) -> Iterator[DatabaseFinding]:
+    """Yield providers with a root that their parents do not lead to, or without one."""
     rows, roots = _read_trees(conn)
     for provider_id, row in rows.items():
         if provider_id in roots.loops:
@@ -172,7 +173,7 @@ def trees(conn: sa.Connection) -> Iterator[DatabaseFinding]:
 
 
 def right_roots(conn: sa.Connection) -> dict[int, int | None]:
-    """What ``root_id`` should be, by id of the providers where it is something else."""
+    """Return the right ``root_id``, by id of the providers with a wrong one."""
     rows, roots = _read_trees(conn)
     return {provider_id: root for provider_id, root in roots.of.items() if rows[provider_id].root_id != root}
 
@@ -207,9 +208,9 @@ _without_inventory: Final = _with_names.where(_i.provider_id.is_(None))
 
 
 def over_capacity(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Inventories of which more is allocated than there is.
+    """Return inventories with more allocated than their capacity.
 
-    No request can allocate so much, but an inventory may shrink below its usage.
+    No request can allocate that much, but an inventory may shrink below its usage.
     """
     return [
         DatabaseFinding(
@@ -223,7 +224,7 @@ def over_capacity(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def without_inventory(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Allocations of a resource class of which their provider has no inventory."""
+    """Return allocations of a resource class that their provider has no inventory of."""
     return [
         DatabaseFinding(AuditProblem.NO_INVENTORY, provider_id, uuid, f"{name}: {used} used, no inventory")
         for provider_id, uuid, name, used in conn.execute(_without_inventory)

@@ -1,4 +1,4 @@
-"""Repairs what an audit found, as far as no allocation is lost and nothing has to be guessed."""
+"""Repairs findings of an audit, if no allocation is lost and nothing has to be guessed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from placement.store.consumers import ConsumerOwnership
 
 
 def advance_sequence(conn: sa.Connection, table: sa.Table) -> None:
-    """Let the next row get an id above all there are.
+    """Let the next row get an id above all present ones.
 
-    PostgreSQL counts apart from the rows; SQLite and MySQL look at them.
+    PostgreSQL keeps its sequence apart from the rows; SQLite and MySQL derive it from them.
     """
     if conn.dialect.name == "postgresql":
         sequence = sa.func.pg_get_serial_sequence(table.name, "id")
@@ -29,40 +29,48 @@ def advance_sequence(conn: sa.Connection, table: sa.Table) -> None:
         conn.execute(sa.select(sa.func.setval(sequence, highest)))
 
 
-_CHUNK: Final = 10_000  # ids in one statement; SQLite takes 32,766
+# SQLite takes 32,766 values in one statement
+_CHUNK: Final = 10_000
+"""Ids in one statement."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealOutcome:
-    """What was repaired (or, in a dry run, would be), and what is left to the operator."""
+    """The repaired findings (in a dry run, those that would be), and the remaining ones."""
 
     repaired: Sequence[DatabaseFinding]
     remaining: Sequence[DatabaseFinding]
 
 
-def heal(database: ServiceDatabase, owner: ConsumerOwnership, *, dry_run: bool = False) -> HealOutcome:
-    """Repair what can be; each kind in transactions of their own, with the service running.
+def heal_database(
+    database: ServiceDatabase, owner: ConsumerOwnership, *, dry_run: bool = False
+) -> HealOutcome:
+    """Repair what can be repaired, each kind in transactions of its own, while the service runs.
 
-    :param owner: to whom allocations without a consumer are given.
+    :param owner: the owner of allocations without a consumer.
     :raises Unavailable: the database does not answer.
     """
     with database.read() as conn:
-        found = audit.audit(conn)
-    healable = [finding for finding in found if finding.problem.healable]
+        found = audit.find_contradictions(conn)
+    healable = [finding for finding in found if finding.problem.is_healable]
     if dry_run:
-        return HealOutcome(healable, [finding for finding in found if not finding.problem.healable])
-    database.write(lambda tx: _adopt(tx, owner))
-    for problem, repair in ((AuditProblem.NO_ALLOCATIONS, _forget), (AuditProblem.WRONG_ROOT, _set_roots)):
+        return HealOutcome(healable, [finding for finding in found if not finding.problem.is_healable])
+    database.write(lambda tx: _adopt_allocations(tx, owner))
+    for problem, repair in (
+        (AuditProblem.NO_ALLOCATIONS, _delete_idle),
+        (AuditProblem.WRONG_ROOT, _set_roots),
+    ):
         findings = [finding for finding in found if finding.problem is problem]
         for start in range(0, len(findings), _CHUNK):
             database.write(partial(repair, findings=findings[start : start + _CHUNK]))
+    # read again: the service may have changed a finding meanwhile, in either direction
     with database.read() as conn:
-        remaining = audit.audit(conn)
+        remaining = audit.find_contradictions(conn)
     return HealOutcome([finding for finding in healable if finding not in remaining], remaining)
 
 
-def _adopt(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
-    """Give allocations a consumer again; its uuid is lost, so it gets a new one."""
+def _adopt_allocations(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
+    """Give allocations a new consumer, with a new uuid, as the old one is lost."""
     consumer_ids = [finding.id for finding in audit.without_consumer(tx.conn)]
     if consumer_ids:
         tx.renew_epoch()
@@ -84,8 +92,8 @@ def _adopt(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
         advance_sequence(tx.conn, consumers)
 
 
-def _forget(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Remove consumers that still hold nothing once no claim can come between."""
+def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
+    """Delete consumers that still have no allocations when they are locked."""
     subjects = [finding.subject for finding in findings]
     locked = [row.id for row in consumer_store.rows(consumer_store.lock(tx, subjects))]
     query = sa.select(allocations.c.consumer_id).where(allocations.c.consumer_id.in_(locked))
@@ -97,7 +105,7 @@ def _forget(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
 
 
 def _set_roots(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Set the roots of these providers right, as their parents are once nobody can move them."""
+    """Correct the roots of these providers, by their parents under the lock of trees."""
     tx.lock(finding.subject for finding in findings)
     tx.lock_trees()
     right = audit.right_roots(tx.conn)

@@ -17,9 +17,9 @@ from placement.store.consumers import ConsumerOwnership
 
 @contextmanager
 def open_database(url: str) -> Iterator[ServiceDatabase]:
-    """The database behind a URL.
+    """Open the database of a URL.
 
-    :raises Unavailable: it does not answer or has a schema that this version cannot work with.
+    :raises Unavailable: it does not answer, or has a schema that this version cannot work with.
     """
     migration.require_schema(url)
     database = ServiceDatabase(url, WHOLE_DATABASE)
@@ -30,18 +30,18 @@ def open_database(url: str) -> Iterator[ServiceDatabase]:
 
 
 class Takeover(Protocol):
-    """Makes a database of this service out of one of another program, before it is migrated."""
+    """Turns a database of another program into one of this service, before it is migrated."""
 
     def __call__(self, conf: cfg.ConfigOpts) -> str | None:
         """Take the database over, if the configuration wants it and there is one.
 
-        :returns: what was done, in sentences; None where there was nothing to do.
+        :returns: the steps that were done, in sentences; None if there was nothing to do.
         :raises Unavailable: it cannot be taken over.
         """
 
 
 def incomplete_owner(conf: cfg.ConfigOpts) -> ConsumerOwnership:
-    """Whose consumers are that nobody is known to own."""
+    """Return the owner of consumers without a known one."""
     options = conf.placement
     return ConsumerOwnership(
         options.incomplete_consumer_project_id, options.incomplete_consumer_user_id, None
@@ -49,12 +49,12 @@ def incomplete_owner(conf: cfg.ConfigOpts) -> ConsumerOwnership:
 
 
 def sync(conf: cfg.ConfigOpts, revision: str = "head") -> list[str]:
-    """Bring the schema up to date; before, have registered takeovers do their part.
+    """Bring the schema up to date, after the registered takeovers.
 
-    :returns: what these did, in sentences.
-    :raises Unavailable: the database does not answer, or this version cannot work with what is there.
+    :returns: the steps of these, in sentences.
+    :raises Unavailable: the database does not answer, or this version cannot work with its content.
     """
-    takeovers: list[Takeover] = list(extensions.registered("takeovers").values())
+    takeovers: list[Takeover] = list(extensions.registered_objects("takeovers").values())
     done = [said for each in takeovers if (said := each(conf)) is not None]
     migration.upgrade(conf.placement_database.connection, revision)
     return done

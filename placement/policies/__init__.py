@@ -1,4 +1,4 @@
-"""Who may do what: every rule of the service, a module per resource.
+"""Who may do what: every rule of the service, a module per resource as in OpenStack Placement.
 
 A module names its rules in constants and gives their defaults in ``RULES``.
 """
@@ -37,4 +37,4 @@ def list_rules() -> list[policy.RuleDefault]:
         ext,
     )
     core = [rule for module in modules for rule in module.RULES]
-    return core + [rule for rules in extensions.registered("rules").values() for rule in rules]
+    return core + [rule for rules in extensions.registered_objects("rules").values() for rule in rules]

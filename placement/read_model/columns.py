@@ -76,7 +76,7 @@ class _NumberedValues:
         self._key = key
         self._numbers: dict[Hashable, int] = {}
 
-    def number(self, value: Any) -> int:
+    def number_of(self, value: Any) -> int:
         """Return the number of the value."""
         number = self._numbers.setdefault(self._key(value), len(self.values))
         if number == len(self.values):
@@ -91,7 +91,7 @@ class _TypedColumns(dict[str, tuple[str, bytes]]):
         self[name] = kind, array(kind, values).tobytes()
 
     def add_texts(self, name: str, values: Iterable[Any], pause: Callable[[], None]) -> None:
-        chunks = [orjson.dumps(chunk)[1:-1] for chunk in _chunks(values, pause)]
+        chunks = [orjson.dumps(chunk)[1:-1] for chunk in _pausing_chunks(values, pause)]
         self[name] = _TEXT, b"[%b]" % b",".join(chunks)
 
     def add_sets(self, name: str, sets: Sequence[Collection[Any]], number: Callable[[Any], int]) -> None:
@@ -99,7 +99,7 @@ class _TypedColumns(dict[str, tuple[str, bytes]]):
         self.add(f"{name}.members", "I", [number(each) for some in sets for each in some])
 
 
-def encode(model: WritableModel, pause: Callable[[], None]) -> Iterator[bytes]:
+def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[bytes]:
     """Yield the bytes of a model, in parts.
 
     :param pause: called after some milliseconds of work each.
@@ -116,33 +116,33 @@ def encode(model: WritableModel, pause: Callable[[], None]) -> Iterator[bytes]:
     at = {each.id: number for number, each in enumerate(model.providers, start=1)}
     numbers = {name: array("q") for name in ("id", "generation", "described_seq")}
     lists = {name: array("I") for name in ("parent", "root", "updated_at", *_SETS)}
-    for some in _chunks(model.providers, pause):
+    for some in _pausing_chunks(model.providers, pause):
         for name, column in numbers.items():
             column.extend(map(attrgetter(name), some))
         lists["parent"].extend([0 if each.parent_id is None else at[each.parent_id] for each in some])
         lists["root"].extend([at[each.root_id] for each in some])
-        lists["updated_at"].extend([times.number(each.updated_at) for each in some])
+        lists["updated_at"].extend([times.number_of(each.updated_at) for each in some])
         for name, those in distinct.items():
-            lists[name].extend(map(those.number, map(attrgetter(name), some)))
+            lists[name].extend(map(those.number_of, map(attrgetter(name), some)))
     for name, column in numbers.items():
         columns.add(name, "q", column)
     for name, column in lists.items():
         columns.add(name, "I", column)
     columns.add_texts("uuid", map(attrgetter("uuid"), model.providers), pause)
     columns.add_texts("name", map(attrgetter("name"), model.providers), pause)
-    columns.add_sets("inventory_times", distinct["inventory_times"].values, times.number)
+    columns.add_sets("inventory_times", distinct["inventory_times"].values, times.number_of)
     columns.add("times", "d", times.values)
     for name in ("inventories", "used"):
-        columns.add_sets(name, distinct[name].values, classes.number)
+        columns.add_sets(name, distinct[name].values, classes.number_of)
         pause()
     owned = [each for some in distinct["inventories"].values for each in some.values()]
-    columns.add("inventories.values", "I", map(inventories.number, owned))
+    columns.add("inventories.values", "I", map(inventories.number_of, owned))
     columns.add("used.values", "q", [each for some in distinct["used"].values for each in some.values()])
     for name in _PLAIN:
         columns.add(f"inventory.{name}", "q", map(attrgetter(name), inventories.values))
     columns.add("inventory.allocation_ratio", "d", map(attrgetter("allocation_ratio"), inventories.values))
     for name in ("traits", "aggregates"):
-        columns.add_sets(name, distinct[name].values, words.number)
+        columns.add_sets(name, distinct[name].values, words.number_of)
     columns.add_texts("classes", classes.values, pause)
     columns.add_texts("words", words.values, pause)
     columns.add_texts("attributes.values", distinct["attributes"].values, pause)
@@ -154,10 +154,10 @@ def encode(model: WritableModel, pause: Callable[[], None]) -> Iterator[bytes]:
     ]
     columns.add("later", "I", [number for number, _ in later])
     columns.add("later.stamps", "q", [stamp for _, stamp in later])
-    yield from _framed(_header(model), columns, pause)
+    yield from _frame_columns(_model_header(model), columns, pause)
 
 
-def _header(model: WritableModel) -> dict[str, Any]:
+def _model_header(model: WritableModel) -> dict[str, Any]:
     names = model.names
     return {
         "history": model.history,
@@ -170,7 +170,9 @@ def _header(model: WritableModel) -> dict[str, Any]:
     }
 
 
-def _framed(header: dict[str, Any], columns: _TypedColumns, pause: Callable[[], None]) -> Iterator[bytes]:
+def _frame_columns(
+    header: dict[str, Any], columns: _TypedColumns, pause: Callable[[], None]
+) -> Iterator[bytes]:
     header["columns"] = [(name, kind, len(content)) for name, (kind, content) in columns.items()]
     encoded = orjson.dumps(header)
     digest = _DIGEST()
@@ -186,25 +188,25 @@ def _framed(header: dict[str, Any], columns: _TypedColumns, pause: Callable[[], 
     yield digest.digest()
 
 
-def _chunks(values: Iterable[T], pause: Callable[[], None]) -> Iterator[list[T]]:
+def _pausing_chunks(values: Iterable[T], pause: Callable[[], None]) -> Iterator[list[T]]:
     remaining = iter(values)
     while some := list(islice(remaining, _CHUNK)):
         yield some
         pause()
 
 
-def decode(content: bytes) -> tuple[str, ModelState]:
+def decode_model(content: bytes) -> tuple[str, ModelState]:
     """Return the history that a model belongs to, and its state.
 
     :raises DamagedFile: the content is no model.
     """
     try:
-        return _decoded(memoryview(content))
+        return _decode_checked(memoryview(content))
     except DamagedFile:
         raise
     except Exception as error:
         # wrong content fails in many ways
-        raise DamagedFile(f"it does not fit together ({type(error).__name__}: {error})") from error
+        raise DamagedFile(f"it is inconsistent ({type(error).__name__}: {error})") from error
 
 
 class _ReadColumns:
@@ -214,55 +216,55 @@ class _ReadColumns:
         self._columns: dict[str, tuple[str, memoryview]] = {}
         for name, kind, length in header["columns"]:
             if not 0 <= length <= len(content):
-                raise DamagedFile(f"the column {name} is not as long as it should be")
+                raise DamagedFile(f"the column {name} has a wrong length")
             self._columns[name] = kind, content[:length]
             content = content[length:]
 
-    def numbers(self, name: str, kind: str = "I") -> list[Any]:
+    def read_numbers(self, name: str, kind: str = "I") -> list[Any]:
         found, content = self._columns[name]
         if found != kind:
-            raise DamagedFile(f"the column {name} is of another type")
+            raise DamagedFile(f"the column {name} has another type")
         column = array(kind)
         column.frombytes(content)
         return column.tolist()
 
-    def texts(self, name: str) -> list[str]:
-        found = self.json(name)
+    def read_texts(self, name: str) -> list[str]:
+        found = self.read_json(name)
         if not set(map(type, found)) <= {str}:
-            raise DamagedFile(f"the column {name} is not of texts")
+            raise DamagedFile(f"the column {name} has values that are no texts")
         return found
 
-    def json(self, name: str) -> list[Any]:
+    def read_json(self, name: str) -> list[Any]:
         found = orjson.loads(self._columns[name][1])
         if not isinstance(found, list):
             raise DamagedFile(f"the column {name} is no list")
         return found
 
-    def sets(self, name: str, make: Callable[[Iterable[T]], Any], members: Collection[T]) -> list[Any]:
+    def read_sets(self, name: str, make: Callable[[Iterable[T]], Any], members: Collection[T]) -> list[Any]:
         """Return sets of these members, of the sizes of the column."""
-        sizes = self.numbers(f"{name}.sizes")
+        sizes = self.read_numbers(f"{name}.sizes")
         if sum(sizes) != len(members):
-            raise DamagedFile(f"the sets of {name} do not have as many members as they should")
+            raise DamagedFile(f"the sets of {name} have a wrong number of members")
         remaining = iter(members)
         return [make(islice(remaining, size)) if size else make(()) for size in sizes]
 
-    def mappings(self, name: str, classes: Sequence[str], values: Sequence[Any]) -> list[dict[str, Any]]:
-        keys = [classes[each] for each in self.numbers(f"{name}.members")]
-        made = self.sets(name, dict, list(zip(keys, values, strict=True)))
+    def read_mappings(self, name: str, classes: Sequence[str], values: Sequence[Any]) -> list[dict[str, Any]]:
+        keys = [classes[each] for each in self.read_numbers(f"{name}.members")]
+        made = self.read_sets(name, dict, list(zip(keys, values, strict=True)))
         return [each or NOTHING for each in made]
 
 
-def _decoded(content: memoryview) -> tuple[str, ModelState]:
+def _decode_checked(content: memoryview) -> tuple[str, ModelState]:
     if bytes(content[: len(_MAGIC)]) != _MAGIC:
-        raise DamagedFile("it is none of this version")
+        raise DamagedFile("it has another version of the format")
     # before anything is parsed: a file that was cut off is the common case
     if _DIGEST(content[:-_DIGEST_SIZE]).digest() != bytes(content[-_DIGEST_SIZE:]):
-        raise DamagedFile("its checksum is wrong, so that it was cut off or changed")
+        raise DamagedFile("its checksum is wrong: it was truncated or changed")
     start = len(_MAGIC) + _LENGTH
     end = start + int.from_bytes(content[len(_MAGIC) : start], "big")
     header = orjson.loads(content[start:end])
     if header["byteorder"] != sys.byteorder:
-        raise DamagedFile("it was written on a machine of another kind")
+        raise DamagedFile("it was written on a machine with another byte order")
     columns = _ReadColumns(header, content[end:-_DIGEST_SIZE])
     providers, stamps = _providers(columns)
     names = NameTable(
@@ -285,70 +287,76 @@ def _decoded(content: memoryview) -> tuple[str, ModelState]:
 
 def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[int, int]]]:
     """Return the providers, and by bucket and id the last change of each."""
-    ids = columns.numbers("id", "q")
-    uuids = columns.texts("uuid")
-    described = columns.numbers("described_seq", "q")
-    parents, roots = columns.numbers("parent"), columns.numbers("root")
+    ids = columns.read_numbers("id", "q")
+    uuids = columns.read_texts("uuid")
+    described = columns.read_numbers("described_seq", "q")
+    parents, roots = columns.read_numbers("parent"), columns.read_numbers("root")
     _check_trees(parents, roots)
-    times = columns.numbers("times", "d")
+    times = columns.read_numbers("times", "d")
     # zero stands for no parent
     numbered = [None, *ids]
     found = {
         "id": ids,
         "uuid": uuids,
-        "name": columns.texts("name"),
-        "generation": columns.numbers("generation", "q"),
+        "name": columns.read_texts("name"),
+        "generation": columns.read_numbers("generation", "q"),
         "parent_id": [numbered[each] for each in parents],
         "root_id": [numbered[each] for each in roots],
         "described_seq": described,
         "updated_at": _looked_up(columns, "updated_at", times),
     }
-    for name, values in _parts(columns, times).items():
+    for name, values in _distinct_parts(columns, times).items():
         found[name] = _looked_up(columns, name, values)
     for inventories, written in zip(found["inventories"], found["inventory_times"], strict=True):
         if len(written) not in (len(inventories), min(1, len(inventories))):
-            raise DamagedFile("there are inventories of which it is not said when they were written")
+            raise DamagedFile("inventories have no time of their write")
     seqs = described.copy()
-    for number, stamp in zip(columns.numbers("later"), columns.numbers("later.stamps", "q"), strict=True):
+    for number, stamp in zip(
+        columns.read_numbers("later"), columns.read_numbers("later.stamps", "q"), strict=True
+    ):
         seqs[number] = stamp
     stamps: list[dict[int, int]] = [{} for _ in range(PROVIDER_BUCKETS)]
     of_provider = map(stamps.__getitem__, [crc32(each) % PROVIDER_BUCKETS for each in map(str.encode, uuids)])
     # a million assignments in C: map calls __setitem__, and a deque without room drops the results
     deque(map(dict.__setitem__, of_provider, ids, seqs), maxlen=0)
-    return _made(Provider, found), dict(enumerate(stamps))
+    return _make_objects(Provider, found), dict(enumerate(stamps))
 
 
 def _looked_up(columns: _ReadColumns, name: str, values: Sequence[Any]) -> list[Any]:
-    return [values[each] for each in columns.numbers(name)]
+    return [values[each] for each in columns.read_numbers(name)]
 
 
-def _parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, list[Any]]:
+def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, list[Any]]:
     """Return the distinct parts of providers."""
     # interned, as names are compared with those of the database and of requests
-    classes, words = ([sys.intern(each) for each in columns.texts(name)] for name in ("classes", "words"))
-    values: dict[str, list[Any]] = {name: columns.numbers(f"inventory.{name}", "q") for name in _PLAIN}
-    values["allocation_ratio"] = columns.numbers("inventory.allocation_ratio", "d")
+    classes, words = (
+        [sys.intern(each) for each in columns.read_texts(name)] for name in ("classes", "words")
+    )
+    values: dict[str, list[Any]] = {name: columns.read_numbers(f"inventory.{name}", "q") for name in _PLAIN}
+    values["allocation_ratio"] = columns.read_numbers("inventory.allocation_ratio", "d")
     if min(values["step_size"], default=1) < 1:
-        raise DamagedFile("an inventory comes in portions of nothing")
+        raise DamagedFile("an inventory has a step_size below 1")
     values["capacity"] = list(map(capacity, values["total"], values["reserved"], values["allocation_ratio"]))
-    inventories = _made(Inventory, values)
-    attributes = columns.json("attributes.values")
+    inventories = _make_objects(Inventory, values)
+    attributes = columns.read_json("attributes.values")
     for some in attributes:
         if not isinstance(some, dict) or not set(map(type, some.values())) <= {str, float}:
-            raise DamagedFile("there are attributes of another kind")
+            raise DamagedFile("attributes have a wrong type")
     parts = {
-        "inventories": columns.mappings(
-            "inventories", classes, [inventories[each] for each in columns.numbers("inventories.values")]
+        "inventories": columns.read_mappings(
+            "inventories", classes, [inventories[each] for each in columns.read_numbers("inventories.values")]
         ),
-        "inventory_times": columns.sets(
-            "inventory_times", tuple, [times[each] for each in columns.numbers("inventory_times.members")]
+        "inventory_times": columns.read_sets(
+            "inventory_times",
+            tuple,
+            [times[each] for each in columns.read_numbers("inventory_times.members")],
         ),
-        "used": columns.mappings("used", classes, columns.numbers("used.values", "q")),
+        "used": columns.read_mappings("used", classes, columns.read_numbers("used.values", "q")),
         "attributes": [each or NOTHING for each in attributes],
     }
     for name in ("traits", "aggregates"):
-        parts[name] = columns.sets(
-            name, frozenset, [words[each] for each in columns.numbers(f"{name}.members")]
+        parts[name] = columns.read_sets(
+            name, frozenset, [words[each] for each in columns.read_numbers(f"{name}.members")]
         )
     return parts
 
@@ -361,10 +369,10 @@ def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
     root_of = [0, *roots]
     for number, (parent, root) in enumerate(zip(parents, roots, strict=True), start=1):
         if root != (root_of[parent] or number):
-            raise DamagedFile("there are trees whose branches are of others")
+            raise DamagedFile("a provider and its parent are in different trees")
 
 
-def _made(kind: type[T], values: Mapping[str, Sequence[Any]]) -> list[T]:
+def _make_objects(kind: type[T], values: Mapping[str, Sequence[Any]]) -> list[T]:
     """Return objects of a frozen dataclass, made by column: calls would take three times as long."""
     (count,) = {len(column) for column in values.values()}
     made = list(map(object.__new__, repeat(kind, count)))

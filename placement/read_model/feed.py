@@ -32,14 +32,14 @@ from placement.db.database import ServiceDatabase
 from placement.db.position import DatabaseVersion
 from placement.exceptions import Unavailable
 from placement.read_model import rows
-from placement.read_model.columns import DamagedFile, WritableModel, decode
+from placement.read_model.columns import DamagedFile, WritableModel, decode_model
 from placement.read_model.follower import (
     ANOTHER_HISTORY,
     FullReread,
     ModelState,
-    follow,
-    nothing_but_to_keep,
+    follow_database,
     read_all,
+    without_collection,
 )
 from placement.read_model.model_file import ModelFile, ModelFileWriter
 from placement.read_model.provider import Provider
@@ -62,45 +62,44 @@ class ReadGate:
         #: held by each request that has yielded, until it ends
         self.long_requests = threading.BoundedSemaphore(long_requests)
         #: held by the one request that may update the model
-        # reentrant: a recent view that is too old opens a fresh one
         self.first = threading.RLock()
         #: held by the one running request among those that have yielded
         self.later = threading.Lock()
         #: held to change the numbers of pins
         self.counting = threading.Lock()
         #: the number of pins of all snapshots
-        self.keepers = 0
+        self.pin_count = 0
 
-    def keep(self, snapshot: ModelSnapshot) -> None:
+    def pin_snapshot(self, snapshot: ModelSnapshot) -> None:
         """Pin the snapshot: it does not change until :meth:`let_go` is called as often.
 
         Call it within the turn: it makes the trees, which no later reader may do.
         """
         snapshot.whole_trees()
         with self.counting:
-            snapshot.keepers += 1
-            self.keepers += 1
+            snapshot.pin_count += 1
+            self.pin_count += 1
 
-    def let_go(self, snapshot: ModelSnapshot) -> None:
+    def unpin_snapshot(self, snapshot: ModelSnapshot) -> None:
         """Undo one :meth:`keep`."""
         with self.counting:
-            snapshot.keepers -= 1
-            self.keepers -= 1
+            snapshot.pin_count -= 1
+            self.pin_count -= 1
 
 
 class ReadTurn:
     """The turn of one request: it begins when no other request has the model, and ends with the context."""
 
-    def __init__(self, turns: ReadGate) -> None:
-        self._turns = turns
+    def __init__(self, gate: ReadGate) -> None:
+        self._gate = gate
         self._kept: ModelSnapshot | None = None
         self._slice_held = False
 
     def __enter__(self) -> ReadTurn:
-        self._turns.first.acquire()
+        self._gate.first.acquire()
         return self
 
-    def give_way(self, snapshot: ModelSnapshot) -> None:
+    def yield_lock(self, snapshot: ModelSnapshot) -> None:
         """Let other requests run. The snapshot is pinned until the turn ends.
 
         :raises Unavailable: too many long requests have yielded already.
@@ -108,32 +107,32 @@ class ReadTurn:
         # the first yield leaves the lock for updates for good, later ones only that of the long requests
         if self._kept is None:
             # without waiting: a thread that waits here could not serve short requests
-            if not self._turns.long_requests.acquire(blocking=False):
+            if not self._gate.long_requests.acquire(blocking=False):
                 raise Unavailable(
-                    "This worker has as many long requests in hand as it may. "
+                    "This worker serves the maximum number of long requests. "
                     "Please try again in a few seconds, or ask for less at once."
                 )
-            self._turns.keep(snapshot)
+            self._gate.pin_snapshot(snapshot)
             self._kept = snapshot
-            self._turns.first.release()
+            self._gate.first.release()
         else:
             self._slice_held = False
-            self._turns.later.release()
+            self._gate.later.release()
         # a lock alone is not fair: without the sleep this thread would mostly get it again
         time.sleep(_YIELD_SECONDS)
-        self._turns.later.acquire()
+        self._gate.later.acquire()
         self._slice_held = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._kept is None:
-            self._turns.first.release()
+            self._gate.first.release()
             return
         if self._slice_held:
-            self._turns.later.release()
-        self._turns.let_go(self._kept)
-        self._turns.long_requests.release()
+            self._gate.later.release()
+        self._gate.unpin_snapshot(self._kept)
+        self._gate.long_requests.release()
 
 
 LOG = logging.getLogger(__name__)
@@ -165,21 +164,21 @@ class ModelView:
         """
         return self._stamps[buckets.bucket_of(provider.uuid)][provider.id]
 
-    def give_way(self) -> None:
+    def yield_lock(self) -> None:
         """Let other requests run. The view stays as it was, even if these change the model.
 
         :raises placement.exceptions.Unavailable: too many long requests have yielded already.
         """
-        self._turn.give_way(self.snapshot)
+        self._turn.yield_lock(self.snapshot)
 
-    def giving_way_after(self, check: Callable[[], None]) -> Callable[[], None]:
+    def yield_after(self, check: Callable[[], None]) -> Callable[[], None]:
         """Return a function for long searches to call regularly: ``check``, which may raise, then a yield."""
 
-        def give_way() -> None:
+        def yield_lock() -> None:
             check()
-            self.give_way()
+            self.yield_lock()
 
-        return give_way
+        return yield_lock
 
 
 class ReadModel:
@@ -187,7 +186,7 @@ class ReadModel:
 
     Searches are pure Python, so that threads of one process would wait for each other anyway. They wait on
     one lock, and each sees a snapshot that does not change. A long search yields
-    (:meth:`ModelView.give_way`). From then on its snapshot is pinned, and others change a copy. At most
+    (:meth:`ModelView.yield_lock`). From then on its snapshot is pinned, and others change a copy. At most
     ``long_requests`` may yield at once, so that threads are left for short requests.
 
     :param file: the file from which the model starts, and which the worker writes.
@@ -207,7 +206,7 @@ class ReadModel:
         self._expiring = threading.Lock()
         #: the expiry at which nothing could be given back, and when (monotonic) to try again
         self._in_vain = (math.inf, 0.0)
-        self._turns = ReadGate(long_requests)
+        self._gate = ReadGate(long_requests)
         self._state: ModelState | None = None
         #: the version of the database at the last update; None while the model may be behind
         self._position: DatabaseVersion | None = None
@@ -219,12 +218,12 @@ class ReadModel:
         #: number of times that everything was read again, as after a restore
         self.reread = 0
         self.file = file
-        self._writer = None if file is None else ModelFileWriter(file, self._written)
+        self._writer = None if file is None else ModelFileWriter(file, self._writable_model)
         #: whether the state is from the file, and was not yet compared with the database
         self._unproven = False
 
     @contextmanager
-    def fresh(self) -> Iterator[ModelView]:
+    def fresh_view(self) -> Iterator[ModelView]:
         """Return the model with every change committed before this call, and without expired allocations.
 
         :raises placement.exceptions.Unavailable: the database does not answer.
@@ -233,12 +232,12 @@ class ReadModel:
         while True:
             # asked before the turn, so that no other request waits for this answer
             refreshed, asked_at, position = self.refreshed, time.monotonic(), self._database.position()
-            with ReadTurn(self._turns) as turn:
+            with ReadTurn(self._gate) as turn:
                 # another request may have updated the model meanwhile; this answer is then behind
                 if position != self._position and refreshed != self.refreshed:
                     position = self._database.position()
                 if position != self._position:
-                    self._refresh(position.history)
+                    self._update_state(position.history)
                 assert self._state is not None
                 self._current_at = max(self._current_at, asked_at)
                 if position.clock < self._state.next_expiry or not expires:
@@ -246,27 +245,27 @@ class ReadModel:
                     return
             # Outside of the turn, so that no request waits. If nothing had expired, the server for writes has
             # a slower clock than the one that was asked, as nodes of a Galera cluster may. Its clock decides.
-            expires = self._expire(position.clock)
+            expires = self._release_expired(position.clock)
 
     @contextmanager
-    def recent(self, seconds: float) -> Iterator[ModelView]:
+    def recent_view(self, seconds: float) -> Iterator[ModelView]:
         """Return the model with every change committed this many seconds ago, or later ones.
 
-        For writes whose transaction checks what was seen here, and that look again otherwise: one question to
-        the database serves many of them.
+        For writes that the database checks again in their transaction. One question to the database serves
+        many of them.
 
         :raises placement.exceptions.Unavailable: the database does not answer.
         """
-        with ReadTurn(self._turns) as turn:
+        with ReadTurn(self._gate) as turn:
             known = self._state is not None and self._position is not None
             if known and time.monotonic() - self._current_at <= seconds:
                 assert self._state is not None
                 yield ModelView(self._state.snapshot, self._state.names, turn, self._state.stamps)
                 return
-        with self.fresh() as view:
+        with self.fresh_view() as view:
             yield view
 
-    def _expire(self, now: float) -> bool:
+    def _release_expired(self, now: float) -> bool:
         """Release what has expired by then; return whether anything may have been released."""
         assert self._give_back_expired is not None
         # one thread does it for all
@@ -279,11 +278,11 @@ class ReadModel:
             count = self._give_back_expired(self._database)
             self._in_vain = (math.inf if count else expiry, time.monotonic() + _PAUSE)
         if count:
-            LOG.info("gave back what %d expired reservations held", count)
+            LOG.info("Released the allocations of %d expired reservations and claims", count)
         return bool(count)
 
     @contextmanager
-    def aside(self) -> Iterator[tuple[ModelSnapshot, int]]:
+    def pinned_snapshot(self) -> Iterator[tuple[ModelSnapshot, int]]:
         """Return the snapshot of the last request, and the number of updates then.
 
         The snapshot is pinned until the context ends. It takes no turn, so that no request waits for it, and
@@ -291,26 +290,26 @@ class ReadModel:
 
         :raises placement.exceptions.Unavailable: the model is not up to date.
         """
-        with ReadTurn(self._turns):
+        with ReadTurn(self._gate):
             if self._state is None or self._position is None:
                 raise Unavailable("The read model is not up to date.")
             snapshot, refreshed = self._state.snapshot, self.refreshed
-            self._turns.keep(snapshot)
+            self._gate.pin_snapshot(snapshot)
         try:
             yield snapshot, refreshed
         finally:
-            self._turns.let_go(snapshot)
+            self._gate.unpin_snapshot(snapshot)
 
     def long_requests(self) -> int:
         """Return the number of pins at present."""
-        return self._turns.keepers
+        return self._gate.pin_count
 
-    def _written(self) -> WritableModel:
+    def _writable_model(self) -> WritableModel:
         """Return a copy of the model for its file.
 
         :raises placement.exceptions.Unavailable: the model is not up to date.
         """
-        with ReadTurn(self._turns):
+        with ReadTurn(self._gate):
             state = self._state
             if state is None or self._position is None:
                 raise Unavailable("The read model is not up to date.")
@@ -322,19 +321,20 @@ class ReadModel:
         stamp_of = {provider_id: seq for some in stamps for provider_id, seq in some.items()}
         return WritableModel(history, names, counters, deletions, next_expiry, providers, stamp_of)
 
-    def _refresh(self, history: str) -> None:
+    def _update_state(self, history: str) -> None:
         # if this fails, the next request continues it
         self._position = None
         if self._state is None and self.file is not None and not self.refreshed:
-            self._restore(self.file)
+            self._load_file(self.file)
         with self._database.read() as conn:
             if self._state is not None:
-                anew = self._difference(conn, self._state, history)
+                anew = self._follow_database(conn, self._state, history)
                 if anew is not None:
                     self._give_up(anew)
                 elif self._unproven:
                     LOG.info(
-                        "read model of %d resource providers goes on from its file", len(self._state.snapshot)
+                        "The read model of %d resource providers continues from its file",
+                        len(self._state.snapshot),
                     )
             if self._state is None:
                 self._state = read_all(conn)
@@ -343,16 +343,16 @@ class ReadModel:
         self._position = DatabaseVersion(self._state.counters_sum(), history, math.nan)
         self.refreshed += 1
         if self._writer is not None:
-            self._writer.look()
+            self._writer.start_if_due()
 
-    def _restore(self, file: ModelFile) -> None:
+    def _load_file(self, file: ModelFile) -> None:
         """Begin with the state of the file, which is not proven yet."""
         try:
-            with nothing_but_to_keep():
-                self._history, self._state = decode(file.read())
+            with without_collection():
+                self._history, self._state = decode_model(file.read())
             self._unproven = True
         except FileNotFoundError:
-            LOG.info("there is no model file %s yet: everything is read from the database", file.path)
+            LOG.info("There is no model file %s yet: reading everything from the database", file.path)
         except OSError as error:
             # it may belong to another service, and stays
             _warn_of(file, str(error))
@@ -369,20 +369,20 @@ class ReadModel:
             self.file.discard()
         else:
             if anew.is_odd:
-                LOG.warning("all of the database is read anew: %s", anew.reason)
+                LOG.warning("Reading all of the database again: %s", anew.reason)
             else:
-                LOG.info("all of the database is read anew: %s", anew.reason)
+                LOG.info("Reading all of the database again: %s", anew.reason)
             self.reread += 1
 
-    def _difference(self, conn: sa.Connection, state: ModelState, history: str) -> FullReread | None:
+    def _follow_database(self, conn: sa.Connection, state: ModelState, history: str) -> FullReread | None:
         """Update the state; return why only reading everything again helps, or None.
 
         :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
         """
         if history != self._history:
-            return FullReread(f"{ANOTHER_HISTORY}: its server, timeline, table or file is another one")
-        return follow(conn, state)
+            return FullReread(f"{ANOTHER_HISTORY}: its server, timeline, table or file has changed")
+        return follow_database(conn, state)
 
 
 def _warn_of(file: ModelFile, reason: str) -> None:
-    LOG.warning("the model file %s is not used: %s. Everything is read from the database", file.path, reason)
+    LOG.warning("The model file %s is not used: %s. Reading everything from the database", file.path, reason)

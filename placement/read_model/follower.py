@@ -54,16 +54,18 @@ class ModelState:
     def put(self, row: rows.ProviderVersion, provider: Provider) -> None:
         """Add a provider with the stamp of its row, or replace it."""
         self.snapshot.put(provider)
-        self.stamp(row, provider)
+        self.note_stamp(row, provider)
 
-    def stamp(self, row: rows.ProviderVersion, provider: Provider) -> None:
+    def note_stamp(self, row: rows.ProviderVersion, provider: Provider) -> None:
         """Note the last change of a provider."""
         # one object for both numbers where they are equal, as mostly: a fleet has a million of them
         described = provider.described_seq
         seq = described if row.change_seq == described else row.change_seq
         stamps = self.stamps.setdefault(row.bucket, {})
         if row.bucket in self._totals:
-            self._totals[row.bucket] += rows.summand(seq) - rows.summand(stamps.get(provider.id, 0))
+            self._totals[row.bucket] += rows.fingerprint_summand(seq) - rows.fingerprint_summand(
+                stamps.get(provider.id, 0)
+            )
         stamps[provider.id] = seq
 
     def keep_only(self, bucket: int, ids: set[int]) -> None:
@@ -74,11 +76,11 @@ class ModelState:
             del stamps[provider_id]
             self.snapshot.remove(provider_id)
 
-    def fingerprint(self, bucket: int) -> rows.BucketFingerprint:
+    def bucket_fingerprint(self, bucket: int) -> rows.BucketFingerprint:
         """Return the fingerprint of the providers of the bucket."""
         stamps = self.stamps.get(bucket, {})
         if bucket not in self._totals:
-            self._totals[bucket] = sum(map(rows.summand, stamps.values()))
+            self._totals[bucket] = sum(map(rows.fingerprint_summand, stamps.values()))
         return rows.BucketFingerprint(len(stamps), self._totals[bucket])
 
 
@@ -88,8 +90,8 @@ _counters: Final = PreparedStatement(sa.select(change_buckets))
 
 _EMPTY: Final = rows.BucketFingerprint(0, 0)
 ANOTHER_HISTORY: Final = (
-    "the database does not go on from where it was (restored from a backup, or failed over to "
-    "a server that lacked the last changes)"
+    "the database has another history (restored from a backup, or failed over to "
+    "a server without the last changes)"
 )
 
 # reading whole tables is then faster than reading many providers by their ids
@@ -110,48 +112,46 @@ def read_all(conn: sa.Connection) -> ModelState:
     :raises Unavailable: the database lacks change counters, so that it could not be followed.
     :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
     """
-    # counters before providers: a change in between, where a snapshot does not hold, is read twice and not
-    # missed
     state = ModelState(rows.read_names(conn))
     for bucket, counter, deletions in conn.execute(sa.select(change_buckets)):
         state.counters[bucket] = counter
         state.deletions[bucket] = deletions
     if (reason := buckets.explain_missing(state.counters)) is not None:
-        LOG.error("the database cannot be followed: %s", reason)
+        LOG.error("The database cannot be followed: %s", reason)
         raise Unavailable(reason)
-    with nothing_but_to_keep():
+    with without_collection():
         providers = []
         for row, provider in rows.read_all(conn, state.names, state.shared):
-            state.stamp(row, provider)
+            state.note_stamp(row, provider)
             providers.append(provider)
         state.snapshot = ModelSnapshot(providers)
         state.snapshot.whole_trees()
     state.next_expiry = rows.read_next_expiry(conn)
-    LOG.info("read model loaded: %d resource providers", len(state.snapshot))
+    LOG.info("Loaded the read model: %d resource providers", len(state.snapshot))
     return state
 
 
-def follow(conn: sa.Connection, state: ModelState) -> FullReread | None:
+def follow_database(conn: sa.Connection, state: ModelState) -> FullReread | None:
     """Update the state; return why only reading everything again helps, or None.
 
     :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
     """
     if not state.whole:
-        return FullReread("the database broke off while the model followed it", is_odd=False)
+        return FullReread("the database failed while the model followed it", is_odd=False)
     # long requests still read the old one
-    if state.snapshot.keepers:
+    if state.snapshot.pin_count:
         state.snapshot = state.snapshot.copy()
     try:
-        return _follow(conn, state)
+        return _apply_changes(conn, state)
     except exc.SQLAlchemyError:
         raise
     except Exception:
         # any error may be due to a state that differs from the database, and the database is right
-        LOG.exception("the read model could not follow the database")
-        return FullReread("what it has does not fit together")
+        LOG.exception("The read model could not follow the database")
+        return FullReread("its content is inconsistent")
 
 
-def _follow(conn: sa.Connection, state: ModelState) -> FullReread | None:
+def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
     """Apply the changes; return why that does not suffice, or None."""
     batch = StatementBatch(conn)
     rows_of_buckets = batch.add(_counters, {}).rows
@@ -188,8 +188,8 @@ def _follow(conn: sa.Connection, state: ModelState) -> FullReread | None:
             return FullReread(f"{count} of {len(state.snapshot)} resource providers changed", is_odd=False)
         _apply(conn, state, changed)
         for bucket in moved:
-            if state.fingerprint(bucket) != changed.fingerprints.get(bucket, _EMPTY):
-                return FullReread(f"{ANOTHER_HISTORY}: what did not change is not what was read before")
+            if state.bucket_fingerprint(bucket) != changed.fingerprints.get(bucket, _EMPTY):
+                return FullReread(f"{ANOTHER_HISTORY}: unchanged providers differ from those read before")
     for bucket, (counter, deletions) in moved.items():
         state.counters[bucket] = counter
         state.deletions[bucket] = deletions
@@ -205,8 +205,7 @@ def _apply(conn: sa.Connection, state: ModelState, changed: rows.ChangedBuckets)
     described, usage = [], []
     for row in changed.providers:
         known = state.snapshot.providers.get(row.id)
-        # the name is compared, too, as OpenStack Placement's tools may write it without a stamp
-        if known is None or row.described_seq != known.described_seq or not _same(row, known):
+        if known is None or row.described_seq != known.described_seq or not _is_unmoved(row, known):
             described.append(row)
         else:
             usage.append((row, known))
@@ -224,7 +223,7 @@ def _forget_deleted(conn: sa.Connection, state: ModelState, bucket: int) -> None
 
 
 @contextmanager
-def nothing_but_to_keep() -> Iterator[None]:
+def without_collection() -> Iterator[None]:
     """Exclude all objects made here from garbage collection: they live as long as the worker."""
     # once before, as freezing keeps garbage for good
     gc.collect()
@@ -236,7 +235,7 @@ def nothing_but_to_keep() -> Iterator[None]:
         gc.enable()
 
 
-def _same(row: rows.ProviderVersion, known: Provider) -> bool:
+def _is_unmoved(row: rows.ProviderVersion, known: Provider) -> bool:
     """Return whether the provider has the same name and place as before."""
     return (row.uuid, row.name, row.parent_id, row.root_id) == (
         known.uuid,

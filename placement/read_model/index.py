@@ -36,12 +36,12 @@ class SumsByClass:
         new._by_class = {name: column.copy() for name, column in self._by_class.copy().items()}
         return new
 
-    def of(self, name: str, trees: Mapping[int, HostTree]) -> Sums:
+    def sums_of(self, name: str, trees: Mapping[int, HostTree]) -> Sums:
         """Return the sums of a class; ``trees`` are all current trees."""
         found = self._by_class.get(name)
         if found is None:
             found = self._by_class[name] = {
-                root: _sums(tree, places)
+                root: _tree_sums(tree, places)
                 for root, tree in trees.items()
                 if (places := tree.shape.having.get(name)) is not None
             }
@@ -56,10 +56,10 @@ class SumsByClass:
                 if new is None or places is None:
                     column.pop(root, None)
                 else:
-                    column[root] = _sums(new, places)
+                    column[root] = _tree_sums(new, places)
 
 
-def _sums(tree: HostTree, places: Iterable[tuple[int, int]]) -> tuple[int, int]:
+def _tree_sums(tree: HostTree, places: Iterable[tuple[int, int]]) -> tuple[int, int]:
     used = capacity = 0
     capacities, free = tree.capacities, tree.free
     for _, slot in places:
@@ -96,28 +96,28 @@ class FreeIndex:
 
     def add(self, amount: int, root: int) -> None:
         """Note that the tree of this root could give this amount."""
-        at = self._row(amount, root)
+        at = self._row_of(amount, root)
         self._amounts.insert(at, amount)
         self._roots.insert(at, root)
 
     def remove(self, amount: int, root: int) -> None:
         """Undo :meth:`add`."""
-        at = self._row(amount, root)
+        at = self._row_of(amount, root)
         del self._amounts[at], self._roots[at]
 
-    def _row(self, amount: int, root: int) -> int:
+    def _row_of(self, amount: int, root: int) -> int:
         first = bisect_left(self._amounts, amount)
         return bisect_left(self._roots, root, first, bisect_right(self._amounts, amount, first))
 
-    def count(self, amount: int) -> int:
+    def count_roots(self, amount: int) -> int:
         """Return the number of trees with a provider that could give this amount."""
         return len(self._amounts) - bisect_left(self._amounts, amount)
 
-    def having(self, amount: int) -> Sequence[int]:
+    def roots_with(self, amount: int) -> Sequence[int]:
         """Return the roots of these trees, in any order."""
         return self._roots[bisect_left(self._amounts, amount) :]
 
-    def descending(self) -> Iterator[tuple[int, int]]:
+    def descending_rows(self) -> Iterator[tuple[int, int]]:
         """Yield amounts and roots, the highest amount first."""
         return zip(reversed(self._amounts), reversed(self._roots), strict=True)
 
@@ -139,7 +139,7 @@ class FreeIndexes:
         new._by_class, new._own = self._by_class.copy(), set()
         return new
 
-    def _changeable(self, name: str) -> FreeIndex:
+    def _own_index(self, name: str) -> FreeIndex:
         index = self._by_class.get(name)
         if self._own is not None and name not in self._own:
             self._own.add(name)
@@ -148,11 +148,11 @@ class FreeIndexes:
             index = self._by_class[name] = FreeIndex()
         return index
 
-    def of(self, name: str) -> FreeIndex:
+    def index_of(self, name: str) -> FreeIndex:
         """Return the index of the trees that have a resource class."""
         return self._by_class.get(name, _NOWHERE)
 
-    def fill(self, trees: Mapping[int, HostTree]) -> None:
+    def fill_from(self, trees: Mapping[int, HostTree]) -> None:
         """Replace everything by these trees, by their roots."""
         kept: dict[int, Mapping[str, int]] = {}
         # equal free amounts are mostly one object, so that trees are grouped by its identity
@@ -173,10 +173,10 @@ class FreeIndexes:
         after = new.max_free if new else {}
         for name, amount in before.items():
             if after.get(name) != amount:
-                self._changeable(name).remove(amount, root)
+                self._own_index(name).remove(amount, root)
         for name, amount in after.items():
             if before.get(name) != amount:
-                self._changeable(name).add(amount, root)
+                self._own_index(name).add(amount, root)
 
 
 _NOWHERE: Final = FreeIndex()
@@ -211,7 +211,7 @@ class MergedIds(Sequence[int]):
         self._of = of
 
     @cached_property
-    def _all(self) -> Sequence[int]:
+    def _all_ids(self) -> Sequence[int]:
         # a reader of the length of a sequence mostly reads all of it
         return [*iter(self)]
 
@@ -225,7 +225,7 @@ class MergedIds(Sequence[int]):
             left = [(ids, end) for ids, _, end in parts if end < len(ids)]
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self._all_ids)
 
     @overload
     def __getitem__(self, at: int) -> int: ...
@@ -234,7 +234,7 @@ class MergedIds(Sequence[int]):
     def __getitem__(self, at: slice) -> Sequence[int]: ...
 
     def __getitem__(self, at: int | slice) -> int | Sequence[int]:
-        return self._all[at]
+        return self._all_ids[at]
 
 
 class _CopiedIndex(dict[K, C]):
@@ -256,7 +256,7 @@ class _CopiedIndex(dict[K, C]):
         new._own = set()
         return new
 
-    def _changeable(self, key: K, empty: Callable[[], C]) -> C:
+    def _own_members(self, key: K, empty: Callable[[], C]) -> C:
         members = self.get(key)
         if members is None:
             members = self[key] = empty()
@@ -285,17 +285,17 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
 
     def add_all(self, key: K, provider_ids: Iterable[int]) -> None:
         """Note that these providers have the property."""
-        self._changeable(key, set).update(provider_ids)
+        self._own_members(key, set).update(provider_ids)
         self.roots.pop(key, None)
 
     def add(self, key: K, provider_id: int) -> None:
         """Note that the provider has the property."""
-        self._changeable(key, set).add(provider_id)
+        self._own_members(key, set).add(provider_id)
         self.roots.pop(key, None)
 
     def discard(self, key: K, provider_id: int) -> None:
         """Note that the provider has lost the property."""
-        members = self._changeable(key, set)
+        members = self._own_members(key, set)
         members.discard(provider_id)
         self.roots.pop(key, None)
         if not members:
@@ -308,7 +308,7 @@ class FamilyIndex(_CopiedIndex[int, list[int]]):
     Each host is a tree, mostly with few members: lists need a fifth of the memory of sets.
     """
 
-    def fill(self, keys: Iterable[int], ids: Iterable[int]) -> None:
+    def fill_from(self, keys: Iterable[int], ids: Iterable[int]) -> None:
         """Begin with these providers, in ascending order, and the key of each."""
         for key, provider_id in zip(keys, ids, strict=True):
             members = self.get(key)
@@ -319,11 +319,11 @@ class FamilyIndex(_CopiedIndex[int, list[int]]):
 
     def add(self, key: int, provider_id: int) -> None:
         """Note that the provider belongs to the tree, which does not have it yet."""
-        insort(self._changeable(key, list), provider_id)
+        insort(self._own_members(key, list), provider_id)
 
     def discard(self, key: int, provider_id: int) -> None:
         """Note that the provider has left the tree."""
-        members = self._changeable(key, list)
+        members = self._own_members(key, list)
         del members[bisect_left(members, provider_id)]
         if not members:
             del self[key]

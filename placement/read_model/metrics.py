@@ -1,6 +1,6 @@
-"""Metrics of the read model: how often it was brought up to date, and what the providers in it have.
+"""Metrics of the read model: its updates, and the inventories of its providers.
 
-Imported only where metrics are wanted: prometheus_client looks at the environment when it is imported.
+Imported only if metrics are enabled: prometheus_client reads the environment when it is imported.
 """
 
 from collections.abc import Iterator
@@ -12,10 +12,11 @@ from prometheus_client.core import GaugeMetricFamily
 from placement.read_model.feed import ReadModel
 
 _PER_INVENTORY: Final = 4
+"""Series of each inventory: total, reserved, allocation ratio and usage."""
 
 
 class ModelMetrics:
-    """Counters of this worker in a registry, and gauges that are made for each scrape.
+    """Counters of this worker in a registry, and gauges that each scrape computes.
 
     :param max_provider_series: the largest number of series about providers that a scrape may get.
     """
@@ -35,18 +36,18 @@ class ModelMetrics:
         )
         self._seen = (0, 0)
 
-    def count(self) -> None:
-        """Count what happened to the model since the last call."""
+    def count_updates(self) -> None:
+        """Count the updates of the model since the last call."""
         seen, self._seen = self._seen, (self._model.refreshed, self._model.reread)
         self._refreshed.inc(max(0, self._seen[0] - seen[0]))
         self._reread.inc(max(0, self._seen[1] - seen[1]))
 
-    def gauges(self) -> Iterator[GaugeMetricFamily]:
-        """The content of the current model; series of providers have the names of openstack-exporter.
+    def make_gauges(self) -> Iterator[GaugeMetricFamily]:
+        """Yield gauges of the current model; series of providers have the names of openstack-exporter.
 
         :raises Unavailable: the database does not answer.
         """
-        with self._model.fresh() as view:
+        with self._model.fresh_view() as view:
             providers = list(view.snapshot)  # which are never changed, only replaced
         series = _PER_INVENTORY * sum(len(each.inventories) for each in providers)
         count = GaugeMetricFamily("placement_resource_providers", "How many resource providers there are.")

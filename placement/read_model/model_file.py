@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from placement.exceptions import Unavailable
-from placement.read_model.columns import DamagedFile, WritableModel, encode
+from placement.read_model.columns import DamagedFile, WritableModel, encode_model
 
 LOG = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class ModelFile:
             return -math.inf
 
     @contextmanager
-    def alone(self) -> Iterator[bool]:
+    def try_lock(self) -> Iterator[bool]:
         """Yield whether this worker holds the lock for writing, until the context ends.
 
         :raises OSError: the folder does not exist, or is not writable.
@@ -128,7 +128,7 @@ class ModelFileWriter:
         self._not_before = -math.inf
         self._busy = False
 
-    def look(self) -> None:
+    def start_if_due(self) -> None:
         """Start a write if it is due; called by one thread at a time, after an update of the model."""
         if self._busy or time.monotonic() < self._not_before:
             return
@@ -136,28 +136,28 @@ class ModelFileWriter:
         try:
             threading.Thread(target=self._run, name="write model", daemon=True).start()
         except RuntimeError as error:  # the system allows no further thread
-            self._done()
-            LOG.warning("the model file %s is not written this time: %s", self._file.path, error)
+            self._note_end()
+            LOG.warning("The model file %s is not written this time: %s", self._file.path, error)
 
     def _run(self) -> None:
         try:
             self.write()
         except Unavailable as error:
-            LOG.debug("the model is not written down: %s", error)
+            LOG.debug("The model is not written: %s", error)
         except OSError as error:
             LOG.warning(
-                "the model file %s cannot be written, so that workers may start more slowly; "
-                "it is tried again in %g seconds: %s",
+                "The model file %s cannot be written, so workers may start more slowly; "
+                "next attempt in %g seconds: %s",
                 self._file.path,
                 INTERVAL,
                 error,
             )
         except Exception:
-            LOG.exception("the model file %s cannot be written", self._file.path)
+            LOG.exception("The model file %s cannot be written", self._file.path)
         finally:
-            self._done()
+            self._note_end()
 
-    def _done(self) -> None:
+    def _note_end(self) -> None:
         self._not_before = time.monotonic() + INTERVAL
         self._busy = False
 
@@ -167,13 +167,13 @@ class ModelFileWriter:
         :raises OSError: it cannot be written.
         :raises placement.exceptions.Unavailable: the model is not up to date.
         """
-        with self._file.alone() as alone:
+        with self._file.try_lock() as alone:
             # a time in the future is that of a clock that was wrong, and does not count
             if not alone or 0 <= time.time() - self._file.written_at() < INTERVAL:
                 return
             pace = _WriterPace()
-            size = self._file.write(encode(self._model(), pace.pause))
-        LOG.info("wrote the model file %s: %d bytes, %.2f s of work", self._file.path, size, pace.worked)
+            size = self._file.write(encode_model(self._model(), pace.pause))
+        LOG.info("Wrote the model file %s: %d bytes, %.2f s of work", self._file.path, size, pace.worked)
 
 
 class _WriterPace:

@@ -41,13 +41,13 @@ class Inventory:
     def __post_init__(self) -> None:
         object.__setattr__(self, "capacity", capacity(self.total, self.reserved, self.allocation_ratio))
 
-    def portions(self, amount: int) -> bool:
+    def is_portion(self, amount: int) -> bool:
         """Return whether ``amount`` can be given at once, whatever is free."""
         return self.min_unit <= amount <= self.max_unit and amount % self.step_size == 0
 
-    def accepts(self, amount: int, used: int) -> bool:
+    def accepts_amount(self, amount: int, used: int) -> bool:
         """Return whether ``amount`` can be allocated at once beside a usage of ``used``."""
-        return self.portions(amount) and used + amount <= self.capacity
+        return self.is_portion(amount) and used + amount <= self.capacity
 
 
 Attribute = str | float

@@ -25,9 +25,8 @@ from placement.db.tables import (
 )
 from placement.read_model.provider import Attribute, Inventory, Provider
 
-# SQLite before 3.32 takes 999 parameters in a statement
 _CHUNK: Final = 500
-"""Providers whose parts one statement reads."""
+"""Number of providers per statement that reads their parts."""
 _MANY: Final = 10_000
 """Rows of a whole table that are in memory at once."""
 _MAX_SHARED: Final = 100_000
@@ -142,7 +141,7 @@ class SharedValues:
     def __len__(self) -> int:
         return len(self._kept) + len(self._inventories)
 
-    def inventories(self, found: tuple[Any, ...]) -> dict[str, Inventory]:
+    def shared_inventories(self, found: tuple[Any, ...]) -> dict[str, Inventory]:
         """Return the inventories of a provider; ``found`` has each name followed by its inventory."""
         if not found:
             return NOTHING
@@ -162,7 +161,7 @@ class BucketFingerprint(NamedTuple):
     total: int
 
 
-def summand(change_seq: int) -> int:
+def fingerprint_summand(change_seq: int) -> int:
     """Return the part of a ``change_seq`` that counts in the total of a :class:`BucketFingerprint`."""
     return change_seq & _SUMMED_BITS
 
@@ -208,7 +207,7 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
         chunk += chunk[:1] * ((1 << (len(chunk) - 1).bit_length()) - len(chunk))
         buckets, counters = zip(*chunk, strict=True)
         values = {**bind_values("bucket", buckets), **bind_values("counter", counters)}
-        answers.append([batch.add(statement, values) for statement in _stamped(len(chunk))])
+        answers.append([batch.add(statement, values) for statement in _stamped_statements(len(chunk))])
     return ChangedBuckets(
         [ProviderVersion._make(row) for providers, _, _ in answers for row in providers.rows],
         [row for _, used, _ in answers for row in used.rows],
@@ -221,7 +220,7 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
 
 
 @lru_cache
-def _stamped(count: int) -> tuple[PreparedStatement, PreparedStatement, PreparedStatement]:
+def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatement, PreparedStatement]:
     """Return the statements for this many buckets: providers stamped since, their usage, fingerprints."""
     chosen = bind_parameters("bucket", count, sa.Integer)
     pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
@@ -240,8 +239,10 @@ def read_all(
     conn: sa.Connection, names: NameTable, shared: SharedValues
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
     """Read every provider, with its own row."""
-    parts = {kind: _streamed(conn, query) for kind, query in _all.items()}
-    return _assemble(map(ProviderVersion._make, _streamed(conn, _providers)), parts, names, shared)
+    parts = {kind: _stream_rows(conn, query) for kind, query in _all.items()}
+    return _assemble_providers(
+        map(ProviderVersion._make, _stream_rows(conn, _providers)), parts, names, shared
+    )
 
 
 def read_some(
@@ -252,7 +253,7 @@ def read_some(
         chunk = rows[start : start + _CHUNK]
         chosen = {"ids": [row.id for row in chunk]}
         parts = {kind: conn.execute(query, chosen).all() for kind, query in _some.items()}
-        yield from _assemble(chunk, parts, names, shared)
+        yield from _assemble_providers(chunk, parts, names, shared)
 
 
 _next_expiries: Final = (
@@ -280,13 +281,13 @@ def sum_up(rows: Iterable[Any], names: NameTable) -> dict[int, dict[str, int]]:
     return used
 
 
-def _streamed(conn: sa.Connection, query: Any) -> Iterator[Any]:
+def _stream_rows(conn: sa.Connection, query: Any) -> Iterator[Any]:
     """Yield the rows of a query in batches, as there may be millions."""
     for some in conn.execute(query).partitions(_MANY):
         yield from some
 
 
-def _assemble(
+def _assemble_providers(
     rows: Iterable[ProviderVersion],
     parts: Mapping[str, Iterable[Any]],
     names: NameTable,
@@ -318,7 +319,7 @@ def _assemble(
         if row.updated_at != updated_at:
             updated_at = row.updated_at
         provider_id = same(row.id, row.id)
-        if (own_times := _shortened(owned_times.pop(provider_id, NO_TIMES))) != times:
+        if (own_times := _shorten_times(owned_times.pop(provider_id, NO_TIMES))) != times:
             times = own_times
         parent_id = None if row.parent_id is None else same(row.parent_id, row.parent_id)
         yield (
@@ -331,7 +332,7 @@ def _assemble(
                 parent_id=parent_id,
                 root_id=same(row.root_id, row.root_id),
                 updated_at=updated_at,
-                inventories=shared.inventories(owned_inventories.pop(provider_id, ())),
+                inventories=shared.shared_inventories(owned_inventories.pop(provider_id, ())),
                 used=used.pop(provider_id, NOTHING),
                 traits=shared(frozenset(owned_traits.pop(provider_id, ()))),
                 aggregates=shared(frozenset(aggregates.pop(provider_id, ()))),
@@ -342,7 +343,7 @@ def _assemble(
         )
 
 
-def _shortened(times: tuple[float, ...]) -> tuple[float, ...]:
+def _shorten_times(times: tuple[float, ...]) -> tuple[float, ...]:
     """Return times as :attr:`~placement.read_model.provider.Provider.inventory_times` has them."""
     return times[:1] if len(set(times)) == 1 else times
 

@@ -55,22 +55,22 @@ class ModelSnapshot:
         self._ranges_by_root: dict[str, Mapping[int, tuple[float, float]]] = {}
         self._distances: Distances | None = None
         #: the number of requests that need it unchanged
-        self.keepers = 0
+        self.pin_count = 0
         self._kinds = TreeClasses()
         self._whole: dict[int, HostTree] = {}
         self._free_indexes = FreeIndexes()
         self._sums = SumsByClass()
         #: roots of trees with changes
         self._stale: set[int] = set()
-        self._fill(sorted(providers, key=attrgetter("id")))
+        self._fill_indexes(sorted(providers, key=attrgetter("id")))
 
-    def _fill(self, providers: list[Provider]) -> None:
+    def _fill_indexes(self, providers: list[Provider]) -> None:
         """Begin with these providers, in ascending order of ids; faster than :meth:`put` of each."""
         ids = [each.id for each in providers]
         self.providers.update(zip(ids, providers, strict=True))
         self.by_uuid.update(zip(map(attrgetter("uuid"), providers), ids, strict=True))
         self.by_name.update(zip(map(attrgetter("name"), providers), ids, strict=True))
-        self.trees.fill(map(attrgetter("root_id"), providers), ids)
+        self.trees.fill_from(map(attrgetter("root_id"), providers), ids)
         # providers with the same names are added to an index at once, which few combinations cover
         alike: defaultdict[tuple[Iterable[str], ...], list[int]] = defaultdict(list)
         for provider_id, each in zip(ids, providers, strict=True):
@@ -78,7 +78,7 @@ class ModelSnapshot:
             alike[key].append(provider_id)
         for members in alike.values():
             first = self.providers[members[0]]
-            for index, names, _ in self._memberships(first, None):
+            for index, names, _ in self._index_keys(first, None):
                 if isinstance(index, ProviderIndex):
                     for name in names:
                         index.add_all(name, members)
@@ -110,7 +110,7 @@ class ModelSnapshot:
         new._stale = self._stale.copy()
         return new
 
-    def using(self, used: Mapping[int, Mapping[str, int]]) -> "ModelSnapshot":
+    def with_usage(self, used: Mapping[int, Mapping[str, int]]) -> "ModelSnapshot":
         """Return the snapshot with this usage of some providers, by their ids, for reading only.
 
         It shares everything with this one that does not depend on usage. Neither may change while it is
@@ -118,7 +118,7 @@ class ModelSnapshot:
         """
         self.whole_trees()
         new = shallow_copy(self)
-        new.keepers = 0
+        new.pin_count = 0
         new.providers = self.providers.copy()
         new._whole = self._whole.copy()
         new._free_indexes = self._free_indexes.copy()
@@ -154,7 +154,7 @@ class ModelSnapshot:
         anew = len(self._stale) > len(self._whole) * _ANEW_SHARE
         present = sorted([root for root in self._stale if root in self.trees])
         members = [tuple([self.providers[each] for each in self.trees[root]]) for root in present]
-        made = self._kinds.trees([self.providers[root] for root in present], members)
+        made = self._kinds.make_trees([self.providers[root] for root in present], members)
         # the indexes need the old trees, which are replaced below
         if not anew:
             new = dict(zip(present, made, strict=True))
@@ -165,11 +165,11 @@ class ModelSnapshot:
         self._whole.update(zip(present, made, strict=True))
         self._sums.replace(self._stale, self._whole)
         if anew:
-            self._free_indexes.fill(self._whole)
+            self._free_indexes.fill_from(self._whole)
         self._stale.clear()
         return self._whole
 
-    def upwards(self, provider: Provider) -> Iterator[Provider]:
+    def lineage_of(self, provider: Provider) -> Iterator[Provider]:
         """Yield a provider, its parent, and so on to the root."""
         yield provider
         while provider.parent_id is not None:
@@ -179,13 +179,13 @@ class ModelSnapshot:
     def free_index(self, name: str) -> FreeIndex:
         """Return the index of trees by free amounts of a resource class."""
         self.whole_trees()
-        return self._free_indexes.of(name)
+        return self._free_indexes.index_of(name)
 
-    def sums(self, name: str) -> Sums:
+    def sums_of(self, name: str) -> Sums:
         """Return, for each tree that has a resource class, its used amount and its capacity."""
         trees = self.whole_trees()
         # an unknown class is not remembered, as clients may ask for any name
-        return self._sums.of(name, trees) if name in self.by_class else {}
+        return self._sums.sums_of(name, trees) if name in self.by_class else {}
 
     def roots_having(self, index: ProviderIndex[str], name: str) -> RootIds:
         """Return the roots of all trees with a provider that ``index`` has under the name.
@@ -228,7 +228,7 @@ class ModelSnapshot:
                 self._ranges_by_root[name] = found
         return found
 
-    def distances(self) -> Distances:
+    def zone_distances(self) -> Distances:
         """Return the distances of NUMA nodes of a host, by the ids of their providers in ascending order.
 
         Units are those of the ACPI SLIT: 10 is local. The larger one of two directions counts; unknown
@@ -259,10 +259,10 @@ class ModelSnapshot:
         if provider.attributes is not (old.attributes if old else None):
             self._forget_attributes()
         if old is not None:
-            self._unlink(old, provider)
+            self._unlink_provider(old, provider)
         if old is None or old.root_id != provider.root_id:
             self._roots = None
-        self._link(provider, old)
+        self._link_provider(provider, old)
         self._stale.add(provider.root_id)
         if old is not None and old.root_id != provider.root_id:
             self._stale.add(old.root_id)
@@ -275,7 +275,7 @@ class ModelSnapshot:
         """Remove a provider; a missing one is no error."""
         old = self.providers.get(provider_id)
         if old is not None:
-            self._unlink(old, None)
+            self._unlink_provider(old, None)
             self._roots = None
             self._stale.add(old.root_id)
             self._forget_attributes()
@@ -285,17 +285,17 @@ class ModelSnapshot:
         self._ranges_by_root.clear()
         self._distances = None
 
-    def _link(self, provider: Provider, old: Provider | None) -> None:
+    def _link_provider(self, provider: Provider, old: Provider | None) -> None:
         provider_id = provider.id
         self.providers[provider_id] = provider
         self.by_uuid[provider.uuid] = provider_id
         self.by_name[provider.name] = provider_id
-        for index, names, before in self._memberships(provider, old):
+        for index, names, before in self._index_keys(provider, old):
             for name in names:
                 if name not in before:
                     index.add(name, provider_id)
 
-    def _unlink(self, old: Provider, new: Provider | None) -> None:
+    def _unlink_provider(self, old: Provider, new: Provider | None) -> None:
         provider_id = old.id
         if new is None:
             del self.providers[provider_id]
@@ -303,12 +303,12 @@ class ModelSnapshot:
             # two providers may have swapped a name between two updates
             if unique.get(key) == provider_id:
                 del unique[key]
-        for index, names, after in self._memberships(old, new):
+        for index, names, after in self._index_keys(old, new):
             for name in names:
                 if name not in after:
                     index.discard(name, provider_id)
 
-    def _memberships(
+    def _index_keys(
         self, provider: Provider, other: Provider | None
     ) -> Iterator[tuple[ProviderIndex[Any] | FamilyIndex, Iterable[Any], Iterable[Any]]]:
         """Yield each index with the keys of ``provider`` and those of ``other`` in it."""

@@ -44,7 +44,7 @@ class TreeLayout(NamedTuple):
         return [slot for slot, each in zip(self.slots, ranks, strict=True) if each == rank]
 
 
-def arranged(
+def arrange_tree(
     lineages: Sequence[Sequence[int]],
     having: Mapping[str, Sequence[tuple[int, int]]],
     names: Sequence[str],
@@ -81,10 +81,10 @@ def arranged(
         positions += members
         places += [(0 if above < 0 else first + above, ranks) for above, ranks in code]
     slots = tuple([slot for at in positions for _, slot in of.get(at, ())])
-    return TreeLayout(tuple(positions), slots, tuple(places), picker(slots))
+    return TreeLayout(tuple(positions), slots, tuple(places), slot_picker(slots))
 
 
-def picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
+def slot_picker(slots: Sequence[int]) -> Callable[[tuple[int, ...]], Any]:
     """Return a function that picks these slots of free amounts, as a tuple."""
     if not slots:
         return lambda _: ()
@@ -137,7 +137,7 @@ class TreeStructure:
         positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
         parents = [positions.get(each.parent_id) for each in members]
         #: by position: the positions of the provider and of its ancestors, the root last
-        self.lineages = tuple([_lineage(at, parents) for at in range(len(members))])
+        self.lineages = tuple([_lineage_of(at, parents) for at in range(len(members))])
         #: by position: the topmost provider below the root in its lineage; None for the root
         self.branches = tuple([each[-2] if len(each) > 1 else None for each in self.lineages])
         inventories = [(at, name) for at, each in enumerate(members) for name in sorted(each.inventories)]
@@ -157,7 +157,7 @@ class TreeStructure:
         self._portions_of: dict[str, tuple[int, int]] = {}
         self._with_most: dict[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = {}
 
-    def giving(self, names: tuple[str, ...]) -> Sequence[Places]:
+    def places_giving(self, names: tuple[str, ...]) -> Sequence[Places]:
         """Return the providers with all of these classes: positions, and slots in their order."""
         found = self._giving.get(names)
         if found is None:
@@ -171,12 +171,12 @@ class TreeStructure:
                 self._giving[names] = found
         return found
 
-    def layout(self, where: Where) -> TreeLayout:
+    def layout_of(self, where: Where) -> TreeLayout:
         """Return the layout of these classes."""
         found = self._layouts.get(where)
         if found is None:
             names, whole = where
-            found = arranged(self.lineages, self.having, names, whole=whole)
+            found = arrange_tree(self.lineages, self.having, names, whole=whole)
             if len(self._layouts) >= _MAX_LAYOUTS:
                 self._layouts.clear()
             self._layouts[where] = found
@@ -219,7 +219,7 @@ class TreeStructure:
                 self.capacities[slot] = capacity
 
 
-def _lineage(at: int, parents: Sequence[int | None]) -> tuple[int, ...]:
+def _lineage_of(at: int, parents: Sequence[int | None]) -> tuple[int, ...]:
     found = [at]
     while (parent := parents[found[-1]]) is not None:
         if len(found) == len(parents):
@@ -241,14 +241,14 @@ class TreeClass:
         self._zones: tuple[tuple[int, ...], ...] | None = None
 
     @property
-    def zones(self) -> tuple[tuple[int, ...], ...]:
+    def zone_positions(self) -> tuple[tuple[int, ...], ...]:
         """The positions of the providers of each zone, the NUMA node first; else all are one zone."""
         if self._zones is None:
-            self._zones = tuple(_zones(self.shape.lineages, self.traits))
+            self._zones = tuple(_find_zones(self.shape.lineages, self.traits))
         return self._zones
 
 
-def _zones(
+def _find_zones(
     lineages: Sequence[tuple[int, ...]], traits: Sequence[frozenset[str]]
 ) -> Iterator[tuple[int, ...]]:
     zones: dict[int, list[int]] = {at: [at] for at, each in enumerate(traits) if ZONE in each}
@@ -279,7 +279,7 @@ class ProviderSet:
         self._uuids = uuids
 
     @property
-    def own(self) -> int:
+    def own_count(self) -> int:
         """The number of providers of the tree."""
         return len(self.shape.lineages)
 
@@ -322,7 +322,7 @@ class HostTree(ProviderSet):
         self.free = free
         self.max_free = max_free
 
-    def beside(self, shared: Sequence[Provider], uuids: tuple[bytes, ...]) -> ProviderSet:
+    def beside_shared(self, shared: Sequence[Provider], uuids: tuple[bytes, ...]) -> ProviderSet:
         """Return the set of these providers and those that share with them, which have these uuids."""
         return ProviderSet((*self.members, *shared), self.kind.shape, self.uuids + uuids)
 
@@ -386,7 +386,9 @@ class TreeClasses:
         #: tuples of aggregates, each kept once for all trees with equal ones
         self._aggregates: dict[tuple[frozenset[str], ...], tuple[frozenset[str], ...]] = {}
 
-    def trees(self, roots: Sequence[Provider], families: Sequence[tuple[Provider, ...]]) -> list[HostTree]:
+    def make_trees(
+        self, roots: Sequence[Provider], families: Sequence[tuple[Provider, ...]]
+    ) -> list[HostTree]:
         """Return the trees of these roots and their members."""
         # by identity of objects that live meanwhile, as hashing the values of each host would take longer
         found: dict[Hashable, _EqualObjects] = {}
@@ -408,14 +410,14 @@ class TreeClasses:
             )
             like = found.get(key)
             if like is None:
-                like = found[key] = self._likeness(members)
+                like = found[key] = self._equal_objects_of(members)
             free, most = like.free(members)
             of_all = like.kind, like.aggregates, like.all_aggregates, like.capacities
             made.append(HostTree(root, members, *of_all, free, most))
         return made
 
-    def _likeness(self, members: tuple[Provider, ...]) -> _EqualObjects:
-        features = tuple(_features(members))
+    def _equal_objects_of(self, members: tuple[Provider, ...]) -> _EqualObjects:
+        features = tuple(_structure_features(members))
         shape = self._shapes.get(features)
         if shape is None:
             shape = self._shapes[features] = TreeStructure(members)
@@ -430,7 +432,7 @@ class TreeClasses:
         return _EqualObjects(kind, members, self._aggregates.setdefault(aggregates, aggregates))
 
 
-def _features(members: Sequence[Provider]) -> Iterator[Hashable]:
+def _structure_features(members: Sequence[Provider]) -> Iterator[Hashable]:
     """Yield all that determines a structure."""
     positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
     for each in members:

@@ -33,7 +33,7 @@ class VersionedSchema(StrictSchema):
 _Forms: Any = StrictSchema.from_dict(
     {
         name: ObjectField(form.schema, load_default=None)
-        for name, form in extensions.registered("request_forms").items()
+        for name, form in extensions.registered_objects("request_forms").items()
     }
 )
 
@@ -61,7 +61,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
 
 def request_forms(conf: cfg.ConfigOpts) -> RequestForms:
     """Make all registered forms as the configuration wants them."""
-    return {name: form(conf) for name, form in extensions.registered("request_forms").items()}
+    return {name: form(conf) for name, form in extensions.registered_objects("request_forms").items()}
 
 
 def _asked(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:

@@ -36,15 +36,15 @@ class SearchBudget:
 
     :param seconds: limit of CPU time.
     :param size: limit of the answer, in bytes.
-    :param give_way: called regularly during long searches. An exception that it raises ends the search.
-    :param first_slice: seconds of work before the first call of ``give_way``.
+    :param yield_lock: called regularly during long searches. An exception that it raises ends the search.
+    :param first_slice: seconds of work before the first call of ``yield_lock``.
     """
 
     def __init__(
         self,
         seconds: float = math.inf,
         size: float = math.inf,
-        give_way: Callable[[], None] = lambda: None,
+        yield_lock: Callable[[], None] = lambda: None,
         first_slice: float = _FIRST_SLICE,
     ) -> None:
         self.seconds = seconds
@@ -54,7 +54,7 @@ class SearchBudget:
         #: by suffix of a group: how often it had no place beside the other groups
         self.dead_ends: dict[str, int] = {}
         self._steps_left = _STEPS
-        self._give_way = give_way
+        self._yield_lock = yield_lock
         now = thread_time()
         self._end = now + seconds
         self._end_of_slice = now + first_slice
@@ -93,7 +93,7 @@ class SearchBudget:
         if perf_counter() >= self._not_before:
             now = thread_time()
             if now >= self._end_of_slice:
-                self._give_way()
+                self._yield_lock()
                 self._end_of_slice = now + _SLICE
             # beside other busy threads less work is done than time passes, so the CPU clock is read again
             left = min(self._end, self._end_of_slice) - now

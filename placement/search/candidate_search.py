@@ -149,7 +149,9 @@ class CandidateSearch:
         """Return the approximate size, in bytes, of an answer with these offers."""
         candidates = sum([len(patterns) for _, patterns in offers])
         # a set: the summaries of a tree are in an answer once, however many candidates it has
-        summaries = sum([provider_set.own for provider_set in {provider_set for provider_set, _ in offers}])
+        summaries = sum(
+            [provider_set.own_count for provider_set in {provider_set for provider_set, _ in offers}]
+        )
         return candidates * self._candidate_size + summaries * _SUMMARY_SIZE
 
     @cached_property
@@ -193,7 +195,7 @@ class CandidateSearch:
         # candidates of pools alone are the same at each tree that the pools share with; one tree is enough
         if plan is None or (plan.only_shared and not each_root and self._is_repeated(shared)):
             return None
-        provider_set = tree.beside(shared, uuids) if shared else tree
+        provider_set = tree.beside_shared(shared, uuids) if shared else tree
         return provider_set, plan.pattern_batches(provider_set, tree.free, self._rng)
 
     def _has_too_little(self, tree: HostTree) -> bool:
@@ -209,7 +211,9 @@ class CandidateSearch:
         plan = self._plan_of(tree, shared)
         if plan is None:
             return False
-        provider_set = tree.beside(shared, tuple([each.uuid.encode() for each in shared])) if shared else tree
+        provider_set = (
+            tree.beside_shared(shared, tuple([each.uuid.encode() for each in shared])) if shared else tree
+        )
         return any(plan.pattern_batches(provider_set, tree.free))
 
     def unused_patterns(self, tree: HostTree, shared: Sequence[Provider]) -> PatternBatch:

@@ -176,6 +176,6 @@ def _order_batches(
 
 def branches_of(provider_set: ProviderSet) -> _Branches:
     """Return the topmost provider of each position's branch; None for the root and sharing providers."""
-    shared = len(provider_set.members) - provider_set.own
+    shared = len(provider_set.members) - provider_set.own_count
     branches = provider_set.shape.branches
     return branches + (None,) * shared if shared else branches

@@ -299,13 +299,13 @@ def _own_options(
     rules: RequestRules, index: int, shape: TreeStructure, met: Sequence[Sequence[bool]]
 ) -> Sequence[Places]:
     """Return the options of a need in the tree; mostly the list of the structure itself."""
-    found = shape.giving(rules.names[index])
+    found = shape.places_giving(rules.names[index])
     rules.budget.spend(len(found))
     for rank, (name, amount) in enumerate(rules.needs[index].resources):
         # mostly every provider of a structure gives the amount, and the list can be shared as it is
         if not shape.any_gives(name, amount):
             portions = shape.portions
-            found = [each for each in found if portions[each[1][rank]].portions(amount)]
+            found = [each for each in found if portions[each[1][rank]].is_portion(amount)]
     for condition in rules.conditions_of[index]:
         positions = met[condition]
         if not all(positions):

@@ -493,7 +493,7 @@ class ProviderNeed:
         """Return whether the provider alone can serve the need, given its current usage."""
         for name, amount in self.resources:
             inventory = provider.inventories.get(name)
-            if inventory is None or not inventory.accepts(amount, provider.used.get(name, 0)):
+            if inventory is None or not inventory.accepts_amount(amount, provider.used.get(name, 0)):
                 return False
         # inventories before conditions: more providers fail there, and it is faster
         for condition in self.conditions:  # noqa: SIM110  # a generator costs more than most conditions

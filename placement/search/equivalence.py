@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from placement.read_model.provider import Inventory, Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.read_model.trees import HostTree, TreeLayout, TreeStructure, Where, picker
+from placement.read_model.trees import HostTree, TreeLayout, TreeStructure, Where, slot_picker
 from placement.search.budget import SearchBudget
 from placement.search.conditions import ProviderCondition, all_conditions, group_conditions, needs_of
 from placement.search.request import CandidatesRequest
@@ -195,7 +195,7 @@ class TreeKin:
         # one amount for each slot, in order, is the common case, where nothing has to be picked
         slots = [slot for slot, _ in asked]
         #: None where each slot has one amount
-        self._pick = None if slots == [*range(len(self.slots))] else picker(slots)
+        self._pick = None if slots == [*range(len(self.slots))] else slot_picker(slots)
         self._amounts = tuple([amount for _, amount in asked])
         self._contested = [
             (slot, sum_) for name, sum_ in contested.items() for _, slot in self.having.get(name, ())
@@ -203,12 +203,12 @@ class TreeKin:
 
     def free(self, tree: HostTree) -> tuple[int, ...]:
         """The free amounts of one of the trees, by slot."""
-        return tree.shape.layout(self.where).pick(tree.free)
+        return tree.shape.layout_of(self.where).pick(tree.free)
 
     def providers(self, tree: HostTree) -> tuple[Provider, ...]:
         """The providers of one of the trees, and those that share with it, by position."""
         members = tree.members
-        return *[members[at] for at in tree.shape.layout(self.where).positions], *self.shared
+        return *[members[at] for at in tree.shape.layout_of(self.where).positions], *self.shared
 
     def like_trees(self, tree: HostTree, layout: TreeLayout) -> "LikeTrees":
         """Return the group of trees that are like this one, made if it is the first."""
@@ -260,7 +260,7 @@ def regroup_trees(
         budget.spend(1 + len(group.trees) // 8)
         for tree in group.trees:
             # the layout of the whole request, as parts of it are compared by the same positions
-            layout = tree.shape.layout(where)
+            layout = tree.shape.layout_of(where)
             key = (group.kin, asked.portions_key(tree.shape, layout))
             kin = kins.get(key)
             if kin is None:
@@ -306,7 +306,7 @@ def group_trees(
         looked_at = read(tree) if tells else tree.shape
         known = met.get(looked_at)
         if known is None:
-            layout = tree.shape.layout(asked.where)
+            layout = tree.shape.layout_of(asked.where)
             budget.spend(1 + len(tree.members) // 8)
             features = [layout.places, asked.portions_key(tree.shape, layout)]
             if tells:

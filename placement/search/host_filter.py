@@ -33,7 +33,9 @@ def _filter_passing(found: list[Provider], wanted: ProviderFilter) -> list[Provi
         found = [each for each in found if each.aggregates.isdisjoint(wanted.forbidden_aggregates)]
     # amounts last: usage differs from provider to provider, and the checks above are set operations
     for name, amount in wanted.resources.items():
-        found = [each for each in found if each.inventories[name].accepts(amount, each.used.get(name, 0))]
+        found = [
+            each for each in found if each.inventories[name].accepts_amount(amount, each.used.get(name, 0))
+        ]
     return found
 
 

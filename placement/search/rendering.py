@@ -253,7 +253,7 @@ def _used_trees(snapshot: ModelSnapshot, offers: Iterable[Offer]) -> Iterable[Ho
         if used is None:
             used = used_by[patterns] = sorted({at for pattern in patterns for at in pattern.resources})
         # by batch, as equivalent trees share it; sorted, so that sharing providers are at the end
-        members, own = provider_set.members, provider_set.own
+        members, own = provider_set.members, provider_set.own_count
         if used[0] < own:
             found[trees[members[0].root_id]] = None
         for at in reversed(used):

@@ -195,11 +195,11 @@ def possible_roots(
             for name, amount in need.resources
             if not sharing.providers or name not in sharing.resource_classes
         ),
-        key=lambda asked: asked[0].count(asked[1]),
+        key=lambda asked: asked[0].count_roots(asked[1]),
         default=None,
     )
     # a bisection: the index by free amounts is sorted
-    having = scarcest[0].count(scarcest[1]) if scarcest else len(snapshot.trees)
+    having = scarcest[0].count_roots(scarcest[1]) if scarcest else len(snapshot.trees)
     if having == 0:
         return RootFilter()
     conditions = all_conditions(request, needs)
@@ -223,7 +223,7 @@ def possible_roots(
     by_amount = scarcest is not None and having < rarest * _MUCH_RARER
     found: Sequence[int]
     if scarcest and by_amount:
-        found, others = scarcest[0].having(scarcest[1]), wanted
+        found, others = scarcest[0].roots_with(scarcest[1]), wanted
     else:
         found, others = wanted[0].roots() if wanted else snapshot.roots(), wanted[1:]
     # names of sharing providers cannot filter: a tree may be served by providers that share with it

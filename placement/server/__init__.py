@@ -1,1 +1,21 @@
-"""The bundled web server: its settings, and its worker: whole requests to threads, slow clients to nobody."""
+"""The bundled web server: gunicorn with its settings, and a worker of its own.
+
+The worker buffers a whole request before a thread handles it, and the answer until the client has taken it.
+So slow clients hold no thread.
+
+Modules
+    - ``connection`` has the bytes of one client, from the first byte of a request to the last of its answer.
+    - ``worker`` has the loop, the threads and the limits.
+
+A worked example
+    A client sends the headers of a request at once, and 2 MB of its body in ten seconds. The loop reads each
+    part as it arrives. With the last one it puts the connection into the queue of the threads. A thread has
+    the application answer with 5 MB, and sends what the socket takes. The loop sends the rest in pieces.
+    The client has a minute for each MiB. Then the loop waits for the next request.
+
+Invariants
+    - The loop never blocks, and a thread only while the application answers.
+    - A connection belongs to the loop, or to the one thread that answers it.
+    - Each connection has a deadline, whatever it waits for.
+    - The memory of all unfinished requests and answers is bounded.
+"""

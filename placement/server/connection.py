@@ -1,4 +1,4 @@
-"""One connection of a client: bytes gathered until they are a request, an answer until it is sent."""
+"""One connection of a client: it buffers a request until it is complete, and an answer until it is sent."""
 
 import socket
 import time
@@ -13,15 +13,17 @@ from gunicorn.http.parser import RequestParser
 HEADERS_TIMEOUT: Final = 10.0
 """Seconds for the first byte of a request and all headers."""
 BODY_TIMEOUT: Final = 60.0
+"""Seconds for the body of a request."""
 IDLE_TIMEOUT: Final = 75.0
 """Seconds until the next request."""
 ANSWER_TIMEOUT: Final = 60.0
-"""Seconds to take the answer, or a MiB of it where it is longer."""
+"""Seconds for the client to take the answer, or each MiB of a longer one."""
 
 MAX_HEADERS: Final = 64 * 1024
 MAX_BODY: Final = 64 * 1024 * 1024
 _MAX_CHUNKS: Final = 100_000
-_PIECE: Final = 8 * 1024  # gunicorn copies what is left of a piece at every chunk in it
+# gunicorn copies the rest of a piece at every chunk in it
+_PIECE: Final = 8 * 1024
 _RENEWED_AFTER: Final = 1024 * 1024
 _MAX_AT_ONCE: Final = 256 * 1024
 _HTTP_1_1: Final = (1, 1)
@@ -29,18 +31,18 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class TooLarge(Exception):
-    """The client sends more than it may; the arguments are the status, the reason and what it may send."""
+    """The client sends too much; the arguments are the status, the reason and the limit."""
 
 
 class ClientConnection:
-    """What is known of a connection. It belongs to the loop, or to the thread that answers its request.
+    """The state of a connection. It belongs to the loop, or to the thread that answers its request.
 
-    The thread takes it for a socket: what it sends is kept until :meth:`flush`.
+    gunicorn uses it as a socket: it keeps what is sent until :meth:`flush`.
     """
 
     def __init__(self, cfg: Any, sock: socket.socket, peer: Any, server: Any) -> None:
         self.sock, self.peer, self.server = sock, peer, server
-        #: what the connection is known by, also when the socket is closed
+        #: the key of the connection, also after the socket was closed
         self.fd = sock.fileno()
         sock.setblocking(False)
         self._cfg = cfg
@@ -55,42 +57,42 @@ class ClientConnection:
         self.closing = False
         self.deadline = time.monotonic() + HEADERS_TIMEOUT
         self._has_asked = False
-        #: how much of what it holds the worker has counted
+        #: the number of its held bytes that the worker has counted
         self.counted = 0
 
     def fileno(self) -> int:
-        """As that of a socket."""
+        """Return the descriptor, as a socket does."""
         return self.fd
 
     @property
     def client(self) -> str:
-        """Who it is of, for the log: of a socket in the file system clients have no addresses."""
+        """The address of the client, for the log; clients of a socket in the file system have none."""
         if isinstance(self.peer, tuple):
             return "{}:{}".format(*self.peer)
         return f"a client of {self.server}"
 
     @property
-    def held(self) -> int:
-        """How many bytes wait here, or are the body of the request that is being answered."""
+    def held_bytes(self) -> int:
+        """The number of bytes that wait here, or are the body of the present request."""
         return len(self._received) + self._handed_on + len(self._unsent)
 
     @property
-    def unsent(self) -> int:
-        """How many bytes of answers the client has not taken."""
+    def unsent_bytes(self) -> int:
+        """The number of bytes of answers that the client has not taken."""
         return len(self._unsent)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing of a request has come yet, and nothing is left to send."""
-        return self.request is None and not self.held
+        return self.request is None and not self.held_bytes
 
     @property
-    def at_rest(self) -> bool:
-        """Whether its requests were all answered, one at least, and nothing of another one has come."""
-        return self._has_asked and self.idle
+    def is_at_rest(self) -> bool:
+        """Whether it had at least one request, all were answered, and no part of another one has come."""
+        return self._has_asked and self.is_idle
 
     def receive(self) -> bool:
-        """Take what the client has sent; False when it has closed the connection.
+        """Read from the client; return False if it has closed the connection.
 
         :raises OSError: the connection is lost.
         """
@@ -98,21 +100,21 @@ class ClientConnection:
             data = self.sock.recv(_MAX_AT_ONCE)
         except BlockingIOError:
             return True
-        if data and self.idle:
+        if data and self.is_idle:
             self.deadline = time.monotonic() + HEADERS_TIMEOUT
         self._received += data
         return bool(data)
 
-    def complete(self) -> bool:
-        """Whether a whole request is there.
+    def is_complete(self) -> bool:
+        """Return whether a whole request is there.
 
         :raises TooLarge: it is too long.
-        :raises Exception: of gunicorn's many kinds, where it is no HTTP.
+        :raises Exception: one of gunicorn's many kinds, if it is not HTTP.
         """
         if self.request is None and not self._read_headers():
             return False
         assert self._body is not None
-        end = self._body.end(self._received)
+        end = self._body.end_position(self._received)
         if end is None:
             return False
         for at in range(0, end, _PIECE):
@@ -123,6 +125,7 @@ class ClientConnection:
 
     def _read_headers(self) -> bool:
         end = self._received.find(b"\r\n\r\n", self._searched)
+        # the end of headers may be split over two reads
         self._searched = max(0, len(self._received) - 3)
         if end < 0:
             if len(self._received) > MAX_HEADERS:
@@ -130,7 +133,7 @@ class ClientConnection:
             return False
         self._source.append(bytes(self._received[: end + 4]))
         del self._received[: end + 4]
-        self.request = next(RequestParser(self._cfg, self._drained(), self.peer))
+        self.request = next(RequestParser(self._cfg, self._drain_source(), self.peer))
         reader = self.request.body.reader
         self._body = _ChunkedBody() if isinstance(reader, ChunkedReader) else _SizedBody(0)
         if isinstance(reader, LengthReader):
@@ -138,7 +141,7 @@ class ClientConnection:
                 raise _body_too_large()
             self._body = _SizedBody(reader.length)
         self.deadline = time.monotonic() + BODY_TIMEOUT
-        if self._body.end(self._received) is None and self._expects_continue():
+        if self._body.end_position(self._received) is None and self._expects_continue():
             self.sendall(_CONTINUE)
             self.flush()
         return True
@@ -148,12 +151,12 @@ class ClientConnection:
             name == "EXPECT" and value.lower() == "100-continue" for name, value in self.request.headers
         )
 
-    def _drained(self) -> Iterator[bytes]:
+    def _drain_source(self) -> Iterator[bytes]:
         while self._source:
             yield self._source.popleft()
 
-    def answered(self, *, close: bool) -> None:
-        """The answer is complete: after it has been sent the next request may come."""
+    def end_request(self, *, close: bool) -> None:
+        """End the present request: after the answer has been sent, the next one may come."""
         self.request = self._body = None
         self._has_asked = True
         self._source = deque()
@@ -168,25 +171,25 @@ class ClientConnection:
         self.deadline = time.monotonic() + (HEADERS_TIMEOUT if self._received else IDLE_TIMEOUT)
 
     def send(self, data: bytes) -> int:
-        """Where gunicorn asks for a body, which is there already."""
+        """Accept the request of gunicorn for a body, which is there already."""
         return len(data)
 
     def gettimeout(self) -> float:
-        """As that of a socket that never blocks."""
+        """Return 0, as a socket that never blocks does."""
         return 0.0
 
     def sendall(self, data: bytes) -> None:
-        """Keep for sending."""
+        """Keep bytes of the answer for :meth:`flush`."""
         self._unsent += data
 
     def take_back(self) -> None:
-        """Forget an answer of which nothing was sent yet, for another in its place."""
+        """Drop an answer of which nothing was sent yet, so that another one can replace it."""
         self._unsent.clear()
 
     def flush(self) -> bool:
-        """Send as much as the client takes now; whether that was all.
+        """Send as much as the client takes now; return whether that was all.
 
-        A client that is slow but goes on taking an answer has more time for it.
+        A slow client that keeps taking an answer gets more time.
 
         :raises OSError: the connection is lost.
         """
@@ -207,7 +210,7 @@ class ClientConnection:
         return True
 
     def close(self) -> None:
-        """End the connection. What the client has sent is taken first: else it may lose the answer."""
+        """Close the connection, after reading what the client has sent: else it may lose the answer."""
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
             self.sock.recv(_MAX_AT_ONCE)
@@ -230,21 +233,21 @@ class _SizedBody:
     def __init__(self, length: int) -> None:
         self._length = length
 
-    def end(self, received: bytearray) -> int | None:
-        """Where the body ends, if all of it is there."""
+    def end_position(self, received: bytearray) -> int | None:
+        """Return the end of the body, if all of it is there."""
         return self._length if len(received) >= self._length else None
 
 
 class _ChunkedBody:
-    """A chunked body. What it means is found out by gunicorn; here is only where it ends."""
+    """A chunked body. gunicorn decodes it; here only its end is found."""
 
     def __init__(self) -> None:
         self._next = 0
         self._count = 0
         self._searched = 0
 
-    def end(self, received: bytearray) -> int | None:
-        """As for :class:`_Length`; what is no chunk ends where it begins, for gunicorn to refuse."""
+    def end_position(self, received: bytearray) -> int | None:
+        """Return the end of the body, or of an invalid chunk, which gunicorn refuses."""
         while True:
             if (
                 self._next

@@ -1,9 +1,9 @@
 """The bundled web server: gunicorn with a worker that slow clients cannot keep busy.
 
 One loop reads from all connections and writes to them, without waiting for any. A thread gets a request when
-all of it has arrived, and leaves the answer to the loop where the client does not take it at once. So
-connections that are silent, idle, or send and read byte by byte hold no thread, and each has a deadline. Of
-too many waiting connections the oldest idle one ends first.
+all of it has arrived, and leaves the answer to the loop if the client does not take it at once. So
+connections that are silent, idle, or byte by byte hold no thread, and each has a deadline. If there are too
+many connections, the oldest idle one is closed first.
 """
 
 from __future__ import annotations
@@ -32,36 +32,39 @@ from placement.api.call import ABANDONED
 from placement.server.connection import ClientConnection, TooLarge
 
 MAX_REQUEST_LINE: Final = 8190
-"""As much as Apache httpd takes by default; lists of aggregates and traits in queries get long."""
+"""The default of Apache httpd; lists of aggregates and traits make queries long."""
 
 
 class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no types
-    """gunicorn with settings of ours: no file and no environment changes them."""
+    """gunicorn with fixed settings: no file and no environment variable changes them."""
 
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """What this server does beside what all of them do."""
+        """Return the settings of this server, beside those that all servers have."""
 
     def load_config(self) -> None:
-        """Called by gunicorn."""
+        """Set the options; called by gunicorn."""
         settings: dict[str, Any] = {
-            "forwarder_headers": "",  # no client says where the service is mounted (SCRIPT_NAME)
+            # clients must not choose where the service is mounted (SCRIPT_NAME)
+            "forwarder_headers": "",
             "limit_request_line": MAX_REQUEST_LINE,
             "logger_class": _ServerLogger,
-            "control_socket_disable": True,  # it would lie in the home folder, one for all servers
+            # it would be in the home folder, one for all servers
+            "control_socket_disable": True,
             **self.settings(),
         }
-        if "control_socket_disable" not in self.cfg.settings:  # before gunicorn 25.1
+        # gunicorn before 25.1 does not know it
+        if "control_socket_disable" not in self.cfg.settings:
             del settings["control_socket_disable"]
         for name, value in settings.items():
             self.cfg.set(name, value)
 
 
-class _ServerLogger(glogging.Logger):  # type: ignore[misc]  # as above
+class _ServerLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no types
     """Leaves gunicorn's log records to the handlers that oslo.log has set up."""
 
     def setup(self, cfg: Any) -> None:
-        """Called by gunicorn."""
+        """Remove gunicorn's handlers; called by gunicorn."""
         super().setup(cfg)
         self.error_log.handlers.clear()
         self.error_log.setLevel(logging.NOTSET)
@@ -69,14 +72,14 @@ class _ServerLogger(glogging.Logger):  # type: ignore[misc]  # as above
 
 
 class IdleConnections:
-    """Descriptors of connections, each since when it waits as it does now. Nothing here is searched for.
+    """Descriptors of waiting connections, in the order in which their present state began.
 
-    Whose requests were all answered, and who asks nothing now, is at rest: it connects again without loss.
-    The others owe a request, or a part of one, or take an answer slowly. Who has only just connected is about
-    to ask, so those at rest end first; but of who never asks there may be any number, so they do only while
-    the others have no more than half of the places.
+    A connection at rest has had all its requests answered, and can connect again without loss. Other
+    connections owe a request, or part of one, or take an answer slowly. A new connection is about to ask, so
+    those at rest are closed first. But there may be any number of connections that never ask: they are closed
+    first as soon as they have more than half of the places.
 
-    :param most: how many connections there may be.
+    :param most: the maximum number of connections.
     """
 
     def __init__(self, most: int) -> None:
@@ -85,36 +88,41 @@ class IdleConnections:
         self._owing: OrderedDict[int, None] = OrderedDict()
 
     def put(self, fd: int, *, at_rest: bool) -> None:
-        """A connection waits, maybe otherwise than before."""
+        """Add a waiting connection, or change its state."""
         now, before = (self._at_rest, self._owing) if at_rest else (self._owing, self._at_rest)
         before.pop(fd, None)
         now.setdefault(fd)
 
     def discard(self, fd: int) -> None:
-        """It waits no more."""
+        """Remove a connection that no longer waits."""
         self._at_rest.pop(fd, None)
         self._owing.pop(fd, None)
 
-    def first(self) -> int | None:
-        """Which one ends first, if any waits: of the like the one that has waited longest."""
+    def first_to_close(self) -> int | None:
+        """Return the connection to close first, if any: the one that has waited longest in its state."""
         owing_end = len(self._owing) > self._share or not self._at_rest
         return next(iter(self._owing if owing_end else self._at_rest), None)
 
 
-_MAX_HELD: Final = 256 * 1024 * 1024  # bytes of all clients together
-_ALWAYS_HELD: Final = 64 * 1024  # bytes of one client, whatever others send
-_RESERVED_FILES: Final = 256  # for databases, logs and the like
-_STOP_TIMEOUT: Final = 2.0  # with a search, when the service is to stop
+_MAX_HELD: Final = 256 * 1024 * 1024
+"""Bytes that all clients together may have in memory."""
+_ALWAYS_HELD: Final = 64 * 1024
+"""Bytes that each client may have in memory, whatever others have."""
+_RESERVED_FILES: Final = 256
+"""Descriptors that are kept for databases, logs and the like."""
+_STOP_TIMEOUT: Final = 2.0
+"""Seconds that searches may go on when the service stops."""
 _TICK: Final = 1.0
+"""Seconds between checks of deadlines."""
 
 
-class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
-    """What gunicorn runs in each worker process."""
+class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
+    """The worker process of gunicorn: a loop for all connections, and threads for complete requests."""
 
     alive: bool
 
     def init_process(self) -> None:
-        """Called by gunicorn after the fork."""
+        """Set up the worker; called by gunicorn after the fork."""
         self._loop = select.epoll()
         self._connections: dict[int, ClientConnection] = {}
         self._busy: set[int] = set()
@@ -122,16 +130,18 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._ready: queue.SimpleQueue[ClientConnection] = queue.SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stop_began = 0.0
+        # as many descriptors as the system allows: each connection needs one
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         self._most = min(self.cfg.worker_connections, max(16, most - _RESERVED_FILES))
         self._waiting = IdleConnections(self._most)
-        self._held = 0  # bytes of all connections, as they were counted last
+        self._held = 0  # bytes of all connections, as last counted
         super().init_process()
 
     def run(self) -> None:
-        """Called by gunicorn: serve until told to stop."""
+        """Serve until the worker has to stop; called by gunicorn."""
         listeners = {each.fileno(): each for each in self.sockets}
+        # several workers share a listener, and only one of them gets a connection
         for each in self.sockets:
             each.setblocking(False)
         for fd in (*listeners, self._wake, self.PIPE[0]):
@@ -159,8 +169,8 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                     self.log.info("Parent changed, shutting down: %s", self)
                     self.alive = False
 
-    def _stopping(self, listeners: dict[int, Any]) -> bool:
-        """Stop listening; whether requests are still in hand, and there is time for them."""
+    def _is_stopping(self, listeners: dict[int, Any]) -> bool:
+        """Stop listening; return whether requests are left, and time for them."""
         if not self._stop_began:
             self._stop_began = time.monotonic()
             for fd in listeners:
@@ -168,17 +178,19 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             for each in self.sockets:
                 each.close()
             listeners.clear()
-        for each in [each for each in self._connections.values() if each.idle and each.fd not in self._busy]:
+        for each in [
+            each for each in self._connections.values() if each.is_idle and each.fd not in self._busy
+        ]:
             self._close(each)
         return bool(self._connections) and time.monotonic() - self._stop_began < self.cfg.graceful_timeout - 1
 
-    def _accept(self, listener: Any) -> None:
+    def _accept_client(self, listener: Any) -> None:
         try:
             sock, peer = listener.accept()
-        except OSError:  # another worker was faster, or the client has gone again
+        except OSError:  # another worker was faster, or the client has left
             return
         if len(self._connections) >= self._most:
-            first = self._waiting.first()
+            first = self._waiting.first_to_close()
             if first is None:
                 sock.close()
                 return
@@ -191,7 +203,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._go_on(connection)
 
     def _go_on(self, connection: ClientConnection) -> None:
-        """Send what is left, else read, and have a request answered that is complete."""
+        """Send the rest of an answer, else read, and queue a complete request."""
         try:
             if not connection.flush():
                 self._watch(connection, select.EPOLLOUT)
@@ -203,17 +215,19 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         except OSError:
             self._close(connection)
 
-    def _dispatch(self, connection: ClientConnection) -> None:
+    def _dispatch_request(self, connection: ClientConnection) -> None:
         try:
-            complete = connection.complete()
+            complete = connection.is_complete()
             self._count(connection)
-            if connection.held > _ALWAYS_HELD and self._held > _MAX_HELD:
-                raise TooLarge(503, "Service Unavailable", "Too much is being sent. Please try again.")
+            if connection.held_bytes > _ALWAYS_HELD and self._held > _MAX_HELD:
+                raise TooLarge(
+                    503, "Service Unavailable", "Clients are sending too much at once. Please try again."
+                )
             if not complete:
                 self._watch(connection, select.EPOLLIN)
                 return
-            # epoll tells of a lost connection whatever is asked of it; but until this
-            # is answered it belongs to a thread.
+            # epoll reports a lost connection whatever events are registered, but until the answer the
+            # connection belongs to a thread
             self._loop.unregister(connection.fd)
             self._waiting.discard(connection.fd)
             self._busy.add(connection.fd)
@@ -224,26 +238,26 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             util.write_error(connection, *error.args)
         except OSError:
             raise
-        except Exception as error:  # no HTTP: gunicorn knows what to answer
+        except Exception as error:  # not HTTP: gunicorn has the answer
             self.handle_error(None, connection, connection.peer or ("", -1), error)
-        connection.answered(close=True)
+        connection.end_request(close=True)
         self._follow_up(connection)
 
     def _take_back(self, connection: ClientConnection) -> None:
-        """Go on with a connection whose request a thread has answered."""
+        """Take back a connection from the thread that has answered its request."""
         self._busy.discard(connection.fd)
         try:
             self._loop.register(connection.fd, 0)
-        except OSError as error:  # the kernel has no room for it
+        except OSError as error:  # the kernel has no memory for it
             self.log.warning(
-                "Closing the connection of %s, which cannot be watched: %s", connection.client, error
+                "Closing the connection of %s, which the kernel cannot watch: %s", connection.client, error
             )
             self._close(connection)
             return
         self._follow_up(connection)
 
     def _follow_up(self, connection: ClientConnection) -> None:
-        """Send the answer, and see what comes next."""
+        """Send the answer, and continue with the next request."""
         try:
             if not connection.flush():
                 self._watch(connection, select.EPOLLOUT)
@@ -254,14 +268,14 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         except OSError:
             self._close(connection)
 
-    def _watch(self, connection: ClientConnection, events: int) -> None:
+    def _watch_connection(self, connection: ClientConnection, events: int) -> None:
         self._count(connection)
-        self._waiting.put(connection.fd, at_rest=connection.at_rest)
+        self._waiting.put(connection.fd, at_rest=connection.is_at_rest)
         self._loop.modify(connection.fd, events)
 
-    def _count(self, connection: ClientConnection) -> None:
-        """Take account of what a connection holds now: whoever sends byte by byte has nobody add up all."""
-        held = connection.held
+    def _count_held(self, connection: ClientConnection) -> None:
+        """Update the number of held bytes by the difference: adding up all would be slow for each byte."""
+        held = connection.held_bytes
         self._held += held - connection.counted
         connection.counted = held
 
@@ -269,7 +283,7 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         if self._connections.pop(connection.fd, None) is not None:
             self._waiting.discard(connection.fd)
             self._held -= connection.counted
-            with suppress(OSError):  # where it could not be registered
+            with suppress(OSError):  # registering it may have failed
                 self._loop.unregister(connection.fd)
             connection.close()
 
@@ -277,37 +291,38 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         now = time.monotonic()
         for fd, connection in list(self._connections.items()):
             if connection.deadline < now and fd not in self._busy:
-                if connection.unsent:
+                if connection.unsent_bytes:
                     self.log.warning(
-                        "Closing the connection of %s, which took less than a MiB of its answer in time: "
-                        "%d bytes were left.",
+                        "Closing the connection of %s, which read too little of its answer in time: "
+                        "%d bytes are unsent.",
                         connection.client,
-                        connection.unsent,
+                        connection.unsent_bytes,
                     )
                 self._close(connection)
 
     def _answer_all(self) -> None:
-        """What each thread does."""
+        """Answer requests; the loop of each thread."""
         while True:
             connection = self._ready.get()
             close = True
             try:
                 close = self._answer(connection)
-            except Exception as error:  # whatever goes wrong is answered and logged
+            except Exception as error:  # every error is answered and logged
                 with suppress(OSError):
                     self.handle_error(connection.request, connection, connection.peer or ("", -1), error)
-            connection.answered(close=close)
+            connection.end_request(close=close)
             self._returned.append(connection)
+            # the loop sleeps in epoll, and the queue of returned connections does not wake it
             os.eventfd_write(self._wake, 1)
 
-    def _answer(self, connection: ClientConnection) -> bool:
-        """Have the application answer; whether the connection ends then."""
+    def _answer_request(self, connection: ClientConnection) -> bool:
+        """Have the application answer; return whether the connection ends then."""
         request = connection.request
         try:
             content = request.body.read()
-        except Exception as error:  # of several kinds: chunks that are none, or end too early
+        except Exception as error:  # several kinds: invalid chunks, or an early end
             self.log.warning("Invalid body from %s: %r", connection.client, error)
-            util.write_error(connection, 400, "Bad Request", "The body is not what its headers say.")
+            util.write_error(connection, 400, "Bad Request", "The body does not match its headers.")
             return True
         response, environ = wsgi.create(request, connection, connection.peer, connection.server, self.cfg)
         environ["wsgi.input"] = io.BytesIO(content)
@@ -330,16 +345,16 @@ class GatheringWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             connection.flush()
         return bool(response.should_close())
 
-    def _abandoned(self, connection: ClientConnection) -> Callable[[], str | None]:
-        """What a long search asks why nobody needs its answer any more."""
+    def _abandoned_check(self, connection: ClientConnection) -> Callable[[], str | None]:
+        """Return a function for long searches: the reason why their answer is not needed any more."""
         poll = select.poll()
         poll.register(connection.sock, select.POLLRDHUP)
 
-        def abandoned() -> str | None:
+        def abandoned_reason() -> str | None:
             if poll.poll(0):
                 return "The client has closed the connection."
             if self._stop_began and time.monotonic() - self._stop_began > _STOP_TIMEOUT:
                 return "The service is stopping. Please try again."
             return None
 
-        return abandoned
+        return abandoned_reason

@@ -1,4 +1,4 @@
-"""Which aggregates a provider is in."""
+"""The aggregates of providers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -8,23 +8,23 @@ import sqlalchemy as sa
 from placement.db.batch import PreparedStatement
 from placement.db.database import WriteTransaction
 from placement.db.tables import provider_aggregates
-from placement.store import described, providers
+from placement.store import optimistic_write, providers
 
 
 def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates: Sequence[str]) -> int:
-    """Make the provider's aggregates exactly these; return its generation afterwards.
+    """Replace the provider's aggregates by these; return its generation afterwards.
 
-    Without a ``generation`` (before microversion 1.19) none is checked and none goes up.
+    Without a ``generation`` (before microversion 1.19) it is neither checked nor raised.
 
     :raises NotFound: no such provider.
     :raises ConcurrentUpdate: the generation is stale.
     """
-    if generation is not None and described.is_possible(tx, generation, len(aggregates)):
-        described.find(tx, _found, uuid, generation)
+    if generation is not None and optimistic_write.is_worthwhile(tx, generation, len(aggregates)):
+        optimistic_write.find_provider(tx, _found, uuid, generation)
         tx.queue(_removal_there, {})
         rows = [{"name": aggregate} for aggregate in sorted(aggregates)]
-        described.insert(tx, provider_aggregates.c.aggregate, rows)
-        described.changed(tx)
+        optimistic_write.insert(tx, provider_aggregates.c.aggregate, rows)
+        optimistic_write.stamp_provider(tx)
         return generation + 1
     row = providers.lock(tx, uuid)
     if generation is not None:
@@ -35,14 +35,14 @@ def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates:
 
 
 def put(tx: WriteTransaction, wanted: Mapping[int, Collection[str]]) -> None:
-    """Have (locked) providers, by id, be in these aggregates in place of those that they are in."""
+    """Replace the aggregates of (locked) providers, by their ids."""
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
     insert(tx, wanted)
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Collection[str]]) -> None:
-    """As :func:`put`, for providers that are in none."""
+    """Add aggregates to providers without any, by their ids."""
     tx.insert(
         provider_aggregates,
         [
@@ -60,5 +60,5 @@ def _removal_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
 
 
 _removal: Final = _removal_of(sa.bindparam("provider"))
-_found: Final = described.finding()
-_removal_there: Final = _removal_of(described.PROVIDER)
+_found: Final = optimistic_write.finding_statement()
+_removal_there: Final = _removal_of(optimistic_write.PROVIDER)

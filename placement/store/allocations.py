@@ -1,10 +1,10 @@
-"""Allocations of consumers: claimed, replaced, given back and shown, with the usage of projects.
+"""Allocations of consumers: claimed, replaced, released and shown, with the usage of projects.
 
-Giving back all that one consumer holds is, beside claiming, the most frequent write. Where the database takes
-several statements at once, none of them waits for the answer to another: the first locks the consumer and
-leaves its id, or none, in a setting of the transaction, from which the others find the rows to lock, stamp
-and delete. So rows that the first has not locked are not touched, although the consumer may be made between
-two statements. Elsewhere the rows are read first.
+Releasing all that one consumer holds is, beside claiming, the most frequent write. If the database takes
+several statements at once, none of them waits for the answer to another. The first one locks the consumer,
+and leaves its id, or none, in a setting of the transaction. The others find by that the rows to lock, stamp
+and delete. So a consumer that is made between two statements is not touched, as the first has not locked it.
+Other databases read the rows first.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from placement.store.expired import COUNTS
 
 @dataclass(frozen=True, slots=True)
 class LockedConsumers:
-    """The consumers that existed, by uuid, all that they hold, and the uuids of those whose time is over."""
+    """The existing consumers, by uuid, with all their holdings, and the uuids of those that have expired."""
 
     consumers: Mapping[str, consumer_store.ConsumerRow]
     holdings: Sequence[ClaimantHolding] = ()
@@ -56,17 +56,17 @@ class LockedConsumers:
 
     @property
     def provider_ids(self) -> set[int]:
-        """The providers that they hold something of."""
+        """The ids of the providers of the holdings."""
         return {each.provider_id for each in self.holdings}
 
     @property
     def providers(self) -> set[str]:
-        """As :attr:`provider_ids`, by uuid."""
+        """The uuids of the same providers."""
         return {each.provider for each in self.holdings}
 
 
 def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
-    """Put all the claims into effect, or none of them.
+    """Write all of the claims, or none of them.
 
     :raises InvalidRequest: a provider or a resource class does not exist.
     :raises ConcurrentUpdate: a consumer's generation is not the given one.
@@ -84,29 +84,31 @@ def lock_claimed(
     buckets: Iterable[int] = (),
     others: Sequence[str] = (),
 ) -> LockedConsumers:
-    """Make new consumers and lock all that the claims touch, consumers first.
+    """Make new consumers, and lock all consumers and providers of the claims, consumers first.
 
-    :param more: the uuids of providers to be locked with them; ``buckets`` likewise.
-    :param others: consumers to be locked, with what they hold.
+    :param more: uuids of further providers to lock; ``buckets`` likewise.
+    :param others: further consumers to lock, with their holdings.
     """
-    # Consumers that the client calls new most often are: looked up only if they cannot be inserted.
-    new_only = all(claim.generation is None and claim.takes for claim in claims)
+    # consumers that the client calls new mostly are: they are looked up only if the insertion fails
+    new_only = all(claim.generation is None and claim.takes_anything for claim in claims)
     looked_up = [] if tx.optimistic and new_only else [claim.consumer for claim in claims]
     locked = _lock(tx, [*looked_up, *others])
-    new = [claim for claim in claims if claim.takes and claim.consumer not in locked.consumers]
-    consumer_store.create(tx, {claim.consumer: claim.owner for claim in new})
+    new = [claim for claim in claims if claim.takes_anything and claim.consumer not in locked.consumers]
+    consumer_store.create_consumers(tx, {claim.consumer: claim.owner for claim in new})
     named = {uuid for claim in claims for uuid in claim.resources}
+    # one call, so that all buckets are locked in one order
     tx.lock({*locked.providers, *named, *more}, buckets)
     return locked
 
 
 def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) -> None:
-    """Refuse claims of who does not know the consumers as they are.
+    """Refuse claims with a wrong generation of their consumer.
 
-    A consumer whose time is over is not there to any of them. A claim that would make it again waits until
-    what it held is given back, as :func:`placement.store.reservations.making_room` does.
+    An expired consumer does not exist for a claim. A claim that would make it again waits until its holdings
+    are released, as :func:`placement.store.reservations.making_room` does.
 
-    :raises ConcurrentUpdate: naming both generations; ConsumerExists where the consumer is to be given back.
+    :raises ConcurrentUpdate: naming both generations; ConsumerExists if the consumer has to be released
+        first.
     """
     for claim in claims:
         if claim.consumer in locked.expired:
@@ -127,7 +129,7 @@ def _lock(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsumers:
 
 
 def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: LockedConsumers) -> None:
-    """The last part of :func:`replace`, for locked consumers and providers."""
+    """Write claims of locked consumers and providers, the last part of :func:`replace`."""
     _remove(tx, [row.id for row in locked.consumers.values()])
     supplies, known_classes = _read_supplies(tx, {uuid for claim in claims for uuid in claim.resources})
     named = {name for claim in claims for resources in claim.resources.values() for name in resources}
@@ -136,8 +138,8 @@ def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: 
     check_capacity(claims, supplies, classes, locked.holdings)
     _insert(tx, claims, supplies, classes)
     _update_consumers(tx, claims, locked.consumers)
-    # Who only moves away does not raise a generation, who gives all back does: clients count on both.
-    emptied = {claim.consumer for claim in claims if not claim.takes}
+    # clients count on both: moving away does not raise the generation of a provider, releasing all does
+    emptied = {claim.consumer for claim in claims if not claim.takes_anything}
     left = {each.provider_id for each in locked.holdings if each.consumer in emptied}
     raised = left.union(supply.provider_id for supply in supplies.values())
     tx.changed(raised, generation=True, usage_only=True)
@@ -164,11 +166,11 @@ def _held_by(count: int) -> PreparedStatement:
 
 def _remove(tx: WriteTransaction, consumer_ids: Sequence[int]) -> None:
     if consumer_ids:
-        tx.queue(_removal(len(consumer_ids)), bind_values("id", consumer_ids))
+        tx.queue(_allocation_removal(len(consumer_ids)), bind_values("id", consumer_ids))
 
 
 @lru_cache(KEPT_SIZES)
-def _removal(count: int) -> PreparedStatement:
+def _allocation_removal(count: int) -> PreparedStatement:
     chosen = allocations.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
     return PreparedStatement(sa.delete(allocations).where(chosen))
 
@@ -184,7 +186,7 @@ _used: Final = (
 
 
 @lru_cache(KEPT_SIZES)
-def _supply(count: int) -> PreparedStatement:
+def _supply_lookup(count: int) -> PreparedStatement:
     return PreparedStatement(
         sa.select(
             resource_providers.c.uuid,
@@ -204,11 +206,11 @@ def _supply(count: int) -> PreparedStatement:
 def _read_supplies(
     tx: WriteTransaction, uuids: Collection[str]
 ) -> tuple[dict[str, ProviderSupply], dict[str, int]]:
-    """The supplies of those of the providers that exist, and the ids of the classes in them, by name."""
+    """Return the supplies of existing providers, and the ids of their resource classes, by name."""
     supplies: dict[str, ProviderSupply] = {}
     class_ids: dict[str, int] = {}
     if uuids:
-        found = tx.queue(_supply(len(uuids)), bind_values("uuid", uuids))
+        found = tx.queue(_supply_lookup(len(uuids)), bind_values("uuid", uuids))
         for uuid, provider_id, class_name, class_id, used, *values in found.rows:
             supply = supplies.setdefault(uuid, ProviderSupply(provider_id, {}, {}))
             if class_id is not None:
@@ -236,12 +238,12 @@ def _insert(
         for name, amount in resources.items()
     ]
     for chunk in chunks(rows):
-        tx.queue(_insertion(len(chunk)), {**bind_rows(chunk), "now": tx.now})
+        tx.queue(_allocation_insertion(len(chunk)), {**bind_rows(chunk), "now": tx.now})
 
 
 @lru_cache(KEPT_SIZES)
-def _insertion(count: int) -> PreparedStatement:
-    """Inserts allocations of consumers whose ids are not known yet."""
+def _allocation_insertion(count: int) -> PreparedStatement:
+    """Return a statement that inserts allocations of consumers with unknown ids."""
     rows = [
         {
             "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
@@ -267,8 +269,8 @@ def _update_consumers(
     emptied = []
     for claim in claims:
         present = known.get(claim.consumer)
-        if present is not None and claim.takes:
-            consumer_store.advance(tx, present, consumer_store.owner_after(present, claim.owner))
+        if present is not None and claim.takes_anything:
+            consumer_store.advance_consumer(tx, present, consumer_store.owner_after(present, claim.owner))
         elif present is not None:
             emptied.append(present.id)
     if emptied:
@@ -276,23 +278,23 @@ def _update_consumers(
 
 
 def delete(tx: WriteTransaction, consumer: str) -> None:
-    """Give back all that a consumer holds.
+    """Release all that a consumer holds.
 
-    :raises NotFound: when it holds nothing, or its time is over.
+    :raises NotFound: it holds nothing, or has expired.
     """
     locked = _lock(tx, [consumer])
     if not locked.consumers or locked.expired:
-        raise missing(consumer)
+        raise no_allocations(consumer)
     _give_back(tx, locked)
 
 
-def missing(consumer: str) -> NotFound:
-    """That a consumer holds nothing, or that there is none."""
+def no_allocations(consumer: str) -> NotFound:
+    """Return the error that a consumer holds nothing."""
     return NotFound(f"No allocations for consumer '{consumer}'")
 
 
 def give_back(tx: WriteTransaction, uuids: Collection[str]) -> int:
-    """Give back all that these consumers hold; how many of them held something."""
+    """Release all that these consumers hold; return how many of them held something."""
     locked = _lock(tx, uuids)
     if locked.consumers:
         _give_back(tx, locked)
@@ -300,9 +302,10 @@ def give_back(tx: WriteTransaction, uuids: Collection[str]) -> int:
 
 
 def _give_back(tx: WriteTransaction, locked: LockedConsumers) -> None:
-    """Give back all that these (locked) consumers hold."""
+    """Release all that these (locked) consumers hold."""
     ids = [row.id for row in locked.consumers.values()]
     tx.lock(locked.providers)
+    # allocations first: they refer to the consumer
     _remove(tx, ids)
     consumer_store.remove(tx, ids)
     tx.changed(locked.provider_ids, generation=False, usage_only=True)
@@ -326,7 +329,7 @@ OWNED: Final = allocations.join(consumers, consumers.c.id == allocations.c.consu
 )
 """Allocations, with the consumer and the class of each."""
 NAMED: Final = OWNED.join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
-"""The same, with the provider, too."""
+"""The same, with the provider of each."""
 _shown: Final = (
     sa.select(
         consumers.c.uuid,
@@ -349,48 +352,50 @@ _of_provider: Final = _shown.where(resource_providers.c.uuid == sa.bindparam("pr
 
 
 def of_consumer(conn: sa.Connection, consumer: str) -> list[Allocation]:
-    """All that a consumer holds, unless its time is over."""
+    """Return all that a consumer holds, unless it has expired."""
     return [Allocation(*row) for row in conn.execute(_of_consumer, {"consumer": consumer})]
 
 
 def of_consumers(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation]:
-    """All that these consumers hold."""
+    """Return all that these consumers hold."""
     return [Allocation(*row) for row in conn.execute(_of_consumers, {"consumers": list(uuids)})]
 
 
 def of_providers(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation]:
-    """All that consumers hold of these providers whose time is not over."""
+    """Return all that consumers hold of these providers, unless they have expired."""
     return [Allocation(*row) for row in conn.execute(_of_providers, {"providers": list(uuids)})]
 
 
 def of_provider(conn: sa.Connection, provider: str) -> list[Allocation]:
-    """All that consumers hold of one provider whose time is not over."""
+    """Return all that consumers hold of one provider, unless they have expired."""
     return [Allocation(*row) for row in conn.execute(_of_provider, {"provider": provider})]
 
 
+# ids begin at 1
 _NOBODY: Final = "0"
+"""The text of the id of no consumer."""
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'")
 
 
 def release(database: ServiceDatabase, consumer: str) -> None:
-    """Give back all that a consumer holds, in a transaction of its own.
+    """Release all that a consumer holds, in a transaction of its own.
 
-    :raises NotFound: when it holds nothing, or its time is over.
+    :raises NotFound: it holds nothing, or has expired.
     """
 
-    def work(tx: WriteTransaction) -> StatementAnswer | None:
+    def release_all(tx: WriteTransaction) -> StatementAnswer | None:
         if tx.sends_at_once:
             return _at_once(tx, consumer)
         delete(tx, consumer)
         return None
 
-    released = database.write(work)
+    released = database.write(release_all)
     if released is not None and released.scalars == [_NOBODY]:
-        raise missing(consumer)
+        raise no_allocations(consumer)
 
 
 def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
-    """Queue all of it; the answer is the id of the consumer, as a text, or that there is :data:`_NOBODY`."""
+    """Queue the whole release; the answer is the id of the consumer as a text, or :data:`_NOBODY`."""
     locked = tx.queue(_lock_consumer, {"consumer": consumer})
     tx.queue(_count, {"step": buckets.step()})
     tx.queue(_stamp, {"now": tx.now})
@@ -436,7 +441,7 @@ _stamp: Final = PreparedStatement(
         updated_at=sa.bindparam("now", type_=sa.Double),
     )
 )
-"""As of :meth:`~placement.db.database.WriteTransaction.changed`: usage alone, and no new generation."""
+"""The stamps of a change of usage alone, without a new generation."""
 _consumer_removal: Final = PreparedStatement(
     sa.delete(allocations).where(allocations.c.consumer_id == _released)
 )
@@ -453,7 +458,7 @@ class ClassUsage:
 
 
 def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> list[ClassUsage]:
-    """The usages of a project, or of one user in it, by consumer type and resource class."""
+    """Return the usages of a project, or of one user in it, by consumer type and resource class."""
     query = (
         sa.select(consumers.c.consumer_type, resource_classes.c.name, sa.func.sum(allocations.c.used))
         .select_from(allocations)
@@ -469,7 +474,7 @@ def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> lis
 
 
 def consumer_counts(conn: sa.Connection, project_id: str, user_id: str | None) -> dict[str | None, int]:
-    """How many consumers of each type hold something, in a project or for one user in it."""
+    """Return the number of consumers of each type with allocations, in a project or for one user in it."""
     query = (
         sa.select(consumers.c.consumer_type, sa.func.count())
         .where(consumers.c.project_id == project_id, COUNTS)

@@ -1,4 +1,4 @@
-"""Attributes of providers: what somebody wants to be kept with them."""
+"""Attributes of providers: values that clients want to keep with them."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,14 +13,14 @@ from placement.store import providers
 
 
 def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[str, Attribute]) -> int:
-    """Make the provider's attributes exactly these; return its generation, which goes up if they were others.
+    """Replace the provider's attributes by these; return its generation, which goes up if they changed.
 
     :raises NotFound: no such provider.
     :raises ConcurrentUpdate: the generation is stale.
     """
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
-    row = providers.locked(tx, uuid)
+    row = providers.read_locked(tx, uuid)
     providers.check_generation(row, generation)
     if {name: number if text is None else text for name, text, number in present.rows} == wanted:
         return row.generation
@@ -30,14 +30,14 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[st
 
 
 def put(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
-    """Keep these with (locked) providers, by id, in place of what is kept with them."""
+    """Replace the attributes of (locked) providers, by their ids."""
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
     insert(tx, wanted)
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
-    """As :func:`put`, for providers with which nothing is kept."""
+    """Add attributes to providers without any, by their ids."""
     rows = [
         {
             "provider_id": provider_id,

@@ -22,8 +22,9 @@ from placement.exceptions import CURSOR_TOO_OLD, Gone, InvalidRequest
 from placement.store.expired import COUNTS
 
 _VERSION: Final = 1
+# a change adds some 2**23, so that 16 million changes of a bucket fit into half of the range
 _BITS: Final = 48
-"""Of a counter so many are kept: it goes up by some 2**23 for a change, so 16 million of a bucket fit."""
+"""Bits of each counter in a cursor."""
 _HEAD: Final = struct.Struct(">BQI")
 _SIZE: Final = _HEAD.size + PROVIDER_BUCKETS * _BITS // 8
 
@@ -37,16 +38,16 @@ class ChangeCursor:
     counters: tuple[int, ...]
 
     @classmethod
-    def of(cls, counters: Mapping[int, int], history: str) -> ChangeCursor:
-        """The cursor of a database that shows these counters, by bucket."""
+    def from_counters(cls, counters: Mapping[int, int], history: str) -> ChangeCursor:
+        """Return the cursor for these counters, by bucket."""
         kept = tuple(counters[bucket] % (1 << _BITS) for bucket in range(PROVIDER_BUCKETS))
         return cls(counters[EPOCH], crc32(history.encode()), kept)
 
     @classmethod
     def parse(cls, text: str) -> ChangeCursor:
-        """The cursor that a client was given.
+        """Return the cursor of a text that a client sent back.
 
-        :raises InvalidRequest: it was not given this.
+        :raises InvalidRequest: the text is no cursor.
         """
         try:
             data = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
@@ -60,15 +61,15 @@ class ChangeCursor:
         return cls(epoch, history, tuple(int.from_bytes(part, "big") for part in parts))
 
     def __str__(self) -> str:
-        """As :meth:`parse` takes it."""
+        """Return the text for :meth:`parse`."""
         parts = b"".join(each.to_bytes(_BITS // 8, "big") for each in self.counters)
         data = _HEAD.pack(_VERSION, self.epoch, self.history) + parts
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
     def counters_before(self, now: Mapping[int, int], history: str) -> dict[int, int]:
-        """The whole counters that it stands for, of those buckets that have others now.
+        """Return the full counters at the time of the cursor, of the buckets that have changed since.
 
-        :raises Gone: the database does not go on from there.
+        :raises Gone: the database has not continued from there.
         """
         if (self.epoch, self.history) != (now[EPOCH], crc32(history.encode())):
             raise too_old("the database has another history or epoch, as after a restore or a failover")
@@ -83,7 +84,7 @@ class ChangeCursor:
 
 
 def too_old(why: str) -> Gone:
-    """The error that nobody knows any more what changed since a cursor."""
+    """Return the error that the changes since a cursor are unknown."""
     return Gone(
         f"What changed since then is not known any more: {why}. Ask without since for a new cursor, then read"
         " all that you need anew, and go on from the new cursor.",
@@ -92,7 +93,7 @@ def too_old(why: str) -> Gone:
 
 
 KEPT: Final = 64
-"""Of each bucket so many deletions are remembered."""
+"""Number of deletions that are kept of each bucket."""
 
 _rp = resource_providers.c
 _dp = deleted_providers.c
@@ -100,7 +101,7 @@ _dp = deleted_providers.c
 
 @dataclass(frozen=True, slots=True)
 class ChangedHolder:
-    """A consumer that holds something of a provider."""
+    """A consumer that holds something of a changed provider."""
 
     uuid: str
     generation: int
@@ -108,9 +109,9 @@ class ChangedHolder:
 
 @dataclass(frozen=True, slots=True)
 class ChangedProvider:
-    """A provider that changed, and all consumers that hold something of it now.
+    """A provider that has changed, and all consumers that hold something of it now.
 
-    If it is not ``described`` anew, nothing changed but how much of it is used.
+    If it is not ``described``, only its usage has changed.
     """
 
     uuid: str
@@ -121,9 +122,9 @@ class ChangedProvider:
 
 @dataclass(frozen=True, slots=True)
 class ProviderChanges:
-    """What changed until the cursor; there may be ``more``.
+    """The changes until the cursor; there may be ``more``.
 
-    A provider that is among the ``deleted`` and among the others was deleted and made again.
+    A provider among the ``deleted`` and among the others was deleted and made again.
     """
 
     cursor: ChangeCursor
@@ -143,7 +144,7 @@ class _StampedRow:
 
 
 def note_deletion(tx: WriteTransaction, uuid: str) -> None:
-    """Remember that a (locked) provider is gone, and forget those that went long before it."""
+    """Remember that a (locked) provider was deleted, and forget the oldest deletions."""
     bucket = buckets.bucket_of(uuid)
     of_bucket = sa.select(_dp.uuid, _dp.change_seq).where(_dp.bucket == bucket)
     kept = of_bucket.order_by(_dp.change_seq.desc()).limit(KEPT - 1)
@@ -155,28 +156,29 @@ def note_deletion(tx: WriteTransaction, uuid: str) -> None:
     tx.conn.execute(sa.insert(deleted_providers).values(values))
 
 
-def now(conn: sa.Connection, history: str) -> ChangeCursor:
-    """The cursor since which nothing changed."""
-    return ChangeCursor.of(_counters(conn), history)
+def current_cursor(conn: sa.Connection, history: str) -> ChangeCursor:
+    """Return a cursor for all changes from now on."""
+    return ChangeCursor.from_counters(_read_counters(conn), history)
 
 
-def since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit: int) -> ProviderChanges:
-    """The first changes since a cursor, of about so many providers.
+def changes_since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit: int) -> ProviderChanges:
+    """Return the first changes since a cursor.
 
-    :param history: of the database, as :class:`~placement.db.position.DatabaseVersion` has it.
-    :raises Gone: nobody knows any more what changed since then.
+    :param history: the history of the database, as in :class:`~placement.db.position.DatabaseVersion`.
+    :param limit: about how many providers are returned.
+    :raises Gone: the changes since then are not known any more.
     """
-    counters = _counters(conn)
+    counters = _read_counters(conn)
     known = cursor.counters_before(counters, history)
     _check_remembered(conn, known)
-    found = _stamped(conn, known, limit)
+    found = _stamped_rows(conn, known, limit)
     until = dict(counters)
     if len(found) >= limit:
         last = found[-1]
         until |= {bucket: seq for bucket, seq in known.items() if bucket > last.bucket}
         until[last.bucket] = last.change_seq
-    deleted = _deleted(conn, known, until)
-    holders = _holders(conn, [each.id for each in found])
+    deleted = _deleted_uuids(conn, known, until)
+    holders = _changed_holders(conn, [each.id for each in found])
     providers = [
         ChangedProvider(
             each.uuid,
@@ -186,25 +188,27 @@ def since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit: int) -
         )
         for each in found
     ]
-    return ProviderChanges(ChangeCursor.of(until, history), providers, deleted, more=until != counters)
+    return ProviderChanges(
+        ChangeCursor.from_counters(until, history), providers, deleted, more=until != counters
+    )
 
 
-def _counters(conn: sa.Connection) -> dict[int, int]:
+def _read_counters(conn: sa.Connection) -> dict[int, int]:
     return {
         row.id: row.counter for row in conn.execute(sa.select(change_buckets.c.id, change_buckets.c.counter))
     }
 
 
 def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
-    """:raises Gone: a provider may have been deleted since, of which nobody knows."""
+    """:raises Gone: a provider may have been deleted since without a record."""
     query = sa.select(_dp.bucket, sa.func.count(), sa.func.min(_dp.change_seq)).group_by(_dp.bucket)
     for bucket, count, first in conn.execute(query):
         if count >= KEPT and bucket in known and known[bucket] < first:
             raise too_old("too many resource providers were deleted since")
 
 
-def _stamped(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[_StampedRow]:
-    """The first so many providers that changed, by bucket, and all that changed with the last of them."""
+def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[_StampedRow]:
+    """Return the first changed providers, by bucket, and all that changed together with the last of them."""
     query = sa.select(
         _rp.id, _rp.uuid, _rp.generation, _rp.bucket, _rp.change_seq, _rp.described_seq
     ).order_by(_rp.bucket, _rp.change_seq, _rp.id)
@@ -219,7 +223,7 @@ def _stamped(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[
     return rows
 
 
-def _deleted(conn: sa.Connection, known: Mapping[int, int], until: Mapping[int, int]) -> list[str]:
+def _deleted_uuids(conn: sa.Connection, known: Mapping[int, int], until: Mapping[int, int]) -> list[str]:
     query = sa.select(_dp.uuid, _dp.bucket, _dp.change_seq).order_by(_dp.bucket, _dp.change_seq)
     return [
         row.uuid
@@ -228,7 +232,7 @@ def _deleted(conn: sa.Connection, known: Mapping[int, int], until: Mapping[int, 
     ]
 
 
-def _holders(conn: sa.Connection, provider_ids: Collection[int]) -> dict[int, list[ChangedHolder]]:
+def _changed_holders(conn: sa.Connection, provider_ids: Collection[int]) -> dict[int, list[ChangedHolder]]:
     if not provider_ids:
         return {}
     query = (

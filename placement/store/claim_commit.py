@@ -1,14 +1,14 @@
 """Commits claims placed by the read model, if the choices are still good, with their group memberships.
 
-A claim of a new consumer is written without asking the database first what it has. The conditions of a good
-choice are part of the statements: a provider may be taken of if its description, and so its capacity, is the
-one that the choice was made by, and if the current allocations leave enough of that. Otherwise the allocation
-is inserted with the id of no provider, which no foreign key allows, so that the whole transaction is undone;
-the next attempt asks first and finds out what is wrong.
+A claim of a new consumer is written without reading the database first. The conditions of a good choice are
+part of the statements. The description of a provider, and so its capacity, has to be the one of the choice,
+and the current allocations have to leave enough. Otherwise the allocation is inserted with the id of no
+provider, which the foreign key forbids. So the whole transaction is rolled back, and the next attempt reads
+first, and finds the reason.
 
-A consumer is in at most one group, from the claim that says so until a claim that names another, or until it
-holds nothing. A joining consumer locks the bucket of its group, so that of two that join at once one sees the
-other.
+A consumer is in at most one group. It leaves the group when a claim names another one, or when it holds
+nothing any more. A joining consumer locks the bucket of its group, so that of two that join at once one sees
+the other.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ from placement.exceptions import Conflict, InvalidRequest
 from placement.read_model.provider import SHARES, Provider
 from placement.store import expiries, reservations
 from placement.store.allocations import check_generations, lock_claimed, write_claims
-from placement.store.claims import ConsumerClaim, amounts
-from placement.store.groups import ConsumerGroup, GroupMember, Members, hosts_of, present
+from placement.store.claims import ConsumerClaim, claimed_amounts
+from placement.store.groups import ConsumerGroup, GroupMember, Members, hosts_of, members_by_host
 
 
 def buckets_of(names: Iterable[str]) -> set[int]:
-    """What has to be locked to join groups of these names."""
+    """Return the buckets to lock in order to join groups of these names."""
     return {buckets.bucket_of_group(name) for name in names}
 
 
 def group_lookup(names: Collection[str]) -> tuple[PreparedStatement, Values]:
-    """The statement whose rows :func:`members` takes, with its values."""
-    return _members(len(names)), bind_values("group", sorted(names))
+    """Return the statement with the rows for :func:`group_members`, and its values."""
+    return _member_lookup(len(names)), bind_values("group", sorted(names))
 
 
 def group_members(rows: Rows) -> Members:
-    """Who is in the groups that were looked up, and where."""
+    """Return the members of the groups that were looked up, and their hosts."""
     taken: dict[tuple[str, str, int], list[tuple[int, bool]]] = {}
     for name, consumer, generation, root, shares in rows:
         taken.setdefault((name, consumer, generation), []).append((root, bool(shares)))
@@ -81,7 +81,7 @@ _sharing: Final = (
 
 
 @lru_cache(KEPT_SIZES)
-def _members(count: int) -> PreparedStatement:
+def _member_lookup(count: int) -> PreparedStatement:
     return PreparedStatement(
         sa.select(
             consumer_groups.c.name,
@@ -99,19 +99,19 @@ def _members(count: int) -> PreparedStatement:
 
 
 def leave_groups(tx: WriteTransaction, consumer_ids: Collection[int]) -> None:
-    """Have these (locked) consumers be in no group."""
+    """Remove these (locked) consumers from their groups."""
     if consumer_ids:
-        tx.queue(_removal(len(consumer_ids)), bind_values("id", sorted(consumer_ids)))
+        tx.queue(_membership_removal(len(consumer_ids)), bind_values("id", sorted(consumer_ids)))
 
 
 @lru_cache(KEPT_SIZES)
-def _removal(count: int) -> PreparedStatement:
+def _membership_removal(count: int) -> PreparedStatement:
     chosen = consumer_groups.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
     return PreparedStatement(sa.delete(consumer_groups).where(chosen))
 
 
 def join_groups(tx: WriteTransaction, names: Mapping[str, str]) -> None:
-    """Have consumers, by uuid, be in groups; they are in none, and the groups are locked."""
+    """Add consumers, by uuid, to groups; they are in none, and the groups are locked."""
     rows = [{"consumer": consumer, "name": name} for consumer, name in sorted(names.items())]
     if rows:
         tx.queue(_member_insertion(len(rows)), bind_rows(rows))
@@ -119,7 +119,7 @@ def join_groups(tx: WriteTransaction, names: Mapping[str, str]) -> None:
 
 @lru_cache(KEPT_SIZES)
 def _member_insertion(count: int) -> PreparedStatement:
-    """Makes members of consumers whose ids are not known yet."""
+    """Return a statement that adds consumers with unknown ids to groups."""
     rows = [
         {
             "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
@@ -132,10 +132,12 @@ def _member_insertion(count: int) -> PreparedStatement:
     return PreparedStatement(sa.insert(consumer_groups).values(rows))
 
 
-def is_possible(
+def is_worthwhile(
     tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping[str, Provider]
 ) -> bool:
-    """Whether it is worth trying: at the first attempt, for new consumers, where statements go together.
+    """Return whether an attempt without reading is worthwhile.
+
+    It is at the first attempt, for new consumers, on a database that takes several statements at once.
 
     :param chosen: by uuid all providers that make the choices good, as they were when these were made.
     """
@@ -144,15 +146,20 @@ def is_possible(
         and tx.sends_at_once
         and sum(len(resources) for claim in claims for resources in claim.resources.values()) <= MAX_ROWS
         and all(claim.generation is None for claim in claims)
-        and all(chosen[uuid].inventories[name].portions(amount) for _, uuid, name, amount in amounts(claims))
+        # portions are checked here, as only the capacity is a condition of the statements
+        and all(
+            chosen[uuid].inventories[name].is_portion(amount)
+            for _, uuid, name, amount in claimed_amounts(claims)
+        )
     )
 
 
 def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping[str, Provider]) -> None:
-    """Queue all that puts these claims into effect, or none of them."""
+    """Queue statements that write all of these claims, or none of them."""
     lock_claimed(tx, claims)
+    # several claims of a call may take of one inventory: each statement must leave room for the others
     taken: Counter[tuple[str, str]] = Counter()
-    for _, uuid, name, amount in amounts(claims):
+    for _, uuid, name, amount in claimed_amounts(claims):
         taken[uuid, name] += amount
     rows = [
         {
@@ -163,8 +170,9 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
             "used": amount,
             "others": chosen[uuid].inventories[name].capacity - taken[uuid, name],
         }
-        for claim, uuid, name, amount in amounts(claims)
+        for claim, uuid, name, amount in claimed_amounts(claims)
     ]
+    # providers that only make the choice good, such as a parent with a trait, have to be unchanged, too
     named = {uuid for uuid, _ in taken}
     witnesses = [provider for uuid, provider in chosen.items() if uuid not in named]
     values = {
@@ -173,18 +181,19 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
         **bind_values("seen", [each.described_seq for each in witnesses]),
         "now": tx.now,
     }
-    tx.queue(_insertion(len(rows), len(witnesses)), values)
+    tx.queue(_claim_insertion(len(rows), len(witnesses)), values)
     tx.changed([chosen[uuid].id for uuid in named], generation=True, usage_only=True)
 
 
 @lru_cache(KEPT_SIZES)
-def _insertion(count: int, witnesses: int) -> PreparedStatement:
-    """Inserts allocations, if so many providers of which nothing is taken are described as they were, too.
+def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
+    """Return a statement that inserts allocations if the witnesses, and the chosen providers, are unchanged.
 
-    Of each class of a provider ``others`` may hold so much.
+    A witness is a provider of a choice that gives nothing. Others may hold at most ``others`` of each class
+    of a provider.
     """
     seen = [
-        _described(provider, seq).exists()
+        _unchanged_provider(provider, seq).exists()
         for provider, seq in zip(
             bind_parameters("witness", witnesses, sa.Integer),
             bind_parameters("seen", witnesses, sa.BigInteger),
@@ -205,7 +214,7 @@ def _insertion(count: int, witnesses: int) -> PreparedStatement:
         held = sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0)).where(
             allocations.c.provider_id == provider, allocations.c.resource_class_id == class_id
         )
-        good = _described(provider, described).where(held.scalar_subquery() <= others, *seen)
+        good = _unchanged_provider(provider, described).where(held.scalar_subquery() <= others, *seen)
         rows.append(
             {
                 "consumer_id": sa.select(consumers.c.id)
@@ -217,31 +226,32 @@ def _insertion(count: int, witnesses: int) -> PreparedStatement:
                 "updated_at": sa.bindparam("now", type_=sa.Double),
             }
         )
-        seen = []  # once will do
+        # one row with the condition is enough, as the transaction is rolled back as a whole
+        seen = []
     return PreparedStatement(sa.insert(allocations).values(rows))
 
 
-def _described(provider: sa.BindParameter[int], seq: sa.BindParameter[int]) -> sa.Select[tuple[int]]:
-    """The id of a provider if it is described so."""
+def _unchanged_provider(provider: sa.BindParameter[int], seq: sa.BindParameter[int]) -> sa.Select[tuple[int]]:
+    """Select the id of a provider if its description is unchanged."""
     return sa.select(resource_providers.c.id).where(
         resource_providers.c.id == provider, resource_providers.c.described_seq == seq
     )
 
 
 class LostRace(Exception):
-    """Somebody else was faster: what was chosen is gone, taken, or not any more what it was."""
+    """Another transaction was faster: the choice is gone, taken, or changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMembership:
-    """The uuid of a consumer that joins a group, and the roots of the hosts where it is going to be."""
+    """The uuid of a consumer that joins a group, and the roots of its hosts."""
 
     consumer: str
     group: ConsumerGroup
     hosts: Collection[int]
 
 
-def bind(
+def commit_claims(
     tx: WriteTransaction,
     claims: Sequence[ConsumerClaim],
     chosen: Mapping[str, Provider],
@@ -249,18 +259,19 @@ def bind(
     reservation: str | None = None,
     expiring: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
-    """Put all the claims into effect, or none of them; the consumers are then in these groups and no others.
+    """Write all of the claims, or none of them; the consumers are then in these groups and no others.
 
-    :param chosen: by uuid each provider that makes the choices good, as it was then. Those that nothing is
-        taken of are not locked: who changes them later comes later.
-    :param reservation: what all that they take is moved from.
-    :param expiring: by uuid the consumers whose claims are gone in so many seconds if nobody confirms them.
-    :returns: by uuid when that is.
+    :param chosen: by uuid each provider that makes the choices good, as it was then. Providers that give
+        nothing are not locked: a later change of them counts as later.
+    :param reservation: the reservation that all amounts are moved from.
+    :param expiring: by uuid of consumer, seconds until the claim expires unless a client confirms it.
+    :returns: by uuid, when these claims expire.
     :raises ConcurrentUpdate: a consumer's generation is not the given one.
     :raises Conflict: there is no such reservation for them.
     :raises LostRace: the choice is no longer good.
     """
-    if not (joining or reservation or expiring) and is_possible(tx, claims, chosen):
+    # groups, reservations and expiries need answers before the commit
+    if not (joining or reservation or expiring) and is_worthwhile(tx, claims, chosen):
         write(tx, claims, chosen)
         return {}
     described = {provider.id: provider.described_seq for provider in chosen.values()}
@@ -270,10 +281,11 @@ def bind(
     check_generations(claims, locked)
     if reservation is not None:
         groups = {each.consumer: each.group.name for each in joining}
-        left = reservations.remainder(tx, reservation, claims, groups, locked)
+        left = reservations.remaining_claim(tx, reservation, claims, groups, locked)
         if left is None:
             raise LostRace(f"Reservation {reservation} does not hold all of it any more.")
         claims = [*claims, left]
+    # queued before the claims are written, so that both travel in one batch; looked at when that is sent
     found = tx.queue(_described_rows(len(described)), bind_values("id", sorted(described)))
     members = tx.queue(*group_lookup(names)) if names else None
     try:
@@ -293,15 +305,17 @@ def bind(
 
 
 def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: Collection[str]) -> None:
-    """Make sure that each may join where it is going to be, beside all that are there and those before it.
+    """Check that each consumer may join at its hosts, beside all members there and those before it.
 
-    :param moving: consumers that are not any more where they were.
-    :raises LostRace: somebody else has joined meanwhile.
+    :param moving: consumers that leave their present hosts.
+    :raises LostRace: another consumer has joined meanwhile.
     """
-    counts = {name: present(members.get(name, ()), moving) for name in {each.group.name for each in joining}}
+    counts = {
+        name: members_by_host(members.get(name, ()), moving) for name in {each.group.name for each in joining}
+    }
     for each in joining:
         count = counts[each.group.name]
-        if not each.group.allows(each.hosts, count):
+        if not each.group.allows_hosts(each.hosts, count):
             raise LostRace(f"Group {each.group.name} has other members now.")
         count.update(each.hosts)
 

@@ -1,4 +1,4 @@
-"""What consumers shall hold, and whether the providers can give it: data and a decision, no database."""
+"""The wanted allocations of consumers, and whether providers can give them: a decision without a database."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,9 +16,9 @@ ByProvider = Mapping[str, Resources]
 class ConsumerClaim:
     """All that one consumer shall hold from now on: amounts by provider uuid and resource class.
 
-    ``generation`` is the consumer's as the client knows it, None for a new
-    consumer, :data:`~placement.store.consumers.ANY_GENERATION` before 1.28.
-    What is left of what it held may come ``in_any_portions``, whatever the inventories say of them.
+    ``generation`` is the consumer's as the client knows it: None for a new consumer, and
+    :data:`~placement.store.consumers.ANY_GENERATION` before microversion 1.28. The rest of earlier
+    allocations may have ``in_any_portions``, whatever the inventories allow.
     """
 
     consumer: str
@@ -28,14 +28,14 @@ class ConsumerClaim:
     in_any_portions: bool = False
 
     @property
-    def takes(self) -> bool:
-        """Whether it holds anything."""
+    def takes_anything(self) -> bool:
+        """Whether it takes anything."""
         return any(self.resources.values())
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimantHolding:
-    """One amount that a claimant holds until now: the uuid of the consumer, id and uuid of the provider."""
+    """One amount that a claimant holds until now: uuid of the consumer, id and uuid of the provider."""
 
     consumer: str
     provider_id: int
@@ -46,7 +46,7 @@ class ClaimantHolding:
 
 @dataclass(frozen=True, slots=True)
 class ProviderSupply:
-    """What a provider has of each class (by id), and how much of it others than the claimants use."""
+    """The inventories of a provider (by class id), and the usage of consumers other than the claimants."""
 
     provider_id: int
     inventories: dict[int, Inventory]
@@ -59,14 +59,14 @@ def check_capacity(
     class_ids: Mapping[str, int],
     given_back: Iterable[ClaimantHolding],
 ) -> None:
-    """Refuse what the providers cannot give.
+    """Refuse claims that the providers cannot serve.
 
-    Of each class of a provider, the claimants together may hold what the others leave of its capacity.
-    Where they held more (the total went down since, say) they may hold as much as they held: nothing gets
-    worse by it, and guests can move away.
+    Of each class of a provider, the claimants together may hold what the others leave of its capacity. If
+    they held more, for instance before the total went down, they may hold as much as they held. That makes
+    nothing worse, and guests can move away.
 
-    :param supplies: by the uuids of those providers that exist.
-    :param class_ids: by the names of those classes that exist.
+    :param supplies: by the uuids of existing providers.
+    :param class_ids: by the names of existing classes.
     :raises InvalidRequest: there is no such provider, or no such class.
     :raises Conflict: it has no such inventory or not enough of it.
     """
@@ -85,27 +85,27 @@ def check_capacity(
     for each in given_back:
         held[each.provider_id, each.class_id] += each.used
     taken: Counter[tuple[int, int]] = Counter()
-    for claim, uuid, name, amount in amounts(claims):
+    for claim, uuid, name, amount in claimed_amounts(claims):
         supply, class_id = supplies[uuid], class_ids[name]
         inventory = supply.inventories.get(class_id)
         if inventory is None:
-            raise _refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
+            raise _capacity_refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
         what = f"Unable to create allocation for '{name}' on resource provider '{uuid}'."
-        if not (claim.in_any_portions or inventory.portions(amount)):
-            raise _refusal(f"{what} The requested amount would violate inventory constraints.")
+        if not (claim.in_any_portions or inventory.is_portion(amount)):
+            raise _capacity_refusal(f"{what} The requested amount would violate inventory constraints.")
         which = (supply.provider_id, class_id)
         taken[which] += amount
         if taken[which] > max(inventory.capacity - supply.used[class_id], held[which]):
-            raise _refusal(f"{what} The requested amount would exceed the capacity.")
+            raise _capacity_refusal(f"{what} The requested amount would exceed the capacity.")
 
 
-def amounts(claims: Iterable[ConsumerClaim]) -> Iterator[tuple[ConsumerClaim, str, str, int]]:
-    """Everything that is claimed: by which claim, provider, resource class, amount."""
+def claimed_amounts(claims: Iterable[ConsumerClaim]) -> Iterator[tuple[ConsumerClaim, str, str, int]]:
+    """Yield each claimed amount: claim, provider, resource class, amount."""
     for claim in claims:
         for uuid, resources in claim.resources.items():
             for name, amount in resources.items():
                 yield claim, uuid, name, amount
 
 
-def _refusal(why: str) -> Conflict:
+def _capacity_refusal(why: str) -> Conflict:
     return Conflict(f"Unable to allocate inventory: {why}")

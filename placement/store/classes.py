@@ -1,4 +1,4 @@
-"""Resource classes: the standard ones, the additional ones and the operators' own."""
+"""Resource classes: standard ones, additional ones, and those of operators."""
 
 from collections.abc import Iterable
 
@@ -12,24 +12,24 @@ from placement.exceptions import Conflict, InvalidRequest, NotFound
 from placement.store import names
 
 
-def create(tx: WriteTransaction, name: str) -> bool:
-    """Make a resource class; False when it is there already."""
-    return names.create(tx, resource_classes, name)
+def create_class(tx: WriteTransaction, name: str) -> bool:
+    """Create a resource class; return False if it exists."""
+    return names.create_name(tx, resource_classes, name)
 
 
-def rename(tx: WriteTransaction, old: str, new: str) -> None:
-    """Give a custom class another name (microversions 1.2 to 1.6).
+def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
+    """Rename a custom class (microversions 1.2 to 1.6).
 
     :raises NotFound: there is none.
     :raises InvalidRequest: it is a standard one.
     :raises Conflict: the name is taken.
     """
-    class_id = _custom(tx, old, "update")
+    class_id = _lock_custom(tx, old, "update")
     if old == new:
         return
     if names.NameLookup(tx, resource_classes, [new]).ids:
         raise Conflict(f"Resource class already exists: {new}")
-    # A new id, so that a transaction which looked the old name up before cannot write it any more.
+    # a new id: a transaction that looked the old name up before cannot write it any more
     inserted = tx.conn.execute(sa.insert(resource_classes).values(name=new, updated_at=tx.now))
     (new_id,) = inserted.inserted_primary_key or (None,)
     for table in (inventories, allocations):
@@ -40,13 +40,13 @@ def rename(tx: WriteTransaction, old: str, new: str) -> None:
 
 
 def delete(tx: WriteTransaction, name: str) -> None:
-    """Remove a custom class.
+    """Delete a custom class.
 
     :raises NotFound: there is none.
     :raises InvalidRequest: it is a standard one.
     :raises Conflict: it is in use.
     """
-    class_id = _custom(tx, name, "delete")
+    class_id = _lock_custom(tx, name, "delete")
     if _in_use(tx, class_id):
         raise Conflict(
             f"Error in delete resource class: Cannot delete resource class {name}. "
@@ -55,8 +55,8 @@ def delete(tx: WriteTransaction, name: str) -> None:
     tx.conn.execute(sa.delete(resource_classes).where(resource_classes.c.id == class_id))
 
 
-def _custom(tx: WriteTransaction, name: str, verb: str) -> int:
-    class_id = names.locked(tx, resource_classes, name)
+def _lock_custom(tx: WriteTransaction, name: str, verb: str) -> int:
+    class_id = names.lock_name(tx, resource_classes, name)
     if class_id is None:
         raise NotFound(f"No such resource class {name}.")
     if not name.startswith("CUSTOM_"):
@@ -65,9 +65,9 @@ def _custom(tx: WriteTransaction, name: str, verb: str) -> int:
 
 
 def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None:
-    """Make the standard and the additional classes and the standard traits that are missing.
+    """Create missing standard and additional classes, and missing standard traits.
 
-    A class that was additional once and is not any more is removed unless something uses it.
+    A class that is no longer additional is deleted, unless it is in use.
     """
     wanted = list(dict.fromkeys((*os_resource_classes.STANDARDS, *additional)))
     for table, standard in ((resource_classes, wanted), (traits, os_traits.get_traits())):
@@ -75,6 +75,7 @@ def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None
         missing = [name for name in standard if name not in present]
         if missing:
             tx.lock_names()
+            # read again under the lock, as another worker may start at the same time
             again = set(tx.conn.execute(sa.select(table.c.name)).scalars())
             rows = [{"name": name, "updated_at": tx.now} for name in missing if name not in again]
             if rows:

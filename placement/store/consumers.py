@@ -1,4 +1,4 @@
-"""Consumers: who holds allocations, and the generation that guards them."""
+"""Consumers: the holders of allocations, and the generation that guards them."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -37,9 +37,9 @@ _by_uuid: Final = sa.select(*_columns).where(consumers.c.uuid == sa.bindparam("u
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOwnership:
-    """To whom a consumer belongs; a type of None is shown as ``unknown``.
+    """The project and the user that a consumer belongs to; a type of None is shown as ``unknown``.
 
-    ``unsaid`` are fields that the client's version does not have: a known consumer keeps its own.
+    ``unsaid`` are fields that the client's version does not have: an existing consumer keeps its own.
     """
 
     project_id: str
@@ -50,7 +50,7 @@ class ConsumerOwnership:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRow:
-    """A consumer as the database has it."""
+    """The row of a consumer."""
 
     id: int
     uuid: str
@@ -61,30 +61,31 @@ class ConsumerRow:
 
 
 def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwnership:
-    """To whom a known consumer belongs once a client has said so."""
+    """Return the ownership of an existing consumer after a request."""
     return (
         replace(owner, **{name: getattr(present, name) for name in owner.unsaid}) if owner.unsaid else owner
     )
 
 
-def find(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
-    """The consumer of that uuid, if it has allocations, and its time is not over."""
+def find_consumer(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
+    """Return the consumer of that uuid, if it has allocations and has not expired."""
     row = conn.execute(_by_uuid, {"uuid": uuid}).first()
     return None if row is None else ConsumerRow(*row)
 
 
 def lock(tx: WriteTransaction, uuids: Collection[str]) -> StatementAnswer:
-    """Keep the consumers from other transactions until this one ends; :func:`rows` reads the answer."""
-    return tx.queue(_locked(len(uuids)), bind_values("uuid", sorted(uuids)))
+    """Lock the consumers until this transaction ends; :func:`rows` reads the answer."""
+    # sorted, as every transaction locks in this order
+    return tx.queue(_locking_lookup(len(uuids)), bind_values("uuid", sorted(uuids)))
 
 
 def rows(locked: StatementAnswer) -> list[ConsumerRow]:
-    """Those of the consumers that exist."""
+    """Return the existing ones of the locked consumers."""
     return [ConsumerRow(*each) for each in locked.rows]
 
 
 @lru_cache(KEPT_SIZES)
-def _locked(count: int) -> PreparedStatement:
+def _locking_lookup(count: int) -> PreparedStatement:
     chosen = sa.select(*_columns).where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
     return PreparedStatement(chosen.order_by(consumers.c.uuid).with_for_update())
 
@@ -92,7 +93,7 @@ def _locked(count: int) -> PreparedStatement:
 def check_generation(present: ConsumerRow | None, given: Generation) -> None:
     """Refuse a generation that is not the consumer's; None stands for "there is no such consumer".
 
-    :raises ConcurrentUpdate: naming both; ConsumerExists where None was given.
+    :raises ConcurrentUpdate: naming both; ConsumerExists if None was given.
     """
     expected = None if present is None else present.generation
     if given is not ANY_GENERATION and given != expected:
@@ -103,7 +104,7 @@ def check_generation(present: ConsumerRow | None, given: Generation) -> None:
         )
 
 
-def create(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnership]) -> None:
+def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnership]) -> None:
     """Add consumers, by uuid, at generation 1."""
     rows = [
         {
@@ -119,10 +120,10 @@ def create(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnership]) -> Non
     tx.insert(consumers, rows)
 
 
-def advance(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwnership) -> None:
+def advance_consumer(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwnership) -> None:
     """Move a (locked) consumer to its next generation, and to this owner.
 
-    One that is no reservation any more is none again by its type alone.
+    A reservation ends with its consumer type.
     """
     if row.consumer_type == RESERVATION != owner.consumer_type:
         tx.queue(_no_reservation, {"consumer": row.id})
@@ -153,13 +154,13 @@ _advance: Final = PreparedStatement(
 
 
 def remove(tx: WriteTransaction, ids: Iterable[int]) -> None:
-    """Forget consumers that have no allocations left."""
+    """Delete consumers that have no allocations left."""
     if chosen := list(ids):
-        tx.queue(_removal(len(chosen)), bind_values("id", chosen))
+        tx.queue(_consumer_removal(len(chosen)), bind_values("id", chosen))
 
 
 @lru_cache(KEPT_SIZES)
-def _removal(count: int) -> PreparedStatement:
+def _consumer_removal(count: int) -> PreparedStatement:
     return PreparedStatement(
         sa.delete(consumers).where(consumers.c.id.in_(bind_parameters("id", count, ConsumerId)))
     )

@@ -1,8 +1,7 @@
-"""Consumers whose time is over by the clock of the database, though their resources are not yet given back.
+"""Consumers that have expired by the clock of the database, and are not yet released.
 
-The time ends a reservation, or an unconfirmed claim, whether or not a worker looks. Queries that show
-consumers add :data:`COUNTS`; a writer that needs the room gives it back
-(:mod:`placement.store.reservations`).
+A reservation, or an unconfirmed claim, ends at its time, whether or not a worker reads. Queries that show
+consumers add :data:`COUNTS`; a writer that needs the room releases it (:mod:`placement.store.reservations`).
 """
 
 from typing import Final
@@ -15,7 +14,7 @@ from placement.db.tables import RESERVATION, claim_expiries, consumers, reservat
 EXPIRES: Final = sa.and_(
     consumers.c.id == claim_expiries.c.consumer_id, consumers.c.generation == claim_expiries.c.generation
 )
-"""That the claim of a consumer expires: its row counts for one generation of the consumer."""
+"""The claim of a consumer expires: its row counts for one generation of the consumer."""
 
 _claims: Final = (
     sa.select(consumers.c.id)
@@ -28,7 +27,7 @@ _reservations: Final = (
     .where(consumers.c.consumer_type == RESERVATION, reservations.c.expires_at <= clock.ServerNow())
 )
 UUIDS: Final = tuple(query.with_only_columns(consumers.c.uuid) for query in (_reservations, _claims))
-"""What finds the uuids of consumers whose time is over: reservations, and claims."""
+"""Queries for the uuids of expired consumers: reservations, and claims."""
 
 COUNTS: Final = consumers.c.id.not_in(_reservations) & consumers.c.id.not_in(_claims)
-"""That the time of a consumer is not over."""
+"""The consumer has not expired."""

@@ -1,7 +1,7 @@
-"""Claims that are gone at a time of the database's clock, unless somebody confirms them before.
+"""Claims that expire at a time of the database's clock, unless a client confirms them before.
 
-A consumer whose claim expires has a row, which counts for one generation of the consumer: whoever writes its
-allocations, or says that they stay, makes it a consumer like any other. What expired is given back as
+A consumer with such a claim has a row, which counts for one generation of the consumer. Any write of its
+allocations, or a confirmation, makes it a consumer like any other. Expired claims are released as
 reservations are (:mod:`placement.store.reservations`).
 """
 
@@ -22,20 +22,21 @@ from placement.store.expired import EXPIRES
 
 
 def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) -> StatementAnswer | None:
-    """Have claims of this transaction expire in so many seconds, by the uuid of the consumer.
+    """Have claims of this transaction expire after seconds, by the uuid of the consumer.
 
-    :param known: the ids of those consumers that were there before.
+    :param known: the ids of consumers that existed before.
     :returns: the uuids of these consumers, and when their claims expire; None if none does.
     """
     if not seconds:
         return None
     if known:
-        tx.queue(_removal(len(known)), bind_values("id", sorted(known)))
+        tx.queue(_expiry_removal(len(known)), bind_values("id", sorted(known)))
     chosen = sorted(seconds)
     for consumer in chosen:
         tx.queue(_insertion, {"consumer": consumer, "seconds": seconds[consumer]})
-    tx.lock_buckets([buckets.RESERVATIONS])  # so that all workers look anew at what expires next
-    return tx.queue(_times(len(chosen)), bind_values("uuid", chosen))
+    # so that all workers read the next expiry again
+    tx.lock_buckets([buckets.RESERVATIONS])
+    return tx.queue(_expiry_times(len(chosen)), bind_values("uuid", chosen))
 
 
 _consumer: Final = consumers.c.uuid == sa.bindparam("consumer")
@@ -48,19 +49,19 @@ _insertion: Final = PreparedStatement(
 )
 
 
-def now(conn: sa.Connection) -> float:
-    """The time by which claims expire, in seconds since 1970."""
+def server_time(conn: sa.Connection) -> float:
+    """Return the time of the database's clock, in seconds since 1970."""
     return float(conn.execute(sa.select(clock.ServerNow())).scalar_one())
 
 
 @lru_cache(KEPT_SIZES)
-def _removal(count: int) -> PreparedStatement:
+def _expiry_removal(count: int) -> PreparedStatement:
     chosen = claim_expiries.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
     return PreparedStatement(sa.delete(claim_expiries).where(chosen))
 
 
 @lru_cache(KEPT_SIZES)
-def _times(count: int) -> PreparedStatement:
+def _expiry_times(count: int) -> PreparedStatement:
     return PreparedStatement(
         sa.select(consumers.c.uuid, claim_expiries.c.expires_at)
         .select_from(claim_expiries.join(consumers, EXPIRES))
@@ -69,21 +70,21 @@ def _times(count: int) -> PreparedStatement:
 
 
 class ClaimExpiry(NamedTuple):
-    """When a claim expires (seconds since 1970, and from now), and the generation of its consumer."""
+    """The expiry of a claim (seconds since 1970, and from now), and the generation of its consumer."""
 
     generation: int
     expires_at: float
     seconds: float
 
 
-def find(conn: sa.Connection, consumer: str) -> ClaimExpiry:
-    """When the claim of a consumer expires.
+def find_expiry(conn: sa.Connection, consumer: str) -> ClaimExpiry:
+    """Return when the claim of a consumer expires.
 
     :raises NotFound: no claim of this consumer expires, or it has expired.
     """
     row = conn.execute(_present, {"consumer": consumer}).one_or_none()
     if row is None:
-        raise missing(consumer)
+        raise no_expiry(consumer)
     generation, expires_at, present = row
     return ClaimExpiry(generation, float(expires_at), float(expires_at) - float(present))
 
@@ -95,42 +96,46 @@ _present: Final = (
 )
 
 
-def confirm(tx: WriteTransaction, consumer: str, generation: int, seconds: float | None) -> float | None:
-    """Have a claim that expires stay, or expire so many seconds from now; when that is.
+def confirm_claim(
+    tx: WriteTransaction, consumer: str, generation: int, seconds: float | None
+) -> float | None:
+    """Have an expiring claim stay, or expire after seconds from now; return the new expiry.
 
-    Its consumer's generation goes up by one.
+    The generation of its consumer goes up by one.
 
     :raises NotFound: no claim of this consumer expires, or it has expired.
     :raises ConcurrentUpdate: the generation is not the present one.
     """
     rows = consumer_store.rows(consumer_store.lock(tx, [consumer]))
     if not rows:
-        raise missing(consumer)
+        raise no_expiry(consumer)
     (row,) = rows
     query = sa.select(claim_expiries.c.generation).where(
         claim_expiries.c.consumer_id == row.id, claim_expiries.c.expires_at > clock.ServerNow()
     )
     if tx.conn.execute(query).scalar() != row.generation:
-        raise missing(consumer)
+        raise no_expiry(consumer)
     consumer_store.check_generation(row, generation)
-    consumer_store.advance(tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type))
+    consumer_store.advance_consumer(
+        tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
+    )
     if seconds is not None:
         answer = write(tx, {consumer: seconds}, [row.id])
         assert answer is not None
         return float(answer.rows[0][1])
-    tx.queue(_removal(1), bind_values("id", [row.id]))
+    tx.queue(_expiry_removal(1), bind_values("id", [row.id]))
     tx.lock_buckets([buckets.RESERVATIONS])
     return None
 
 
 def forget_confirmed(tx: WriteTransaction) -> None:
-    """Remove rows that count no more, once their time has come."""
+    """Delete expired rows that do not count any more."""
     current = sa.select(consumers.c.id).where(EXPIRES).exists()
     tx.conn.execute(
         sa.delete(claim_expiries).where(claim_expiries.c.expires_at <= clock.ServerNow(), ~current)
     )
 
 
-def missing(consumer: str) -> NotFound:
-    """The error that no claim of a consumer expires."""
+def no_expiry(consumer: str) -> NotFound:
+    """Return the error that no claim of a consumer expires."""
     return NotFound(f"No claim of consumer {consumer} expires: there is none, it has expired, or it stays.")

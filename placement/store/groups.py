@@ -1,4 +1,4 @@
-"""Groups of consumers: who is a member, where, and what a policy allows. Data and decisions, no database."""
+"""Groups of consumers: members, their hosts, and the decisions of a policy. It reads no database."""
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class GroupPolicy(StrEnum):
-    """How members of a group are to be placed beside each other; of soft ones as far as there is room."""
+    """Placement of the members of a group beside each other; soft policies apply while there is room."""
 
     AFFINITY = "affinity"
     ANTI_AFFINITY = "anti-affinity"
@@ -16,25 +16,25 @@ class GroupPolicy(StrEnum):
 
     @property
     def is_soft(self) -> bool:
-        """Whether it only says what is better."""
+        """Whether it is only a preference."""
         return self in (GroupPolicy.SOFT_AFFINITY, GroupPolicy.SOFT_ANTI_AFFINITY)
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """The group that a consumer joins, and what is asked of its place beside the other members.
+    """The group that a consumer joins, and the policy for its place beside the other members.
 
-    ``max_per_host`` is how many members a host may have, for anti-affinity.
+    With anti-affinity a host may have ``max_per_host`` members.
     """
 
     name: str
     policy: GroupPolicy
     max_per_host: int = 1
 
-    def allows(self, hosts: Collection[int], present: Mapping[int, int]) -> bool:
-        """Whether one more member may be on these hosts.
+    def allows_hosts(self, hosts: Collection[int], present: Mapping[int, int]) -> bool:
+        """Return whether one more member may be on these hosts.
 
-        :param present: how many of the others each host has, by the id of its root; none has none.
+        :param present: the number of other members at each host, by the id of its root; 0 if missing.
         """
         if self.policy is GroupPolicy.AFFINITY:
             return not present or any(host in present for host in hosts)
@@ -42,10 +42,11 @@ class ConsumerGroup:
             return all(present.get(host, 0) < self.max_per_host for host in hosts)
         return True
 
-    def liking(self, hosts: Collection[int], present: Mapping[int, int], size: int) -> float:
-        """From 0 to 1, how well one more member is placed on these hosts; as for :meth:`allows`.
+    def host_preference(self, hosts: Collection[int], present: Mapping[int, int], size: int) -> float:
+        """Return how well one more member is placed on these hosts, from 0 to 1.
 
-        :param size: how many others there are; one that is on several hosts is one.
+        :param present: as for :meth:`allows`.
+        :param size: the number of other members; one on several hosts counts once.
         """
         here = max((present.get(host, 0) for host in hosts), default=0)
         if self.policy in (GroupPolicy.AFFINITY, GroupPolicy.SOFT_AFFINITY):
@@ -55,9 +56,9 @@ class ConsumerGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A consumer of a group, with the roots of the hosts where it holds something.
+    """A member of a group, with the roots of the hosts of its allocations.
 
-    With the same generation it holds what it held.
+    While its generation is the same, so are its allocations.
     """
 
     consumer: str
@@ -66,25 +67,25 @@ class GroupMember:
 
 
 Members = Mapping[str, frozenset[GroupMember]]
-"""By the name of the group; one without members may be left out."""
+"""By the name of the group; groups without members may be missing."""
 
 
 def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
-    """On which hosts a consumer is, by the ids of their roots.
+    """Return the hosts of a consumer, by the ids of their roots.
 
-    A provider that shares with others (a pool of disk, say) is no host to be on, unless there is no other.
+    A provider that shares with others, such as a pool of disk, is no host, unless there is no other.
 
-    :param taken: for all providers that it holds something of the id of their root, and whether they share.
+    :param taken: for each provider of its allocations, the id of the root, and whether it shares.
     """
     taken = tuple(taken)
     return frozenset(root for root, shares in taken if not shares) or frozenset(root for root, _ in taken)
 
 
-def present(members: Iterable[GroupMember], apart_from: Container[str]) -> Counter[int]:
-    """How many of them each host has, some consumers not counted."""
+def members_by_host(members: Iterable[GroupMember], apart_from: Container[str]) -> Counter[int]:
+    """Return the number of members at each host, without some consumers."""
     return Counter(host for each in members if each.consumer not in apart_from for host in each.hosts)
 
 
 def size(members: Iterable[GroupMember], apart_from: Container[str]) -> int:
-    """How many of them there are, some consumers not counted."""
+    """Return the number of members, without some consumers."""
     return sum(1 for each in members if each.consumer not in apart_from and each.hosts)

@@ -1,4 +1,4 @@
-"""Who holds something of providers: for people who look, and for who looks for another place."""
+"""The holders of allocations of providers, for the console and for planning moves."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from placement.store.allocations import NAMED, OWNED
 
 @dataclass(frozen=True, slots=True)
 class AllocationHolder:
-    """One amount that a consumer holds, and whose consumer it is."""
+    """One amount that a consumer holds, with the project of the consumer."""
 
     consumer: str
     consumer_type: str | None
@@ -23,15 +23,16 @@ class AllocationHolder:
     used: int
 
 
-def holders(
+def list_holders(
     conn: sa.Connection, uuids: Collection[str], limit: int, skip: int = 0
 ) -> tuple[list[AllocationHolder], bool]:
-    """All that consumers hold of these providers, each consumer's together, in the order in which they came.
+    """Return all that consumers hold of these providers, by consumer, in the order of their creation.
 
-    :param limit: so many consumers at most, after the first ``skip``.
-    :returns: what they hold, and whether there are more of them.
+    :param limit: the maximum number of consumers, after the first ``skip``.
+    :returns: the amounts, and whether there are more consumers.
     """
     ids: set[int] = set()
+    # each chunk in order and up to the limit, so that the union has the first of all
     for chunk in chunks(sorted(uuids)):
         ids.update(conn.execute(_first_holders, {"providers": chunk, "limit": skip + limit + 1}).scalars())
     shown = sorted(ids)[skip : skip + limit]
@@ -70,7 +71,7 @@ _holdings: Final = (
 
 @dataclass(frozen=True, slots=True)
 class HeldAmount:
-    """One amount that a consumer holds, as far as it matters where it could be held instead."""
+    """One amount that a consumer holds, with the columns that a move depends on."""
 
     consumer: str
     consumer_type: str | None
@@ -82,10 +83,11 @@ class HeldAmount:
 def held_beside(
     conn: sa.Connection, provider_ids: Collection[int], limit: int
 ) -> tuple[list[HeldAmount], bool]:
-    """All that those consumers hold, anywhere, who hold something of these providers.
+    """Return all that consumers hold anywhere, if they hold something of these providers.
 
-    :param limit: so many amounts at most are read; then only consumers of whom all is known are returned.
-    :returns: what they hold, each consumer's together, and whether that is all.
+    :param limit: the maximum number of amounts that are read.
+    :returns: the amounts, consumer by consumer, and whether these are all. Beyond the limit only consumers
+        with all their amounts are returned.
     """
     ids: set[int] = set()
     for chunk in chunks(sorted(provider_ids)):
@@ -99,6 +101,7 @@ def held_beside(
             for row in conn.execute(_held, {"consumers": some, "limit": limit + 1 - len(found)})
         ]
         if len(found) > limit:
+            # more of the last consumer may not have been read
             cut = found[-1].consumer
             return [each for each in found if each.consumer != cut], False
     return found, len(ids) <= limit

@@ -12,12 +12,12 @@ from placement.db.database import WriteTransaction
 from placement.db.tables import allocations, inventories, resource_classes, resource_providers
 from placement.exceptions import ConcurrentUpdate, Conflict, InvalidRequest, NotFound
 from placement.read_model.provider import capacity
-from placement.store import described, names, providers
+from placement.store import names, optimistic_write, providers
 
 
 @dataclass(frozen=True, slots=True)
 class InventoryValues:
-    """What a client says about an inventory."""
+    """The fields of an inventory, as a client gives them."""
 
     total: int
     reserved: int
@@ -28,17 +28,17 @@ class InventoryValues:
 
 
 UPDATE_CONFLICT: Final = "update conflict: "
-"""What clients expect before "Inventory for ... in use" where all inventories are replaced."""
+"""Prefix that clients expect before "Inventory for ... in use" where all inventories are replaced."""
 COLUMNS: Final = tuple(field.name for field in fields(InventoryValues))
 
 
 def check_capacity(
     uuid: str, wanted: Mapping[str, InventoryValues], *, may_have_none: bool, verb: str = "update"
 ) -> None:
-    """Refuse inventories of which less than nothing may be allocated, or also of which nothing may.
+    """Refuse inventories with a negative capacity, or also those without any.
 
-    :param may_have_none: from microversion 1.26.
-    :raises InvalidRequest: saying so.
+    :param may_have_none: whether a capacity of 0 is allowed, as from microversion 1.26 on.
+    :raises InvalidRequest: an inventory is refused.
     """
     for resource_class, values in wanted.items():
         available = capacity(values.total, values.reserved, values.allocation_ratio)
@@ -59,11 +59,11 @@ def add(
     *,
     may_have_none: bool = True,
 ) -> int:
-    """Add an inventory of a class the provider has none of; return its new generation.
+    """Add an inventory of a class that the provider has none of; return its new generation.
 
     :raises NotFound: no such provider.
     :raises InvalidRequest: no such class.
-    :raises ConcurrentUpdate: it is there already.
+    :raises ConcurrentUpdate: the provider has it already.
     """
     row, present, ids = _lock(tx, uuid, [resource_class])
     check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none, verb="create")
@@ -77,7 +77,7 @@ def add(
     return row.generation + 1
 
 
-def change(
+def change_inventory(
     tx: WriteTransaction,
     uuid: str,
     generation: int,
@@ -86,7 +86,7 @@ def change(
     *,
     may_have_none: bool = True,
 ) -> int:
-    """Change an inventory the provider has; return its new generation.
+    """Change an inventory of the provider; return its new generation.
 
     :raises NotFound: no such provider or class.
     :raises InvalidRequest: no such inventory.
@@ -118,17 +118,17 @@ def replace_all(
     :raises NotFound: no such provider.
     :raises InvalidRequest: unknown class.
     :raises ConcurrentUpdate: the generation is stale.
-    :raises Conflict: when an inventory that is in use would go.
+    :raises Conflict: an inventory to be removed is in use.
     """
     if (
-        generation == 0  # it was just made, and mostly has none
-        and described.is_possible(tx, generation, len(wanted))
+        generation == 0  # a new provider mostly has no inventories
+        and optimistic_write.is_worthwhile(tx, generation, len(wanted))
         and all(capacity(each.total, each.reserved, each.allocation_ratio) > 0 for each in wanted.values())
     ):
-        described.find(tx, _without, uuid, generation)
-        rows = [{"name": name, **_columns(each), "updated_at": tx.now} for name, each in wanted.items()]
-        described.insert(tx, inventories.c.resource_class_id, rows, resource_classes)
-        described.changed(tx)
+        optimistic_write.find_provider(tx, _without, uuid, generation)
+        rows = [{"name": name, **_column_values(each), "updated_at": tx.now} for name, each in wanted.items()]
+        optimistic_write.insert(tx, inventories.c.resource_class_id, rows, resource_classes)
+        optimistic_write.stamp_provider(tx)
         return generation + 1
     row, present, ids = _lock(tx, uuid, wanted, generation)
     check_capacity(uuid, wanted, may_have_none=may_have_none)
@@ -137,7 +137,7 @@ def replace_all(
     return row.generation + 1
 
 
-_without: Final = described.finding(
+_without: Final = optimistic_write.finding_statement(
     ~sa.exists(sa.select(sa.literal(1)).where(inventories.c.provider_id == resource_providers.c.id))
 )
 
@@ -149,10 +149,10 @@ def write(
     present: Set[int],
     ids: Mapping[str, int],
 ) -> None:
-    """Insert or update these inventories of a locked provider, and leave its others.
+    """Insert or update these inventories of a locked provider; its other inventories stay.
 
-    :param present: the ids of the classes of which it has some.
-    :param ids: those of the wanted classes that there are.
+    :param present: the ids of the classes that it has inventories of.
+    :param ids: the ids of the wanted classes that exist.
     :raises InvalidRequest: there is no such class.
     """
     unknown = sorted(set(wanted) - set(ids))
@@ -175,9 +175,9 @@ def remove_some(
     said_before: str = "",
     code: str = exceptions.INVENTORY_IN_USE,
 ) -> None:
-    """Remove the inventories of a locked provider of the classes with these ids.
+    """Delete the inventories of a locked provider of the classes with these ids.
 
-    :raises Conflict: when one of them is in use, in the words and with the code that clients look for.
+    :raises Conflict: one of them is in use, in the words and with the code that clients look for.
     """
     if not going:
         return
@@ -206,7 +206,7 @@ def remove_some(
 
 
 def remove_all(tx: WriteTransaction, uuid: str) -> None:
-    """Remove every inventory of a provider.
+    """Delete every inventory of a provider.
 
     :raises NotFound: no such provider.
     :raises Conflict: an inventory is in use.
@@ -217,7 +217,7 @@ def remove_all(tx: WriteTransaction, uuid: str) -> None:
 
 
 def remove(tx: WriteTransaction, uuid: str, resource_class: str) -> None:
-    """Remove one inventory of a provider.
+    """Delete one inventory of a provider.
 
     :raises NotFound: no such provider or inventory.
     :raises Conflict: it is in use.
@@ -234,14 +234,14 @@ def remove(tx: WriteTransaction, uuid: str, resource_class: str) -> None:
 def _lock(
     tx: WriteTransaction, uuid: str, wanted: Collection[str], generation: int | None = None
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
-    """A provider that no other transaction writes to, and ids of classes.
+    """Lock a provider; return its row, and ids of classes.
 
-    They are those of which it has inventories, and those of the wanted ones that there are.
+    The first ids are of the classes that it has inventories of, the second of the wanted classes that exist.
     """
     tx.lock([uuid])
     present = class_ids(tx, uuid)
     lookup = names.NameLookup(tx, resource_classes, wanted)
-    row = providers.locked(tx, uuid)
+    row = providers.read_locked(tx, uuid)
     if generation is not None and row.generation != generation:
         raise ConcurrentUpdate(
             f"resource provider generation conflict: {uuid} is at {row.generation}, given was {generation}"
@@ -250,7 +250,7 @@ def _lock(
 
 
 def class_ids(tx: WriteTransaction, uuid: str) -> StatementAnswer:
-    """The ids of the classes of which the provider has inventories."""
+    """Queue a statement for the ids of the classes that the provider has inventories of."""
     return tx.queue(_class_ids, {"provider": uuid})
 
 
@@ -261,14 +261,19 @@ _class_ids: Final = PreparedStatement(
 )
 
 
-def _columns(values: InventoryValues) -> dict[str, Any]:
+def _column_values(values: InventoryValues) -> dict[str, Any]:
     return {name: getattr(values, name) for name in COLUMNS}
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValues]]) -> None:
-    """Add inventories of classes, by id, that (locked) providers, by id, have none of."""
+    """Add inventories to (locked) providers, by their ids and the ids of classes that they have none of."""
     rows = [
-        {"provider_id": provider_id, "resource_class_id": class_id, "updated_at": tx.now, **_columns(each)}
+        {
+            "provider_id": provider_id,
+            "resource_class_id": class_id,
+            "updated_at": tx.now,
+            **_column_values(each),
+        }
         for provider_id, values in wanted.items()
         for class_id, each in values.items()
     ]
@@ -276,9 +281,9 @@ def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValu
 
 
 def update(tx: WriteTransaction, provider_id: int, values: Mapping[int, InventoryValues]) -> None:
-    """Change inventories of classes, by id, that a (locked) provider has."""
+    """Change inventories of a (locked) provider, by the ids of their classes."""
     for class_id, each in values.items():
-        given = {f"new_{name}": value for name, value in _columns(each).items()}
+        given = {f"new_{name}": value for name, value in _column_values(each).items()}
         tx.queue(_update, {"provider": provider_id, "class": class_id, "now": tx.now, **given})
 
 

@@ -1,7 +1,7 @@
-"""What resource classes and traits have in common: they are names, and ids in the database.
+"""Names in the database, with their ids: resource classes and traits.
 
-No id is remembered beyond its transaction. Others rename and delete what it stands for, and
-in a database that was restored from a backup it may be that of another name.
+No id is kept beyond its transaction. Another transaction may rename or delete its name, and in a database
+that was restored from a backup it may be the id of another name.
 """
 
 from collections.abc import Collection
@@ -14,39 +14,39 @@ from placement.db.database import WriteTransaction
 
 
 class NameLookup:
-    """The ids of some names, asked for together with what else waits in the transaction.
+    """The ids of some names, queued with the other statements of the transaction.
 
-    Until it ends these ids can be written: that something refers to them keeps what they stand for
-    (foreign keys), and if they were removed before that, the transaction fails and starts again.
+    These ids can be written until the transaction ends. A row that refers to them keeps their names from
+    being deleted (foreign keys). If they were deleted before, the transaction fails and starts again.
 
-    :param table: that of resource classes or that of traits.
+    :param table: the table of resource classes or of traits.
     """
 
     def __init__(self, tx: WriteTransaction, table: sa.Table, names: Collection[str]) -> None:
-        self._answer = tx.queue(_ids(table, len(names)), bind_values("name", names)) if names else None
+        self._answer = tx.queue(_id_lookup(table, len(names)), bind_values("name", names)) if names else None
 
     @property
     def ids(self) -> dict[str, int]:
-        """The ids of those of the names that there are."""
+        """The ids of the existing names."""
         rows = self._answer.rows if self._answer else ()
         return {name: each for name, each in rows}  # noqa: C416  # rows are not pairs
 
 
 @lru_cache(KEPT_SIZES)
-def _ids(table: sa.Table, count: int) -> PreparedStatement:
+def _id_lookup(table: sa.Table, count: int) -> PreparedStatement:
     chosen = table.c.name.in_(bind_parameters("name", count))
     return PreparedStatement(sa.select(table.c.name, table.c.id).where(chosen))
 
 
-def locked(tx: WriteTransaction, table: sa.Table, name: str) -> int | None:
-    """The id of a name, if there is one, with no other transaction making or removing names."""
+def lock_name(tx: WriteTransaction, table: sa.Table, name: str) -> int | None:
+    """Return the id of a name, if it exists; no other transaction creates or deletes names meanwhile."""
     tx.lock_names()
     return NameLookup(tx, table, [name]).ids.get(name)
 
 
-def create(tx: WriteTransaction, table: sa.Table, name: str) -> bool:
-    """Make a name; False when it is there already."""
-    if locked(tx, table, name) is not None:
+def create_name(tx: WriteTransaction, table: sa.Table, name: str) -> bool:
+    """Create a name; return False if it exists."""
+    if lock_name(tx, table, name) is not None:
         return False
     tx.conn.execute(sa.insert(table).values(name=name, updated_at=tx.now))
     return True

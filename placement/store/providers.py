@@ -1,4 +1,4 @@
-"""Resource providers: create, change, delete, and find the one a request is about."""
+"""Resource providers: create, change, delete, and find by uuid."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _rp = resource_providers.c
 
 @dataclass(frozen=True, slots=True)
 class ProviderRow:
-    """A provider as the database has it; roots have neither ``parent_id`` nor ``root_id``."""
+    """The row of a provider; roots have neither ``parent_id`` nor ``root_id``."""
 
     id: int
     uuid: str
@@ -38,13 +38,13 @@ class ProviderRow:
     root_id: int | None
 
     @property
-    def tree(self) -> int:
-        """The id of the root of the tree it is in."""
+    def tree_root(self) -> int:
+        """The id of the root of its tree."""
         return self.id if self.root_id is None else self.root_id
 
 
-def find(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
-    """Those of the providers that exist, by uuid."""
+def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
+    """Return the existing ones of these providers, by uuid."""
     if not uuids:
         return {}
     found = tx.queue(_by_uuid(len(uuids)), bind_values("uuid", uuids))
@@ -57,30 +57,33 @@ def _by_uuid(count: int) -> PreparedStatement:
     return PreparedStatement(sa.select(*columns).where(_rp.uuid.in_(bind_parameters("uuid", count))))
 
 
-def missing(uuid: str) -> NotFound:
-    """The error for a provider that does not exist."""
+def no_provider(uuid: str) -> NotFound:
+    """Return the error for a provider that does not exist."""
     return NotFound(f"No resource provider with uuid {uuid} found")
 
 
 def lock(tx: WriteTransaction, uuid: str) -> ProviderRow:
-    """The provider, with no other transaction writing to it until this one ends.
+    """Lock the provider: no other transaction writes to it until this one ends.
 
-    :raises NotFound: when there is none.
+    :raises NotFound: there is none.
     """
     tx.lock([uuid])
-    return locked(tx, uuid)
+    return read_locked(tx, uuid)
 
 
-def locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
-    """As :func:`lock`, for a provider that is locked already."""
-    row = find(tx, [uuid]).get(uuid)
+def read_locked(tx: WriteTransaction, uuid: str) -> ProviderRow:
+    """Return the row of a provider that is locked already.
+
+    :raises NotFound: there is none.
+    """
+    row = find_providers(tx, [uuid]).get(uuid)
     if row is None:
-        raise missing(uuid)
+        raise no_provider(uuid)
     return row
 
 
 def check_generation(row: ProviderRow, given: int) -> None:
-    """Refuse to change the traits or aggregates of a provider by who does not know its generation.
+    """Refuse to change traits or aggregates of a provider for a client that does not know its generation.
 
     :raises ConcurrentUpdate: in words that clients look for.
     """
@@ -90,31 +93,35 @@ def check_generation(row: ProviderRow, given: int) -> None:
         )
 
 
-def create(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str | None) -> Callable[[], str]:
+def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str | None) -> Callable[[], str]:
     """Add a provider, below a parent or as the root of a new tree.
 
-    Where the database takes several statements at once, it is told without a question before: that there is
-    no such parent is found out by a foreign key, and the next attempt asks.
+    If the database takes several statements at once, nothing is read before. A foreign key refuses a parent
+    that does not exist, and the next attempt reads, and finds the reason.
 
-    :returns: what tells the uuid of its root, when the transaction is done.
-    :raises InvalidRequest: when the parent is the provider itself or does not exist.
-    :raises Conflict: when the uuid or the name is taken.
+    :returns: a function that returns the uuid of the root when the transaction is done.
+    :raises InvalidRequest: the parent is the provider itself or does not exist.
+    :raises Conflict: the uuid or the name is taken.
     """
+    # the parent, too, so that it is not deleted or moved meanwhile
     tx.lock([uuid] if parent_uuid is None else [uuid, parent_uuid])
     parent = None
     if parent_uuid is not None:
         if parent_uuid == uuid:
-            raise InvalidRequest(_cannot("create", name, uuid, "parent provider UUID cannot be same as UUID"))
+            raise InvalidRequest(
+                _refusal_text("create", name, uuid, "parent provider UUID cannot be same as UUID")
+            )
         roots = tx.queue(_root_of, {"its_uuid": parent_uuid})
         if tx.optimistic and tx.sends_at_once:
-            tx.queue(_creation_below, {**_described(tx, uuid, name), "its_parent": parent_uuid})
+            tx.queue(_creation_below, {**_base_values(tx, uuid, name), "its_parent": parent_uuid})
             return lambda: str(roots.scalars[0])
-        parent = find(tx, [parent_uuid]).get(parent_uuid)
+        parent = find_providers(tx, [parent_uuid]).get(parent_uuid)
         if parent is None:
-            raise InvalidRequest(_cannot("create", name, uuid, "parent provider UUID does not exist"))
+            raise InvalidRequest(_refusal_text("create", name, uuid, "parent provider UUID does not exist"))
         root = roots.scalars[0]
     else:
         root = uuid
+    # the first attempt relies on the unique constraints; this finds out which of the two is violated
     if not tx.optimistic:
         _refuse_taken(tx, uuid, name)
     insert(tx, uuid, name, parent)
@@ -122,12 +129,12 @@ def create(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str | None) 
 
 
 def insert(tx: WriteTransaction, uuid: str, name: str, parent: ProviderRow | None) -> None:
-    """Add a provider whose bucket, and whose parent, is locked, and whose uuid nobody has."""
-    place = {"parent": parent and parent.id, "root": parent and parent.tree}
-    tx.queue(_creation, {**_described(tx, uuid, name), **place})
+    """Insert a provider with a free uuid; its bucket, and its parent, are locked."""
+    place = {"parent": parent and parent.id, "root": parent and parent.tree_root}
+    tx.queue(_creation, {**_base_values(tx, uuid, name), **place})
 
 
-def _described(tx: WriteTransaction, uuid: str, name: str) -> dict[str, Any]:
+def _base_values(tx: WriteTransaction, uuid: str, name: str) -> dict[str, Any]:
     return {"its_uuid": uuid, "its_name": name, "its_bucket": bucket_of(uuid), "now": tx.now}
 
 
@@ -149,7 +156,7 @@ def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> 
 
 
 def _of_parent(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
-    """The parent's, or the id of no provider, which no foreign key allows."""
+    """Return a column of the parent, or the id of no provider, which the foreign key forbids."""
     found = sa.select(column).where(_parent.c.uuid == sa.bindparam("its_parent", type_=sa.String))
     return sa.func.coalesce(found.scalar_subquery(), NO_ID)
 
@@ -167,7 +174,7 @@ _root_of: Final = PreparedStatement(
 )
 
 
-def _cannot(what: str, name: str, uuid: str, why: str) -> str:
+def _refusal_text(what: str, name: str, uuid: str, why: str) -> str:
     return f'Unable to {what} resource provider "{name}", {uuid}: {why}'
 
 
@@ -190,8 +197,8 @@ def update(
 ) -> None:
     """Rename a provider and, with ``sets_parent``, put it below ``parent_uuid`` (None: make it a root).
 
-    A root may be put below a provider of another tree at any time; with
-    ``may_move`` (microversion 1.37) a child may also change its parent.
+    A root may be put below a provider of another tree at any time. With ``may_move`` (microversion 1.37) a
+    child may also change its parent.
 
     :raises NotFound: there is no such provider.
     :raises InvalidRequest: it may not move, or the new parent does not exist or is below it.
@@ -200,6 +207,7 @@ def update(
     row = lock(tx, uuid)
     values: dict[str, Any] = {"name": name}
     if sets_parent:
+        # two moves at once could make a circle of which neither sees the whole
         tx.lock_trees()
         subtree = _lock_subtree(tx, row)
         parent = _new_parent(tx, row, name, parent_uuid, may_move, subtree)
@@ -221,35 +229,36 @@ def _new_parent(
     may_move: bool,
     subtree: set[int],
 ) -> ProviderRow | None:
-    def refuse(why: str) -> InvalidRequest:
-        return InvalidRequest(_cannot("update", name, row.uuid, why))
+    def refuse_move(why: str) -> InvalidRequest:
+        return InvalidRequest(_refusal_text("update", name, row.uuid, why))
 
     if parent_uuid is None:
         if row.parent_id is not None and not may_move:
-            raise refuse("un-parenting a provider is not currently allowed.")
+            raise refuse_move("un-parenting a provider is not currently allowed.")
         return None
-    parent = find(tx, [parent_uuid]).get(parent_uuid)
+    parent = find_providers(tx, [parent_uuid]).get(parent_uuid)
     if parent is None:
-        raise refuse("parent provider UUID does not exist.")
+        raise refuse_move("parent provider UUID does not exist.")
     if row.parent_id is not None and row.parent_id != parent.id and not may_move:
-        raise refuse("re-parenting a provider is not currently allowed.")
+        raise refuse_move("re-parenting a provider is not currently allowed.")
     if parent.id in subtree:
-        raise refuse("creating loop in the provider tree is not allowed.")
+        raise refuse_move("creating loop in the provider tree is not allowed.")
     return parent
 
 
 def _lock_subtree(tx: WriteTransaction, row: ProviderRow) -> set[int]:
-    """The ids of the provider and of all below it, none of which can get a child any more."""
-    subtree = _subtree(tx.conn, row)
+    """Lock a provider and all its descendants; return their ids."""
+    # again until nothing new is below: a child may have been added before its parent was locked
+    subtree = _subtree_ids(tx.conn, row)
     while True:
         tx.lock(tx.conn.execute(sa.select(_rp.uuid).where(_rp.id.in_(subtree))).scalars())
-        locked, subtree = subtree, _subtree(tx.conn, row)
+        locked, subtree = subtree, _subtree_ids(tx.conn, row)
         if subtree <= locked:
             return subtree
 
 
-def _subtree(conn: sa.Connection, row: ProviderRow) -> set[int]:
-    parents = conn.execute(sa.select(_rp.id, _rp.parent_id).where(_rp.root_id == row.tree)).all()
+def _subtree_ids(conn: sa.Connection, row: ProviderRow) -> set[int]:
+    parents = conn.execute(sa.select(_rp.id, _rp.parent_id).where(_rp.root_id == row.tree_root)).all()
     found = {row.id}
     while True:
         more = {each for each, parent in parents if parent in found} - found
@@ -260,7 +269,7 @@ def _subtree(conn: sa.Connection, row: ProviderRow) -> set[int]:
 
 def _set_roots(tx: WriteTransaction, row: ProviderRow, parent: ProviderRow | None, subtree: set[int]) -> None:
     below = sorted(subtree - {row.id})
-    new_root = row.id if parent is None else parent.tree
+    new_root = row.id if parent is None else parent.tree_root
     if below:
         tx.conn.execute(sa.update(resource_providers).where(_rp.id.in_(below)).values(root_id=new_root))
     own_root = None if parent is None else new_root
@@ -268,13 +277,13 @@ def _set_roots(tx: WriteTransaction, row: ProviderRow, parent: ProviderRow | Non
 
 
 def delete(tx: WriteTransaction, uuid: str) -> None:
-    """Remove a provider with its inventories, traits and aggregates.
+    """Delete a provider with its inventories, traits and aggregates.
 
-    :raises NotFound: when there is none.
-    :raises Conflict: when it has children or allocations.
+    :raises NotFound: there is none.
+    :raises Conflict: it has children or allocations.
     """
     tx.lock([uuid])
-    row = find(tx, [uuid]).get(uuid)
+    row = find_providers(tx, [uuid]).get(uuid)
     if row is None:
         raise NotFound(f"No resource provider with uuid {uuid} found for delete")
     if tx.exists(_rp.parent_id == row.id):

@@ -1,8 +1,8 @@
-"""Reservations: consumers that hold something for claims to take from, until a time of the database's clock.
+"""Reservations: consumers with allocations that claims may take, until a time of the database's clock.
 
-A reservation is a consumer of the type :data:`TYPE` with a row of its own. Once it holds nothing it
-is gone, as every consumer is. One that expired is given back by whoever looks next, or needs the room
-(:func:`making_room`): nobody else has to run.
+A reservation is a consumer of the type :data:`TYPE` with a row of its own. Like every consumer, it disappears
+with its last allocation. An expired reservation is released by the next worker that reads, or that needs the
+room (:func:`write_with_room`): no other process has to run.
 """
 
 from collections import Counter
@@ -33,15 +33,16 @@ from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 T = TypeVar("T")
 
 TYPE: Final = RESERVATION
+# each release locks buckets, and a long transaction keeps claims waiting
 _AT_ONCE: Final = 100
-"""So many that expired are given back in one transaction."""
+"""Number of expired consumers that one transaction releases."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapacityReservation:
     """A reservation that has not expired; ``expires_at`` is in seconds since 1970 by the database's clock.
 
-    ``group`` is the name of the one group whose members may take from it, None for all of its project.
+    Only members of ``group`` may take from it; None allows all claims of its project.
     """
 
     uuid: str
@@ -51,14 +52,14 @@ class CapacityReservation:
     group: str | None
     expires_at: float
 
-    def serves(self, project_id: str, group: str | None) -> bool:
-        """Whether a claim of this project, of who joins this group if any, may take from it."""
+    def serves_claim(self, project_id: str, group: str | None) -> bool:
+        """Return whether a claim of this project, for a consumer that joins this group, may take from it."""
         return project_id == self.project_id and self.group in (None, group)
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationEnd:
-    """When a reservation expires: at a time, or so many seconds from now; one of them is None."""
+    """The expiry of a reservation: a time, or seconds from now; one of them is None."""
 
     at: float | None
     seconds: float | None
@@ -80,20 +81,20 @@ _shown: Final = (
 _one: Final = _shown.where(consumers.c.uuid == sa.bindparam("uuid"))
 
 
-def find(conn: sa.Connection, uuid: str) -> CapacityReservation | None:
-    """The reservation of that uuid, unless it has expired."""
+def find_reservation(conn: sa.Connection, uuid: str) -> CapacityReservation | None:
+    """Return the reservation of that uuid, unless it has expired."""
     row = conn.execute(_one, {"uuid": uuid}).first()
     return None if row is None else CapacityReservation(*row)
 
 
-def some(
+def list_reservations(
     conn: sa.Connection, project_id: str | None, group: str | None, after: str | None, limit: int
 ) -> list[CapacityReservation]:
-    """The first of those of a project, for a group, and after a uuid, as far as these are given; by uuid."""
+    """Return reservations in the order of their uuids, filtered by project and group, after a uuid."""
     query = _shown.order_by(consumers.c.uuid).limit(limit)
     if project_id is not None:
         query = query.where(consumers.c.project_id == project_id)
-        # To MariaDB a blank at the end makes no difference, and it would be another project.
+        # to MariaDB a trailing blank makes no difference, and it would be another project
         query = query.where(sa.func.length(consumers.c.project_id) == sa.func.length(project_id))
     if group is not None:
         query = query.where(reservations.c.claim_group == group)
@@ -102,21 +103,23 @@ def some(
     return [CapacityReservation(*row) for row in conn.execute(query)]
 
 
-def missing(uuid: str) -> NotFound:
-    """The error that there is no such reservation."""
+def no_reservation(uuid: str) -> NotFound:
+    """Return the error that there is no such reservation."""
     return NotFound(f"No reservation {uuid}: there never was one, or it expired, or all of it was taken.")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """A reservation as a transaction left it, with what it holds: it may expire before it is read again."""
+class WrittenReservation:
+    """A reservation as a transaction left it, with its allocations: it may expire before it is read again."""
 
     reservation: CapacityReservation
     held: Sequence[allocations.Allocation]
 
 
-def make(tx: WriteTransaction, consumer: str, group: str | None, end: ReservationEnd) -> Written:
-    """Make a consumer, which this transaction has made and has hold something, a reservation.
+def make_reservation(
+    tx: WriteTransaction, consumer: str, group: str | None, end: ReservationEnd
+) -> WrittenReservation:
+    """Make a consumer a reservation; this transaction has made it, and given it allocations.
 
     :raises InvalidRequest: it would end before it begins.
     """
@@ -124,31 +127,33 @@ def make(tx: WriteTransaction, consumer: str, group: str | None, end: Reservatio
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
     values = {"consumer_id": which, "claim_group": group, "expires_at": _time_of(end)}
     tx.conn.execute(sa.insert(reservations).values(values))
-    return _written(tx, consumer)
+    return _read_written(tx, consumer)
 
 
-def change(tx: WriteTransaction, uuid: str, generation: int, end: ReservationEnd) -> Written:
-    """Have a reservation end at another time; its generation goes up by one.
+def change_end(tx: WriteTransaction, uuid: str, generation: int, end: ReservationEnd) -> WrittenReservation:
+    """Change the end of a reservation; its generation goes up by one.
 
     :raises NotFound: there is no such reservation.
     :raises ConcurrentUpdate: the generation is not the present one.
-    :raises InvalidRequest: it would have ended.
+    :raises InvalidRequest: the new end has passed.
     """
-    row = _locked(tx, uuid)
+    row = _lock_reservation(tx, uuid)
     consumer_store.check_generation(row, generation)
-    consumer_store.advance(tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type))
+    consumer_store.advance_consumer(
+        tx, row, ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
+    )
     tx.lock_buckets([buckets.RESERVATIONS])
     query = sa.update(reservations).where(reservations.c.consumer_id == row.id)
     tx.conn.execute(query.values(expires_at=_time_of(end)))
-    return _written(tx, uuid)
+    return _read_written(tx, uuid)
 
 
 def delete(tx: WriteTransaction, uuid: str) -> None:
-    """Give back what a reservation still holds.
+    """Release the rest of a reservation.
 
     :raises NotFound: there is no such reservation.
     """
-    _locked(tx, uuid)
+    _lock_reservation(tx, uuid)
     allocations.delete(tx, uuid)
 
 
@@ -160,45 +165,45 @@ def _time_of(end: ReservationEnd) -> sa.ColumnElement[float]:
     )
 
 
-def _written(tx: WriteTransaction, uuid: str) -> Written:
-    found = find(tx.conn, uuid)
+def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
+    found = find_reservation(tx.conn, uuid)
     if found is None:
         raise InvalidRequest("A reservation has to end in the future, by the clock of the database.")
-    return Written(found, allocations.of_consumers(tx.conn, [uuid]))
+    return WrittenReservation(found, allocations.of_consumers(tx.conn, [uuid]))
 
 
-def _locked(tx: WriteTransaction, uuid: str) -> consumer_store.ConsumerRow:
-    """The consumer of a reservation, which stays as it is until the transaction ends.
+def _lock_reservation(tx: WriteTransaction, uuid: str) -> consumer_store.ConsumerRow:
+    """Lock the consumer of a reservation until the transaction ends.
 
     :raises NotFound: there is no such reservation.
     """
     rows = consumer_store.rows(consumer_store.lock(tx, [uuid]))
-    if not rows or find(tx.conn, uuid) is None:
-        raise missing(uuid)
+    if not rows or find_reservation(tx.conn, uuid) is None:
+        raise no_reservation(uuid)
     return rows[0]
 
 
-def remainder(
+def remaining_claim(
     tx: WriteTransaction,
     reservation: str,
     claims: Sequence[ConsumerClaim],
     groups: Mapping[str, str],
     locked: allocations.LockedConsumers,
 ) -> ConsumerClaim | None:
-    """What a (locked) reservation holds once these claims have taken all that they take from it.
+    """Return the allocations of a (locked) reservation after these claims have taken from it.
 
     :param groups: the names of the groups that their consumers join.
-    :returns: None if it holds less than that.
+    :returns: None if it does not hold enough.
     :raises Conflict: there is no such reservation for them.
     """
-    row, found = locked.consumers.get(reservation), find(tx.conn, reservation)
+    row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)
     for claim in claims:
         project_id, group = claim.owner.project_id, groups.get(claim.consumer)
-        if row is None or found is None or not found.serves(project_id, group):
-            raise unusable(reservation, project_id)
+        if row is None or found is None or not found.serves_claim(project_id, group):
+            raise unusable_reservation(reservation, project_id)
     assert row is not None
     held = [each for each in locked.holdings if each.consumer == reservation]
-    names = _names(tx, {each.class_id for each in held})
+    names = _class_names(tx, {each.class_id for each in held})
     left = Counter({(each.provider, names[each.class_id]): each.used for each in held})
     for claim in claims:
         for provider, taken in claim.resources.items():
@@ -211,11 +216,12 @@ def remainder(
         if amount:
             resources.setdefault(provider, {})[name] = amount
     owner = ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
+    # portions of the inventories apply to claims, not to the rest of a reservation
     return ConsumerClaim(reservation, resources, ANY_GENERATION, owner, in_any_portions=True)
 
 
-def unusable(reservation: str, project_id: str) -> Conflict:
-    """The error that a claim of a project cannot take from it; whose else it is, if it is, is not said."""
+def unusable_reservation(reservation: str, project_id: str) -> Conflict:
+    """Return the error that a claim of a project cannot take from it; it does not name the real owner."""
     return Conflict(
         f"There is no reservation {reservation} that this claim of project {project_id} may take from: it may"
         " have expired, or be for another group, or all of it was taken.",
@@ -223,22 +229,22 @@ def unusable(reservation: str, project_id: str) -> Conflict:
     )
 
 
-def _names(tx: WriteTransaction, class_ids: Iterable[int]) -> Mapping[int, str]:
+def _class_names(tx: WriteTransaction, class_ids: Iterable[int]) -> Mapping[int, str]:
     chosen = sorted(class_ids)
-    rows = tx.queue(_classes(len(chosen)), bind_values("id", chosen)).rows
+    rows = tx.queue(_class_lookup(len(chosen)), bind_values("id", chosen)).rows
     return {class_id: name for class_id, name in rows}  # noqa: C416  # rows are not pairs to dict()
 
 
 @lru_cache(KEPT_SIZES)
-def _classes(count: int) -> PreparedStatement:
+def _class_lookup(count: int) -> PreparedStatement:
     chosen = resource_classes.c.id.in_(bind_parameters("id", count, sa.Integer))
     return PreparedStatement(sa.select(resource_classes.c.id, resource_classes.c.name).where(chosen))
 
 
-def making_room(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
-    """As :meth:`Database.write`; where what expired is in the way, it is given back and all tried again.
+def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
+    """Write; if expired allocations are in the way, release them and write again.
 
-    :raises Conflict: the state that there is without them contradicts the work.
+    :raises Conflict: the write conflicts with the state after the release.
     """
     while True:
         try:
@@ -253,9 +259,9 @@ def making_room(database: ServiceDatabase, work: Callable[[WriteTransaction], T]
 
 
 def give_back_expired(database: ServiceDatabase) -> int:
-    """Give back what expired reservations and claims hold, of the first of them; of how many that was.
+    """Release the allocations of the first expired reservations and claims; return the number of consumers.
 
-    All workers look anew at when the next one expires.
+    All workers read the next expiry again.
     """
     return database.write(_give_back_expired)
 
@@ -268,7 +274,7 @@ def _give_back_expired(tx: WriteTransaction) -> int:
     ]
     expiries.forget_confirmed(tx)
     if found:
-        # locked in one order, as everybody does; then it is true that they expired, or they do not any more
+        # locked in the common order; read again under the lock, as one may have been confirmed meanwhile
         consumer_store.lock(tx, found)
         found = [
             uuid

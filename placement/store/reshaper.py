@@ -1,4 +1,4 @@
-"""Moving inventories and the allocations of them between providers, as one."""
+"""Moves inventories and their allocations between providers, in one transaction."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,35 +14,35 @@ from placement.store.inventories import InventoryValues
 
 @dataclass(frozen=True, slots=True)
 class NewInventories:
-    """All inventories that a provider shall have, and the generation it has now."""
+    """The wanted inventories of a provider, and its present generation."""
 
     generation: int
     inventories: Mapping[str, InventoryValues]
 
 
-def reshape(
+def reshape_providers(
     tx: WriteTransaction, wanted: Mapping[str, NewInventories], claims: Sequence[ConsumerClaim]
 ) -> None:
     """Give the providers these inventories and the consumers these allocations, or change nothing.
 
-    New inventories come first and old ones go last, so that allocations may move
-    from the one to the other.
+    New inventories are written first, and old ones deleted last, so that allocations may move from one to the
+    other.
 
     :raises InvalidRequest: a provider or a resource class does not exist.
     :raises ConcurrentUpdate: a generation of a provider or a consumer is stale.
-    :raises Conflict: an inventory that would go is still in use, or is not enough.
+    :raises Conflict: an inventory to be deleted is still in use, or is not enough.
     """
     locked = allocations.lock_claimed(tx, claims, wanted)
     present = {uuid: inventories.class_ids(tx, uuid) for uuid in wanted}
     lookup = names.NameLookup(
         tx, resource_classes, {name for new in wanted.values() for name in new.inventories}
     )
-    rows = providers.find(tx, wanted)
+    rows = providers.find_providers(tx, wanted)
     for uuid, new in wanted.items():
         row = rows.get(uuid)
         if row is None:
             raise InvalidRequest(
-                f"Resource provider {uuid} in inventories not found: {providers.missing(uuid)}",
+                f"Resource provider {uuid} in inventories not found: {providers.no_provider(uuid)}",
                 exceptions.PROVIDER_NOT_FOUND,
             )
         if row.generation != new.generation:
@@ -58,5 +58,5 @@ def reshape(
         kept = {lookup.ids[name] for name in new.inventories}
         going = set(present[uuid].scalars) - kept
         inventories.remove_some(tx, rows[uuid], going, said_before=inventories.UPDATE_CONFLICT)
-        # Clients count on it: generations go up for each of the two changes, of which one needs inventories.
+        # clients count on a new generation for each of the two changes, of which one needs inventories
         tx.changed([rows[uuid].id], generation=bool(new.inventories))

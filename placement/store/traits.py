@@ -1,4 +1,4 @@
-"""Traits: the names there are, and which provider has which."""
+"""Traits: their names, and the traits of each provider."""
 
 from collections.abc import Collection, Mapping, Set
 from functools import cache, lru_cache
@@ -11,22 +11,22 @@ from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, b
 from placement.db.database import WriteTransaction
 from placement.db.tables import provider_attributes, provider_traits, resource_providers, traits
 from placement.exceptions import Conflict, InvalidRequest, NotFound
-from placement.store import described, names, providers
+from placement.store import names, optimistic_write, providers
 
 
-def create(tx: WriteTransaction, name: str) -> bool:
-    """Make a trait; False when it is there already."""
-    return names.create(tx, traits, name)
+def create_trait(tx: WriteTransaction, name: str) -> bool:
+    """Create a trait; return False if it exists."""
+    return names.create_name(tx, traits, name)
 
 
 def delete(tx: WriteTransaction, name: str) -> None:
-    """Remove a custom trait.
+    """Delete a custom trait.
 
     :raises NotFound: there is none.
     :raises InvalidRequest: it is a standard one.
     :raises Conflict: a provider has it.
     """
-    trait_id = names.locked(tx, traits, name)
+    trait_id = names.lock_name(tx, traits, name)
     if trait_id is None:
         raise NotFound(f"No such trait(s): {name}.")
     if not name.startswith("CUSTOM_"):
@@ -37,21 +37,21 @@ def delete(tx: WriteTransaction, name: str) -> None:
 
 
 def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection[str]) -> int:
-    """Make the provider's traits exactly these; return its generation, which goes up if they were others.
+    """Replace the provider's traits by these; return its generation, which goes up if they changed.
 
     :raises NotFound: no such provider.
     :raises InvalidRequest: no such trait.
     :raises ConcurrentUpdate: the generation is stale.
     """
     wanted = sorted(set(wanted))
-    if described.is_possible(tx, generation, len(wanted)):
+    if optimistic_write.is_worthwhile(tx, generation, len(wanted)):
         values = {"count": len(wanted), **bind_values("trait", wanted)}
-        described.find(tx, _others(len(wanted)), uuid, generation, **values)
+        optimistic_write.find_provider(tx, _other_traits(len(wanted)), uuid, generation, **values)
         tx.queue(_removal_there, {})
-        described.insert(tx, provider_traits.c.trait_id, [{"name": name} for name in wanted], traits)
+        optimistic_write.insert(tx, provider_traits.c.trait_id, [{"name": name} for name in wanted], traits)
         if (stale := _stale_attributes_there()) is not None:
             tx.queue(stale, {})
-        described.changed(tx)
+        optimistic_write.stamp_provider(tx)
         return generation + 1
     row, present, ids = _lock(tx, uuid, wanted)
     providers.check_generation(row, generation)
@@ -62,7 +62,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
 
 
 def remove_all(tx: WriteTransaction, uuid: str) -> None:
-    """Take all its traits from a provider.
+    """Remove all traits of a provider.
 
     :raises NotFound: no such provider.
     """
@@ -73,14 +73,14 @@ def remove_all(tx: WriteTransaction, uuid: str) -> None:
 def _lock(
     tx: WriteTransaction, uuid: str, wanted: Collection[str]
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
-    """A provider that no other transaction writes to, and ids of traits.
+    """Lock a provider; return its row, and ids of traits.
 
-    They are those of its own traits, and those of the wanted ones that there are.
+    The first ids are those of its traits, the second those of the wanted traits that exist.
     """
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
     lookup = names.NameLookup(tx, traits, wanted)
-    row = providers.locked(tx, uuid)
+    row = providers.read_locked(tx, uuid)
     return row, set(present.scalars), lookup.ids
 
 
@@ -92,7 +92,7 @@ _present: Final = PreparedStatement(
 
 
 def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Set[int]) -> bool:
-    """Whether there was something to change; if not, the generation stays, too."""
+    """Write the traits if they differ; return whether they do. Without a change the generation stays, too."""
     if wanted == present:
         return False
     put(tx, {provider_id: wanted})
@@ -101,9 +101,9 @@ def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Se
 
 
 def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
-    """Give (locked) providers, by id, the traits with these ids in place of those that they have.
+    """Replace the traits of (locked) providers, by their ids and the ids of traits.
 
-    Attributes that extensions register for a trait go with it: they say why this provider had it then.
+    Attributes that extensions register for a trait are deleted with it: they describe the old trait.
     """
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
@@ -114,7 +114,7 @@ def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
-    """As :func:`put`, for providers that have none."""
+    """Add traits to providers without any, by their ids."""
     tx.insert(
         provider_traits,
         [
@@ -130,7 +130,7 @@ def _removal_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
 
 
 def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement | None:
-    """Removes the attributes of a provider whose trait it lacks; None if no attribute goes with a trait."""
+    """Return a statement that deletes attributes of missing traits; None without such."""
 
     def is_stale(trait: str, attributes: Collection[str]) -> sa.ColumnElement[bool]:
         present = (
@@ -142,7 +142,9 @@ def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement |
             sa.or_(*(provider_attributes.c.name == each for each in attributes)), ~sa.exists(present)
         )
 
-    registered: list[Mapping[str, Collection[str]]] = list(extensions.registered("trait_attributes").values())
+    registered: list[Mapping[str, Collection[str]]] = list(
+        extensions.registered_objects("trait_attributes").values()
+    )
     stale = [is_stale(*both) for each in registered for both in each.items()]
     if not stale:
         return None
@@ -157,12 +159,12 @@ def _stale_attributes() -> PreparedStatement | None:
 
 @cache
 def _stale_attributes_there() -> PreparedStatement | None:
-    return _stale_attributes_of(described.PROVIDER)
+    return _stale_attributes_of(optimistic_write.PROVIDER)
 
 
 @lru_cache(KEPT_SIZES)
-def _others(count: int) -> PreparedStatement:
-    """Finds a provider that has not just so many traits of these names."""
+def _other_traits(count: int) -> PreparedStatement:
+    """Return a statement that finds a provider unless it has exactly these traits."""
     its = provider_traits.c.provider_id == resource_providers.c.id
     total = sa.select(sa.func.count()).select_from(provider_traits).where(its).scalar_subquery()
     other = (
@@ -170,8 +172,10 @@ def _others(count: int) -> PreparedStatement:
         .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
         .where(its, traits.c.name.not_in(bind_parameters("trait", count)))
     )
-    return described.finding((total != sa.bindparam("count", type_=sa.Integer)) | sa.exists(other))
+    return optimistic_write.finding_statement(
+        (total != sa.bindparam("count", type_=sa.Integer)) | sa.exists(other)
+    )
 
 
 _removal: Final = _removal_of(sa.bindparam("provider"))
-_removal_there: Final = _removal_of(described.PROVIDER)
+_removal_there: Final = _removal_of(optimistic_write.PROVIDER)

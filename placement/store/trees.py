@@ -1,19 +1,17 @@
 """Trees of providers as their hosts describe them: all of it in one transaction, or nothing.
 
-Nouns
-    A *description* is what a client wants one provider to be: its name, its parent, and of inventories,
-    traits, aggregates and attributes those that it speaks of; what it does not speak of stays.
-    ``generation`` is that of the provider as the client knows it, None for one that is to be made. A *level*
-    are new providers that can be made at once, as all their parents are there.
+Nouns A *description* is what a client wants one provider to be: its name, its parent, and any of its
+    inventories, traits, aggregates and attributes. Parts that are not described stay. The ``generation`` is
+    that of the provider as the client knows it, None for a new one. A *level* is a set of new providers that
+    can be made at once, as all their parents exist.
 
-What always holds
-    - Nothing is written of a provider that is not described, nor of one that already is as described: the
-      generation of such a one does not matter. So who does not know whether a request arrived sends it again,
-      and who describes what is there changes nothing.
-    - A provider that differs is written only by who knows its generation, which then goes up by one. A
-      provider that was made has generation 0, like any that was just made.
-    - Providers are made, never moved, renamed or removed.
-    - All that are described are of one tree.
+Invariants
+    - A provider without a description is not written, nor one that is already as described, whatever its
+      generation. So a client may repeat a request with an unknown result.
+    - A provider that differs is written only with its current generation, which then goes up by one. A new
+      provider has generation 0.
+    - Providers are created, never moved, renamed or deleted.
+    - All described providers are of one tree.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
@@ -46,12 +44,13 @@ from placement.store.inventories import InventoryValues
 from placement.store.providers import ProviderRow
 
 _rp = resource_providers.c
-_NOT_THERE: Final = -1  # the id of no provider
+_NOT_THERE: Final = -1
+"""The id of no provider."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderDescription:
-    """What a provider shall be; what is None stays as it is."""
+    """The wanted state of a provider; parts that are None stay."""
 
     uuid: str
     name: str
@@ -63,21 +62,21 @@ class ProviderDescription:
     attributes: Mapping[str, Attribute] | None = None
 
     def __str__(self) -> str:
-        """How errors call the provider."""
+        """Return the name of the provider in errors."""
         return f"Resource provider {self.name} ({self.uuid})"
 
 
 @dataclass(frozen=True, slots=True)
 class PresentProvider:
-    """What a provider is."""
+    """The present state of a provider."""
 
     inventories: dict[str, InventoryValues] = field(default_factory=dict)
     traits: set[str] = field(default_factory=set)
     aggregates: set[str] = field(default_factory=set)
     attributes: dict[str, Attribute] = field(default_factory=dict)
 
-    def lacks(self, wanted: ProviderDescription) -> bool:
-        """Whether it is not as described."""
+    def differs_from(self, wanted: ProviderDescription) -> bool:
+        """Return whether it differs from the description."""
         return any(
             part is not None and part != present
             for part, present in (
@@ -90,37 +89,38 @@ class PresentProvider:
 
 
 def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[str, int]:
-    """Make the providers of a tree what their descriptions say; the generation of each, by uuid.
+    """Make the providers of a tree as described; return the generation of each, by uuid.
 
-    :raises InvalidRequest: they are not one tree, or name what there is not.
+    :raises InvalidRequest: they are not one tree, or name something that does not exist.
     :raises ConcurrentUpdate: a provider is not the one that the client knows.
-    :raises Conflict: a name is taken, or an inventory that would go is in use.
+    :raises Conflict: a name is taken, or an inventory to be removed is in use.
     """
     by_uuid = {each.uuid: each for each in wanted}
     _check_names(wanted)
-    levels = list(_levels(by_uuid))
+    levels = list(_tree_levels(by_uuid))
     lookups = {*by_uuid, *(each.parent for each in wanted if each.parent is not None)}
+    # parents, too: a described provider may be new below one that is not described
     tx.lock(lookups)
-    taken = tx.queue(_called(len(wanted)), bind_values("name", [each.name for each in wanted]))
+    taken = tx.queue(_name_owners(len(wanted)), bind_values("name", [each.name for each in wanted]))
     ids = _NameIds(tx, wanted)
-    rows = providers.find(tx, lookups)
+    rows = providers.find_providers(tx, lookups)
     _check_places(wanted, by_uuid, rows)
     _refuse_taken(wanted, {name: uuid for name, uuid in taken.rows if uuid not in by_uuid})
     known = [each for each in wanted if each.uuid in rows]
     present = _read(tx, [rows[each.uuid] for each in known])
-    changing = [each for each in known if present[rows[each.uuid].id].lacks(each)]
+    changing = [each for each in known if present[rows[each.uuid].id].differs_from(each)]
     for each in changing:
         _check_generation(each, rows[each.uuid])
     new = [[each for each in level if each.uuid not in rows] for level in levels]
     for each in (*changing, *(one for level in new for one in level)):
-        ids.check(each)
+        ids.check_names(each)
     for level in filter(None, new):
         for each in level:
             providers.insert(tx, each.uuid, each.name, None if each.parent is None else rows[each.parent])
-        rows |= providers.find(tx, [each.uuid for each in level])
+        rows |= providers.find_providers(tx, [each.uuid for each in level])
     _insert(tx, {rows[each.uuid].id: each for level in new for each in level}, ids)
     for each in changing:
-        _change(tx, rows[each.uuid], each, present[rows[each.uuid].id], ids)
+        _write_changes(tx, rows[each.uuid], each, present[rows[each.uuid].id], ids)
     generations = {each.uuid: rows[each.uuid].generation for each in wanted}
     return generations | {each.uuid: each.generation + 1 for each in changing if each.generation is not None}
 
@@ -133,13 +133,14 @@ def _check_names(wanted: Sequence[ProviderDescription]) -> None:
         if each.uuid in uuids_seen:
             raise InvalidRequest(f"{each} is described twice.")
         uuids_seen.add(each.uuid)
+        # to MariaDB trailing blanks make no difference
         other = names_seen.setdefault(each.name.rstrip(" "), each)
         if other is not each:
             raise InvalidRequest(f"{each}: {other.uuid} is described with the same name.")
 
 
-def _levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[ProviderDescription]]:
-    """The providers, none before its parent.
+def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[ProviderDescription]]:
+    """Yield the providers level by level, none before its parent.
 
     :raises InvalidRequest: some are below each other in a circle.
     """
@@ -154,12 +155,12 @@ def _levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[Provider
     if count < len(wanted):
         tops = {each.uuid: each for each in wanted.values()}
         for each in below.get(None, ()):
-            for one in _subtree(each, below):
+            for one in _described_subtree(each, below):
                 del tops[one.uuid]
         raise InvalidRequest(f"{next(iter(tops.values()))} is below itself.")
 
 
-def _subtree(
+def _described_subtree(
     top: ProviderDescription, below: Mapping[str | None, Sequence[ProviderDescription]]
 ) -> Iterator[ProviderDescription]:
     waiting = [top]
@@ -174,10 +175,10 @@ def _check_places(
     by_uuid: Mapping[str, ProviderDescription],
     rows: Mapping[str, ProviderRow],
 ) -> None:
-    """See that each is where it is described to be, and that all are of one tree.
+    """Check that each provider is at its described place, and that all are of one tree.
 
     :raises InvalidRequest: a parent does not exist, or there are several trees.
-    :raises ConcurrentUpdate: the client takes a provider for another one than it is.
+    :raises ConcurrentUpdate: a provider is not the one that the client describes.
     """
     trees: dict[int | str, ProviderDescription] = {}
     for each in wanted:
@@ -196,9 +197,9 @@ def _check_places(
                 "and not renamed by this request."
             )
         if row is not None:
-            trees.setdefault(row.tree, each)
+            trees.setdefault(row.tree_root, each)
         elif parent is not None:
-            trees.setdefault(parent.tree, each)
+            trees.setdefault(parent.tree_root, each)
         elif each.parent is None:
             trees.setdefault(each.uuid, each)
     if len(trees) > 1:
@@ -207,7 +208,7 @@ def _check_places(
 
 
 def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str]) -> None:
-    """:raises Conflict: somebody else has a name."""
+    """:raises Conflict: another provider has one of the names."""
     for each in wanted:
         for name in {each.name, each.name.rstrip(" ")} & taken.keys():
             raise Conflict(
@@ -216,7 +217,7 @@ def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str
 
 
 def _check_generation(wanted: ProviderDescription, row: ProviderRow) -> None:
-    """:raises ConcurrentUpdate: the client does not know the provider as it is."""
+    """:raises ConcurrentUpdate: the client does not know the current generation."""
     if wanted.generation != row.generation:
         given = "none" if wanted.generation is None else wanted.generation
         raise ConcurrentUpdate(f"{wanted} is at generation {row.generation}, given was {given}.")
@@ -230,53 +231,53 @@ class _NameIds:
         self._classes = names.NameLookup(tx, resource_classes, classes)
         self._traits = names.NameLookup(tx, traits, {name for each in wanted for name in each.traits or ()})
 
-    def check(self, wanted: ProviderDescription) -> None:
-        """:raises InvalidRequest: there is no such class or trait, or less than nothing of an inventory."""
+    def check_names(self, wanted: ProviderDescription) -> None:
+        """:raises InvalidRequest: a class or trait does not exist, or a capacity is negative."""
         for what, named, known in (
-            ("resource class", wanted.inventories or (), self.classes),
-            ("trait", wanted.traits or (), self.traits),
+            ("resource class", wanted.inventories or (), self.class_ids),
+            ("trait", wanted.traits or (), self.trait_ids),
         ):
             if unknown := sorted(set(named) - known.keys()):
                 raise InvalidRequest(f"{wanted}: No such {what} {', '.join(unknown)}.")
         inventory_store.check_capacity(wanted.uuid, wanted.inventories or {}, may_have_none=True)
 
     @property
-    def classes(self) -> dict[str, int]:
-        """By name."""
+    def class_ids(self) -> dict[str, int]:
+        """The ids of the resource classes, by name."""
         return self._classes.ids
 
     @property
-    def traits(self) -> dict[str, int]:
-        """By name."""
+    def trait_ids(self) -> dict[str, int]:
+        """The ids of the traits, by name."""
         return self._traits.ids
 
     def of_classes(self, wanted: Mapping[str, InventoryValues]) -> dict[int, InventoryValues]:
-        """By id what is given by the name of the class."""
-        classes = self.classes
+        """Return the inventories by the ids of their classes."""
+        classes = self.class_ids
         return {classes[name]: values for name, values in wanted.items()}
 
     def of_traits(self, wanted: Collection[str]) -> set[int]:
-        """The ids of these traits."""
-        known = self.traits
+        """Return the ids of these traits."""
+        known = self.trait_ids
         return {known[name] for name in wanted}
 
 
 def _insert(tx: WriteTransaction, new: Mapping[int, ProviderDescription], ids: _NameIds) -> None:
-    """Write what belongs to providers, by id, that were just made."""
+    """Write all parts of new providers, by id."""
     inventory_store.insert(tx, {each: ids.of_classes(one.inventories or {}) for each, one in new.items()})
     trait_store.insert(tx, {each: ids.of_traits(one.traits or ()) for each, one in new.items()})
     aggregate_store.insert(tx, {each: one.aggregates or () for each, one in new.items()})
     attribute_store.insert(tx, {each: one.attributes or {} for each, one in new.items()})
 
 
-def _change(
+def _write_changes(
     tx: WriteTransaction,
     row: ProviderRow,
     wanted: ProviderDescription,
     present: PresentProvider,
     ids: _NameIds,
 ) -> None:
-    """Write what differs of a provider that is there."""
+    """Write the parts of an existing provider that differ."""
     if wanted.inventories is not None and wanted.inventories != present.inventories:
         differing = {
             name: values
@@ -302,13 +303,14 @@ def _change(
 
 
 def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, PresentProvider]:
-    """What (locked) providers are, by id."""
+    """Return the present state of (locked) providers, by id."""
     found = {row.id: PresentProvider() for row in rows}
     if not rows:
         return found
     given = bind_values("id", found)
     answers = [
-        tx.queue(part(len(found)), given) for part in (_inventories, _traits, _aggregates, _attributes)
+        tx.queue(part(len(found)), given)
+        for part in (_inventory_lookup, _trait_lookup, _aggregate_lookup, _attribute_lookup)
     ]
     for provider_id, name, *values in answers[0].rows:
         found[provider_id].inventories[name] = InventoryValues(*values)
@@ -321,43 +323,43 @@ def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, Presen
     return found
 
 
-def _of(column: sa.Column[int], count: int) -> sa.ColumnElement[bool]:
+def _is_of_providers(column: sa.Column[int], count: int) -> sa.ColumnElement[bool]:
     return column.in_(bind_parameters("id", count, sa.Integer))
 
 
 @lru_cache(KEPT_SIZES)
-def _inventories(count: int) -> PreparedStatement:
+def _inventory_lookup(count: int) -> PreparedStatement:
     table = inventories
     values: list[sa.Column[Any]] = [table.c[name] for name in inventory_store.COLUMNS]
     chosen = sa.select(table.c.provider_id, resource_classes.c.name, *values).join(
         resource_classes, resource_classes.c.id == table.c.resource_class_id
     )
-    return PreparedStatement(chosen.where(_of(table.c.provider_id, count)))
+    return PreparedStatement(chosen.where(_is_of_providers(table.c.provider_id, count)))
 
 
 @lru_cache(KEPT_SIZES)
-def _traits(count: int) -> PreparedStatement:
+def _trait_lookup(count: int) -> PreparedStatement:
     table = provider_traits
     chosen = sa.select(table.c.provider_id, traits.c.name).join(traits, traits.c.id == table.c.trait_id)
-    return PreparedStatement(chosen.where(_of(table.c.provider_id, count)))
+    return PreparedStatement(chosen.where(_is_of_providers(table.c.provider_id, count)))
 
 
 @lru_cache(KEPT_SIZES)
-def _aggregates(count: int) -> PreparedStatement:
+def _aggregate_lookup(count: int) -> PreparedStatement:
     table = provider_aggregates
     chosen = sa.select(table.c.provider_id, table.c.aggregate)
-    return PreparedStatement(chosen.where(_of(table.c.provider_id, count)))
+    return PreparedStatement(chosen.where(_is_of_providers(table.c.provider_id, count)))
 
 
 @lru_cache(KEPT_SIZES)
-def _attributes(count: int) -> PreparedStatement:
+def _attribute_lookup(count: int) -> PreparedStatement:
     table = provider_attributes
     chosen = sa.select(table.c.provider_id, table.c.name, table.c.text, table.c.number)
-    return PreparedStatement(chosen.where(_of(table.c.provider_id, count)))
+    return PreparedStatement(chosen.where(_is_of_providers(table.c.provider_id, count)))
 
 
 @lru_cache(KEPT_SIZES)
-def _called(count: int) -> PreparedStatement:
+def _name_owners(count: int) -> PreparedStatement:
     return PreparedStatement(
         sa.select(_rp.name, _rp.uuid).where(_rp.name.in_(bind_parameters("name", count)))
     )

@@ -1,4 +1,4 @@
-"""The service for web servers of others: uWSGI, mod_wsgi, gunicorn and their like."""
+"""The service for other web servers: uWSGI, mod_wsgi, gunicorn and similar ones."""
 
 import io
 import logging
@@ -22,26 +22,27 @@ _CHUNK_TIMEOUT: Final = 60
 
 
 def init_application() -> "WSGIApplication":
-    """The service as the environment and the configuration files describe it.
+    """Return the application that the environment and the configuration files describe.
 
-    The environment variable ``OS_PLACEMENT_CONFIG_DIR`` says where
-    ``placement.conf`` is. Logging is set up too, and says which options there are not.
+    The environment variable ``OS_PLACEMENT_CONFIG_DIR`` names the folder of ``placement.conf``. Logging is
+    set up, too, and warns of unknown options.
 
     :raises oslo_config.cfg.Error: the configuration cannot be used.
-    :raises ValueError: likewise.
+    :raises ValueError: the configuration cannot be used.
     """
     conf = new_config()
     log.setup(conf, PROJECT)
-    uwsgi = _uwsgi()
-    if uwsgi is None or uwsgi.worker_id() <= 1:  # of its workers the first tells what is the same for all
+    uwsgi = _uwsgi_module()
+    # one worker is enough to log what is the same for all
+    if uwsgi is None or uwsgi.worker_id() <= 1:
         for warning in unknown_options(conf):
             LOG.warning("%s", warning)
     application = build_application(conf, alone=True)
     return application if uwsgi is None else ChunkedInput(application, uwsgi.chunked_read)
 
 
-def _uwsgi() -> Any:
-    """What uWSGI offers to the applications in its processes; None elsewhere."""
+def _uwsgi_module() -> Any:
+    """Return uWSGI's module for the applications in its processes; None elsewhere."""
     try:
         import uwsgi
     except ImportError:
@@ -50,11 +51,10 @@ def _uwsgi() -> Any:
 
 
 class ChunkedInput:
-    """Gives ``app`` what follows ``Transfer-Encoding: chunked`` as the body.
+    """Passes a chunked body to ``app`` as a file, as uWSGI leaves reading the chunks to the application.
 
-    uWSGI leaves it to the application to ask for the chunks.
-
-    :param read_chunk: the next chunk within so many seconds, empty at the end; OSError if there is none.
+    :param read_chunk: returns the next chunk, empty at the end; its argument is a timeout in seconds. It
+        raises OSError if no chunk comes.
     """
 
     def __init__(self, app: "WSGIApplication", read_chunk: Callable[[int], bytes]) -> None:
@@ -62,16 +62,17 @@ class ChunkedInput:
         self._read_chunk = read_chunk
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """WSGI."""
+        """Call the application, with the body replaced if it is chunked (WSGI)."""
         if environ.get("HTTP_TRANSFER_ENCODING", "").strip().lower() == "chunked":
             environ["wsgi.input"] = io.BufferedReader(_ChunkReader(self._read_chunk))
             environ["wsgi.input_terminated"] = True
-            environ.pop("CONTENT_LENGTH", None)  # chunks go before it (RFC 9112, 6.3)
+            # a Content-Length beside chunks is ignored (RFC 9112, 6.3)
+            environ.pop("CONTENT_LENGTH", None)
         return self._app(environ, start_response)
 
 
 class _ChunkReader(io.RawIOBase):
-    """Chunk after chunk, as they are asked for."""
+    """Reads chunk after chunk, on demand."""
 
     def __init__(self, read_chunk: Callable[[int], bytes]) -> None:
         self._read_chunk = read_chunk
@@ -79,11 +80,11 @@ class _ChunkReader(io.RawIOBase):
         self._ended = False
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True, as every input can be read."""
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """As of any file; 0 at the end."""
+        """Read into the buffer; return the number of bytes, 0 at the end."""
         if not self._left and not self._ended:
             self._left = memoryview(self._read_chunk(_CHUNK_TIMEOUT))
             self._ended = not self._left

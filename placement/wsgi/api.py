@@ -1,7 +1,6 @@
 """``placement.wsgi.api:application``: importing this module starts the service.
 
-Web servers look the application up in the module's dictionary, so it has to be
-there when the import is done.
+Web servers look the application up in the dictionary of the module, so that the import has to make it.
 """
 
 from placement.wsgi import init_application

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Final
 
 from oslo_config import cfg
 
-from placement.optional_packages import missing
+from placement.optional_packages import missing_package
 from placement.read_model.provider import DISABLED
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ConsoleApplication:
     def check(self, conf: cfg.ConfigOpts) -> None:
         """:raises ValueError: visitors are to sign in, and what that needs is not installed."""
         if conf.console.enabled and conf.api.auth_strategy != "noauth2" and find_spec("cryptography") is None:
-            raise missing("[console] enabled, where visitors sign in,", "cryptography", "console")
+            raise missing_package("[console] enabled, where visitors sign in,", "cryptography", "console")
 
     def maker(self, conf: cfg.ConfigOpts) -> "ApplicationMaker | None":
         """What makes the console that the configuration wants; None if it wants none."""

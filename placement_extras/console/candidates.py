@@ -84,7 +84,9 @@ def _way(snapshot: ModelSnapshot, candidate: AllocationCandidate, root: int) -> 
     for suffix, served in candidate.mappings.items():
         for provider_id in served:
             groups.setdefault(provider_id, []).append(suffix)
-    shown = {above.id for each in {*asked, *groups} for above in snapshot.upwards(snapshot.providers[each])}
+    shown = {
+        above.id for each in {*asked, *groups} for above in snapshot.lineage_of(snapshot.providers[each])
+    }
     if root not in asked:
         shown.discard(root)  # it is named anyway
     lines = _lines(snapshot, [snapshot.providers[each] for each in shown], asked, groups)
@@ -98,7 +100,7 @@ def _lines(
     asked: Mapping[int, Mapping[str, int]],
     groups: Mapping[int, Sequence[str]],
 ) -> Iterable[OfferLine]:
-    paths = {each.id: tuple(snapshot.upwards(each))[::-1] for each in providers}
+    paths = {each.id: tuple(snapshot.lineage_of(each))[::-1] for each in providers}
     in_order = sorted(paths.values(), key=lambda path: [(natural(each.name), each.id) for each in path])
     for path in in_order:
         provider = path[-1]
@@ -151,14 +153,14 @@ def explore(visit: PageRequest) -> str | tuple[str, int]:
 
 def _candidates(visit: PageRequest, asked: AskedCandidates) -> HostOffers:
     options = visit.service.conf
-    with visit.service.model.fresh() as view:
+    with visit.service.model.fresh_view() as view:
         found = HostOffers((), False, False)
         for wanted in (asked.request, asked.fallback):
             if wanted is None or found.shown:
                 continue
             check_names(wanted, view.names.classes, view.names.traits)
             budget = SearchBudget(
-                options.api.candidates_deadline, options.api.candidates_size * _MIB, view.give_way
+                options.api.candidates_deadline, options.api.candidates_size * _MIB, view.yield_lock
             )
             # one of each host in turn: many hosts tell more than many places on one
             patterns = find_candidates(

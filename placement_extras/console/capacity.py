@@ -89,7 +89,7 @@ def count(visit: PageRequest) -> str | tuple[str, int]:
     error = ""
     if asked.flavors:
         try:
-            with visit.service.model.fresh() as view:
+            with visit.service.model.fresh_view() as view:
                 body = asked.body(view.snapshot)
             found = ask("POST", "/ext/v1/capacity", body=body)
         except (InvalidRequest, ApiRefusal) as refusal:

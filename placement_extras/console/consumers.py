@@ -44,7 +44,7 @@ def show_consumer(visit: PageRequest, uuid: str) -> str:
         raise NotFound(f"No consumer {known} holds anything.")
     providers = {}
     if visit.may(*SEE_HOSTS):
-        with visit.service.model.fresh() as view:
+        with visit.service.model.fresh_view() as view:
             for each in found["allocations"]:
                 provider = view.snapshot.get(each)
                 if provider is not None:

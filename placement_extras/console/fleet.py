@@ -210,7 +210,7 @@ def _classes(
 def _total(
     snapshot: ModelSnapshot, name: str, roots: Sequence[int], states: Mapping[int, HostCondition]
 ) -> ClassTotal:
-    sums = snapshot.sums(name)
+    sums = snapshot.sums_of(name)
     hosts = capacity = used = 0
     free = dict.fromkeys(HostCondition, 0)
     for root in roots:
@@ -233,7 +233,7 @@ def _ordered(
     by_name = sorted(roots, key=lambda root: natural(trees[root].root.name))
     if wanted.order == "name" or not wanted.resource_class:
         return by_name
-    sums = snapshot.sums(wanted.resource_class)
+    sums = snapshot.sums_of(wanted.resource_class)
 
     def free(root: int) -> float:
         used, capacity = sums.get(root, (0, 0))
@@ -249,7 +249,7 @@ def _ordered(
 def _row(snapshot: ModelSnapshot, tree: HostTree, state: HostCondition, columns: Iterable[str]) -> FleetHost:
     amounts = {}
     for name in columns:
-        found = snapshot.sums(name).get(tree.root.id)
+        found = snapshot.sums_of(name).get(tree.root.id)
         if found is not None:
             amounts[name] = ClassAmounts(capacity=found[1], used=found[0])
     zones = sum([ZONE in each.traits for each in tree.members])

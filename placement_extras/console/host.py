@@ -98,14 +98,14 @@ def show(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now: floa
         some.sort(key=lambda each: natural(each.name))
     members = list(_below(provider, children))
     part = page_request.cut(members[1:], number, PER_PAGE)
-    shown = {each.id for one in part.rows for each in snapshot.upwards(one)}
+    shown = {each.id for one in part.rows for each in snapshot.lineage_of(one)}
     sums: dict[str, list[int]] = {}
     for each in members:
         for name, inventory in each.inventories.items():
             found = sums.setdefault(name, [0, 0])
             found[0] += max(0, inventory.capacity)
             found[1] += each.used.get(name, 0)
-    upwards = tuple(snapshot.upwards(provider))[:0:-1]
+    upwards = tuple(snapshot.lineage_of(provider))[:0:-1]
     return HostPage(
         node=_node(provider, children, shown.__contains__, _MAX_DEPTH),
         root=tree.root,

@@ -11,7 +11,7 @@ from flask import Blueprint, Response, redirect, render_template, request, url_f
 
 from placement.api.resource_providers import existing
 from placement.policies import allocation, ext
-from placement.store.holders import holders
+from placement.store.holders import list_holders
 from placement_extras.console import fleet, host, page_request, scheduling, settings
 from placement_extras.console.fleet import HostCondition, HostFilter
 from placement_extras.console.page_request import SEE_HOSTS, PageRequest, page
@@ -108,7 +108,7 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
 
     if visit.may(allocation.PROVIDER_LIST):
         with visit.service.database.read() as conn:
-            rows, more_holders = holders(conn, shown.members, _MAX_HOLDERS, (number - 1) * _MAX_HOLDERS)
+            rows, more_holders = list_holders(conn, shown.members, _MAX_HOLDERS, (number - 1) * _MAX_HOLDERS)
         more_holders = more_holders and number < _MAX_HOLDERS_PAGES
         held = host.held(rows, by_uuid)
     return render_template(

@@ -75,9 +75,9 @@ class PageRequest:
         :raises placement.exceptions.Unavailable: the database does not answer.
         """
         model = self.service.model
-        with model.fresh() as view:
+        with model.fresh_view() as view:
             names = view.names
-        with model.aside() as (snapshot, _):
+        with model.pinned_snapshot() as (snapshot, _):
             yield snapshot, names
 
     def require(self, rules: Iterable[str]) -> None:

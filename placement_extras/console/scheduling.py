@@ -80,7 +80,7 @@ def change(visit: PageRequest, uuid: str) -> Response:
         raise InvalidRequest("Please say why the host is disabled: whoever comes next will want to know.")
     by = (visit.visitor.user_name or visit.visitor.user_id or "")[:_MAX_REASON]
     for tries_left in reversed(range(_TRIES)):
-        with visit.service.model.fresh() as view:
+        with visit.service.model.fresh_view() as view:
             root = view.snapshot.providers[existing(view.snapshot, uuid).root_id]
         wanted = described(root, disabled=disabled, reason=reason, by=by)
         try:

@@ -109,14 +109,14 @@ class GuestRelocator:
         :raises InvalidRequest: there are too many of them.
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
-        with self._model.fresh() as view:
+        with self._model.fresh_view() as view:
             members = _members(view.snapshot, _ids(view.snapshot, hosts))
         held, complete = self._held(members)
         if not complete:
             raise InvalidRequest(
                 f"Consumers on the hosts of 'excluded_hosts' hold more than {MAX_HELD} amounts: name fewer."
             )
-        with self._model.fresh() as view:
+        with self._model.fresh_view() as view:
             avoided, budget = _ids(view.snapshot, hosts), self._budget(view)
             guests = _on(view.snapshot, avoided, held, budget)
             return displace(ClusterSimulation(view.snapshot, budget, avoided), guests)
@@ -126,12 +126,12 @@ class GuestRelocator:
 
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
-        with self._model.fresh() as view:
+        with self._model.fresh_view() as view:
             board = ClusterSimulation(view.snapshot, self._budget(view), _ids(view.snapshot, avoided))
             roots = {tree.root.id for tree, _ in nearest(board, request)}
             members = _members(view.snapshot, roots)
         held, complete = self._held(members)
-        with self._model.fresh() as view:
+        with self._model.fresh_view() as view:
             board = ClusterSimulation(view.snapshot, self._budget(view), _ids(view.snapshot, avoided))
             hosts = [host for host in board.hosts if host[0].root.id in roots]
             guests = _on(view.snapshot, roots, held, board.budget)
@@ -142,7 +142,7 @@ class GuestRelocator:
             return held_beside(conn, provider_ids, MAX_HELD)
 
     def _budget(self, view: ModelView) -> SearchBudget:
-        return SearchBudget(self._end - thread_time(), give_way=view.giving_way_after(self._check_awaited))
+        return SearchBudget(self._end - thread_time(), yield_lock=view.yield_after(self._check_awaited))
 
 
 def _ids(snapshot: ModelSnapshot, uuids: Collection[str]) -> set[int]:
@@ -182,12 +182,12 @@ def count_capacity(call: ApiRequest) -> Response:
     end = thread_time() + deadline
     counted: dict[str, FlavorCapacity] = {}
     fallen_back: dict[str, FlavorCapacity] = {}
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         for request in flavors.values():
             check_names(request, view.names.classes, view.names.traits)
         avoided = named_roots(view.snapshot, body["excluded_hosts"], "excluded_hosts names")
         try:
-            budget = SearchBudget(deadline, give_way=view.giving_way_after(call.check_awaited))
+            budget = SearchBudget(deadline, yield_lock=view.yield_after(call.check_awaited))
             cloud = CloudHosts(view.snapshot, budget, avoided)
             for name, request in flavors.items():
                 if name in fallbacks:
@@ -197,7 +197,8 @@ def count_capacity(call: ApiRequest) -> Response:
                 name: FlavorProportion(
                     tuple(_requests(asked[name])),
                     each["proportion"],
-                    counted[name].fit.at_most + (fallen_back[name].fit.at_most if name in fallen_back else 0),
+                    counted[name].fit.upper_bound
+                    + (fallen_back[name].fit.upper_bound if name in fallen_back else 0),
                 )
                 for each in body["flavors"]
                 if each["proportion"] is not None

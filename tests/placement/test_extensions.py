@@ -1,4 +1,4 @@
-"""The core by itself, and what extensions register."""
+"""The core by itself, and the registrations of extensions."""
 
 import json
 import subprocess
@@ -50,11 +50,11 @@ def test_without_extras_the_core_is_the_placement_api_with_claims_reservations_a
 
 @pytest.mark.parametrize("seam", SEAMS)
 def test_the_distribution_registers_extras_at_each_seam(seam):
-    assert extensions.registered(seam)
+    assert extensions.registered_objects(seam)
 
 
 def test_the_table_of_seams_names_each():
-    assert [line.split("``")[1] for line in extensions.__doc__.splitlines() if line.startswith("``")] == [
+    assert [line.split("``")[1] for line in extensions.__doc__.splitlines() if line.startswith("- ``")] == [
         *("options", "rules", "blueprints", "request_forms"),
         *("applications", "commands", "takeovers", "tables", "trait_attributes"),
     ]

@@ -1,4 +1,4 @@
-"""Kept results: the latest used ones stay, and no more than there is room for."""
+"""Kept results: the most recently used ones stay, as long as there is room."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from placement.kept_results import KeptResults
 ROOM = 3 * 64 * len(repr("aaaa"))
 
 
-def test_what_was_of_use_last_stays() -> None:
+def test_the_most_recently_used_result_stays() -> None:
     kept = KeptResults[str](ROOM)
     for key in ("aaaa", "bbbb", "cccc", "aaaa", "dddd"):
         kept.get(key, lambda key=key: key.upper())
@@ -17,7 +17,7 @@ def test_what_was_of_use_last_stays() -> None:
     assert kept.get("bbbb", lambda: "made again") == "made again"
 
 
-def test_what_is_too_large_alone_drives_out_nothing() -> None:
+def test_a_result_that_is_too_large_pushes_out_nothing() -> None:
     kept = KeptResults[str](ROOM)
     kept.get("aaaa", lambda: "A")
     assert kept.get("b" * 100, lambda: "B") == "B"

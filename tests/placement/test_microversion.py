@@ -21,7 +21,7 @@ def test_each_version_from_the_first_to_the_last_has_one_name() -> None:
     assert (microversion.MIN, microversion.MAX) == ((1, 0), (1, 39))
 
 
-def test_each_name_says_what_its_version_brought() -> None:
+def test_each_name_has_a_comment_about_its_version() -> None:
     source = Path(microversion.__file__).read_text()
     for name, (major, minor) in _named().items():
         assert re.search(rf"^# {major}\.{minor}: .+\n{name}: ", source, re.M), name

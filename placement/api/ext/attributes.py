@@ -23,7 +23,7 @@ _MAX_INTEGER: Final = 2.0**53
 @operation(blueprint, "GET", _PATH, rules.ATTRIBUTES, writes_json=True)
 def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     """What is kept with a provider."""
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         provider = existing(view.snapshot, uuid)
         return _answer(call, provider.attributes, provider.generation)
 

@@ -55,8 +55,8 @@ def _wait(call: ApiRequest, wanted: ChangesFollowing) -> ProviderChanges:
 def _look(call: ApiRequest, wanted: ChangesFollowing, position: DatabaseVersion) -> ProviderChanges:
     with call.service.database.read() as conn:
         if wanted.since is None:
-            return ProviderChanges(store.now(conn, position.history))
-        return store.since(conn, position.history, wanted.since, wanted.limit)
+            return ProviderChanges(store.current_cursor(conn, position.history))
+        return store.changes_since(conn, position.history, wanted.since, wanted.limit)
 
 
 def _answer(call: ApiRequest, found: ProviderChanges) -> Response:

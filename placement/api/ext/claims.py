@@ -47,9 +47,9 @@ def show(call: ApiRequest, consumer_uuid: str) -> Response:
     """When a claim is gone by itself; of one that stays there is nothing to show."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
-        raise expiries.missing(consumer_uuid)
+        raise expiries.no_expiry(consumer_uuid)
     with call.service.database.read() as conn:
-        found = expiries.find(conn, consumer)
+        found = expiries.find_expiry(conn, consumer)
     shown = {
         "consumer_uuid": consumer,
         "consumer_generation": found.generation,
@@ -66,10 +66,12 @@ def confirm(call: ApiRequest, consumer_uuid: str) -> Response:
     """Have a claim stay that would be gone by itself, or have it last longer."""
     consumer = canonical_uuid(consumer_uuid)
     if consumer is None:
-        raise expiries.missing(consumer_uuid)
+        raise expiries.no_expiry(consumer_uuid)
     body = call.body(_CONFIRMATION)
     generation, seconds = body["consumer_generation"], body["expires_in"]
-    expires_at = call.service.database.write(lambda tx: expiries.confirm(tx, consumer, generation, seconds))
+    expires_at = call.service.database.write(
+        lambda tx: expiries.confirm_claim(tx, consumer, generation, seconds)
+    )
     shown = {"consumer_uuid": consumer, "consumer_generation": generation + 1, **_end(expires_at)}
     return call.answer({"claim": shown})
 

@@ -25,9 +25,9 @@ def explain_candidates(call: ApiRequest) -> Response:
     """Why a request has the candidates that it has, or none. Nothing is kept."""
     asked = schemas.parse(call.body(_BODY), call.service.request_forms)
     deadline = call.service.conf.api.explanations_deadline
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         check_names(asked.request, view.names.classes, view.names.traits)
-        budget = SearchBudget(deadline, give_way=view.giving_way_after(call.check_awaited))
+        budget = SearchBudget(deadline, yield_lock=view.yield_after(call.check_awaited))
         try:
             explanation = explain_request(view.snapshot, asked.request, budget)
             fallback = (

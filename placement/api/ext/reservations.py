@@ -19,7 +19,7 @@ from placement.schemas.base import canonical_uuid
 from placement.store import allocations
 from placement.store import reservations as store
 from placement.store.allocations import Allocation
-from placement.store.reservations import CapacityReservation, Written
+from placement.store.reservations import CapacityReservation, WrittenReservation
 
 blueprint = Blueprint("ext_reservations", __name__)
 
@@ -37,10 +37,10 @@ def create(call: ApiRequest) -> Response:
     body = call.body(_CREATE)
     uuid = body["uuid"] or str(uuids.uuid4())
     wanted, end = schemas.wanted_of(body, call.service.request_forms, uuid), schemas.end_of(body)
-    made: list[Written] = []
+    made: list[WrittenReservation] = []
 
     def make(tx: WriteTransaction) -> None:
-        made[:] = [store.make(tx, uuid, body["group"], end)]
+        made[:] = [store.make_reservation(tx, uuid, body["group"], end)]
 
     claimer(call).claim_places([wanted], also=make)
     (written,) = made
@@ -60,7 +60,7 @@ def list_some(call: ApiRequest) -> Response:
     if project_id is not None:
         call.authorize(rules.LIST_RESERVATIONS, {"project_id": project_id})
     with call.service.database.read() as conn:
-        found = store.some(conn, project_id, page.group, page.marker, page.limit + 1)
+        found = store.list_reservations(conn, project_id, page.group, page.marker, page.limit + 1)
         shown = found[: page.limit]
         held = allocations.of_consumers(conn, [each.uuid for each in shown])
     document: dict[str, Any] = {"reservations": [_document(each, held) for each in shown]}
@@ -78,10 +78,10 @@ def show(call: ApiRequest, reservation_uuid: str) -> Response:
     call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or _ANY_PROJECT})
     uuid = _known(reservation_uuid)
     with call.service.database.read() as conn:
-        found = store.find(conn, uuid)
+        found = store.find_reservation(conn, uuid)
         held = allocations.of_consumer(conn, uuid)
     if found is None or not _allows(call, rules.SHOW_RESERVATION, found.project_id):
-        raise store.missing(uuid)
+        raise store.no_reservation(uuid)
     return call.answer({"reservation": _document(found, held)})
 
 
@@ -98,9 +98,9 @@ def update(call: ApiRequest, reservation_uuid: str) -> Response:
     known = _known(reservation_uuid)
     body = call.body(_UPDATE)
     end, generation = schemas.end_of(body), body["generation"]
-    written = call.service.database.write(lambda tx: store.change(tx, known, generation, end))
+    written = call.service.database.write(lambda tx: store.change_end(tx, known, generation, end))
     if not _allows(call, rules.SHOW_RESERVATION, written.reservation.project_id):
-        raise store.missing(known)
+        raise store.no_reservation(known)
     return call.answer({"reservation": _document(written.reservation, written.held)})
 
 
@@ -119,7 +119,7 @@ def _known(uuid: str) -> str:
     """
     canonical = canonical_uuid(uuid)
     if canonical is None:
-        raise store.missing(uuid)
+        raise store.no_reservation(uuid)
     return canonical
 
 

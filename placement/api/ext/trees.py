@@ -29,7 +29,7 @@ _INVENTORY: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "
 def show(call: ApiRequest, uuid: str) -> Response:
     """All providers of the tree that a provider is in; nothing but 304 to who has them as they are."""
     with_allocations = schemas.parse_show(call.parameters, call.version)
-    with call.service.model.fresh() as view:
+    with call.service.model.fresh_view() as view:
         provider = existing(view.snapshot, uuid)
         everyone = view.snapshot.providers
         members = _top_down([everyone[each] for each in view.snapshot.trees[provider.root_id]], view)
@@ -66,7 +66,7 @@ def _top_down(members: Iterable[Provider], view: ModelView) -> list[Provider]:
     """The providers, none before its parent, and otherwise by uuid."""
 
     def path(provider: Provider) -> list[str]:
-        return [each.uuid for each in view.snapshot.upwards(provider)][::-1]
+        return [each.uuid for each in view.snapshot.lineage_of(provider)][::-1]
 
     return sorted(members, key=path)
 

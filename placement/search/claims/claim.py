@@ -19,7 +19,7 @@ from placement.search.claims.topology import Distances, TopologyPolicy
 from placement.search.request import CandidatesRequest
 from placement.store.allocations import Allocation
 from placement.store.consumers import ConsumerOwnership
-from placement.store.groups import ConsumerGroup, Members, hosts_of, present, size
+from placement.store.groups import ConsumerGroup, Members, hosts_of, members_by_host, size
 
 Order = tuple[tuple[str, float], ...]
 """Criteria (see :mod:`placement.search.claims.scores`) with their weights; each occurs once."""
@@ -155,7 +155,7 @@ def within_reservation(
         }
         for provider_id in concerned
     }
-    return snapshot.using(used), frozenset(snapshot.providers[root].uuid for root in roots)
+    return snapshot.with_usage(used), frozenset(snapshot.providers[root].uuid for root in roots)
 
 
 def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, int]]]) -> ModelSnapshot:
@@ -167,7 +167,7 @@ def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, 
             here = used.setdefault(provider.id, {**provider.used})
             for name, amount in amounts.items():
                 here[name] = here.get(name, 0) + amount
-    return snapshot.using(used)
+    return snapshot.with_usage(used)
 
 
 NO_MEMBERS: Final[Mapping[int, int]] = {}
@@ -194,10 +194,10 @@ class ClaimScenario:
         wanted = list(wanted)
         # a consumer that moves is not beside itself
         moving = {each.consumer for each in wanted}
-        groups = {name: present(each, moving) for name, each in members.items()}
+        groups = {name: members_by_host(each, moving) for name, each in members.items()}
         far = any(each.topology is not None or "numa_distance" in dict(each.order) for each in wanted)
         sizes = {name: size(each, moving) for name, each in members.items()}
-        return cls(snapshot, groups, snapshot.distances() if far else {}, sizes)
+        return cls(snapshot, groups, snapshot.zone_distances() if far else {}, sizes)
 
     def members_beside(self, group: ConsumerGroup | None) -> Mapping[int, int]:
         """Return how many members each host has, for a consumer that joins this group."""
@@ -223,4 +223,4 @@ class ClaimScenario:
 
 def zone_of(snapshot: ModelSnapshot, provider: Provider) -> int | None:
     """Return the id of the nearest provider, upwards from this one, that is a NUMA node."""
-    return next((each.id for each in snapshot.upwards(provider) if ZONE in each.traits), None)
+    return next((each.id for each in snapshot.lineage_of(provider) if ZONE in each.traits), None)

@@ -299,7 +299,7 @@ def choices_at_hosts(
         roots = (root for root in roots if root not in avoided)
     # otherwise a choice may be of pools alone, which are on other hosts
     if group is not None and stays_at_its_host(snapshot, wanted.request):
-        roots = (root for root in roots if group.allows((root,), beside))
+        roots = (root for root in roots if group.allows_hosts((root,), beside))
 
     def is_allowed(each: Found | None) -> bool:
         if each is None:
@@ -307,7 +307,7 @@ def choices_at_hosts(
         choice = _make_choice(world, each)
         if wanted.avoid and not avoided.isdisjoint(provider.root_id for provider, _ in choice.resources):
             return False
-        return group is None or group.allows(choice.hosts, beside)
+        return group is None or group.allows_hosts(choice.hosts, beside)
 
     def allowed_choices_at(root: int) -> Choices:
         # without pools the checks of roots above are exact

@@ -191,7 +191,7 @@ def _hosts_left(
     avoided = {root for root in left if snapshot.providers[root].uuid in wanted.avoid}
     full = set[int]()
     if group is not None and all(stays_at_its_host(snapshot, way.request) for way in ways):
-        full = {root for root in left if not group.allows((root,), beside)}
+        full = {root for root in left if not group.allows_hosts((root,), beside)}
     # a host counts for the first of these that excludes it
     for by, roots in (
         ("allowed_hosts", left - named if wanted.only is not None else set()),
@@ -215,7 +215,7 @@ def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapsho
         for pool in pools
         if pool.root_id in avoided
     }
-    return snapshot.using(used) if used else snapshot
+    return snapshot.with_usage(used) if used else snapshot
 
 
 def _mark_avoided(

@@ -90,8 +90,8 @@ class ScoreUpperBounds:
         for name, amount in least.items():
             index = self._snapshot.free_index(name)
             # a bisection; the set of hosts is only made where it leaves out any
-            if index.count(amount) < len(self._snapshot.trees):
-                having = set(index.having(amount))
+            if index.count_roots(amount) < len(self._snapshot.trees):
+                having = set(index.roots_with(amount))
                 roots = [root for root in roots if root in having]
         return roots
 
@@ -134,7 +134,7 @@ class ScoreUpperBounds:
     def _of_class(self, name: str, amount: int) -> Bounds:
         """Return these bounds for one class."""
         self._count_look()
-        sums = self._snapshot.sums(name)
+        sums = self._snapshot.sums_of(name)
         if not self._is_shared(name):
             shares = [
                 # as share() computes it, inlined for ten thousand hosts
@@ -203,10 +203,10 @@ class ScoreUpperBounds:
         size = self._world.size_of(group)
         pools = self._snapshot.by_trait.get(SHARES, ())
         elsewhere = {self._snapshot.providers[each].root_id for each in pools}
-        least = max((group.liking((each,), beside, size) for each in elsewhere), default=0.0)
+        least = max((group.host_preference((each,), beside, size) for each in elsewhere), default=0.0)
         # a choice of pools alone has no member beside it at this host
-        nobody = max(least, group.liking((), beside, size))
-        known = {root: max(least, group.liking((root,), beside, size)) for root in beside}
+        nobody = max(least, group.host_preference((), beside, size))
+        known = {root: max(least, group.host_preference((root,), beside, size)) for root in beside}
         return [known.get(root, nobody) for root in self._roots]
 
     def _standing_bounds(self, name: str, *, low: bool) -> Iterable[float]:
@@ -267,8 +267,8 @@ def _beside_pools(
 
 def _fewest_zones(kind: TreeClass, names: tuple[str, ...], count: int) -> int:
     """Return the least number of zones in which this many providers with all of these classes are."""
-    having = {at for at, _ in kind.shape.giving(names)}
-    inside = sorted([len(having.intersection(zone)) for zone in kind.zones], reverse=True)
+    having = {at for at, _ in kind.shape.places_giving(names)}
+    inside = sorted([len(having.intersection(zone)) for zone in kind.zone_positions], reverse=True)
     # providers outside of any zone are taken first, as they cost no zone
     left = count - (len(having) - sum(inside))
     for fewest, there in enumerate(inside):

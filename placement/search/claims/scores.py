@@ -46,7 +46,8 @@ class ChoiceScorer:
         self._terms: dict[tuple[TreeClass, int], _PatternTerms] = {}
         #: for each requested class, the sums by tree, and the requested amount
         self._asked = {
-            name: (world.snapshot.sums(name), amount) for name, amount in wanted.request.total_amounts.items()
+            name: (world.snapshot.sums_of(name), amount)
+            for name, amount in wanted.request.total_amounts.items()
         }
 
     def score_choice(self, found: Found) -> ChoiceScore:
@@ -300,7 +301,7 @@ def mean_share(shares: Sequence[float]) -> float:
 
 def number_of(snapshot: ModelSnapshot, provider: Provider, name: str) -> float | None:
     """Return the number of an attribute, from the nearest provider upwards that has it."""
-    values = (each.attributes.get(name) for each in snapshot.upwards(provider))
+    values = (each.attributes.get(name) for each in snapshot.lineage_of(provider))
     return next((value for value in values if isinstance(value, float)), None)
 
 
@@ -310,7 +311,9 @@ def _zone_distances(world: ClaimScenario, zones: Iterable[int]) -> Iterable[int]
 
 def _group_liking(world: ClaimScenario, wanted: WantedClaim, hosts: Iterable[int]) -> float:
     group = wanted.group
-    return group.liking([*hosts], world.members_beside(group), world.size_of(group)) if group else 0.0
+    return (
+        group.host_preference([*hosts], world.members_beside(group), world.size_of(group)) if group else 0.0
+    )
 
 
 # the ranks of all choices are in a heap until the best is known

@@ -120,7 +120,7 @@ class ClaimService:
         if all(each.wanted.expires_in is None for each in placed):
             return placed
         with self._database.read() as conn:
-            now = expiries.now(conn)
+            now = expiries.server_time(conn)
         return [
             each if (seconds := each.wanted.expires_in) is None else replace(each, expires_at=now + seconds)
             for each in placed
@@ -151,18 +151,18 @@ class ClaimService:
         }
 
         def write_all(tx: WriteTransaction) -> dict[str, float]:
-            times = claim_commit.bind(tx, claims, chosen, joining, reservation, expiring)
+            times = claim_commit.commit_claims(tx, claims, chosen, joining, reservation, expiring)
             if also is not None:
                 also(tx)
             return times
 
-        times = reservations.making_room(self._database, write_all)
+        times = reservations.write_with_room(self._database, write_all)
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
 
     def _place_at_once(self, wanted: Sequence[WantedClaim], seconds: float) -> list[PlacedClaim] | None:
         """Return places in a snapshot of a moment ago; None if it has none, as there may be some by now."""
         # mostly without a query: the transaction refuses a choice that is out of date
-        with self._model.recent(_RECENT) as view:
+        with self._model.recent_view(_RECENT) as view:
             try:
                 self._check_names(view, wanted)
                 placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
@@ -203,7 +203,7 @@ class ClaimService:
         reservation: str | None,
     ) -> list[PlacedClaim]:
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
-        with self._model.fresh() as view:
+        with self._model.fresh_view() as view:
             self._check_names(view, wanted)
             # a consumer that moves may take its own amounts again
             snapshot = without_allocations(view.snapshot, held) if held else view.snapshot
@@ -217,7 +217,7 @@ class ClaimService:
                 if reserved is not None:
                     raise reservation_refusal(wanted, placed, reserved)
                 budget = SearchBudget(
-                    self._limits.explaining, give_way=view.giving_way_after(self._check_awaited)
+                    self._limits.explaining, yield_lock=view.yield_after(self._check_awaited)
                 )
                 raise claim_refusal(wanted, placed, budget)
         return placed
@@ -234,7 +234,7 @@ class ClaimService:
 
         :raises InvalidRequest: the search takes too long.
         """
-        budget = SearchBudget(seconds, give_way=view.giving_way_after(self._check_awaited))
+        budget = SearchBudget(seconds, yield_lock=view.yield_after(self._check_awaited))
         try:
             return place_claims(
                 ClaimScenario.from_members(snapshot, members, wanted), wanted, budget, self._rng
@@ -255,12 +255,12 @@ class ClaimService:
         :raises Conflict: the reservation does not serve all owners and groups of the claims.
         """
         with self._database.read() as conn:
-            found = reservations.find(conn, reservation)
+            found = reservations.find_reservation(conn, reservation)
             held = allocations.of_consumer(conn, reservation)
         for each in wanted:
             group = None if each.group is None else each.group.name
-            if found is None or not found.serves(each.owner.project_id, group):
-                raise reservations.unusable(reservation, each.owner.project_id)
+            if found is None or not found.serves_claim(each.owner.project_id, group):
+                raise reservations.unusable_reservation(reservation, each.owner.project_id)
         return held
 
     def _held_amounts(self, wanted: Sequence[WantedClaim]) -> list[allocations.Allocation]:
@@ -291,7 +291,7 @@ class ClaimService:
     def _check_generations(self, wanted: Sequence[WantedClaim]) -> None:
         with self._database.read() as conn:
             for each in wanted:
-                consumers.check_generation(consumers.find(conn, each.consumer), each.generation)
+                consumers.check_generation(consumers.find_consumer(conn, each.consumer), each.generation)
 
     def _check_names(self, view: ModelView, wanted: Sequence[WantedClaim]) -> None:
         """Check that all names in the claims exist.

@@ -62,7 +62,7 @@ def full_amounts(
         found.update(room.most for room in useful.values())
         if topology is None or not useful:
             continue
-        in_zones = [[useful[at] for at in zone if at in useful] for zone in tree.kind.zones]
+        in_zones = [[useful[at] for at in zone if at in useful] for zone in tree.kind.zone_positions]
         # hosts that differ in order only have the same sums
         zones = sorted(
             (tuple(sorted(room.most for room in zone)), lcm(*(room.step for room in zone)))
@@ -189,7 +189,7 @@ def _zoned_classes(tree: HostTree, asked: Iterable[str]) -> tuple[str, ...]:
     """Return the classes that the zones of a tree have."""
     slots = tree.shape.slots
     return tuple(
-        name for name in asked if any((at, name) in slots for zone in tree.kind.zones for at in zone)
+        name for name in asked if any((at, name) in slots for zone in tree.kind.zone_positions for at in zone)
     )
 
 
@@ -330,7 +330,7 @@ class _SplitSearch:
         key: Hashable = (self._read_tree(tree), tree.kind)
         found = self._layouts.get(key)
         if found is None:
-            zones = tree.kind.zones
+            zones = tree.kind.zone_positions
             self._budget.spend(len(tree.members))
             rooms = tuple(tuple(self._zone_rooms(tree, zone)) for zone in zones)
             found = self._layouts[key] = _ZoneLayout(

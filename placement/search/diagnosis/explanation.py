@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
-from placement.read_model.trees import ZONE, HostTree, TreeStructure, picker
+from placement.read_model.trees import ZONE, HostTree, TreeStructure, slot_picker
 from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.candidate_search import serving_check
 from placement.search.conditions import condition_class
@@ -367,8 +367,8 @@ def _distance_function(
         # by structure: the same slots are picked of thousands of trees
         pick = pickers.get(tree.shape)
         if pick is None:
-            within = tree.shape.layout(kin.where).slots
-            pick = pickers[tree.shape] = picker([within[slot] for slot in slots])
+            within = tree.shape.layout_of(kin.where).slots
+            pick = pickers[tree.shape] = slot_picker([within[slot] for slot in slots])
         return amount - max(most, max(pick(tree.free), default=0))
 
     return missing_of_capacity

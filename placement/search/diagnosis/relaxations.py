@@ -272,7 +272,7 @@ class RelaxationSearch:
                     self._budget.spend(1 + len(host.alike.trees) // 16)
                     found += [(shared, tree.root.id) for tree in host.alike.trees]
             self._most_shared[name] = sorted(found, reverse=True)
-        own = self._found.snapshot.free_index(name).descending()
+        own = self._found.snapshot.free_index(name).descending_rows()
         return merge(own, self._most_shared[name], reverse=True) if self._most_shared[name] else own
 
     def _could_give(self, clause: RequestClause, alike: LikeTrees, bits: Bits) -> list[int]:

@@ -23,7 +23,7 @@ def test_a_list_in_slices_says_the_same(admin: Admin, monkeypatch: pytest.Monkey
 def test_others_have_their_turn_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "_SLICE", 0.0)
     turns: list[str] = []
-    limits = SearchBudget(give_way=lambda: turns.append("others"), first_slice=0.0)
+    limits = SearchBudget(yield_lock=lambda: turns.append("others"), first_slice=0.0)
     dealt_with = [each for some in yielding_slices(range(2000), limits) for each in some]
     assert dealt_with == list(range(2000))
     assert len(turns) == 4

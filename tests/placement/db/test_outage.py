@@ -12,7 +12,7 @@ from placement.exceptions import Unavailable
 def fail(outage: DatabaseOutage, cause: Exception | None) -> None:
     lost = Exception("lost connection")
     lost.__cause__ = cause
-    with pytest.raises(exc.OperationalError), outage.attempt():
+    with pytest.raises(exc.OperationalError), outage.attempt_request():
         raise exc.OperationalError("SELECT", {}, lost)
 
 
@@ -21,7 +21,7 @@ def holding(outage: DatabaseOutage) -> tuple[threading.Thread, threading.Event]:
     inside, answered = threading.Event(), threading.Event()
 
     def ask() -> None:
-        with outage.attempt():
+        with outage.attempt_request():
             inside.set()
             answered.wait(60)
 
@@ -33,7 +33,7 @@ def holding(outage: DatabaseOutage) -> tuple[threading.Thread, threading.Event]:
 
 def is_refused(outage: DatabaseOutage) -> bool:
     try:
-        with outage.attempt():
+        with outage.attempt_request():
             return False
     except Unavailable:
         return True

@@ -19,7 +19,7 @@ def database(database_url):
 
 
 class MaintainedService:
-    """One worker of the service on a database, asked over REST."""
+    """One worker of the service on a database, with a REST client."""
 
     def __init__(self, url):
         self._client = Client(
@@ -31,7 +31,7 @@ class MaintainedService:
         return self._client.get(path).json
 
     def answer(self, path):
-        """Whatever it answers."""
+        """The answer to a request."""
         return self._client.get(path, expect_errors=True)
 
     def last_modified(self, path):

@@ -1,12 +1,12 @@
-"""Findings in a database that somebody damaged, and their repair with the service running."""
+"""Findings in a damaged database, and their repair with the service running."""
 
 import pytest
 import sqlalchemy as sa
 
 from placement.db import buckets
 from placement.db.tables import change_buckets
-from placement.maintenance.audit import AuditProblem, DatabaseFinding, audit
-from placement.maintenance.heal import heal
+from placement.maintenance.audit import AuditProblem, DatabaseFinding, find_contradictions
+from placement.maintenance.heal import heal_database
 from tests.placement.builders import claim_body, inventories_body
 from tests.placement.maintenance.conftest import OWNER
 from tests.placement_extras.migration.reference_world import uuid
@@ -23,7 +23,7 @@ _UNCHECKED = {
 
 @pytest.fixture
 def world(service):
-    """Two trees, of which one gives something to two consumers; the service that serves them."""
+    """Two trees, one with allocations of two consumers, and the service that serves them."""
     for number, (name, parent) in enumerate(
         ((ROOT, None), (CHILD, ROOT), (GRANDCHILD, CHILD), (OTHER, None))
     ):
@@ -39,7 +39,7 @@ def world(service):
 
 @pytest.fixture
 def damage(world, database_url):
-    """Runs statements that no constraint of the database stops."""
+    """Run statements without constraints of the database."""
     engine = sa.create_engine(database_url, poolclass=sa.NullPool)
 
     def run(*statements):
@@ -53,7 +53,7 @@ def damage(world, database_url):
 
 def findings(database):
     with database.read() as conn:
-        return audit(conn)
+        return find_contradictions(conn)
 
 
 def shown(found):
@@ -66,9 +66,9 @@ def tree_of(service, provider):
     }
 
 
-def test_a_database_that_only_the_service_wrote_to_has_no_findings(world, database):
+def test_a_database_written_by_the_service_alone_has_no_findings(world, database):
     assert findings(database) == []
-    healed = heal(database, OWNER)
+    healed = heal_database(database, OWNER)
     assert (healed.repaired, healed.remaining) == ([], [])
 
 
@@ -78,7 +78,7 @@ def test_allocations_without_consumer_get_one_that_clients_can_see(damage, world
     assert found.problem is AuditProblem.NO_CONSUMER
     assert found.detail == f"6 VCPU of {CHILD}, 1024 MEMORY_MB of {CHILD}"
 
-    healed = heal(database, OWNER)
+    healed = heal_database(database, OWNER)
     assert (healed.repaired, healed.remaining) == ([found], [])
     held = world.get(f"/resource_providers/{CHILD}/allocations")["allocations"]
     (adopted,) = held.keys() - {VOLUME}
@@ -95,16 +95,16 @@ def test_new_consumers_come_after_an_adopted_one(damage, world, database):
         "UPDATE allocations SET consumer_id = 1000 WHERE used = 2",
         f"DELETE FROM consumers WHERE uuid = '{VOLUME}'",
     )
-    heal(database, OWNER)
+    heal_database(database, OWNER)
     allocations = {CHILD: {"resources": {"MEMORY_MB": 1}}}
     body = {"allocations": allocations, "project_id": "p", "user_id": "u", "consumer_type": "INSTANCE"}
     assert world.put(f"/allocations/{uuid('c', 7)}", {**body, "consumer_generation": None}) == 204
 
 
-def test_a_consumer_without_allocations_goes_and_the_others_stay(damage, world, database):
+def test_a_consumer_without_allocations_is_deleted_and_others_stay(damage, world, database):
     damage("DELETE FROM allocations WHERE used = 2")
     assert shown(findings(database)) == [(AuditProblem.NO_ALLOCATIONS, VOLUME, "of project red")]
-    healed = heal(database, OWNER)
+    healed = heal_database(database, OWNER)
     assert (shown(healed.repaired), healed.remaining) == (
         [(AuditProblem.NO_ALLOCATIONS, VOLUME, "of project red")],
         [],
@@ -113,7 +113,7 @@ def test_a_consumer_without_allocations_goes_and_the_others_stay(damage, world, 
     assert counts["consumer_count"] == 1
 
 
-def test_wrong_roots_are_set_right_and_running_workers_see_it(damage, world, database):
+def test_wrong_roots_are_corrected_and_running_workers_see_it(damage, world, database):
     assert tree_of(world, ROOT) == {ROOT, CHILD, GRANDCHILD}
     other = f"(SELECT id FROM (SELECT id FROM resource_providers WHERE uuid = '{OTHER}') AS o)"
     damage(
@@ -128,14 +128,14 @@ def test_wrong_roots_are_set_right_and_running_workers_see_it(damage, world, dat
         (AuditProblem.WRONG_ROOT, GRANDCHILD, f"should be {ROOT}"),
         (AuditProblem.WRONG_ROOT, OTHER, "should be itself"),
     ]
-    healed = heal(database, OWNER)
+    healed = heal_database(database, OWNER)
     assert ([each.subject for each in healed.repaired], healed.remaining) == ([GRANDCHILD, OTHER], [])
     assert tree_of(world, ROOT) == {ROOT, CHILD, GRANDCHILD}
     assert tree_of(world, OTHER) == {OTHER}
     assert world.get(f"/resource_providers/{GRANDCHILD}")["generation"] == generation
 
 
-def test_trees_without_an_end_are_left_to_the_operator(damage, database):
+def test_loops_of_parents_are_left_to_the_operator(damage, database):
     grandchild = f"(SELECT id FROM (SELECT id FROM resource_providers WHERE uuid = '{GRANDCHILD}') AS g)"
     damage(
         f"UPDATE resource_providers SET parent_id = {grandchild} WHERE uuid = '{CHILD}'",
@@ -143,12 +143,12 @@ def test_trees_without_an_end_are_left_to_the_operator(damage, database):
     )
     expected = [(AuditProblem.LOOP, CHILD), (AuditProblem.LOOP, GRANDCHILD), (AuditProblem.NO_PARENT, OTHER)]
     assert [(each.problem, each.subject) for each in findings(database)] == expected
-    healed = heal(database, OWNER)
+    healed = heal_database(database, OWNER)
     assert healed.repaired == []
     assert [(each.problem, each.subject) for each in healed.remaining] == expected
 
 
-def test_too_much_and_misplaced_allocations_are_named_and_stay(damage, world, database):
+def test_excessive_and_misplaced_allocations_are_named_and_stay(damage, world, database):
     damage(
         "UPDATE inventories SET total = 9, reserved = 2 WHERE total = 8",
         "DELETE FROM inventories WHERE total = 4096",
@@ -158,7 +158,7 @@ def test_too_much_and_misplaced_allocations_are_named_and_stay(damage, world, da
         (AuditProblem.NO_INVENTORY, CHILD, "MEMORY_MB: 1024 used, no inventory"),
     ]
     assert shown(findings(database)) == expected
-    healed = heal(database, OWNER)
+    healed = heal_database(database, OWNER)
     assert (healed.repaired, shown(healed.remaining)) == ([], expected)
     assert world.get(f"/allocations/{SERVER}")["allocations"][CHILD]["resources"] == {
         "VCPU": 6,
@@ -171,11 +171,11 @@ def test_usage_up_to_the_rounded_capacity_is_no_finding(damage, database):
     assert findings(database) == []
 
 
-def test_a_dry_run_says_what_it_would_repair_and_writes_nothing(damage, database):
+def test_a_dry_run_names_repairs_and_writes_nothing(damage, database):
     damage("DELETE FROM allocations WHERE used = 2", "DELETE FROM inventories WHERE total = 4096")
     before = findings(database)
     counters = database.position()
-    healed = heal(database, OWNER, dry_run=True)
+    healed = heal_database(database, OWNER, dry_run=True)
     assert [each.problem for each in healed.repaired] == [AuditProblem.NO_ALLOCATIONS]
     assert [each.problem for each in healed.remaining] == [AuditProblem.NO_INVENTORY]
     assert findings(database) == before
@@ -196,13 +196,13 @@ def epoch(database):
         "UPDATE resource_providers SET root_id = id WHERE root_id IS NOT NULL",
     ],
 )
-def test_a_repair_renews_the_epoch_and_one_that_finds_nothing_does_not(damage, database, statement):
+def test_only_a_repair_with_changes_renews_the_epoch(damage, database, statement):
     damage(statement)
     before = epoch(database)
-    assert heal(database, OWNER).repaired
+    assert heal_database(database, OWNER).repaired
     after = epoch(database)
     assert after != before
-    assert not heal(database, OWNER).repaired
+    assert not heal_database(database, OWNER).repaired
     assert epoch(database) == after
 
 
@@ -214,18 +214,20 @@ def test_a_consumer_that_claims_in_between_is_not_removed(damage, world, databas
     assert world.put(f"/allocations/{VOLUME}", body) == 204
     late = iter([found])
     monkeypatch.setattr(
-        "placement.maintenance.heal.audit.audit", lambda conn: next(late, None) or audit(conn)
+        "placement.maintenance.heal.audit.find_contradictions",
+        lambda conn: next(late, None) or find_contradictions(conn),
     )
-    healed = heal(database, OWNER)
+    healed = heal_database(database, OWNER)
     assert healed.remaining == []
     assert world.get(f"/allocations/{VOLUME}")["consumer_generation"] == 2
 
 
-def test_a_provider_that_moved_in_between_gets_the_root_it_has_now(damage, world, database, monkeypatch):
+def test_a_provider_moved_in_between_gets_its_present_root(damage, world, database, monkeypatch):
     stale = DatabaseFinding(AuditProblem.WRONG_ROOT, 3, GRANDCHILD, f"should be {OTHER}")
     late = iter([[stale]])
     monkeypatch.setattr(
-        "placement.maintenance.heal.audit.audit", lambda conn: next(late, None) or audit(conn)
+        "placement.maintenance.heal.audit.find_contradictions",
+        lambda conn: next(late, None) or find_contradictions(conn),
     )
-    heal(database, OWNER)
+    heal_database(database, OWNER)
     assert world.get(f"/resource_providers/{GRANDCHILD}")["root_provider_uuid"] == ROOT

@@ -9,7 +9,7 @@ _IDS = st.integers(1, 8)
 
 
 @given(st.dictionaries(_IDS, st.none() | st.integers(1, 9)))
-def test_each_provider_has_the_root_its_parents_lead_to_or_none(parents):
+def test_each_provider_has_the_root_of_its_parents_or_none(parents):
     roots = find_roots(parents)
     for start in parents:
         provider_id = start
@@ -27,7 +27,7 @@ def test_each_provider_has_the_root_its_parents_lead_to_or_none(parents):
 
 
 @given(st.dictionaries(_IDS, st.none() | st.integers(1, 9)), st.randoms())
-def test_rows_come_after_their_parents_and_all_that_have_a_root_come(parents, random):
+def test_rows_follow_their_parents_and_all_with_a_root_are_kept(parents, random):
     rows = [{"id": provider_id, "parent_id": parent} for provider_id, parent in parents.items()]
     random.shuffle(rows)
     ordered = [row["id"] for row in parents_first(rows)]
@@ -44,7 +44,7 @@ def test_rows_keep_their_order_where_parents_allow():
     assert [row["id"] for row in parents_first(rows)] == [1, 3, 4, 2]
 
 
-def test_a_long_chain_of_parents_is_no_problem():
+def test_a_long_chain_of_parents_is_followed():
     depth = 100_000
     parents = {provider_id: provider_id - 1 or None for provider_id in range(depth, 0, -1)}
     assert find_roots(parents).of[depth] == 1

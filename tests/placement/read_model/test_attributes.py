@@ -1,4 +1,4 @@
-"""What attributes tell of hosts."""
+"""Values that attributes of providers give for hosts."""
 
 from dataclasses import replace
 
@@ -14,19 +14,19 @@ def tell(snapshot: ModelSnapshot, name: str, **attributes: Attribute) -> None:
     snapshot.put(replace(provider, attributes=told))
 
 
-def test_distances_are_told_by_the_zones_of_a_host() -> None:
+def test_distances_come_from_the_attributes_of_zones() -> None:
     snapshot = build(Spec("a"), Spec("a0", "a"), Spec("a1", "a"), Spec("b"), Spec("b0", "b"))
     tell(snapshot, "a0", a0=10.0, a1=21.0, b0=40.0, nobody=5.0)
     tell(snapshot, "a1", a0=20.0, a1="near")
-    assert snapshot.distances() == {(2, 3): 21}
+    assert snapshot.zone_distances() == {(2, 3): 21}
     tell(snapshot, "a1", a0=32.0)
-    assert snapshot.distances() == {(2, 3): 32}
+    assert snapshot.zone_distances() == {(2, 3): 32}
     tell(snapshot, "a0")
     snapshot.remove(3)
-    assert snapshot.distances() == {}
+    assert snapshot.zone_distances() == {}
 
 
-def test_the_range_of_a_number_follows_changes_and_copies_keep_theirs() -> None:
+def test_the_range_of_a_number_follows_changes_but_not_in_copies() -> None:
     snapshot = build(Spec("a"), Spec("b"), Spec("c"))
 
     def price(name: str, **attributes: Attribute) -> None:

@@ -1,4 +1,4 @@
-"""A model that is written down and read again is the same; what is no model is found out, whatever it is."""
+"""A model is the same after writing and reading; other content is refused, whatever it is."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from placement.db.buckets import bucket_of
-from placement.read_model.columns import DamagedFile, WritableModel, decode, encode
+from placement.read_model.columns import DamagedFile, WritableModel, decode_model, encode_model
 from placement.read_model.provider import Provider
 from placement.read_model.rows import NameRow, NameTable
 from tests.examples import examples
@@ -44,7 +44,7 @@ def models(draw: st.DrawFn) -> WritableModel:
 
 
 def written(model: WritableModel) -> bytes:
-    return b"".join(encode(model, lambda: None))
+    return b"".join(encode_model(model, lambda: None))
 
 
 EXAMPLE = WritableModel(
@@ -59,11 +59,11 @@ EXAMPLE = WritableModel(
 
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(models())
-def test_what_was_written_down_is_read_again(model: WritableModel) -> None:
-    history, state = decode(written(model))
+def test_a_written_model_is_read_unchanged(model: WritableModel) -> None:
+    history, state = decode_model(written(model))
     assert history == model.history
     assert {each.id: each for each in state.snapshot} == {each.id: each for each in model.providers}
-    assert content(state.snapshot)[-1] is not None  # all its indexes are there
+    assert content(state.snapshot)[-1] is not None  # with all its indexes
     assert {id_: seq for some in state.stamps.values() for id_, seq in some.items()} == model.stamps
     for bucket, stamps in state.stamps.items():
         assert {bucket_of(state.snapshot.providers[each].uuid) for each in stamps} <= {bucket}
@@ -73,19 +73,19 @@ def test_what_was_written_down_is_read_again(model: WritableModel) -> None:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(st.data())
-def test_what_was_cut_off_or_changed_is_damaged(data: st.DataObject) -> None:
+def test_truncated_or_changed_content_is_damaged(data: st.DataObject) -> None:
     whole = written(EXAMPLE)
     at = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(DamagedFile):
-        decode(whole[:at])
+        decode_model(whole[:at])
     changed = bytearray(whole)
     changed[at] ^= data.draw(st.integers(1, 255))
     with pytest.raises(DamagedFile):
-        decode(bytes(changed))
+        decode_model(bytes(changed))
 
 
 def signed(header: Any, columns: bytes) -> bytes:
-    """What somebody wrote who knows how."""
+    """Content with a correct format and wrong values."""
     encoded = json.dumps(header).encode()
     content = b"placement read model 2\n" + len(encoded).to_bytes(8, "big") + encoded + columns
     return content + hashlib.sha256(content).digest()
@@ -110,16 +110,16 @@ def test_content_with_a_right_checksum_does_no_harm(data: st.DataObject) -> None
             st.none() | st.integers() | st.text() | st.lists(st.lists(st.integers(), max_size=3))
         )
     try:
-        _, state = decode(signed(header, bytes(changed)))
+        _, state = decode_model(signed(header, bytes(changed)))
     except DamagedFile:
         return
     content(state.snapshot)
     for provider in state.snapshot:
-        assert list(state.snapshot.upwards(provider))[-1].id == provider.root_id
+        assert list(state.snapshot.lineage_of(provider))[-1].id == provider.root_id
 
 
 def column(name: str, *values: int) -> Callable[[Any, bytes], bytes]:
-    """Overwrites the first values of a column of 32 bits."""
+    """Overwrite the first values of a column of 32 bits."""
 
     def change(header: Any, columns: bytes) -> bytes:
         start = 0
@@ -138,18 +138,18 @@ def column(name: str, *values: int) -> Callable[[Any, bytes], bytes]:
     [
         (column("parent", 2, 1), "its own ancestor"),
         (column("parent", 0, 2), "its own ancestor"),
-        (column("root", 1, 2), "trees whose branches"),
+        (column("root", 1, 2), "in different trees"),
         (column("parent", 0, 99), "IndexError"),
         (column("traits", 99), "IndexError"),
-        (column("used.sizes", 5), "as many members"),
+        (column("used.sizes", 5), "wrong number of members"),
     ],
 )
-def test_what_does_not_fit_together_is_named(change: Callable[[Any, bytes], bytes], reason: str) -> None:
+def test_the_error_names_the_inconsistency(change: Callable[[Any, bytes], bytes], reason: str) -> None:
     header, columns = taken_apart(written(EXAMPLE))
     with pytest.raises(DamagedFile, match=reason):
-        decode(signed(header, change(header, columns)))
+        decode_model(signed(header, change(header, columns)))
 
 
-def test_another_version_is_none_of_ours() -> None:
-    with pytest.raises(DamagedFile, match="of this version"):
-        decode(written(EXAMPLE).replace(b"model 2", b"model 3"))
+def test_another_version_is_refused() -> None:
+    with pytest.raises(DamagedFile, match="another version"):
+        decode_model(written(EXAMPLE).replace(b"model 2", b"model 3"))

@@ -1,4 +1,4 @@
-"""The worked example that `placement.read_model` opens with."""
+"""The worked example in the documentation of `placement.read_model`."""
 
 from dataclasses import replace
 
@@ -21,17 +21,17 @@ def trees(snapshot: ModelSnapshot) -> list[HostTree]:
     return [tree for _, tree in sorted(snapshot.whole_trees().items())]
 
 
-def test_hosts_of_the_example_are_of_one_kind_and_have_this_free() -> None:
+def test_hosts_of_the_example_are_of_one_class_with_these_free_amounts() -> None:
     snapshot = build(*host("cn1", used=5), *host("cn2"))
     one, other = trees(snapshot)
     assert list(one.kind.shape.slots) == [(0, "DISK_GB"), (1, "VCPU"), (2, "VCPU")]
     assert one.kind is other.kind
-    assert sorted(snapshot.free_index("VCPU").having(8)) == [1, 4]
+    assert sorted(snapshot.free_index("VCPU").roots_with(8)) == [1, 4]
     for free in (one.free, other.free):
         assert f"is {free}" in (read_model.__doc__ or "")
 
 
-def test_a_trait_makes_another_kind_and_a_portion_another_shape() -> None:
+def test_a_trait_makes_another_class_and_a_portion_another_structure() -> None:
     plain, gold, small = trees(
         build(*host("cn1"), *host("cn2", traits=("CUSTOM_GOLD",)), *host("cn3", max_unit=4))
     )
@@ -40,7 +40,7 @@ def test_a_trait_makes_another_kind_and_a_portion_another_shape() -> None:
     assert plain.kind.shape is not small.kind.shape
 
 
-def test_a_claim_makes_a_new_tree_of_its_own_host_only() -> None:
+def test_a_claim_replaces_the_tree_of_its_own_host_only() -> None:
     snapshot = build(*host("cn1", used=5), *host("cn2"))
     before = trees(snapshot)
     snapshot.put(replace(snapshot.providers[3], used={"VCPU": 2}))

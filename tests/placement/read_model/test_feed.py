@@ -1,4 +1,4 @@
-"""The read model follows the database: every change, made by whomever, and nothing but changes."""
+"""The read model follows every change of the database, and reads nothing but changes."""
 
 import threading
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ FOUR = inventory_values(4)
 
 @pytest.fixture
 def writer(database_url: str) -> Iterator[ServiceDatabase]:
-    """The database as another worker has it."""
+    """The database as another worker sees it."""
     database = ServiceDatabase(database_url)
     database.write(lambda tx: classes.make_standard_names(tx, ["LLC", "MBA"]))
     yield database
@@ -55,22 +55,22 @@ def model(writer: ServiceDatabase, database_url: str) -> Iterator[ReadModel]:
 
 
 def create(writer: ServiceDatabase, uuid: str = HOST, name: str = "host", parent: str | None = None) -> None:
-    writer.write(lambda tx: providers.create(tx, uuid, name, parent))
+    writer.write(lambda tx: providers.create_provider(tx, uuid, name, parent))
 
 
 def names(model: ReadModel) -> dict[str, str]:
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         return {provider.uuid: provider.name for provider in view.snapshot}
 
 
-def test_changes_of_another_worker_show_at_once(writer: ServiceDatabase, model: ReadModel) -> None:
+def test_changes_of_another_worker_are_visible_at_once(writer: ServiceDatabase, model: ReadModel) -> None:
     assert names(model) == {}
     create(writer)
     assert names(model) == {HOST: "host"}
     writer.write(lambda tx: inventories.add(tx, HOST, "LLC", FOUR))
     writer.write(lambda tx: aggregates.replace(tx, HOST, 1, [CHILD]))
     writer.write(lambda tx: traits.replace(tx, HOST, 2, ["COMPUTE_NODE"]))
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         provider = view.snapshot.get(HOST)
         assert provider is not None
         assert (provider.generation, provider.inventories["LLC"].total) == (3, 4)
@@ -85,7 +85,7 @@ def test_a_deleted_provider_goes_and_its_name_can_be_used_again(
     writer.write(lambda tx: providers.delete(tx, HOST))
     create(writer, CHILD)
     assert names(model) == {CHILD: "host"}
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         assert view.snapshot.get(HOST) is None
 
 
@@ -96,7 +96,7 @@ def test_a_moved_subtree_has_its_new_root(writer: ServiceDatabase, model: ReadMo
     create(writer, third, "grandchild", CHILD)
     assert len(names(model)) == 3
     writer.write(lambda tx: providers.update(tx, CHILD, "child", None, sets_parent=True, may_move=True))
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         by_uuid = {provider.uuid: provider for provider in view.snapshot}
         assert by_uuid[third].root_id == by_uuid[CHILD].root_id == by_uuid[CHILD].id
         assert by_uuid[HOST].root_id == by_uuid[HOST].id
@@ -106,17 +106,17 @@ def test_a_renamed_resource_class_is_renamed_wherever_it_is_used(
     writer: ServiceDatabase, model: ReadModel
 ) -> None:
     create(writer)
-    writer.write(lambda tx: classes.create(tx, "CUSTOM_OLD"))
+    writer.write(lambda tx: classes.create_class(tx, "CUSTOM_OLD"))
     writer.write(lambda tx: inventories.add(tx, HOST, "CUSTOM_OLD", FOUR))
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         assert view.snapshot.by_class.keys() == {"CUSTOM_OLD"}
-    writer.write(lambda tx: classes.rename(tx, "CUSTOM_OLD", "CUSTOM_NEW"))
-    with model.fresh() as view:
+    writer.write(lambda tx: classes.rename_class(tx, "CUSTOM_OLD", "CUSTOM_NEW"))
+    with model.fresh_view() as view:
         assert view.snapshot.by_class.keys() == {"CUSTOM_NEW"}
         assert "CUSTOM_OLD" not in view.names.classes
 
 
-def test_nothing_is_read_when_nothing_changed(
+def test_an_unchanged_database_is_not_read(
     writer: ServiceDatabase, model: ReadModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(writer)
@@ -125,10 +125,10 @@ def test_nothing_is_read_when_nothing_changed(
     assert names(model) == {HOST: "host"}
 
 
-def test_what_somebody_has_read_meanwhile_is_not_read_again(
+def test_changes_read_by_another_request_are_not_read_again(
     writer: ServiceDatabase, model: ReadModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A request asks where the database stands; before its turn comes, another brings the model further."""
+    """Another request updates the model between the question of a request and its turn."""
     create(writer)
     names(model)
     position, read = ServiceDatabase.position, ServiceDatabase.read
@@ -148,7 +148,7 @@ def test_what_somebody_has_read_meanwhile_is_not_read_again(
     assert len(reads) == 1
 
 
-def test_one_change_does_not_read_everything_anew(
+def test_one_change_does_not_reread_everything(
     writer: ServiceDatabase, model: ReadModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(writer)
@@ -158,7 +158,7 @@ def test_one_change_does_not_read_everything_anew(
     assert names(model) == {HOST: "host", CHILD: "child"}
 
 
-def test_of_a_claim_nothing_but_the_usage_is_read(
+def test_only_the_usage_is_read_after_a_claim(
     writer: ServiceDatabase, model: ReadModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(writer)
@@ -175,14 +175,14 @@ def test_of_a_claim_nothing_but_the_usage_is_read(
     for consumer, used in ((CHILD, 1), (HOST, 3)):
         claim = build_claim(consumer, {HOST: {"VCPU": used}})
         writer.write(lambda tx, claim=claim: allocations.replace(tx, [claim]))
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         provider = view.snapshot.get(HOST)
         assert provider is not None
         assert (provider.used, provider.generation) == ({"VCPU": 4}, 3)
     assert (described, model.reread) == ([], 0)
 
 
-def test_the_last_provider_of_its_bucket_goes_without_reading_everything_anew(
+def test_deleting_the_last_provider_of_a_bucket_does_not_reread_everything(
     writer: ServiceDatabase, model: ReadModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create(writer)
@@ -205,7 +205,7 @@ def test_changes_of_many_buckets_are_followed_at_once(
 
     def create_all(tx: WriteTransaction) -> None:
         for uuid in uuids:
-            providers.create(tx, uuid, uuid, None)
+            providers.create_provider(tx, uuid, uuid, None)
 
     writer.write(create_all)
     assert len(names(model)) == 250
@@ -218,15 +218,15 @@ def test_changes_of_many_buckets_are_followed_at_once(
             inventories.add(tx, uuid, "LLC", FOUR)
 
     writer.write(change)
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         assert {provider.uuid for provider in view.snapshot if "LLC" in provider.inventories} == set(changed)
         assert {provider.generation for provider in view.snapshot if provider.uuid in changed} == {1}
 
 
-def test_a_model_that_is_damaged_is_read_anew(writer: ServiceDatabase, model: ReadModel) -> None:
+def test_a_damaged_model_is_reread(writer: ServiceDatabase, model: ReadModel) -> None:
     create(writer)
     names(model)
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         view.snapshot.by_class.clear()
         view.snapshot.trees.clear()
         view.snapshot.by_name["host"] = 99
@@ -236,21 +236,19 @@ def test_a_model_that_is_damaged_is_read_anew(writer: ServiceDatabase, model: Re
     assert names(model) == {CHILD: "child"}
 
 
-def test_a_model_whose_trees_do_not_fit_together_is_read_anew(
-    writer: ServiceDatabase, model: ReadModel
-) -> None:
+def test_a_model_with_inconsistent_trees_is_reread(writer: ServiceDatabase, model: ReadModel) -> None:
     create(writer)
     create(writer, CHILD, "child", HOST)
     names(model)
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         del view.snapshot.providers[view.snapshot.by_uuid[HOST]]
     writer.write(lambda tx: inventories.add(tx, CHILD, "LLC", FOUR))
     assert names(model) == {HOST: "host", CHILD: "child"}
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         assert [len(tree.members) for tree in view.snapshot.whole_trees().values()] == [2]
 
 
-def test_changes_that_were_applied_when_the_database_broke_off_do_not_stay_if_they_are_gone_after_it(
+def test_changes_lost_by_a_failing_database_do_not_stay_in_the_model(
     writer: ServiceDatabase,
     model: ReadModel,
     database_server: DatabaseServer,
@@ -277,20 +275,20 @@ def test_changes_that_were_applied_when_the_database_broke_off_do_not_stay_if_th
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """By how much the counters go up at the next changes."""
+    """The steps of the counters at the next changes."""
     steps: list[int] = []
     monkeypatch.setattr(buckets, "step", lambda: steps.pop(0))
     return steps
 
 
 def in_bucket_of(uuid: str, count: int) -> list[str]:
-    """Uuids of other providers of the same bucket."""
+    """The uuids of other providers of the same bucket."""
     others = (f"{number:08d}-0000-4000-8000-0000000000aa" for number in range(100_000))
     return list(islice((each for each in others if bucket_of(each) == bucket_of(uuid)), count))
 
 
 @pytest.mark.parametrize("lost", ["a change", "a creation", "a description under a later usage"])
-def test_changes_that_are_gone_below_a_counter_that_is_beyond_are_noticed(
+def test_lost_changes_below_a_larger_counter_are_noticed(
     writer: ServiceDatabase,
     model: ReadModel,
     database_server: DatabaseServer,
@@ -299,7 +297,7 @@ def test_changes_that_are_gone_below_a_counter_that_is_beyond_are_noticed(
     steps: list[int],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The one bucket comes to more than was seen, and what was lost was not stamped again."""
+    """One bucket has grown beyond its known counter, and the lost change has no new stamp."""
     other, new = in_bucket_of(HOST, 2)
     steps += [5] * 4
     create(writer)
@@ -312,24 +310,22 @@ def test_changes_that_are_gone_below_a_counter_that_is_beyond_are_noticed(
         create(writer, new, "new")
     else:
         eight = replace(FOUR, total=8)
-        writer.write(lambda tx: inventories.change(tx, HOST, 1, "VCPU", eight))
-    with model.fresh() as view:
+        writer.write(lambda tx: inventories.change_inventory(tx, HOST, 1, "VCPU", eight))
+    with model.fresh_view() as view:
         before = {each.uuid: dict(each.inventories) for each in view.snapshot}
     database_server.restore(database_url, backup)
     steps += [20]
     claimed = HOST if lost == "a description under a later usage" else other
     claim = build_claim(CHILD, {claimed: {"VCPU": 1}})
     writer.write(lambda tx: allocations.replace(tx, [claim]))
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         shown = {each.uuid: (each.inventories["VCPU"].total, each.used.get("VCPU")) for each in view.snapshot}
     assert shown == {HOST: (4, None), other: (4, None)} | {claimed: (4, 1)}
     assert before.keys() == {HOST, other} | ({new} if lost == "a creation" else set())
-    assert "does not go on from where it was" in caplog.text or lost == "a description under a later usage"
+    assert "has another history" in caplog.text or lost == "a description under a later usage"
 
 
-def test_a_database_restored_from_an_older_copy_is_read_anew(
-    writer: ServiceDatabase, model: ReadModel
-) -> None:
+def test_a_database_restored_from_an_older_copy_is_reread(writer: ServiceDatabase, model: ReadModel) -> None:
     create(writer)
     create(writer, CHILD, "child")
     assert len(names(model)) == 2
@@ -343,44 +339,44 @@ def test_a_database_restored_from_an_older_copy_is_read_anew(
 
 
 class TestLongRequests:
-    def test_others_see_and_make_changes_while_one_goes_on_with_what_it_saw(
+    def test_other_requests_change_the_model_while_a_long_one_keeps_its_view(
         self, writer: ServiceDatabase, model: ReadModel
     ) -> None:
         create(writer)
-        with ThreadPoolExecutor(1) as others, model.fresh() as view:
-            view.give_way()
+        with ThreadPoolExecutor(1) as others, model.fresh_view() as view:
+            view.yield_lock()
             create(writer, CHILD, "child", HOST)
             assert others.submit(names, model).result(timeout=60) == {HOST: "host", CHILD: "child"}
-            view.give_way()
+            view.yield_lock()
             assert [provider.uuid for provider in view.snapshot] == [HOST]
             assert view.snapshot.trees == {view.snapshot.by_uuid[HOST]: [view.snapshot.by_uuid[HOST]]}
         assert names(model) == {HOST: "host", CHILD: "child"}
 
-    def test_nothing_is_copied_when_nobody_looks_any_more(
+    def test_a_snapshot_is_only_copied_while_it_is_pinned(
         self, writer: ServiceDatabase, model: ReadModel, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         copies: list[ModelSnapshot] = []
         copy = ModelSnapshot.copy
         monkeypatch.setattr(ModelSnapshot, "copy", lambda snapshot: copies.append(snapshot) or copy(snapshot))
         create(writer)
-        with model.fresh() as view:
-            view.give_way()
-            view.give_way()
+        with model.fresh_view() as view:
+            view.yield_lock()
+            view.yield_lock()
         create(writer, CHILD, "child", HOST)
         assert names(model) == {HOST: "host", CHILD: "child"}
         assert copies == []
 
-    def test_several_take_turns_and_each_keeps_what_it_saw(
+    def test_long_requests_take_turns_and_keep_their_views(
         self, writer: ServiceDatabase, model: ReadModel
     ) -> None:
         create(writer)
         looks, done = threading.Semaphore(0), threading.Event()
 
         def look() -> set[int]:
-            with model.fresh() as view:
+            with model.fresh_view() as view:
                 seen = set()
                 while not done.is_set():
-                    view.give_way()
+                    view.yield_lock()
                     seen.add(len(view.snapshot))
                     looks.release()
                 return seen
@@ -398,30 +394,28 @@ class TestLongRequests:
             # one of them may have come in late, but what it saw then it saw to the end
             assert [len(each.result(timeout=60)) for each in looking] == [1, 1]
 
-    def test_one_too_many_is_refused_while_short_ones_are_answered_until_a_place_is_free(
+    def test_surplus_long_requests_are_refused_while_short_ones_are_answered(
         self, writer: ServiceDatabase
     ) -> None:
         create(writer)
         model = ReadModel(writer, long_requests=1)
 
         def one_more() -> None:
-            with model.fresh() as view:
-                view.give_way()
+            with model.fresh_view() as view:
+                view.yield_lock()
 
         with ThreadPoolExecutor(1) as others:
-            with model.fresh() as view:
-                view.give_way()
+            with model.fresh_view() as view:
+                view.yield_lock()
                 with pytest.raises(Unavailable, match="try again"):
                     others.submit(one_more).result(timeout=60)
                 assert others.submit(names, model).result(timeout=60) == {HOST: "host"}
             others.submit(one_more).result(timeout=60)
 
-    def test_one_that_is_stopped_leaves_nothing_behind(
-        self, writer: ServiceDatabase, model: ReadModel
-    ) -> None:
+    def test_a_stopped_request_leaves_nothing_behind(self, writer: ServiceDatabase, model: ReadModel) -> None:
         def stopped() -> None:
-            with model.fresh() as view:
-                view.give_way()
+            with model.fresh_view() as view:
+                view.yield_lock()
                 raise RuntimeError("stopped")
 
         with pytest.raises(RuntimeError, match="stopped"):
@@ -431,14 +425,16 @@ class TestLongRequests:
             assert others.submit(names, model).result(timeout=60) == {HOST: "host"}
 
 
-def test_a_server_that_lags_behind_is_not_asked_by_every_request_to_give_back(
+def test_a_server_with_a_slow_clock_is_not_asked_by_every_request_to_release(
     writer: ServiceDatabase, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("placement.read_model.feed._PAUSE", 3600.0)
     # as a node of a Galera cluster that is written to, where another one is asked for the time
     owner = consumers.ConsumerOwnership("project", "user", "RESERVATION")
-    writer.write(lambda tx: consumers.create(tx, {CHILD: owner}))
-    writer.write(lambda tx: reservations.make(tx, CHILD, None, reservations.ReservationEnd(None, 0.2)))
+    writer.write(lambda tx: consumers.create_consumers(tx, {CHILD: owner}))
+    writer.write(
+        lambda tx: reservations.make_reservation(tx, CHILD, None, reservations.ReservationEnd(None, 0.2))
+    )
     asked = []
 
     def nothing_yet(database: ServiceDatabase) -> int:
@@ -457,10 +453,8 @@ def test_a_server_that_lags_behind_is_not_asked_by_every_request_to_give_back(
     assert len(asked) == 1
 
 
-def test_what_is_read_together_is_of_one_state_of_the_database(
-    writer: ServiceDatabase, database_url: str
-) -> None:
-    """Also where the statements are sent in batches, which begin the transaction themselves."""
+def test_one_update_reads_one_state_of_the_database(writer: ServiceDatabase, database_url: str) -> None:
+    """The same holds for statements in batches, which begin the transaction themselves."""
     database = ServiceDatabase(database_url)
     create(writer)
     everything = PreparedStatement(sa.select(resource_providers.c.name))
@@ -472,9 +466,7 @@ def test_what_is_read_together_is_of_one_state_of_the_database(
     database.close()
 
 
-def test_hosts_that_report_the_same_at_other_times_share_it(
-    writer: ServiceDatabase, model: ReadModel
-) -> None:
+def test_equal_inventories_of_different_times_are_shared(writer: ServiceDatabase, model: ReadModel) -> None:
     uuids = [f"{number:08d}-0000-4000-8000-000000000000" for number in range(20)]
     for uuid in uuids:
         create(writer, uuid, f"host-{uuid}")
@@ -493,7 +485,7 @@ def test_hosts_that_report_the_same_at_other_times_share_it(
         names(model)
     assert len(set(written.values())) > 1
     for each in (model, ReadModel(writer)):
-        with each.fresh() as view:
+        with each.fresh_view() as view:
             hosts = list(view.snapshot)
         assert len({id(host.inventories) for host in hosts}) == 1
         assert len({id(one) for host in hosts for one in host.inventories.values()}) == 1
@@ -503,10 +495,10 @@ def test_hosts_that_report_the_same_at_other_times_share_it(
 def test_each_inventory_of_a_host_has_its_own_time(writer: ServiceDatabase, model: ReadModel) -> None:
     create(writer)
     writer.write(lambda tx: inventories.add(tx, HOST, "MBA", FOUR, may_have_none=False))
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         (host,) = view.snapshot
     first = host.offered_at("MBA")
     writer.write(lambda tx: inventories.add(tx, HOST, "LLC", FOUR, may_have_none=False))
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         (host,) = view.snapshot
     assert host.offered_at("MBA") == first < host.offered_at("LLC")

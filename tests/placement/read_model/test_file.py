@@ -1,4 +1,4 @@
-"""The file of the model: whole at all times, written by one, and read only where nobody else may write."""
+"""The file of the model: complete at all times, with one writer, read only if no other user may write it."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ import pytest
 
 from placement.exceptions import Unavailable
 from placement.read_model import model_file as module
-from placement.read_model.columns import DamagedFile, WritableModel, decode
+from placement.read_model.columns import DamagedFile, WritableModel, decode_model
 from placement.read_model.model_file import INTERVAL, ModelFile, ModelFileWriter
 from tests.placement.read_model.test_columns import EXAMPLE
 
@@ -22,13 +22,13 @@ def file(tmp_path: Path) -> ModelFile:
     return file
 
 
-def test_what_is_written_is_read_and_for_the_service_alone(file: ModelFile) -> None:
+def test_only_the_service_can_read_the_written_file(file: ModelFile) -> None:
     assert file.write([b"a", b"", b"bc"]) == 3
     assert file.read() == b"abc"
     assert Path(file.path).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_disk_that_becomes_full_leaves_what_was_there_and_no_rest(
+def test_a_full_disk_leaves_the_old_file_and_no_remains(
     file: ModelFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
@@ -41,7 +41,7 @@ def test_a_disk_that_becomes_full_leaves_what_was_there_and_no_rest(
     assert [each.name for each in Path(file.path).parent.iterdir()] == ["model"]
 
 
-def test_a_writer_that_fails_half_way_leaves_what_was_there(file: ModelFile) -> None:
+def test_a_failing_writer_leaves_the_old_file(file: ModelFile) -> None:
     def parts() -> Iterator[bytes]:
         yield b"half"
         raise RuntimeError
@@ -51,13 +51,13 @@ def test_a_writer_that_fails_half_way_leaves_what_was_there(file: ModelFile) -> 
     assert file.read() == b"old"
 
 
-def test_what_a_killed_writer_left_is_in_nobodys_way(file: ModelFile) -> None:
+def test_the_remains_of_a_killed_writer_are_removed(file: ModelFile) -> None:
     Path(f"{file.path}.new").write_bytes(b"half")
     file.write([b"new"])
     assert file.read() == b"new"
 
 
-def test_a_model_that_is_too_large_is_not_written_nor_read(
+def test_a_model_that_is_too_large_is_neither_written_nor_read(
     file: ModelFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MAX_SIZE", 2)
@@ -67,7 +67,7 @@ def test_a_model_that_is_too_large_is_not_written_nor_read(
         file.read()
 
 
-def test_one_that_is_replaced_while_it_is_read_is_read_as_it_was(
+def test_a_file_that_is_replaced_while_it_is_read_is_read_unchanged(
     file: ModelFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fstat = os.fstat
@@ -82,7 +82,7 @@ def test_one_that_is_replaced_while_it_is_read_is_read_as_it_was(
     assert file.read() == b"a newer one"
 
 
-def test_one_that_is_cut_off_while_it_is_read_is_damaged(
+def test_a_file_that_is_truncated_while_it_is_read_is_damaged(
     file: ModelFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fstat = os.fstat
@@ -94,11 +94,11 @@ def test_one_that_is_cut_off_while_it_is_read_is_damaged(
 
     monkeypatch.setattr(os, "fstat", cut_off)
     with pytest.raises(DamagedFile):
-        decode(file.read())
+        decode_model(file.read())
 
 
 @pytest.mark.parametrize("kind", ["writable", "link", "fifo", "folder"])
-def test_what_others_may_have_made_is_not_read(file: ModelFile, kind: str) -> None:
+def test_a_file_that_others_may_have_written_is_not_read(file: ModelFile, kind: str) -> None:
     path = Path(file.path)
     if kind == "writable":
         path.chmod(0o620)
@@ -115,45 +115,43 @@ def test_what_others_may_have_made_is_not_read(file: ModelFile, kind: str) -> No
         file.read()
 
 
-def test_of_two_workers_one_writes(file: ModelFile) -> None:
+def test_one_of_two_workers_writes(file: ModelFile) -> None:
     other = ModelFile(file.path)
-    with file.alone() as first, other.alone() as second:
+    with file.try_lock() as first, other.try_lock() as second:
         assert (first, second) == (True, False)
-    with other.alone() as again:
+    with other.try_lock() as again:
         assert again
 
 
-def test_who_comes_soon_after_another_writer_leaves_its_file(file: ModelFile) -> None:
+def test_a_worker_does_not_rewrite_a_recent_file(file: ModelFile) -> None:
     ModelFileWriter(file, lambda: EXAMPLE).write()
     assert file.read() == b"old"
     os.utime(file.path, (0, time.time() - INTERVAL - 1))
     ModelFileWriter(file, lambda: EXAMPLE).write()
-    assert decode(file.read())[0] == EXAMPLE.history
+    assert decode_model(file.read())[0] == EXAMPLE.history
 
 
 def test_a_file_of_the_future_is_replaced(file: ModelFile) -> None:
     os.utime(file.path, (0, time.time() + 10_000))
     ModelFileWriter(file, lambda: EXAMPLE).write()
-    assert decode(file.read())[0] == EXAMPLE.history
+    assert decode_model(file.read())[0] == EXAMPLE.history
 
 
-def test_a_folder_that_is_not_there_is_told_and_tried_again_later(
+def test_a_missing_folder_is_logged_and_tried_again_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module.threading.Thread, "start", lambda self: self.run())
     writer = ModelFileWriter(ModelFile(str(tmp_path / "none" / "model")), lambda: EXAMPLE)
-    writer.look()
-    writer.look()
+    writer.start_if_due()
+    writer.start_if_due()
     assert caplog.text.count("cannot be written") == 1
 
 
-def test_a_model_that_is_not_up_to_date_is_not_written(
-    file: ModelFile, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outdated_model_is_not_written(file: ModelFile, monkeypatch: pytest.MonkeyPatch) -> None:
     def model() -> WritableModel:
         raise Unavailable("no model")
 
     monkeypatch.setattr(module.threading.Thread, "start", lambda self: self.run())
     os.utime(file.path, (0, 0))
-    ModelFileWriter(file, model).look()
+    ModelFileWriter(file, model).start_if_due()
     assert file.read() == b"old"

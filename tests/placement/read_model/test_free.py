@@ -1,4 +1,4 @@
-"""Trees by what they have free, kept up with the snapshot."""
+"""Trees by their free amounts, which follow the snapshot."""
 
 from dataclasses import replace
 
@@ -45,7 +45,9 @@ def expected(snapshot: ModelSnapshot, amount: int) -> list[int]:
 
 
 @given(usages, st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), max_size=12), st.booleans())
-def test_room_follows_the_usage(used: list[int], changes: list[tuple[int, int]], at_once: bool) -> None:
+def test_free_amounts_follow_the_usage(
+    used: list[int], changes: list[tuple[int, int]], at_once: bool
+) -> None:
     snapshot = fleet(used)
     snapshot.whole_trees()
     for number, amount in changes:
@@ -54,18 +56,18 @@ def test_room_follows_the_usage(used: list[int], changes: list[tuple[int, int]],
             snapshot.whole_trees()
     for amount in range(1, 7):
         index = snapshot.free_index("VCPU")
-        assert sorted(index.having(amount)) == expected(snapshot, amount)
-        assert index.count(amount) == len(expected(snapshot, amount))
+        assert sorted(index.roots_with(amount)) == expected(snapshot, amount)
+        assert index.count_roots(amount) == len(expected(snapshot, amount))
 
 
-def test_room_of_many_trees_follows_the_change_of_one() -> None:
+def test_the_index_of_many_trees_follows_the_change_of_one() -> None:
     snapshot = build(*(Spec(f"cn{host}", None, {"VCPU": 4}) for host in range(50)))
-    assert snapshot.free_index("VCPU").count(4) == 50
+    assert snapshot.free_index("VCPU").count_roots(4) == 50
     snapshot.put(replace(snapshot.providers[7], used={"VCPU": 1}))
     snapshot.remove(50)
     snapshot.put(replace(snapshot.providers[9], inventories={"CUSTOM_A": inventory(3)}))
     others = [number for number in range(1, 50) if number not in (7, 9)]
-    assert sorted(snapshot.free_index("VCPU").having(4)) == others
-    assert sorted(snapshot.free_index("VCPU").having(3)) == sorted([*others, 7])
-    assert sorted(snapshot.free_index("CUSTOM_A").having(3)) == [9]
-    assert sorted(snapshot.free_index("CUSTOM_B").having(1)) == []
+    assert sorted(snapshot.free_index("VCPU").roots_with(4)) == others
+    assert sorted(snapshot.free_index("VCPU").roots_with(3)) == sorted([*others, 7])
+    assert sorted(snapshot.free_index("CUSTOM_A").roots_with(3)) == [9]
+    assert sorted(snapshot.free_index("CUSTOM_B").roots_with(1)) == []

@@ -1,4 +1,4 @@
-"""Which providers have something in common, and copies that change while the original stays."""
+"""Indexes of providers, and copies that change while the original stays."""
 
 from itertools import islice
 
@@ -22,7 +22,7 @@ def inventory(**changed: float) -> Inventory:
     return Inventory(**{**fields, **changed})  # type: ignore[arg-type]  # of many types
 
 
-def test_a_key_without_providers_is_none() -> None:
+def test_a_key_without_providers_disappears() -> None:
     index: ProviderIndex[str] = ProviderIndex()
     index.add("a", 1)
     index.add("a", 2)
@@ -32,7 +32,7 @@ def test_a_key_without_providers_is_none() -> None:
     assert index == {}
 
 
-def test_the_roots_of_what_changes_are_not_known_any_more() -> None:
+def test_the_roots_of_changed_keys_are_forgotten() -> None:
     index: ProviderIndex[str] = ProviderIndex()
     for key in "ab":
         index.add(key, 1)
@@ -48,7 +48,7 @@ CHANGES = st.lists(st.tuples(st.booleans(), st.sampled_from("abc"), st.integers(
 
 
 @given(CHANGES, CHANGES)
-def test_a_copy_becomes_what_its_changes_make_it_and_the_original_stays(
+def test_a_copy_has_its_changes_and_the_original_stays(
     before: list[tuple[bool, str, int]], after: list[tuple[bool, str, int]]
 ) -> None:
     original: ProviderIndex[str] = ProviderIndex()
@@ -73,7 +73,7 @@ def test_a_copy_becomes_what_its_changes_make_it_and_the_original_stays(
 
 
 @given(CHANGES, CHANGES)
-def test_families_are_in_order_and_a_copy_leaves_the_original_as_it_was(
+def test_families_are_in_order_and_a_copy_leaves_the_original_unchanged(
     before: list[tuple[bool, str, int]], after: list[tuple[bool, str, int]]
 ) -> None:
     original, expected = FamilyIndex(), dict[int, set[int]]()
@@ -100,19 +100,19 @@ def test_families_are_in_order_and_a_copy_leaves_the_original_as_it_was(
     ("amount", "given_in_one_go"), [(0, False), (1, False), (2, True), (3, False), (12, True), (14, False)]
 )
 def test_amounts_are_within_the_units_and_steps(amount: int, given_in_one_go: bool) -> None:
-    assert inventory().portions(amount) is given_in_one_go
+    assert inventory().is_portion(amount) is given_in_one_go
 
 
-def test_what_is_reserved_is_gone_before_the_ratio_counts() -> None:
+def test_reserved_amounts_are_subtracted_before_the_ratio() -> None:
     assert inventory().capacity == 24
-    assert [inventory().accepts(12, used) for used in (0, 12, 13)] == [True, True, False]
-    assert [inventory().accepts(each, 0) for each in (1, 2, 3, 14)] == [False, True, False, False]
+    assert [inventory().accepts_amount(12, used) for used in (0, 12, 13)] == [True, True, False]
+    assert [inventory().accepts_amount(each, 0) for each in (1, 2, 3, 14)] == [False, True, False, False]
     assert inventory(reserved=20).capacity == 0
     assert inventory(reserved=22).capacity == -3
     assert inventory(total=5, reserved=0, allocation_ratio=0.5).capacity == 2
 
 
-def test_a_capacity_has_an_end() -> None:
+def test_a_capacity_is_bounded() -> None:
     assert capacity(2**31 - 1, 0, 3e38) == 2**53
     assert capacity(0, 2**31 - 1, 3e38) == -(2**53)
 
@@ -127,7 +127,7 @@ def test_traits_are_listed_standard_ones_first() -> None:
 
 
 @given(st.lists(st.sets(st.integers(0, 5000), max_size=3000).map(sorted), max_size=4))
-def test_merged_ids_are_each_there_once_in_order(of: list[list[int]]) -> None:
+def test_merged_ids_are_in_order_and_each_occurs_once(of: list[list[int]]) -> None:
     merged = MergedIds(of)
     expected = sorted(set().union(*of))
     assert list(islice(merged, 3)) == expected[:3]
@@ -138,6 +138,6 @@ def test_merged_ids_are_each_there_once_in_order(of: list[list[int]]) -> None:
     assert bool(merged) == bool(expected)
 
 
-def test_who_goes_through_the_first_of_merged_ids_does_not_pay_for_the_others() -> None:
+def test_reading_the_first_merged_ids_does_not_merge_the_others() -> None:
     endless = MergedIds([range(10**12), range(0, 10**12, 2)])
     assert list(islice(endless, 3000)) == list(range(3000))

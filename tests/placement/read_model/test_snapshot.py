@@ -1,4 +1,4 @@
-"""A snapshot and the copy of it that others change meanwhile."""
+"""A snapshot, and the copy of it that others change meanwhile."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,7 +18,7 @@ EXAMPLES = examples(200)
 
 @st.composite
 def providers(draw: st.DrawFn, provider_id: int) -> Provider:
-    """A provider of one of three trees, whose roots are 1, 2 and 3."""
+    """A provider of one of three trees with the roots 1, 2 and 3."""
     root = (provider_id - 1) % 3 + 1
     names = draw(st.sets(st.sampled_from(CLASSES)))
     return Provider(
@@ -39,7 +39,7 @@ def providers(draw: st.DrawFn, provider_id: int) -> Provider:
 
 @st.composite
 def changes(draw: st.DrawFn) -> list[Provider | int]:
-    """Providers to be put, and ids of those to be removed (children only)."""
+    """Providers to put, and ids of children to remove."""
     found: list[Provider | int] = []
     for provider_id in draw(st.lists(st.integers(1, 9), max_size=8)):
         gone = provider_id > 3 and draw(st.booleans())
@@ -57,7 +57,7 @@ def change(snapshot: ModelSnapshot, steps: Iterable[Provider | int]) -> None:
 
 
 def content(snapshot: ModelSnapshot) -> Any:
-    """All that a search can see."""
+    """All data that a search can read."""
     return (
         dict(snapshot.providers),
         snapshot.by_uuid.copy(),
@@ -65,10 +65,10 @@ def content(snapshot: ModelSnapshot) -> Any:
         [{key: frozenset(members) for key, members in index.items()} for index in _indexes(snapshot)],
         {root: (tree.members, tree.free, tree.max_free) for root, tree in snapshot.whole_trees().items()},
         {
-            name: [sorted(snapshot.free_index(name).having(amount)) for amount in range(10)]
+            name: [sorted(snapshot.free_index(name).roots_with(amount)) for amount in range(10)]
             for name in CLASSES
         },
-        {name: dict(snapshot.sums(name)) for name in CLASSES},
+        {name: dict(snapshot.sums_of(name)) for name in CLASSES},
         (snapshot.attribute_range("price"), dict(snapshot.attribute_ranges("price"))),
         snapshot.roots(),
         {name: snapshot.roots_having(snapshot.by_class, name) for name in CLASSES},
@@ -83,7 +83,7 @@ def _indexes(snapshot: ModelSnapshot) -> tuple[ProviderIndex[Any], ...]:
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sets(st.integers(4, 9)).flatmap(lambda ids: st.tuples(*map(providers, (1, 2, 3, *ids)))))
-def test_a_snapshot_of_providers_is_what_it_becomes_by_putting_one_after_the_other(
+def test_a_snapshot_of_providers_equals_one_made_step_by_step(
     some: tuple[Provider, ...],
 ) -> None:
     one_by_one = ModelSnapshot()
@@ -93,14 +93,14 @@ def test_a_snapshot_of_providers_is_what_it_becomes_by_putting_one_after_the_oth
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_what_changes_in_a_copy_changes_nothing_in_the_original(data: st.DataObject) -> None:
+def test_changes_of_a_copy_do_not_change_the_original(data: st.DataObject) -> None:
     first = [data.draw(providers(provider_id)) for provider_id in range(1, 7)]
     steps, more = data.draw(changes()), data.draw(changes())
     snapshot, expected = ModelSnapshot(first), ModelSnapshot(first)
     snapshot.whole_trees()
     before = content(expected)
     if data.draw(st.booleans()):
-        content(snapshot)  # which looks the roots up, so that they are remembered
+        content(snapshot)  # reads the roots, so that they are remembered
     copy = snapshot.copy()
     change(copy, steps)
     assert content(snapshot) == before
@@ -115,7 +115,7 @@ def test_what_changes_in_a_copy_changes_nothing_in_the_original(data: st.DataObj
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
-def test_one_of_which_more_is_used_is_as_if_all_of_it_were_made_so(data: st.DataObject) -> None:
+def test_a_snapshot_with_more_usage_equals_one_made_with_it(data: st.DataObject) -> None:
     first = [data.draw(providers(provider_id)) for provider_id in range(1, 7)]
     snapshot = ModelSnapshot(first)
     before = content(ModelSnapshot(first))
@@ -124,15 +124,15 @@ def test_one_of_which_more_is_used_is_as_if_all_of_it_were_made_so(data: st.Data
     for used in data.draw(st.lists(st.dictionaries(st.integers(1, 6), amounts), max_size=3)):
         last, so_far = known[-1]
         now = [replace(each, used=used.get(each.id, each.used)) for each in so_far]
-        known.append((last.using(used), now))
+        known.append((last.with_usage(used), now))
     for found, expected in known:
         assert content(found) == content(ModelSnapshot(expected))
     assert content(snapshot) == before
-    snapshot.put(replace(first[0], used={}))  # once nobody looks at the others any more
+    snapshot.put(replace(first[0], used={}))  # once the others are not needed any more
     assert content(snapshot) == content(ModelSnapshot([replace(first[0], used={}), *first[1:]]))
 
 
-def test_a_copy_shares_what_did_not_change() -> None:
+def test_a_copy_shares_unchanged_parts() -> None:
     snapshot = ModelSnapshot(
         [
             Provider(n, f"u{n}", f"n{n}", 0, None, n, 0.0, {}, {}, frozenset({"T1"}), frozenset())
@@ -147,7 +147,7 @@ def test_a_copy_shares_what_did_not_change() -> None:
     assert copy.whole_trees()[2] is two
 
 
-def test_names_that_nobody_has_are_not_remembered() -> None:
+def test_names_without_providers_are_not_remembered() -> None:
     snapshot = ModelSnapshot()
     for provider_id in range(100):
         assert snapshot.roots_having(snapshot.by_aggregate, f"made-up-{provider_id}").ids == ()

@@ -1,4 +1,4 @@
-"""A worker starts from the file of the model where the database goes on from there, and else without."""
+"""A worker starts from the file of the model if the database has continued from it, and else without it."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -30,13 +30,13 @@ Start = Callable[[], ReadModel]
 
 @pytest.fixture
 def writer(database_url: str) -> Iterator[ServiceDatabase]:
-    """The database with a host that has a child, as another worker has it."""
+    """The database with a host that has a child, as another worker sees it."""
     database = ServiceDatabase(database_url)
 
     def fill(tx: WriteTransaction) -> None:
         classes.make_standard_names(tx, ["LLC", "MBA"])
-        providers.create(tx, HOST, "host", None)
-        providers.create(tx, CHILD, "child", HOST)
+        providers.create_provider(tx, HOST, "host", None)
+        providers.create_provider(tx, CHILD, "child", HOST)
         inventories.add(tx, CHILD, "VCPU", FOUR)
 
     database.write(fill)
@@ -46,20 +46,20 @@ def writer(database_url: str) -> Iterator[ServiceDatabase]:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelFile:
-    """The file, which is written where a test says so."""
-    monkeypatch.setattr(ModelFileWriter, "look", lambda self: None)
+    """The file, which is only written where a test says so."""
+    monkeypatch.setattr(ModelFileWriter, "start_if_due", lambda self: None)
     return ModelFile(str(tmp_path / "model"))
 
 
 @pytest.fixture
 def start(writer: ServiceDatabase, database_url: str, file: ModelFile) -> Iterator[Start]:
-    """Starts a worker, which has answered a request."""
+    """Start a worker, and have it answer a request."""
     databases = []
 
     def worker() -> ReadModel:
         databases.append(ServiceDatabase(database_url))
         model = ReadModel(databases[-1], file=file)
-        with model.fresh():
+        with model.fresh_view():
             pass
         return model
 
@@ -70,7 +70,7 @@ def start(writer: ServiceDatabase, database_url: str, file: ModelFile) -> Iterat
 
 @pytest.fixture
 def written(start: Start) -> None:
-    """A worker has written its model down."""
+    """A worker that has written its model."""
     write(start())
 
 
@@ -81,7 +81,7 @@ def write(model: ReadModel) -> None:
 
 @pytest.fixture
 def whole_readings(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """One for each time that somebody reads everything."""
+    """One item for each time that everything is read."""
     read_all, found = rows.read_all, []
 
     def counted(*arguments: Any) -> Any:
@@ -93,9 +93,9 @@ def whole_readings(monkeypatch: pytest.MonkeyPatch) -> list[None]:
 
 
 def agrees(model: ReadModel, database_url: str) -> bool:
-    """Whether the model is what one is that reads everything."""
+    """Whether the model equals one that reads everything."""
     database = ServiceDatabase(database_url)
-    with ReadModel(database).fresh() as expected, model.fresh() as view:
+    with ReadModel(database).fresh_view() as expected, model.fresh_view() as view:
         same = content(view.snapshot) == content(expected.snapshot)
         same = same and view.names.__dict__ == expected.names.__dict__
         seqs = {each.uuid: expected.change_seq(each) for each in expected.snapshot}
@@ -105,14 +105,14 @@ def agrees(model: ReadModel, database_url: str) -> bool:
 
 
 def change_much(tx: WriteTransaction) -> None:
-    providers.create(tx, OTHER, "other", None)
-    classes.create(tx, "CUSTOM_NEW")
+    providers.create_provider(tx, OTHER, "other", None)
+    classes.create_class(tx, "CUSTOM_NEW")
     inventories.add(tx, OTHER, "CUSTOM_NEW", FOUR)
     traits.replace(tx, HOST, 0, ["COMPUTE_NODE"])
     allocations.replace(tx, [build_claim(OTHER, {CHILD: {"VCPU": 3}})])
 
 
-def test_nothing_is_read_where_nothing_changed(
+def test_an_unchanged_database_is_not_read_at_the_start(
     written: None,
     start: Start,
     whole_readings: list[None],
@@ -126,7 +126,7 @@ def test_nothing_is_read_where_nothing_changed(
     assert "not used" not in caplog.text
 
 
-def test_what_changed_since_is_read(
+def test_changes_since_the_write_are_read(
     written: None, start: Start, whole_readings: list[None], writer: ServiceDatabase, database_url: str
 ) -> None:
     writer.write(change_much)
@@ -137,7 +137,7 @@ def test_what_changed_since_is_read(
     assert agrees(model, database_url)
 
 
-def test_what_was_deleted_since_is_gone(
+def test_providers_deleted_since_the_write_are_gone(
     written: None, start: Start, whole_readings: list[None], writer: ServiceDatabase, database_url: str
 ) -> None:
     writer.write(lambda tx: providers.delete(tx, CHILD))
@@ -146,7 +146,7 @@ def test_what_was_deleted_since_is_gone(
     assert agrees(model, database_url)
 
 
-def test_what_is_written_by_a_worker_that_started_from_the_file_is_as_good(
+def test_a_worker_that_started_from_the_file_writes_an_equal_one(
     written: None,
     start: Start,
     whole_readings: list[None],
@@ -156,16 +156,16 @@ def test_what_is_written_by_a_worker_that_started_from_the_file_is_as_good(
 ) -> None:
     model = start()
     writer.write(change_much)
-    with model.fresh():
+    with model.fresh_view():
         pass
     os.utime(file.path, (0, 0))
     write(model)
     assert agrees(start(), database_url)
-    assert len(whole_readings) == 1  # of who judged
+    assert len(whole_readings) == 1  # of the judge
 
 
 def back(server: DatabaseServer, writer: ServiceDatabase, url: str, start: Start, file: ModelFile) -> None:
-    """The file is of what a restore takes away again; then others come to as many changes and more."""
+    """The file has changes that a restore removes; then other changes bring the counters further."""
     backup = server.backup(url)
     writer.write(change_much)
     file.discard()
@@ -179,14 +179,14 @@ def back(server: DatabaseServer, writer: ServiceDatabase, url: str, start: Start
         )  # type: ignore[misc]
 
 
-def test_a_database_that_was_restored_since_is_read(
+def test_a_database_restored_since_the_write_is_read(
     start: Start, writer: ServiceDatabase, file: ModelFile, database_url: str,
     database_server: DatabaseServer, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     back(database_server, writer, database_url, start, file)
     model = start()
     assert agrees(model, database_url)
-    assert caplog.text.count("is not used: the database does not go on from where it was") == 1
+    assert caplog.text.count("is not used: the database has another history") == 1
     assert model.reread == 0
     assert not Path(file.path).exists()
 
@@ -199,7 +199,7 @@ def test_a_file_of_another_database_is_not_used(
     database = ServiceDatabase(url)
     database.write(lambda tx: classes.make_standard_names(tx, ["LLC", "MBA"]))
     model = ReadModel(database, file=file)
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         assert len(view.snapshot) == 0
     database.close()
     assert caplog.text.count("is not used") == 1
@@ -241,7 +241,7 @@ def test_a_damaged_file_is_not_used_and_replaced_by_the_next_writing(
     assert len(whole_readings) == 1
 
 
-def test_what_the_database_broke_off_to_confirm_is_shown_to_nobody(
+def test_a_state_that_the_database_did_not_confirm_is_in_no_view(
     written: None,
     file: ModelFile,
     writer: ServiceDatabase,
@@ -257,7 +257,7 @@ def test_what_the_database_broke_off_to_confirm_is_shown_to_nobody(
 
     with monkeypatch.context() as patched:
         patched.setattr(rows, "read_changed", broken)
-        with pytest.raises((sa.exc.OperationalError, Unavailable)), model.fresh():
+        with pytest.raises((sa.exc.OperationalError, Unavailable)), model.fresh_view():
             pytest.fail("there was an answer")
     assert agrees(model, database_url)
     database.close()

@@ -1,4 +1,4 @@
-"""What a worker knows of how far it has come, kept up while it follows."""
+"""The state of a worker that follows the database."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ STEPS = st.lists(st.tuples(st.integers(1, 4), STAMPS) | st.sets(st.integers(1, 4
 
 
 @given(STEPS)
-def test_a_fingerprint_is_of_what_is_in_the_bucket_now(
+def test_a_fingerprint_covers_the_current_bucket(
     steps: list[tuple[int, int] | set[int] | None],
 ) -> None:
     state, stamps = ModelState(NameTable([], [])), dict[int, int]()
@@ -25,9 +25,9 @@ def test_a_fingerprint_is_of_what_is_in_the_bucket_now(
             provider = Provider(
                 provider_id, str(provider_id), "", 0, None, 1, 0.0, {}, {}, frozenset(), frozenset()
             )
-            state.stamp(ProviderVersion(provider_id, "", "", 0, None, 1, 0.0, 7, seq, 0), provider)
+            state.note_stamp(ProviderVersion(provider_id, "", "", 0, None, 1, 0.0, 7, seq, 0), provider)
             stamps[provider_id] = seq
         else:
-            assert state.fingerprint(8) == (0, 0)
+            assert state.bucket_fingerprint(8) == (0, 0)
             expected = BucketFingerprint(len(stamps), sum(seq % 2**32 for seq in stamps.values()))
-            assert state.fingerprint(7) == expected
+            assert state.bucket_fingerprint(7) == expected

@@ -1,4 +1,4 @@
-"""Trees as searches see them: what like hosts have in common, and what is free of each."""
+"""Trees as searches see them: structures and classes of hosts, and their free amounts."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ def hosts() -> ModelSnapshot:
     )
 
 
-def test_hosts_of_one_make_are_of_one_kind_whatever_they_hold() -> None:
+def test_equal_hosts_are_of_one_class_whatever_their_usage() -> None:
     one, two = hosts().whole_trees().values()
     assert one.kind is two.kind
     assert one.kind.shape.classes == {"MEMORY_MB", "VCPU", "CUSTOM_A"}
@@ -29,7 +29,7 @@ def test_hosts_of_one_make_are_of_one_kind_whatever_they_hold() -> None:
     assert one.kind.shape.capacities == [2000, 1, 4]
 
 
-def test_other_traits_make_another_kind_of_the_same_shape() -> None:
+def test_other_traits_make_another_class_of_the_same_structure() -> None:
     snapshot = hosts()
     snapshot.put(replace(snapshot.providers[2], traits=frozenset({"T2"})))
     one, two = snapshot.whole_trees().values()
@@ -39,7 +39,7 @@ def test_other_traits_make_another_kind_of_the_same_shape() -> None:
     assert snapshot.whole_trees()[1].kind is two.kind
 
 
-def test_other_portions_classes_and_parents_make_another_shape() -> None:
+def test_other_portions_classes_and_parents_make_another_structure() -> None:
     snapshot = hosts()
     shape = snapshot.whole_trees()[1].kind.shape
     numa = snapshot.providers[2]

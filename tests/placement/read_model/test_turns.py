@@ -1,4 +1,4 @@
-"""Whose turn it is, and that every lock is given back, however a turn ends."""
+"""Turns at the model, and their locks, which are released however a turn ends."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,17 +12,17 @@ from placement.read_model.snapshot import ModelSnapshot
 
 
 class Ended(Exception):
-    """What ends a turn."""
+    """An error that ends a turn."""
 
 
-def is_free(turns: ReadGate) -> bool:
-    """Whether somebody else finds that nobody holds anything of it."""
+def is_free(gate: ReadGate) -> bool:
+    """Whether another thread finds all locks free."""
     with ThreadPoolExecutor() as others:
-        return others.submit(_is_free, turns).result()
+        return others.submit(_is_free, gate).result()
 
 
-def _is_free(turns: ReadGate) -> bool:
-    locks = (turns.first, turns.later, turns.counting, turns.long_requests)
+def _is_free(gate: ReadGate) -> bool:
+    locks = (gate.first, gate.later, gate.counting, gate.long_requests)
     got = [lock.acquire(blocking=False) for lock in locks]
     for lock, acquired in zip(locks, got, strict=True):
         if acquired:
@@ -32,65 +32,63 @@ def _is_free(turns: ReadGate) -> bool:
 
 @pytest.mark.parametrize("times", [0, 1, 2, 3])
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_turn_gives_back_all_that_it_holds(times: int, fails: bool) -> None:
-    turns, snapshot = ReadGate(1), ModelSnapshot()
+def test_a_turn_releases_all_its_locks(times: int, fails: bool) -> None:
+    gate, snapshot = ReadGate(1), ModelSnapshot()
     try:
-        with ReadTurn(turns) as turn:
+        with ReadTurn(gate) as turn:
             for _ in range(times):
-                turn.give_way(snapshot)
-            assert snapshot.keepers == min(times, 1)
+                turn.yield_lock(snapshot)
+            assert snapshot.pin_count == min(times, 1)
             if fails:
                 raise Ended
     except Ended:
         pass
-    assert is_free(turns)
-    assert snapshot.keepers == 0
+    assert is_free(gate)
+    assert snapshot.pin_count == 0
 
 
 @pytest.mark.parametrize("pauses", [0, 1])
-def test_a_turn_that_ends_while_others_have_theirs_takes_nothing_from_them(
-    pauses: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turns, snapshot = ReadGate(1), ModelSnapshot()
+def test_a_turn_that_ends_releases_no_lock_of_others(pauses: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, snapshot = ReadGate(1), ModelSnapshot()
     left = [None] * pauses
 
     def pause(seconds: float) -> None:
         if not left:
-            turns.later.acquire()  # somebody else's
+            gate.later.acquire()  # held by another request
             raise Ended
         left.pop()
 
     monkeypatch.setattr(module.time, "sleep", pause)
 
     def work() -> None:
-        with ReadTurn(turns) as turn:
+        with ReadTurn(gate) as turn:
             for _ in range(pauses + 1):
-                turn.give_way(snapshot)
+                turn.yield_lock(snapshot)
 
     with pytest.raises(Ended):
         work()
-    assert turns.later.locked()
-    turns.later.release()
-    assert is_free(turns)
-    assert snapshot.keepers == 0
+    assert gate.later.locked()
+    gate.later.release()
+    assert is_free(gate)
+    assert snapshot.pin_count == 0
 
 
-def test_more_long_requests_than_there_may_be_are_refused_and_keep_nothing() -> None:
-    turns, snapshot = ReadGate(1), ModelSnapshot()
-    with ReadTurn(turns) as first:
-        first.give_way(snapshot)
-        with pytest.raises(Unavailable, match="as many long requests"), ReadTurn(turns) as second:
-            second.give_way(snapshot)
-        assert snapshot.keepers == 1
-    assert is_free(turns)
+def test_surplus_long_requests_are_refused_and_pin_nothing() -> None:
+    gate, snapshot = ReadGate(1), ModelSnapshot()
+    with ReadTurn(gate) as first:
+        first.yield_lock(snapshot)
+        with pytest.raises(Unavailable, match="maximum number of long requests"), ReadTurn(gate) as second:
+            second.yield_lock(snapshot)
+        assert snapshot.pin_count == 1
+    assert is_free(gate)
 
 
-def test_several_may_look_at_a_snapshot_that_is_kept_as_its_trees_are_up_to_date(
+def test_the_trees_of_a_pinned_snapshot_are_up_to_date_for_all_readers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    turns, snapshot = ReadGate(), ModelSnapshot()
+    gate, snapshot = ReadGate(), ModelSnapshot()
     one = Provider(1, f"{1:032}", "cn1", 0, None, 1, 0.0, {}, {}, frozenset(), frozenset())
     snapshot.put(one)
-    turns.keep(snapshot)
-    monkeypatch.setattr(snapshot, "_kinds", None)  # by which trees are made
+    gate.pin_snapshot(snapshot)
+    monkeypatch.setattr(snapshot, "_kinds", None)  # makes the trees
     assert list(snapshot.whole_trees()) == [1]

@@ -111,7 +111,7 @@ def test_short_searches_never_yield() -> None:
     def refuse() -> None:
         raise AssertionError("gave way")
 
-    assert find_candidates(crowd(3), groups(2, limit=10), budget=SearchBudget(give_way=refuse))
+    assert find_candidates(crowd(3), groups(2, limit=10), budget=SearchBudget(yield_lock=refuse))
 
 
 def test_long_searches_yield_regularly_until_a_yield_raises() -> None:
@@ -124,7 +124,7 @@ def test_long_searches_yield_regularly_until_a_yield_raises() -> None:
             raise Unavailable("nobody waits")
 
     with pytest.raises(Unavailable, match="nobody waits"):
-        find_candidates(HARD, hard_question(), budget=SearchBudget(AMPLE, give_way=stop))
+        find_candidates(HARD, hard_question(), budget=SearchBudget(AMPLE, yield_lock=stop))
     assert calls == 20
 
 
@@ -140,7 +140,7 @@ def test_ordering_and_rendering_yield_to_other_threads(minor: int, monkeypatch: 
     found = find_candidates(crowd(20), groups(2))
     candidates = sum(len(batch) for _, batch in found)
     monkeypatch.setattr(budget_module, "_SLICE", 0.0)
-    budget = SearchBudget(seconds=0.0, give_way=count, first_slice=0.0)
+    budget = SearchBudget(seconds=0.0, yield_lock=count, first_slice=0.0)
     ordered = topology_first(found, budget)
     in_order, calls = calls, 0
     body = b"".join(render_pieces(crowd(20), ordered, (1, minor), ProviderSummaries(), budget))
@@ -257,7 +257,7 @@ def test_a_long_search_yields_once_a_slice(monkeypatch: pytest.MonkeyPatch) -> N
     now, gave_way = 0.0, []
     for clock in ("thread_time", "perf_counter"):
         monkeypatch.setattr(f"placement.search.budget.{clock}", lambda: now)
-    budget = SearchBudget(give_way=lambda: gave_way.append(now), first_slice=0.1)
+    budget = SearchBudget(yield_lock=lambda: gave_way.append(now), first_slice=0.1)
     for _ in range(1000):
         budget.spend(64)
         now += 0.0005

@@ -43,7 +43,7 @@ def root_of(candidate: AllocationCandidate) -> int:
 def spread(candidate: AllocationCandidate) -> tuple[int, int]:
     """The number of branches that a candidate uses, and the number of its providers."""
     members = {each.id: each for each in candidate.provider_set.members}
-    own = {each.id for each in candidate.provider_set.members[: candidate.provider_set.own]}
+    own = {each.id for each in candidate.provider_set.members[: candidate.provider_set.own_count]}
     used = candidate.resources.keys()
     branches = set()
     for provider_id in used & own:

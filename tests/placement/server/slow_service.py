@@ -1,8 +1,8 @@
-"""The worker on a socket in the file system, with small limits, and an application that waits to be told.
+"""The worker on a socket in the file system, with small limits, and an application that waits for a request.
 
 Run as ``python -m tests.placement.server.slow_service SOCKET LIMITS``, where the limits are JSON: values by
 ``module.name``.
-``/wait`` is answered after ``/go``; ``/big`` has 16 MiB; ``/state`` says what the worker knows.
+``/wait`` is answered after ``/go``; ``/big`` has 16 MiB; ``/state`` shows the state of the worker.
 """
 
 import json
@@ -19,8 +19,8 @@ MIB = 1024 * 1024
 _MODULES = {"connection": connection, "worker": worker}
 
 
-class _Known(worker.GatheringWorker):
-    """The worker, for the application to look at."""
+class _Known(worker.BufferingWorker):
+    """The worker, with its state for the application."""
 
     here: "_Known"
 
@@ -56,7 +56,7 @@ class _SlowService(BaseApplication):  # type: ignore[misc]  # gunicorn has no ty
                 known = _Known.here
                 connections = dict(known._connections)  # the worker's own thread changes it meanwhile
                 busy = [connections[each] for each in tuple(known._busy) if each in connections]
-                # What is answered has no request any more, and is busy until the worker takes it back.
+                # an answered connection has no request any more, and is busy until the worker takes it back
                 requests = [each.request for each in busy]
                 others = [each for each in requests if each is not None and each.path != path]
                 counts = {"connections": len(connections), "busy": len(others), "held": known._held}

@@ -1,4 +1,4 @@
-"""What the worker does with clients that leave, or send and take more than their share."""
+"""The worker limits clients that leave, or send and take more than their share."""
 
 import json
 import socket
@@ -42,7 +42,7 @@ class Slow:
         return answer.partition(b"\r\n\r\n")[2]
 
     def state_when(self, proper: Callable[[Any], bool]) -> Any:
-        """What the worker knows as soon as it is as it should be."""
+        """The state of the worker as soon as it is the expected one."""
         state: Any = None
 
         def is_proper() -> bool:
@@ -70,7 +70,7 @@ def slow(folder: Path, **limits: float) -> Iterator[Slow]:
 
 
 def answered(connections: list[socket.socket]) -> int:
-    """How many of these are not closed, and answered when they ask again."""
+    """The number of connections that are open, and answered when they ask again."""
     count = 0
     for each in connections:
         with suppress(ConnectionError):
@@ -79,7 +79,7 @@ def answered(connections: list[socket.socket]) -> int:
     return count
 
 
-def test_who_leaves_while_waiting_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_client_that_leaves_while_waiting_leaves_nothing_behind(tmp_path: Path) -> None:
     with slow(tmp_path, connection__HEADERS_TIMEOUT=1) as service:
         for _ in range(2):
             service.connect(get("/wait")).close()
@@ -94,11 +94,11 @@ def test_who_leaves_while_waiting_leaves_nothing_behind(tmp_path: Path) -> None:
     assert "Traceback" not in service.log.read_text()
 
 
-def test_who_has_connected_and_not_asked_yet_stays_while_others_only_wait(tmp_path: Path) -> None:
+def test_a_new_connection_stays_while_others_are_at_rest(tmp_path: Path) -> None:
     with slow(tmp_path) as service, ExitStack() as stack:
         idle = [stack.enter_context(service.connect(KEPT_ALIVE)) for _ in range(6)]
         assert all(each.recv(1024).endswith(b"ok") for each in idle)
-        new = [stack.enter_context(service.connect()) for _ in range(5)]  # 11, of 8 that may be
+        new = [stack.enter_context(service.connect()) for _ in range(5)]  # 11, where 8 are allowed
         for each in new:
             each.sendall(KEPT_ALIVE)
         assert all(each.recv(1024).endswith(b"ok") for each in new)
@@ -106,7 +106,7 @@ def test_who_has_connected_and_not_asked_yet_stays_while_others_only_wait(tmp_pa
     assert "Traceback" not in service.log.read_text()
 
 
-def test_who_never_asks_takes_no_more_than_half_of_the_places_from_those_who_did(tmp_path: Path) -> None:
+def test_silent_connections_get_at_most_half_of_the_places(tmp_path: Path) -> None:
     with slow(tmp_path) as service, ExitStack() as stack:
         idle = [stack.enter_context(service.connect(KEPT_ALIVE)) for _ in range(8)]
         assert all(each.recv(1024).endswith(b"ok") for each in idle)
@@ -116,7 +116,7 @@ def test_who_never_asks_takes_no_more_than_half_of_the_places_from_those_who_did
     assert "Traceback" not in service.log.read_text()
 
 
-def test_what_follows_a_request_waits_until_it_is_answered(tmp_path: Path) -> None:
+def test_the_next_request_waits_until_the_first_is_answered(tmp_path: Path) -> None:
     put = b"PUT /wait HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi"
     with slow(tmp_path) as service:
         with service.connect(put) as made:
@@ -131,7 +131,7 @@ def test_what_follows_a_request_waits_until_it_is_answered(tmp_path: Path) -> No
     assert "Traceback" not in service.log.read_text()
 
 
-def test_bodies_of_requests_in_hand_count_as_held(tmp_path: Path) -> None:
+def test_bodies_of_present_requests_count_as_held(tmp_path: Path) -> None:
     put = b"PUT /wait HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % MIB + bytes(MIB)
     with slow(tmp_path, worker___MAX_HELD=3 * MIB) as service, ExitStack() as stack:
         waiting = [stack.enter_context(service.connect(put)) for _ in range(3)]
@@ -146,7 +146,7 @@ def test_bodies_of_requests_in_hand_count_as_held(tmp_path: Path) -> None:
     assert f"Refused a request from a client of {service.path}: 503 " in service.log.read_text()
 
 
-def test_a_slow_client_has_its_answer_and_one_that_takes_nothing_ends(tmp_path: Path) -> None:
+def test_a_slow_client_gets_its_answer_and_one_that_reads_nothing_is_closed(tmp_path: Path) -> None:
     with slow(tmp_path, connection__ANSWER_TIMEOUT=5) as service:
         with service.connect(get("/big")) as honest, service.connect(get("/big")):
             taken = 0
@@ -156,10 +156,10 @@ def test_a_slow_client_has_its_answer_and_one_that_takes_nothing_ends(tmp_path: 
         assert taken > 16 * MIB
         service.state_when(lambda state: state["connections"] == 1)
     log = service.log.read_text()
-    assert log.count("took less than a MiB of its answer in time") == 1
+    assert log.count("read too little of its answer in time") == 1
 
 
-def test_only_clients_of_http_1_1_are_told_to_continue(tmp_path: Path) -> None:
+def test_only_clients_of_http_1_1_get_100_continue(tmp_path: Path) -> None:
     put = b"PUT /go HTTP/1.%d\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
     with slow(tmp_path) as service:
         for minor, first in ((1, b"HTTP/1.1 100 Continue\r\n\r\n"), (0, b"")):

@@ -1,4 +1,4 @@
-"""Metrics of several workers: whichever is asked tells of all."""
+"""Metrics of several workers: each worker answers for all."""
 
 import re
 from pathlib import Path
@@ -13,12 +13,12 @@ from tests.placement.serving import service
 pytestmark = pytest.mark.slow
 
 
-def test_whichever_worker_is_asked_tells_of_all(tmp_path: Path) -> None:
+def test_each_worker_answers_with_the_metrics_of_all(tmp_path: Path) -> None:
     with databases.create("sqlite") as server:
         url = server.fresh_database()
         migration.upgrade(url)
         with service(url, tmp_path, workers=3, database_options="[metrics]\nenabled = true") as running:
-            for _ in range(30):  # on a connection of its own each
+            for _ in range(30):  # each on a connection of its own
                 answer = requests.get(
                     f"{running.base}/resource_providers",
                     headers={"X-Auth-Token": "admin", "Connection": "close"},

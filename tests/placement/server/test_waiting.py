@@ -1,4 +1,4 @@
-"""Who ends first where there are too many connections, against a search through all of them."""
+"""The connection to close first, compared with a search through all of them."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 7), st.sampled_from([True, False, None
 
 
 @given(STEPS)
-def test_the_first_is_who_has_waited_longest_of_those_who_have_to_go(steps: list[tuple[int, bool | None]]):
+def test_the_first_to_close_has_waited_longest_in_its_state(steps: list[tuple[int, bool | None]]):
     waiting = IdleConnections(MOST)
     known: dict[int, tuple[bool, int]] = {}  # at rest or not, and since when
     for time, (fd, at_rest) in enumerate(steps):
@@ -25,4 +25,4 @@ def test_the_first_is_who_has_waited_longest_of_those_who_have_to_go(steps: list
             sum(not rests for rests, _ in known.values()) <= MOST // 2
         )
         going = {since: fd for fd, (rests, since) in known.items() if rests is at_rest_go}
-        assert waiting.first() == (going[min(going)] if going else None)
+        assert waiting.first_to_close() == (going[min(going)] if going else None)

@@ -28,7 +28,7 @@ TOKEN = b"X-Auth-Token: admin\r\nOpenStack-API-Version: placement 1.39\r\nConten
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[RunningService]:
-    """One worker, in which a search may take very long."""
+    """One worker, with searches that may take very long."""
     url = f"sqlite:///{tmp_path}/placement.sqlite"
     migration.upgrade(url)
     with service(url, tmp_path, workers=1, api_options="candidates_deadline = 600") as started:
@@ -48,7 +48,7 @@ def exchange(service: RunningService, data: bytes) -> bytes:
         return made.recv(65536)
 
 
-def test_slow_clients_keep_nobody_from_being_answered(running: RunningService) -> None:
+def test_slow_clients_do_not_delay_other_answers(running: RunningService) -> None:
     body = b"POST /resource_providers HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n" + TOKEN + b"\r\n{"
     with ExitStack() as stack:
         for _ in range(200):
@@ -105,7 +105,7 @@ def test_several_requests_may_come_at_once(running: RunningService) -> None:
         (b"nonsense\r\n%b\r\n", 400),
     ],
 )
-def test_what_is_no_proper_request_is_refused(running: RunningService, data: bytes, status: int) -> None:
+def test_malformed_requests_are_refused(running: RunningService, data: bytes, status: int) -> None:
     assert exchange(running, data % TOKEN).startswith(b"HTTP/1.1 %d " % status)
 
 
@@ -137,7 +137,7 @@ def test_a_chunked_body_beyond_the_limits_is_refused(
     assert reason in answer
 
 
-def test_no_client_says_where_the_service_is_mounted(running: RunningService) -> None:
+def test_no_client_can_choose_where_the_service_is_mounted(running: RunningService) -> None:
     headers = {**HEADERS, "SCRIPT_NAME": "/elsewhere"}
     body = {"name": "host"}
     answer = requests.post(f"{running.base}/resource_providers", headers=headers, json=body, timeout=60)
@@ -156,7 +156,7 @@ def test_a_search_ends_when_its_client_leaves(running: RunningService, tmp_path:
     )
 
 
-def test_a_search_does_not_hold_up_the_end_of_the_service(running: RunningService) -> None:
+def test_a_search_does_not_delay_the_end_of_the_service(running: RunningService) -> None:
     make_hard(running)
     master = psutil.Process(running.master)
     with ThreadPoolExecutor(1) as others:

@@ -1,4 +1,4 @@
-"""Claims and inventories as the store gets them, without REST, and what consumers hold afterwards."""
+"""Claims and inventories as the store gets them, without REST, and the allocations of consumers."""
 
 from collections.abc import Mapping
 
@@ -28,7 +28,7 @@ def inventory_values(
     step_size: int = 1,
     allocation_ratio: float = 1.0,
 ) -> InventoryValues:
-    """An inventory of which one consumer may have all, unless a test says otherwise."""
+    """An inventory that one consumer may take completely, unless a test changes that."""
     return InventoryValues(
         total, reserved, min_unit, total if max_unit is None else max_unit, step_size, allocation_ratio
     )

@@ -1,4 +1,4 @@
-"""A database with standard names and one provider that has something to give."""
+"""A database with standard names, and one provider with inventories."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +18,7 @@ TEN = inventory_values(10)
 def database(database_url: str) -> Iterator[ServiceDatabase]:
     database = ServiceDatabase(database_url)
     database.write(lambda tx: classes.make_standard_names(tx, ()))
-    database.write(lambda tx: providers.create(tx, HOST, "host", None))
+    database.write(lambda tx: providers.create_provider(tx, HOST, "host", None))
     database.write(lambda tx: inventories.replace_all(tx, HOST, 0, {"VCPU": TEN, "DISK_GB": TEN}))
     yield database
     database.close()

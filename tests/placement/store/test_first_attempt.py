@@ -1,4 +1,4 @@
-"""What is inserted in the hope that it is new, and is not: the client is told the same as ever."""
+"""Rows that are inserted as new and exist already: the client gets the usual error."""
 
 import threading
 
@@ -21,7 +21,7 @@ def hold_vcpus(database: ServiceDatabase, host: str, *consumers: str, amount: in
 
 
 @pytest.mark.parametrize("amount", [1, 11], ids=["that fits", "that is too much"])
-def test_a_consumer_that_is_not_new_is_a_generation_conflict(
+def test_an_existing_consumer_is_a_generation_conflict(
     database: ServiceDatabase, host: str, amount: int
 ) -> None:
     hold_vcpus(database, host, CONSUMER)
@@ -30,19 +30,19 @@ def test_a_consumer_that_is_not_new_is_a_generation_conflict(
     assert read_holders(database, host) == {CONSUMER: 1}
 
 
-def test_so_it_is_where_nothing_is_tried_again(database: ServiceDatabase, host: str) -> None:
+def test_an_existing_consumer_is_a_conflict_without_retries(database: ServiceDatabase, host: str) -> None:
     hold_vcpus(database, host, CONSUMER)
     without_retries = ServiceDatabase(database.url, PoolOptions(retries=0))
     try:
         with pytest.raises(ConcurrentUpdate, match="expected 1 but got None"):
             hold_vcpus(without_retries, host, CONSUMER)
         with pytest.raises(Conflict, match="name: host already exists"):
-            without_retries.write(lambda tx: providers.create(tx, NEW_HOST, "host", None))
+            without_retries.write(lambda tx: providers.create_provider(tx, NEW_HOST, "host", None))
     finally:
         without_retries.close()
 
 
-def test_a_consumer_whose_claim_is_refused_is_not_there(database: ServiceDatabase, host: str) -> None:
+def test_a_consumer_with_a_refused_claim_is_not_made(database: ServiceDatabase, host: str) -> None:
     with pytest.raises(Conflict, match="would exceed the capacity"):
         hold_vcpus(database, host, CONSUMER, OTHER, amount=6)
     assert read_holders(database, host) == {}
@@ -50,7 +50,9 @@ def test_a_consumer_whose_claim_is_refused_is_not_there(database: ServiceDatabas
     assert read_holders(database, host) == {CONSUMER: 6}
 
 
-def test_of_those_who_make_one_consumer_at_once_one_succeeds(database: ServiceDatabase, host: str) -> None:
+def test_one_of_several_simultaneous_creations_of_a_consumer_succeeds(
+    database: ServiceDatabase, host: str
+) -> None:
     outcomes = []
 
     def attempt() -> None:
@@ -70,8 +72,8 @@ def test_of_those_who_make_one_consumer_at_once_one_succeeds(database: ServiceDa
     assert read_holders(database, host) == {CONSUMER: 1}
 
 
-def test_a_taken_uuid_and_a_taken_name_are_told_apart(database: ServiceDatabase, host: str) -> None:
+def test_a_taken_uuid_and_a_taken_name_have_different_errors(database: ServiceDatabase, host: str) -> None:
     with pytest.raises(Conflict, match=f"uuid: {host} already exists"):
-        database.write(lambda tx: providers.create(tx, host, "another", None))
+        database.write(lambda tx: providers.create_provider(tx, host, "another", None))
     with pytest.raises(Conflict, match="name: host already exists"):
-        database.write(lambda tx: providers.create(tx, NEW_HOST, "host", None))
+        database.write(lambda tx: providers.create_provider(tx, NEW_HOST, "host", None))

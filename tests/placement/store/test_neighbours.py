@@ -1,7 +1,7 @@
-"""What is written about one provider, consumer, project or name is right, and leaves those beside it alone.
+"""A write to one provider, consumer, project or name is right, and does not affect its neighbours.
 
-There are three of everything, and what is asked is about the second: the first has smaller ids, uuids and
-names, the third has larger ones.
+There are three of everything. Requests are about the second; the first has smaller ids, uuids and names, the
+third larger ones.
 """
 
 import shutil
@@ -89,13 +89,13 @@ def filled(migrated_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def before(filled: Path) -> dict[int, dict[str, Any]]:
-    """All that is shown of it."""
+    """The state of one of the three, as the API shows it."""
     return shown(f"sqlite:///{filled}")
 
 
 @pytest.fixture
 def url(filled: Path, tmp_path: Path) -> str:
-    """A copy of it."""
+    """A copy of the database."""
     file = tmp_path / "placement.sqlite"
     with closing(sqlite3.connect(filled)) as source, closing(sqlite3.connect(file)) as target:
         source.backup(target)
@@ -103,13 +103,13 @@ def url(filled: Path, tmp_path: Path) -> str:
 
 
 def shown(url: str) -> dict[int, dict[str, Any]]:
-    """All that a worker which has just started shows of each of the three, by what is asked."""
+    """The state of each of the three in a new worker, by request."""
     admin = Admin(application(url))
     return {number: _shown(admin, number) for number in NUMBERS}
 
 
 def neighbours(everything: dict[int, dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is shown of the first and the third."""
+    """The states of the first and the third."""
     return [everything[1], everything[3]]
 
 
@@ -145,7 +145,7 @@ def _in_order(document: Any) -> Any:
     return sorted(map(repr, map(_in_order, document))) if isinstance(document, list) else document
 
 
-def test_each_of_three_is_shown_with_what_it_has(before: dict[int, dict[str, Any]]) -> None:
+def test_each_of_three_is_shown_with_its_own_state(before: dict[int, dict[str, Any]]) -> None:
     for number, found in before.items():
         assert found["/resource_providers/host/traits"]["traits"] == sorted(
             [repr(SHARED_TRAIT), repr(f"CUSTOM_{NAMES[number]}")]
@@ -159,7 +159,7 @@ def test_each_of_three_is_shown_with_what_it_has(before: dict[int, dict[str, Any
         )
 
 
-def test_a_user_of_another_project_holds_nothing_in_it(url: str) -> None:
+def test_a_user_of_another_project_has_no_usage_in_it(url: str) -> None:
     admin = Admin(application(url))
     for number in NUMBERS:
         for other in NUMBERS:
@@ -168,10 +168,10 @@ def test_a_user_of_another_project_holds_nothing_in_it(url: str) -> None:
 
 
 SECOND = f"/resource_providers/{host_uuid(2)}"
-GENERATION = 4  # of each host: inventories, traits, aggregates, a claim
+GENERATION = 4  # for each host: inventories, traits, aggregates, a claim
 
 Changed = Callable[[dict[str, Any]], Any]
-"""What has changed in what is shown of the second."""
+"""The changes of the state of the second."""
 
 
 def part(name: str, *keys: str) -> Changed:
@@ -258,7 +258,7 @@ WRITES: dict[str, tuple[str, str, Any, Changed, Any]] = {
 
 
 @pytest.mark.parametrize("what", WRITES)
-def test_a_write_changes_what_it_is_about_and_nothing_of_its_neighbours(
+def test_a_write_changes_its_subject_and_no_neighbour(
     url: str, before: dict[int, dict[str, Any]], what: str
 ) -> None:
     method, path, body, changed, expected = WRITES[what]
@@ -273,15 +273,17 @@ def test_a_write_changes_what_it_is_about_and_nothing_of_its_neighbours(
     assert neighbours(after) == neighbours(before)
 
 
-def test_the_traits_that_it_has_already_change_nothing(url: str, before: dict[int, dict[str, Any]]) -> None:
+def test_writing_the_present_traits_changes_nothing(url: str, before: dict[int, dict[str, Any]]) -> None:
     body = {"resource_provider_generation": GENERATION, "traits": [SHARED_TRAIT, "CUSTOM_B"]}
     answer = Admin(application(url))("PUT", f"{SECOND}/traits", json=body)
     assert (answer.status_code, answer.json["resource_provider_generation"]) == (200, GENERATION)
     assert shown(url) == before
 
 
-def test_who_has_nothing_can_go_beside_those_who_have(url: str, before: dict[int, dict[str, Any]]) -> None:
-    """Children, allocations and uses of others are not taken for its own."""
+def test_an_empty_provider_can_be_deleted_beside_used_ones(
+    url: str, before: dict[int, dict[str, Any]]
+) -> None:
+    """Children, allocations and usage of others do not count as its own."""
     admin = Admin(application(url))
     assert admin("DELETE", SECOND).status_code == 409
     assert admin("DELETE", "/resource_classes/CUSTOM_B").status_code == 409
@@ -296,7 +298,7 @@ def test_who_has_nothing_can_go_beside_those_who_have(url: str, before: dict[int
     assert neighbours(shown(url)) == neighbours(before)
 
 
-def test_a_host_that_moves_below_another_joins_its_tree(url: str, before: dict[int, dict[str, Any]]) -> None:
+def test_a_host_moved_below_another_joins_its_tree(url: str, before: dict[int, dict[str, Any]]) -> None:
     admin = Admin(application(url))
     body = {"name": "host2", "parent_provider_uuid": host_uuid(3)}
     assert admin("PUT", SECOND, json=body).status_code == 200

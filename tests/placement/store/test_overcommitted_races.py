@@ -1,4 +1,4 @@
-"""Claims of a provider of which more is used than there is, at once: together they make it no worse."""
+"""Simultaneous claims of an overcommitted provider: together they do not make it worse."""
 
 import threading
 from collections.abc import Sequence
@@ -21,13 +21,13 @@ def leave_four(database: ServiceDatabase, host: str) -> None:
     with database.read() as conn:
         (generation,) = {each.provider_generation for each in allocations.of_provider(conn, host)}
     four = inventory_values(4, max_unit=100)
-    database.write(lambda tx: inventories.change(tx, host, generation, "VCPU", four))
+    database.write(lambda tx: inventories.change_inventory(tx, host, generation, "VCPU", four))
 
 
 def at_once(
     database: ServiceDatabase, host: str, attempts: Sequence[tuple[str, int]]
 ) -> list[tuple[str, int]]:
-    """Those of the claims that were accepted; the others would have exceeded the capacity."""
+    """The accepted claims; the others would have exceeded the capacity."""
     accepted: list[tuple[str, int]] = []
     refusals: list[str] = []
     barrier = threading.Barrier(len(attempts))
@@ -50,7 +50,7 @@ def at_once(
     return accepted
 
 
-def test_what_one_gives_back_is_not_taken_by_another(database: ServiceDatabase, host: str) -> None:
+def test_amounts_released_by_one_claim_are_not_taken_by_another(database: ServiceDatabase, host: str) -> None:
     replace(database, host, ONE, 5)
     replace(database, host, OTHER, 5)
     leave_four(database, host)
@@ -60,9 +60,7 @@ def test_what_one_gives_back_is_not_taken_by_another(database: ServiceDatabase, 
         assert read_holders(database, host) == {ONE: amount, OTHER: 5}
 
 
-def test_of_one_consumer_nobody_restores_what_has_been_given_back(
-    database: ServiceDatabase, host: str
-) -> None:
+def test_released_amounts_of_one_consumer_are_not_restored(database: ServiceDatabase, host: str) -> None:
     replace(database, host, ONE, 10)
     leave_four(database, host)
     while (present := read_holders(database, host)[ONE]) > 4:

@@ -1,4 +1,4 @@
-"""Releases in a transaction of their own: the same on every database, in one exchange where that can be."""
+"""Releases in a transaction of their own: the same on every database, in one exchange if possible."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,11 +25,11 @@ TEN = inventory_values(10)
 
 @pytest.fixture
 def claimed(database: ServiceDatabase) -> ServiceDatabase:
-    """Three hosts; the first consumer holds something of two of them, the second of the last two."""
+    """Three hosts; the first consumer has allocations at the first two, the second at the last two."""
 
     def fill(tx: Any) -> None:
         for host in HOSTS:
-            providers.create(tx, host, host, None)
+            providers.create_provider(tx, host, host, None)
             inventories.add(tx, host, "VCPU", TEN)
             inventories.add(tx, host, "DISK_GB", TEN)
 
@@ -53,7 +53,7 @@ def stored(database: ServiceDatabase) -> tuple[Any, ...]:
         return held, set(conn.execute(sa.select(consumers.c.uuid)).scalars()), {tuple(row) for row in rows}
 
 
-def test_all_that_a_consumer_holds_is_given_back_and_nothing_else(claimed: ServiceDatabase) -> None:
+def test_exactly_the_allocations_of_the_consumer_are_released(claimed: ServiceDatabase) -> None:
     held, _, generations = stored(claimed)
     before = counters(claimed)
     release(claimed, FIRST)
@@ -68,13 +68,13 @@ def test_all_that_a_consumer_holds_is_given_back_and_nothing_else(claimed: Servi
     }
 
 
-def test_other_workers_see_it(claimed: ServiceDatabase) -> None:
+def test_other_workers_see_the_release(claimed: ServiceDatabase) -> None:
     model = ReadModel(claimed)
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         described = {each.uuid: each.described_seq for each in view.snapshot}
         generation = {each.uuid: each.generation for each in view.snapshot}
     release(claimed, FIRST)
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         assert {each.uuid: dict(each.used) for each in view.snapshot if each.uuid in HOSTS} == {
             HOSTS[0]: {},
             HOSTS[1]: {"VCPU": 2, "DISK_GB": 1},
@@ -85,7 +85,7 @@ def test_other_workers_see_it(claimed: ServiceDatabase) -> None:
     assert model.reread == 0
 
 
-def test_who_holds_nothing_is_not_found_and_nothing_changes(claimed: ServiceDatabase) -> None:
+def test_a_consumer_without_allocations_is_not_found_and_nothing_changes(claimed: ServiceDatabase) -> None:
     release(claimed, FIRST)
     before, now = counters(claimed), stored(claimed)
     for unknown in (FIRST, HOSTS[0], "'; --"):
@@ -95,7 +95,7 @@ def test_who_holds_nothing_is_not_found_and_nothing_changes(claimed: ServiceData
     release(claimed, SECOND)
 
 
-def test_a_model_that_follows_claims_and_releases_that_race_misses_none(claimed: ServiceDatabase) -> None:
+def test_a_model_misses_no_racing_claims_and_releases(claimed: ServiceDatabase) -> None:
     model = ReadModel(claimed)
 
     def claim(round_: int) -> None:
@@ -108,18 +108,18 @@ def test_a_model_that_follows_claims_and_releases_that_race_misses_none(claimed:
             release(claimed, FIRST)
 
     def follow(_: int) -> None:
-        with model.fresh():
+        with model.fresh_view():
             pass
 
     with ThreadPoolExecutor(3) as pool:
         for each in [pool.submit(work, n) for n in range(20) for work in (claim, give_back, follow)]:
             each.result()
-    with model.fresh() as view, ReadModel(claimed).fresh() as anew:
+    with model.fresh_view() as view, ReadModel(claimed).fresh_view() as anew:
         assert {each.id: each for each in view.snapshot} == {each.id: each for each in anew.snapshot}
     assert model.reread == 0
 
 
-def test_one_exchange_is_enough_where_the_database_takes_many_statements_in_one(
+def test_one_exchange_is_enough_for_a_database_that_takes_many_statements(
     claimed: ServiceDatabase, batch_sizes: list[int]
 ) -> None:
     at_once = claimed.write(lambda tx: tx.sends_at_once)

@@ -1,4 +1,4 @@
-"""How many statements a write takes, and in how many batches they reach the database."""
+"""The numbers of statements and batches of each write."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ Counted = Callable[[Callable[[WriteTransaction], object]], list[int]]
 
 @pytest.fixture
 def counted(database: ServiceDatabase, batch_sizes: list[int]) -> Counted:
-    """Runs a write that is tried once; the number of statements in each batch that it sent."""
+    """Run a write with one attempt; return the number of statements in each batch that it sent."""
 
     def write(work: Callable[[WriteTransaction], object]) -> list[int]:
         batch_sizes.clear()
@@ -51,33 +51,35 @@ def test_a_release_takes_six_statements_in_two_batches(counted: Counted, host: s
     assert counted(lambda tx: allocations.delete(tx, CONSUMER)) == [2, 4]
 
 
-def test_a_provider_that_is_a_root_is_made_in_one_batch(counted: Counted) -> None:
-    assert counted(lambda tx: providers.create(tx, NEW_HOST, "new", None)) == [2]
+def test_a_root_provider_is_made_in_one_batch(counted: Counted) -> None:
+    assert counted(lambda tx: providers.create_provider(tx, NEW_HOST, "new", None)) == [2]
 
 
-def test_a_child_is_made_in_two_batches_at_most_however_deep_it_is(
+def test_a_child_is_made_in_at_most_two_batches_at_any_depth(
     database: ServiceDatabase, counted: Counted, host: str
 ) -> None:
     most = 1 if database.write(lambda tx: tx.sends_at_once) else 2
-    assert len(counted(lambda tx: providers.create(tx, NEW_HOST, "child", host))) == most
-    assert len(counted(lambda tx: providers.create(tx, CONSUMER, "grandchild", NEW_HOST))) == most
+    assert len(counted(lambda tx: providers.create_provider(tx, NEW_HOST, "child", host))) == most
+    assert len(counted(lambda tx: providers.create_provider(tx, CONSUMER, "grandchild", NEW_HOST))) == most
     found = {}
-    database.write(lambda tx: found.update(providers.find(tx, [host, NEW_HOST, CONSUMER])))
+    database.write(lambda tx: found.update(providers.find_providers(tx, [host, NEW_HOST, CONSUMER])))
     top, child, grandchild = (found[uuid] for uuid in (host, NEW_HOST, CONSUMER))
     assert (child.parent_id, child.root_id) == (top.id, top.id)
     assert (grandchild.parent_id, grandchild.root_id) == (child.id, top.id)
 
 
-def test_the_root_of_a_new_provider_is_told(database: ServiceDatabase, host: str) -> None:
+def test_the_root_of_a_new_provider_is_returned(database: ServiceDatabase, host: str) -> None:
     for uuid, parent, root in ((NEW_HOST, None, NEW_HOST), (CONSUMER, host, host), (ABOVE, CONSUMER, host)):
-        told = database.write(lambda tx, uuid=uuid, parent=parent: providers.create(tx, uuid, uuid, parent))
+        told = database.write(
+            lambda tx, uuid=uuid, parent=parent: providers.create_provider(tx, uuid, uuid, parent)
+        )
         assert told() == root
 
 
-def test_who_has_no_parent_is_not_made(database: ServiceDatabase) -> None:
+def test_a_provider_with_an_unknown_parent_is_not_made(database: ServiceDatabase) -> None:
     with pytest.raises(InvalidRequest, match="parent provider UUID does not exist"):
-        database.write(lambda tx: providers.create(tx, CONSUMER, "child", NEW_HOST))
-    assert database.write(lambda tx: providers.find(tx, [CONSUMER])) == {}
+        database.write(lambda tx: providers.create_provider(tx, CONSUMER, "child", NEW_HOST))
+    assert database.write(lambda tx: providers.find_providers(tx, [CONSUMER])) == {}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_who_has_no_parent_is_not_made(database: ServiceDatabase) -> None:
     ],
     ids=["inventories", "traits", "aggregates"],
 )
-def test_describing_a_provider_anew_takes_two_batches_at_most(
+def test_replacing_parts_of_a_provider_takes_at_most_two_batches(
     database: ServiceDatabase,
     counted: Counted,
     host: str,

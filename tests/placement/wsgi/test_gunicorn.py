@@ -1,4 +1,4 @@
-"""The service under gunicorn as it comes, whose worker reads a body while the application asks for it."""
+"""The service under plain gunicorn, with a worker that reads a body when the application asks for it."""
 
 import os
 import socket
@@ -44,7 +44,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def exchange(server: Path, data: bytes) -> bytes:
-    """What is answered to these bytes, of a client that sends no more."""
+    """The answer to these bytes, from a client that sends no more."""
     answer = b""
     with socket.create_connection(("127.0.0.1", int((server / "port").read_text())), timeout=60) as made:
         made.sendall(data)

@@ -27,7 +27,7 @@ LOADED_AS = {"module": "module = placement.wsgi.api:application", "file": f"wsgi
 
 @pytest.fixture(scope="module", params=LOADED_AS)
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UWSGI]:
-    """uWSGI, whose only word about our configuration is OS_PLACEMENT_CONFIG_DIR."""
+    """uWSGI, configured for the service by OS_PLACEMENT_CONFIG_DIR alone."""
     folder = tmp_path_factory.mktemp(request.param)
     database = f"sqlite:///{folder}/placement.sqlite"
     migration.upgrade(database)
@@ -56,7 +56,7 @@ def worker_of(answer: requests.Response, log: str) -> str:
     return line.split()[2]
 
 
-def test_every_worker_knows_at_once_what_another_one_wrote(server: UWSGI) -> None:
+def test_every_worker_sees_the_writes_of_others_at_once(server: UWSGI) -> None:
     workers = set()
     url = f"{server.base}/resource_providers"
     for number in range(60):
@@ -72,7 +72,7 @@ def test_every_worker_knows_at_once_what_another_one_wrote(server: UWSGI) -> Non
     assert len(workers) == 2
 
 
-def test_below_a_prefix_all_links_have_it(server: UWSGI) -> None:
+def test_all_links_have_the_prefix(server: UWSGI) -> None:
     answer = server.ask_socket("GET", "/resource_providers/none", ADMIN, mounted_at="/placement")
     assert answer.startswith(b"HTTP/1.1 404")
     created = server.ask_socket("PUT", "/traits/CUSTOM_BELOW_A_PREFIX", ADMIN, mounted_at="/placement")
@@ -83,7 +83,7 @@ def test_below_a_prefix_all_links_have_it(server: UWSGI) -> None:
     assert '"PUT /placement/traits/CUSTOM_BELOW_A_PREFIX" status: 201' in server.log.read_text()
 
 
-def test_options_that_only_openstack_placement_has_are_in_the_log(server: UWSGI) -> None:
+def test_options_of_openstack_placement_are_logged(server: UWSGI) -> None:
     log = server.log.read_text()
     workers = len(psutil.Process(server.process.pid).children())
     assert workers >= 2
@@ -113,7 +113,7 @@ def test_a_body_in_chunks_is_read(server: UWSGI) -> None:
     assert sorted(name for name in names if name.startswith("in-")) == ["in-one-chunk", "in-two-chunks"]
 
 
-def test_a_killed_worker_is_replaced_and_knows_all(server: UWSGI) -> None:
+def test_a_killed_worker_is_replaced_by_one_with_all_data(server: UWSGI) -> None:
     url = f"{server.base}/resource_providers"
     names = {
         each["name"] for each in requests.get(url, headers=ADMIN, timeout=60).json()["resource_providers"]
@@ -127,7 +127,7 @@ def test_a_killed_worker_is_replaced_and_knows_all(server: UWSGI) -> None:
     assert {each["name"] for each in answer.json()["resource_providers"]} == names
 
 
-def test_it_ends_by_sigterm_and_leaves_nobody(server: UWSGI) -> None:
+def test_sigterm_ends_it_and_leaves_no_process(server: UWSGI) -> None:
     workers = psutil.Process(server.process.pid).children(recursive=True)
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(60) in (0, -signal.SIGTERM)

@@ -312,7 +312,7 @@ class Judge:
     def fits(self, taken: Taken) -> bool:
         for (provider_id, name), amount in taken.items():
             provider = self.snapshot.providers[provider_id]
-            if name not in provider.inventories or not provider.inventories[name].portions(amount):
+            if name not in provider.inventories or not provider.inventories[name].is_portion(amount):
                 return False
             if amount > self.free(provider, name):
                 return False
@@ -470,7 +470,8 @@ def _divisions(rooms: list[Provider], name: str, amount: int) -> Iterator[tuple[
 def _portions(snapshot: ModelSnapshot, taken: Taken) -> bool:
     """Whether the amounts could be taken if nothing were used."""
     return all(
-        snapshot.providers[at].inventories[name].accepts(amount, 0) for (at, name), amount in taken.items()
+        snapshot.providers[at].inventories[name].accepts_amount(amount, 0)
+        for (at, name), amount in taken.items()
     )
 
 

@@ -114,7 +114,7 @@ def fit(snapshot: ModelSnapshot, *taken: tuple[str, Taken], empty: bool = False)
     for (provider_id, name), amount in total.items():
         provider = snapshot.providers[provider_id]
         used = 0 if empty else provider.used.get(name, 0)
-        if name not in provider.inventories or not provider.inventories[name].accepts(amount, used):
+        if name not in provider.inventories or not provider.inventories[name].accepts_amount(amount, used):
             return False
     return True
 
@@ -145,7 +145,7 @@ def judge(world: ClaimScenario, wanted: WantedClaim, root: int) -> tuple[float, 
             for each in members
             if all(not each.traits.isdisjoint(some) for some in others[0].required)
             # a group of its own is served by itself, whatever the split takes of the same provider
-            if "PCPU" in each.inventories and each.inventories["PCPU"].portions(1)
+            if "PCPU" in each.inventories and each.inventories["PCPU"].is_portion(1)
         ]
     names = list(split)
     found, by_capacity = [], inf
@@ -190,7 +190,7 @@ def rank(world: ClaimScenario, wanted: WantedClaim, choice: HostChoice) -> tuple
     }
     for provider_id, name in taken:
         provider = snapshot.providers[provider_id]
-        assert provider.inventories[name].accepts(taken[provider_id, name], provider.used.get(name, 0))
+        assert provider.inventories[name].accepts_amount(taken[provider_id, name], provider.used.get(name, 0))
     asked = {
         name: sum(each.resources.get(name, 0) for each in wanted.request.groups)
         for each in wanted.request.groups

@@ -1,4 +1,4 @@
-"""What a provider has is the same however it was written: in one exchange, or after a question."""
+"""A provider is the same whether it is written in one exchange, or after reading it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.exceptions import ServiceError
 from placement.read_model.feed import ReadModel
 from placement.read_model.provider import DISABLED
-from placement.store import aggregates, attributes, described, inventories, providers, traits
+from placement.store import aggregates, attributes, inventories, optimistic_write, providers, traits
 from placement.store.inventories import InventoryValues
 from placement_extras.console import DISABLED_REASON
 from tests.placement.store.builders import inventory_values
@@ -94,8 +94,8 @@ CASES: dict[str, list[Write]] = {
 
 
 def outcomes(database: ServiceDatabase, writes: list[Write]) -> list[Any]:
-    """What each write to a provider that is new answers, and what the provider has in the end."""
-    database.write(lambda tx: providers.create(tx, NEW, "new", None))
+    """The answers of writes to a new provider, and its final state."""
+    database.write(lambda tx: providers.create_provider(tx, NEW, "new", None))
     found: list[Any] = []
     for write in writes:
         try:
@@ -114,31 +114,31 @@ def outcomes(database: ServiceDatabase, writes: list[Write]) -> list[Any]:
     return [*found, generation]
 
 
-def test_what_is_written_is_the_same_with_and_without_asking_first(
+def test_writes_with_and_without_reading_first_are_the_same(
     database: ServiceDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_once = {name: outcomes(database, writes) for name, writes in CASES.items()}
-    monkeypatch.setattr(described, "is_possible", lambda *_: False)
+    monkeypatch.setattr(optimistic_write, "is_worthwhile", lambda *_: False)
     assert {name: outcomes(database, writes) for name, writes in CASES.items()} == at_once
 
 
-def test_other_workers_see_it(database: ServiceDatabase, host: str) -> None:
-    database.write(lambda tx: providers.create(tx, NEW, "new", None))
+def test_other_workers_see_the_write(database: ServiceDatabase, host: str) -> None:
+    database.write(lambda tx: providers.create_provider(tx, NEW, "new", None))
     model = ReadModel(database)
-    with model.fresh():
+    with model.fresh_view():
         pass
     for write in (*LOADED, can(host, 1, AVX), is_in(host, 2, *ZONES)):
         database.write(write)
-        with model.fresh() as view, ReadModel(database).fresh() as anew:
+        with model.fresh_view() as view, ReadModel(database).fresh_view() as anew:
             assert {each.id: each for each in view.snapshot} == {each.id: each for each in anew.snapshot}
     assert model.reread == 0
 
 
-def test_one_exchange_is_enough_where_the_database_takes_many_statements_in_one(
+def test_one_exchange_is_enough_for_a_database_that_takes_many_statements(
     database: ServiceDatabase, batch_sizes: list[int]
 ) -> None:
     at_once = database.write(lambda tx: tx.sends_at_once)
-    database.write(lambda tx: providers.create(tx, NEW, "new", None))
+    database.write(lambda tx: providers.create_provider(tx, NEW, "new", None))
     for write in LOADED:
         batch_sizes.clear()
         database.write(write)

@@ -1,4 +1,4 @@
-"""What was chosen by the read model is written in one exchange, and only while it is still good."""
+"""Choices of the read model are written in one exchange, and only while they are good."""
 
 from collections.abc import Callable
 
@@ -19,11 +19,11 @@ Write = Callable[[WriteTransaction], object]
 
 @pytest.fixture
 def chosen(database: ServiceDatabase, host: str) -> dict[str, Provider]:
-    """The host, of which one VCPU is used, and another one, as they are now."""
-    database.write(lambda tx: providers.create(tx, OTHER_HOST, "other", None))
+    """The current host, with one VCPU used, and another host."""
+    database.write(lambda tx: providers.create_provider(tx, OTHER_HOST, "other", None))
     database.write(lambda tx: inventories.replace_all(tx, OTHER_HOST, 0, {"VCPU": FOUR}))
     database.write(lambda tx: allocations.replace(tx, [build_claim(CONSUMERS[2], {host: {"VCPU": 1}})]))
-    with ReadModel(database).fresh() as view:
+    with ReadModel(database).fresh_view() as view:
         return {each.uuid: each for each in view.snapshot}
 
 
@@ -34,11 +34,11 @@ def bind(
         build_claim(consumer, each, consumer_type="INSTANCE")
         for consumer, each in zip(CONSUMERS, resources, strict=False)
     ]
-    database.write(lambda tx: claim_commit.bind(tx, claims, chosen))
+    database.write(lambda tx: claim_commit.commit_claims(tx, claims, chosen))
 
 
 def used(database: ServiceDatabase, *hosts: str) -> list[dict[str, int]]:
-    """How much of each class each consumer holds of each of the hosts."""
+    """The amounts that each consumer holds of each class of the hosts."""
     found = []
     for host in hosts:
         with database.read() as conn:
@@ -47,13 +47,13 @@ def used(database: ServiceDatabase, *hosts: str) -> list[dict[str, int]]:
     return found
 
 
-def test_all_of_it_is_sent_with_the_commit(
+def test_the_whole_claim_is_sent_with_the_commit(
     database: ServiceDatabase, chosen: dict[str, Provider], host: str, batch_sizes: list[int]
 ) -> None:
     at_once = database.write(lambda tx: tx.sends_at_once)
     batch_sizes.clear()
     bind(database, chosen, {host: {"VCPU": 2, "DISK_GB": 3}, OTHER_HOST: {"VCPU": 4}})
-    # consumer, lock, allocations, generations; or with what there is, asked for before
+    # consumer, lock, allocations, generations; or the same after reading
     assert (len(batch_sizes), batch_sizes[0]) == (1, 4) if at_once else len(batch_sizes) == 2
     one, third = CONSUMERS[0], CONSUMERS[2]
     assert used(database, host, OTHER_HOST) == [
@@ -62,18 +62,18 @@ def test_all_of_it_is_sent_with_the_commit(
     ]
 
 
-def test_readers_see_it(database: ServiceDatabase, chosen: dict[str, Provider], host: str) -> None:
+def test_readers_see_the_claim(database: ServiceDatabase, chosen: dict[str, Provider], host: str) -> None:
     model = ReadModel(database)
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         before = view.snapshot.providers[chosen[host].id].generation
     bind(database, chosen, {host: {"VCPU": 2, "DISK_GB": 3}})
-    with model.fresh() as view:
+    with model.fresh_view() as view:
         seen = view.snapshot.providers[chosen[host].id]
     assert (seen.used, seen.generation) == ({"VCPU": 3, "DISK_GB": 3}, before + 1)
     assert model.reread == 0
 
 
-def test_the_last_of_it_is_given_to_several_at_once(
+def test_several_claims_of_one_call_take_the_last_amounts(
     database: ServiceDatabase, chosen: dict[str, Provider], host: str
 ) -> None:
     bind(database, chosen, {host: {"VCPU": 4}}, {host: {"VCPU": 5}})
@@ -89,7 +89,7 @@ def test_the_last_of_it_is_given_to_several_at_once(
     ],
     ids=["one too much", "two together", "a larger portion than is given"],
 )
-def test_what_there_is_no_room_for_is_lost(
+def test_a_claim_without_room_loses_the_race(
     database: ServiceDatabase,
     chosen: dict[str, Provider],
     host: str,
@@ -102,7 +102,7 @@ def test_what_there_is_no_room_for_is_lost(
 
 
 @pytest.mark.parametrize("changed", ["of which something is taken", "of which nothing is"])
-def test_so_is_what_rests_on_a_provider_that_has_changed(
+def test_a_claim_on_a_changed_provider_loses_the_race(
     database: ServiceDatabase, chosen: dict[str, Provider], host: str, changed: str
 ) -> None:
     which = chosen[host if changed == "of which something is taken" else OTHER_HOST]
@@ -112,7 +112,7 @@ def test_so_is_what_rests_on_a_provider_that_has_changed(
     assert used(database, host) == [{f"{CONSUMERS[2]}/VCPU": 1}]
 
 
-def test_so_is_what_rests_on_a_provider_that_is_gone(
+def test_a_claim_on_a_deleted_provider_loses_the_race(
     database: ServiceDatabase, chosen: dict[str, Provider], host: str
 ) -> None:
     database.write(lambda tx: providers.delete(tx, OTHER_HOST))
@@ -120,7 +120,7 @@ def test_so_is_what_rests_on_a_provider_that_is_gone(
         bind(database, chosen, {host: {"VCPU": 1}})
 
 
-def test_what_others_have_given_back_meanwhile_may_be_taken(
+def test_amounts_released_meanwhile_may_be_taken(
     database: ServiceDatabase, chosen: dict[str, Provider], host: str
 ) -> None:
     database.write(lambda tx: allocations.delete(tx, CONSUMERS[2]))
@@ -128,7 +128,7 @@ def test_what_others_have_given_back_meanwhile_may_be_taken(
     assert used(database, host) == [{f"{CONSUMERS[0]}/VCPU": 10}]
 
 
-def test_a_consumer_that_is_not_new_is_a_generation_conflict(
+def test_an_existing_consumer_is_a_generation_conflict(
     database: ServiceDatabase, chosen: dict[str, Provider], host: str
 ) -> None:
     bind(database, chosen, {host: {"VCPU": 1}})

@@ -1,9 +1,9 @@
-"""What a provider has, written without asking the database first what it is.
+"""Inventories, traits or aggregates of a provider, written without reading it first.
 
-The first statement after the lock leaves the id of the provider in a setting of the transaction, by which the
-others find it, or that of no provider where it is not as the client knows it. No foreign key allows that, nor
-the id that stands for a name that there is not, so that all of the transaction is undone; the next attempt
-asks first, and finds out what is wrong.
+The first statement after the lock leaves the id of the provider in a setting of the transaction. It leaves
+the id of no provider if the provider is not as the client knows it. The other statements use that id. A
+foreign key forbids it if it is of no provider, and also the id that stands for an unknown name. So the whole
+transaction is rolled back, and the next attempt reads first, and finds the reason.
 """
 
 from collections.abc import Sequence
@@ -17,25 +17,26 @@ from placement.db.batch import KEPT_SIZES, MAX_ROWS, PreparedStatement, Values, 
 from placement.db.database import WriteTransaction
 from placement.db.tables import NO_ID, resource_providers
 
+# the column has 32 bits, and a larger number would be an error of the statement
 _MAX_GENERATION: Final = (1 << 31) - 1
 
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.provider'")
 _UNTIL_IT_ENDS: Final[sa.ColumnElement[bool]] = sa.literal_column("true")
 
 PROVIDER: Final = sa.cast(sa.func.current_setting(_SETTING), sa.Integer)
-"""The id of the provider that :func:`find` found."""
+"""The id of the provider that :func:`find_provider` has found."""
 
 
-def is_possible(tx: WriteTransaction, generation: int, count: int) -> bool:
-    """Whether it is worth trying: at the first attempt, where statements go together, with rows to insert.
+def is_worthwhile(tx: WriteTransaction, generation: int, count: int) -> bool:
+    """Return whether an attempt without reading is worthwhile: the first one, with rows to insert.
 
-    Without rows nothing would be undone where the provider is not as it is known.
+    Without rows, no foreign key would refuse a provider that is not as the client knows it.
     """
     return tx.optimistic and tx.sends_at_once and 0 < count <= MAX_ROWS and 0 <= generation <= _MAX_GENERATION
 
 
-def finding(*conditions: sa.ColumnElement[bool]) -> PreparedStatement:
-    """The statement for :func:`find`, which finds the provider only under these conditions."""
+def finding_statement(*conditions: sa.ColumnElement[bool]) -> PreparedStatement:
+    """Return the statement for :func:`find_provider` that finds the provider only under these conditions."""
     chosen = sa.select(resource_providers.c.id).where(
         resource_providers.c.uuid == sa.bindparam("its_uuid", type_=sa.String),
         resource_providers.c.generation == sa.bindparam("its_generation", type_=sa.Integer),
@@ -45,12 +46,12 @@ def finding(*conditions: sa.ColumnElement[bool]) -> PreparedStatement:
     return PreparedStatement(sa.select(sa.func.set_config(_SETTING, found, _UNTIL_IT_ENDS)))
 
 
-def find(
+def find_provider(
     tx: WriteTransaction, statement: PreparedStatement, uuid: str, generation: int, **values: Any
 ) -> None:
-    """Lock a provider and have :data:`PROVIDER` stand for it in what is queued from now on.
+    """Lock a provider; :data:`PROVIDER` stands for it in later statements of the transaction.
 
-    :param values: those of the conditions of the statement.
+    :param values: values for the conditions of the statement.
     """
     tx.lock([uuid])
     tx.queue(statement, {**values, "its_uuid": uuid, "its_generation": generation})
@@ -59,16 +60,17 @@ def find(
 def insert(
     tx: WriteTransaction, column: sa.Column[Any], rows: Sequence[Values], names: sa.Table | None = None
 ) -> None:
-    """Queue the insertion of rows that belong to the provider, all with the same columns beside these two.
+    """Queue the insertion of rows that belong to the provider.
 
-    :param column: has what is called ``name`` in the rows, or with ``names`` its id there.
+    :param column: the column of ``name`` in the rows, or with ``names`` of its id there.
+    :param rows: all with the same further columns.
     """
     more = tuple(name for name in rows[0] if name != "name")
-    tx.queue(_insertion(column, names, more, len(rows)), bind_rows(rows))
+    tx.queue(_part_insertion(column, names, more, len(rows)), bind_rows(rows))
 
 
 @lru_cache(KEPT_SIZES)
-def _insertion(
+def _part_insertion(
     column: sa.Column[Any], names: sa.Table | None, more: tuple[str, ...], count: int
 ) -> PreparedStatement:
     table = column.table
@@ -81,16 +83,16 @@ def _insertion(
     if names is not None:
         what = sa.func.coalesce(names.c.id, NO_ID)
         source = given.outerjoin(names, names.c.name == given.c.name)
-    # of parameters in VALUES the server does not know the types
+    # the server does not know the types of parameters in VALUES
     values = (sa.cast(given.c[name], types[name]) for name in more)
     chosen = sa.select(PROVIDER, what, *values).select_from(source)
     return PreparedStatement(sa.insert(table).from_select(["provider_id", column.name, *more], chosen))
 
 
-def changed(tx: WriteTransaction) -> None:
-    """Queue the stamp of the provider, whose generation goes up.
+def stamp_provider(tx: WriteTransaction) -> None:
+    """Queue the stamp and the next generation of the provider.
 
-    As of :meth:`~placement.db.database.WriteTransaction.changed`, for which its id would have to be known.
+    The same as :meth:`~placement.db.database.WriteTransaction.stamp_provider`, which would need its id.
     """
     tx.queue(_stamp, {"now": tx.now})
 
