@@ -181,8 +181,10 @@ class GuestLifecycle:
         if entry is None or entry.guest.pid != guest.pid:
             return  # known before, and the consumer may have another guest by now
         self._cache.remove(guest.uuid)
-        if self._driver.starting is not None:
+        if (starting := self._driver.starting) is not None:
             self._classifier.forget(guest.uuid)  # a process that ended does not start again
+            # A pass over all guests may see the end before the driver reports it.
+            ending = ending or starting.recent_ending(guest, 0.0)
         if guest.uuid in self._driver.lost():  # it started again, and cannot be looked after
             self._cache.lose(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
         if entry.allocation and entry.migration is None:

@@ -339,16 +339,25 @@ class ProcessTable:
     def recent_ending(self, guest: Guest, seconds: float) -> str:
         """See :meth:`compute_agent.drivers.base.StartingDriver.recent_ending`."""
         until = time.monotonic() + seconds
-        while True:
-            with self._lock:
-                found = [
-                    ending
-                    for (uuid, identity), ending in self._endings.items()
-                    if (uuid, identity.pid) == (guest.uuid, guest.pid)
-                ]
-            if found or time.monotonic() >= until:
-                return found[-1] if found else ""
+        while not (ending := self._known_ending(guest)) and time.monotonic() < until:
             time.sleep(ENDING_PAUSE)
+        return ending
+
+    def _known_ending(self, guest: Guest) -> str:
+        with self._lock:
+            record = self._records.get(guest.uuid)
+            if record is not None and record.identity.pid == guest.pid:
+                if self.is_alive(record):
+                    return ""
+                # Another thread has seen the end, and ended() has not come to it yet.
+                status = self._reap(guest.uuid)
+                return "" if status is None else describe_status(status)
+            endings = [
+                ending
+                for (uuid, identity), ending in self._endings.items()
+                if (uuid, identity.pid) == (guest.uuid, guest.pid)
+            ]
+        return endings[-1] if endings else ""
 
     def forget(self, record: ProcessRecord) -> None:
         """Leave nothing of a guest that has ended: neither record nor group.
