@@ -1,4 +1,4 @@
-"""The clock of the database, the one that all workers share: theirs may differ from each other by hours."""
+"""The clock of the database, which all workers share: their own clocks may differ by hours."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 
 class ServerNow(FunctionElement[float]):  # named as functions of SQL are
-    """Seconds since 1970 (UTC) when the server executes this, not when the transaction began."""
+    """Seconds since 1970 (UTC) when the server executes the statement, not when the transaction began."""
 
     type = sa.Double()
     inherit_cache = True

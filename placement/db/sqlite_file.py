@@ -1,7 +1,7 @@
-"""Whether a user can work with the file of an SQLite database, and what to do if not.
+"""Checks whether a user can work with the file of an SQLite database, with the remedy if not.
 
-SQLite writes beside the file, too (``-wal``, ``-shm``), even to read: it needs the folder. Its own words
-("unable to open database file") name neither.
+SQLite writes beside the file, too (``-wal``, ``-shm``), even to read: it needs the folder. Its own message
+("unable to open database file") names neither.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Final
 from sqlalchemy.engine import make_url
 
 SERVICE_USER: Final = "placement"
-"""As whom the units run the service."""
+"""The user of the service in its units."""
 
 _READ_WRITE: Final = os.R_OK | os.W_OK
 _BESIDE: Final = ("", "-wal", "-shm")
@@ -29,7 +29,7 @@ class SystemUser:
 
     @classmethod
     def named(cls, name: str) -> "SystemUser | None":
-        """The user of that name, if there is one."""
+        """Return the user of that name, if there is one."""
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
@@ -38,9 +38,9 @@ class SystemUser:
 
 
 def path_of(url: str) -> Path | None:
-    """The file of an SQLite database; None for other databases, and those in memory.
+    """Return the file of an SQLite database; None for other databases, and those in memory.
 
-    :raises sqlalchemy.exc.ArgumentError: that is no URL.
+    :raises sqlalchemy.exc.ArgumentError: the URL is invalid.
     """
     parsed = make_url(url)
     name = parsed.database or ""
@@ -50,7 +50,7 @@ def path_of(url: str) -> Path | None:
 
 
 def missing(url: str) -> str | None:
-    """That the file is not there, and what makes it; None if it is."""
+    """Return that the file is missing, and the command that makes it; None if it exists."""
     path = path_of(url)
     if path is None or path.exists():
         return None
@@ -58,9 +58,9 @@ def missing(url: str) -> str | None:
 
 
 def obstacle(url: str, user: SystemUser | None = None) -> str | None:
-    """Why a user cannot work with the file, or make it, and what to do; None if nothing is in the way.
+    """Return why a user cannot work with the file, or make it, and the remedy; None if it can.
 
-    :param user: the one that this process runs as, unless given.
+    :param user: the user of this process, unless given.
     """
     path = path_of(url)
     if path is None:
@@ -86,7 +86,7 @@ def obstacle(url: str, user: SystemUser | None = None) -> str | None:
 
 
 def _exists(path: Path) -> bool:
-    """Whether it is there, as far as one may know: what may not be looked into is said by another check."""
+    """Return whether the path exists, as far as that is visible; another check reports forbidden folders."""
     try:
         return path.exists()
     except PermissionError:
