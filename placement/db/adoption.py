@@ -58,7 +58,7 @@ class AdoptionRecord:
     way: str = ""
 
 
-def find(conn: sa.Connection) -> AdoptionRecord | None:
+def find_record(conn: sa.Connection) -> AdoptionRecord | None:
     """Return the record; None if nothing was taken over."""
     if not sa.inspect(conn).has_table(_record.name):
         return None
@@ -84,7 +84,7 @@ def remove(conn: sa.Connection) -> None:
     _record.drop(conn, checkfirst=True)
 
 
-def explain(present: str | None, record: AdoptionRecord | None) -> str | None:
+def explain_adoption(present: str | None, record: AdoptionRecord | None) -> str | None:
     """Return why this service cannot use a database of the other one, and the remedy; None if it can."""
     if record is not None and record.stage is AdoptionStage.ADOPTING:
         return (

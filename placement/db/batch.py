@@ -49,7 +49,7 @@ class PreparedStatement:
         kind = f"{dialect.name}+{dialect.driver}"
         compiled = self._compiled.get(kind)
         if compiled is None:
-            compiled = self._compiled[kind] = _CompiledStatement.of(self._statement, dialect)
+            compiled = self._compiled[kind] = _CompiledStatement.compile(self._statement, dialect)
         every = {**compiled.constants, **values}
         return compiled.text, every if compiled.order is None else [every[name] for name in compiled.order]
 
@@ -62,15 +62,15 @@ class _CompiledStatement(NamedTuple):
     order: Sequence[str] | None
 
     @classmethod
-    def of(cls, statement: Statement, dialect: sa.Dialect) -> "_CompiledStatement":
-        if _pipelines(dialect):
+    def compile(cls, statement: Statement, dialect: sa.Dialect) -> "_CompiledStatement":
+        if _supports_pipelines(dialect):
             # every dialect takes the argument; the common interface of dialects does not have it
             dialect = type(dialect)(paramstyle="numeric_dollar")  # type: ignore[call-arg]
         compiled = statement.compile(dialect=dialect)
         return cls(str(compiled), compiled.params, getattr(compiled, "positiontup", None))
 
 
-def _pipelines(dialect: sa.Dialect) -> bool:
+def _supports_pipelines(dialect: sa.Dialect) -> bool:
     return dialect.driver == "psycopg" and _pipeline_is_supported()
 
 
@@ -129,7 +129,7 @@ class StatementBatch:
     @property
     def sends_at_once(self) -> bool:
         """Whether all waiting statements are sent together, instead of one after the other's answer."""
-        return _pipelines(self._conn.dialect)
+        return _supports_pipelines(self._conn.dialect)
 
     def send(self, *, commit: bool = False) -> None:
         """Execute the waiting statements; with ``commit``, also commit if that saves a round trip.
@@ -143,8 +143,8 @@ class StatementBatch:
         dialect = self._conn.dialect
         connection: Any = self._conn.connection.driver_connection
         try:
-            if _pipelines(dialect):
-                self._exchange(waiting, commit=commit)
+            if _supports_pipelines(dialect):
+                self._exchange_all(waiting, commit=commit)
             else:
                 self._execute(waiting)
         except dialect.loaded_dbapi.Error as error:
@@ -154,7 +154,7 @@ class StatementBatch:
                 self._conn.invalidate(error)
             raise known from error
 
-    def _exchange(self, waiting: Sequence[StatementAnswer], *, commit: bool) -> None:
+    def _exchange_all(self, waiting: Sequence[StatementAnswer], *, commit: bool) -> None:
         from placement.db import pipeline
 
         dialect = self._conn.dialect
@@ -163,7 +163,7 @@ class StatementBatch:
             for answer in waiting
         ]
         connection: Any = self._conn.connection.driver_connection
-        received = pipeline.exchange(connection, self._conn.connection.info, steps, commit=commit)
+        received = pipeline.exchange_statements(connection, self._conn.connection.info, steps, commit=commit)
         for answer, rows in zip(waiting, received, strict=True):
             answer.received = rows
 
@@ -192,13 +192,15 @@ def bind_values(name: str, values: Iterable[Any]) -> dict[str, Any]:
     return {f"{name}_{index}": value for index, value in enumerate(values)}
 
 
-def insertions(table: sa.Table, rows: Sequence[Values]) -> Iterator[tuple[PreparedStatement, Values]]:
+def insertion_statements(
+    table: sa.Table, rows: Sequence[Values]
+) -> Iterator[tuple[PreparedStatement, Values]]:
     """Yield statements that insert rows, all with the same columns, each with its values."""
-    for chunk in chunks(rows):
-        yield _insertion(table, tuple(chunk[0]), len(chunk)), bind_rows(chunk)
+    for chunk in split_rows(rows):
+        yield _insertion_statement(table, tuple(chunk[0]), len(chunk)), bind_rows(chunk)
 
 
-def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+def split_rows(rows: Sequence[T]) -> Iterator[Sequence[T]]:
     """Split rows into parts that each fit into one statement."""
     return (rows[start : start + MAX_ROWS] for start in range(0, len(rows), MAX_ROWS))
 
@@ -209,7 +211,7 @@ def bind_rows(rows: Iterable[Values]) -> dict[str, Any]:
 
 
 @lru_cache(KEPT_SIZES)
-def _insertion(table: sa.Table, columns: tuple[str, ...], count: int) -> PreparedStatement:
+def _insertion_statement(table: sa.Table, columns: tuple[str, ...], count: int) -> PreparedStatement:
     parameters = [bind_parameters(name, count, table.c[name].type) for name in columns]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*parameters, strict=True)]
     return PreparedStatement(sa.insert(table).values(rows))

@@ -59,14 +59,14 @@ def bucket_of_group(name: str) -> int:
     return GROUP_BUCKETS[crc32(name.encode()) % len(GROUP_BUCKETS)]
 
 
-def missing(present: Container[int]) -> list[int]:
+def missing_buckets(present: Container[int]) -> list[int]:
     """Return the buckets that are missing among those of the table."""
     return [bucket for bucket in ALL if bucket not in present]
 
 
 def explain_missing(present: Container[int]) -> str | None:
     """Return why a database with these buckets cannot be used, and the remedy; None if it can."""
-    count = len(missing(present))
+    count = len(missing_buckets(present))
     if not count:
         return None
     return (
@@ -75,12 +75,12 @@ def explain_missing(present: Container[int]) -> str | None:
     )
 
 
-def counter(bucket: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
+def present_counter(bucket: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
     """Return the present counter of the bucket, as part of a statement."""
     return sa.select(change_buckets.c.counter).where(change_buckets.c.id == bucket).scalar_subquery()
 
 
-def step() -> int:
+def random_step() -> int:
     """Return a step for a counter: an unpredictable number."""
     return 1 + randbelow(_MAX_STEP)
 
@@ -98,8 +98,8 @@ def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> No
     # elsewhere a statement of its own locks the rows in order, before the update
     if in_order and not batch.sends_at_once:
         batch.add(_in_order(len(chosen)), values)
-    increment = _increment_in_order if in_order and batch.sends_at_once else _increment
-    batch.add(increment(len(chosen)), {**values, "step": step()})
+    increment = _increment_in_order if in_order and batch.sends_at_once else _increment_statement
+    batch.add(increment(len(chosen)), {**values, "step": random_step()})
 
 
 def increment_in_order(chosen: sa.Select[Any]) -> sa.Update:
@@ -112,25 +112,25 @@ def increment_in_order(chosen: sa.Select[Any]) -> sa.Update:
     return sa.update(change_buckets).where(change_buckets.c.id == locked.c.id).values(counter=new)
 
 
-def _chosen(count: int) -> sa.ColumnElement[bool]:
+def _is_chosen(count: int) -> sa.ColumnElement[bool]:
     return change_buckets.c.id.in_(bind_parameters("bucket", count, sa.Integer))
 
 
 @lru_cache(KEPT_SIZES)
 def _in_order(count: int) -> PreparedStatement:
-    ordered = sa.select(change_buckets.c.id).where(_chosen(count)).order_by(change_buckets.c.id)
+    ordered = sa.select(change_buckets.c.id).where(_is_chosen(count)).order_by(change_buckets.c.id)
     return PreparedStatement(ordered.with_for_update())
 
 
 @lru_cache(KEPT_SIZES)
 def _increment_in_order(count: int) -> PreparedStatement:
-    return PreparedStatement(increment_in_order(sa.select(change_buckets.c.id).where(_chosen(count))))
+    return PreparedStatement(increment_in_order(sa.select(change_buckets.c.id).where(_is_chosen(count))))
 
 
 @lru_cache(KEPT_SIZES)
-def _increment(count: int) -> PreparedStatement:
+def _increment_statement(count: int) -> PreparedStatement:
     new = change_buckets.c.counter + sa.bindparam("step", type_=sa.BigInteger)
-    return PreparedStatement(sa.update(change_buckets).where(_chosen(count)).values(counter=new))
+    return PreparedStatement(sa.update(change_buckets).where(_is_chosen(count)).values(counter=new))
 
 
 def renew_epoch(batch: StatementBatch) -> None:

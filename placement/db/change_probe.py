@@ -31,7 +31,7 @@ class ChangeProbe:
         self._engine = engine
         self._dialect = engine.dialect
         self._is_file, self._path = engine.dialect.name == "sqlite", engine.url.database
-        self._question = position.question(engine.dialect)
+        self._question = position.question_for(engine.dialect)
         self._ask = self._ask_directly if engine.dialect.driver == "psycopg" else self._ask_by_cursor
         self._local = threading.local()
         self._round = 0
@@ -44,9 +44,9 @@ class ChangeProbe:
         """
         try:
             try:
-                return self._asked()
+                return self._ask_kept()
             except self._dialect.loaded_dbapi.Error as error:
-                least = position.question(self._dialect, least=True)
+                least = position.question_for(self._dialect, least=True)
                 if self._question == least or not position.is_untold(error):
                     raise
                 answer = self._asked_for(least)
@@ -61,7 +61,7 @@ class ChangeProbe:
         """Return the answer to another question, which replaces the present one if the server takes it."""
         before, self._question = self._question, question
         try:
-            return self._asked()
+            return self._ask_kept()
         except BaseException:
             self._question = before
             raise
@@ -70,7 +70,7 @@ class ChangeProbe:
         """Have every thread ask on a new connection from now on."""
         self._round += 1
 
-    def _asked(self) -> DatabaseVersion:
+    def _ask_kept(self) -> DatabaseVersion:
         kept: _KeptConnection | None = getattr(self._local, "kept", None)
         if kept is not None:
             answer = None
@@ -99,7 +99,7 @@ class ChangeProbe:
         return not self._is_file or position.is_same_file(self._path, kept.history)
 
     def _ask_directly(self, kept: _KeptConnection) -> DatabaseVersion:
-        row = kept.connection.driver_connection.ask(self._question.encode())
+        row = kept.connection.driver_connection.ask_question(self._question.encode())
         return position.of_row(self._dialect, row, "")
 
     def _ask_by_cursor(self, kept: _KeptConnection) -> DatabaseVersion:

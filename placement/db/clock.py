@@ -15,17 +15,17 @@ class ServerNow(FunctionElement[float]):  # named as functions of SQL are
 
 
 @compiles(ServerNow)
-def _sqlite(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
+def _sqlite_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
     return "((julianday('now') - 2440587.5) * 86400.0)"
 
 
 @compiles(ServerNow, "postgresql")
-def _postgresql(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
+def _postgresql_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
     return "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
 
 
 @compiles(ServerNow, "mysql")
 @compiles(ServerNow, "mariadb")
-def _mysql(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
+def _mysql_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
     # unlike a difference to the time of the session, this one does not jump with daylight saving
     return "(timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6)) / 1000000e0)"

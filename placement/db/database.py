@@ -27,7 +27,7 @@ from placement.db.batch import (
     Values,
     bind_parameters,
     bind_values,
-    insertions,
+    insertion_statements,
 )
 from placement.db.change_probe import ChangeProbe
 from placement.db.engine import PoolOptions
@@ -96,7 +96,7 @@ class WriteTransaction:
 
     def insert(self, table: sa.Table, rows: Sequence[Values]) -> None:
         """Queue the insertion of rows, all with the same columns."""
-        for statement, values in insertions(table, rows):
+        for statement, values in insertion_statements(table, rows):
             self.queue(statement, values)
 
     def lock(self, uuids: Iterable[str], more: Iterable[int] = ()) -> None:
@@ -124,11 +124,13 @@ class WriteTransaction:
         """Lock everything in these buckets, as :meth:`lock` does providers."""
         buckets.lock(self._batch, bucket_ids, in_order=self._conn.dialect.name != "sqlite")
 
-    def exists(self, condition: sa.ColumnElement[bool]) -> bool:
+    def has_row(self, condition: sa.ColumnElement[bool]) -> bool:
         """Return whether the table of the condition has such a row."""
         return self.conn.execute(sa.select(sa.literal(1)).where(condition).limit(1)).first() is not None
 
-    def changed(self, provider_ids: Iterable[int], *, generation: bool, usage_only: bool = False) -> None:
+    def note_changed(
+        self, provider_ids: Iterable[int], *, generation: bool, usage_only: bool = False
+    ) -> None:
         """Note that these (locked) providers have changed; ``generation`` raises theirs by one.
 
         With ``usage_only`` only their usage has changed, which readers follow faster.
@@ -139,16 +141,16 @@ class WriteTransaction:
                 before.bumps + generation, before.usage_only and usage_only
             )
 
-    def deleted(self, uuid: str) -> None:
+    def note_deleted(self, uuid: str) -> None:
         """Note that this (locked) provider is deleted."""
         buckets.count_deletion(self._batch, buckets.bucket_of(uuid))
 
-    def finish(self) -> None:
+    def send_rest(self) -> None:
         """Send queued statements and the stamps of changed providers; the last step before the commit."""
         for change in sorted(set(self._changed.values())):
             ids = sorted(provider_id for provider_id, each in self._changed.items() if each == change)
             values = {**bind_values("id", ids), "now": self.now, "by": change.bumps}
-            self.queue(_stamp(len(ids), described=not change.usage_only), values)
+            self.queue(_stamp_statement(len(ids), described=not change.usage_only), values)
         # set before sending: after an error in between it is unknown whether the commit arrived
         self.committing = self._batch.carries_commit
         self._batch.send(commit=True)
@@ -166,8 +168,8 @@ _NO_CHANGE: Final = _ProviderChange(0, usage_only=True)
 
 
 @lru_cache(KEPT_SIZES)
-def _stamp(count: int, *, described: bool) -> PreparedStatement:
-    counter = buckets.counter(resource_providers.c.bucket)
+def _stamp_statement(count: int, *, described: bool) -> PreparedStatement:
+    counter = buckets.present_counter(resource_providers.c.bucket)
     values: dict[str, Any] = {
         "change_seq": counter,
         "generation": resource_providers.c.generation + sa.bindparam("by"),
@@ -193,12 +195,14 @@ class ServiceDatabase:
         self._outage = DatabaseOutage()
         # the server bounds each statement, waiting for locks included
         max_seconds = options.statement_timeout and options.statement_timeout + options.lock_timeout
-        writer = engine.create(url, "READ COMMITTED", replace(options, statement_timeout=max_seconds))
+        writer = engine.create_engine(url, "READ COMMITTED", replace(options, statement_timeout=max_seconds))
         self._writer = writer.execution_options(**{engine.WRITES: True})
         # no transaction waits for one that only reads, so that it may pause between statements
-        self._reader = engine.create(url, "REPEATABLE READ", replace(options, idle_timeout=0), ping=True)
+        self._reader = engine.create_engine(
+            url, "REPEATABLE READ", replace(options, idle_timeout=0), ping=True
+        )
         brief = replace(options, statement_timeout=options.connect_timeout)
-        self._autocommitting = engine.create(url, "AUTOCOMMIT", brief)
+        self._autocommitting = engine.create_engine(url, "AUTOCOMMIT", brief)
         self._change_probe = ChangeProbe(self._autocommitting)
         self._history: str | None = None
         self._is_elsewhere = False  # whether it was logged that the server must not be asked
@@ -216,7 +220,7 @@ class ServiceDatabase:
         :raises Unavailable: the database does not answer.
         :raises sqlalchemy.exc.SQLAlchemyError: it refuses the statement, which is a defect.
         """
-        with self._asking():
+        with self._asking_database():
             position = self._change_probe.position()
             self._is_elsewhere = self._is_not_ours = False
             if position.history != self._history:
@@ -227,7 +231,7 @@ class ServiceDatabase:
         return position
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _asking_database(self) -> Iterator[None]:
         """Turn errors of the database in this context into those of requests.
 
         :raises Unavailable: it does not answer.
@@ -284,7 +288,7 @@ class ServiceDatabase:
         :raises InvalidRequest: it cannot process such a value, or that number.
         :raises sqlalchemy.exc.SQLAlchemyError: a query is wrong, which is a defect.
         """
-        with self._asking(), self._reader.connect() as conn, conn.begin():
+        with self._asking_database(), self._reader.connect() as conn, conn.begin():
             yield conn
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
@@ -305,7 +309,7 @@ class ServiceDatabase:
                 with self._outage.attempt_request(), self._writer.connect() as conn, conn.begin() as begun:
                     tx = WriteTransaction(conn, optimistic=attempt == 1 and self._attempts > 1)
                     result = work(tx)
-                    tx.finish()
+                    tx.send_rest()
                     begun.commit()
                     return result
             # No exception is kept beyond its block: its traceback refers to this frame, and the circle would

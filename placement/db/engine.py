@@ -19,7 +19,7 @@ from sqlalchemy.engine import URL, make_url
 from placement.db import errors, position
 
 
-def connector(driver: str) -> Callable[..., Any] | None:
+def find_connector(driver: str) -> Callable[..., Any] | None:
     """Return a function that connects, with a timeout for answers before the driver's own arguments.
 
     None for an untested driver: only the timeouts of the server and of the system apply.
@@ -79,7 +79,9 @@ WHOLE_DATABASE: Final = PoolOptions(statement_timeout=0, idle_timeout=600)
 """Options for operations on whole databases."""
 
 
-def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: bool = False) -> sa.Engine:
+def create_engine(
+    url: str | URL, isolation_level: str, options: PoolOptions, *, ping: bool = False
+) -> sa.Engine:
     """Return an engine with this isolation level for all its transactions.
 
     On SQLite, where a transaction is a snapshot anyway, only ``AUTOCOMMIT`` matters. Transactions of
@@ -104,12 +106,12 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
             max_overflow=options.max_overflow,
             pool_timeout=options.pool_timeout,
             pool_recycle=options.connection_recycle_time,
-            connect_args=_limits(parsed, options),
+            connect_args=_limit_arguments(parsed, options),
         )
-        connect = connector(made.dialect.driver)
+        connect = find_connector(made.dialect.driver)
     except ImportError as error:
         raise ImportError(errors.missing_driver(parsed, error)) from error
-    session = _session(parsed, options)
+    session = _session_arguments(parsed, options)
     answer_timeout = options.statement_timeout + _GRACE if options.statement_timeout else None
 
     @sa.event.listens_for(made, "do_connect")
@@ -117,38 +119,42 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
         return connect(answer_timeout, *cargs, **cparams, **session) if connect else None
 
     @sa.event.listens_for(made, "connect")
-    def _note(connection: Any, record: Any) -> None:
+    def _note_history(connection: Any, record: Any) -> None:
         record.info[position.HISTORY] = getattr(connection, "history", "")
 
     @sa.event.listens_for(made, "handle_error")
-    def _leave(context: sa.engine.ExceptionContext) -> None:
+    def _mark_disconnect(context: sa.engine.ExceptionContext) -> None:
         if errors.is_elsewhere(context.original_exception):
             context.is_disconnect = True
 
-    _ping(made, 0.0 if ping else _TRUSTED_SECONDS, options.connect_timeout if connect else None)
+    _test_unused(made, 0.0 if ping else _TRUSTED_SECONDS, options.connect_timeout if connect else None)
     return made
 
 
-def check(url: str) -> None:
+def check_url(url: str) -> None:
     """Check that engines can be made, before any server is asked.
 
     :raises ValueError: the URL is invalid, or its database or driver is not installed; the text names the
         option.
     """
     try:
-        create(url, "AUTOCOMMIT", PoolOptions()).dispose()
+        create_engine(url, "AUTOCOMMIT", PoolOptions()).dispose()
     except (sa.exc.ArgumentError, ImportError) as error:
         raise ValueError(f"[placement_database] connection cannot be used: {error}") from error
 
 
-def _session(url: URL, options: PoolOptions) -> dict[str, Any]:
+def _session_arguments(url: URL, options: PoolOptions) -> dict[str, Any]:
     """Return arguments of our connections, beside those of the driver."""
     return {} if url.get_backend_name() == "postgresql" else {"wsrep_sync_wait": options.wsrep_sync_wait}
 
 
-def _limits(url: URL, options: PoolOptions) -> dict[str, Any]:
+def _limit_arguments(url: URL, options: PoolOptions) -> dict[str, Any]:
     """Return parameters of connections, unless the URL has others."""
-    ours = _postgresql(options) if url.get_backend_name() == "postgresql" else _mysql(options)
+    ours = (
+        _postgresql_arguments(options)
+        if url.get_backend_name() == "postgresql"
+        else _mysql_arguments(options)
+    )
     chosen = {name: value for name, value in ours.items() if name not in url.query}
     if "options" in ours and "options" in url.query:
         # the last one of a name counts, so that the URL wins
@@ -156,7 +162,7 @@ def _limits(url: URL, options: PoolOptions) -> dict[str, Any]:
     return chosen
 
 
-def _postgresql(options: PoolOptions) -> dict[str, Any]:
+def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
     """Return parameters of libpq ("Connection Strings" in its documentation), with server ``options``."""
     settings = {
         "lock_timeout": options.lock_timeout,
@@ -175,7 +181,7 @@ def _postgresql(options: PoolOptions) -> dict[str, Any]:
     }
 
 
-def _mysql(options: PoolOptions) -> dict[str, Any]:
+def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
     """Return parameters of PyMySQL. Only MariaDB reads the part in the comment."""
     ours = {
         "max_statement_time": f"{options.statement_timeout:g}",
@@ -189,7 +195,7 @@ def _mysql(options: PoolOptions) -> dict[str, Any]:
     }
 
 
-def _ping(engine: sa.Engine, trusted: float, timeout: float | None) -> None:
+def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> None:
     """Test connections that have been unused for ``trusted`` seconds.
 
     The last batch of a transaction carries its commit, and on a dead connection its outcome is unknown. A
@@ -199,25 +205,25 @@ def _ping(engine: sa.Engine, trusted: float, timeout: float | None) -> None:
     """
 
     @sa.event.listens_for(engine, "checkin")
-    def _checkin(connection: Any, record: Any) -> None:
+    def _note_return(connection: Any, record: Any) -> None:
         record.info[_RETURNED] = time.monotonic()
 
     @sa.event.listens_for(engine, "checkout")
-    def _checkout(connection: Any, record: Any, proxy: object) -> None:
+    def _test_connection(connection: Any, record: Any, proxy: object) -> None:
         returned = record.info.get(_RETURNED)
         if returned is None or time.monotonic() - returned < trusted:
             return
         dbapi = engine.dialect.dbapi
         assert dbapi is not None
         try:
-            with nullcontext() if timeout is None else _brief(connection, timeout):
+            with nullcontext() if timeout is None else _brief_timeout(connection, timeout):
                 engine.dialect.do_ping(connection)
         except dbapi.Error as error:
             raise sa.exc.InvalidatePoolError from error
 
 
 @contextmanager
-def _brief(connection: Any, timeout: float) -> Iterator[None]:
+def _brief_timeout(connection: Any, timeout: float) -> Iterator[None]:
     """Give one of our connections another timeout for answers in this context."""
     usual, connection.answer_timeout = connection.answer_timeout, timeout
     try:
@@ -237,7 +243,7 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
     )
 
     @sa.event.listens_for(engine, "do_connect")
-    def _make(dialect: object, record: object, arguments: list[Any], options: object) -> None:
+    def _make_file(dialect: object, record: object, arguments: list[Any], options: object) -> None:
         _make_private(str(arguments[0]))
 
     @sa.event.listens_for(engine, "connect")
@@ -249,7 +255,7 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
         connection.execute("PRAGMA foreign_keys = ON")
 
     @sa.event.listens_for(engine, "checkout")
-    def _checkout(connection: object, record: Any, proxy: object) -> None:
+    def _check_file(connection: object, record: Any, proxy: object) -> None:
         # an open file that was replaced would still be read, and written to
         if not position.is_same_file(url.database, record.info[position.HISTORY]):
             raise sa.exc.InvalidatePoolError
@@ -257,7 +263,7 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
     if isolation_level != "AUTOCOMMIT":
 
         @sa.event.listens_for(engine, "begin")
-        def _begin(connection: sa.Connection) -> None:
+        def _begin_transaction(connection: sa.Connection) -> None:
             writes = connection.get_execution_options().get(WRITES, False)
             connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

@@ -3,7 +3,8 @@
 A transaction that lost to another one (:func:`is_conflict`) may succeed when it runs again. An unavailable
 database (:func:`is_unavailable`) answers the same request later. A request may be too large
 (:func:`is_too_much`), or have a value that no column can store (``DataError``). Every other error is a wrong
-statement, a defect of this service. A refusal of the database in words, with the remedy, is :func:`explain`.
+statement, a defect of this service. A refusal of the database in words, with the remedy, is
+:func:`explain_error`.
 """
 
 from __future__ import annotations
@@ -160,12 +161,12 @@ _DRIVERS: Final = {"postgresql": ("psycopg", "postgresql"), "mysql": ("pymysql",
 """By kind of database: the tested driver, and the extra of the package that installs it."""
 
 
-def explain(error: exc.SQLAlchemyError) -> str:
+def explain_error(error: exc.SQLAlchemyError) -> str:
     """Return the database's words and the remedy, in one line, without the statement and its values."""
-    return f"{said(error)}. {_remedy(error)}"
+    return f"{database_words(error)}. {_remedy_for(error)}"
 
 
-def said(error: exc.SQLAlchemyError) -> str:
+def database_words(error: exc.SQLAlchemyError) -> str:
     """Return the words of the database, in one line."""
     if not isinstance(error, exc.DBAPIError):
         words, _, _ = str(error).partition("(Background on")  # an address of SQLAlchemy's
@@ -176,7 +177,7 @@ def said(error: exc.SQLAlchemyError) -> str:
     return " ".join(words.split()).rstrip(".")
 
 
-def _remedy(error: exc.SQLAlchemyError) -> str:
+def _remedy_for(error: exc.SQLAlchemyError) -> str:
     original: Any = error.orig if isinstance(error, exc.DBAPIError) else None
     told = {getattr(original, "sqlstate", None), mysql_code(original), _sqlite_name(original)}
     if told & _FULL or any(words in str(original).lower() for words in _FULL_WORDS):

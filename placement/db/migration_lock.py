@@ -66,7 +66,7 @@ class _LockRow(NamedTuple):
 
 
 @contextmanager
-def held(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterator[None]:
+def hold_lock(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterator[None]:
     """Hold the lock in this context: no other process migrates.
 
     :param source: makes the connection that shows the owner to be alive.
@@ -81,18 +81,18 @@ def held(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterator[Non
             own, conn.execute(sa.select(sa.func.connection_id())).scalar_one(), in_cluster=in_cluster
         )
         conn.rollback()
-        lock.take(timeout)
+        lock.take_lock(timeout)
 
-        def guard(*event: object) -> None:
-            lock.confirm()
+        def guard_statement(*event: object) -> None:
+            lock.confirm_lock()
 
-        sa.event.listen(conn, "before_cursor_execute", guard)
-        beating = threading.Thread(target=lock.beat, name="migration lock", daemon=True)
+        sa.event.listen(conn, "before_cursor_execute", guard_statement)
+        beating = threading.Thread(target=lock.keep_beating, name="migration lock", daemon=True)
         beating.start()
         try:
             yield
         finally:
-            sa.event.remove(conn, "before_cursor_execute", guard)
+            sa.event.remove(conn, "before_cursor_execute", guard_statement)
             lock.ended.set()
             beating.join()
             lock.release()
@@ -110,7 +110,7 @@ class _ProcessLock:
         self._confirmed = 0.0
         self.ended = threading.Event()
 
-    def take(self, timeout: float) -> None:
+    def take_lock(self, timeout: float) -> None:
         """Wait for the lock.
 
         :raises Unavailable: it was not free within ``timeout`` seconds.
@@ -120,12 +120,12 @@ class _ProcessLock:
         stood_still = 0.0
         while True:
             began = time.monotonic()
-            row = self._retried(self._look)
+            row = self._retry_step(self._read_row)
             if row is not None:
                 if row != watched:
                     watched, stood_still = row, 0.0
                 free = not row.owner or stood_still > LEASE or self._is_gone(row)
-                if free and self._take(row):
+                if free and self._take_row(row):
                     if row.owner:
                         LOG.warning("the migration of %s was broken off; its lock is taken over", row.owner)
                     return
@@ -135,7 +135,7 @@ class _ProcessLock:
             time.sleep(_LOOK)
             stood_still += min(time.monotonic() - began, 1.0)
 
-    def _look(self) -> _LockRow:
+    def _read_row(self) -> _LockRow:
         """Return the row of the lock, made if it is missing."""
         self._conn.exec_driver_sql(_CREATION)
         self._conn.exec_driver_sql(_FREE_ROW)
@@ -148,7 +148,7 @@ class _ProcessLock:
         values = {"user": row.user, "connection": row.connection}
         return bool(self._conn.execute(_GONE, values).scalar_one())
 
-    def _take(self, row: _LockRow) -> bool:
+    def _take_row(self, row: _LockRow) -> bool:
         values = {
             "me": self._me,
             "connection": self._migrating,
@@ -156,9 +156,9 @@ class _ProcessLock:
             "beat": row.beat,
         }
         self._confirmed = time.monotonic()
-        return bool(self._retried(lambda: self._conn.execute(_TAKE, values).rowcount))
+        return bool(self._retry_step(lambda: self._conn.execute(_TAKE, values).rowcount))
 
-    def _retried(self, step: Callable[[], T]) -> T | None:
+    def _retry_step(self, step: Callable[[], T]) -> T | None:
         """Return the result of the step, repeated after conflicts; None if the table is missing."""
         for attempt in range(_ATTEMPTS):
             try:
@@ -171,7 +171,7 @@ class _ProcessLock:
             time.sleep(_LOOK)
         raise AssertionError("not reached")
 
-    def confirm(self) -> None:
+    def confirm_lock(self) -> None:
         """Check that the lock is still held, if that was not done a moment ago.
 
         :raises Unavailable: it was lost.
@@ -185,12 +185,12 @@ class _ProcessLock:
     def _count_up(self) -> bool:
         with self._using:
             began = time.monotonic()
-            if not self._retried(lambda: self._conn.execute(_COUNT_UP, {"me": self._me}).rowcount):
+            if not self._retry_step(lambda: self._conn.execute(_COUNT_UP, {"me": self._me}).rowcount):
                 return False
             self._confirmed = began
             return True
 
-    def beat(self) -> None:
+    def keep_beating(self) -> None:
         """Increment the beat until the end; the migration itself notices if that fails."""
         while not self.ended.wait(_BEAT):
             with suppress(exc.SQLAlchemyError):

@@ -35,20 +35,20 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
         self._read_timeout = seconds
         self._write_timeout = seconds
 
-    def introduce(self, wsrep_sync_wait: int) -> None:
+    def note_history(self, wsrep_sync_wait: int) -> None:
         """Note the history of the server: its own, or that of its cluster, which all nodes share.
 
         A node of a cluster then waits for the commits of others before it answers.
 
         :raises pymysql.err.OperationalError: it is outside of its cluster.
         """
-        server = _shown(self, _OF_SERVER)
+        server = _shown_values(self, _OF_SERVER)
         self.in_cluster = server.get("wsrep_on") == "ON"
         if not self.in_cluster:
             unique = server.get("server_uid") or server.get("server_uuid")
             self.history = unique or f"{server.get('hostname')}:{server.get('port')}"
             return
-        cluster = _shown(self, _OF_CLUSTER)
+        cluster = _shown_values(self, _OF_CLUSTER)
         if cluster.get("wsrep_ready") != "ON":
             raise OperationalError(_NODE_NOT_READY, "the node is not (yet, or any more) part of its cluster")
         self.history = cluster.get("wsrep_cluster_state_uuid", "")
@@ -74,7 +74,7 @@ def connect(answer_timeout: float | None, *args: Any, wsrep_sync_wait: int, **kw
     return connection
 
 
-def _shown(connection: MysqlConnection, statement: str) -> dict[str, str]:
+def _shown_values(connection: MysqlConnection, statement: str) -> dict[str, str]:
     with connection.cursor() as cursor:
         cursor.execute(statement)
         return {name.lower(): value for name, value in cursor.fetchall()}

@@ -42,7 +42,7 @@ def is_supported() -> bool:
     return psycopg.Pipeline.is_supported()
 
 
-def exchange(
+def exchange_statements(
     connection: PostgresqlConnection,
     notes: MutableMapping[Any, Any],
     steps: Sequence[PipelineStep],
@@ -64,7 +64,7 @@ def exchange(
         # if psycopg prepares statements, it makes the server forget all of them at each rollback
         connection.prepare_threshold = None
     exchanging = _PipelineExchange(connection, names)
-    encoded = [_encoded(step) for step in (*begin, *steps, *end)]
+    encoded = [_encode_step(step) for step in (*begin, *steps, *end)]
     try:
         with connection.closed_on_timeout():
             exchanging.run(encoded)
@@ -85,7 +85,7 @@ def exchange(
     return received
 
 
-def _encoded(step: PipelineStep) -> _Encoded:
+def _encode_step(step: PipelineStep) -> _Encoded:
     """Return the statement with its values in PostgreSQL's text format, which ends at a NUL."""
     values = [None if value is None else str(value).encode() for value in step.values]
     if any(value is not None and b"\0" in value for value in values):
@@ -131,7 +131,7 @@ class _PipelineExchange:
                 self.results.append(result)
             elif result.status == ExecStatus.COMMAND_OK:
                 self._names[prepared] = self._new[prepared]
-        self._next()  # the result of the end of the pipeline
+        self._next_result()  # the result of the end of the pipeline
         self._pgconn.exit_pipeline_mode()
 
     def _send(self, step: _Encoded) -> None:
@@ -159,12 +159,12 @@ class _PipelineExchange:
 
     def _read(self) -> "PGresult":
         """Return the result of the next statement."""
-        result = self._next()
+        result = self._next_result()
         while self._next_or_none() is not None:
             pass
         return result
 
-    def _next(self) -> "PGresult":
+    def _next_result(self) -> "PGresult":
         result = self._next_or_none()
         if result is not None and self._pgconn.status != ConnStatus.BAD:
             return result

@@ -56,7 +56,7 @@ class DatabaseVersion:
     clock: float = field(compare=False)
 
 
-def question(dialect: sa.Dialect, *, least: bool = False) -> str:
+def question_for(dialect: sa.Dialect, *, least: bool = False) -> str:
     """Return the statement with the row for :func:`of_row`.
 
     :param least: the question for a server that does not tell its identity (:func:`is_untold`).

@@ -37,7 +37,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
         if self.answer_timeout is None:
             return super().wait(gen, *args, **kwargs)
         with self.closed_on_timeout():
-            return super().wait(_limited(gen, self.answer_timeout), *args, **kwargs)
+            return super().wait(_limit_wait(gen, self.answer_timeout), *args, **kwargs)
 
     @contextmanager
     def closed_on_timeout(self) -> Iterator[None]:
@@ -51,7 +51,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
             self.close()
             raise psycopg.OperationalError(str(error)) from error
 
-    def ask(self, question: bytes) -> list[bytes | None]:
+    def ask_question(self, question: bytes) -> list[bytes | None]:
         """Return the one row of a statement outside of transactions; a cursor takes twice as long.
 
         A connection always gets the same statement.
@@ -99,7 +99,7 @@ def connect(
     :raises psycopg.OperationalError: no connection is possible; from a :class:`TimeoutError` if it took too
         long.
     """
-    threshold = _threshold(prepare_threshold)
+    threshold = _parse_threshold(prepare_threshold)
     try:
         connection = PostgresqlConnection.connect(*args, prepare_threshold=threshold, **kwargs)
     except errors.ConnectionTimeout as error:
@@ -109,7 +109,7 @@ def connect(
     return connection
 
 
-def _threshold(given: int | str | None) -> int | None:
+def _parse_threshold(given: int | str | None) -> int | None:
     if given is None or str(given).lower() == "none":
         return None
     try:
@@ -131,7 +131,7 @@ def _no_answer(seconds: float | None) -> TimeoutError:
     return TimeoutError(f"the server has not answered for {seconds:g} seconds")
 
 
-def _limited(gen: PQGen[RV], seconds: float) -> PQGen[RV]:
+def _limit_wait(gen: PQGen[RV], seconds: float) -> PQGen[RV]:
     """Wrap the generator, which wakes up now and then: raise TimeoutError after a time without events."""
     try:
         wanted = next(gen)

@@ -28,7 +28,7 @@ class SystemUser:
     groups: frozenset[int]
 
     @classmethod
-    def named(cls, name: str) -> "SystemUser | None":
+    def find_user(cls, name: str) -> "SystemUser | None":
         """Return the user of that name, if there is one."""
         try:
             entry = pwd.getpwnam(name)
@@ -49,7 +49,7 @@ def path_of(url: str) -> Path | None:
     return Path(name).absolute()
 
 
-def missing(url: str) -> str | None:
+def missing_file(url: str) -> str | None:
     """Return that the file is missing, and the command that makes it; None if it exists."""
     path = path_of(url)
     if path is None or path.exists():
@@ -57,7 +57,7 @@ def missing(url: str) -> str | None:
     return f"There is no database {path}: 'placement-manage db sync' makes it, run as the service's user."
 
 
-def obstacle(url: str, user: SystemUser | None = None) -> str | None:
+def file_obstacle(url: str, user: SystemUser | None = None) -> str | None:
     """Return why a user cannot work with the file, or make it, and the remedy; None if it can.
 
     :param user: the user of this process, unless given.
@@ -66,7 +66,7 @@ def obstacle(url: str, user: SystemUser | None = None) -> str | None:
     if path is None:
         return None
     folder, owner = path.parent, SERVICE_USER if user is None else user.name
-    if not _exists(folder):
+    if not _may_exist(folder):
         return (
             f"There is no folder {folder} for the database {path.name}: make it, and let it be the service's"
             f" user's: install --directory --mode 750 --owner {owner} --group {owner} {folder}"
@@ -74,18 +74,18 @@ def obstacle(url: str, user: SystemUser | None = None) -> str | None:
     who = _own_name() if user is None else user.name
     if user is not None:
         for above in reversed(folder.parents):
-            if not _may(above, os.X_OK, user):
+            if not _has_access(above, os.X_OK, user):
                 return f"User {who} may not enter the folder {above}, in which the database {path} is."
     remedy = f"let the service's user own all of it: chown --recursive {owner}: {folder}"
-    if not _may(folder, _READ_WRITE | os.X_OK, user):
+    if not _has_access(folder, _READ_WRITE | os.X_OK, user):
         return f"User {who} may not write in {folder}, as SQLite has to beside {path.name}: {remedy}"
     for name in (path.with_name(path.name + suffix) for suffix in _BESIDE):
-        if _exists(name) and not _may(name, _READ_WRITE, user):
+        if _may_exist(name) and not _has_access(name, _READ_WRITE, user):
             return f"User {who} may not write {name}: {remedy}"
     return None
 
 
-def _exists(path: Path) -> bool:
+def _may_exist(path: Path) -> bool:
     """Return whether the path exists, as far as that is visible; another check reports forbidden folders."""
     try:
         return path.exists()
@@ -93,7 +93,7 @@ def _exists(path: Path) -> bool:
         return True
 
 
-def _may(path: Path, wanted: int, user: SystemUser | None) -> bool:
+def _has_access(path: Path, wanted: int, user: SystemUser | None) -> bool:
     if user is None:
         return os.access(path, wanted, effective_ids=True)
     found = path.stat()

@@ -60,7 +60,7 @@ class ExtensionTables:
     metadata: sa.MetaData
 
     @classmethod
-    def of(cls, name: str, revisions: Path) -> "ExtensionTables":
+    def from_branch(cls, name: str, revisions: Path) -> "ExtensionTables":
         """Return the tables of an extension: at first only the one with the revision of its branch."""
         tables = cls(name, revisions, sa.MetaData(naming_convention=_naming))
         sa.Table(
