@@ -61,16 +61,16 @@ def main() -> None:
                 work.append((time.thread_time() - cpu) * 1000)
                 clock.append((time.perf_counter() - began) * 1000)
             fits = ", ".join(
-                str(each.fit.fits)
-                if each.fit.fits == each.fit.at_most
-                else f"{each.fit.fits}-{each.fit.at_most}"
+                str(each.fit.lower_bound)
+                if each.fit.lower_bound == each.fit.upper_bound
+                else f"{each.fit.lower_bound}-{each.fit.upper_bound}"
                 for each in found
             )
             name = " + ".join(asked)
             print(f"{world:8} {name:28} {shown(work)} ms of work, {shown(clock)} ms by the clock, {fits} fit")
             if len(asked) > 1:
                 shares = [
-                    FlavorProportion(flavors[name], number, each.fit.at_most)
+                    FlavorProportion(flavors[name], number, each.fit.upper_bound)
                     for number, (name, each) in enumerate(zip(asked, found, strict=True), start=1)
                 ]
                 cpu = time.thread_time()
@@ -78,7 +78,7 @@ def main() -> None:
                 took = (time.thread_time() - cpu) * 1000
                 print(
                     f"{world:8} {'together, 1 to 2 to 3'[: 9 + 5 * len(asked)]:28} "
-                    f"{took:6.1f} ms of work, {sets.fits}-{sets.at_most} sets fit"
+                    f"{took:6.1f} ms of work, {sets.lower_bound}-{sets.upper_bound} sets fit"
                 )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 from oslo_config import cfg
 
 from compute_agent.agent import release
+from compute_agent.agent.classification_check import input_document
 from compute_agent.agent.documents import (
     guest_document,
     loss_document,
@@ -24,6 +25,7 @@ from compute_agent.agent.documents import (
 )
 from compute_agent.agent.guest_settings import ANSWER_SECONDS, GuestConfigurator
 from compute_agent.agent.maintenance import MaintenanceMode
+from compute_agent.agent.manual_throttling import ManualThrottling
 from compute_agent.agent.parameters import (
     AdoptSchema,
     AnnounceSchema,
@@ -31,10 +33,12 @@ from compute_agent.agent.parameters import (
     DisableSchema,
     EmptySchema,
     GuestSchema,
+    LimitSchema,
     MoveSchema,
     ReleaseSchema,
     ReshapeSchema,
     RunSchema,
+    WatermarkTestSchema,
     load,
 )
 from compute_agent.agent.protocol import Method, RequestError
@@ -104,6 +108,11 @@ class AgentParts(Protocol):
         ...
 
     @property
+    def manual_throttling(self) -> ManualThrottling:
+        """What limits and evicts guests by hand."""
+        ...
+
+    @property
     def maintenance(self) -> MaintenanceMode:
         """The operator's switch for new guests."""
         ...
@@ -123,6 +132,13 @@ class AgentParts(Protocol):
 
     def watermarks(self) -> list[dict[str, Any]]:
         """The watermarks, and how usage stands to them."""
+        ...
+
+    def rehearse_watermarks(self, metric: str, usage: str) -> list[dict[str, Any]]:
+        """What the watermarks of a metric would do at a usage.
+
+        :raises ValueError: there is no such metric, or no such usage.
+        """
         ...
 
     def capacity(self) -> list[dict[str, Any]]:
@@ -161,7 +177,7 @@ _BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
 OPEN_METHODS: Final = frozenset(
     {
         *("capacity.show", "guest.list", "guest.show", "interference.list", "inventory", "resctrl.groups"),
-        *("status", "watermark.list"),
+        *("status", "watermark.list", "watermark.test"),
     }
 )
 """Those that change nothing, for everybody who may open the socket."""
@@ -179,10 +195,13 @@ class ApiMethods:
             "status": self.status,
             "guest.list": self.guest_list,
             "guest.show": self.guest_show,
+            "guest.inputs": self.guest_inputs,
             "guest.run": self.guest_run,
             "guest.adopt": self.guest_adopt,
             "guest.announce": self.guest_announce,
             "guest.set": self.guest_set,
+            "guest.limit": self.guest_limit,
+            "guest.evict": self.guest_evict,
             "guest.move": self.guest_move,
             "guest.stop": self.guest_stop,
             "inventory": self.inventory,
@@ -191,6 +210,7 @@ class ApiMethods:
             "audit": self.audit,
             "allocations.accept": self.allocations_accept,
             "watermark.list": self.watermark_list,
+            "watermark.test": self.watermark_test,
             "capacity.show": self.capacity_show,
             "interference.list": self.interference_list,
             "host.disable": self.host_disable,
@@ -212,6 +232,11 @@ class ApiMethods:
     def guest_show(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """One guest, by uuid or name."""
         return self._guest_document(self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]))
+
+    def guest_inputs(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What the settings of each guest are resolved from, for a check of another configuration."""
+        load(EmptySchema(), params)
+        return [input_document(one) for one in self._agent.pipeline.resolution_inputs()]
 
     def guest_run(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Start a guest for a consumer, on what the consumer holds."""
@@ -262,6 +287,22 @@ class ApiMethods:
         """Give a running guest other settings, in effect when this returns."""
         guest = self._agent.configurator.change_guest(params)
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
+
+    def guest_limit(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Limit the CPU use of a guest by hand, or limit it no more; in effect when this returns."""
+        body = load(LimitSchema(), params)
+        guest = self._agent.configurator.find_guest(body["guest"]).guest
+        try:
+            self._agent.manual_throttling.limit_cpus(guest, body["cpus"])
+        except FutureTimeoutError as error:
+            raise RequestError(_BUSY) from error
+        return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
+
+    def guest_evict(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Have a guest leave, as a watermark does. Its outcome is an event."""
+        guest = self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]).guest
+        self._agent.manual_throttling.evict_guest(guest)
+        return {"uuid": guest.uuid, "name": guest.name}
 
     def guest_move(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Move a guest off the CPUs that the present sets do not have, or just tell where it would go."""
@@ -373,6 +414,14 @@ class ApiMethods:
         """All lines of the watermarks, and how usage stands to them."""
         load(EmptySchema(), params)
         return self._agent.watermarks()
+
+    def watermark_test(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """What the watermarks of a metric would do at a usage."""
+        body = load(WatermarkTestSchema(), params)
+        try:
+            return self._agent.rehearse_watermarks(body["metric"], body["usage"])
+        except ValueError as error:
+            raise RequestError(str(error)) from error
 
     def interference_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Who is limited for whom, and what is remembered of others."""

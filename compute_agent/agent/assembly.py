@@ -19,6 +19,7 @@ from compute_agent.agent.configured_host import ControllerFactory, configured_ho
 from compute_agent.agent.guest_settings import GuestConfigurator
 from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, HostDriver, open_host_driver
 from compute_agent.agent.maintenance import MaintenanceMode, causes_kept
+from compute_agent.agent.manual_throttling import ManualThrottling
 from compute_agent.agent.reloading import ConfigReloader, ConfigurationLoader
 from compute_agent.controllers.cpu_class import count_refusals
 from compute_agent.events.event import EventRecorder
@@ -73,6 +74,7 @@ class AssembledAgent:
     reloader: ConfigReloader
     configurator: GuestConfigurator
     limits: LimitArbiter
+    manual_throttling: ManualThrottling
     reports: ReportLoop
     maintenance: MaintenanceMode
     reclaimed: ReclaimLoop
@@ -183,6 +185,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             partial(reports.switch_scheduling, DisableCause.WATERMARK),
             ThrottleTelemetry(metrics.registry, recorder, reclaimed.blame),
         )
+        manual_throttling = ManualThrottling(limits, evictions, recorder)
         watermarks = WatermarkLoop(
             conf.settings,
             throttling,
@@ -222,6 +225,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         reloader,
         configurator,
         limits,
+        manual_throttling,
         reports,
         maintenance,
         reclaimed,

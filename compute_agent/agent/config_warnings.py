@@ -23,7 +23,7 @@ from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.interference import INTERFERENCE
 from compute_agent.conf.policy import FOLLOW
 from compute_agent.conf.qos import interference_sections
-from compute_agent.controllers.cpu_class import CpuClassClaim, decide
+from compute_agent.controllers.cpu_class_plan import CpuClassClaim, decide
 from compute_agent.drivers.factory import unlimited
 from compute_agent.drivers.libvirt import hook
 from compute_agent.drivers.libvirt.hook import HookState

@@ -15,7 +15,8 @@ from oslo_config import cfg
 from compute_agent.agent.configured_host import policy_of
 from compute_agent.agent.host_access import HostDriver, HostResctrl
 from compute_agent.agent.maintenance import MaintenanceMode
-from compute_agent.controllers.cpu_class import CpuClassStatus, in_words
+from compute_agent.controllers.cpu_class import CpuClassStatus
+from compute_agent.controllers.cpu_class_plan import in_words
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.inventory.provider_tree import FIELDS
 from compute_agent.loops.events import EventLog, OomEvents
@@ -36,6 +37,7 @@ from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import DEFAULT_GROUP, ControlGroup, read_groups, read_tasks
 from compute_agent.resctrl.layout import ResctrlLayout, cache_mask
 from compute_agent.resctrl.mount import ResctrlHandle
+from compute_agent.throttling.actions import SwitchScheduling, WatermarkAct
 from compute_agent.throttling.watermarks.breaches import WatermarkWatch, is_quiet
 from compute_agent.throttling.watermarks.metrics import WatermarkMetric
 from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkSection
@@ -256,6 +258,15 @@ def _bandwidth_percents(host: ResctrlLayout, group: ControlGroup) -> dict[int, i
     return (
         {} if engine is None else {domain: engine.decode_value(domain, values[domain]) for domain in values}
     )
+
+
+def rehearsal_rows(actions: Iterable[WatermarkAct], names: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Actions that would be done, a row each; ``names`` are those of guests by uuid."""
+    rows = []
+    for action in actions:
+        guest = "" if isinstance(action, SwitchScheduling) else action.guest
+        rows.append({"action": str(action), "guest": guest, "name": names.get(guest, "")})
+    return rows
 
 
 def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:

@@ -134,10 +134,23 @@ class SetSchema(GuestSchema):
     unset = fields.List(fields.String(validate=validate.OneOf(SETTING_NAMES)), load_default=list)
 
 
+class LimitSchema(GuestSchema):
+    """Parameters of ``guest.limit``."""
+
+    cpus = fields.Float(allow_none=True, load_default=None, validate=validate.Range(0.01, MAX_VCPUS))
+
+
 class MoveSchema(GuestSchema):
     """Parameters of ``guest.move``."""
 
     dry_run = fields.Boolean(load_default=False)
+
+
+class WatermarkTestSchema(Schema):
+    """Parameters of ``watermark.test``."""
+
+    metric = fields.String(load_default="cpu_usage")
+    usage = fields.String(required=True)
 
 
 class ReshapeSchema(Schema):

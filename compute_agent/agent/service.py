@@ -18,6 +18,7 @@ from compute_agent.agent.documents import (
     agent_document,
     group_documents,
     health_document,
+    rehearsal_rows,
     watermark_rows,
 )
 from compute_agent.agent.host_access import GUESTS_FOLDER, make_state_folder
@@ -36,6 +37,7 @@ from compute_agent.pipeline.state import lock_state_folder
 from compute_agent.report.audit import HealOptions
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import Ownership
+from compute_agent.throttling.watermarks.rehearsal import rehearse_usage
 
 LOG = logging.getLogger(__name__)
 
@@ -74,6 +76,7 @@ class HostAgent:
         self.pipeline, self.metrics = parts.pipeline, parts.metrics
         self.reports, self.announcements = parts.reports, parts.announcements
         self.configurator, self.maintenance = parts.configurator, parts.maintenance
+        self.manual_throttling = parts.manual_throttling
 
     @property
     def options(self) -> cfg.ConfigOpts:
@@ -206,6 +209,19 @@ class HostAgent:
     def watermarks(self) -> list[dict[str, Any]]:
         """The watermarks, and how usage stands to them; see :func:`watermark_rows`."""
         return watermark_rows(self._parts.watermarks.status)
+
+    def rehearse_watermarks(self, metric: str, usage: str) -> list[dict[str, Any]]:
+        """The actions of the watermarks of a metric at a usage, which is not the real one.
+
+        :raises ValueError: there is no such metric, or no such usage.
+        """
+        status = self._parts.watermarks.status
+        if status.snapshot is None:
+            raise ValueError("nothing was measured so far: try again in a second")
+        names = {view.guest.uuid: view.guest.name for view in self.pipeline.views()}
+        return rehearsal_rows(
+            rehearse_usage(status.rules, status.snapshot, status.state, metric, usage), names
+        )
 
     def capacity(self) -> list[dict[str, Any]]:
         """Unused shared CPUs and memory, and stolen CPUs, term by term."""

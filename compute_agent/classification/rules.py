@@ -132,10 +132,15 @@ class KnownClasses:
             return ""
         names = ", ".join(sorted(known)) or "none"
         section = f"[{setting}:NAME]"
-        return f"there is no class {value!r}; there are {names}, and a section {section} makes another one"
+        kind = _CLASS_SETTINGS[setting]
+        return f"there is no {kind} {value!r}; there are {names}, and a section {section} makes another one"
 
 
-_CLASS_SETTINGS: Final = ("qos_class", "blockio_class", "cpu_class")
+_CLASS_SETTINGS: Final = {
+    "qos_class": "class",
+    "blockio_class": "class of block I/O",
+    "cpu_class": "class of CPUs",
+}
 
 
 def parse_rules(conf: cfg.ConfigOpts, known: KnownClasses) -> tuple[GuestRule, ...]:

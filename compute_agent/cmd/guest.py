@@ -200,6 +200,34 @@ class GuestSet(_OneGuest):
         return columns(self.ask("guest.set", params))
 
 
+class GuestLimit(_OneGuest):
+    """Limit the CPU use of a guest by hand, until the agent ends. The lowest limit counts."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        limit = parser.add_mutually_exclusive_group(required=True)
+        limit.add_argument("--cpus", type=float, help="cores that the guest may use altogether, such as 0.5")
+        limit.add_argument("--unset", action="store_true", help="limit it by hand no more")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon to limit it."""
+        return columns(self.ask("guest.limit", {"guest": parsed_args.guest, "cpus": parsed_args.cpus}))
+
+
+class GuestEvict(_OneGuest):
+    """Have a guest leave, as a watermark does: by [qos] evict_command, or by asking it to stop.
+
+    Its allocation is given back, unless nova-compute has it. `compute-agent event list --kind evict` has the
+    outcome.
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon to evict it."""
+        return columns(self.ask("guest.evict", {"guest": parsed_args.guest}))
+
+
 class GuestMove(_OneGuest):
     """Move a running guest off CPUs that cpu_dedicated_set does not have any more, into the present CPU sets.
 
@@ -232,6 +260,8 @@ COMMANDS: Final[Commands] = {
     "guest list": GuestList,
     "guest show": GuestShow,
     "guest set": GuestSet,
+    "guest limit": GuestLimit,
+    "guest evict": GuestEvict,
     "guest move": GuestMove,
     "guest stop": GuestStop,
 }

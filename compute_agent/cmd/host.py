@@ -12,6 +12,7 @@ import stevedore
 from cliff.formatters.base import SingleFormatter
 from oslo_config import cfg
 
+from compute_agent.agent.classification_check import check_guests
 from compute_agent.agent.config_warnings import config_warnings
 from compute_agent.agent.configured_host import (
     build_world,
@@ -24,6 +25,7 @@ from compute_agent.agent.host_access import STATE_FILE, check_state_folder, offe
 from compute_agent.agent.parked_cpus import known_topology
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
 from compute_agent.classes.guest_classes import parse_classes
+from compute_agent.classification.resolution import ClassificationPolicy, parse_policy
 from compute_agent.cmd.base import AgentLister, Commands, ShowOne, columns
 from compute_agent.cmd.drawn import offer
 from compute_agent.conf import find_unknown_options
@@ -34,7 +36,7 @@ from compute_agent.host.memory import node_overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory import options, provider_tree
-from compute_agent.inventory.cpu_sets import resolve
+from compute_agent.inventory.cpu_sets import resolve_cpu_sets
 from compute_agent.inventory.derive import BESIDE
 from compute_agent.inventory.provider_tree import IdentityError, ProviderTree
 from compute_agent.inventory.resctrl import CachePlatform
@@ -147,7 +149,7 @@ class TopologyShow(ShowOne):
     def _cpu_sets(self, conf: cfg.ConfigOpts, topology: HostTopology) -> CpuSets:
         """What CPUs are for; nothing, with a word about it, where the configuration contradicts itself."""
         try:
-            return resolve(options.cpu_options(conf), topology)
+            return resolve_cpu_sets(options.cpu_options(conf), topology)
         except ConfigError as error:
             self.app.stderr.write(f"All CPUs are shown as the host's: {error}\n")
             return CpuSets(frozenset(), frozenset(), frozenset())
@@ -162,6 +164,8 @@ class TopologyShow(ShowOne):
 
 class ConfigCheck(ShowOne):
     """Check the configuration against this host: what each CPU is for, and the inventories that follow.
+
+    Where an agent runs, guests has the rule that each guest meets, and settings that would change.
 
     Exit status: 0 good, 1 the agent would refuse to start, 3 it would start, but options or sections are
     unknown, or Placement cannot be asked as the configuration says.
@@ -206,10 +210,16 @@ class ConfigCheck(ShowOne):
         except ConfigError as error:
             self._refusals.append(str(error))
         try:
-            sets = resolve(options.cpu_options(conf), topology)
+            sets = resolve_cpu_sets(options.cpu_options(conf), topology)
             warnings += _strays(Path(conf.state_path) / STATE_FILE, sets, topology)
         except ConfigError as error:
             self._refusals.append(str(error))
+        try:
+            guests = self._check_guests(parse_policy(conf))
+        except ConfigError as error:
+            guests = []
+            if str(error) not in self._refusals:
+                self._refusals.append(str(error))
         resctrl = open_resctrl(conf)
         owner, root_is, unasked = _root_owner(conf, client)
         self._mistakes += [*find_unknown_options(conf), *filter(None, [unasked])]
@@ -234,6 +244,7 @@ class ConfigCheck(ShowOne):
                 "root_provider": root_is,
                 "policy": policy_of(conf, owner.beside),
                 "watermarks": [watermark.name for watermark in rules.watermarks] if rules else [],
+                "guests": guests,
                 "inventories": [dict(zip(_DERIVED, row, strict=True)) for row in inventories],
                 "warnings": [
                     *sets.warnings,
@@ -244,6 +255,13 @@ class ConfigCheck(ShowOne):
                 "refusals": list(self._refusals),
             }
         )
+
+    def _check_guests(self, policy: ClassificationPolicy) -> list[dict[str, Any]]:
+        """The rule and the changes of each guest that runs; none where no agent answers."""
+        try:
+            return check_guests(policy, self.ask("guest.inputs"))
+        except (DaemonUnreachableError, RequestError):
+            return []
 
 
 def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[RootOwner, str, str]:

@@ -19,8 +19,10 @@ WORDS: Final = (
     *(
         "allocations",
         "audit",
+        "blockio",
         "capacity",
         "config",
+        "cpu",
         "event",
         "fleet",
         "guest",
@@ -29,6 +31,7 @@ WORDS: Final = (
         "inventory",
         "libvirt",
         "metrics",
+        "qos",
         "release",
         "reshape",
         "resctrl",
@@ -46,6 +49,10 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd.allocations import COMMANDS
         case "audit":
             from compute_agent.cmd.audit import COMMANDS
+        case "blockio" | "cpu" | "qos":
+            from compute_agent.cmd import classes
+
+            return {words: one for words, one in classes.COMMANDS.items() if words.startswith(f"{word} ")}
         case "capacity":
             from compute_agent.cmd.capacity import COMMANDS
         case "config":

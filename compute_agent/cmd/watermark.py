@@ -1,4 +1,4 @@
-"""``compute-agent watermark list``."""
+"""``compute-agent watermark list`` and ``watermark test``."""
 
 from __future__ import annotations
 
@@ -107,4 +107,32 @@ def _metric_row(metric: WatermarkMetric) -> tuple[Any, ...]:
     )
 
 
-COMMANDS: Final[Commands] = {"watermark list": WatermarkList}
+class WatermarkTest(AgentLister):
+    """List what the watermarks of a metric would do if the host used a certain amount. Nothing is done.
+
+    Guests count with their present use.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument(
+            "--usage",
+            required=True,
+            help="usage of the host, as thresholds are written, such as 92%% or 12G",
+        )
+        parser.add_argument("--metric", default="cpu_usage", help="the metric; cpu_usage by default")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon."""
+        params = {"metric": parsed_args.metric, "usage": parsed_args.usage}
+        rows = self.ask("watermark.test", params)
+        if not rows:
+            self.say_why_empty(
+                "Nothing would be done: no threshold is exceeded, or all guests are protected."
+            )
+        return ("action", "guest", "name"), [(row["action"], row["guest"], row["name"]) for row in rows]
+
+
+COMMANDS: Final[Commands] = {"watermark list": WatermarkList, "watermark test": WatermarkTest}

@@ -1,374 +1,56 @@
 """Controller ``cpu_class``: how fast CPUs work, and how deep they sleep, by the guests that hold them.
 
-decide() says which CPUs work by which class, and what that means for files of the kernel. It is pure.
-
-Nouns: a *claim* is a set of CPUs with the class that they ask for; claims are in order, the strongest first.
-A *domain* is a set of CPUs with one frequency. What shares a domain cannot differ, so the first claim with a
-CPU in it decides for all of it, also where it asks for nothing: then the domain is as it was found. A CPU has
-its idle states for itself.
-
-With claims ``2-3 fast``, ``4-7 idle`` and domains ``2-3``, ``4-5``, ``6-7`` each class has its own. With one
-domain ``2-7`` all of it is ``fast``, and CPUs 4-7 have the idle states of ``idle``.
-
-Always: what no claim of a class reaches is as it was found; the same claims lead to the same files.
-
 A class is a section ``[cpu_class:NAME]``. A class of guests names one for the dedicated CPUs of its guests;
 ``idle`` is that of dedicated CPUs that nobody holds, ``shared`` that of shared CPUs. What files held before
 is kept durably before they are written to, and written back when no class says anything about them any more.
 
-Idle cores may be *parked* after a while (see :mod:`compute_agent.controllers.parking`): that is one more
-claim, the weakest. CPUs that are parked offline are brought online before anything else is written.
+:mod:`compute_agent.controllers.cpu_class_plan` decides what files are to hold. CPUs that were parked offline
+are brought online before anything else is written.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.controllers.base import GuestTarget, KernelController, PlannedChange, ReleaseItem
+from compute_agent.controllers.cpu_class_plan import (
+    NO_BINDING,
+    ON,
+    ONLINE_FILE,
+    ClassBinding,
+    CpuClassPlan,
+    FileSetting,
+    bind_guest,
+    decide,
+    in_words,
+    make_claims,
+    online_file,
+    parked_offline,
+)
 from compute_agent.controllers.parking import IdleTimes, ParkingRules, choose_parked
 from compute_agent.drivers.base import CpuTuning, RunningGuests
 from compute_agent.host import cpu_power, kernel_files
-from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain, read_cpu_power
-from compute_agent.host.cpus import CPU_FOLDER
+from compute_agent.host.cpu_power import CpuPower, read_cpu_power
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import (
-    IDLE,
-    SHARED,
-    Bound,
     CpuClass,
     CpuSets,
     FormerValues,
-    NamedFrequency,
     ParkMode,
     named,
 )
 from compute_agent.model.guest import Guest
-from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
-
-_PARKED_GOVERNOR: Final = "powersave"
-_MIN_STATES: Final = 2
-"""Idle states from which one can be the deepest."""
-
-_ONE_PREFERENCE: Final = {"intel_pstate", "amd-pstate-epp"}
-"""Drivers that take no energy preference but performance while that is the governor."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClassBinding:
-    """What a class of guests means for CPUs: its rank, and the class of its dedicated CPUs."""
-
-    rank: int
-    cpu_class: CpuClass | None = None
-
-
-NO_BINDING: Final = ClassBinding(0)
-
-
-@dataclass(frozen=True, slots=True)
-class CpuClassClaim:
-    """CPUs and the class that they ask for; None: as they were found. ``frozen``: as they are now.
-
-    ``parked``: they are parked as the class says.
-    """
-
-    cpus: frozenset[int]
-    cpu_class: CpuClass | None = None
-    frozen: bool = False
-    parked: bool = False
-
-    @property
-    def governor(self) -> str | None:
-        """The governor that the CPUs are to have; None: as it was found."""
-        if self.cpu_class is None or self.cpu_class.park is not ParkMode.GOVERNOR:
-            return None if self.cpu_class is None else self.cpu_class.governor
-        return (self.cpu_class.governor or _PARKED_GOVERNOR) if self.parked else None
-
-
-@dataclass(frozen=True, slots=True)
-class FileSetting:
-    """What a file is to hold: for which CPUs, by which class (empty: as it was found)."""
-
-    text: str
-    cpus: frozenset[int]
-    cpu_class: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CpuClassPlan:
-    """Files by path below the root, folders that are left as they are, and who has which class.
-
-    ``missing`` says, by class, what of it cannot be had. ``parked`` are the CPUs that are to be parked.
-    """
-
-    settings: Mapping[str, FileSetting] = field(default_factory=dict)
-    frozen: frozenset[str] = frozenset()
-    classes: Mapping[str, frozenset[int]] = field(default_factory=dict)
-    missing: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    parked: frozenset[int] = frozenset()
-
-
-def make_claims(
-    targets: Iterable[GuestTarget],
-    cpu_sets: CpuSets,
-    bindings: Mapping[str, ClassBinding],
-    classes: Mapping[str, CpuClass],
-    lost: bool,
-    parked: frozenset[int] = frozenset(),
-) -> list[CpuClassClaim]:
-    """The claims of a host: those of guests by rank, of shared CPUs, of dedicated ones that nobody holds.
-
-    ``lost``: there may be guests that nobody can look after, and it is not known which CPUs they hold.
-    ``parked`` are the CPUs to be parked, which are some of those that nobody holds.
-    """
-    highest = ClassBinding(max((one.rank for one in bindings.values()), default=0) + 1)
-    held: list[tuple[tuple[int, bool, str, str], CpuClassClaim]] = []
-    for target in targets:
-        if target.assignment is not None and target.assignment.held:
-            settings = target.guest.settings
-            # The CPUs of a preserved guest stay as they were found: without a claim they would count as idle.
-            bound = highest if settings.preserve else bind_guest(settings, bindings, classes, highest)
-            name = "" if bound.cpu_class is None else bound.cpu_class.name
-            strength = (-bound.rank, not name, name, target.guest.uuid)
-            held.append((strength, CpuClassClaim(target.assignment.held, bound.cpu_class)))
-    shared = cpu_sets.shared | cpu_sets.emulator
-    idle_class = classes.get(IDLE)
-    nobodys = CpuClassClaim(cpu_sets.dedicated - shared - parked, None if lost else idle_class, frozen=lost)
-    of_guests = [claim for _, claim in sorted(held, key=lambda each: each[0])]
-    rest = [CpuClassClaim(shared, classes.get(SHARED)), nobodys]
-    asleep = [CpuClassClaim(parked, None if lost else idle_class, lost, parked=True)] if parked else []
-    return [*of_guests, *(reversed(rest) if lost else rest), *asleep]
-
-
-def bind_guest(
-    settings: GuestSettings,
-    bindings: Mapping[str, ClassBinding],
-    classes: Mapping[str, CpuClass],
-    otherwise: ClassBinding,
-) -> ClassBinding:
-    """The rank of a guest, and the class of its dedicated CPUs: its own, or that of its class of guests.
-
-    ``otherwise`` is for guests of a class that is not configured.
-    """
-    bound = bindings.get(settings.qos_class, otherwise)
-    own = classes.get(settings.cpu_class)
-    return bound if own is None else ClassBinding(bound.rank, own)
-
-
-def decide(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPlan:
-    """What the files of a host are to hold for these claims."""
-    maker = _PlanBuilder()
-    for domain in power.frequency_domains:
-        if (claim := _winning_claim(claims, domain.cpus)) is not None:
-            maker.decide(domain.folder, domain.cpus, claim, maker.frequency_texts(domain, claim))
-    for beside in power.uncore_domains:
-        if (claim := _winning_claim(claims, beside.cpus)) is not None:
-            maker.decide(beside.folder, beside.cpus, claim, maker.uncore_texts(beside, claim.cpu_class))
-    has_frequency = frozenset[int]().union(*(domain.cpus for domain in power.frequency_domains))
-    for cpu in sorted({cpu for claim in claims for cpu in claim.cpus}):
-        claim = next(claim for claim in claims if cpu in claim.cpus)
-        maker.disable_states(cpu, claim, power.idle_states.get(cpu, {}))
-        maker.park(cpu, claim)
-        if claim.cpu_class is not None and cpu not in has_frequency:
-            maker.without_frequency(cpu, claim.cpu_class)
-    if not power.uncore_domains:
-        for claim in claims:
-            if claim.cpu_class and (claim.cpu_class.min_uncore or claim.cpu_class.max_uncore):
-                maker.note_missing(
-                    claim.cpu_class, "uncore frequencies cannot be set on this host", claim.cpus
-                )
-    return maker.plan()
-
-
-def _winning_claim(claims: Sequence[CpuClassClaim], cpus: frozenset[int]) -> CpuClassClaim | None:
-    return next((claim for claim in claims if not claim.cpus.isdisjoint(cpus)), None)
-
-
-class _PlanBuilder:
-    """Gathers a plan."""
-
-    def __init__(self) -> None:
-        self._settings: dict[str, FileSetting] = {}
-        self._frozen: set[str] = set()
-        self._classes: dict[str, set[int]] = defaultdict(set)
-        self._missing: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-        self._parked: set[int] = set()
-
-    def plan(self) -> CpuClassPlan:
-        """What was gathered."""
-        return CpuClassPlan(
-            self._settings,
-            frozenset(self._frozen),
-            {name: frozenset(cpus) for name, cpus in sorted(self._classes.items())},
-            {
-                name: tuple(f"{reason} ({named(frozenset(cpus))})" for reason, cpus in sorted(found.items()))
-                for name, found in sorted(self._missing.items())
-            },
-            frozenset(self._parked),
-        )
-
-    def note_missing(self, cpu_class: CpuClass, reason: str, cpus: Iterable[int]) -> None:
-        """Note what some CPUs cannot have of a class."""
-        self._missing[cpu_class.name][f"[{CPU_CLASS}{cpu_class.name}] {reason}"].update(cpus)
-
-    def decide(
-        self, folder: str, cpus: frozenset[int], claim: CpuClassClaim, texts: Iterable[tuple[str, str]]
-    ) -> None:
-        """Note what the files of a folder are to hold."""
-        if claim.frozen:
-            self._frozen.add(folder)
-        elif claim.cpu_class is not None:
-            for name, text in texts:
-                self._settings[f"{folder}/{name}"] = FileSetting(text, cpus, claim.cpu_class.name)
-            if folder.rpartition("/")[2].startswith("policy"):
-                self._classes[claim.cpu_class.name] |= cpus
-
-    def frequency_texts(self, domain: FrequencyDomain, claim: CpuClassClaim) -> Iterator[tuple[str, str]]:
-        """What a domain of frequency is to have."""
-        wanted = claim.cpu_class
-        if wanted is None:
-            return
-        governor, preference = claim.governor, wanted.energy_preference
-        if governor is not None:
-            if governor in domain.governors:
-                yield cpu_power.GOVERNOR, governor
-            else:
-                there = ", ".join(domain.governors) or "none"
-                self.note_missing(wanted, f"governor = {governor}: the kernel has {there} here", domain.cpus)
-        if preference is not None:
-            text = f"energy_performance_preference = {preference}"
-            if preference not in domain.preferences:
-                there = ", ".join(domain.preferences) or "none"
-                self.note_missing(wanted, f"{text}: the kernel has {there} here", domain.cpus)
-            elif governor == "performance" != preference and domain.driver in _ONE_PREFERENCE:
-                self.note_missing(
-                    wanted,
-                    f"{text}: {domain.driver} takes none but performance with that governor",
-                    domain.cpus,
-                )
-            else:
-                yield cpu_power.PREFERENCE, preference
-        yield from self._bound_texts(
-            wanted, domain, domain.base_khz, ("", wanted.min_frequency, wanted.max_frequency),
-            (cpu_power.MIN_FREQUENCY, cpu_power.MAX_FREQUENCY),
-        )  # fmt: skip
-
-    def uncore_texts(self, domain: UncoreDomain, wanted: CpuClass | None) -> Iterator[tuple[str, str]]:
-        """What is beside the cores is to have."""
-        if wanted is not None:
-            yield from self._bound_texts(
-                wanted, domain, None, ("uncore_", wanted.min_uncore, wanted.max_uncore),
-                (cpu_power.MIN_UNCORE, cpu_power.MAX_UNCORE),
-            )  # fmt: skip
-
-    def disable_states(self, cpu: int, claim: CpuClassClaim, states: Mapping[str, str]) -> None:
-        """Which idle states a CPU is not to have."""
-        if claim.frozen:
-            self._frozen.update(states.values())
-        elif claim.cpu_class is not None:
-            wanted = claim.cpu_class
-            for state in wanted.disabled_c_states:
-                if state in states:
-                    path = f"{states[state]}/{cpu_power.DISABLE}"
-                    self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
-                else:
-                    there = ", ".join(states) or "none"
-                    self.note_missing(
-                        wanted, f"disabled_c_states = {state}: the kernel has {there} here", [cpu]
-                    )
-            if claim.parked and wanted.park is ParkMode.C_STATE:
-                # A CPU with one state left enters it whatever the kernel expects of the length of the sleep.
-                deep = [state for state in states if state not in wanted.disabled_c_states]
-                if len(deep) < _MIN_STATES:
-                    self.note_missing(
-                        wanted, f"park = c-state: the kernel has {', '.join(states) or 'none'} here", [cpu]
-                    )
-                for state in deep[:-1]:
-                    path = f"{states[state]}/{cpu_power.DISABLE}"
-                    self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
-
-    def park(self, cpu: int, claim: CpuClassClaim) -> None:
-        """Note a CPU that is to be parked, and its file where that takes it offline."""
-        if claim.parked:
-            self._parked.add(cpu)
-            if claim.frozen:
-                self._frozen.add(f"{CPU_FOLDER}/cpu{cpu}")
-            wanted = claim.cpu_class
-            if wanted is not None and wanted.park is ParkMode.OFFLINE:
-                self._settings[online_file(cpu)] = FileSetting(OFF, frozenset({cpu}), wanted.name)
-
-    def without_frequency(self, cpu: int, wanted: CpuClass) -> None:
-        """A CPU whose frequency the kernel does not set, as in most virtual machines."""
-        self._classes[wanted.name].add(cpu)
-        if wanted.governor or wanted.energy_preference or wanted.min_frequency or wanted.max_frequency:
-            self.note_missing(wanted, "governor, frequencies: the kernel has no cpufreq here", [cpu])
-
-    def _bound_texts(
-        self,
-        wanted: CpuClass,
-        domain: FrequencyDomain | UncoreDomain,
-        base_khz: int | None,
-        bounds: tuple[str, Bound, Bound],
-        files: tuple[str, str],
-    ) -> Iterator[tuple[str, str]]:
-        """The lowest and the highest frequency, within what the domain can."""
-        prefix, *pair = bounds
-        known = {
-            NamedFrequency.MIN: domain.min_khz,
-            NamedFrequency.BASE: base_khz,
-            NamedFrequency.TURBO: domain.max_khz,
-        }
-        found: list[int | None] = []
-        for option, bound in zip((f"{prefix}min_frequency", f"{prefix}max_frequency"), pair, strict=True):
-            khz = known[bound] if isinstance(bound, NamedFrequency) else bound
-            text = f"{option} = {bound}"
-            if bound is not None and khz is None:
-                self.note_missing(
-                    wanted, f"{text}: the kernel does not tell that frequency here", domain.cpus
-                )
-            elif khz is not None and domain.min_khz is not None and domain.max_khz is not None:
-                within = min(max(khz, domain.min_khz), domain.max_khz)
-                if within != khz:
-                    self.note_missing(
-                        wanted, f"{text}: it is {within} kHz, as the CPUs cannot do that", domain.cpus
-                    )
-                khz = within
-            found.append(khz)
-        low, high = found
-        if low is not None and high is not None and low > high:
-            reason = f"{prefix}min_frequency is above {prefix}max_frequency: both are {high} kHz"
-            self.note_missing(wanted, reason, domain.cpus)
-            low = high
-        yield from ((file, str(khz)) for file, khz in zip(files, (low, high), strict=True) if khz is not None)
-
-
-def online_file(cpu: int) -> str:
-    """The file that takes a CPU offline, below the root."""
-    return f"{CPU_FOLDER}/cpu{cpu}/online"
-
-
-def parked_offline(former: FormerValues) -> frozenset[int]:
-    """The CPUs that the agent took offline, by the former values of their files."""
-    found = (_ONLINE_FILE.fullmatch(path) for path in former.values)
-    return frozenset(int(match[1]) for match in found if match is not None)
-
-
-def in_words(classes: Mapping[str, frozenset[int]]) -> dict[str, str]:
-    """The CPUs of each class as text."""
-    return {name: cpuset.format(cpus) for name, cpus in sorted(classes.items())}
-
 
 LOG = logging.getLogger(__name__)
 
@@ -383,10 +65,6 @@ _ORDER: Final = (
 
 _ROUNDS: Final = 2
 """A minimum that is to fall below the present maximum may have to go first, or second."""
-
-ON: Final = "1"
-OFF: Final = "0"
-_ONLINE_FILE: Final = re.compile(rf"{CPU_FOLDER}/cpu([0-9]+)/online", re.ASCII)
 
 _BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
 _ONLINE: Final = "sys/devices/system/cpu/online"
@@ -504,7 +182,7 @@ class CpuClassController(KernelController):
         fresh = {path: has[path] for path in plan.settings if path in has and path not in former.values}
         fresh |= dict.fromkeys(former.values.keys() - self._store.former_values.values.keys(), ON)
         switches = any(
-            text != wanted[path].text and _ONLINE_FILE.fullmatch(path) for path, text in has.items()
+            text != wanted[path].text and ONLINE_FILE.fullmatch(path) for path, text in has.items()
         )
         if fresh or any(text != wanted[path].text for path, text in has.items()):
             former = replace(former, values={**former.values, **fresh})

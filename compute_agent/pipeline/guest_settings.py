@@ -198,6 +198,15 @@ class ChangedSettings:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ResolutionInput:
+    """A guest with what its settings are resolved from."""
+
+    guest: Guest
+    facts: GuestFacts
+    manual: ManualValues
+
+
 class GuestClassifier:
     """Resolves the settings of guests, and reports problems once. For the worker."""
 
@@ -228,6 +237,14 @@ class GuestClassifier:
             setting_sources=found.sources,
             setting_problems=(*guest.declared_problems, *found.problems),
             rule=found.rule,
+        )
+
+    def resolution_input(
+        self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, world: HostState
+    ) -> ResolutionInput:
+        """What the settings of a guest are resolved from."""
+        return ResolutionInput(
+            guest, guest_facts(guest, allocation, owner, world), self.manual.values(guest.uuid)
         )
 
     def report_problems(self, guest: Guest) -> None:

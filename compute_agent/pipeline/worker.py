@@ -40,7 +40,7 @@ from compute_agent.pipeline.events import (
     WorldChanged,
 )
 from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache, GuestView, UnclaimedHolding, view
-from compute_agent.pipeline.guest_settings import GuestClassifier, ManualSettings
+from compute_agent.pipeline.guest_settings import GuestClassifier, ManualSettings, ResolutionInput
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.lifecycle import GuestLifecycle, Limits, observe
 from compute_agent.pipeline.metrics import AgentMetrics
@@ -179,6 +179,12 @@ class GuestPipeline:
         """All guests, without what is known of them: a tenth of what views() costs."""
         with self._lock:
             return [entry.guest for entry in self._cache]
+
+    def resolution_inputs(self) -> list[ResolutionInput]:
+        """All guests with what their settings are resolved from."""
+        with self._lock:
+            resolve = self._classifier.resolution_input
+            return [resolve(one.guest, one.allocation, one.owner, self.world) for one in self._cache]
 
     @property
     def unclaimed(self) -> dict[str, UnclaimedHolding]:

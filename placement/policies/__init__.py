@@ -1,4 +1,4 @@
-"""Who may do what: every rule of the service, a module per resource.
+"""Who may do what: every rule of the service, a module per resource as in OpenStack Placement.
 
 A module names its rules in constants and gives their defaults in ``RULES``.
 """

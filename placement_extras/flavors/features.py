@@ -1,14 +1,15 @@
-"""What a guest needs hosts to be able to do, as traits."""
+"""Features that a guest needs of its host, as traits."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
 import os_traits
 
-from placement_extras.flavors.flavor import TranslationRules, refused
+from placement_extras.flavors.flavor import TranslationRules, refusal_error
 from placement_extras.flavors.guest import FlavorGuest
 from placement_extras.flavors.memory import has_stateless_firmware
 
+# image properties with values that end a trait, as in Nova's image_metadata_prefilter
 _PREFIXES: Final[Mapping[str, str]] = {
     "hw_cdrom_bus": "COMPUTE_STORAGE_BUS",
     "hw_disk_bus": "COMPUTE_STORAGE_BUS",
@@ -32,61 +33,63 @@ _ADDRESS_SPACES: Final[Mapping[str, str]] = {
 }
 
 
-def of_providers(guest: FlavorGuest) -> Iterator[str]:
-    """Those of the providers that serve the group without a suffix.
+def provider_traits(guest: FlavorGuest) -> Iterator[str]:
+    """Yield the traits of the providers that serve the group without a suffix.
 
-    :raises InvalidRequest: what flavor and image say cannot be.
+    :raises InvalidRequest: flavor and image contradict each other or themselves.
     """
     yield from guest.image.traits
-    if tpm := _tpm(guest):
+    if tpm := _tpm_traits(guest):
         yield from tpm
-    if guest.choice("pci_numa_affinity_policy") == "socket":
+    if guest.agreed_choice("pci_numa_affinity_policy") == "socket":
         yield "COMPUTE_SOCKET_PCI_NUMA_AFFINITY"
-    if guest.choice("secure_boot", "os") == "required":
+    if guest.agreed_choice("secure_boot", "os") == "required":
         yield "COMPUTE_SECURITY_UEFI_SECURE_BOOT"
-    if mode := guest.choice("maxphysaddr_mode"):
+    if mode := guest.agreed_choice("maxphysaddr_mode"):
         yield _ADDRESS_SPACES[mode]
     if has_stateless_firmware(guest):
         yield "COMPUTE_SECURITY_STATELESS_FIRMWARE"
 
 
-def of_root(guest: FlavorGuest, rules: TranslationRules) -> Iterator[str]:
-    """Those of the root provider, which is the host.
+def root_traits(guest: FlavorGuest, rules: TranslationRules) -> Iterator[str]:
+    """Yield the traits of the root provider, which is the host.
 
-    :raises InvalidRequest: what flavor and image say cannot be.
+    :raises InvalidRequest: flavor and image contradict each other or themselves.
     """
     if rules.query_placement_for_image_type_support:
         yield from _image_type(guest)
     if rules.image_metadata_prefilter:
-        yield from _devices(guest)
+        yield from _device_traits(guest)
     if rules.require_owner_nova:
         yield "OWNER_NOVA"
     if guest.agreed_flag("virtio_packed_ring"):
         yield "COMPUTE_NET_VIRTIO_PACKED"
     if guest.agreed_flag("ephemeral_encryption"):
         yield "COMPUTE_EPHEMERAL_ENCRYPTION"
-        if kind := guest.choice("ephemeral_encryption_format"):
+        if kind := guest.agreed_choice("ephemeral_encryption_format"):
             yield f"COMPUTE_EPHEMERAL_ENCRYPTION_{kind.upper()}"
-    if guest.choice("sound_model") == "virtio":
+    if guest.agreed_choice("sound_model") == "virtio":
         yield "COMPUTE_SOUND_MODEL_VIRTIO"
-    if _tpm(guest):
+    if _tpm_traits(guest):
         yield _tpm_secrets(guest)
 
 
-def _tpm(guest: FlavorGuest) -> tuple[str, str] | None:
-    version = guest.choice("tpm_version")
+def _tpm_traits(guest: FlavorGuest) -> tuple[str, str] | None:
+    version = guest.agreed_choice("tpm_version")
     if not version:
         return None
-    model = guest.choice("tpm_model") or "tpm-tis"
+    model = guest.agreed_choice("tpm_model") or "tpm-tis"
     if model == "tpm-crb" and version != "2.0":
-        raise refused("hw:tpm_model=tpm-crb needs hw:tpm_version=2.0")
+        raise refusal_error("hw:tpm_model=tpm-crb needs hw:tpm_version=2.0")
     return _TPM_VERSIONS[version], _TPM_MODELS[model]
 
 
 def _tpm_secrets(guest: FlavorGuest) -> str:
-    security = guest.specs.get("hw:tpm_secret_security") or "user"
+    security = guest.specs.get("hw:tpm_secret_security") or "user"  # Nova's default for flavors without it
     if security not in ("user", "host", "deployment"):
-        raise refused(f"hw:tpm_secret_security cannot be {security!r}, only one of user, host, deployment")
+        raise refusal_error(
+            f"hw:tpm_secret_security cannot be {security!r}, only one of user, host, deployment"
+        )
     return f"COMPUTE_SECURITY_TPM_SECRET_SECURITY_{security.upper()}"
 
 
@@ -94,12 +97,12 @@ def _image_type(guest: FlavorGuest) -> Iterator[str]:
     disk_format = guest.flavor.image.disk_format
     if disk_format and not guest.flavor.is_volume_backed:
         trait = f"COMPUTE_IMAGE_TYPE_{disk_format.upper()}"
-        if hasattr(os_traits, trait):
+        if hasattr(os_traits, trait):  # Nova asks for standard traits only
             yield trait
 
 
-def _devices(guest: FlavorGuest) -> list[str]:
-    """For the properties of the image that have traits: all, or none if one has a value that has no trait."""
+def _device_traits(guest: FlavorGuest) -> list[str]:
+    """Return the traits of the image's properties; none at all if one value has no trait, as in Nova."""
     traits = [
         f"{prefix}_{guest.image.texts[name].replace('-', '_').upper()}"
         for name, prefix in _PREFIXES.items()

@@ -1,6 +1,6 @@
 """A flavor with its image, the rules of translation, and sets of a guest's CPUs.
 
-A set of CPUs is a number of which bit 0 is CPU 0.
+A set of CPUs is an integer; its bit 0 is CPU 0.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ INVALID_FLAVOR: Final = "placement.ext.invalid_flavor"
 """The code of a refused flavor."""
 
 Pairs = tuple[tuple[str, str], ...]
-"""Names with their values, in the order in which they were given; no name twice."""
+"""Names with their values, in the order of the request; each name occurs once."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageProperties:
-    """What a guest boots, in Glance's words: ``min_ram`` in MiB, ``min_disk`` in GiB, ``size`` in bytes.
+    """An image in Glance's words: ``min_ram`` in MiB, ``min_disk`` in GiB, ``size`` in bytes.
 
-    Of a guest that boots from a volume these are the properties that the volume has of its image.
+    A guest that boots from a volume has the properties of the image that the volume was made from.
     """
 
     disk_format: str | None = None
@@ -33,7 +33,7 @@ class ImageProperties:
 
 @dataclass(frozen=True, slots=True)
 class NovaFlavor:
-    """A guest in Nova's words: ``ram`` and ``swap`` in MiB, ``disk`` (root) and ``ephemeral`` in GiB."""
+    """A flavor in Nova's words: ``ram`` and ``swap`` in MiB, ``disk`` (root) and ``ephemeral`` in GiB."""
 
     vcpus: int
     ram: int
@@ -47,7 +47,7 @@ class NovaFlavor:
 
 @dataclass(frozen=True, slots=True)
 class PciAlias:
-    """What the devices of an alias are in Placement: a resource class, and traits that they have."""
+    """A PCI alias: the resource class and the traits of its devices in Placement."""
 
     name: str
     resource_class: str
@@ -56,12 +56,12 @@ class PciAlias:
 
 @dataclass(frozen=True, slots=True)
 class TranslationRules:
-    """What Nova makes depend on its configuration, by its names; and what this service has beside.
+    """The options of Nova that a translation depends on, by Nova's names, and own resource classes.
 
-    The defaults are its own but for ``disable_fallback_pcpu_query``: it looks at hosts once more afterwards.
-    ``require_owner_nova`` is what Nova 34 does as soon as no older nova-compute is left. ``pci_aliases``, no
-    two of the same name, are those of a Nova that has PCI devices in Placement.
-    ``own_classes`` are resource classes beside the standard ones, which Nova would not ask for.
+    The defaults are Nova's, except for ``disable_fallback_pcpu_query``: Nova checks a host again after the
+    query, this service does not. Nova 34 requires the trait of ``require_owner_nova`` as soon as no older
+    nova-compute is left. The aliases in ``pci_aliases`` have distinct names and apply to a Nova with PCI
+    devices in Placement. The classes in ``own_classes`` are not standard ones; Nova does not ask for them.
     """
 
     query_placement_for_image_type_support: bool = False
@@ -72,26 +72,27 @@ class TranslationRules:
     own_classes: frozenset[str] = frozenset()
 
 
-def refused(why: str) -> InvalidRequest:
-    """The error that says why there can be no such guest."""
+def refusal_error(why: str) -> InvalidRequest:
+    """Return the error for an impossible guest, with the reason."""
     return InvalidRequest(f"No guest can have this flavor and image: {why}.", INVALID_FLAVOR)
 
 
 MAX_CPUS: Final = 1 << 12
-"""Of a guest: few enough that the longest list of them is read in milliseconds."""
+"""Maximum CPUs of a guest. It bounds the integers that a hostile list of CPUs can create."""
 
 
 def first_cpus(number: int) -> int:
-    """The CPUs 0 to ``number - 1``."""
+    """Return the CPUs 0 to ``number - 1``."""
     return (1 << number) - 1
 
 
 def parse_cpus(text: str) -> int:
-    """The CPUs of a list such as ``0-3,^2,7``: those behind a ``^`` are none of it, wherever they stand.
+    """Parse a list of CPUs such as ``0-3,^2,7``.
 
-    All beyond those that a guest can have are the one :data:`MAX_CPUS`.
+    A CPU after ``^`` is excluded, wherever it stands in the list. All CPUs above the maximum become the CPU
+    :data:`MAX_CPUS`.
 
-    :raises ValueError: it is no such list.
+    :raises ValueError: the text is no such list.
     """
     included = excluded = 0
     for rule in filter(None, (part.strip() for part in text.split(","))):
@@ -108,7 +109,7 @@ def parse_cpus(text: str) -> int:
 
 
 def parse_mask(text: str, vcpus: int) -> int:
-    """The CPUs of a mask, which may begin with those that are left out of all of a guest (``^0-1``).
+    """Parse a mask of CPUs. A mask that begins with ``^`` means all CPUs of the guest without the named ones.
 
     :raises ValueError: as :func:`parse_cpus`.
     """

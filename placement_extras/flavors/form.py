@@ -1,4 +1,4 @@
-"""The member ``flavor`` of bodies, in place of a query: a flavor with its image."""
+"""The member ``flavor`` of request bodies, instead of a query: a flavor with its image."""
 
 import logging
 from itertools import chain
@@ -26,19 +26,20 @@ from placement_extras.flavors.flavor import (
     NovaFlavor,
     TranslationRules,
 )
-from placement_extras.flavors.translation import translate
+from placement_extras.flavors.translation import translate_flavor
 
 LOG = logging.getLogger(__name__)
 
 MAX_TEXT: Final = 65_535
-"""Characters of all names and values of extra specs and properties."""
+"""Maximum characters of all names and values of extra specs and properties together."""
+# limits of Nova's and Glance's own columns
 MAX_SPEC: Final = 255
 MAX_BYTES: Final = (1 << 63) - 1
 NAMES: Final = "^.{1,255}$"
 
 
 class _ImageSchema(StrictSchema):
-    """What the guest boots."""
+    """Schema of the image that the guest boots."""
 
     disk_format = StringField(min_length=1, max_length=MAX_SPEC, load_default=None)
     min_ram = IntegerField(0, MAX_INT, load_default=0)
@@ -48,7 +49,7 @@ class _ImageSchema(StrictSchema):
 
 
 class FlavorAsked(StrictSchema):
-    """A guest in Nova's words."""
+    """Schema of a flavor in Nova's words."""
 
     vcpus = IntegerField(1, MAX_CPUS, required=True)
     ram = IntegerField(0, MAX_INT, required=True)
@@ -61,9 +62,9 @@ class FlavorAsked(StrictSchema):
 
 
 def parse(body: dict[str, Any]) -> NovaFlavor:
-    """The flavor of such a body.
+    """Return the flavor of a valid body.
 
-    :raises InvalidRequest: it says too much.
+    :raises InvalidRequest: extra specs and properties are too long together.
     """
     image = body["image"]
     specs, properties = body["extra_specs"], image.get("properties", {})
@@ -74,7 +75,7 @@ def parse(body: dict[str, Any]) -> NovaFlavor:
 
 
 def configured_rules(conf: cfg.ConfigOpts) -> TranslationRules:
-    """The rules that the configuration names.
+    """Return the rules of the configuration.
 
     :raises ValueError: two PCI aliases have the same name.
     """
@@ -83,7 +84,7 @@ def configured_rules(conf: cfg.ConfigOpts) -> TranslationRules:
         image_metadata_prefilter=conf.flavors.image_metadata_prefilter,
         require_owner_nova=conf.flavors.require_owner_nova,
         disable_fallback_pcpu_query=conf.flavors.disable_fallback_pcpu_query,
-        pci_aliases=groups.aliases(conf.flavors.pci_alias or ()),
+        pci_aliases=groups.pci_aliases(conf.flavors.pci_alias or ()),
         own_classes=frozenset(conf.placement.additional_resource_classes),
     )
 
@@ -100,9 +101,9 @@ class FlavorForm:
         """Translate a flavor.
 
         :param strict: whether a flavor with warnings is refused.
-        :raises InvalidRequest: there is no such guest, or a warning where none may be.
+        :raises InvalidRequest: the guest is impossible, or there are warnings and ``strict`` is set.
         """
-        translation = translate(parse(given), self._rules)
+        translation = translate_flavor(parse(given), self._rules)
         if translation.warnings:
             said = "; ".join(translation.warnings)
             if strict:
@@ -110,7 +111,7 @@ class FlavorForm:
                     f"The flavor is not understood: {said}. Correct it, or ask without 'strict'.",
                     INVALID_FLAVOR,
                 )
-            LOG.warning("Of a flavor was ignored, as Nova does: %s", said)
+            LOG.warning("A part of a flavor was ignored, as Nova does: %s", said)
         return AskedCandidates(
             translation.request, microversion.MAX, translation.fallback, translation.warnings
         )

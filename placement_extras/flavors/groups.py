@@ -1,4 +1,4 @@
-"""Gathers the groups of a request: amounts and traits by suffix, and a group for each PCI device."""
+"""The groups of a request: amounts and traits by suffix, and a group for each PCI device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import os_resource_classes
 import os_traits
 
 from placement.search.request import RequestGroup
-from placement_extras.flavors.flavor import PciAlias, TranslationRules, refused
+from placement_extras.flavors.flavor import PciAlias, TranslationRules, refusal_error
 from placement_extras.flavors.guest import FlavorGuest
 from placement_extras.flavors.spelling import SPEC_OF_GROUP, FlavorWarnings
 
@@ -27,9 +27,9 @@ class _ResourceGroup:
 
 
 class GroupBuilder:
-    """Gathers them. Extra specs that are no amount of a class and no trait are ignored, with a warning.
+    """Builds the groups of a request. Extra specs with invalid amounts or traits are ignored with a warning.
 
-    :param own_classes: that this service has beside those of Nova.
+    :param own_classes: resource classes of this service that Nova does not have.
     """
 
     def __init__(self, own_classes: frozenset[str], warnings: FlavorWarnings) -> None:
@@ -40,7 +40,7 @@ class GroupBuilder:
         self._warnings = warnings
 
     def add_specs(self, specs: dict[str, str]) -> None:
-        """What extra specs ask for: ``resources<suffix>:CLASS``, ``trait<suffix>:TRAIT``, a policy."""
+        """Add the extra specs ``resources<suffix>:CLASS``, ``trait<suffix>:TRAIT`` and ``group_policy``."""
         for key, value in specs.items():
             if key == "group_policy":
                 if value in ("none", "isolate"):
@@ -53,10 +53,11 @@ class GroupBuilder:
                     self._add_trait(key, name, value, suffix)
                 else:
                     self._add_amount(key, name, value, suffix)
+        # groups of devices come later and do not count here
         self._suffixes_of_specs = len(self._groups) - 1
 
     def _add_trait(self, key: str, name: str, value: str, suffix: str) -> None:
-        group = self._group(suffix)
+        group = self._group_of(suffix)
         if value == "required":
             group.required.add(name)
         elif value == "forbidden":
@@ -65,7 +66,7 @@ class GroupBuilder:
             self._warnings.add(f"{key} cannot be {value!r}, only required or forbidden")
 
     def _add_amount(self, key: str, name: str, value: str, suffix: str) -> None:
-        group = self._group(suffix)
+        group = self._group_of(suffix)
         if not name.startswith("CUSTOM_") and name not in self._classes:
             self._warnings.add(f"{key} names no resource class", name.upper(), sorted(self._classes))
             return
@@ -78,37 +79,40 @@ class GroupBuilder:
         else:
             group.resources[name] = amount
 
-    def _group(self, suffix: str) -> _ResourceGroup:
+    def _group_of(self, suffix: str) -> _ResourceGroup:
         return self._groups.setdefault(suffix, _ResourceGroup())
 
     def add_device(self, name: str, traits: frozenset[str]) -> None:
-        """One of this class with these traits, in a group of its own: ``_PCI_0`` and so on."""
+        """Add a device of a class with traits, in a group of its own: ``_PCI_0`` and so on."""
         suffix = next(each for each in map("_PCI_{}".format, count()) if each not in self._groups)
         self._groups[suffix] = _ResourceGroup({name: 1}, set(traits))
 
     def set_amount(self, name: str, amount: int) -> None:
-        """Of this class so much is wanted, in the group without a suffix."""
+        """Set the amount of a class in the group without a suffix."""
         self._groups[""].resources[name] = amount
 
-    def require(self, *traits: str) -> None:
-        """Have the group without a suffix need these traits."""
+    def require_traits(self, *traits: str) -> None:
+        """Require traits in the group without a suffix."""
         self._groups[""].required.update(traits)
 
-    def forbid(self, trait: str) -> None:
-        """Have the group without a suffix forbid this trait."""
+    def forbid_trait(self, trait: str) -> None:
+        """Forbid a trait in the group without a suffix."""
         self._groups[""].forbidden.add(trait)
 
-    def has(self, name: str) -> bool:
-        """Whether some group says how much of a class is wanted, be it nothing."""
+    def has_amount(self, name: str) -> bool:
+        """Whether any group has an amount of a class, including 0."""
         return any(name in group.resources for group in self._groups.values())
 
-    def policy(self) -> str | None:
-        """The policy for groups with a suffix; a flavor that names several of them itself has to name it."""
-        several = sum(group.suffix != "" for group in self.made()) > 1
+    def group_policy(self) -> str | None:
+        """Return the policy for groups with a suffix.
+
+        It is "none" for groups of devices. A flavor with several suffixes of its own must name a policy.
+        """
+        several = sum(group.suffix != "" for group in self.build_groups()) > 1
         return "none" if self._policy is None and several and self._suffixes_of_specs < 2 else self._policy
 
-    def made(self) -> tuple[RequestGroup, ...]:
-        """The groups that ask for something, without amounts of nothing."""
+    def build_groups(self) -> tuple[RequestGroup, ...]:
+        """Return the groups that are not empty, without amounts of 0."""
         return tuple(
             RequestGroup(
                 suffix=suffix,
@@ -123,34 +127,34 @@ class GroupBuilder:
 
 SPEC: Final = "pci_passthrough:alias"
 MAX_DEVICES: Final = 256
-"""Of a guest, so that nobody asks for a number of groups that has no end."""
+"""Maximum devices of a guest. Each is a group, and a short text could ask for billions."""
 
 
-def aliases(said: Sequence[Mapping[str, str]]) -> tuple[PciAlias, ...]:
-    """Aliases as Nova's ``[pci] alias`` has them, in Placement's names.
+def pci_aliases(said: Sequence[Mapping[str, str]]) -> tuple[PciAlias, ...]:
+    """Convert aliases of Nova's ``[pci] alias`` to resource classes and traits.
 
-    :raises ValueError: two have the same name.
+    :raises ValueError: two aliases have the same name.
     """
-    found = tuple(map(_alias, said))
+    found = tuple(map(_pci_alias, said))
     names = Counter(each.name for each in found)
     if several := [name for name, number in names.items() if number > 1]:
         raise ValueError(
-            f"[flavors] pci_alias: {', '.join(several)} is there more than once; "
-            "have the devices of one alias be of one resource_class"
+            f"[flavors] pci_alias: {', '.join(several)} occurs more than once; "
+            "give the devices of one alias the same resource_class"
         )
     return found
 
 
-def _alias(said: Mapping[str, str]) -> PciAlias:
+def _pci_alias(said: Mapping[str, str]) -> PciAlias:
     name = said.get("resource_class") or f"CUSTOM_PCI_{said['vendor_id']}_{said['product_id']}"
     name = name.upper()
     if name not in os_resource_classes.STANDARDS and not os_resource_classes.is_custom(name):
         name = os_resource_classes.normalize_name(name)
     traits = said.get("traits", "").split(",") if said.get("traits") else []
-    return PciAlias(said["name"].strip(), name, frozenset(map(_trait, traits)))
+    return PciAlias(said["name"].strip(), name, frozenset(map(_trait_name, traits)))
 
 
-def _trait(name: str) -> str:
+def _trait_name(name: str) -> str:
     if os_traits.check_traits([name])[0]:
         return name
     name = name.upper()
@@ -158,9 +162,9 @@ def _trait(name: str) -> str:
 
 
 def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRules) -> None:
-    """Have each device that the flavor names be a group of its own.
+    """Add a group for each device that the flavor names.
 
-    :raises InvalidRequest: there is no such alias, or the extra spec is no list of them.
+    :raises InvalidRequest: an alias is unknown, or the extra spec is no list of aliases.
     """
     spec = guest.specs.get(SPEC)
     if spec is None:
@@ -172,14 +176,16 @@ def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRule
         try:
             count = int(number)
         except ValueError:
-            raise refused(
+            raise refusal_error(
                 f"{SPEC} cannot be {spec!r}, only a list of aliases with numbers, as in gpu:2"
             ) from None
         found = known.get(name.strip())
         if found is None:
-            raise refused(f"there is no PCI alias {name.strip()!r} in [flavors] pci_alias of this service")
+            raise refusal_error(
+                f"there is no PCI alias {name.strip()!r} in [flavors] pci_alias of this service"
+            )
         if count + len(asked) > MAX_DEVICES:
-            raise refused(f"{SPEC} asks for more than {MAX_DEVICES} devices")
+            raise refusal_error(f"{SPEC} asks for more than {MAX_DEVICES} devices")
         asked += [found] * count
     owner = frozenset(("OWNER_NOVA",) if rules.require_owner_nova else ())
     for each in asked:

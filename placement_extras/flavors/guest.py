@@ -1,7 +1,7 @@
-"""A flavor and its image together: reads what both say of one thing.
+"""A flavor and its image together: reads the settings of one feature from both.
 
-Nova knows the types of its image properties and refuses an image with another value, whatever the property
-is for. So all known properties are listed here, with their former names, even where they affect no request.
+Nova refuses an image if a known property has a value of the wrong type. So all known properties are listed
+here with their former names, even if they do not affect a request.
 """
 
 from __future__ import annotations
@@ -12,21 +12,25 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from placement.exceptions import InvalidRequest
-from placement_extras.flavors.flavor import NovaFlavor, Pairs, parse_cpus, refused
+from placement_extras.flavors.flavor import NovaFlavor, Pairs, parse_cpus, refusal_error
 
 
 @dataclass(frozen=True, slots=True)
 class ChoiceProperty:
-    """A property with one of some values; ``others`` are spelt in another way, ``exact`` ones are not."""
+    """A property with a fixed set of values.
+
+    :param others: other spellings, each with the value that it means.
+    :param exact: whether upper and lower case differ.
+    """
 
     values: frozenset[str]
     others: Mapping[str, str] = field(default_factory=dict)
     exact: bool = True
 
     def read(self, text: str) -> str:
-        """The value that the text means.
+        """Return the value that a text means.
 
-        :raises ValueError: it is none of them.
+        :raises ValueError: the text is none of the values.
         """
         value = text if self.exact else text.lower()
         value = self.others.get(value, value)
@@ -106,7 +110,7 @@ FLAGS: Final = frozenset(
         *("hw_pmu", "hw_vif_multiqueue_enabled", "hw_virtio_packed_ring"),
     )
 )
-"""Any text is a value of one; those without consequence are left out."""
+"""Properties with a Boolean value; any text is valid. Properties without an effect are left out."""
 
 NUMBERS: Final = frozenset(
     (
@@ -118,10 +122,10 @@ NUMBERS: Final = frozenset(
 )
 
 COMPARED: Final = frozenset(("img_hv_requested_version",))
-"""Comparisons with versions, all of which have to be true: Nova makes them with hosts that it was offered."""
+"""Comparisons with versions. Nova makes them itself, with the hosts that Placement returns."""
 
 FREE: Final = frozenset(("hw_cpu_realtime_mask", "hw_machine_type", "hw_mem_page_size"))
-"""Texts of any kind, without those that have no consequence."""
+"""Properties with any text. Properties without an effect are left out."""
 
 FORMERLY: Final[Mapping[str, str]] = {
     "architecture": "hw_architecture",
@@ -132,7 +136,7 @@ FORMERLY: Final[Mapping[str, str]] = {
     "xenapi_device_id": "hw_device_id",
     "xenapi_image_compression_level": "img_compression_level",
 }
-"""Former names of properties whose values are checked."""
+"""Former names of properties with checked values."""
 
 _COMPARISON: Final = re.compile(r"\s*(?:<=|>=|<|>|!=|==)\s*(\S+)\s*")
 _VERSION: Final = re.compile(
@@ -143,13 +147,13 @@ _VERSION: Final = re.compile(
     r"(\+[a-z0-9]+([-_.][a-z0-9]+)*)?",
     re.ASCII | re.IGNORECASE,
 )
-"""A version as PEP 440 has it."""
+"""A version of PEP 440."""
 
 
 def check_comparisons(text: str) -> None:
-    """Refuse what is no list of comparisons with versions, such as ``>=6.0,<6.2``.
+    """Check a list of comparisons with versions, such as ``>=6.0,<6.2``.
 
-    :raises ValueError: it is none.
+    :raises ValueError: the text is no such list.
     """
     for each in text.split(","):
         found = _COMPARISON.fullmatch(each)
@@ -158,16 +162,17 @@ def check_comparisons(text: str) -> None:
 
 
 MAX_NODES: Final = 128
-"""NUMA nodes of a guest: properties of those with higher numbers say nothing."""
+"""Maximum NUMA nodes of a guest. Nova ignores properties of nodes with higher numbers."""
 
-_TRUE: Final = frozenset(("1", "t", "true", "on", "y", "yes"))
+_TRUE_TEXTS: Final = frozenset(("1", "t", "true", "on", "y", "yes"))
 
 
 @dataclass(frozen=True, slots=True)
 class TypedProperties:
-    """Those that say something here, by type.
+    """The properties that a translation uses, by type.
 
-    ``node_cpus`` and ``node_memory`` are by the number of the guest's NUMA node, as bits and in MiB, or None.
+    :param node_cpus: CPUs of each NUMA node as bits; None if the image does not place them.
+    :param node_memory: memory of each NUMA node in MiB; None if the image does not place it.
     """
 
     texts: Mapping[str, str]
@@ -178,15 +183,15 @@ class TypedProperties:
     traits: frozenset[str]
 
 
-def flag(text: str) -> bool:
-    """Whether such a text says yes; anything that is not understood says no."""
-    return text.strip().lower() in _TRUE
+def parse_flag(text: str) -> bool:
+    """Whether a text means yes; unknown texts mean no, as in Nova."""
+    return text.strip().lower() in _TRUE_TEXTS
 
 
 def read(pairs: Pairs) -> TypedProperties:
-    """The properties of an image.
+    """Read the properties of an image.
 
-    :raises InvalidRequest: naming one with a value that it cannot have.
+    :raises InvalidRequest: a property has an invalid value; the message names it.
     """
     texts: dict[str, str] = {}
     numbers: dict[str, int] = {}
@@ -194,7 +199,7 @@ def read(pairs: Pairs) -> TypedProperties:
     for name, text in _in_present_words(dict(pairs)):
         try:
             if name in FLAGS:
-                flags[name] = flag(text)
+                flags[name] = parse_flag(text)
             elif name in NUMBERS:
                 numbers[name] = int(text)
             elif name in FREE:
@@ -204,7 +209,7 @@ def read(pairs: Pairs) -> TypedProperties:
             elif name in CHOICES:
                 texts[name] = CHOICES[name].read(text)
         except ValueError:
-            raise refused(f"the image property {name} cannot be {text!r}") from None
+            raise refusal_error(f"the image property {name} cannot be {text!r}") from None
     given = dict(pairs)
     return TypedProperties(
         texts,
@@ -217,9 +222,9 @@ def read(pairs: Pairs) -> TypedProperties:
 
 
 def by_node(given: Mapping[str, str], name: str, read_one: Callable[[str], int]) -> tuple[int, ...] | None:
-    """The values of ``NAME.0``, ``NAME.1`` and so on, up to the first that is not there; None if none is.
+    """Return the values of ``NAME.0``, ``NAME.1`` and so on, up to the first gap; None without any.
 
-    :raises InvalidRequest: one is not what it has to be.
+    :raises InvalidRequest: a value is invalid; the message names it.
     """
     found: list[int] = []
     for number in range(MAX_NODES):
@@ -229,12 +234,15 @@ def by_node(given: Mapping[str, str], name: str, read_one: Callable[[str], int])
         try:
             found.append(read_one(text))
         except ValueError:
-            raise refused(f"{name}.{number} cannot be {text!r}") from None
+            raise refusal_error(f"{name}.{number} cannot be {text!r}") from None
     return tuple(found) or None
 
 
 def _in_present_words(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The properties; those with a former name come first, so that the present one counts where both are."""
+    """Yield the properties by current name.
+
+    Former names come first, so that a current name overrides them.
+    """
     for former, name in FORMERLY.items():
         if former in given:
             yield name, given[former]
@@ -247,71 +255,74 @@ def _in_present_words(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class FlavorGuest:
-    """What is to be translated: the size, and the extra specs and properties by name."""
+    """The input of a translation: the flavor, its extra specs by name, and the properties of its image."""
 
     flavor: NovaFlavor
     specs: dict[str, str]
     image: TypedProperties
 
     @classmethod
-    def of(cls, flavor: NovaFlavor) -> FlavorGuest:
-        """The guest of a flavor that boots its image.
+    def of_flavor(cls, flavor: NovaFlavor) -> FlavorGuest:
+        """Return the guest of a flavor that boots its image.
 
-        :raises InvalidRequest: the image has properties that cannot be.
+        :raises InvalidRequest: a property of the image has an invalid value.
         """
         return cls(flavor, dict(flavor.extra_specs), read(flavor.image.properties))
 
-    def texts(self, name: str, prefix: str = "hw") -> tuple[str | None, str | None]:
-        """What the flavor and what the image says of a thing; None where one says nothing."""
+    def both_texts(self, name: str, prefix: str = "hw") -> tuple[str | None, str | None]:
+        """Return the texts of a feature in the flavor and in the image, each None if missing."""
         return self.specs.get(f"{prefix}:{name}"), self.image.texts.get(f"{prefix}_{name}")
 
-    def agreed(self, name: str, prefix: str = "hw") -> str | None:
-        """What they say of a thing, if it is the same or one of them says nothing.
+    def agreed_text(self, name: str, prefix: str = "hw") -> str | None:
+        """Return the text of a feature that flavor and image agree on; None if both lack it.
 
         :raises InvalidRequest: they contradict each other.
         """
-        flavor, image = self.texts(name, prefix)
+        flavor, image = self.both_texts(name, prefix)
         if flavor and image and flavor != image:
-            raise contradiction(prefix, name, flavor, image)
+            raise contradiction_error(prefix, name, flavor, image)
         return flavor or image
 
-    def choice(self, name: str, prefix: str = "hw") -> str | None:
-        """What they agree on, of a thing that is one of some.
+    def agreed_choice(self, name: str, prefix: str = "hw") -> str | None:
+        """Return the value that flavor and image agree on, for a feature with a fixed set of values.
 
-        :raises InvalidRequest: it is none of them, or they contradict each other.
+        :raises InvalidRequest: the value is unknown, or they contradict each other.
         """
-        value = self.agreed(name, prefix)
+        value = self.agreed_text(name, prefix)
         check_known(prefix, name, value)
         return value
 
-    def flags(self, name: str) -> tuple[bool | None, bool | None]:
-        """Whether the flavor and whether the image wants a thing; None where one says nothing."""
+    def both_flags(self, name: str) -> tuple[bool | None, bool | None]:
+        """Whether the flavor and whether the image asks for a feature; None where one does not mention it."""
         spec = self.specs.get(f"hw:{name}")
-        return None if spec is None else flag(spec), self.image.flags.get(f"hw_{name}")
+        return None if spec is None else parse_flag(spec), self.image.flags.get(f"hw_{name}")
 
     def agreed_flag(self, name: str) -> bool | None:
-        """Whether they want a thing; None if none of them says anything.
+        """Whether flavor and image ask for a feature; None if neither mentions it.
 
         :raises InvalidRequest: they contradict each other.
         """
-        flavor, image = self.flags(name)
+        flavor, image = self.both_flags(name)
         if flavor is not None and image is not None and flavor != image:
-            raise contradiction("hw", name, self.specs[f"hw:{name}"], "yes" if image else "no")
+            raise contradiction_error("hw", name, self.specs[f"hw:{name}"], "yes" if image else "no")
         return image if flavor is None else flavor
 
-    def number(self, name: str) -> tuple[int, int]:
-        """How many the flavor and how many the image wants; 0 where one says nothing.
+    def both_numbers(self, name: str) -> tuple[int, int]:
+        """Return the numbers of a feature in the flavor and in the image, each 0 if missing.
 
-        :raises InvalidRequest: the flavor's is no number.
+        :raises InvalidRequest: the text of the flavor is no number.
         """
         spec = self.specs.get(f"hw:{name}", "0")
         try:
             return int(spec), self.image.numbers.get(f"hw_{name}", 0)
         except ValueError:
-            raise refused(f"the extra spec hw:{name} cannot be {spec!r}") from None
+            raise refusal_error(f"the extra spec hw:{name} cannot be {spec!r}") from None
 
-    def suffixed(self, kind: str) -> Iterator[tuple[str, str]]:
-        """Extra specs without a suffix or with a number for one: what is behind the colon, and the value."""
+    def numbered_specs(self, kind: str) -> Iterator[tuple[str, str]]:
+        """Yield extra specs of a kind without a suffix or with a number as suffix.
+
+        Name after the colon, value.
+        """
         for name, value in self.specs.items():
             before, colon, after = name.partition(":")
             suffix = before.removeprefix(kind)
@@ -324,15 +335,17 @@ def _is_number(suffix: str) -> bool:
 
 
 def check_known(prefix: str, name: str, value: str | None) -> None:
-    """Make sure that it is one of the values that the image property of the same name may have.
+    """Check a value against the values of the image property of the same name.
 
-    :raises InvalidRequest: it is none.
+    :raises InvalidRequest: it is none of them.
     """
     known = CHOICES[f"{prefix}_{name}"].values
     if value and value not in known:
-        raise refused(f"{prefix}:{name} cannot be {value!r}, only one of {', '.join(sorted(known))}")
+        raise refusal_error(f"{prefix}:{name} cannot be {value!r}, only one of {', '.join(sorted(known))}")
 
 
-def contradiction(prefix: str, name: str, flavor: str, image: str) -> InvalidRequest:
-    """The error of a flavor and an image that want different things."""
-    return refused(f"{prefix}:{name} of the flavor is {flavor!r}, {prefix}_{name} of the image {image!r}")
+def contradiction_error(prefix: str, name: str, flavor: str, image: str) -> InvalidRequest:
+    """Return the error for a flavor and an image with different values of one feature."""
+    return refusal_error(
+        f"{prefix}:{name} of the flavor is {flavor!r}, {prefix}_{name} of the image {image!r}"
+    )

@@ -1,6 +1,6 @@
 """Memory of a guest: page sizes, locked and encrypted memory, and NUMA nodes.
 
-NUMA nodes are no part of a request, but their CPUs and memory have to add up to those of the flavor.
+NUMA nodes are not part of a request, but their CPUs and memory must add up to those of the flavor.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from placement.exceptions import InvalidRequest
-from placement_extras.flavors.flavor import first_cpus, parse_cpus, refused
-from placement_extras.flavors.guest import FlavorGuest, by_node, contradiction
+from placement_extras.flavors.flavor import first_cpus, parse_cpus, refusal_error
+from placement_extras.flavors.guest import FlavorGuest, by_node, contradiction_error
 from placement_extras.flavors.pinning import DEDICATED, MIXED, CpuPinning
 
 _UNITS: Final = " KMGTPEZYRQ"
-_SIZE: Final = re.compile(r"([-+]?\d*\.?\d+)(?:([KMGTPEZYRQ])i?)?(b|bit|B)")
+_SIZE_TEXT: Final = re.compile(r"([-+]?\d*\.?\d+)(?:([KMGTPEZYRQ])i?)?(b|bit|B)")
 _BY_WORDS: Final = ("any", "large", "small")
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEncryption:
-    """How a CPU encrypts the memory of a guest, and what that asks of the guest."""
+    """A kind of memory encryption: the trait of the host, and conditions on the guest."""
 
     trait: str
     is_stateless: bool = False
@@ -38,38 +38,41 @@ _ENCRYPTIONS: Final[Mapping[str, MemoryEncryption]] = {
 }
 
 
-def encryption(guest: FlavorGuest) -> MemoryEncryption | None:
-    """How the memory of a guest is encrypted, if it is.
+def find_encryption(guest: FlavorGuest) -> MemoryEncryption | None:
+    """Return the encryption of a guest's memory, or None.
 
-    :raises InvalidRequest: what flavor and image say of it cannot be.
+    :raises InvalidRequest: flavor and image contradict each other, or do not meet the conditions of the
+        encryption.
     """
-    flavor, image = guest.flags("mem_encryption")
+    flavor, image = guest.both_flags("mem_encryption")
     if not flavor and not image:
         return None
     guest.agreed_flag("mem_encryption")
-    by_flavor, by_image = guest.texts("mem_encryption_model")
+    by_flavor, by_image = guest.both_texts("mem_encryption_model")
     if by_flavor is not None and by_image is not None and by_flavor != by_image:
-        raise contradiction("hw", "mem_encryption_model", by_flavor, by_image)
+        raise contradiction_error("hw", "mem_encryption_model", by_flavor, by_image)
     model = by_image or by_flavor or "amd-sev"
     found = _ENCRYPTIONS.get(model)
     if found is None:
-        raise refused(f"hw:mem_encryption_model cannot be {model!r}, only one of {', '.join(_ENCRYPTIONS)}")
+        raise refusal_error(
+            f"hw:mem_encryption_model cannot be {model!r}, only one of {', '.join(_ENCRYPTIONS)}"
+        )
     texts = guest.image.texts
     if texts.get("hw_firmware_type") != "uefi":
-        raise refused("encrypted memory needs hw_firmware_type=uefi of the image")
+        raise refusal_error("encrypted memory needs hw_firmware_type=uefi of the image")
     if "q35" not in texts.get("hw_machine_type", "q35"):
-        raise refused(
+        raise refusal_error(
             "encrypted memory needs a machine of type q35, hw_machine_type of the image is another one"
         )
     if found.is_stateless and not has_stateless_firmware(guest):
-        raise refused(f"{model} needs hw_firmware_stateless=true of the image")
+        raise refusal_error(f"{model} needs hw_firmware_stateless=true of the image")
     if found.has_no_video and texts.get("hw_video_model") != "none":
-        raise refused(f"{model} needs hw_video_model=none of the image")
+        raise refusal_error(f"{model} needs hw_video_model=none of the image")
     return found
 
 
 def has_stateless_firmware(guest: FlavorGuest) -> bool:
-    """Whether the guest's firmware keeps nothing; only UEFI can be told to."""
+    """Whether the guest's firmware stores no state, which only UEFI supports."""
     return (
         guest.image.flags.get("hw_firmware_stateless", False)
         and guest.image.texts.get("hw_firmware_type") == "uefi"
@@ -77,97 +80,106 @@ def has_stateless_firmware(guest: FlavorGuest) -> bool:
 
 
 def check_locked(guest: FlavorGuest) -> None:
-    """Make sure that memory is locked only where there are pages of a size.
+    """Check that locked memory comes with a page size.
 
-    :raises InvalidRequest: it is not so, or flavor and image contradict each other.
+    :raises InvalidRequest: it does not, or flavor and image contradict each other.
     """
-    if guest.agreed_flag("locked_memory") and not any(guest.texts("mem_page_size")):
-        raise refused("locked memory needs hw:mem_page_size")
+    if guest.agreed_flag("locked_memory") and not any(guest.both_texts("mem_page_size")):
+        raise refusal_error("locked memory needs hw:mem_page_size")
 
 
 def has_pages(guest: FlavorGuest) -> bool:
-    """Whether the guest wants memory pages of a size.
+    """Whether the guest asks for a page size.
 
-    :raises InvalidRequest: what flavor and image say of it cannot be.
+    :raises InvalidRequest: the size is invalid, or the flavor does not allow the size of the image.
     """
-    flavor, image = guest.texts("mem_page_size")
+    flavor, image = guest.both_texts("mem_page_size")
     if not flavor:
         if image:
-            raise refused(
+            raise refusal_error(
                 f"hw_mem_page_size of the image is {image!r}, but the flavor has no hw:mem_page_size"
             )
         return False
     size = _page_size(flavor)
     if image:
         if size not in ("any", "large"):
-            raise refused(f"hw_mem_page_size of the image is {image!r}, but hw:mem_page_size {flavor!r}")
+            raise refusal_error(
+                f"hw_mem_page_size of the image is {image!r}, but hw:mem_page_size {flavor!r}"
+            )
         size = _page_size(image)
     return size != 0
 
 
 def _page_size(text: str) -> str | int:
-    """A word, or a size; it is of no consequence in which unit."""
+    """Return a word, or a size. Only zero and not zero matter, so the unit does not.
+
+    :raises InvalidRequest: the text is neither.
+    """
     if text in _BY_WORDS:
         return text
     try:
         if text.isdigit():
             return int(text)
-        match = _SIZE.fullmatch(text)
+        match = _SIZE_TEXT.fullmatch(text)
         if match:
             number, unit, kind = match.groups()
             size = float(number) * 1024.0 ** _UNITS.index(unit or " ")
             return math.ceil(size if kind == "B" else size / 8)
     except (OverflowError, ValueError):
         pass
-    raise refused(f"a size of memory pages cannot be {text!r}")
+    raise refusal_error(f"a size of memory pages cannot be {text!r}")
 
 
-_DIGITS: Final = 9
+_MAX_DIGITS: Final = (
+    9  # of a number of NUMA nodes; Python refuses to convert very long texts, with another error
+)
 
 
-def check(guest: FlavorGuest, pinning: CpuPinning) -> None:
-    """Make sure that the CPUs and the memory of the guest can be parted among its nodes.
+def check_nodes(guest: FlavorGuest, pinning: CpuPinning) -> None:
+    """Check that CPUs and memory of the guest can be divided among its NUMA nodes.
 
-    :raises InvalidRequest: what flavor and image say of it cannot be.
+    :raises InvalidRequest: they cannot, or flavor and image contradict each other.
     """
-    nodes = _nodes(guest)
+    nodes = _node_count(guest)
     with_pages = has_pages(guest)
-    if not (nodes or with_pages or persistent(guest) or pinning.effective in (DEDICATED, MIXED)):
-        return
-    if pinning.threads == "":  # no policy otherwise, but here it is written down for each node
-        raise refused("hw:cpu_thread_policy cannot be ''")
+    if not (nodes or with_pages or persistent_labels(guest) or pinning.effective in (DEDICATED, MIXED)):
+        return  # Nova gives the guest no NUMA topology
+    if pinning.threads == "":  # an empty text counts as no policy, except in the field of a NUMA node
+        raise refusal_error("hw:cpu_thread_policy cannot be ''")
     nodes = nodes or 1
-    node_cpus = _one_of("numa_cpus", by_node(guest.specs, "hw:numa_cpus", parse_cpus), guest.image.node_cpus)
-    node_memory = _one_of("numa_mem", by_node(guest.specs, "hw:numa_mem", int), guest.image.node_memory)
+    node_cpus = _either_text(
+        "numa_cpus", by_node(guest.specs, "hw:numa_cpus", parse_cpus), guest.image.node_cpus
+    )
+    node_memory = _either_text("numa_mem", by_node(guest.specs, "hw:numa_mem", int), guest.image.node_memory)
     if node_cpus is None and node_memory is None:
         if guest.flavor.vcpus % nodes or guest.flavor.ram % nodes:
-            raise refused(
+            raise refusal_error(
                 f"{guest.flavor.vcpus} CPUs and {guest.flavor.ram} MiB cannot be parted into {nodes} nodes"
             )
     elif node_cpus is None or node_memory is None or len(node_cpus) != nodes or len(node_memory) != nodes:
-        raise refused(
-            f"hw:numa_cpus and hw:numa_mem have to be there for each of {nodes} NUMA nodes, or for none"
+        raise refusal_error(
+            f"hw:numa_cpus and hw:numa_mem must be given for each of {nodes} NUMA nodes, or for none"
         )
     else:
         _check_parts(guest, node_cpus, node_memory)
 
 
-def persistent(guest: FlavorGuest) -> list[str]:
-    """The labels of the persistent memory that is wanted, one of them for each namespace."""
+def persistent_labels(guest: FlavorGuest) -> list[str]:
+    """Return the labels of persistent memory, one for each namespace."""
     return [label for label in map(str.strip, guest.specs.get("hw:pmem", "").split(",")) if label]
 
 
-def _nodes(guest: FlavorGuest) -> int:
+def _node_count(guest: FlavorGuest) -> int:
     spec = guest.specs.get("hw:numa_nodes")
     image = guest.image.numbers.get("hw_numa_nodes")
     if spec and image:
-        raise _twice("numa_nodes")
+        raise _twice_error("numa_nodes")
     if not spec:
         if image is not None and image < 1:
-            raise refused(f"hw_numa_nodes cannot be {image}")
+            raise refusal_error(f"hw_numa_nodes cannot be {image}")
         return image or 0
-    if not (spec.isascii() and spec.isdigit()) or spec.startswith("0") or len(spec) > _DIGITS:
-        raise refused(f"hw:numa_nodes cannot be {spec!r}")
+    if not (spec.isascii() and spec.isdigit()) or spec.startswith("0") or len(spec) > _MAX_DIGITS:
+        raise refusal_error(f"hw:numa_nodes cannot be {spec!r}")
     return int(spec)
 
 
@@ -176,23 +188,23 @@ def _check_parts(guest: FlavorGuest, node_cpus: tuple[int, ...], node_memory: tu
     given = 0
     for each in node_cpus:
         if each & ~everything:
-            raise refused(f"hw:numa_cpus names CPUs beyond the {guest.flavor.vcpus} of the flavor")
+            raise refusal_error(f"hw:numa_cpus names CPUs beyond the {guest.flavor.vcpus} of the flavor")
         if each & given:
-            raise refused("hw:numa_cpus gives a CPU to more than one NUMA node")
+            raise refusal_error("hw:numa_cpus gives a CPU to more than one NUMA node")
         given |= each
     if given != everything:
-        raise refused("hw:numa_cpus does not give each CPU to a NUMA node")
+        raise refusal_error("hw:numa_cpus does not give each CPU to a NUMA node")
     if sum(node_memory) != guest.flavor.ram:
-        raise refused(f"hw:numa_mem does not add up to the {guest.flavor.ram} MiB of the flavor")
+        raise refusal_error(f"hw:numa_mem does not add up to the {guest.flavor.ram} MiB of the flavor")
 
 
-def _one_of(
+def _either_text(
     name: str, flavor: tuple[int, ...] | None, image: tuple[int, ...] | None
 ) -> tuple[int, ...] | None:
     if flavor is not None and image is not None:
-        raise _twice(name)
+        raise _twice_error(name)
     return image if flavor is None else flavor
 
 
-def _twice(name: str) -> InvalidRequest:
-    return refused(f"the image has hw_{name}, which the flavor has as well: one of them has to do without")
+def _twice_error(name: str) -> InvalidRequest:
+    return refusal_error(f"image and flavor both have hw_{name}: remove it from one of them")

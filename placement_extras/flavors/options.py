@@ -1,4 +1,4 @@
-"""``[flavors]``: how flavors are translated, by the names that Nova's options for the same have."""
+"""``[flavors]``: options of the translation of flavors, by the names of Nova's own options."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from oslo_config import cfg, types
 GROUP: Final = cfg.OptGroup(
     "flavors",
     title="Flavors",
-    help="How flavors in bodies of /ext/v1 are translated. Who runs Nova, too, says the same in nova.conf.",
+    help="Translation of flavors in bodies of /ext/v1. Set the same values as in nova.conf.",
 )
 
 _ID: Final = re.compile("[0-9a-fA-F]{4}")
@@ -21,15 +21,15 @@ _FIELDS: Final = (
 
 
 class PciAliasType(types.ConfigType):
-    """A JSON object as Nova's ``[pci] alias`` takes it, for devices that it has in Placement."""
+    """A JSON object as in Nova's ``[pci] alias``, for devices that Nova reports to Placement."""
 
     def __init__(self) -> None:
         super().__init__(type_name="PCI alias")
 
     def __call__(self, value: str) -> Mapping[str, str]:
-        """The object.
+        """Parse an alias.
 
-        :raises ValueError: it is none, or nothing to ask Placement for.
+        :raises ValueError: the text is no JSON object, or has no resource class and no ids of a device.
         """
         said = json.loads(value)
         if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
@@ -63,59 +63,59 @@ OPTIONS: list[cfg.Opt] = [
         "query_placement_for_image_type_support",
         default=False,
         help="""
-Whether a guest that boots from an image needs a host with the trait of the
-image's disk_format (COMPUTE_IMAGE_TYPE_QCOW2 and the like), if there is one. Of
-Nova's [scheduler].
+Require a host with the trait of the image's disk_format, such as
+COMPUTE_IMAGE_TYPE_QCOW2, if there is such a trait. The same option is in Nova's
+[scheduler].
 """,
     ),
     cfg.BoolOpt(
         "image_metadata_prefilter",
         default=False,
         help="""
-Whether a guest needs a host with the traits of what its image wants of buses,
-models of devices and architectures (COMPUTE_STORAGE_BUS_VIRTIO, HW_ARCH_X86_64
-and the like). Of Nova's [scheduler].
+Require a host with the traits of the buses, device models and architecture in
+the image's properties, such as COMPUTE_STORAGE_BUS_VIRTIO and HW_ARCH_X86_64.
+The same option is in Nova's [scheduler].
 """,
     ),
     cfg.BoolOpt(
         "require_owner_nova",
         default=False,
         help="""
-Whether a guest needs a host with the trait OWNER_NOVA. Nova 34.0.0 has no
-option for this: it asks for the trait as soon as no nova-compute is older,
-which this service cannot know. Hosts that nova-compute does not report lack it.
+Require a host with the trait OWNER_NOVA. Nova 34.0.0 has no option for this: it
+requires the trait as soon as no older nova-compute is left, which this service
+cannot know. Hosts that nova-compute does not report lack the trait.
 """,
     ),
     cfg.BoolOpt(
         "disable_fallback_pcpu_query",
         default=True,
         help="""
-Whether a claim of a flavor with hw:cpu_policy=dedicated is refused where there
-is no candidate with PCPU. If not, one with VCPU will do then. Of Nova's
-[workarounds], where the default is false: Nova looks at the host afterwards,
-and refuses one that does not pin. Nobody does that for a claim, so leave it
-true unless all hosts without PCPU pin guests as before Nova 20 (vcpu_pin_set).
+Refuse a claim of a flavor with hw:cpu_policy=dedicated if no candidate has PCPU.
+If false, a candidate with VCPU is used then. Nova has this option in
+[workarounds] with the default false, because it checks the host afterwards and
+refuses one that does not pin. A claim has no such check, so leave it true unless
+all hosts without PCPU pin guests as before Nova 20 (vcpu_pin_set).
 """,
     ),
     cfg.MultiOpt(
         "pci_alias",
         item_type=PciAliasType(),
         help="""
-Aliases of PCI devices, which flavors name in pci_passthrough:alias: the
-JSON objects of Nova's [pci] alias, of a Nova with [filter_scheduler]
-pci_in_placement = true. Each device is a group of its own, with the resource
-class (that of vendor_id and product_id, if none is given) and the traits of
-the alias. May be given several times, once for each name.
+Alias of PCI devices that flavors name in pci_passthrough:alias: a JSON object as
+in Nova's [pci] alias, for a Nova with [filter_scheduler] pci_in_placement = true.
+Each device is a group of its own, with the traits and the resource class of the
+alias. Without resource_class the class comes from vendor_id and product_id. Repeat
+the option for each alias.
 """,
     ),
 ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the options of ``[flavors]`` known to ``conf``."""
+    """Register the options of ``[flavors]`` with ``conf``."""
     conf.register_opts(OPTIONS, group=GROUP.name)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """The options by group."""
+    """Return the options by group, for oslo-config-generator."""
     return [(GROUP, OPTIONS)]

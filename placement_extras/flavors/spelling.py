@@ -1,7 +1,7 @@
-"""Which names of extra specs and image properties are known, and the warnings about others.
+"""Known names of extra specs and image properties, and warnings about unknown ones.
 
-Nova asks for nothing by a name that it does not know: a misspelt extra spec counts for nothing. Names of
-namespaces that Nova 34.0.0 does not know belong to others, and pass, unless the namespace looks misspelt.
+Nova ignores a name that it does not know, so a misspelt extra spec has no effect. Unknown namespaces of
+Nova 34.0.0 belong to other programs and pass without a warning, unless the namespace looks misspelt.
 """
 
 import re
@@ -13,7 +13,7 @@ from placement_extras.flavors.flavor import NovaFlavor
 from placement_extras.flavors.guest import CHOICES, COMPARED, FLAGS, FREE, NUMBERS
 
 MAX_WARNINGS: Final = 16
-"""Of a flavor; of more it is said how many there are."""
+"""Maximum warnings of a flavor; the others are counted."""
 
 _NAMES: Final[Mapping[str, str]] = {
     "accel": "device_profile",
@@ -50,13 +50,13 @@ _NAMES: Final[Mapping[str, str]] = {
     ),
     "vmware": "hw_version storage_policy",
 }
-"""By namespace. Nova's API does not know the two of ``maxphysaddr``, but its scheduler does."""
+"""Known names by namespace. Nova's API does not know the two of ``maxphysaddr``, but its scheduler does."""
 SPEC_OF_GROUP: Final = re.compile(r"(resources|trait)([a-zA-Z0-9_-]{1,64})?:(.*)", re.DOTALL)
 """An extra spec with an amount or a trait: the kind, the suffix of its group, the name."""
 _NAMESPACES: Final = ("resources", "trait", *_NAMES)
 _NUMBER: Final = re.compile(r"_?\d+$")
-_NEAR: Final = 0.81
-"""Likeness of a namespace to a known one from which on it is a misspelling, and not foreign."""
+_MISSPELT_RATIO: Final = 0.81
+"""Similarity to a known namespace above which an unknown one counts as misspelt."""
 _POLICY: Final = "group_policy"
 _SPECS: Final = frozenset(
     (_POLICY, *(f"{namespace}:{name}" for namespace, names in _NAMES.items() for name in names.split()))
@@ -78,16 +78,16 @@ _PROPERTY_WITH_NODE: Final = re.compile(r"hw_numa_(cpus|mem)\.\d+")
 
 
 class FlavorWarnings:
-    """Gathers what of a flavor is not understood, as sentences."""
+    """Collects sentences about the parts of a flavor that are not understood."""
 
     def __init__(self) -> None:
         self._sentences: list[str] = []
         self._more = 0
 
     def add(self, sentence: str, name: str = "", known: Collection[str] = ()) -> None:
-        """One more.
+        """Add a warning.
 
-        :param name: the part that is not known, and ``known`` those among which it was probably meant.
+        :param name: the unknown name; the most similar name in ``known`` is suggested.
         """
         if len(self._sentences) == MAX_WARNINGS:
             self._more += 1
@@ -95,13 +95,13 @@ class FlavorWarnings:
         near = get_close_matches(name, known, 1, 0.75) if name else []
         self._sentences.append(f"{sentence}: did you mean {near[0]}?" if near else sentence)
 
-    def sentences(self) -> tuple[str, ...]:
-        """All of them, the first at length."""
+    def all_sentences(self) -> tuple[str, ...]:
+        """Return the warnings, and the number of those that were left out."""
         return (*self._sentences, *([f"{self._more} more are not understood"] if self._more else []))
 
 
-def check(flavor: NovaFlavor, warnings: FlavorWarnings) -> None:
-    """Warn of names that say nothing: extra specs of Nova's namespaces, and properties of images."""
+def warn_unknown_names(flavor: NovaFlavor, warnings: FlavorWarnings) -> None:
+    """Warn of unknown names: extra specs of Nova's namespaces, and properties of images."""
     _check_specs((name for name, _ in flavor.extra_specs), warnings)
     for name, value in flavor.image.properties:
         if name.startswith("trait:"):
@@ -123,16 +123,16 @@ def _check_specs(names: Iterable[str], warnings: FlavorWarnings) -> None:
 
 
 def _meant_spec(name: str) -> str | None:
-    """The probable meaning of an extra spec that asks for nothing; None where it is understood or foreign."""
+    """Return the probable meaning of an unknown extra spec; None for a known or foreign one."""
     namespace, colon, rest = name.partition(":")
     if not colon:
         if name in _PROPERTIES:
             return name.replace("_", ":", 1)
-        is_near = name != _POLICY and get_close_matches(name.lower(), [_POLICY], 1, _NEAR)
+        is_near = name != _POLICY and get_close_matches(name.lower(), [_POLICY], 1, _MISSPELT_RATIO)
         return _POLICY if is_near else None
     if SPEC_OF_GROUP.fullmatch(name):
         return None
     if namespace in _NAMES:
         return None if name in _SPECS or _WITH_PARTS.fullmatch(name) else name
-    near = get_close_matches(_NUMBER.sub("", namespace.lower()), _NAMESPACES, 1, _NEAR)
+    near = get_close_matches(_NUMBER.sub("", namespace.lower()), _NAMESPACES, 1, _MISSPELT_RATIO)
     return f"{near[0]}:{rest}" if near else None

@@ -1,6 +1,7 @@
-"""From a flavor with its image to a request for allocation candidates.
+"""Translates a flavor with its image to a request for allocation candidates.
 
-Some extra specs affect no request, but Nova refuses a guest with a wrong value; these are checked first.
+Some extra specs do not affect a request, but Nova refuses a guest with a wrong value. These are checked
+first.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from placement.kept_results import KeptResults
 from placement.read_model.provider import DISABLED
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement_extras.flavors import features, memory, pinning, spelling
-from placement_extras.flavors.flavor import NovaFlavor, TranslationRules, refused
+from placement_extras.flavors.flavor import NovaFlavor, TranslationRules, refusal_error
 from placement_extras.flavors.groups import GroupBuilder, add_devices
-from placement_extras.flavors.guest import FlavorGuest, contradiction
+from placement_extras.flavors.guest import FlavorGuest, contradiction_error
 from placement_extras.flavors.pinning import DEDICATED, MIXED, CpuPinning
 from placement_extras.flavors.spelling import FlavorWarnings
 
 _GIB: Final = 1 << 30
-_MOST: Final = 65536
-_PARTS: Final = ("sockets", "cores", "threads")
+_MAX_TOPOLOGY: Final = 65536
+_TOPOLOGY_PARTS: Final = ("sockets", "cores", "threads")
 
 
-def check(guest: FlavorGuest) -> None:
-    """Make sure of it.
+def check_guest(guest: FlavorGuest) -> None:
+    """Check extra specs and properties that do not affect the request.
 
-    :raises InvalidRequest: what flavor and image say cannot be.
+    :raises InvalidRequest: flavor and image contradict each other or themselves.
     """
     _check_sizes(guest.flavor)
     _check_serial_ports(guest)
@@ -43,11 +44,11 @@ def check(guest: FlavorGuest) -> None:
 def _check_sizes(flavor: NovaFlavor) -> None:
     image = flavor.image
     if flavor.ram < image.min_ram:
-        raise refused(f"the image needs {image.min_ram} MiB of memory, the flavor has {flavor.ram}")
+        raise refusal_error(f"the image needs {image.min_ram} MiB of memory, the flavor has {flavor.ram}")
     if flavor.is_volume_backed or not flavor.disk:
-        return  # no disk to speak of, or one of any size
+        return  # a volume, or a disk of the size of the image
     if flavor.disk < image.min_disk or flavor.disk * _GIB < image.size:
-        raise refused(
+        raise refusal_error(
             f"the image has {image.size} bytes and needs a disk of {image.min_disk} GiB; "
             f"that of the flavor has {flavor.disk} GiB"
         )
@@ -56,30 +57,33 @@ def _check_sizes(flavor: NovaFlavor) -> None:
 def _check_serial_ports(guest: FlavorGuest) -> None:
     if not guest.specs.get("hw:serial_port_count", "0"):
         return
-    flavor, image = guest.number("serial_port_count")
+    flavor, image = guest.both_numbers("serial_port_count")
     if flavor and image and image > flavor:
-        raise contradiction("hw", "serial_port_count", str(flavor), str(image))
+        raise contradiction_error("hw", "serial_port_count", str(flavor), str(image))
 
 
 def _check_cpu_topology(guest: FlavorGuest) -> None:
-    """An image wants no more sockets, cores or threads than it may, and may no more than the flavor."""
-    for part in _PARTS:
-        guest.number(f"cpu_{part}")  # the flavor's are wishes, which need not be met
-        most, most_of_image = guest.number(f"cpu_max_{part}")
+    """Check the image's sockets, cores and threads against its maximum, and that against the flavor's."""
+    for part in _TOPOLOGY_PARTS:
+        guest.both_numbers(
+            f"cpu_{part}"
+        )  # the flavor's numbers are preferences; Nova only checks that they are numbers
+        most, most_of_image = guest.both_numbers(f"cpu_max_{part}")
         if most and most_of_image > most:
-            raise contradiction("hw", f"cpu_max_{part}", str(most), str(most_of_image))
-        _, wanted = guest.number(f"cpu_{part}")
-        if wanted > (most_of_image or most or _MOST):
-            raise refused(
-                f"hw_cpu_{part} of the image is {wanted}, but it may have {most_of_image or most or _MOST}"
+            raise contradiction_error("hw", f"cpu_max_{part}", str(most), str(most_of_image))
+        _, wanted = guest.both_numbers(f"cpu_{part}")
+        if wanted > (most_of_image or most or _MAX_TOPOLOGY):
+            raise refusal_error(
+                f"hw_cpu_{part} of the image is {wanted}, "
+                f"but it may have {most_of_image or most or _MAX_TOPOLOGY}"
             )
 
 
 def _check_left_out(guest: FlavorGuest) -> None:
-    """What Nova looks up elsewhere: a guest without it would be another one."""
+    """Refuse profiles that Nova reads from Cyborg: a translation without their devices would be wrong."""
     if guest.specs.get("accel:device_profile"):
-        raise refused(
-            "accel:device_profile is a profile that Cyborg has; "
+        raise refusal_error(
+            "accel:device_profile is a profile of Cyborg, which this service does not read; "
             "ask for devices with resources<suffix>: and trait<suffix>:"
         )
 
@@ -89,11 +93,11 @@ _MIB_OF_GIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class FlavorTranslation:
-    """What is to be asked for.
+    """The request for a flavor.
 
-    ``fallback`` is what will do after all that does for the request: of a guest with CPUs of its own the same
-    with shared ones, which Nova asks for as well, for hosts that do not know the difference. ``warnings``
-    say in sentences what of the flavor was not understood, and therefore has no part in it.
+    :param fallback: the second choice for a guest with dedicated CPUs: the same with shared CPUs. Nova asks
+        for it as well, for hosts that do not report PCPU.
+    :param warnings: sentences about parts of the flavor that were not understood and are left out.
     """
 
     request: CandidatesRequest
@@ -101,58 +105,60 @@ class FlavorTranslation:
     warnings: tuple[str, ...] = ()
 
 
-def translate(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTranslation:
-    """What Nova would ask Placement for.
+def translate_flavor(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTranslation:
+    """Return the request that Nova would send to Placement.
 
-    :raises InvalidRequest: there can be no guest of the flavor that boots its image.
+    :raises InvalidRequest: a guest of the flavor that boots its image is impossible.
     """
-    return _TRANSLATED.get((flavor, rules), lambda: _translate(flavor, rules))
+    return _KEPT_TRANSLATIONS.get((flavor, rules), lambda: _translate_guest(flavor, rules))
 
 
-_TRANSLATED: Final = KeptResults[FlavorTranslation](16 << 20)
+# bytes; clouds have few flavors and images, and claims of one flavor come in series
+_KEPT_TRANSLATIONS: Final = KeptResults[FlavorTranslation](16 << 20)
 
 
-def _translate(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTranslation:
-    guest = FlavorGuest.of(flavor)
-    check(guest)
+def _translate_guest(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTranslation:
+    guest = FlavorGuest.of_flavor(flavor)
+    check_guest(guest)
     pinned = pinning.read(guest)
     memory.check_locked(guest)
-    memory.check(guest, pinned)
-    root = frozenset(features.of_root(guest, rules))
+    memory.check_nodes(guest, pinned)
+    root = frozenset(features.root_traits(guest, rules))
     warnings = FlavorWarnings()
-    gathered = _gather(guest, pinned, rules, warnings)
-    spelling.check(flavor, warnings)
+    gathered = _gather_groups(guest, pinned, rules, warnings)
+    spelling.warn_unknown_names(flavor, warnings)
     fallback = None
     if pinned.policy == DEDICATED and not rules.disable_fallback_pcpu_query:
-        fallback = _request(_gather(guest, None, rules, FlavorWarnings()), root)
-    return FlavorTranslation(_request(gathered, root), fallback, warnings.sentences())
+        fallback = _candidates_request(_gather_groups(guest, None, rules, FlavorWarnings()), root)
+    return FlavorTranslation(_candidates_request(gathered, root), fallback, warnings.all_sentences())
 
 
-def _gather(
+def _gather_groups(
     guest: FlavorGuest, pinned: CpuPinning | None, rules: TranslationRules, warnings: FlavorWarnings
 ) -> GroupBuilder:
-    """The groups; without the translation of CPU policies if no pinning is given."""
+    """Build the groups; without ``pinned`` the CPU policy is not translated, as in Nova's fallback."""
     groups = GroupBuilder(rules.own_classes, warnings)
     groups.add_specs(guest.specs)
     if pinned is not None:
         _add_cpus(groups, guest.flavor.vcpus, pinned)
     add_devices(groups, guest, rules)
-    if not groups.has("VCPU") and not groups.has("PCPU"):
+    if not groups.has_amount("VCPU") and not groups.has_amount("PCPU"):
         groups.set_amount("VCPU", guest.flavor.vcpus)
-    if not groups.has("MEMORY_MB"):
+    if not groups.has_amount("MEMORY_MB"):
         groups.set_amount("MEMORY_MB", guest.flavor.ram)
-    if not groups.has("DISK_GB"):
-        groups.set_amount("DISK_GB", _disk(guest.flavor))
-    encryption = memory.encryption(guest)
+    if not groups.has_amount("DISK_GB"):
+        groups.set_amount("DISK_GB", _disk_size(guest.flavor))
+    encryption = memory.find_encryption(guest)
     if encryption is not None:
         groups.set_amount("MEM_ENCRYPTION_CONTEXT", 1)
-        groups.require(encryption.trait)
+        groups.require_traits(encryption.trait)
     labels = Counter(
-        os_resource_classes.normalize_name(f"PMEM_NAMESPACE_{each}") for each in memory.persistent(guest)
+        os_resource_classes.normalize_name(f"PMEM_NAMESPACE_{each}")
+        for each in memory.persistent_labels(guest)
     )
     for name, number in labels.items():
         groups.set_amount(name, number)
-    groups.require(*features.of_providers(guest))
+    groups.require_traits(*features.provider_traits(guest))
     return groups
 
 
@@ -163,20 +169,20 @@ def _add_cpus(groups: GroupBuilder, vcpus: int, pinned: CpuPinning) -> None:
             groups.set_amount("VCPU", vcpus - dedicated)
         groups.set_amount("PCPU", dedicated + pinned.emulator_is_isolated)
     if pinned.threads == pinning.ISOLATE:
-        groups.forbid(pinning.THREADS)
+        groups.forbid_trait(pinning.THREADS)
     elif pinned.threads == pinning.REQUIRE:
-        groups.require(pinning.THREADS)
+        groups.require_traits(pinning.THREADS)
 
 
-def _disk(flavor: NovaFlavor) -> int:
-    """In GiB: also what is neither kept nor of the image, but no root disk that is a volume."""
+def _disk_size(flavor: NovaFlavor) -> int:
+    """Return the disk in GiB: root disk unless it is a volume, ephemeral disk and swap, rounded up."""
     root = 0 if flavor.is_volume_backed else flavor.disk
     return root + flavor.ephemeral - -flavor.swap // _MIB_OF_GIB
 
 
-def _request(gathered: GroupBuilder, root: frozenset[str]) -> CandidatesRequest:
-    groups = gathered.made()
-    policy = gathered.policy()
+def _candidates_request(gathered: GroupBuilder, root: frozenset[str]) -> CandidatesRequest:
+    groups = gathered.build_groups()
+    policy = gathered.group_policy()
     _check_groups(groups, policy)
     return CandidatesRequest(
         groups=groups,
@@ -187,18 +193,18 @@ def _request(gathered: GroupBuilder, root: frozenset[str]) -> CandidatesRequest:
 
 
 def _check_groups(groups: tuple[RequestGroup, ...], policy: str | None) -> None:
-    """Refuse what Nova would send and Placement would not take."""
+    """Refuse requests that Nova would send and Placement would refuse."""
     for group in groups:
         which = f"the group {group.suffix}" if group.suffix else "the group without a suffix"
         if not group.resources:
-            raise refused(f"{which} has traits, but no resources")
+            raise refusal_error(f"{which} has traits, but no resources")
         for traits in group.required:
             if traits <= group.forbidden:
-                raise refused(f"{which} requires and forbids the trait {', '.join(traits)}")
+                raise refusal_error(f"{which} requires and forbids the trait {', '.join(traits)}")
     if not groups:
-        raise refused("it asks for nothing")
+        raise refusal_error("it asks for nothing")
     if policy is None and sum(group.suffix != "" for group in groups) > 1:
-        raise refused(
-            "its extra specs have more than one group with a suffix, so that they need group_policy, "
+        raise refusal_error(
+            "its extra specs have more than one group with a suffix, so they need group_policy, "
             "none or isolate"
         )

@@ -1,4 +1,4 @@
-"""Options of moves from OpenStack Placement, in the option group of the database."""
+"""Options of moves from OpenStack Placement, in the group of the database; each program registers them."""
 
 from oslo_config import cfg
 

@@ -1,1 +1,1 @@
-"""Commands of the ``openstack`` client for ``/ext/v1``, a plugin of osc-placement; they speak REST alone."""
+"""Commands of the ``openstack`` client for ``/ext/v1``, a plugin of osc-placement. They use REST alone."""

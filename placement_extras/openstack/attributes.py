@@ -1,4 +1,4 @@
-"""Commands of ``openstack`` for attributes of resource providers, beside those of osc-placement."""
+"""Commands of ``openstack`` for attributes of resource providers, which osc-placement does not have."""
 
 import argparse
 import math
@@ -8,34 +8,34 @@ from typing import Any
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from placement_extras.openstack.requests import pairs, request
+from placement_extras.openstack.requests import parse_pairs, send_request
 
-Row = tuple[Any, ...]
-Table = tuple[tuple[str, ...], list[Row]]
+TableRow = tuple[Any, ...]
+ShownTable = tuple[tuple[str, ...], list[TableRow]]
 
 
 class ListAttributes(command.Lister):
     """List the attributes of a resource provider."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         return _with_uuid(super().get_parser(prog_name))
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        """Ask and show."""
-        return _table(request(self, "GET", _path(parsed_args)))
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
+        """Show the attributes."""
+        return _attributes_table(send_request(self, "GET", _attributes_path(parsed_args)))
 
 
 class SetProviderAttributes(command.Lister):
-    """Set attributes of a resource provider; others stay as they are.
+    """Set attributes of a resource provider; its other attributes stay unchanged.
 
-    What looks like a number is one, unless it is given with --text:
+    A value that looks like a number is one, unless it is given with --text:
 
       openstack resource provider attribute set <uuid> --attribute price=0.12 --text rack=12
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser = _with_uuid(super().get_parser(prog_name))
         parser.add_argument(
             "--attribute",
@@ -49,20 +49,20 @@ class SetProviderAttributes(command.Lister):
             metavar="<name>=<value>",
             action="append",
             default=[],
-            help="Attribute to set that is no number, whatever it looks like (may be repeated)",
+            help="Attribute to set as text, even if it looks like a number (may be repeated)",
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        """Read, change, and write under the generation that was read."""
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
+        """Read, change, and write with the generation that was read; a concurrent change is a conflict."""
         given = {
-            name: _value(value)
-            for name, value in pairs(parsed_args.attribute, "--attribute", "<value>").items()
+            name: _parse_value(value)
+            for name, value in parse_pairs(parsed_args.attribute, "--attribute", "<value>").items()
         }
-        given |= pairs(parsed_args.text, "--text", "<value>")
+        given |= parse_pairs(parsed_args.text, "--text", "<value>")
         if not given:
             raise exceptions.CommandError("Nothing to set: give --attribute or --text.")
-        present = request(self, "GET", _path(parsed_args))
+        present = send_request(self, "GET", _attributes_path(parsed_args))
         return _replace(self, parsed_args, present, {**present["attributes"], **given})
 
 
@@ -70,7 +70,7 @@ class UnsetAttributes(command.Lister):
     """Remove attributes of a resource provider."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser = _with_uuid(super().get_parser(prog_name))
         parser.add_argument(
             "--attribute",
@@ -81,9 +81,9 @@ class UnsetAttributes(command.Lister):
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> Table:
-        """Read, change, and write under the generation that was read."""
-        present = request(self, "GET", _path(parsed_args))
+    def take_action(self, parsed_args: argparse.Namespace) -> ShownTable:
+        """Read, change, and write with the generation that was read; a concurrent change is a conflict."""
+        present = send_request(self, "GET", _attributes_path(parsed_args))
         left = {
             name: value for name, value in present["attributes"].items() if name not in parsed_args.attribute
         }
@@ -95,7 +95,7 @@ def _with_uuid(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
-def _path(parsed_args: argparse.Namespace) -> str:
+def _attributes_path(parsed_args: argparse.Namespace) -> str:
     return f"/ext/v1/resource_providers/{parsed_args.uuid}/attributes"
 
 
@@ -104,22 +104,22 @@ def _replace(
     parsed_args: argparse.Namespace,
     present: Mapping[str, Any],
     attributes: Mapping[str, Any],
-) -> Table:
+) -> ShownTable:
     body = {
         "attributes": attributes,
         "resource_provider_generation": present["resource_provider_generation"],
     }
-    return _table(request(asking, "PUT", _path(parsed_args), json=body))
+    return _attributes_table(send_request(asking, "PUT", _attributes_path(parsed_args), json=body))
 
 
-def _table(answer: Mapping[str, Any]) -> Table:
+def _attributes_table(answer: Mapping[str, Any]) -> ShownTable:
     return ("name", "value"), list(answer["attributes"].items())
 
 
-def _value(text: str) -> str | float:
-    """The number that a text stands for, if it does."""
+def _parse_value(text: str) -> str | float:
+    """Return the number that a text stands for, or the text."""
     try:
         number = float(text)
     except ValueError:
         return text
-    return number if math.isfinite(number) else text
+    return number if math.isfinite(number) else text  # JSON has no "nan" and no "inf"

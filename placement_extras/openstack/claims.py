@@ -1,4 +1,4 @@
-"""Commands of ``openstack`` that claim and reserve, beside those of osc-placement."""
+"""Commands of ``openstack`` that claim and reserve, which osc-placement does not have."""
 
 import argparse
 import uuid
@@ -9,26 +9,42 @@ from typing import Any, Final
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from placement_extras.openstack.flavors import add_wanted, given_strict, wanted
-from placement_extras.openstack.requests import HostNames, in_words, pairs, request, request_ours, roots, warn
+from placement_extras.openstack.flavors import add_source_arguments, given_strict, request_source
+from placement_extras.openstack.requests import (
+    HostNames,
+    amounts_text,
+    parse_pairs,
+    print_warnings,
+    request_extension,
+    root_uuids,
+    send_request,
+)
 
 _CLAIMS: Final = "/ext/v1/claims"
 _RESERVATIONS: Final = "/ext/v1/reservations"
-_PAGE: Final = 1000
-_CONFLICT: Final = "consumer generation conflict"
-"""What the service says where another generation is there than the one that was given."""
-_GENERATIONS: Final = "1.28"
-"""The microversion since which allocations are shown with the generation of their consumer."""
+_PAGE_SIZE: Final = 1000  # reservations in an answer, the maximum of the service
+_CONFLICT_TEXT: Final = "consumer generation conflict"
+"""Text of the service's error for a wrong generation."""
+_GENERATIONS_VERSION: Final = "1.28"
+"""First microversion that shows allocations with the generation of their consumer."""
 TOPOLOGIES: Final = ("single-numa-node", "restricted", "best-effort", "spread")
-"""How what a query asks for may be split over NUMA nodes."""
-SHOWN: Final = ("uuid", "project_id", "user_id", "group", "generation", "expires_at", "allocations")
-"""What is shown of a reservation."""
-CLAIMED: Final = (
+"""Ways to split a query over NUMA nodes."""
+RESERVATION_COLUMNS: Final = (
+    "uuid",
+    "project_id",
+    "user_id",
+    "group",
+    "generation",
+    "expires_at",
+    "allocations",
+)
+"""Columns of a reservation."""
+CLAIM_COLUMNS: Final = (
     *("#", "host", "resource_provider", "resources", "score"),
     *("consumer", "generation", "expires_at"),
 )
 
-Row = tuple[Any, ...]
+TableRow = tuple[Any, ...]
 
 
 class CreateClaim(command.Lister):
@@ -38,115 +54,119 @@ class CreateClaim(command.Lister):
 
       openstack allocation claim create 'resources=VCPU:4,MEMORY_MB:8192' --project-id web --user-id ann
 
-    Instead there may be a flavor, by options or in a file, which is translated as Nova does:
+    A flavor in options or in a file replaces the query. It is translated as Nova does:
 
       openstack allocation claim create --vcpus 4 --ram 8192 --project-id web --user-id ann
 
-    The table has what the consumer holds now, a line for each resource provider, as number 0, with its score
-    if there is an order, and with the time when it expires if it does. Alternates follow, from number 1 on.
-    After a dry run nothing is held, so that there is no consumer, no generation and no such time. If there is
-    no place, it is said why.
+    The table has a line for each resource provider. Number 0 is the claim, with its score if there is an
+    order, and with its time of expiry if it has one. Alternates follow, from number 1 on. A dry run holds
+    nothing, so it has no consumer, generation and expiry. Without a place the command shows the reasons.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _add_wanted(parser)
+        _add_request_arguments(parser)
         parser.add_argument("--uuid", metavar="<uuid>", help="UUID of the consumer (default: a new one)")
         parser.add_argument(
-            "--consumer-type", metavar="<type>", default="INSTANCE", help="Its type (default: INSTANCE)"
+            "--consumer-type",
+            metavar="<type>",
+            default="INSTANCE",
+            help="Type of the consumer (default: INSTANCE)",
         )
         parser.add_argument(
             "--generation",
             metavar="<number>",
             type=int,
-            help="Its generation, if it is there already: what it holds is replaced",
+            help="Generation of an existing consumer; the claim replaces its allocations",
         )
-        parser.add_argument("--reservation", metavar="<uuid>", help="Reservation that it is taken from")
-        parser.add_argument("--group", metavar="<name>", help="Group that the consumer is to be in")
+        parser.add_argument("--reservation", metavar="<uuid>", help="Reservation to take the claim from")
+        parser.add_argument("--group", metavar="<name>", help="Group of the consumer")
         parser.add_argument(
             "--policy",
             choices=("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"),
-            help="Where it is to be beside the others of --group (default: anti-affinity)",
+            help="Placement relative to the other members of --group (default: anti-affinity)",
         )
         parser.add_argument(
             "--topology",
             choices=TOPOLOGIES,
-            help="Split PCPU and MEMORY_MB of the query over NUMA nodes, in this way",
+            help="Way to split PCPU and MEMORY_MB of the query over NUMA nodes",
         )
         parser.add_argument(
-            "--alternates", metavar="<number>", type=int, help="Show so many other places that would do"
+            "--alternates", metavar="<number>", type=int, help="Number of other possible places to show"
         )
-        _add_expires_in(parser, "It is gone by itself after so many seconds, unless it is confirmed")
-        parser.add_argument(
-            "--dry-run", action="store_true", help="Claim nothing, and show what would be claimed"
-        )
+        _add_expires_in(parser, "Seconds after which the claim expires, unless it is confirmed")
+        parser.add_argument("--dry-run", action="store_true", help="Show the claim without making it")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
-        """Claim, and show what is held."""
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
+        """Claim, and show the allocations."""
         claim = {
-            **_wanted(self, parsed_args),
+            **_request_fields(self, parsed_args),
             "consumer_uuid": parsed_args.uuid or str(uuid.uuid4()),
             "consumer_generation": parsed_args.generation,
             "consumer_type": parsed_args.consumer_type,
-            **_given(parsed_args, "topology", "alternates", "expires_in"),
+            **_given_fields(parsed_args, "topology", "alternates", "expires_in"),
         }
         if parsed_args.group is not None:
             claim["group"] = {"name": parsed_args.group, "policy": parsed_args.policy or "anti-affinity"}
         elif parsed_args.policy is not None:
-            raise exceptions.CommandError("--policy says how a group is placed: give its name with --group.")
+            raise exceptions.CommandError("--policy needs a group: give its name with --group.")
         body: dict[str, Any] = {"claims": [claim], "dry_run": parsed_args.dry_run}
         if parsed_args.reservation is not None:
             body["reservation"] = parsed_args.reservation
         try:
-            (claimed,) = request_ours(self, "POST", _CLAIMS, json=body)["claims"]
+            (claimed,) = request_extension(self, "POST", _CLAIMS, json=body)["claims"]
         except exceptions.Conflict as error:
-            if _CONFLICT not in str(error):
+            if _CONFLICT_TEXT not in str(error):
                 raise
             raise exceptions.CommandError(
-                f"{error}. Is it there already? --generation says which generation of it, whose allocations"
-                " are replaced."
+                f"{error}. Does the consumer exist already? --generation replaces the allocations of a"
+                " consumer with that generation."
             ) from None
-        warn(self, claimed.get("warnings", ()))
-        held: Row = tuple(claimed[name] for name in ("consumer_uuid", "consumer_generation", "expires_at"))
+        print_warnings(self, claimed.get("warnings", ()))
+        held: TableRow = tuple(
+            claimed[name] for name in ("consumer_uuid", "consumer_generation", "expires_at")
+        )
         if parsed_args.dry_run:
-            print("Nothing was claimed: this is what would be.", file=self.app.stderr)
+            print("Dry run: nothing was claimed.", file=self.app.stderr)
             held = None, None, None
         names = HostNames(self)
-        rows = [(0, *row, *held) for row in _places(claimed, names)]
+        rows = [(0, *row, *held) for row in _place_rows(claimed, names)]
         for number, alternate in enumerate(claimed["alternates"], start=1):
-            rows += [(number, *row, None, None, None) for row in _places(alternate, names)]
-        return CLAIMED, rows
+            rows += [(number, *row, None, None, None) for row in _place_rows(alternate, names)]
+        return CLAIM_COLUMNS, rows
 
 
 class ConfirmClaim(command.ShowOne):
-    """Have a claim stay that would be gone by itself, or last longer.
+    """Confirm a claim that would expire, for good or until a later time.
 
-    One that has expired cannot be confirmed.
+    An expired claim cannot be confirmed.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         parser.add_argument("uuid", metavar="<uuid>", help="UUID of the consumer")
         parser.add_argument(
             "--generation",
             metavar="<number>",
             type=int,
-            help="Its generation, as the claim was answered with (default: the present one)",
+            help="Generation from the answer to the claim (default: the current one)",
         )
-        _add_expires_in(parser, "It is gone after so many seconds from now (default: it stays)")
+        _add_expires_in(parser, "Seconds from now after which the claim expires (default: never)")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Row]:
-        """Read its generation if it is not given, and confirm under it."""
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
+        """Confirm with the given or the current generation."""
         generation = parsed_args.generation
         if generation is None:
-            held = request(self, "GET", f"/allocations/{parsed_args.uuid}", version=_GENERATIONS)
-            generation = held.get("consumer_generation", 0)  # where there is none, the service says so
-        body = {"consumer_generation": generation, **_given(parsed_args, "expires_in")}
-        claim = request(self, "PUT", f"{_CLAIMS}/{parsed_args.uuid}", json=body)["claim"]
+            held = send_request(self, "GET", f"/allocations/{parsed_args.uuid}", version=_GENERATIONS_VERSION)
+            generation = held.get(
+                "consumer_generation", 0
+            )  # the service refuses a missing consumer with a reason
+        body = {"consumer_generation": generation, **_given_fields(parsed_args, "expires_in")}
+        claim = send_request(self, "PUT", f"{_CLAIMS}/{parsed_args.uuid}", json=body)["claim"]
         columns = ("consumer", "generation", "expires_at")
         return columns, (claim["consumer_uuid"], claim["consumer_generation"], claim["expires_at"])
 
@@ -154,89 +174,98 @@ class ConfirmClaim(command.ShowOne):
 class CreateReservation(command.ShowOne):
     """Hold resources for a project until a time, for claims to take from.
 
-    The query is the query string of GET /allocation_candidates. Instead there may be a flavor.
+    The query is the query string of GET /allocation_candidates. A flavor may replace it.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        _add_wanted(parser)
-        _add_end(parser)
+        _add_request_arguments(parser)
+        _add_expiry(parser)
         parser.add_argument("--uuid", metavar="<uuid>", help="UUID of the reservation (default: a new one)")
         parser.add_argument(
-            "--group", metavar="<name>", help="Only members of this group of claims may take from it"
+            "--group",
+            metavar="<name>",
+            help="Group of claims; only its members may take from the reservation",
         )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Row]:
-        """Reserve, and show it."""
-        body = {**_wanted(self, parsed_args), **_end(parsed_args)}
-        body |= _given(parsed_args, "uuid", "group")
-        answer = request_ours(self, "POST", _RESERVATIONS, json=body)
-        warn(self, answer.get("warnings", ()))
-        return _one(self, answer)
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
+        """Reserve, and show the reservation."""
+        body = {**_request_fields(self, parsed_args), **_expiry_fields(parsed_args)}
+        body |= _given_fields(parsed_args, "uuid", "group")
+        answer = request_extension(self, "POST", _RESERVATIONS, json=body)
+        print_warnings(self, answer.get("warnings", ()))
+        return _reservation_columns(self, answer)
 
 
 class ListReservations(command.Lister):
     """List reservations that have not expired."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        parser.add_argument("--project-id", metavar="<project>", help="Only those of this project")
-        parser.add_argument("--group", metavar="<name>", help="Only those for this group of claims")
+        parser.add_argument(
+            "--project-id", metavar="<project>", help="List reservations of this project only"
+        )
+        parser.add_argument(
+            "--group", metavar="<name>", help="List reservations for this group of claims only"
+        )
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
-        """Read page by page."""
-        asked = {"limit": _PAGE, **_given(parsed_args, "project_id", "group")}
-        rows: list[Row] = []
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
+        """List reservations, page by page."""
+        asked = {"limit": _PAGE_SIZE, **_given_fields(parsed_args, "project_id", "group")}
+        rows: list[TableRow] = []
         while True:
-            page = request_ours(self, "GET", _RESERVATIONS, params=asked)
-            rows += [_row(each) for each in page["reservations"]]
+            page = request_extension(self, "GET", _RESERVATIONS, params=asked)
+            rows += [_reservation_row(each) for each in page["reservations"]]
             if "links" not in page:
                 return ("uuid", "project_id", "group", "expires_at", "resources"), rows
             asked["marker"] = page["reservations"][-1]["uuid"]
 
 
 class ShowReservation(command.ShowOne):
-    """Show a reservation, and what it still holds."""
+    """Show a reservation and the allocations that it still holds."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         return _with_uuid(super().get_parser(prog_name))
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Row]:
-        """Ask and show."""
-        return _one(self, request(self, "GET", f"{_RESERVATIONS}/{parsed_args.uuid}"))
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
+        """Show the reservation."""
+        return _reservation_columns(self, send_request(self, "GET", f"{_RESERVATIONS}/{parsed_args.uuid}"))
 
 
 class SetReservation(command.ShowOne):
-    """Change when a reservation expires."""
+    """Change the time when a reservation expires."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser = _with_uuid(super().get_parser(prog_name))
-        _add_end(parser)
+        _add_expiry(parser)
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Row]:
-        """Read its generation, and write."""
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], TableRow]:
+        """Write the time with the current generation."""
         path = f"{_RESERVATIONS}/{parsed_args.uuid}"
-        generation = request(self, "GET", path)["reservation"]["generation"]
-        return _one(self, request(self, "PUT", path, json={"generation": generation, **_end(parsed_args)}))
+        generation = send_request(self, "GET", path)["reservation"]["generation"]
+        return _reservation_columns(
+            self,
+            send_request(self, "PUT", path, json={"generation": generation, **_expiry_fields(parsed_args)}),
+        )
 
 
 class DeleteReservation(command.Command):
-    """Give back what a reservation still holds."""
+    """Delete a reservation and the allocations that it still holds."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         return _with_uuid(super().get_parser(prog_name))
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Delete it."""
-        request(self, "DELETE", f"{_RESERVATIONS}/{parsed_args.uuid}")
+        """Delete the reservation."""
+        send_request(self, "DELETE", f"{_RESERVATIONS}/{parsed_args.uuid}")
 
 
 def _with_uuid(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -244,16 +273,16 @@ def _with_uuid(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
-def _add_wanted(parser: argparse.ArgumentParser) -> None:
-    """What is to be found, and for whom."""
-    add_wanted(parser)
+def _add_request_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments for a query or a flavor, its owner, the hosts and the order."""
+    add_source_arguments(parser)
     parser.add_argument(
         "--query-version",
         metavar="<version>",
-        help="Microversion in whose grammar the query is (default: the newest)",
+        help="Microversion of the query's grammar (default: the newest)",
     )
-    parser.add_argument("--project-id", metavar="<project>", required=True, help="Project that it belongs to")
-    parser.add_argument("--user-id", metavar="<user>", required=True, help="User that it belongs to")
+    parser.add_argument("--project-id", metavar="<project>", required=True, help="Project of the consumer")
+    parser.add_argument("--user-id", metavar="<user>", required=True, help="User of the consumer")
     parser.add_argument(
         "--allowed-host",
         metavar="<host>",
@@ -266,47 +295,47 @@ def _add_wanted(parser: argparse.ArgumentParser) -> None:
         metavar="<host>",
         action="append",
         default=[],
-        help="Name or root provider's UUID of a host of which nothing is to be taken (may be repeated)",
+        help="Name or root provider's UUID of a host that may not be chosen (may be repeated)",
     )
     parser.add_argument(
         "--order",
         metavar="<criterion>=<weight>",
         action="append",
         default=[],
-        help="By what the best one is chosen, such as pack=1 or attribute:price=-2 (may be repeated)",
+        help="Criterion to choose the best place by, such as pack=1 or attribute:price=-2 (may be repeated)",
     )
 
 
-def _wanted(asking: command.Command, parsed_args: argparse.Namespace) -> dict[str, Any]:
+def _request_fields(asking: command.Command, parsed_args: argparse.Namespace) -> dict[str, Any]:
     body: dict[str, Any] = {
-        **wanted(parsed_args),
+        **request_source(parsed_args),
         **given_strict(parsed_args),
         "project_id": parsed_args.project_id,
         "user_id": parsed_args.user_id,
-        "excluded_hosts": roots(asking, parsed_args.excluded_host),
+        "excluded_hosts": root_uuids(asking, parsed_args.excluded_host),
     }
     if parsed_args.query_version is not None:
         body["microversion"] = parsed_args.query_version
     if parsed_args.allowed_host:
-        body["allowed_hosts"] = roots(asking, parsed_args.allowed_host)
+        body["allowed_hosts"] = root_uuids(asking, parsed_args.allowed_host)
     try:
-        weights = pairs(parsed_args.order, "--order", "<weight>")
+        weights = parse_pairs(parsed_args.order, "--order", "<weight>")
         body["order"] = {name: float(weight) for name, weight in weights.items()}
     except ValueError:
         raise exceptions.CommandError("--order: a weight is a number.") from None
     return body
 
 
-def _given(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """The fields of a body that are options of the same names, those that were given."""
+def _given_fields(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return the given options as fields of a body with the same names."""
     return {name: getattr(parsed_args, name) for name in names if getattr(parsed_args, name) is not None}
 
 
-def _places(choice: Mapping[str, Any], names: HostNames) -> list[Row]:
-    """Of a claim, or an alternate: hosts and providers, what is taken of each, and what it scores."""
+def _place_rows(choice: Mapping[str, Any], names: HostNames) -> list[TableRow]:
+    """Return host, provider, amounts and score for each provider of a claim or an alternate."""
     total = None if choice["score"] is None else choice["score"]["total"]
     return [
-        (names.of(provider), provider, in_words(each["resources"]), total)
+        (names.host_name(provider), provider, amounts_text(each["resources"]), total)
         for provider, each in choice["allocations"].items()
     ]
 
@@ -315,31 +344,36 @@ def _add_expires_in(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--expires-in", metavar="<seconds>", type=float, help=what)
 
 
-def _add_end(parser: argparse.ArgumentParser) -> None:
+def _add_expiry(parser: argparse.ArgumentParser) -> None:
     end = parser.add_mutually_exclusive_group(required=True)
     end.add_argument(
-        "--for", dest="seconds", metavar="<seconds>", type=float, help="Expires in so many seconds"
+        "--for", dest="seconds", metavar="<seconds>", type=float, help="Seconds until the reservation expires"
     )
-    end.add_argument("--until", metavar="<time>", help="When it expires, such as 2026-12-24T18:00:00Z (UTC)")
+    end.add_argument("--until", metavar="<time>", help="Time of expiry, such as 2026-12-24T18:00:00Z (UTC)")
 
 
-def _end(parsed_args: argparse.Namespace) -> dict[str, Any]:
+def _expiry_fields(parsed_args: argparse.Namespace) -> dict[str, Any]:
     return {"expires_at": parsed_args.until} if parsed_args.until else {"expires_in": parsed_args.seconds}
 
 
-def _one(asking: command.Command, answer: Mapping[str, Any]) -> tuple[tuple[str, ...], Row]:
+def _reservation_columns(
+    asking: command.Command, answer: Mapping[str, Any]
+) -> tuple[tuple[str, ...], TableRow]:
     reservation = answer["reservation"]
     names = HostNames(asking)
-    hosts = sorted({name for provider in reservation["allocations"] if (name := names.of(provider))})
-    return (*SHOWN, "hosts"), (*(reservation[name] for name in SHOWN), hosts)
+    hosts = sorted({name for provider in reservation["allocations"] if (name := names.host_name(provider))})
+    return (*RESERVATION_COLUMNS, "hosts"), (*(reservation[name] for name in RESERVATION_COLUMNS), hosts)
 
 
-def _row(reservation: Mapping[str, Any]) -> Row:
-    held = _sum(each["resources"] for each in reservation["allocations"].values())
-    return (*(reservation[name] for name in ("uuid", "project_id", "group", "expires_at")), in_words(held))
+def _reservation_row(reservation: Mapping[str, Any]) -> TableRow:
+    held = _sum_amounts(each["resources"] for each in reservation["allocations"].values())
+    return (
+        *(reservation[name] for name in ("uuid", "project_id", "group", "expires_at")),
+        amounts_text(held),
+    )
 
 
-def _sum(parts: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
+def _sum_amounts(parts: Iterable[Mapping[str, int]]) -> Mapping[str, int]:
     total: Counter[str] = Counter()
     for each in parts:
         total.update(each)

@@ -1,7 +1,7 @@
-"""Commands of ``openstack`` that osc-placement does not have: a plugin for the same client, loaded by it.
+"""Commands of ``openstack`` for explanations and capacity, which osc-placement does not have.
 
-osc-placement makes the connection and says which service is meant; these commands stand beside its own, in
-the entry point group ``openstack.placement.v1``.
+osc-placement provides the connection and the options for the service. Our commands are in its entry point
+group ``openstack.placement.v1``.
 """
 
 import argparse
@@ -12,23 +12,29 @@ from osc_lib import exceptions
 from osc_lib.command import command
 
 from placement_extras.openstack.flavors import (
-    add_by_options,
-    add_wanted,
-    by_options,
+    add_flavor_arguments,
+    add_source_arguments,
+    flavor_of_options,
     given_strict,
     read_flavor,
-    wanted,
+    request_source,
 )
-from placement_extras.openstack.requests import in_words, pairs, request_ours, roots, warn
+from placement_extras.openstack.requests import (
+    amounts_text,
+    parse_pairs,
+    print_warnings,
+    request_extension,
+    root_uuids,
+)
 
 _EXPLANATIONS: Final = "/ext/v1/explanations"
 _CAPACITY: Final = "/ext/v1/capacity"
-_GUEST: Final = "guest"
-"""What a flavor without a name is called."""
+_UNNAMED_FLAVOR: Final = "guest"
+"""Name of a flavor without one."""
 
-Row = tuple[Any, ...]
-Parts = Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Iterable[Row]]]]
-"""By what a table may show: its columns, and its rows of an answer."""
+TableRow = tuple[Any, ...]
+AnswerParts = Mapping[str, tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Iterable[TableRow]]]]
+"""Parts of an answer that a table can show, each with its columns and a function for its rows."""
 
 
 class ExplainAllocationCandidates(command.Lister):
@@ -38,55 +44,57 @@ class ExplainAllocationCandidates(command.Lister):
 
       openstack allocation candidate explain 'resources=MEMORY_MB:4096&resources_CPU=PCPU:30'
 
-    Instead there may be a flavor, by options or in a file:
+    A flavor in options or in a file replaces the query:
 
       openstack allocation candidate explain --vcpus 30 --ram 4096 --property hw:cpu_policy=dedicated
 
-    The explanation as a sentence goes to the standard error, the table shows a part of it: with which
-    conditions how many providers and hosts are left (conditions), why the other hosts are not (reasons),
-    which smallest changes would help (relaxations), and the largest amounts that fit (max-amounts).
+    The standard error gets a summary in a sentence. The table shows one part of the explanation. The part
+    "conditions" has the providers and hosts left after each condition; "reasons" has the reasons why other
+    hosts do not fit. The part "relaxations" has the smallest changes that would help, and "max-amounts" the
+    largest amounts that fit.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        add_wanted(parser)
-        _add_options(parser, _PARTS, "the query is")
+        add_source_arguments(parser)
+        _add_options(parser, _EXPLANATION_PARTS, "the query")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
-        """Ask, say it in a sentence, and show the part as a table."""
-        answer = _ask(self, _EXPLANATIONS, wanted(parsed_args), parsed_args)
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
+        """Print the summary, and show the part as a table."""
+        answer = _send_query(self, _EXPLANATIONS, request_source(parsed_args), parsed_args)
         print(f"{answer['summary']}.", file=self.app.stderr)
-        warn(self, answer.get("warnings", ()))
-        columns, rows = _PARTS[parsed_args.part]
+        print_warnings(self, answer.get("warnings", ()))
+        columns, rows = _EXPLANATION_PARTS[parsed_args.part]
         return columns, [tuple(row) for row in rows(answer)]
 
 
 class ShowCapacity(command.Lister):
-    """Show how many guests of each flavor fit, and what is in the way of more.
+    """Show how many guests of each flavor fit, and why not more.
 
-    A flavor is a name, and what one guest takes as a query string of GET /allocation_candidates:
+    A flavor is a name, and the query string of GET /allocation_candidates for one guest:
 
       openstack resource capacity show --flavor 'm1.small=resources=VCPU:1,MEMORY_MB:2048,DISK_GB:20'
 
-    A single flavor needs no name: a query, or its sizes and properties, as other commands take them, are
-    counted as "guest":
+    A single flavor needs no name. A query, or sizes and properties as in other commands, count as "guest":
 
       openstack resource capacity show --vcpus 4 --ram 8192 --property hw:cpu_policy=dedicated
 
-    A --flavor-file is a name, and a file with a flavor in Nova's words. Each is counted alone. Those with a
-    --proportion are counted together, too, which goes to the standard error. The table shows a part of the
-    rest: how many fit in all, and after the failure of the worst host (flavors), how many in each aggregate
-    (aggregates), the shortages of hosts where none fits, and how much of the rest is stranded there
-    (shortages), the fewest moves of consumers that make room for a guest (moves), and the consumers on the
-    hosts of --excluded-host that have no place on the others (drain).
+    A --flavor-file is a name, and a file with a flavor in Nova's words. Each flavor is counted alone. Flavors
+    with a --proportion are counted together, too, and that result goes to the standard error.
+
+    The table shows one part of the rest. The part "flavors" has the number that fits in all, and the number
+    after the failure of the worst host; "aggregates" has the number in each aggregate. The part "shortages"
+    has the shortages of hosts without room, and the capacity stranded there. The part "moves" has the fewest
+    moves of consumers that make room for a guest. The part "drain" has the consumers on hosts of
+    --excluded-host without a place on other hosts.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """The arguments."""
+        """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
-        add_by_options(parser)
+        add_flavor_arguments(parser)
         parser.add_argument(
             "--flavor",
             metavar="<name>=<query>",
@@ -99,35 +107,35 @@ class ShowCapacity(command.Lister):
             metavar="<name>=<file>",
             action="append",
             default=[],
-            help="Name, and file with a flavor in JSON, as POST /ext/v1/capacity takes it, or as "
-            "`openstack flavor show -f json` shows it (may be repeated)",
+            help="Name, and file with a flavor in JSON, in the format of POST /ext/v1/capacity or of "
+            "`openstack flavor show -f json` (may be repeated)",
         )
         parser.add_argument(
             "--proportion",
             metavar="<name>=<number>",
             action="append",
             default=[],
-            help="So many guests of a flavor for the proportions of others, to count how many of all fit at "
-            "once (may be repeated)",
+            help="Guests of a flavor in one set of all proportions, to count the sets that fit at once "
+            "(may be repeated)",
         )
         parser.add_argument(
             "--excluded-host",
             metavar="<host>",
             action="append",
             default=[],
-            help="Name or root provider's UUID of a host that is to be drained, or fails (may be repeated)",
+            help="Name or root provider's UUID of a host to drain, or that fails (may be repeated)",
         )
         parser.add_argument(
             "--drain",
             action="store_true",
             help="Count the consumers on the hosts of --excluded-host that have a place on the others",
         )
-        _add_options(parser, _CAPACITY_PARTS, "the queries are")
+        _add_options(parser, _CAPACITY_PARTS, "the queries")
         return parser
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[Row]]:
-        """Ask, and show the part as a table."""
-        body: dict[str, Any] = {"flavors": [], "excluded_hosts": roots(self, parsed_args.excluded_host)}
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
+        """Show the part as a table; print combined counts and drained consumers."""
+        body: dict[str, Any] = {"flavors": [], "excluded_hosts": root_uuids(self, parsed_args.excluded_host)}
         body |= {"drain": True} if parsed_args.drain or parsed_args.part == "drain" else {}
         body |= {"moves": True} if parsed_args.part == "moves" else {}
         for flavor in parsed_args.flavor:
@@ -136,10 +144,10 @@ class ShowCapacity(command.Lister):
                 raise exceptions.CommandError(f"--flavor {flavor}: <name>=<query> is expected.")
             body["flavors"].append({"name": name, "query": query.removeprefix("?")})
         if parsed_args.query is not None:
-            body["flavors"].append({"name": _GUEST, "query": parsed_args.query.removeprefix("?")})
-        if guest := by_options(parsed_args):
-            body["flavors"].append({"name": _GUEST, "flavor": guest})
-        for name, path in pairs(parsed_args.flavor_file, "--flavor-file", "<file>").items():
+            body["flavors"].append({"name": _UNNAMED_FLAVOR, "query": parsed_args.query.removeprefix("?")})
+        if guest := flavor_of_options(parsed_args):
+            body["flavors"].append({"name": _UNNAMED_FLAVOR, "flavor": guest})
+        for name, path in parse_pairs(parsed_args.flavor_file, "--flavor-file", "<file>").items():
             body["flavors"].append({"name": name, "flavor": read_flavor(path)})
         if not body["flavors"]:
             raise exceptions.CommandError(
@@ -153,17 +161,17 @@ class ShowCapacity(command.Lister):
                     f"--proportion {proportion}: <name>=<number> is expected, with the name of a flavor."
                 )
             flavors[0]["proportion"] = int(number)
-        answer = _ask(self, _CAPACITY, body, parsed_args)
+        answer = _send_query(self, _CAPACITY, body, parsed_args)
         for each in answer["flavors"]:
-            warn(self, [f"{each['name']}: {warning}" for warning in each.get("warnings", ())])
+            print_warnings(self, [f"{each['name']}: {warning}" for warning in each.get("warnings", ())])
         if answer["combined"] is not None:
             guests = " and ".join(f"{number} {name}" for name, number in answer["combined"]["guests"].items())
-            sets = _bounds(answer["combined"])
+            sets = _bounds_text(answer["combined"])
             print(f"At once {guests} fit: {sets} times the proportions.", file=self.app.stderr)
         if answer.get("drain") is not None:
             drain = answer["drain"]
             print(
-                f"Of {drain['consumers']} consumers on excluded hosts {_bounds(drain)} have a place "
+                f"Of {drain['consumers']} consumers on excluded hosts {_bounds_text(drain)} have a place "
                 "on the others.",
                 file=self.app.stderr,
             )
@@ -172,46 +180,48 @@ class ShowCapacity(command.Lister):
         return columns, [tuple(row) for each in about for row in rows(each)]
 
 
-def _add_options(parser: argparse.ArgumentParser, parts: Parts, queries_are: str) -> None:
-    """Those for what the table shows, of which the first part is the default, and for the queries."""
+def _add_options(parser: argparse.ArgumentParser, parts: AnswerParts, queries_are: str) -> None:
+    """Add the options for the part that the table shows, by default the first, and for the queries."""
     usual, *_ = parts
     parser.add_argument(
-        "--part", choices=tuple(parts), default=usual, help=f"What the table shows (default: {usual})"
+        "--part", choices=tuple(parts), default=usual, help=f"Part that the table shows (default: {usual})"
     )
     parser.add_argument(
         "--query-version",
         metavar="<version>",
-        help=f"Microversion in whose grammar {queries_are} (default: the newest)",
+        help=f"Microversion of the grammar of {queries_are} (default: the newest)",
     )
 
 
-def _ask(asking: command.Command, path: str, body: Mapping[str, Any], parsed_args: argparse.Namespace) -> Any:
-    """What the service answers; the queries are of a microversion, or of the newest."""
+def _send_query(
+    asking: command.Command, path: str, body: Mapping[str, Any], parsed_args: argparse.Namespace
+) -> Any:
+    """Send a request with the options that all commands share; return the answer."""
     version = parsed_args.query_version
     shown = {**body, **given_strict(parsed_args), **({} if version is None else {"microversion": version})}
-    return request_ours(asking, "POST", path, json=shown)
+    return request_extension(asking, "POST", path, json=shown)
 
 
-def _flavors(flavor: Mapping[str, Any]) -> Iterable[Row]:
+def _flavor_rows(flavor: Mapping[str, Any]) -> Iterable[TableRow]:
     worst = flavor["worst_host_failure"]
     yield (
         flavor["name"],
-        _bounds(flavor),
+        _bounds_text(flavor),
         flavor["candidate_hosts"],
         flavor["capable_hosts"],
-        *(("", "") if worst is None else (_bounds(worst), worst["host"])),
+        *(("", "") if worst is None else (_bounds_text(worst), worst["host"])),
     )
     fallback = flavor.get("fallback")
     if fallback is not None:
         name = f"{flavor['name']} on shared CPUs"
-        yield name, _bounds(fallback), fallback["candidate_hosts"], fallback["capable_hosts"], "", ""
+        yield name, _bounds_text(fallback), fallback["candidate_hosts"], fallback["capable_hosts"], "", ""
 
 
-def _aggregates(flavor: Mapping[str, Any]) -> Iterable[Row]:
-    return ((flavor["name"], each["uuid"], _bounds(each)) for each in flavor["aggregates"])
+def _aggregate_rows(flavor: Mapping[str, Any]) -> Iterable[TableRow]:
+    return ((flavor["name"], each["uuid"], _bounds_text(each)) for each in flavor["aggregates"])
 
 
-def _shortages(flavor: Mapping[str, Any]) -> Iterable[Row]:
+def _shortage_rows(flavor: Mapping[str, Any]) -> Iterable[TableRow]:
     for shortage in flavor["shortages"]:
         stranded = ", ".join(f"{amount} {name}" for name, amount in shortage["stranded"].items())
         examples = ", ".join(f"{each['host']} ({each['stranded_guests']})" for each in shortage["examples"])
@@ -219,14 +229,14 @@ def _shortages(flavor: Mapping[str, Any]) -> Iterable[Row]:
         yield flavor["name"], classes, shortage["hosts"], stranded, shortage["stranded_guests"], examples
 
 
-def _drain(answer: Mapping[str, Any]) -> Iterable[Row]:
+def _drain_rows(answer: Mapping[str, Any]) -> Iterable[TableRow]:
     for each in answer["drain"]["unplaced"]:
-        held = in_words(each["resources"])
+        held = amounts_text(each["resources"])
         why = "others need it" if each["placeable_alone"] else "there is none for it alone"
         yield each["host"], each["consumer_uuid"], each["consumer_type"], held, why
 
 
-def _moves(flavor: Mapping[str, Any]) -> Iterable[Row]:
+def _move_rows(flavor: Mapping[str, Any]) -> Iterable[TableRow]:
     moves = flavor["moves"]
     name, least = flavor["name"], moves["lower_bound"]
     if moves["steps"] is None:
@@ -239,62 +249,62 @@ def _moves(flavor: Mapping[str, Any]) -> Iterable[Row]:
     yield name, "", f"then it fits on {moves['host']}{proved}", "", ""
 
 
-def _bounds(each: Mapping[str, int]) -> int | str:
-    """The number; where more could fit than was found out, up to which."""
+def _bounds_text(each: Mapping[str, int]) -> int | str:
+    """Return a number, or a range if the search has not found the exact number."""
     lower, upper = each["lower_bound"], each["upper_bound"]
     return lower if lower == upper else f"{lower} to {upper}"
 
 
-def _conditions(answer: Mapping[str, Any]) -> Iterable[Row]:
+def _condition_rows(answer: Mapping[str, Any]) -> Iterable[TableRow]:
     for step in [
         *(step for group in answer["groups"] for step in group["conditions"]),
         *answer["host_conditions"],
     ]:
-        yield (*_condition(step), step.get("providers"), step["hosts"])
+        yield (*_condition_columns(step), step.get("providers"), step["hosts"])
 
 
-def _reasons(answer: Mapping[str, Any]) -> Iterable[Row]:
+def _reason_rows(answer: Mapping[str, Any]) -> Iterable[TableRow]:
     for reason in answer["reasons"]:
         examples = (
             each["host"] if each["actual"] is None else f"{each['host']} ({each['actual']})"
             for each in reason["examples"]
         )
-        yield (*_condition(reason), reason["hosts"], ", ".join(examples))
+        yield (*_condition_columns(reason), reason["hosts"], ", ".join(examples))
 
 
-def _relaxations(answer: Mapping[str, Any]) -> Iterable[Row]:
+def _relaxation_rows(answer: Mapping[str, Any]) -> Iterable[TableRow]:
     for number, relaxation in enumerate(answer["relaxations"], start=1):
         for change in relaxation["changes"]:
-            *clause, amount = _condition(change)
+            *clause, amount = _condition_columns(change)
             yield (number, *clause, "left out" if amount is None else amount, relaxation["hosts"])
 
 
-def _max_amounts(answer: Mapping[str, Any]) -> Iterable[Row]:
+def _max_amount_rows(answer: Mapping[str, Any]) -> Iterable[TableRow]:
     for each in answer["max_amounts"]:
         yield (each["group"], each["resource_class"], each["requested_amount"], each["max_amount"])
 
 
-def _condition(clause: Mapping[str, Any]) -> Row:
+def _condition_columns(clause: Mapping[str, Any]) -> TableRow:
     return clause["condition"], clause["group"], ",".join(clause["names"]), clause["amount"]
 
 
 _CONDITION: Final = ("condition", "group", "names", "amount")
-_PARTS: Final[Parts] = {
-    "conditions": ((*_CONDITION, "providers", "hosts"), _conditions),
-    "reasons": ((*_CONDITION, "hosts", "nearest"), _reasons),
-    "relaxations": (("#", *_CONDITION, "hosts"), _relaxations),
-    "max-amounts": (("group", "resource_class", "requested_amount", "max_amount"), _max_amounts),
+_EXPLANATION_PARTS: Final[AnswerParts] = {
+    "conditions": ((*_CONDITION, "providers", "hosts"), _condition_rows),
+    "reasons": ((*_CONDITION, "hosts", "nearest"), _reason_rows),
+    "relaxations": (("#", *_CONDITION, "hosts"), _relaxation_rows),
+    "max-amounts": (("group", "resource_class", "requested_amount", "max_amount"), _max_amount_rows),
 }
-_CAPACITY_PARTS: Final[Parts] = {
+_CAPACITY_PARTS: Final[AnswerParts] = {
     "flavors": (
         ("flavor", "guests", "candidate hosts", "capable hosts", "after host failure", "worst host"),
-        _flavors,
+        _flavor_rows,
     ),
-    "aggregates": (("flavor", "aggregate", "guests"), _aggregates),
+    "aggregates": (("flavor", "aggregate", "guests"), _aggregate_rows),
     "shortages": (
         ("flavor", "resource classes", "hosts", "stranded", "stranded guests", "most on"),
-        _shortages,
+        _shortage_rows,
     ),
-    "drain": (("host", "consumer", "type", "resources", "no place as"), _drain),
-    "moves": (("flavor", "#", "consumer", "source", "destination"), _moves),
+    "drain": (("host", "consumer", "type", "resources", "no place as"), _drain_rows),
+    "moves": (("flavor", "#", "consumer", "source", "destination"), _move_rows),
 }

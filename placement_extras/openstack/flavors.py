@@ -1,4 +1,4 @@
-"""Flavors as options, named as those of ``openstack flavor create``, and files, for our commands."""
+"""Flavors in options and files of our commands; the options have the names of ``openstack flavor create``."""
 
 import argparse
 import json
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from osc_lib import exceptions
 
-from placement_extras.openstack.requests import pairs
+from placement_extras.openstack.requests import parse_pairs
 
 _SIZES: Final = {
     "vcpus": ("<vcpus>", "CPUs"),
@@ -16,30 +16,30 @@ _SIZES: Final = {
     "ephemeral": ("<size-gb>", "Ephemeral disk in GiB"),
     "swap": ("<size-mb>", "Swap in MiB"),
 }
-_MAX_FILE: Final = 1 << 20
+_MAX_FILE: Final = 1 << 20  # characters; a file that is no flavor, such as a device, must not fill the memory
 _SHOWN: Final = {"OS-FLV-EXT-DATA:ephemeral": "ephemeral", "properties": "extra_specs"}
-"""What `openstack flavor show` calls otherwise."""
+"""Other names in the output of `openstack flavor show`."""
 
 
-def add_wanted(parser: argparse.ArgumentParser) -> None:
-    """Arguments of who asks for something: a query, or a flavor by its sizes, or in a file."""
-    add_by_options(parser)
+def add_source_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments for a query, a flavor by its sizes, or a flavor in a file."""
+    add_flavor_arguments(parser)
     parser.add_argument(
         "--flavor-file",
         metavar="<file>",
-        help="File with a flavor in JSON, as POST /ext/v1/claims takes it, or as "
-        "`openstack flavor show -f json` shows it, in place of a query",
+        help="File with a flavor in JSON, in the format of POST /ext/v1/claims or of "
+        "`openstack flavor show -f json`, instead of a query",
     )
 
 
-def add_by_options(parser: argparse.ArgumentParser) -> None:
-    """Those of them that need no file."""
+def add_flavor_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments for a query or a flavor by its sizes."""
     parser.add_argument(
         "query", metavar="<query>", nargs="?", help="Query string of GET /allocation_candidates"
     )
     for name, (metavar, what) in _SIZES.items():
         parser.add_argument(
-            f"--{name}", metavar=metavar, type=int, help=f"{what} of a flavor, in place of a query"
+            f"--{name}", metavar=metavar, type=int, help=f"{what} of a flavor, instead of a query"
         )
     for option, whose in (("--property", "the flavor (its extra specs)"), ("--image-property", "its image")):
         parser.add_argument(
@@ -52,21 +52,21 @@ def add_by_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="Refuse a flavor of which something is not understood, in place of a warning",
+        help="Refuse a flavor with unknown parts instead of a warning",
     )
 
 
 def given_strict(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """The member ``strict`` of a body; nothing where a flavor with warnings will do."""
+    """Return the member ``strict`` of a body; empty if a flavor with warnings is accepted."""
     return {"strict": True} if parsed_args.strict else {}
 
 
-def wanted(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """The ``query`` or the ``flavor`` of a body.
+def request_source(parsed_args: argparse.Namespace) -> dict[str, Any]:
+    """Return the ``query`` or the ``flavor`` of a body.
 
-    :raises CommandError: there is not exactly one of them, or it cannot be read.
+    :raises CommandError: not exactly one of them is given, or the file cannot be read.
     """
-    flavor = by_options(parsed_args)
+    flavor = flavor_of_options(parsed_args)
     given = {
         f"the query {parsed_args.query}": parsed_args.query is not None,
         "--flavor-file": parsed_args.flavor_file is not None,
@@ -83,26 +83,26 @@ def wanted(parsed_args: argparse.Namespace) -> dict[str, Any]:
     return {"flavor": flavor or read_flavor(parsed_args.flavor_file)}
 
 
-def by_options(parsed_args: argparse.Namespace) -> dict[str, Any]:
-    """The flavor that options say, which is empty if they say none.
+def flavor_of_options(parsed_args: argparse.Namespace) -> dict[str, Any]:
+    """Return the flavor of the options; empty without them.
 
-    :raises CommandError: a property is none.
+    :raises CommandError: a property has no value.
     """
     flavor: dict[str, Any] = {
         name: getattr(parsed_args, name) for name in _SIZES if getattr(parsed_args, name) is not None
     }
     if parsed_args.property:
-        flavor["extra_specs"] = pairs(parsed_args.property, "--property", "<value>")
+        flavor["extra_specs"] = parse_pairs(parsed_args.property, "--property", "<value>")
     if parsed_args.image_property:
-        properties = pairs(parsed_args.image_property, "--image-property", "<value>")
+        properties = parse_pairs(parsed_args.image_property, "--image-property", "<value>")
         flavor["image"] = {"properties": properties}
     return flavor
 
 
 def read_flavor(path: str) -> dict[str, Any]:
-    """The flavor in a file.
+    """Read the flavor in a file.
 
-    :raises CommandError: there is none.
+    :raises CommandError: the file cannot be read, or holds no JSON object.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -110,15 +110,15 @@ def read_flavor(path: str) -> dict[str, Any]:
         found = json.loads(text) if len(text) <= _MAX_FILE else None
     except OSError as error:
         raise exceptions.CommandError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a document may be nested too deeply for the parser
         raise exceptions.CommandError(f"{path}: {error}") from None
     if not isinstance(found, dict):
-        raise exceptions.CommandError(f"{path}: a flavor as a JSON object is expected, of 1 MiB at most.")
+        raise exceptions.CommandError(f"{path}: a flavor as a JSON object of at most 1 MiB is expected.")
     return _as_shown(found) if _SHOWN.keys() & found.keys() else found
 
 
 def _as_shown(shown: Mapping[str, Any]) -> dict[str, Any]:
-    """A flavor as `openstack flavor show` shows it; Nova has an empty text for no swap."""
+    """Convert the output of `openstack flavor show`; Nova shows an empty text for no swap."""
     flavor = {_SHOWN.get(name, name): value for name, value in shown.items()}
     return {name: flavor[name] or 0 for name in _SIZES if name in flavor} | {
         "extra_specs": flavor.get("extra_specs") or {}

@@ -1,4 +1,4 @@
-"""What our commands of ``openstack`` have in common: asking the service, and reading options."""
+"""Requests to the service, names of hosts, and options: the base of our commands of ``openstack``."""
 
 import uuid
 from collections.abc import Iterable, Mapping
@@ -8,49 +8,51 @@ from keystoneauth1 import exceptions as ks_exceptions
 from osc_lib import exceptions
 from osc_lib.command import command
 
-_TREES: Final = "1.14"
-"""The microversion since which providers are shown with the root of their tree, and asked for by it."""
+_TREES_VERSION: Final = "1.14"
+"""First microversion with the root of a provider's tree and the filter ``in_tree``."""
 
 
-def request(asking: command.Command, method: str, path: str, **options: Any) -> Any:
-    """What the service answers, read as JSON; None if it answers nothing.
+def send_request(asking: command.Command, method: str, path: str, **options: Any) -> Any:
+    """Send a request; return the JSON of the answer, None for an empty one.
 
-    :param options: as ``requests`` takes them; ``version`` is another microversion than the client's.
-    :raises CommandError: the answer is none of a Placement service, or the service says why it has none.
+    :param options: those of ``requests``; ``version`` overrides the client's microversion.
+    :raises CommandError: the answer is not from a Placement service, or is an error of the server with its
+        reason.
     """
     client: Any = asking.app.client_manager.placement  # type: ignore[attr-defined]  # osc-placement puts it there
     try:
-        answer = client.request(method, path, **options)  # which reads errors as JSON, and expects its fields
+        # osc-placement reads errors as JSON and expects certain fields, hence the errors below
+        answer = client.request(method, path, **options)
         return answer.json() if answer.content else None
-    except ks_exceptions.HttpServerError as error:  # of which osc-placement shows the title alone
-        if not error.details or error.details.lstrip().startswith("<"):  # the page of a proxy
+    except ks_exceptions.HttpServerError as error:  # osc-placement would show the title alone
+        if not error.details or error.details.lstrip().startswith("<"):  # a page of a proxy in HTML
             raise
         raise exceptions.CommandError(f"{error}: {error.details}") from None
     except (ValueError, LookupError, TypeError) as error:
         raise exceptions.CommandError(
-            f"{method} {path}: what answered is no Placement service ({error}). See whether the endpoint"
+            f"{method} {path}: the answer is not from a Placement service ({error}). Check that the endpoint"
             " (openstack endpoint list, --os-endpoint or OS_ENDPOINT) is its address, without a path such as"
-            " /console behind it."
+            " /console."
         ) from None
 
 
-def request_ours(asking: command.Command, method: str, path: str, **options: Any) -> Any:
-    """As :func:`request`, where a stock service has nothing of that path.
+def request_extension(asking: command.Command, method: str, path: str, **options: Any) -> Any:
+    """Send a request as :func:`request` does, to a path that OpenStack Placement does not have.
 
-    :raises CommandError: this one has not, either.
+    :raises CommandError: the service does not have the path, or as for :func:`request`.
     """
     try:
-        return request(asking, method, path, **options)
+        return send_request(asking, method, path, **options)
     except exceptions.NotFound:
         raise exceptions.CommandError(f"This Placement service has no {path}.") from None
 
 
-def roots(asking: command.Command, hosts: Iterable[str]) -> list[str]:
-    """The uuids of root providers that are given by uuid or by name.
+def root_uuids(asking: command.Command, hosts: Iterable[str]) -> list[str]:
+    """Return the uuids of root providers, which are given by uuid or by name.
 
-    :raises CommandError: there is none of that name.
+    :raises CommandError: no provider has that name.
     """
-    return [each if _is_uuid(each) else _root(asking, each) for each in hosts]
+    return [each if _is_uuid(each) else _root_uuid(asking, each) for each in hosts]
 
 
 def _is_uuid(text: str) -> bool:
@@ -61,46 +63,48 @@ def _is_uuid(text: str) -> bool:
     return True
 
 
-def _root(asking: command.Command, name: str) -> str:
-    found = request(asking, "GET", "/resource_providers", params={"name": name}, version=_TREES)
+def _root_uuid(asking: command.Command, name: str) -> str:
+    found = send_request(asking, "GET", "/resource_providers", params={"name": name}, version=_TREES_VERSION)
     for each in found["resource_providers"]:
         return str(each["root_provider_uuid"])
     raise exceptions.CommandError(f"There is no resource provider of the name {name}.")
 
 
 class HostNames:
-    """The names of hosts, asked for once for each tree; empty where whoever asks may not see them."""
+    """Names of hosts, requested once for each tree; empty if the user may not see providers."""
 
     def __init__(self, asking: command.Command) -> None:
         self._asking = asking
         self._known: dict[str, str] = {}
 
-    def of(self, provider: str) -> str:
-        """The name of the root of a provider's tree."""
+    def host_name(self, provider: str) -> str:
+        """Return the name of the root of a provider's tree."""
         if provider not in self._known:
-            self._known |= {provider: "", **self._look(provider)}
+            self._known |= {provider: "", **self._read_names(provider)}
         return self._known[provider]
 
-    def _look(self, provider: str) -> dict[str, str]:
+    def _read_names(self, provider: str) -> dict[str, str]:
         asked = {"in_tree": provider}
         try:
-            answer = request(self._asking, "GET", "/resource_providers", params=asked, version=_TREES)
+            answer = send_request(
+                self._asking, "GET", "/resource_providers", params=asked, version=_TREES_VERSION
+            )
         except (exceptions.ClientException, exceptions.CommandError, ks_exceptions.ClientException):
-            return {}  # what was asked for is done, and is shown without names
+            return {}  # the command itself succeeded, so its result is shown without names
         names = {each["uuid"]: each["name"] for each in answer["resource_providers"]}
         return {each["uuid"]: names[each["root_provider_uuid"]] for each in answer["resource_providers"]}
 
 
-def warn(asking: command.Command, warnings: Iterable[str]) -> None:
-    """Say on the standard error what of a flavor was not understood."""
+def print_warnings(asking: command.Command, warnings: Iterable[str]) -> None:
+    """Print warnings to the standard error."""
     for each in warnings:
         print(f"Warning: {each}.", file=asking.app.stderr)
 
 
-def pairs(given: Iterable[str], option: str, what: str) -> dict[str, str]:
-    """Options of the form ``<name>=<value>``, by name.
+def parse_pairs(given: Iterable[str], option: str, what: str) -> dict[str, str]:
+    """Parse options of the form ``<name>=<value>``.
 
-    :raises CommandError: one has another form.
+    :raises CommandError: an option has another form.
     """
     found: dict[str, str] = {}
     for each in given:
@@ -111,6 +115,6 @@ def pairs(given: Iterable[str], option: str, what: str) -> dict[str, str]:
     return found
 
 
-def in_words(resources: Mapping[str, int]) -> str:
-    """Amounts by class, as osc-placement shows them."""
+def amounts_text(resources: Mapping[str, int]) -> str:
+    """Return amounts by class in the format of osc-placement."""
     return ",".join(f"{name}={amount}" for name, amount in sorted(resources.items()))

@@ -124,7 +124,8 @@ class HostCoupling:
             for failed in group:
                 # in a large group each retry would pack the whole group once more
                 if len(group) > MAX_RETRIED and not failed.offered:  # no more than its own are lost
-                    left = FitBounds(fit.fits - min(fit.fits, failed.alone.at_most), fit.at_most)
+                    lost = min(fit.lower_bound, failed.alone.upper_bound)
+                    left = FitBounds(fit.lower_bound - lost, fit.upper_bound)
                 else:
                     left = self._fit_group(
                         [self._after_failure(each, failed) for each in group if each is not failed]
@@ -143,8 +144,8 @@ class HostCoupling:
         ways = dict.fromkeys(way for each in hosts for way in each.ways.ways)
         classes = {slot: name for each in hosts for slot, name in each.ways.classes.items()}
         free = {slot: left for each in hosts for slot, left in each.free.items()}
-        at_most = sum([each.alone.at_most for each in hosts])
-        return pack(FlavorFootprints(tuple(ways), classes, coupled=True), free, self._budget, at_most)
+        upper_bound = sum([each.alone.upper_bound for each in hosts])
+        return pack(FlavorFootprints(tuple(ways), classes, coupled=True), free, self._budget, upper_bound)
 
 
 MAX_EXAMPLES: Final = 5
@@ -161,7 +162,7 @@ class StrandedHost:
 
 
 @dataclass(frozen=True, slots=True)
-class ShortClasses:
+class ClassShortage:
     """Full hosts of which these classes are short: how many, and what is stranded there, by class.
 
     For ``guests`` more that would do, if there were enough of what is short. ``examples`` begin with the
@@ -204,13 +205,13 @@ class StrandedAmounts:
         stranded = {
             name: sum([free[slot] for slot in slots if free[slot] > 0]) for name, slots in lacking.others
         }
-        guests = lacking.fit(free).fits if stranded else 0
+        guests = lacking.fit(free).lower_bound if stranded else 0
         self._gathered[lacking.classes].add(tree, stranded, guests)
 
-    def found(self) -> tuple[ShortClasses, ...]:
+    def found(self) -> tuple[ClassShortage, ...]:
         """The short classes, those of most hosts first."""
         ordered = sorted(self._gathered.items(), key=lambda item: (-item[1].hosts, item[0]))
-        return tuple([gathered.short(classes) for classes, gathered in ordered])
+        return tuple([gathered.shortage_of(classes) for classes, gathered in ordered])
 
 
 def _short_classes(way: Way, ways: FlavorFootprints, free: Free) -> frozenset[str]:
@@ -251,9 +252,9 @@ class _GatheredHosts:
             root = tree.root
             self.examples.append((-guests, root.name, root.id, StrandedHost(root, stranded, guests)))
 
-    def short(self, classes: tuple[str, ...]) -> ShortClasses:
+    def shortage_of(self, classes: tuple[str, ...]) -> ClassShortage:
         examples = nsmallest(MAX_EXAMPLES, self.examples)
-        return ShortClasses(
+        return ClassShortage(
             classes, self.hosts, self.stranded, self.guests, tuple([each[-1] for each in examples])
         )
 
@@ -267,17 +268,17 @@ class FlavorCapacity:
     """How many guests of a flavor fit.
 
     ``hosts`` could serve it if nothing were used of them, nor of what shares with them; a guest fits on
-    ``open_hosts`` of these. ``worst`` is the root of the host with which most is lost if it fails, and
+    ``candidate_hosts`` of these. ``worst`` is the root of the host with which most is lost if it fails, and
     ``without_worst`` what fits then. ``by_aggregate`` has what fits on the hosts whose root is in each.
     """
 
     fit: FitBounds
     hosts: int
-    open_hosts: int
+    candidate_hosts: int
     worst: Provider | None
     without_worst: FitBounds
     by_aggregate: Mapping[str, FitBounds]
-    short: tuple[ShortClasses, ...]
+    shortages: tuple[ClassShortage, ...]
 
 
 class CloudHosts:
@@ -348,16 +349,18 @@ class _FlavorCount:
                 formulas[ways] = simple(ways.ways)
             formula = formulas[ways]
             if formula is not None:
-                fits = at_most = formula(tree.free)
+                fits = upper_bound = formula(tree.free)
             else:
                 fit = pack(ways, tree.free, self._budget)
-                fits, at_most = fit.fits, fit.at_most
-            if at_most:
-                alone.append((tree, fits, at_most))
+                fits, upper_bound = fit.lower_bound, fit.upper_bound
+            if upper_bound:
+                alone.append((tree, fits, upper_bound))
             else:
                 self._note_full(tree, ways, tree.free, tree.capacities)
         self._coupling.gather(self._coupled)
-        single = FitBounds(sum([fits for _, fits, _ in alone]), sum([at_most for _, _, at_most in alone]))
+        single = FitBounds(
+            sum([fits for _, fits, _ in alone]), sum([upper_bound for _, _, upper_bound in alone])
+        )
         coupled = self._coupling.fit(self._coupled)
         # each coupled host by itself; of the others only the one with most guests can be the worst
         left = [(single + fit, tree) for tree, fit in self._coupling.without_each()]
@@ -365,15 +368,17 @@ class _FlavorCount:
             tree, *most = max(alone, key=itemgetter(1))
             left.append((single - FitBounds(*most) + coupled, tree))
         fit = single + coupled
-        worst = min(left, key=lambda each: (each[0].fits, each[1].root.id)) if fit.at_most else None
+        worst = (
+            min(left, key=lambda each: (each[0].lower_bound, each[1].root.id)) if fit.upper_bound else None
+        )
         return FlavorCapacity(
             fit=fit,
             hosts=self._open + len(alone) + self._full_hosts,
-            open_hosts=self._open + len(alone),
+            candidate_hosts=self._open + len(alone),
             worst=worst[1].root if worst else None,
             without_worst=worst[0] if worst else NONE,
             by_aggregate=self._by_aggregate(alone),
-            short=self._stranding.found(),
+            shortages=self._stranding.found(),
         )
 
     def _shares_any(self, tree: HostTree) -> bool:
@@ -383,7 +388,7 @@ class _FlavorCount:
     def _couple_host(self, tree: HostTree, shared: Sequence[Provider]) -> None:
         host = self._coupling.host(tree, shared)
         self._coupled.append(host)
-        if host.alone.at_most:
+        if host.alone.upper_bound:
             self._open += 1
         elif host.ways.ways:
             capacities = {
@@ -420,11 +425,11 @@ class _FlavorCount:
 
     def _by_aggregate(self, alone: Sequence[tuple[HostTree, int, int]]) -> dict[str, FitBounds]:
         sums: dict[str, list[int]] = {}
-        for tree, fits, at_most in alone:
+        for tree, fits, upper_bound in alone:
             for aggregate in tree.root.aggregates:
                 known = sums.setdefault(aggregate, [0, 0])
                 known[0] += fits
-                known[1] += at_most
+                known[1] += upper_bound
         found = {aggregate: FitBounds(*known) for aggregate, known in sums.items()}
         coupled: dict[str, list[CoupledHost]] = {}
         for host in self._coupled:
@@ -432,4 +437,4 @@ class _FlavorCount:
                 coupled.setdefault(aggregate, []).append(host)
         for aggregate, hosts in coupled.items():
             found[aggregate] = found.get(aggregate, NONE) + self._coupling.fit(hosts)
-        return {aggregate: fit for aggregate, fit in sorted(found.items()) if fit.at_most}
+        return {aggregate: fit for aggregate, fit in sorted(found.items()) if fit.upper_bound}

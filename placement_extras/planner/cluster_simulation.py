@@ -198,17 +198,17 @@ class ClusterSimulation:
 
     def rooms(self, request: CandidatesRequest) -> Iterator[tuple[Provider, Way]]:
         """Where one more guest could go: the roots of hosts, and the ways there."""
-        for host in self.open_hosts(request):
+        for host in self.candidate_hosts(request):
             yield from self._rooms_at(request, host)
 
-    def open_hosts(self, request: CandidatesRequest) -> Iterator[Host]:
+    def candidate_hosts(self, request: CandidatesRequest) -> Iterator[Host]:
         """The hosts that may have room: those where something changed, then those that had it before."""
         # a copy: places are tried while these hosts are iterated over
         touched = {root for root, slots in self._touched.items() if slots}
         for root in sorted(touched):
             if root in self._by_root:
                 yield self._by_root[root]
-        for host in self._asking_of(request).open_hosts(self):
+        for host in self._asking_of(request).candidate_hosts(self):
             if host[0].root.id not in touched:
                 yield host
 
@@ -256,7 +256,7 @@ class _RequestRoom:
         formula = self._formulas[found]
         return formula is None or formula(free) > 0
 
-    def open_hosts(self, board: ClusterSimulation) -> Iterator[Host]:
+    def candidate_hosts(self, board: ClusterSimulation) -> Iterator[Host]:
         """The hosts that may have had room at the beginning; they are looked for when they are needed."""
         if self._left is None:
             self._left = self._look_for_room(board)

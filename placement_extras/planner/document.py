@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from placement.read_model.provider import Provider
-from placement_extras.planner.capacity import FlavorCapacity, ShortClasses
+from placement_extras.planner.capacity import ClassShortage, FlavorCapacity
 from placement_extras.planner.cluster_simulation import HostedConsumer
 from placement_extras.planner.drain_plan import DisplacedGuests
 from placement_extras.planner.migration_plan import MigrationPlan, MigrationStep
@@ -30,18 +30,18 @@ def document(
         "fallback": None if fallback is None else {**_fit(fallback.fit), **_hosts(fallback)},
         "worst_host_failure": None if worst is None else {**_host(worst), **_fit(capacity.without_worst)},
         "aggregates": [{"uuid": uuid, **_fit(fit)} for uuid, fit in capacity.by_aggregate.items()],
-        "shortages": [_short(each) for each in capacity.short],
+        "shortages": [_shortage(each) for each in capacity.shortages],
         "moves": None if making is None else _moves(making),
     }
 
 
 def _hosts(capacity: FlavorCapacity) -> dict[str, int]:
-    return {"capable_hosts": capacity.hosts, "candidate_hosts": capacity.open_hosts}
+    return {"capable_hosts": capacity.hosts, "candidate_hosts": capacity.candidate_hosts}
 
 
 def of_sets(sets: FitBounds, shares: Mapping[str, FlavorProportion]) -> dict[str, Any]:
     """What is said of flavors in their proportions."""
-    guests = {name: sets.fits * share.number for name, share in shares.items()}
+    guests = {name: sets.lower_bound * share.number for name, share in shares.items()}
     return {**_fit(sets), "guests": guests}
 
 
@@ -68,7 +68,7 @@ def _guest(guest: HostedConsumer) -> dict[str, Any]:
 
 def _moves(making: MigrationPlan) -> dict[str, Any]:
     return {
-        "lower_bound": making.at_least,
+        "lower_bound": making.lower_bound,
         **({"host": None, "host_uuid": None} if making.host is None else _host(making.host)),
         "steps": None if making.moves is None else [_move(each) for each in making.moves],
     }
@@ -83,19 +83,19 @@ def _move(move: MigrationStep) -> dict[str, Any]:
     }
 
 
-def _short(short: ShortClasses) -> dict[str, Any]:
+def _shortage(shortage: ClassShortage) -> dict[str, Any]:
     return {
-        "resource_classes": list(short.classes),
-        "hosts": short.hosts,
-        **_stranded(short.stranded, short.guests),
+        "resource_classes": list(shortage.classes),
+        "hosts": shortage.hosts,
+        **_stranded(shortage.stranded, shortage.guests),
         "examples": [
-            {**_host(each.root), **_stranded(each.stranded, each.guests)} for each in short.examples
+            {**_host(each.root), **_stranded(each.stranded, each.guests)} for each in shortage.examples
         ],
     }
 
 
 def _fit(fit: FitBounds) -> dict[str, int]:
-    return {"lower_bound": fit.fits, "upper_bound": fit.at_most}
+    return {"lower_bound": fit.lower_bound, "upper_bound": fit.upper_bound}
 
 
 def _host(root: Provider) -> dict[str, str]:

@@ -66,17 +66,17 @@ def displace(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> Disp
         request: _FirstPlaces(board, guest).next() is not None
         for request, guest in {id(each.request): each for each in left}.items()
     }
-    at_most = len(guests) - sum([not alone[id(each.request)] for each in left])
+    upper_bound = len(guests) - sum([not alone[id(each.request)] for each in left])
     # the volume bound is only worked out where some guest was left
-    at_most = min(at_most, _by_volume(board, guests))
+    upper_bound = min(upper_bound, _by_volume(board, guests))
     search = _DrainSearch(board, [each for each in largest if alone.get(id(each.request), True)])
-    if len(guests) - len(left) < at_most:
-        found = search.find_places(len(guests) - len(left), at_most)
-        at_most = found.at_most
+    if len(guests) - len(left) < upper_bound:
+        found = search.find_places(len(guests) - len(left), upper_bound)
+        upper_bound = found.upper_bound
         if found.unplaced is not None:
             placed = {*search.guests} - {*found.unplaced}
             left = [each for each in largest if each not in placed]
-    fit = FitBounds(len(guests) - len(left), at_most)
+    fit = FitBounds(len(guests) - len(left), upper_bound)
     named = tuple(
         [
             UnplacedGuest(each, board.drained(each.held), alone.get(id(each.request), True))
@@ -127,7 +127,7 @@ class _FirstPlaces:
     def __init__(self, board: ClusterSimulation, guest: HostedConsumer) -> None:
         self._board = board
         self._request = guest.request
-        self._hosts: Iterator[Host] = board.open_hosts(guest.request)
+        self._hosts: Iterator[Host] = board.candidate_hosts(guest.request)
         self._host = next(self._hosts, None)
 
     def next(self) -> Way | None:
@@ -164,7 +164,7 @@ def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> in
 
 @dataclass(frozen=True, slots=True)
 class _DrainResult:
-    at_most: int
+    upper_bound: int
     unplaced: tuple[HostedConsumer, ...] | None
 
 
@@ -177,16 +177,16 @@ class _DrainSearch:
         self._journal = TrialJournal(board.budget, _MAX_TRIES)
         self._best: tuple[HostedConsumer, ...] = ()
 
-    def find_places(self, known: int, at_most: int) -> _DrainResult:
+    def find_places(self, known: int, upper_bound: int) -> _DrainResult:
         """Look for more than so many.
 
-        :param at_most: no more have a place.
+        :param upper_bound: no more have a place.
         """
         if not self._is_small():
-            return _DrainResult(at_most, None)
+            return _DrainResult(upper_bound, None)
         #: of those who are tried so many at most may be without a place
         spare = len(self.guests) - known - 1
-        least = len(self.guests) - at_most
+        least = len(self.guests) - upper_bound
         unplaced: tuple[HostedConsumer, ...] | None = None
         try:
             # fewer and fewer without a place, until that is proved impossible

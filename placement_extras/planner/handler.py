@@ -197,7 +197,8 @@ def count_capacity(call: ApiRequest) -> Response:
                 name: FlavorProportion(
                     tuple(_requests(asked[name])),
                     each["proportion"],
-                    counted[name].fit.at_most + (fallen_back[name].fit.at_most if name in fallen_back else 0),
+                    counted[name].fit.upper_bound
+                    + (fallen_back[name].fit.upper_bound if name in fallen_back else 0),
                 )
                 for each in body["flavors"]
                 if each["proportion"] is not None

@@ -41,13 +41,13 @@ class MigrationStep:
 class MigrationPlan:
     """Moves, in their order, after which a guest fits at the host; there is room for each at its time.
 
-    No fewer than ``at_least`` do. No moves are known where ``moves`` is None, and where ``at_least`` is None
-    there are none.
+    At least ``lower_bound`` moves are needed; None where no moves make room. ``moves`` is None where none are
+    known.
     """
 
     moves: tuple[MigrationStep, ...] | None
     host: Provider | None
-    at_least: int | None
+    lower_bound: int | None
 
 
 def fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
@@ -57,8 +57,8 @@ def fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
     """
     found = list(makings)
     least = min(found, key=lambda each: math.inf if each.moves is None else len(each.moves))
-    bounds = [each.at_least for each in found if each.at_least is not None]
-    return replace(least, at_least=min(bounds, default=None))
+    bounds = [each.lower_bound for each in found if each.lower_bound is not None]
+    return replace(least, lower_bound=min(bounds, default=None))
 
 
 def nearest(board: ClusterSimulation, request: CandidatesRequest) -> list[Host]:
@@ -103,9 +103,9 @@ def make_room(
     if not all_known or search.missing_targets or (partly and board.shares):
         # moves were found among known guests; without the others no larger bound is proved
         return MigrationPlan(found.moves, found.host, 1)
-    if partly and found.at_least is not None:
+    if partly and found.lower_bound is not None:
         # what is not known of can be in the way of the second move at the earliest
-        return MigrationPlan(found.moves, found.host, min(found.at_least, 2))
+        return MigrationPlan(found.moves, found.host, min(found.lower_bound, 2))
     return found
 
 

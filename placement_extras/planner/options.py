@@ -1,4 +1,4 @@
-"""Options of the planner, in the group of the API that it adds to."""
+"""Options of the planner, in the group of the API; apart, as programs without a planner register them."""
 
 from oslo_config import cfg
 

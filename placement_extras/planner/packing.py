@@ -28,17 +28,17 @@ Free = Mapping[Any, int] | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class FitBounds:
-    """Bounds of how many guests fit: ``fits`` have a place, more than ``at_most`` do not."""
+    """Bounds of the number of guests that fit: at least ``lower_bound``, at most ``upper_bound``."""
 
-    fits: int
-    at_most: int
+    lower_bound: int
+    upper_bound: int
 
     def __add__(self, other: FitBounds) -> FitBounds:
-        return FitBounds(self.fits + other.fits, self.at_most + other.at_most)
+        return FitBounds(self.lower_bound + other.lower_bound, self.upper_bound + other.upper_bound)
 
     def __sub__(self, other: FitBounds) -> FitBounds:
         """The bounds without a part that the rest does not depend on."""
-        return FitBounds(self.fits - other.fits, self.at_most - other.at_most)
+        return FitBounds(self.lower_bound - other.lower_bound, self.upper_bound - other.upper_bound)
 
 
 NONE: Final = FitBounds(0, 0)
@@ -92,18 +92,20 @@ def simple(ways: Sequence[Way]) -> Callable[[Free], int] | None:
     return lambda free: min(together(free), sum([count(free) for count in separate]))
 
 
-def pack(found: FlavorFootprints, free: Free, budget: SearchBudget, at_most: int | None = None) -> FitBounds:
+def pack(
+    found: FlavorFootprints, free: Free, budget: SearchBudget, upper_bound: int | None = None
+) -> FitBounds:
     """How many guests fit.
 
     First comes whatever most guests can have, then a search for more, until there are as many as the bound
     allows.
 
-    :param at_most: a bound that is known.
+    :param upper_bound: a bound that is known.
     :raises placement.search.budget.BudgetExhausted: there is nothing left of the budget.
     """
     search = _PackingSearch(found, free, budget)
     bound = search.bound(0)
-    return search.find_most(bound if at_most is None else min(bound, at_most))
+    return search.find_most(bound if upper_bound is None else min(bound, upper_bound))
 
 
 class _PackingSearch:
@@ -126,7 +128,7 @@ class _PackingSearch:
         self._best = 0
         self._journal = TrialJournal(budget, _MAX_TRIES)
 
-    def find_most(self, at_most: int) -> FitBounds:
+    def find_most(self, upper_bound: int) -> FitBounds:
         # a copy is cheaper here than an entry of the journal for each way
         left = dict(self._left)
         for way in self._ways:
@@ -135,11 +137,11 @@ class _PackingSearch:
             self._best += count
         self._left = left
         # no search where the bound is reached already, which is the rule
-        if self._best < at_most and len(self._ways) <= _MAX_WAYS:
+        if self._best < upper_bound and len(self._ways) <= _MAX_WAYS:
             with suppress(TriesExhausted):
-                self._try_ways(0, 0, at_most)
-                at_most = self._best
-        return FitBounds(self._best, at_most)
+                self._try_ways(0, 0, upper_bound)
+                upper_bound = self._best
+        return FitBounds(self._best, upper_bound)
 
     def bound(self, first: int) -> int:
         """No more fit in the ways from this one on: of some class, or slot, there is not enough for more."""
@@ -173,10 +175,10 @@ class _PackingSearch:
         for slot, amount in way:
             self._left[slot] -= count * amount
 
-    def _try_ways(self, index: int, count: int, at_most: int) -> None:
+    def _try_ways(self, index: int, count: int, upper_bound: int) -> None:
         """Try all that the ways from this one on allow, as long as more than the best may fit."""
         self._best = max(self._best, count)
-        if self._best >= at_most or count + self.bound(index) <= self._best:
+        if self._best >= upper_bound or count + self.bound(index) <= self._best:
             return
         self._journal.count_try()
         way = self._ways[index]
@@ -184,8 +186,8 @@ class _PackingSearch:
         for number in self._journal.trying(range(self._most_guests(way), -1, -1)):
             self._take_amounts(way, number)
             self._journal.record(self._take_amounts, way, -number)
-            self._try_ways(index + 1, count + number, at_most)
-            if self._best >= at_most:
+            self._try_ways(index + 1, count + number, upper_bound)
+            if self._best >= upper_bound:
                 break
 
 

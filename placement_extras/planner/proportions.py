@@ -21,14 +21,14 @@ _MAX_WAYS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class FlavorProportion:
-    """A flavor, of which so many guests are in each set, and of which no more than ``at_most`` fit alone.
+    """A flavor, of which so many guests are in each set, and of which no more than ``upper_bound`` fit alone.
 
     Each of its guests is served by one of the ``requests``: the first, or what it falls back to.
     """
 
     requests: tuple[CandidatesRequest, ...]
     number: int
-    at_most: int
+    upper_bound: int
 
 
 Place = tuple[Any, tuple[Way, ...]]
@@ -40,17 +40,17 @@ def together(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBounds
 
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
-    at_most = min(share.at_most // share.number for share in shares)
-    if not at_most:
+    upper_bound = min(share.upper_bound // share.number for share in shares)
+    if not upper_bound:
         return FitBounds(0, 0)
     # first those that are hard to place: the others fit in between
-    shares = sorted(shares, key=lambda share: share.at_most // share.number)
+    shares = sorted(shares, key=lambda share: share.upper_bound // share.number)
     placing = _SetPlacing(_find_places(cloud, shares), [share.number for share in shares], cloud.budget)
-    return placing.find_most(_by_volume(cloud, shares, at_most))
+    return placing.find_most(_by_volume(cloud, shares, upper_bound))
 
 
-def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], at_most: int) -> int:
-    """No more sets fit, nor than ``at_most``: of some class there is not enough in the whole cloud."""
+def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], upper_bound: int) -> int:
+    """No more sets fit, nor than ``upper_bound``: of some class there is not enough in the whole cloud."""
     asked: dict[str, int] = {}
     for share in shares:
         amounts = [request.total_amounts for request in share.requests]
@@ -65,7 +65,7 @@ def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], at_most: i
         for name in asked:
             for _, slot in tree.kind.shape.having.get(name, ()):
                 there[name] += max(0, tree.free[slot])
-    return most_by_volume(at_most, {name: {amount: at_most} for name, amount in asked.items()}, there)
+    return most_by_volume(upper_bound, {name: {amount: upper_bound} for name, amount in asked.items()}, there)
 
 
 def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[list[Place]]:
@@ -110,25 +110,25 @@ class _SetPlacing:
         self._first = [0] * len(numbers)
         self._journal = TrialJournal(budget, _MAX_TRIES)
 
-    def find_most(self, at_most: int) -> FitBounds:
+    def find_most(self, upper_bound: int) -> FitBounds:
         """How many sets fit, given that no more than so many do."""
         # many sets at once, then half as many: the cost does not grow with the number of guests
-        fits, chunk = 0, max(1, at_most // _CHUNKS)
-        while chunk and fits < at_most:
-            chunk = min(chunk, at_most - fits)
+        fits, chunk = 0, max(1, upper_bound // _CHUNKS)
+        while chunk and fits < upper_bound:
+            chunk = min(chunk, upper_bound - fits)
             if self._place_sets(chunk):
                 fits += chunk
             else:
                 chunk //= 2
         self._journal.undo_changes()
         with suppress(TriesExhausted):
-            while fits < at_most and sum(map(len, self._places)) <= _MAX_WAYS:
+            while fits < upper_bound and sum(map(len, self._places)) <= _MAX_WAYS:
                 if self._try_sets(fits + 1):
                     fits += 1
                 else:
-                    at_most = fits
+                    upper_bound = fits
                 self._journal.undo_changes()
-        return FitBounds(fits, at_most)
+        return FitBounds(fits, upper_bound)
 
     def _place_sets(self, sets: int) -> bool:
         """Place as many sets more, or none."""

@@ -1,21 +1,21 @@
-"""Trying this service beside OpenStack Placement, which goes on answering.
+"""Trial of this service beside OpenStack Placement, which keeps answering the clients.
 
-``placement-shadow`` stands in front of the stock service. A request goes there and its answer goes back,
-byte by byte (:mod:`forward`); a copy of both goes to another process (:mod:`outbox`), which asks this
-service the same (:mod:`follower`) and compares the answers (:mod:`compare`). So the client waits for the
-stock service alone.
+``placement-shadow`` stands in front of the stock service. It passes requests and answers on, byte by byte
+(:mod:`~placement_extras.shadow.proxy`). A copy of both goes to a second process
+(:mod:`~placement_extras.shadow.copy_queue`), which sends this service the same request
+(:mod:`~placement_extras.shadow.follower`) and compares the answers
+(:mod:`~placement_extras.shadow.comparison`). The client waits for the stock service alone.
 
-**A copy** is a request and what the stock service answered, with the numbers of the writes that were in
-flight together with it. This service works on a database that was imported at the start and that nobody
-else writes to. Copies are replayed one after the other, in the order in which they were answered:
-whatever did not overlap is replayed as it happened.
+**A copy** is a request and the answer of the stock service, with the numbers of the writes that were in
+flight at the same time. This service works on a database that was imported at the start and has no other
+writers. Copies are replayed one after the other, in the order of their answers. That is the order of events
+for all requests that did not overlap.
 
-**What overlapped** may have happened in another order than that of the answers (:mod:`replay`):
+**Requests that overlapped** may have happened in another order (:mod:`~placement_extras.shadow.replay`):
 
-- a write that the stock service accepted is asked again, when ours refuses it, after those have been replayed
-  that were in flight beside it;
-- a write that it refused is not replayed: the reason may have been there for a moment only, and what ours
-  accepted instead would stay;
+- a write that the stock service accepted and ours refuses is asked again after the writes beside it;
+- a write that the stock service refused is not replayed: the reason may have been gone a moment later, and a
+write that ours accepted instead would stay;
 - a read that differs is asked again later; if it still differs it is ``raced``, which is no difference.
 
 For example, with two writes of one provider's inventory, both sent with its generation 4::
@@ -23,12 +23,12 @@ For example, with two writes of one provider's inventory, both sent with its gen
     client 1   PUT inventories, generation 4   |-------------|  200
     client 2   PUT inventories, generation 4      |----|        409
 
-the copy of client 2 comes first. It was refused and client 1 was in flight: it is counted as raced, and
+the copy of client 2 comes first. It was refused while client 1 was in flight, so it counts as raced and is
 not replayed. The copy of client 1 is replayed and answered 200.
 
-Two writes at the same time about the same thing, both without a generation, may go unnoticed in the
-wrong order; reads show it later.
+Two writes of one item at the same time, both without a generation, may be replayed in the wrong order. Later
+reads show that.
 
-**In step** is said of our database as long as every write had the same outcome on both sides. Afterwards
-differences may follow from the first one, which the report names.
+**In step** is our database as long as every write had the same outcome on both sides. Later differences may
+follow from the first one, which the report names.
 """

@@ -1,4 +1,7 @@
-"""Writes that were in flight together: their order, and so the content of both sides, is unknown."""
+"""Writes that were in flight together.
+
+Their order is unknown, and so is the content that they left on both sides.
+"""
 
 import json
 import re
@@ -8,12 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from placement_extras.shadow.comparison import claims
-from placement_extras.shadow.exchange import JSON, MirroredRequest, ShadowExchange, ShadowRequest, parsed
+from placement_extras.shadow.comparison import named_claims
+from placement_extras.shadow.exchange import JSON, MirroredRequest, ShadowExchange, ShadowRequest, parse_body
 
+# bounds the memory of a trial that runs for weeks; writes further apart were not in flight together
 _REMEMBERED: Final = 50_000
-_NONE: Final[frozenset[str]] = frozenset()
-_SHOWN: Final = 50
+_NO_NAMES: Final[frozenset[str]] = frozenset()
+# items of the report, which people read
+_MAX_SHOWN: Final = 50
 _UUID: Final = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.I)
 _WORD: Final = re.compile(r"[\w.-]+")
 _LISTS: Final = ("/allocations", "/reshaper")
@@ -22,11 +27,11 @@ _OWNERS: Final = ("project_id", "user_id")
 
 @dataclass(frozen=True, slots=True)
 class WrittenKeys:
-    """What a write writes.
+    """The items that a write changes.
 
-    :param things: what it changes: a consumer, a part of a provider, a name.
-    :param names: of all that it can be seen at: consumers, providers, projects, users.
-    :param whole: whether it says all of its things, so that it does not matter what was there.
+    :param things: paths of the items: a consumer, a part of a provider, a class or trait.
+    :param names: names by which an answer can show the change: consumers, providers, projects, users.
+    :param whole: whether the write replaces its items, so that their old content does not matter.
     """
 
     request: ShadowRequest
@@ -35,25 +40,25 @@ class WrittenKeys:
     whole: bool
 
     @classmethod
-    def of(cls, request: ShadowRequest) -> "WrittenKeys":
-        """From the request alone; a body that the API does not know has names all the same."""
+    def of_request(cls, request: ShadowRequest) -> "WrittenKeys":
+        """Read the keys from a request. A body that the API refuses has names, too."""
         path = unquote(urlsplit(request.path).path).rstrip("/")
-        body = parsed(request.body, JSON)
-        written = dict(claims(request.method, path, body))
+        body = parse_body(request.body, JSON)
+        written = dict(named_claims(request.method, path, body))
         text = f"{path} {request.body.decode('utf-8', 'replace')}"
         owners = (claim.get(name) for claim in written.values() for name in _OWNERS)
         names = {*map(str.lower, _UUID.findall(text)), *(each for each in owners if isinstance(each, str))}
-        things = frozenset(_things(path, written, body))
+        things = frozenset(_written_items(path, written, body))
         whole = path in _LISTS or (request.method != "POST" and path in things)
         return cls(request, things, frozenset(names or {each.rpartition("/")[2] for each in things}), whole)
 
-    def is_as(self, other: "WrittenKeys") -> bool:
-        """Whether both ask for the same, so that it does not matter who came last."""
+    def is_same_as(self, other: "WrittenKeys") -> bool:
+        """Whether both requests are equal, so that their order does not matter."""
         mine, theirs = self.request, other.request
         return (mine.method, mine.path, mine.body) == (theirs.method, theirs.path, theirs.body)
 
 
-def _things(path: str, consumers: Iterable[str], body: Any) -> Iterator[str]:
+def _written_items(path: str, consumers: Iterable[str], body: Any) -> Iterator[str]:
     yield from (f"/allocations/{each}" for each in consumers)
     if path == "/reshaper":
         inventories = body.get("inventories") if isinstance(body, dict) else None
@@ -63,110 +68,116 @@ def _things(path: str, consumers: Iterable[str], body: Any) -> Iterator[str]:
         new = body if isinstance(body, dict) else {}
         yield f"{path}/{new.get('uuid') or new.get('name')}"
     elif path not in _LISTS:
-        yield "/".join(path.split("/")[:4])  # one class of the inventories is a part of them
+        # a write of one class conflicts with a write of all inventories of the provider
+        yield "/".join(path.split("/")[:4])
 
 
 @dataclass
 class AmbiguousWrites:
-    """Follows writes in the order of their answers.
+    """Follows writes in the order of their answers, and marks items with ambiguous content.
 
-    Two that were in flight together and were both accepted leave what the later one says. A proxy sees only
-    in which order they were answered, which may be the other one.
+    Of two accepted writes in flight together, the later one determines the content. A proxy sees only the
+    order of the answers, which may be the opposite.
     """
 
     _accepted: OrderedDict[int, WrittenKeys] = field(default_factory=OrderedDict)
     _seen: OrderedDict[str, frozenset[str]] = field(default_factory=OrderedDict)
-    """What was named with each thing since both services last did the same to it."""
-    _things: OrderedDict[str, frozenset[str]] = field(default_factory=OrderedDict)
+    """Names by item, since both services last replaced it with the same content."""
+    _doubtful: OrderedDict[str, frozenset[str]] = field(default_factory=OrderedDict)
 
     def __len__(self) -> int:
-        return len(self._things)
+        return len(self._doubtful)
 
-    def document(self) -> dict[str, list[str]]:
-        """The things in doubt that are so for longest, with all that they can be seen at."""
-        return {thing: sorted(names) for thing, names in list(self._things.items())[:_SHOWN]}
+    def to_document(self) -> dict[str, list[str]]:
+        """Return the names by ambiguous item, for the items that have been ambiguous for longest."""
+        return {thing: sorted(names) for thing, names in list(self._doubtful.items())[:_MAX_SHOWN]}
 
-    def take(self, copy: MirroredRequest, waiting: Iterable[int]) -> None:
-        """A write that OpenStack Placement answered; what it refused leaves nothing.
+    def record_write(self, copy: MirroredRequest, waiting: Iterable[int]) -> None:
+        """Record a write that OpenStack Placement answered; a refused write changes nothing.
 
-        :param waiting: numbers of writes that our service has not done yet, and may do after this one.
+        :param waiting: numbers of postponed writes, which our service may accept after this one.
         """
         if copy.received is None or 400 <= copy.received.status < 500:
             return
-        if copy.received.status >= 500:  # nobody knows whether it was done
-            self.spread(copy)
+        if copy.received.status >= 500:  # it may have been written before the error
+            self.add_doubt(copy)
             return
-        written = WrittenKeys.of(copy.request)
+        written = WrittenKeys.of_request(copy.request)
         self._accepted[copy.number] = written
         _forget_oldest(self._accepted)
-        for other in self._rivals(copy, written, waiting):
+        for other in self._rival_writes(copy, written, waiting):
             for thing in written.things & other.things:
-                self._doubt(thing, written.names | other.names)
+                self._mark_doubtful(thing, written.names | other.names)
         for thing in written.things:
-            self._seen[thing] = self._seen.get(thing, _NONE) | written.names
+            self._seen[thing] = self._seen.get(thing, _NO_NAMES) | written.names
         _forget_oldest(self._seen)
 
-    def _rivals(
+    def _rival_writes(
         self, copy: MirroredRequest, written: WrittenKeys, waiting: Iterable[int]
     ) -> list[WrittenKeys]:
-        """Accepted writes that say something else of the same, and may have come before it or after it."""
+        """Return accepted writes with other content for the same item, in an unknown order to this one."""
         others = map(self._accepted.get, {*copy.beside, *waiting} - {copy.number})
-        return [each for each in others if each and each.things & written.things and not each.is_as(written)]
+        return [
+            each for each in others if each and each.things & written.things and not each.is_same_as(written)
+        ]
 
-    def meets(self, copy: MirroredRequest) -> bool:
-        """Whether a write shares anything with one that was accepted while it was in flight."""
-        names = self._written(copy).names
+    def overlaps_accepted(self, copy: MirroredRequest) -> bool:
+        """Whether a write shares a name with a write that was accepted while it was in flight."""
+        names = self._written_keys(copy).names
         return any(names & other.names for other in map(self._accepted.get, copy.beside) if other)
 
-    def _written(self, copy: MirroredRequest) -> WrittenKeys:
-        return self._accepted.get(copy.number) or WrittenKeys.of(copy.request)
+    def _written_keys(self, copy: MirroredRequest) -> WrittenKeys:
+        return self._accepted.get(copy.number) or WrittenKeys.of_request(copy.request)
 
-    def spread(self, copy: MirroredRequest) -> None:
-        """Only one of the services may have done it, or will have."""
-        written = self._written(copy)
+    def add_doubt(self, copy: MirroredRequest) -> None:
+        """Mark the items of a write that only one of the services may have accepted."""
+        written = self._written_keys(copy)
         for thing in written.things:
-            self._doubt(thing, written.names)
+            self._mark_doubtful(thing, written.names)
 
-    def settle(self, copy: MirroredRequest, waiting: Iterable[int]) -> None:
-        """Both services did a write: where nothing rivals it, what it says is there now."""
-        written = self._written(copy)
-        if written.whole and not self._rivals(copy, written, waiting):
+    def settle_write(self, copy: MirroredRequest, waiting: Iterable[int]) -> None:
+        """Record that both services accepted a write. Without rivals its items have a known content again."""
+        written = self._written_keys(copy)
+        if written.whole and not self._rival_writes(copy, written, waiting):
             for thing in written.things:
-                self._things.pop(thing, None)
+                self._doubtful.pop(thing, None)
                 self._seen[thing] = written.names
 
-    def about(self, exchange: ShadowExchange, request: ShadowRequest) -> str | None:
-        """What is in doubt and can be why the answers to a request differ; None if nothing is."""
-        if not self._things:
+    def find_doubt(self, exchange: ShadowExchange, request: ShadowRequest) -> str | None:
+        """Return an ambiguous item that can explain why the answers to a request differ; None without one."""
+        if not self._doubtful:
             return None
         said = " ".join(
             (
                 *(request.path, request.body.decode("utf-8", "replace")),
-                *_apart(exchange.theirs.body, exchange.ours.body),
+                *_differing_parts(exchange.theirs.body, exchange.ours.body),
             )
         )
+        # names of resource classes are in capitals, uuids may be in either case: both spellings count
         words = frozenset(map(str.lower, _WORD.findall(unquote(said)))) | frozenset(_WORD.findall(said))
-        return next((thing for thing, names in self._things.items() if names & words), None)
+        return next((thing for thing, names in self._doubtful.items() if names & words), None)
 
-    def _doubt(self, thing: str, names: frozenset[str]) -> None:
-        self._things[thing] = self._things.get(thing, _NONE) | self._seen.get(thing, _NONE) | names
-        _forget_oldest(self._things)
+    def _mark_doubtful(self, thing: str, names: frozenset[str]) -> None:
+        self._doubtful[thing] = (
+            self._doubtful.get(thing, _NO_NAMES) | self._seen.get(thing, _NO_NAMES) | names
+        )
+        _forget_oldest(self._doubtful)
 
 
-def _apart(there: Any, here: Any) -> Iterator[str]:
-    """The parts of two documents that only one of them has."""
+def _differing_parts(there: Any, here: Any) -> Iterator[str]:
+    """Yield the names and values that only one of two documents has."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for name in there.keys() | here.keys():
             if there.get(name) != here.get(name):
                 yield name
-                yield from _apart(there.get(name), here.get(name))
+                yield from _differing_parts(there.get(name), here.get(name))
     elif isinstance(there, list) and isinstance(here, list):
-        yield from {*map(_text, there)} ^ {*map(_text, here)}
+        yield from {*map(_json_text, there)} ^ {*map(_json_text, here)}
     elif there != here:
-        yield from (_text(there), _text(here))
+        yield from (_json_text(there), _json_text(here))
 
 
-def _text(document: Any) -> str:
+def _json_text(document: Any) -> str:
     return json.dumps(document, sort_keys=True)
 
 

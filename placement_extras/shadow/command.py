@@ -1,4 +1,4 @@
-"""``placement-shadow``: try this service beside OpenStack Placement, which goes on answering."""
+"""``placement-shadow``: try this service beside OpenStack Placement, which keeps answering the clients."""
 
 import logging
 import multiprocessing
@@ -22,22 +22,22 @@ from placement.exceptions import ServiceError
 from placement.maintenance.sync import incomplete_owner
 from placement_extras.shadow import copied_databases
 from placement_extras.shadow.copied_databases import CopiedDatabases
-from placement_extras.shadow.follower import FollowerSettings, follow
-from placement_extras.shadow.proxy import SECONDS_TO_STOP, ProxySettings, serve
+from placement_extras.shadow.follower import FollowerSettings, run_follower
+from placement_extras.shadow.proxy import SECONDS_TO_STOP, ProxySettings, run_proxy
 
 LOG = logging.getLogger(__name__)
 
 CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
     cfg.StrOpt("bind", default="127.0.0.1:8777", help="ADDRESS:PORT to listen on for clients."),
-    cfg.StrOpt("stock", help="URL of OpenStack Placement, which answers them."),
-    cfg.StrOpt("ours", help="URL of this service, which is asked the same."),
+    cfg.StrOpt("stock", help="URL of OpenStack Placement, which answers the clients."),
+    cfg.StrOpt("ours", help="URL of this service, which gets the same requests."),
     cfg.StrOpt(
         "stock-database",
         secret=True,
         help=(
-            "SQLAlchemy URL of OpenStack Placement's database, of which a copy is made at the start, in the "
-            "database that [placement_database] connection names. Without it that has to be a copy "
-            "already, and clients must not write until they come here. One with a password belongs in a file "
+            "SQLAlchemy URL of OpenStack Placement's database. It is copied at the start into the database "
+            "of [placement_database] connection. Without this option that database must be a copy already, "
+            "and clients must not write until they use this address. A URL with a password belongs in a file "
             "for --config-file, as stock_database in section [DEFAULT]."
         ),
     ),
@@ -45,23 +45,26 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         "copy-after",
         default=0.0,
         min=0.0,
-        help="How many seconds after the start the copy is made: by then all clients have to come here.",
+        help="Seconds between the start and the copy of the database. All clients must come here by then.",
     ),
     cfg.StrOpt(
         "ours-token",
         secret=True,
-        help="Token for this service in the place of clients' own: admin, where it runs with noauth2.",
+        help="Token that this service gets instead of the clients' tokens: admin, if it runs with noauth2.",
     ),
     cfg.StrOpt("report-bind", default="127.0.0.1:8779", help="ADDRESS:PORT of the report and the metrics."),
-    cfg.IntOpt("threads", default=32, min=1, help="How many requests are in flight at most."),
+    cfg.IntOpt("threads", default=32, min=1, help="Maximum number of requests in flight."),
     cfg.FloatOpt(
-        "stock-timeout", default=300.0, min=1.0, help="How many seconds OpenStack Placement may be silent."
+        "stock-timeout",
+        default=300.0,
+        min=1.0,
+        help="Seconds after which a silent OpenStack Placement counts as away.",
     ),
 )
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Serve until stopped; the exit status."""
+    """Serve until stopped; return the exit status."""
     arguments = sys.argv[1:] if args is None else list(args)
     try:
         conf = new_config(arguments, cli_opts=CLI_OPTIONS)
@@ -69,33 +72,38 @@ def main(args: Sequence[str] | None = None) -> int:
         check_bind(conf.bind)
         check_bind(conf.report_bind)
         if settings.databases is not None:
-            copied_databases.check(settings.databases)
+            copied_databases.check_databases(settings.databases)
     except (cfg.Error, ValueError, ServiceError) as error:
         print(f"placement-shadow: {error}", file=sys.stderr)
         return 1
     log.setup(conf, PROJECT)
     proxy = ProxySettings(conf.bind, conf.stock, conf.threads, conf.stock_timeout)
     with tempfile.TemporaryDirectory(prefix="placement-shadow-") as folder:
-        return _supervise(settings, proxy, str(Path(folder) / "copies"), partial(_set_up_log, arguments))
+        return _run_processes(settings, proxy, str(Path(folder) / "copies"), partial(_set_up_log, arguments))
 
 
 def _set_up_log(arguments: Sequence[str]) -> None:
-    """In a process of its own."""
+    """Set up logging in a child process, which inherits none of it."""
     log.setup(new_config(arguments, cli_opts=CLI_OPTIONS), PROJECT)
 
 
-def _supervise(
+def _run_processes(
     settings: FollowerSettings, proxy: ProxySettings, address: str, set_up_log: Callable[[], None]
 ) -> int:
-    """Two processes, so that comparing takes nothing from who answers; both end with this one."""
+    """Run the proxy and the follower in two processes until stopped; return the exit status.
+
+    The comparison then takes no time of the interpreter that answers clients. Both processes end with this
+    one.
+    """
+    # a forked child would inherit the other ends of the pipes, which then never report their end
     context = multiprocessing.get_context("spawn")
     key = secrets.token_bytes()
     processes, controls = [], []
-    for target, its_settings in ((follow, settings), (serve, proxy)):
+    for target, its_settings in ((run_follower, settings), (run_proxy, proxy)):
         theirs, ours = context.Pipe(duplex=False)
         process = context.Process(target=target, args=(its_settings, address, key, theirs, set_up_log))
         process.start()
-        theirs.close()
+        theirs.close()  # the child sees the end of the pipe only if no other process holds it
         processes.append(process)
         controls.append(ours)
     follower, server = processes
@@ -105,10 +113,11 @@ def _supervise(
     try:
         ended = wait([stopped, follower.sentinel, server.sentinel])
         if ended == [follower.sentinel]:
-            LOG.error("The comparing process ended: requests are passed on and not compared; start anew")
+            LOG.error("The comparing process ended: requests are passed on and not compared; start it again")
             ended = wait([stopped, server.sentinel])
         return 0 if stopped in ended else 1
     finally:
+        # the server first: it hands its last copies to the follower
         for process, control in ((server, controls[1]), (follower, controls[0])):
             control.close()
             process.join(SECONDS_TO_STOP + 5)
@@ -118,12 +127,16 @@ def _supervise(
 
 
 def _settings(conf: cfg.ConfigOpts) -> FollowerSettings:
-    """:raises ValueError: an option is missing or wrong; the message names it."""
+    """Return the settings of the comparing process.
+
+    :raises ValueError: an option is missing or wrong; the message names it.
+    """
     for name in ("stock", "ours"):
         parts = urlsplit(conf[name] or "")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"--{name} has to be an http or https URL, and is {conf[name]!r}")
-        if parts.username or parts.password:  # nobody would be sent it, and clients read the URL in errors
+        # neither service would receive the password, and error messages show the URL to clients
+        if parts.username or parts.password:
             raise ValueError(f"--{name} takes no user and no password in its URL: clients send their tokens")
     host, _, port = conf.report_bind.rpartition(":")
     if not host or not port.isdecimal():

@@ -1,7 +1,7 @@
 """Compares two answers, and recognises documented differences.
 
-The names of differences are those in ``doc/reference/deviations.yaml``; only those are recognised that random
-requests run into. A refused claim leaves a consumer behind in OpenStack Placement, whose type shows later.
+The names of differences are those in ``doc/reference/deviations.yaml``. The ones that random requests meet
+are recognised. A refused claim leaves a consumer behind in OpenStack Placement, and its type shows later.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 from placement_extras.shadow.exchange import AskedRequest, ShadowAnswer, ShadowExchange
 
-#: What clients look for in the text of errors: Nova, osc-placement, the functional tests of both and of
-#: OpenStack Placement itself. The rest of an error may be in other words.
-MATCHED: Final = tuple(
+# Texts that clients look for in errors: Nova, osc-placement, the functional tests of both and of
+# OpenStack Placement itself. The rest of an error may have other words.
+MATCHED_TEXTS: Final = tuple(
     re.compile(pattern)
     for pattern in (
         r"JSON does not validate",
@@ -69,15 +69,15 @@ MATCHED: Final = tuple(
         r"The method \w+ is not allowed for this resource",
     )
 )
-_GENERAL: Final = (400, 403, 404, 409)
-"""Statuses of which both say a general sentence before the message."""
-_HEADERS: Final = ("openstack-api-version", "content-type", "cache-control", "allow")
-Candidate = dict[str, dict[str, int]]
+_GENERAL_STATUSES: Final = (400, 403, 404, 409)
+"""Statuses with a general sentence before the message, on both sides."""
+_COMPARED_HEADERS: Final = ("openstack-api-version", "content-type", "cache-control", "allow")
+CandidateAmounts = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True)
 class AnswerDifference:
-    """One thing that differs: the name of a header or part of the answer, and how it differs."""
+    """One difference: the name of a header or a part of the answer, and its value on both sides."""
 
     what: str
     there: Any
@@ -87,33 +87,35 @@ class AnswerDifference:
         return f"{self.what}: {self.there} there, {self.here} here"
 
 
-def differences(exchange: ShadowExchange) -> list[AnswerDifference]:
-    """What differs; nothing if the answers are as good as the same."""
+def find_differences(exchange: ShadowExchange) -> list[AnswerDifference]:
+    """Return the differences that matter to clients."""
     theirs, ours = exchange.theirs, exchange.ours
     if theirs.status != ours.status:
         return [
-            AnswerDifference("status", f"{theirs.status} {_said(theirs)}", f"{ours.status} {_said(ours)}")
+            AnswerDifference(
+                "status", f"{theirs.status} {_quote_detail(theirs)}", f"{ours.status} {_quote_detail(ours)}"
+            )
         ]
-    rest = _errors(theirs, ours) if theirs.status >= 400 else _bodies(exchange)
-    every = [*_headers(theirs, ours), *rest]
+    rest = _compare_errors(theirs, ours) if theirs.status >= 400 else _compare_bodies(exchange)
+    every = [*_compare_headers(theirs, ours), *rest]
     return [AnswerDifference(what, there, here) for what, there, here in every if there != here]
 
 
-def _said(answer: ShadowAnswer) -> str:
-    return repr(answer.error.get("detail", answer.body))
+def _quote_detail(answer: ShadowAnswer) -> str:
+    return repr(answer.first_error.get("detail", answer.body))
 
 
-Compared = Iterator[tuple[str, Any, Any]]
+ComparedParts = Iterator[tuple[str, Any, Any]]
 
 
-def _headers(theirs: ShadowAnswer, ours: ShadowAnswer) -> Compared:
-    for name in _HEADERS:
-        yield name, _value(theirs, name), _value(ours, name)
+def _compare_headers(theirs: ShadowAnswer, ours: ShadowAnswer) -> ComparedParts:
+    for name in _COMPARED_HEADERS:
+        yield name, _header_value(theirs, name), _header_value(ours, name)
     yield "last-modified", "last-modified" in theirs.headers, "last-modified" in ours.headers
-    yield "location", _path(theirs), _path(ours)
+    yield "location", _location_path(theirs), _location_path(ours)
 
 
-def _value(answer: ShadowAnswer, name: str) -> Any:
+def _header_value(answer: ShadowAnswer, name: str) -> Any:
     value = answer.headers.get(name)
     if value is None:
         return None
@@ -122,48 +124,53 @@ def _value(answer: ShadowAnswer, name: str) -> Any:
     return value.partition(";")[0]
 
 
-def _path(answer: ShadowAnswer) -> str:
+def _location_path(answer: ShadowAnswer) -> str:
     return urlsplit(answer.headers.get("location", "")).path
 
 
-def _errors(theirs: ShadowAnswer, ours: ShadowAnswer) -> Compared:
-    yield "keys of the error", sorted(theirs.error), sorted(ours.error)
+def _compare_errors(theirs: ShadowAnswer, ours: ShadowAnswer) -> ComparedParts:
+    yield "keys of the error", sorted(theirs.first_error), sorted(ours.first_error)
     for name in ("status", "title", "code", "max_version", "min_version"):
-        yield name, theirs.error.get(name), ours.error.get(name)
-    there, here = theirs.error.get("detail", ""), ours.error.get("detail", "")
-    for match in filter(None, (pattern.search(there) for pattern in MATCHED)):
+        yield name, theirs.first_error.get(name), ours.first_error.get(name)
+    there, here = theirs.first_error.get("detail", ""), ours.first_error.get("detail", "")
+    for match in filter(None, (pattern.search(there) for pattern in MATCHED_TEXTS)):
         if match[0] not in here:
             yield "words", f"{match[0]!r} in {there!r}", repr(here)
-    if ours.error:
+    if ours.first_error:
         message = here.rpartition("\n\n")[2]
         yield "lines of the message", 1, len(message.splitlines()) or 1
-        if theirs.status in _GENERAL:
+        if theirs.status in _GENERAL_STATUSES:
             yield "general sentence", there.partition("\n")[0], here.partition("\n")[0]
 
 
-def _bodies(exchange: ShadowExchange) -> Compared:
-    there, here = (comparable(exchange.request.path, each.body) for each in (exchange.theirs, exchange.ours))
+def _compare_bodies(exchange: ShadowExchange) -> ComparedParts:
+    there, here = (
+        comparable_body(exchange.request.path, each.body) for each in (exchange.theirs, exchange.ours)
+    )
     yield "body", there, here
 
 
-def comparable(path: str, document: Any) -> Any:
-    """The document with all lists in one order; of candidates with a limit only how many they are."""
+def comparable_body(path: str, document: Any) -> Any:
+    """Return the document with sorted lists; for candidates with a limit their number.
+
+    Each service may choose other candidates when a limit cuts them.
+    """
     limited = path.startswith("/allocation_candidates?") and "limit=" in path
     if limited and isinstance(document, dict) and "allocation_requests" in document:
         return len(document["allocation_requests"])
-    return _ordered(document)
+    return _sort_lists(document)
 
 
-def _ordered(document: Any) -> Any:
+def _sort_lists(document: Any) -> Any:
     if isinstance(document, dict):
-        return {name: _ordered(each) for name, each in document.items()}
+        return {name: _sort_lists(each) for name, each in document.items()}
     if isinstance(document, list):
-        return sorted(map(_ordered, document), key=lambda each: json.dumps(each, sort_keys=True))
+        return sorted(map(_sort_lists, document), key=lambda each: json.dumps(each, sort_keys=True))
     return document
 
 
-def candidates(document: Any) -> list[Candidate]:
-    """What each allocation candidate takes of which provider, whatever version the answer is of."""
+def candidate_amounts(document: Any) -> list[CandidateAmounts]:
+    """Return amounts by provider of each allocation candidate, in the formats of all microversions."""
     found = []
     for each in document["allocation_requests"]:
         allocations = each["allocations"]
@@ -174,24 +181,29 @@ def candidates(document: Any) -> list[Candidate]:
     return found
 
 
+# bounds the memory of a trial that runs for weeks
 _REMEMBERED: Final = 100_000
 _UNKNOWN: Final = "unknown"
 _CONSUMER: Final = "/allocations/"
 
 
 @dataclass
-class LeftBehind:
-    """Consumers of refused claims, whose type is there that of a later claim without one, as before 1.38."""
+class OrphanConsumers:
+    """Consumers that refused claims left behind in OpenStack Placement.
+
+    A later claim before microversion 1.38 states no type. OpenStack Placement then shows the type of the
+    refused claim, ours ``unknown``.
+    """
 
     _types: dict[str, set[str]] = field(default_factory=dict)
     _projects: dict[str, str | None] = field(default_factory=dict)
 
-    def take(self, method: str, path: str, body: Any, status: int) -> None:
-        """A write and what OpenStack Placement answered, in the order of the answers.
+    def record_write(self, method: str, path: str, body: Any, status: int) -> None:
+        """Record a write and the status of OpenStack Placement's answer, in the order of the answers.
 
-        :param body: the document; what is none that the API knows is passed over.
+        :param body: the document; unknown documents are ignored.
         """
-        for consumer, claim in claims(method, urlsplit(path).path, body):
+        for consumer, claim in named_claims(method, urlsplit(path).path, body):
             if status >= 400:
                 if stated := claim.get("consumer_type"):
                     self._types.setdefault(consumer, set()).add(str(stated))
@@ -203,8 +215,8 @@ class LeftBehind:
         _forget_oldest(self._types)
         _forget_oldest(self._projects)
 
-    def shows(self, exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-        """Whether the answers differ by the type of such a consumer."""
+    def explains_difference(self, exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+        """Whether the type of such a consumer is the difference."""
         url = urlsplit(exchange.request.path)
         if difference.what != "body":
             return False
@@ -225,8 +237,8 @@ class LeftBehind:
         return False
 
 
-def claims(method: str, path: str, body: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The consumers that a write names, and what it says of each."""
+def named_claims(method: str, path: str, body: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the consumers that a write names, each with its part of the body."""
     named: Any = None
     if path.startswith(_CONSUMER):
         named = {path.removeprefix(_CONSUMER): {} if method == "DELETE" else body}
@@ -248,26 +260,28 @@ _ORPHANS: Final = "orphans"
 _EXTENSIONS: Final = "extensions"
 
 
-def explain(exchange: ShadowExchange, difference: AnswerDifference, left_behind: LeftBehind) -> str | None:
-    """The name of the deviation that the difference is, if it is one."""
-    if left_behind.shows(exchange, difference):
+def explain_difference(
+    exchange: ShadowExchange, difference: AnswerDifference, left_behind: OrphanConsumers
+) -> str | None:
+    """Return the name of the documented deviation that the difference is, or None."""
+    if left_behind.explains_difference(exchange, difference):
         return _ORPHANS
     return next((name for name, is_this in _RECOGNISED.items() if is_this(exchange, difference)), None)
 
 
 def refused_there_only(theirs: ShadowAnswer) -> str | None:
-    """The name of the deviation by which a write was refused there, and would not be by ours."""
+    """Return the deviation by which only OpenStack Placement refuses a write, or None."""
     return _ORPHANS if "expected 0 but got" in _sentence_of(theirs) else None
 
 
 def known_here_only(request: AskedRequest, theirs: ShadowAnswer) -> str | None:
-    """The name of the deviation by which there is no such thing there, where ours might do what is asked."""
+    """Return the deviation by which OpenStack Placement lacks a resource that ours has, or None."""
     path = unquote(urlsplit(request.path).path)
     return _EXTENSIONS if theirs.status == 404 and (path + "/").startswith("/ext/") else None
 
 
 def _sentence_of(answer: ShadowAnswer) -> str:
-    return str(answer.error.get("detail", ""))
+    return str(answer.first_error.get("detail", ""))
 
 
 def _last_modified(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
@@ -292,12 +306,12 @@ def _unknown_names(exchange: ShadowExchange, difference: AnswerDifference) -> bo
     )
 
 
-def _orphans(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+def _orphan_consumer(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
     return difference.what in ("status", "code", "words") and refused_there_only(exchange.theirs) is not None
 
 
-def _classes(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """A class in small letters, which ours names first, whatever else is wrong with the request."""
+def _lowercase_class(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    """Whether a class is in small letters. Ours reports that before other errors of the request."""
     said = _sentence_of(exchange.ours)
     return (
         difference.what in ("status", "code", "words")
@@ -308,12 +322,12 @@ def _classes(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
     )
 
 
-def _mappings(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+def _refused_mappings(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
     return exchange.ours.status == 400 and "['mappings']" in _sentence_of(exchange.ours)
 
 
-def _sums(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Candidates that only they have are of wrong amounts, those that only we have of right ones."""
+def _wrong_sums(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
+    """Whether the candidates of one side only have wrong sums there, and right ones in our answer."""
     url = urlsplit(exchange.request.path)
     if difference.what != "body" or url.path != "/allocation_candidates":
         return False
@@ -324,21 +338,24 @@ def _sums(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
     for name, value in parse_qsl(url.query):
         if name.startswith("resources"):
             groups += 1
-            wanted.update(_amounts(value))
-    there, here = (candidates(each.body) for each in (exchange.theirs, exchange.ours))
+            wanted.update(_parse_amounts(value))
+    there, here = (candidate_amounts(each.body) for each in (exchange.theirs, exchange.ours))
     return (
         groups > 1
-        and all(_total(each) != wanted for each in there if each not in here)
-        and all(_total(each) == wanted for each in here)
+        and all(_total_amounts(each) != wanted for each in there if each not in here)
+        and all(_total_amounts(each) == wanted for each in here)
     )
 
 
 def _forbidding_without_resources(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """A group without resources that only forbids traits or aggregates, which no provider meets there."""
+    """Whether a group without resources only forbids traits or aggregates.
+
+    No provider meets such a group in OpenStack Placement.
+    """
     url = urlsplit(exchange.request.path)
     if difference.what != "body" or url.path != "/allocation_candidates":
         return False
-    if not isinstance(exchange.theirs.body, dict) or candidates(exchange.theirs.body):
+    if not isinstance(exchange.theirs.body, dict) or candidate_amounts(exchange.theirs.body):
         return False
     query = parse_qsl(url.query)
     asking = {name.removeprefix("resources") for name, _ in query if name.startswith("resources")}
@@ -352,11 +369,11 @@ def _forbidding_without_resources(exchange: ShadowExchange, difference: AnswerDi
     )
 
 
-def _amounts(text: str) -> dict[str, int]:
+def _parse_amounts(text: str) -> dict[str, int]:
     return {name: int(amount) for name, _, amount in (part.partition(":") for part in text.split(","))}
 
 
-def _total(candidate: Mapping[str, Mapping[str, int]]) -> Counter[str]:
+def _total_amounts(candidate: Mapping[str, Mapping[str, int]]) -> Counter[str]:
     total: Counter[str] = Counter()
     for resources in candidate.values():
         total.update(resources)
@@ -368,9 +385,9 @@ _RECOGNISED: Final[dict[str, Callable[[ShadowExchange, AnswerDifference], Any]]]
     "method-of-older-versions": _method_of_older_versions,
     "status-500": _status_500,
     "unknown-names": _unknown_names,
-    _ORPHANS: _orphans,
-    "classes": _classes,
-    "mappings": _mappings,
-    "sums": _sums,
+    _ORPHANS: _orphan_consumer,
+    "classes": _lowercase_class,
+    "mappings": _refused_mappings,
+    "sums": _wrong_sums,
     "forbidding-without-resources": _forbidding_without_resources,
 }

@@ -1,4 +1,4 @@
-"""Makes our database a copy of the stock service's, while that one goes on working."""
+"""Copies the database of the stock service into ours while that service keeps working."""
 
 import logging
 import sqlite3
@@ -22,16 +22,17 @@ from placement_extras.shadow.exchange import MirroredRequest
 
 LOG = logging.getLogger(__name__)
 
-_SECONDS_LOCKED: Final = 30
+# a write of SQLite holds the lock for milliseconds; a longer wait means a hanging program
+_LOCK_SECONDS: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedDatabases:
-    """What is copied where.
+    """Source and target of the copy.
 
     :param source: the URL of the stock service's database.
-    :param target: the URL of ours, which is migrated and empty.
-    :param owner: whose consumers are that nobody is known to own.
+    :param target: the URL of ours, which has our tables and is empty.
+    :param owner: project and user of consumers that the source has no record of.
     :param classes: the additional resource classes of our service.
     """
 
@@ -41,34 +42,34 @@ class CopiedDatabases:
     classes: Sequence[str]
 
 
-MOMENTS: Final = 20
-"""How many are looked at for one at which nothing was written."""
+MAX_MOMENTS: Final = 20
+"""Snapshots that are taken at most to find one without a write in flight."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyMoment:
-    """When the copy was taken: between two times of the monotonic clock."""
+    """The moment of the copy, between two times of the monotonic clock in seconds."""
 
     earliest: float
     latest: float
 
     def is_after(self, copy: MirroredRequest) -> bool:
-        """Whether a request had been answered by then, so that all it wrote is in the copy."""
+        """Whether a request was answered before, so that the copy holds its changes."""
         return copy.started + copy.seconds < self.earliest
 
     def is_within(self, copy: MirroredRequest) -> bool:
-        """Whether a request was a write in flight then, which may be in the copy or not."""
+        """Whether a request was a write in flight at that moment; the copy may hold its changes or not."""
         return copy.is_write and copy.started < self.latest and not self.is_after(copy)
 
 
-def check(databases: CopiedDatabases) -> None:
-    """Whether a copy can be made, without making it.
+def check_databases(databases: CopiedDatabases) -> None:
+    """Check that a copy can be made, without a change.
 
-    :raises PlacementError: no; the message says why.
+    :raises ServiceError: it cannot; the message says why.
     """
     with (
         open_database(databases.target) as database,
-        _source(databases) as (source, _),
+        _open_copy(databases) as (source, _),
         database.read() as conn,
     ):
         importer.examine_source(source, skip_orphans=True)
@@ -76,21 +77,21 @@ def check(databases: CopiedDatabases) -> None:
 
 
 def copy(databases: CopiedDatabases, is_quiet: Callable[[CopyMoment], bool] = lambda _: True) -> CopyMoment:
-    """Make our database hold what the other holds; writers of the other do not wait for it.
+    """Copy the source into our database; writers of the source do not wait.
 
-    :param is_quiet: whether nothing was written at that moment, so that all that was written before is in
-        the copy and nothing of what comes after. Others are left for the next one, some times.
-    :raises PlacementError: it was not copied, and nothing is changed.
+    :param is_quiet: whether no write was in flight at a moment. Then the copy holds exactly the changes
+        before it. Otherwise another moment is tried, up to :data:`MOMENTS` times.
+    :raises ServiceError: the database was not copied, and nothing is changed.
     """
     with open_database(databases.target) as database:
         for number in count(1):
-            with _source(databases) as (source, moment):
+            with _open_copy(databases) as (source, moment):
                 if not is_quiet(moment):
-                    if number < MOMENTS:
+                    if number < MAX_MOMENTS:
                         continue
                     LOG.warning(
-                        "There was no moment without a write: those at the moment of the copy may be in it"
-                        " twice. If the report says that it is out of step, start anew when less is written"
+                        "There was no moment without a write: a write at that moment may be applied"
+                        " twice. If the report says that it is out of step, start again when less is written"
                     )
                 importer.run(database, source, databases.classes, skip_orphans=True)
                 break
@@ -98,33 +99,30 @@ def copy(databases: CopiedDatabases, is_quiet: Callable[[CopyMoment], bool] = la
 
 
 @contextmanager
-def _source(databases: CopiedDatabases) -> Iterator[tuple[StockContent, CopyMoment]]:
+def _open_copy(databases: CopiedDatabases) -> Iterator[tuple[StockContent, CopyMoment]]:
     try:
         made = tempfile.TemporaryDirectory(prefix="placement-shadow-")
     except OSError as error:
         raise InvalidRequest(f"There is no folder for a copy of the source database: {error}") from error
     with made as folder:
         earliest = time.monotonic()
-        url = _readable(databases.source, Path(folder) / "copy.sqlite")
+        url = _copied_url(databases.source, Path(folder) / "copy.sqlite")
         with open_source(url, databases.owner) as source:
             yield source, CopyMoment(earliest, time.monotonic())
 
 
-def _readable(source: str, file: Path) -> str:
-    """The URL to read.
-
-    While somebody reads a file of SQLite nobody can write to it: such a file is copied first.
-    """
+def _copied_url(source: str, file: Path) -> str:
+    """Return the URL to read. A file of SQLite is copied first, because a reader blocks its writers."""
     try:
         url = make_url(source)
-    except Exception:  # open_source says what is wrong
+    except Exception:  # open_source reports the error with a better message
         return source
     if url.get_backend_name() != "sqlite" or not url.database or not Path(url.database).is_file():
         return source
     try:
         with (
             closing(
-                sqlite3.connect(f"file:{url.database}?mode=ro", uri=True, timeout=_SECONDS_LOCKED)
+                sqlite3.connect(f"file:{url.database}?mode=ro", uri=True, timeout=_LOCK_SECONDS)
             ) as there,
             closing(sqlite3.connect(file)) as here,
         ):

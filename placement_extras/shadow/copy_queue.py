@@ -1,7 +1,7 @@
-"""Copies of requests between the process that answers clients and the one that compares.
+"""Copies of requests on their way from the process that answers clients to the one that compares.
 
-The answering process never waits: copies that the other one does not take in time are in a bounded
-:class:`ByteBacklog`, where writes displace reads.
+The answering process never waits: copies wait in a bounded :class:`ByteBacklog`, which leaves out reads
+before writes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Final
 
 from placement_extras.shadow.exchange import MirroredRequest, ShadowRequest
 
-FULL: Final = "too much was waiting to be compared"
+NO_ROOM: Final = "too much was waiting to be compared"
 
 
 @dataclass(frozen=True, slots=True)
 class BacklogBounds:
-    """How many bytes may wait when one more is added.
+    """Maximum bytes of a backlog after a copy is added.
 
-    :param reads: with a copy of a read, which is left out otherwise.
-    :param writes: with a copy of a write, of which is only kept otherwise that it was there.
-    :param any_write: with all that is kept of such a write, which is left out otherwise.
+    :param reads: for a copy of a read, which is left out above.
+    :param writes: for a whole copy of a write; above, a copy without body and answer is kept.
+    :param any_write: for such a copy without body and answer, which is left out above.
     """
 
     reads: int
@@ -36,7 +36,7 @@ class BacklogBounds:
 
 
 class ByteBacklog:
-    """A queue that never blocks who puts something into it."""
+    """A queue with a bound in bytes and a :meth:`put` that never blocks."""
 
     def __init__(self, bounds: BacklogBounds) -> None:
         self._bounds: Final = bounds
@@ -44,16 +44,16 @@ class ByteBacklog:
         self._changed = threading.Condition()
         self._closed = False
         self.bytes = 0
-        #: how many copies found no room since the beginning
+        #: number of copies that found no room since the start
         self.left_out = 0
 
     def __len__(self) -> int:
         return len(self._copies)
 
     def put(self, copy: MirroredRequest) -> None:
-        """Add one, as far as there is room for it."""
+        """Add a copy, or the part of it that fits."""
         with self._changed:
-            fitting = self._fitting(copy)
+            fitting = self._fitting_copy(copy)
             if fitting is None:
                 self.left_out += 1
                 return
@@ -61,16 +61,16 @@ class ByteBacklog:
             self.bytes += fitting.size
             self._changed.notify()
 
-    def _fitting(self, copy: MirroredRequest) -> MirroredRequest | None:
-        """What of it there is room for."""
+    def _fitting_copy(self, copy: MirroredRequest) -> MirroredRequest | None:
+        """Return the part of a copy that fits, or None."""
         whole = self._bounds.writes if copy.is_write else self._bounds.reads
         if self.bytes + copy.size <= whole:
             return copy
-        stub = _stub(copy)
+        stub = _empty_copy(copy)
         return stub if copy.is_write and self.bytes + stub.size <= self._bounds.any_write else None
 
     def get(self, seconds: float | None = None) -> MirroredRequest | None:
-        """The next one; waits for it, so long at most, and is None when there will be none or is none yet."""
+        """Wait for the next copy, at most ``seconds``; None after that time or at the end of the queue."""
         with self._changed:
             self._changed.wait_for(lambda: self._copies or self._closed, seconds)
             if not self._copies:
@@ -80,18 +80,18 @@ class ByteBacklog:
             return copy
 
     @property
-    def ended(self) -> bool:
-        """Whether there will be none any more."""
+    def has_ended(self) -> bool:
+        """Whether the queue is closed and empty."""
         with self._changed:
             return self._closed and not self._copies
 
-    def any(self, holds: Callable[[MirroredRequest], bool]) -> bool:
-        """Whether that holds for one of those that wait."""
+    def any_waiting(self, holds: Callable[[MirroredRequest], bool]) -> bool:
+        """Whether a condition holds for any waiting copy."""
         with self._changed:
             return any(map(holds, self._copies))
 
     def close(self, *, keep: bool) -> None:
-        """No more will be added; what waits is taken still, if it is to be kept."""
+        """End the queue; with ``keep`` the waiting copies can still be taken."""
         with self._changed:
             self._closed = True
             if not keep:
@@ -100,29 +100,32 @@ class ByteBacklog:
             self._changed.notify_all()
 
 
-def _stub(copy: MirroredRequest) -> MirroredRequest:
-    """That it was there."""
+def _empty_copy(copy: MirroredRequest) -> MirroredRequest:
+    """Return a copy without body and answer.
+
+    A lost write must be known, because both sides differ after it.
+    """
     request = ShadowRequest(copy.request.method, copy.request.path, (), b"")
-    return replace(copy, request=request, received=None, missed=FULL)
+    return replace(copy, request=request, received=None, missed=NO_ROOM)
 
 
 LOG = logging.getLogger(__name__)
 
-BOUNDS: Final = BacklogBounds(reads=64 << 20, writes=64 << 20, any_write=256 << 20)
-"""Of what waits to be sent."""
-_SECONDS_BETWEEN_TRIES: Final = 0.5
-_SECONDS_OF_SILENCE: Final = 0.1
-"""Then the other process is told that nothing was answered."""
+OUTBOX_BOUNDS: Final = BacklogBounds(reads=64 << 20, writes=64 << 20, any_write=256 << 20)
+"""Bounds of the copies that wait to be sent, in the memory of the process that answers clients."""
+_RETRY_SECONDS: Final = 0.5
+_SILENCE_SECONDS: Final = 0.1
+"""After this time without an answer an empty delivery is sent: the other process waits for ``settled``."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxDelivery:
-    """One copy, or none where nothing was answered for a while.
+    """One copy, or None after a time without answers.
 
-    :param left_out: how many copies found no room before it was sent.
-    :param settled: writes that came in before that time of the monotonic clock are in this delivery or
-        in one before it.
-    :param predecessors: how many processes answered clients before the one that sends it.
+    :param left_out: number of copies that found no room so far.
+    :param settled: time of the monotonic clock in seconds. All writes that came in before are in this
+        delivery or an earlier one.
+    :param predecessors: number of processes that answered clients before the sender.
     """
 
     copy: MirroredRequest | None
@@ -132,13 +135,13 @@ class OutboxDelivery:
 
 
 class MirrorOutbox:
-    """Sends copies to the address where the other process listens, from a thread of its own.
+    """Sends copies to the socket of the other process, in a thread of its own.
 
-    :param predecessors: how many processes answered clients before this one.
+    :param predecessors: number of processes that answered clients before this one.
     """
 
     def __init__(
-        self, address: str, key: bytes, bounds: BacklogBounds = BOUNDS, predecessors: int = 0
+        self, address: str, key: bytes, bounds: BacklogBounds = OUTBOX_BOUNDS, predecessors: int = 0
     ) -> None:
         self._address: Final = address
         self._key: Final = key
@@ -150,26 +153,26 @@ class MirrorOutbox:
     def start(self, settled: Callable[[], float]) -> None:
         """Begin to send.
 
-        :param settled: the time before which no write came in whose copy has not been put here.
+        :param settled: returns a time of the monotonic clock; copies of all earlier writes were put here.
         """
         self._settled = settled
         self._thread.start()
 
     def stop(self, seconds: float) -> None:
-        """Send what waits, for that long at most, and end."""
+        """Send the waiting copies, for at most ``seconds``, and end."""
         self._stopped.set()
         self._waiting.close(keep=True)
         self._thread.join(seconds)
 
     def put(self, copy: MirroredRequest) -> None:
-        """Have a copy sent; never blocks."""
+        """Queue a copy to be sent; never blocks."""
         self._waiting.put(copy)
 
     def _run(self) -> None:
         connection: Connection | None = None
         try:
-            while not self._waiting.ended:
-                message = pickle.dumps(self._next())
+            while not self._waiting.has_ended:
+                message = pickle.dumps(self._next_delivery())
                 while True:
                     connection = connection or self._connect()
                     if connection is None:
@@ -184,15 +187,15 @@ class MirrorOutbox:
             if connection is not None:
                 connection.close()
 
-    def _next(self) -> OutboxDelivery:
-        copy = self._waiting.get(_SECONDS_OF_SILENCE)
+    def _next_delivery(self) -> OutboxDelivery:
+        copy = self._waiting.get(_SILENCE_SECONDS)
         settled = self._settled()
-        if len(self._waiting):  # what waits may have come in before that
+        if len(self._waiting):  # a waiting copy may be of a write before that time
             settled = 0.0
         return OutboxDelivery(copy, self._waiting.left_out, settled, self._predecessors)
 
     def _connect(self) -> Connection | None:
-        """None when nobody listens and we are to stop."""
+        """Wait until the other process listens; None if this one is stopped before."""
         reported = False
         while True:
             with suppress(OSError, EOFError):
@@ -202,5 +205,5 @@ class MirrorOutbox:
                     "Nothing is compared: the comparing process does not listen; requests are passed on"
                 )
                 reported = True
-            if self._stopped.wait(_SECONDS_BETWEEN_TRIES):
+            if self._stopped.wait(_RETRY_SECONDS):
                 return None

@@ -1,4 +1,4 @@
-"""A request and its answers, as the other modules hand them on."""
+"""Requests and answers in the shape that proxy, queue, replay and comparison share."""
 
 import json
 import zlib
@@ -10,31 +10,34 @@ Headers = tuple[tuple[str, str], ...]
 
 JSON: Final = "application/json"
 MAX_KEPT: Final = 16 << 20
-"""Bytes of a body: longer ones are passed on and not compared."""
-_ANY_FORMAT: Final = 47  # of zlib's window bits: as the header of the data says
-_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Maximum bytes of a body. Longer bodies are passed on and not compared."""
+_ANY_FORMAT: Final = 47  # window bits of zlib: detects gzip and zlib by their headers
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def is_write(method: str) -> bool:
     """Whether requests with this method may change something."""
-    return method not in _SAFE
+    return method not in _SAFE_METHODS
 
 
 class AskedRequest(Protocol):
-    """What has to be known of a request to compare its answers."""
+    """The properties of a request that a comparison of its answers needs."""
 
     @property
     def method(self) -> str:
-        """As it was sent."""
+        """Method of the request."""
 
     @property
     def path(self) -> str:
-        """With the query."""
+        """Path with the query."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowRequest:
-    """A request as it came in: ``path`` with query and all escapes, below the prefix of the service."""
+    """A request as the client sent it.
+
+    ``path`` has the query and all escapes, without the prefix of the service.
+    """
 
     method: str
     path: str
@@ -44,22 +47,22 @@ class ShadowRequest:
 
 @dataclass(frozen=True, slots=True)
 class ShadowAnswer:
-    """What a service answered: header names in lower case, JSON parsed, other bodies as text."""
+    """An answer of a service: header names in lower case, JSON parsed, other bodies as text."""
 
     status: int
     headers: Mapping[str, str]
     body: Any
 
     @classmethod
-    def of(cls, status: int, headers: Headers, content: bytes) -> Self:
-        """An answer as it was received."""
+    def from_content(cls, status: int, headers: Headers, content: bytes) -> Self:
+        """Parse an answer as it was received."""
         named = {name.lower(): value for name, value in headers}
         if named.get("content-encoding", "identity") in ("gzip", "deflate"):
-            content = _decompressed(content)
-        return cls(status, named, parsed(content, named.get("content-type", "")))
+            content = _decompress_content(content)
+        return cls(status, named, parse_body(content, named.get("content-type", "")))
 
     @property
-    def error(self) -> dict[str, Any]:
+    def first_error(self) -> dict[str, Any]:
         """The error in the body, empty if there is none."""
         if self.status < 400 or not isinstance(self.body, dict):
             return {}
@@ -67,16 +70,16 @@ class ShadowAnswer:
         return dict(errors[0]) if isinstance(errors, list) and errors and isinstance(errors[0], dict) else {}
 
 
-def _decompressed(content: bytes) -> bytes:
-    """At most :data:`MAX_KEPT` bytes of it; what cannot be decompressed stays."""
+def _decompress_content(content: bytes) -> bytes:
+    """Decompress at most :data:`MAX_KEPT` bytes; content that is not compressed is returned unchanged."""
     try:
         return zlib.decompressobj(_ANY_FORMAT).decompress(content, MAX_KEPT)
     except zlib.error:
         return content
 
 
-def parsed(content: bytes, media_type: str) -> Any:
-    """A body: the document if it is JSON, else its text; None if there is none."""
+def parse_body(content: bytes, media_type: str) -> Any:
+    """Return the document of a JSON body, the text of another one, and None for an empty one."""
     if not content:
         return None
     text = content.decode("utf-8", "replace")
@@ -84,13 +87,13 @@ def parsed(content: bytes, media_type: str) -> Any:
         return text
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError):  # a hostile document may be nested too deeply for the parser
         return text
 
 
 @dataclass(frozen=True, slots=True)
 class ShadowExchange:
-    """A request, and what each service answered."""
+    """A request and the answers of both services."""
 
     request: AskedRequest
     theirs: ShadowAnswer
@@ -99,15 +102,15 @@ class ShadowExchange:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedAnswer:
-    """An answer of the stock service that was passed on, not looked at yet."""
+    """An answer of the stock service that was passed on, not parsed yet."""
 
     status: int
     headers: Headers
     content: bytes
 
-    def answer(self) -> ShadowAnswer:
-        """The same, parsed."""
-        return ShadowAnswer.of(self.status, self.headers, self.content)
+    def parse_answer(self) -> ShadowAnswer:
+        """Parse the answer; this is left to the comparing process, because clients would wait for it here."""
+        return ShadowAnswer.from_content(self.status, self.headers, self.content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +118,9 @@ class MirroredRequest:
     """A request that was passed on.
 
     :param number: in the order in which requests came in.
-    :param received: None where the answer was not kept; ``missed`` says why.
-    :param started: when it came in, in seconds of the monotonic clock of this machine.
-    :param seconds: what the stock service took.
+    :param received: the answer; None where it was not kept, and ``missed`` has the reason.
+    :param started: time of arrival in seconds of the monotonic clock of this machine.
+    :param seconds: time until the answer of the stock service was complete.
     :param beside: the numbers of the writes that were in flight at the same time.
     """
 
@@ -131,19 +134,19 @@ class MirroredRequest:
 
     @property
     def is_write(self) -> bool:
-        """Whether it may have changed something."""
+        """Whether the request may have changed the database."""
         return is_write(self.request.method)
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
-        there = _size(self.request.headers) + len(self.request.path) + len(self.request.body)
-        back = _size(self.received.headers) + len(self.received.content) if self.received else 0
-        return there + back + _OVERHEAD
+        """Approximate memory in bytes."""
+        there = _headers_size(self.request.headers) + len(self.request.path) + len(self.request.body)
+        back = _headers_size(self.received.headers) + len(self.received.content) if self.received else 0
+        return there + back + _OVERHEAD_BYTES
 
 
-_OVERHEAD: Final = 2000
+_OVERHEAD_BYTES: Final = 2000  # bytes of the Python objects around the texts, roughly
 
 
-def _size(headers: Headers) -> int:
+def _headers_size(headers: Headers) -> int:
     return sum(len(name) + len(value) for name, value in headers)

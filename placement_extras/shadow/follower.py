@@ -1,4 +1,4 @@
-"""The process that compares: takes copies, replays them on our service and says what came of it."""
+"""The comparing process: receives copies, replays them on our service and reports the outcomes."""
 
 import logging
 import os
@@ -17,28 +17,31 @@ from placement_extras.shadow.copied_databases import CopiedDatabases, CopyMoment
 from placement_extras.shadow.copy_queue import BacklogBounds, ByteBacklog, OutboxDelivery
 from placement_extras.shadow.exchange import MirroredRequest
 from placement_extras.shadow.replay import ReplayClient, ReplayOutcome, ReplayVerdict, RequestReplay
-from placement_extras.shadow.report import ComparerStatus, OutcomeTally, ReportServer, table
+from placement_extras.shadow.report import ComparerStatus, OutcomeTally, ReportServer, report_table
 
 LOG = logging.getLogger(__name__)
 
-ENDED: Final = "the process that answers clients ended, with what it had in hand"
+ENDED: Final = "the process that answers clients ended, and its waiting copies are lost"
 BEFORE: Final = "it was answered before the database was copied"
 BOUNDS: Final = BacklogBounds(reads=128 << 20, writes=256 << 20, any_write=512 << 20)
-"""Of what waits to be replayed."""
-_NICENESS: Final = 10
-_SECONDS_TO_FINISH: Final = 10.0
-_SECONDS_TO_BE_ANSWERED: Final = 10.0
-"""So long a write may take that is in flight at the moment of the copy; else the next moment is tried."""
-_TICK: Final = 0.02
+"""Bounds of the copies that wait to be replayed.
+
+They may take more memory than those in the answering process.
+"""
+_NICENESS: Final = 10  # clients go before the comparison
+_FINISH_SECONDS: Final = 10.0
+_ANSWER_SECONDS: Final = 10.0
+"""Maximum time of writes in flight at the moment of the copy. Another moment is tried after it."""
+_TICK_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True)
 class FollowerSettings:
-    """What the process has to know.
+    """Settings of the comparing process.
 
     :param ours: the URL of our service.
-    :param token: sent to it in the place of clients' tokens; None for those.
-    :param databases: what is copied at the start; None if our database is a copy already.
+    :param token: sent to our service instead of the clients' tokens; None to send theirs.
+    :param databases: source and target of the copy at the start; None if our database is a copy already.
     :param copy_after: seconds to wait before the copy is taken.
     :param report: address and port of the report.
     """
@@ -50,14 +53,15 @@ class FollowerSettings:
     report: tuple[str, int]
 
 
-def follow(
+def run_follower(
     settings: FollowerSettings, address: str, key: bytes, control: Connection, set_up_log: Callable[[], None]
 ) -> None:
     """Run until the other end of ``control`` is closed; then print the report.
 
     :param address: the UNIX socket at which copies arrive, protected by ``key``.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: who started us says when
+    # a terminal sends it to all processes; the parent decides when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_up_log()
     with suppress(OSError):
         os.nice(_NICENESS)
@@ -65,9 +69,9 @@ def follow(
 
 
 class ShadowFollower:
-    """Its threads: one takes copies in, one replays them, one answers who asks for the report.
+    """Three threads: one receives copies, one replays them, one serves the report.
 
-    ``status`` is what the report is made of.
+    ``status`` has the content of the report.
     """
 
     def __init__(self, settings: FollowerSettings, address: str, key: bytes) -> None:
@@ -82,7 +86,7 @@ class ShadowFollower:
         self._listener = Listener(address, "AF_UNIX", authkey=key)
 
     def run(self, control: Connection) -> None:
-        """Until the other end of ``control`` is closed."""
+        """Run until the other end of ``control`` is closed."""
         server = ReportServer(self._settings.report, self.status)
         replaying = threading.Thread(target=self._replay_all, name="shadow-replay", daemon=True)
         try:
@@ -90,19 +94,23 @@ class ShadowFollower:
             replaying.start()
             with suppress(EOFError, OSError):
                 control.recv_bytes()
+            # first time to replay the rest, then the end of writes that wait for our service
             self._backlog.close(keep=True)
-            replaying.join(_SECONDS_TO_FINISH)
+            replaying.join(_FINISH_SECONDS)
             self._stopped.set()
             self._backlog.close(keep=False)
-            replaying.join(_SECONDS_TO_FINISH)
+            replaying.join(_FINISH_SECONDS)
         finally:
             server.close()
-            with suppress(OSError):  # who started us may have removed its folder
+            with suppress(OSError):  # the parent may have removed the folder of the socket
                 self._listener.close()
-        print(table(self.status.document()), end="", flush=True)
+        print(report_table(self.status.to_document()), end="", flush=True)
 
     def _receive(self) -> None:
-        """From one connection after the other: each is that of another process which answered clients."""
+        """Receive from one connection after the other.
+
+        Each belongs to another process that answers clients.
+        """
         while not self._stopped.is_set():
             try:
                 connection = self._listener.accept()
@@ -112,14 +120,15 @@ class ShadowFollower:
                     self._stopped.wait(0.1)
                 continue
             if self.status.processes:
-                self._tally.part(ENDED)
+                self._tally.mark_parted(ENDED)
             self.status.processes += 1
             with connection, suppress(EOFError, OSError):
                 while True:
                     delivery = connection.recv()
                     assert isinstance(delivery, OutboxDelivery)
-                    if delivery.predecessors >= self.status.processes:  # one ended that was never heard of
-                        self._tally.part(ENDED)
+                    # an answering process ended before it connected, and its copies are lost
+                    if delivery.predecessors >= self.status.processes:
+                        self._tally.mark_parted(ENDED)
                         self.status.processes = delivery.predecessors + 1
                     self.status.left_out = delivery.left_out
                     if delivery.copy is not None:
@@ -131,15 +140,15 @@ class ShadowFollower:
             moment = self._copy()
             self.status.phase = "comparing"
             while (copy := self._backlog.get()) is not None:
-                self._take(copy, moment)
-            self._replay.finish()
+                self._handle_copy(copy, moment)
+            self._replay.conclude_all()
         except ServiceError as error:
-            self._fail(f"the database of OpenStack Placement was not copied: {error.detail}")
+            self._report_failure(f"the database of OpenStack Placement was not copied: {error.detail}")
         except Exception as error:
             LOG.exception("Nothing is compared any more")
-            self._fail(f"a defect: {error!r}")
+            self._report_failure(f"a defect: {error!r}")
 
-    def _fail(self, why: str) -> None:
+    def _report_failure(self, why: str) -> None:
         LOG.error("Requests are passed on and not compared any more: %s", why)
         self.status.phase = f"failed: {why}"
         while self._backlog.get() is not None:
@@ -154,21 +163,21 @@ class ShadowFollower:
         return copied_databases.copy(self._settings.databases, self._was_quiet)
 
     def _was_quiet(self, moment: CopyMoment) -> bool:
-        deadline = time.monotonic() + _SECONDS_TO_BE_ANSWERED
+        deadline = time.monotonic() + _ANSWER_SECONDS
         while self._settled < moment.latest:
-            if time.monotonic() > deadline or self._stopped.wait(_TICK):
+            if time.monotonic() > deadline or self._stopped.wait(_TICK_SECONDS):
                 return False
         return was_quiet(self._backlog, moment)
 
-    def _take(self, copy: MirroredRequest, moment: CopyMoment | None) -> None:
+    def _handle_copy(self, copy: MirroredRequest, moment: CopyMoment | None) -> None:
         if moment is not None and moment.is_after(copy):
             self._tally.add(ReplayOutcome(copy, ReplayVerdict.MISSED, BEFORE))
         elif moment is not None and moment.is_within(copy):
             self._replay.take_around_copy(copy)
         else:
-            self._replay.take(copy)
+            self._replay.replay_copy(copy)
 
 
 def was_quiet(backlog: ByteBacklog, moment: CopyMoment) -> bool:
-    """Whether no write was in flight at a moment, once all that came in before have been answered."""
-    return not backlog.any(moment.is_within)
+    """Whether no write was in flight at a moment; all earlier requests must have been answered."""
+    return not backlog.any_waiting(moment.is_within)

@@ -1,6 +1,6 @@
 """The process that answers clients, under gunicorn, with the answers of the stock service.
 
-It notes which requests are in flight together, as their order is unknown then.
+It records which requests are in flight together, because their order is unknown.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class FlightTicket:
 class InFlight:
     """Numbers requests as they come in, and makes a copy of each when it is answered.
 
-    :param put: takes the copies, in the order of the answers; must not block.
+    :param put: receives the copies in the order of the answers; must not block, since it runs under the lock.
     """
 
     def __init__(self, put: Callable[[MirroredRequest], None]) -> None:
@@ -60,8 +60,8 @@ class InFlight:
         self._next = 0
         self._open: dict[int, FlightTicket] = {}
 
-    def begin(self, request: ShadowRequest) -> FlightTicket:
-        """A request came in; each ticket has to be given to :meth:`end`, once."""
+    def begin_request(self, request: ShadowRequest) -> FlightTicket:
+        """Record a request that came in; each ticket must be given to :meth:`end_request` once."""
         with self._lock:
             ticket = FlightTicket(self._next, request, time.monotonic())
             self._next += 1
@@ -74,21 +74,22 @@ class InFlight:
             self._open[ticket.number] = ticket
         return ticket
 
-    def settled(self) -> float:
-        """The time of the monotonic clock before which no write came in that is not answered yet."""
+    def settled_until(self) -> float:
+        """Return a time of the monotonic clock; all writes that came in before it are answered."""
         with self._lock:
             now = time.monotonic()
             return min(
                 (each.started for each in self._open.values() if is_write(each.request.method)), default=now
             )
 
-    def end(
+    def end_request(
         self, ticket: FlightTicket, received: ReceivedAnswer | None, seconds: float, missed: str = ""
     ) -> None:
-        """It was answered, or not, for the reason given."""
+        """Record the answer of a request, or the reason ``missed`` why there is none."""
         with self._lock:
             del self._open[ticket.number]
             beside = frozenset(ticket.beside)
+            # under the lock, so that copies are in the order of the answers
             self._put(
                 MirroredRequest(
                     ticket.number, ticket.request, received, ticket.started, seconds, beside, missed
@@ -101,9 +102,9 @@ LOG = logging.getLogger(__name__)
 TOO_LONG: Final = "its body or its answer is too long to be kept"
 NO_ANSWER: Final = "OpenStack Placement did not answer"
 CLIENT_LEFT: Final = "the client left before it had the whole answer"
-_PIECE: Final = 1 << 16
-# They are about one connection (RFC 9110, 7.6.1), and each side has its own.
-_OF_CONNECTIONS: Final = frozenset(
+_PIECE_BYTES: Final = 1 << 16  # bytes of a body that are passed on at a time
+# headers about one connection (RFC 9110, 7.6.1); client and stock service have different connections
+_CONNECTION_HEADERS: Final = frozenset(
     {
         *("connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection"),
         *("te", "trailer", "transfer-encoding", "upgrade"),
@@ -112,11 +113,11 @@ _OF_CONNECTIONS: Final = frozenset(
 
 
 class RequestForwarder:
-    """Passes requests on to a URL, and answers back.
+    """WSGI application that passes requests on to a URL, and answers back.
 
-    :param stock: the stock service, with the prefix that it is mounted at.
-    :param threads: how many requests are in flight at most.
-    :param seconds: how long the stock service may be silent.
+    :param stock: URL of the stock service, with the prefix that it is mounted at.
+    :param threads: maximum number of requests in flight.
+    :param seconds: timeout of a silent stock service.
     """
 
     def __init__(self, stock: str, in_flight: InFlight, threads: int, seconds: float) -> None:
@@ -124,26 +125,28 @@ class RequestForwarder:
         self._prefix: Final = urlsplit(stock).path.rstrip("/")
         self._in_flight: Final = in_flight
         self._seconds: Final = seconds
-        self._kept = self._connections(threads)
+        self._kept_pool = self._connection_pool(threads)
 
-    def _connections(self, number: int) -> urllib3.HTTPConnectionPool:
+    def _connection_pool(self, number: int) -> urllib3.HTTPConnectionPool:
         timeout = urllib3.Timeout(self._seconds)
         return urllib3.connection_from_url(self._stock, maxsize=number, timeout=timeout, retries=False)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """WSGI."""
-        body, rest = _body(environ)
-        request = ShadowRequest(environ["REQUEST_METHOD"], _target(environ), _headers(environ), body)
-        ticket = self._in_flight.begin(request)
+        """Pass one request on."""
+        body, rest = _read_body(environ)
+        request = ShadowRequest(
+            environ["REQUEST_METHOD"], _request_target(environ), _request_headers(environ), body
+        )
+        ticket = self._in_flight.begin_request(request)
         began = time.monotonic()
         try:
-            response = self._ask(request, rest)
+            response = self._ask_stock(request, rest)
         except (HTTPError, OSError) as error:
-            self._in_flight.end(ticket, None, time.monotonic() - began, NO_ANSWER)
+            self._in_flight.end_request(ticket, None, time.monotonic() - began, NO_ANSWER)
             LOG.warning("%s does not answer %s %s: %s", self._stock, request.method, request.path, error)
-            return _unanswered(self._stock, start_response)
+            return _bad_gateway(self._stock, start_response)
         except BaseException:
-            self._in_flight.end(ticket, None, time.monotonic() - began, NO_ANSWER)
+            self._in_flight.end_request(ticket, None, time.monotonic() - began, NO_ANSWER)
             raise
         headers = tuple((name, value) for name, value in response.headers.items())
         passing = _PassingBody(response, headers, self._in_flight, ticket, began, keep=rest is None)
@@ -154,20 +157,21 @@ class RequestForwarder:
             raise
         return passing
 
-    def _ask(self, request: ShadowRequest, rest: Iterator[bytes] | None) -> urllib3.BaseHTTPResponse:
-        # A server may close a connection just when it is used again. A read is sent again then; a write may
-        # have been carried out, so that each has a connection of its own.
+    def _ask_stock(self, request: ShadowRequest, rest: Iterator[bytes] | None) -> urllib3.BaseHTTPResponse:
+        # A server may close an idle connection while it is used again. A read is then sent again. A write may
+        # have been carried out, so each write has a new connection.
         if rest is None and not is_write(request.method):
             with suppress(ProtocolError):
-                return self._send(self._kept, request, rest)
-        return self._send(self._connections(1), request, rest)
+                return self._send(self._kept_pool, request, rest)
+        return self._send(self._connection_pool(1), request, rest)
 
     def _send(
         self, pool: urllib3.HTTPConnectionPool, request: ShadowRequest, rest: Iterator[bytes] | None
     ) -> urllib3.BaseHTTPResponse:
         headers = urllib3.HTTPHeaderDict(request.headers)
-        if pool is not self._kept:
+        if pool is not self._kept_pool:
             headers["Connection"] = "close"
+        # urllib3 would add its own values where the client sent none
         for name in ("Accept-Encoding", "User-Agent"):
             headers.setdefault(name, SKIP_HEADER)
         return pool.urlopen(
@@ -183,7 +187,7 @@ class RequestForwarder:
 
 
 class _PassingBody:
-    """The body of an answer on its way, of which a copy is kept."""
+    """The body of an answer that is passed on; keeps a copy."""
 
     def __init__(
         self,
@@ -207,12 +211,12 @@ class _PassingBody:
     def __iter__(self) -> Iterator[bytes]:
         while piece := self._read():
             yield piece
-        self._end()
+        self._hand_over()
 
     def _read(self) -> bytes:
-        """The next piece, empty at the end."""
+        """Return the next piece, empty at the end."""
         try:
-            piece: bytes = self._response.read1(_PIECE, decode_content=False)
+            piece: bytes = self._response.read1(_PIECE_BYTES, decode_content=False)
         except (HTTPError, OSError):
             self._missed = NO_ANSWER
             raise
@@ -225,18 +229,18 @@ class _PassingBody:
         return piece
 
     def close(self) -> None:
-        """Called by the server, at the end or when the client has left."""
+        """End the answer; the server calls this at the end or after the client has left."""
         try:
             if self._ticket is not None and not self._missed:
-                self._leave()
+                self._read_rest()
         finally:
-            self._end()
-            if self._missed:
+            self._hand_over()
+            if self._missed:  # the rest of the answer is unread, so the connection cannot be used again
                 self._response.close()
             self._response.release_conn()
 
-    def _leave(self) -> None:
-        """The client has left: what it wrote is written all the same, and the rest of the answer is short."""
+    def _read_rest(self) -> None:
+        """Read the rest of an answer after the client has left: its write is done and has to be replayed."""
         assert self._ticket is not None
         if not is_write(self._ticket.request.method):
             self._missed = CLIENT_LEFT
@@ -245,48 +249,49 @@ class _PassingBody:
             while not self._missed and self._read():
                 pass
 
-    def _end(self) -> None:
+    def _hand_over(self) -> None:
         ticket, self._ticket = self._ticket, None
         if ticket is None:
             return
         received = None
         if not self._missed:
             received = ReceivedAnswer(self._response.status, self._headers, b"".join(self._pieces))
-        self._in_flight.end(ticket, received, time.monotonic() - self._began, self._missed)
+        self._in_flight.end_request(ticket, received, time.monotonic() - self._began, self._missed)
 
 
-def _body(environ: WSGIEnvironment) -> tuple[bytes, Iterator[bytes] | None]:
-    """The body, and what follows where it is too long to be kept."""
+def _read_body(environ: WSGIEnvironment) -> tuple[bytes, Iterator[bytes] | None]:
+    """Return the body, and an iterator over the rest of a body that is too long to be kept."""
     stream: IO[bytes] = environ["wsgi.input"]
     if not environ.get("CONTENT_LENGTH") and "HTTP_TRANSFER_ENCODING" not in environ:
         return b"", None
     body = stream.read(MAX_KEPT)
     if len(body) < MAX_KEPT:
         return body, None
-    return body, iter(lambda: stream.read(_PIECE), b"")
+    return body, iter(lambda: stream.read(_PIECE_BYTES), b"")
 
 
-def _target(environ: WSGIEnvironment) -> str:
-    """The path and the query, just as the client wrote them: gunicorn keeps that."""
+def _request_target(environ: WSGIEnvironment) -> str:
+    """Return path and query as the client wrote them, which gunicorn keeps as ``RAW_URI``."""
     raw = str(environ["RAW_URI"])
-    if not raw.startswith("/"):  # the absolute form, for proxies
+    if not raw.startswith("/"):  # the absolute form, which clients send to a proxy
         parts = urlsplit(raw)
         raw = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
     return raw
 
 
-def _headers(environ: WSGIEnvironment) -> Headers:
+def _request_headers(environ: WSGIEnvironment) -> Headers:
     named = {name[5:]: value for name, value in environ.items() if name.startswith("HTTP_")}
     for name in ("CONTENT_TYPE", "CONTENT_LENGTH"):
         if environ.get(name):
             named[name] = environ[name]
-    if "TRANSFER_ENCODING" in named:  # by which the body was read: it has the length that it has
+    # the body was read by its chunks; a length beside them is how requests are smuggled past a proxy
+    if "TRANSFER_ENCODING" in named:
         named.pop("CONTENT_LENGTH", None)
     return _passed_on((name.replace("_", "-").title(), str(value)) for name, value in named.items())
 
 
 def _passed_on(headers: Iterable[tuple[str, str]]) -> Headers:
-    """Those that are not about one connection, by their names or by what the sender says."""
+    """Return the headers that are not about one connection, by their names or by the Connection header."""
     listed = tuple(headers)
     own = {
         each.strip().lower()
@@ -294,10 +299,10 @@ def _passed_on(headers: Iterable[tuple[str, str]]) -> Headers:
         if name.lower() == "connection"
         for each in value.split(",")
     }
-    return tuple((name, value) for name, value in listed if name.lower() not in _OF_CONNECTIONS | own)
+    return tuple((name, value) for name, value in listed if name.lower() not in _CONNECTION_HEADERS | own)
 
 
-def _unanswered(stock: str, start_response: StartResponse) -> Iterable[bytes]:
+def _bad_gateway(stock: str, start_response: StartResponse) -> Iterable[bytes]:
     detail = f"OpenStack Placement at {stock} does not answer placement-shadow."
     error = {"status": 502, "title": "Bad Gateway", "detail": detail}
     start_response("502 Bad Gateway", [("Content-Type", "application/json")])
@@ -310,12 +315,12 @@ _SECONDS_TO_SEND: Final = 5.0
 
 @dataclass(frozen=True)
 class ProxySettings:
-    """What the process has to know.
+    """Settings of the answering process.
 
-    :param bind: where clients come to, ADDRESS:PORT.
+    :param bind: ADDRESS:PORT for clients.
     :param stock: the URL of OpenStack Placement.
-    :param threads: how many requests are in flight at most.
-    :param stock_seconds: how long OpenStack Placement may be silent.
+    :param threads: maximum number of requests in flight.
+    :param stock_seconds: timeout of a silent OpenStack Placement.
     """
 
     bind: str
@@ -324,15 +329,16 @@ class ProxySettings:
     stock_seconds: float
 
 
-def serve(
+def run_proxy(
     settings: ProxySettings, address: str, key: bytes, control: Connection, set_up_log: Callable[[], None]
 ) -> None:
-    """Serve until told to stop by SIGTERM, or until the other end of ``control`` is closed.
+    """Serve until SIGTERM, or until the other end of ``control`` is closed.
 
     :param address: the UNIX socket of the comparing process, protected by ``key``.
     """
     set_up_log()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: who started us says when
+    # a terminal sends it to all processes; the parent decides when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(control,), daemon=True).start()
     _ProxyServer(settings, address, key).run()
 
@@ -344,7 +350,7 @@ def _end_with(control: Connection) -> None:
 
 
 class _ProxyServer(BundledServer):
-    """One process: whoever answers clients knows all that is in flight."""
+    """A server with one worker, because only a single process knows all requests in flight."""
 
     def __init__(self, settings: ProxySettings, address: str, key: bytes) -> None:
         self._settings = settings
@@ -355,13 +361,13 @@ class _ProxyServer(BundledServer):
         super().__init__()
 
     def settings(self) -> Mapping[str, Any]:
-        """What gunicorn is told by our options."""
+        """Settings of gunicorn."""
         return {
             "bind": self._settings.bind,
             "workers": 1,
             "threads": self._settings.threads,
             "worker_class": BufferingWorker,
-            "timeout": 0,  # no request takes longer than the stock service may be silent
+            "timeout": 0,  # the timeout of the stock service limits each request
             "graceful_timeout": SECONDS_TO_STOP,
             "proc_name": "placement-shadow",
             "pre_fork": self._pre_fork,
@@ -369,10 +375,10 @@ class _ProxyServer(BundledServer):
         }
 
     def load(self) -> WSGIApplication:
-        """Called by gunicorn in the process that answers."""
+        """Create the application; gunicorn calls this in the process that answers."""
         self._outbox = MirrorOutbox(self._address, self._key, predecessors=self._predecessors)
         in_flight = InFlight(self._outbox.put)
-        self._outbox.start(in_flight.settled)
+        self._outbox.start(in_flight.settled_until)
         return RequestForwarder(
             self._settings.stock, in_flight, self._settings.threads, self._settings.stock_seconds
         )

@@ -1,4 +1,4 @@
-"""Sends our service what the stock service was asked: in which order, and what follows from the answers."""
+"""Replays requests of the stock service on ours: decides about their order and judges the answers."""
 
 from __future__ import annotations
 
@@ -20,40 +20,41 @@ from urllib3.exceptions import HTTPError
 from placement_extras.shadow.ambiguous_writes import AmbiguousWrites
 from placement_extras.shadow.comparison import (
     AnswerDifference,
-    LeftBehind,
-    differences,
-    explain,
+    OrphanConsumers,
+    explain_difference,
+    find_differences,
     known_here_only,
     refused_there_only,
 )
-from placement_extras.shadow.exchange import JSON, MirroredRequest, ShadowAnswer, ShadowExchange, parsed
+from placement_extras.shadow.exchange import JSON, MirroredRequest, ShadowAnswer, ShadowExchange, parse_body
 
 LOG = logging.getLogger(__name__)
 
 AWAY: Final = "our service did not answer"
-BROKEN_OFF: Final = "our service went away while it had the request in hand"
-_SECONDS: Final = 60.0
-_LONGEST_PAUSE: Final = 2.0
-_UNAVAILABLE: Final = frozenset({502, 503, 504})
-_TOKEN: Final = "x-auth-token"
-_OURS: Final = frozenset({"host", "content-length", "connection", "accept-encoding"})
+BROKEN_OFF: Final = "our service went away while it handled the request"
+_TIMEOUT_SECONDS: Final = 60.0
+_MAX_PAUSE: Final = 2.0
+_AWAY_STATUSES: Final = frozenset({502, 503, 504})  # from a proxy in front of it, or while it starts
+_TOKEN_HEADER: Final = "x-auth-token"
+# headers that the client library sets by itself
+_OWN_HEADERS: Final = frozenset({"host", "content-length", "connection", "accept-encoding"})
 
 
 @dataclass
 class ReplayClient:
-    """Our service at a URL.
+    """A client of our service.
 
-    A read that it does not answer is left out. A write is asked until it is answered, as all later answers
+    A read without an answer is left out. A write is repeated until it is answered, because all later answers
     depend on it.
 
-    :param token: sent in the place of the client's own, if given.
-    :param stopped: set when nobody waits for answers any more.
+    :param token: sent instead of the client's own, if given.
+    :param stopped: set when answers are not needed any more.
     """
 
     url: str
     token: str | None
     stopped: threading.Event
-    seconds: float = _SECONDS
+    seconds: float = _TIMEOUT_SECONDS
     answers: bool = True
     _prefix: str = field(init=False)
     _pool: urllib3.HTTPConnectionPool = field(init=False)
@@ -65,32 +66,33 @@ class ReplayClient:
         )
 
     def __call__(self, copy: MirroredRequest) -> tuple[ShadowAnswer, float]:
-        """Our answer and what it took.
+        """Return our answer and its time in seconds.
 
-        :raises Unanswered: there is none.
+        :raises UnansweredRequest: there is none.
         """
         pause, tries = 0.05, 0
         while True:
             tries += 1
             began = time.monotonic()
             try:
-                answer = self._ask(copy)
+                answer = self._send_request(copy)
             except (HTTPError, OSError) as error:
                 self._is_away(str(error))
             else:
-                if answer.status not in _UNAVAILABLE:
-                    return self._answered(copy, answer, tries), time.monotonic() - began
+                if answer.status not in _AWAY_STATUSES:
+                    return self._check_answer(copy, answer, tries), time.monotonic() - began
                 self._is_away(f"it answered {answer.status}")
             if not copy.is_write:
                 raise UnansweredRequest(AWAY)
             if self.stopped.wait(pause):
                 raise UnansweredRequest(AWAY)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)
 
-    def _answered(self, copy: MirroredRequest, answer: ShadowAnswer, tries: int) -> ShadowAnswer:
+    def _check_answer(self, copy: MirroredRequest, answer: ShadowAnswer, tries: int) -> ShadowAnswer:
         if not self.answers:
             self.answers = True
             LOG.info("%s answers again", self.url)
+        # an earlier try may have been carried out, and the refusal be its consequence
         if tries > 1 and copy.received is not None and copy.received.status < 400 <= answer.status:
             raise UnansweredRequest(BROKEN_OFF)
         return answer
@@ -100,27 +102,27 @@ class ReplayClient:
             self.answers = False
             LOG.warning("%s does not answer: %s; writes wait for it, reads are not compared", self.url, why)
 
-    def _ask(self, copy: MirroredRequest) -> ShadowAnswer:
+    def _send_request(self, copy: MirroredRequest) -> ShadowAnswer:
         request = copy.request
         headers = urllib3.HTTPHeaderDict(
-            (name, value) for name, value in request.headers if name.lower() not in _OURS
+            (name, value) for name, value in request.headers if name.lower() not in _OWN_HEADERS
         )
         if self.token is not None:
-            headers.discard(_TOKEN)
-            headers[_TOKEN] = self.token
+            headers.discard(_TOKEN_HEADER)
+            headers[_TOKEN_HEADER] = self.token
         response = self._pool.urlopen(
             request.method,
             self._prefix + request.path,
-            body=_body(copy) or None,
+            body=_replay_body(copy) or None,
             headers=headers,
             redirect=False,
             assert_same_host=False,
         )
-        return ShadowAnswer.of(response.status, tuple(response.headers.items()), response.data)
+        return ShadowAnswer.from_content(response.status, tuple(response.headers.items()), response.data)
 
 
-def _body(copy: MirroredRequest) -> bytes:
-    """The body; a provider that the stock service has found a uuid for gets the same one."""
+def _replay_body(copy: MirroredRequest) -> bytes:
+    """Return the body; a new provider gets the uuid that the stock service has chosen."""
     request = copy.request
     if request.method != "POST" or urlsplit(request.path).path.rstrip("/") != "/resource_providers":
         return request.body
@@ -137,47 +139,48 @@ def _body(copy: MirroredRequest) -> bytes:
 def _made_uuid(copy: MirroredRequest) -> str | None:
     if copy.received is None:
         return None
-    location = copy.received.answer().headers.get("location", "")
+    location = copy.received.parse_answer().headers.get("location", "")
     try:
         return str(UUID(location.rpartition("/")[2]))
     except ValueError:
         return None
 
 
+# bounds of memory, and of the requests that are asked again after each write
 _MAX_POSTPONED: Final = 1000
 _MAX_POSTPONED_BYTES: Final = 128 << 20
 _REMEMBERED: Final = 100_000
-# Of requests that are wrong in several ways each service names one.
+# each service reports one error of a request that has several, by its own order of checks
 ORDER: Final = "order"
 DEFECT: Final = "a defect of placement-shadow, of which its log says more"
 
 
-_TRAITS: Final = re.compile(r"/resource_providers/[^/?]+/traits")
+_TRAITS_PATH: Final = re.compile(r"/resource_providers/[^/?]+/traits")
 
 
 class ReplayVerdict(StrEnum):
-    """What came of a request."""
+    """Judgement of a request."""
 
     SAME = "same"
     KNOWN = "known"
-    """It differs as the table of deviations says."""
+    """It differs by a documented deviation."""
     DIFFERENT = "different"
     RACED = "raced"
-    """Other writes were in flight with it, and nobody knows which came first."""
+    """Other writes were in flight with it, in an unknown order."""
     DOUBTFUL = "doubtful"
-    """It differs, and is about what was written by several at once before."""
+    """It differs, and concerns an item that several clients wrote at once before."""
     MISSED = "missed"
     """It was not compared."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """A verdict and what it is about.
+    """A verdict on one copy.
 
-    :param why: of MISSED the reason, of KNOWN the name of the deviation, else what differs.
-    :param answer: what our service answered, None if it was not asked.
-    :param seconds: what our service took.
-    :param parts: whether our database holds something else from now on.
+    :param why: the reason of MISSED, the name of the deviation of KNOWN, else the difference.
+    :param answer: the answer of our service; None if it was not asked.
+    :param seconds: time of our service.
+    :param parts: whether the content of the databases differs from here on.
     """
 
     copy: MirroredRequest
@@ -193,17 +196,17 @@ class UnansweredRequest(Exception):
 
 
 Ask = Callable[[MirroredRequest], tuple[ShadowAnswer, float]]
-"""Ask our service the same; the answer and what it took.
+"""Send a copy to our service; return the answer and its time in seconds.
 
-:raises Unanswered: it did not answer, and the copy is not to be asked again.
+:raises UnansweredRequest: it did not answer, and the copy must not be sent again.
 """
 
 
 @dataclass
 class RequestReplay:
-    """Takes copies in the order in which they were answered.
+    """Replays copies in the order of their answers.
 
-    :param report: is given each outcome, once for every copy.
+    :param report: receives one outcome for each copy.
     """
 
     ask: Ask
@@ -211,99 +214,102 @@ class RequestReplay:
     _taken: dict[int, None] = field(default_factory=dict)
     _postponed: dict[int, MirroredRequest] = field(default_factory=dict)
     _postponed_bytes: int = 0
-    _left_behind: LeftBehind = field(default_factory=LeftBehind)
+    _left_behind: OrphanConsumers = field(default_factory=OrphanConsumers)
     doubt: AmbiguousWrites = field(default_factory=AmbiguousWrites)
 
-    def take(self, copy: MirroredRequest) -> None:
-        """The next one."""
-        self._note(copy)
-        outcome = self._outcome(copy)
+    def replay_copy(self, copy: MirroredRequest) -> None:
+        """Replay the next copy, or postpone it until the writes beside it are replayed."""
+        self._note_write(copy)
+        outcome = self._try_outcome(copy)
         if outcome:
             self.report(outcome)
         else:
             self._postponed[copy.number] = copy
             self._postponed_bytes += copy.size
         while len(self._postponed) > _MAX_POSTPONED or self._postponed_bytes > _MAX_POSTPONED_BYTES:
-            self._conclude(next(iter(self._postponed.values())))
+            self._conclude_copy(next(iter(self._postponed.values())))
         if not copy.is_write:
             return
-        self._remember(copy.number)
+        self._remember_number(copy.number)
         if outcome:
             self._try_again()
         for each in list(self._postponed.values()):
             if not each.beside - self._taken.keys():
-                self._conclude(each)
+                self._conclude_copy(each)
 
     def take_around_copy(self, copy: MirroredRequest) -> None:
-        """The next one, a write in flight while our database was copied: it may be in the copy already."""
-        self._note(copy)
-        outcome = self._outcome(copy, last=True)
+        """Replay a write in flight during the copy of the database, which may hold its changes already."""
+        self._note_write(copy)
+        outcome = self._try_outcome(copy, last=True)
         assert outcome is not None
-        self._remember(copy.number)
+        self._remember_number(copy.number)
         why = "the database was copied meanwhile"
         self.report(replace(outcome, verdict=ReplayVerdict.RACED, why=why, parts=False))
 
-    def finish(self) -> None:
-        """No more will come."""
+    def conclude_all(self) -> None:
+        """Judge all postponed copies; no more copies come."""
         for copy in list(self._postponed.values()):
-            self._conclude(copy)
+            self._conclude_copy(copy)
 
-    def _note(self, copy: MirroredRequest) -> None:
+    def _note_write(self, copy: MirroredRequest) -> None:
         if copy.is_write and copy.received is not None:
             request = copy.request
-            self._left_behind.take(
-                request.method, request.path, parsed(request.body, JSON), copy.received.status
+            self._left_behind.record_write(
+                request.method, request.path, parse_body(request.body, JSON), copy.received.status
             )
-            self.doubt.take(copy, self._postponed)
+            self.doubt.record_write(copy, self._postponed)
 
-    def _remember(self, number: int) -> None:
+    def _remember_number(self, number: int) -> None:
         self._taken[number] = None
         while len(self._taken) > _REMEMBERED:
             del self._taken[next(iter(self._taken))]
 
     def _try_again(self) -> None:
-        """Ask what was postponed, the oldest first, until none of it gets another answer."""
+        """Ask postponed copies again, the oldest first, until no write among them succeeds."""
         again = bool(self._postponed)
         while again:
             again = False
             for copy in list(self._postponed.values()):
-                if outcome := self._outcome(copy):
-                    self._forget(copy)
+                if outcome := self._try_outcome(copy):
+                    self._drop_postponed(copy)
                     self.report(outcome)
                     again = again or copy.is_write
 
-    def _forget(self, copy: MirroredRequest) -> None:
+    def _drop_postponed(self, copy: MirroredRequest) -> None:
         del self._postponed[copy.number]
         self._postponed_bytes -= copy.size
 
-    def _conclude(self, copy: MirroredRequest) -> None:
-        self._forget(copy)
-        outcome = self._outcome(copy, last=True)
+    def _conclude_copy(self, copy: MirroredRequest) -> None:
+        self._drop_postponed(copy)
+        outcome = self._try_outcome(copy, last=True)
         assert outcome is not None
         self.report(outcome)
 
-    def _outcome(self, copy: MirroredRequest, *, last: bool = False) -> ReplayOutcome | None:
-        """None if it has to be asked again later. Whatever is in it, it says nothing of the next copy."""
+    def _try_outcome(self, copy: MirroredRequest, *, last: bool = False) -> ReplayOutcome | None:
+        """Return the outcome, or None to ask again later.
+
+        A defect in one comparison does not end the others.
+        """
         try:
-            return self._compared(copy, last=last)
+            return self._compare_copy(copy, last=last)
         except Exception:
             LOG.exception("A copy cannot be compared: %s %s", copy.request.method, copy.request.path)
             return ReplayOutcome(copy, ReplayVerdict.MISSED, DEFECT, parts=copy.is_write)
 
-    def _compared(self, copy: MirroredRequest, *, last: bool) -> ReplayOutcome | None:
+    def _compare_copy(self, copy: MirroredRequest, *, last: bool) -> ReplayOutcome | None:
         if copy.received is None:
             return ReplayOutcome(copy, ReplayVerdict.MISSED, copy.missed, parts=copy.is_write)
-        theirs = copy.received.answer()
+        theirs = copy.received.parse_answer()
         if name := known_here_only(copy.request, theirs):
-            return ReplayOutcome(copy, ReplayVerdict.KNOWN, name)  # it must not do what was not done there
+            # not sent: ours would do something that the stock service did not
+            return ReplayOutcome(copy, ReplayVerdict.KNOWN, name)
         if copy.is_write and theirs.status >= 500:
             return ReplayOutcome(copy, ReplayVerdict.MISSED, f"OpenStack Placement answered {theirs.status}")
         if copy.is_write and theirs.status >= 400 and (copy.beside or last):
             return ReplayOutcome(copy, ReplayVerdict.RACED, "it was refused while others were in flight")
         if copy.is_write and (name := refused_there_only(theirs)):
-            return ReplayOutcome(
-                copy, ReplayVerdict.KNOWN, name
-            )  # ours would accept it, and hold something else then
+            # not sent: ours would accept it, and the databases would differ from here on
+            return ReplayOutcome(copy, ReplayVerdict.KNOWN, name)
         try:
             ours, seconds = self.ask(copy)
         except UnansweredRequest as error:
@@ -311,24 +317,24 @@ class RequestReplay:
                 copy, ReplayVerdict.MISSED, str(error), parts=copy.is_write and theirs.status < 400
             )
         exchange = ShadowExchange(copy.request, theirs, ours)
-        found = differences(exchange)
+        found = find_differences(exchange)
         if not found:
             if copy.is_write and ours.status < 400 and copy.number not in self._postponed:
-                self.doubt.settle(copy, self._postponed)
+                self.doubt.settle_write(copy, self._postponed)
             return ReplayOutcome(copy, ReplayVerdict.SAME, "", ours, seconds)
         parts = copy.is_write and (theirs.status < 400) != (ours.status < 400)
         parts = parts and not (copy.beside and theirs.status < 400 and self._has_traits(copy))
         applied = copy.is_write and ours.status < 400
         if copy.beside and not applied and not last:
             return None
-        names = [self._name(exchange, each) for each in found]
+        names = [self._deviation_name(exchange, each) for each in found]
         known = [name for name in names if name]
         if len(known) == len(found):
             return ReplayOutcome(copy, ReplayVerdict.KNOWN, known[0], ours, seconds, parts)
         unknown = next(each for each, name in zip(found, names, strict=True) if not name)
-        doubtful = self.doubt.about(exchange, copy.request)
-        if parts and (doubtful or self.doubt.meets(copy)):
-            self.doubt.spread(copy)
+        doubtful = self.doubt.find_doubt(exchange, copy.request)
+        if parts and (doubtful or self.doubt.overlaps_accepted(copy)):
+            self.doubt.add_doubt(copy)
             parts = False
         if copy.beside:
             return ReplayOutcome(copy, ReplayVerdict.RACED, str(unknown), ours, seconds, parts)
@@ -340,26 +346,30 @@ class RequestReplay:
     def _has_traits(self, copy: MirroredRequest) -> bool:
         """Whether our service has the traits that a request sets.
 
-        Of two that set the same at once OpenStack Placement takes the second with an old generation, as it
-        changes nothing; ours refuses it, and both hold the same.
+        Of two such requests at once OpenStack Placement accepts the second with its old generation, because
+        it changes nothing. Ours refuses it, and the content is the same on both sides.
         """
         request = copy.request
-        wanted = parsed(request.body, JSON)
-        if request.method != "PUT" or not _TRAITS.fullmatch(request.path) or not isinstance(wanted, dict):
+        wanted = parse_body(request.body, JSON)
+        if (
+            request.method != "PUT"
+            or not _TRAITS_PATH.fullmatch(request.path)
+            or not isinstance(wanted, dict)
+        ):
             return False
         try:
             there, _ = self.ask(replace(copy, request=replace(request, method="GET", body=b"")))
         except UnansweredRequest:
             return False
-        return _names(there.body) is not None and _names(there.body) == _names(wanted)
+        return _trait_names(there.body) is not None and _trait_names(there.body) == _trait_names(wanted)
 
-    def _name(self, exchange: ShadowExchange, difference: AnswerDifference) -> str | None:
-        name = explain(exchange, difference, self._left_behind)
+    def _deviation_name(self, exchange: ShadowExchange, difference: AnswerDifference) -> str | None:
+        name = explain_difference(exchange, difference, self._left_behind)
         return name or (ORDER if difference.what == "words" and exchange.ours.status < 500 else None)
 
 
-def _names(document: Any) -> frozenset[str] | None:
-    """The traits in a document, None if it has none as they should be."""
+def _trait_names(document: Any) -> frozenset[str] | None:
+    """Return the traits in a document; None if it has no valid list of them."""
     traits = document.get("traits") if isinstance(document, dict) else None
     if not isinstance(traits, list) or not all(isinstance(each, str) for each in traits):
         return None

@@ -1,4 +1,4 @@
-"""Counts the results of all comparisons and serves them over HTTP.
+"""Counts the outcomes of all comparisons and serves them over HTTP.
 
 ``/`` is a page for people, ``/report.json`` is for programs and ``/metrics`` for Prometheus.
 """
@@ -25,10 +25,11 @@ from placement_extras.shadow.copy_queue import ByteBacklog
 from placement_extras.shadow.exchange import ShadowAnswer
 from placement_extras.shadow.replay import ReplayClient, ReplayOutcome, ReplayVerdict
 
-_KEPT: Final = 50
-_SHOWN: Final = 10
-_SAMPLES: Final = 1000
-_LONGEST: Final = 2000
+_MAX_KEPT: Final = 50  # stories in the report, so that its size is bounded
+_MAX_SHOWN: Final = 10  # of these in the text for people
+_MAX_SAMPLES: Final = 1000  # times of each operation that percentiles are computed from
+_MAX_TEXT: Final = 2000  # characters of a body in a story
+# labels of metrics: a client must not be able to create new ones
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 _COLLECTIONS: Final = "|".join(
     (
@@ -40,8 +41,8 @@ _PATH: Final = re.compile(rf"/({_COLLECTIONS})(/[^/]+)?(/(?:{_COLLECTIONS}))?(/[
 _BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
 
-def operation(method: str, path: str) -> str:
-    """The method and the path without what varies: ``PUT /allocations/{}``."""
+def operation_name(method: str, path: str) -> str:
+    """Return the method and the path without names and uuids: ``PUT /allocations/{}``."""
     if method not in _METHODS:
         return "other"
     bare = urlsplit(path).path
@@ -56,11 +57,11 @@ def operation(method: str, path: str) -> str:
 
 @dataclass
 class TallyLine:
-    """One kind of request."""
+    """Verdicts and times of one operation."""
 
     verdicts: Counter[ReplayVerdict] = field(default_factory=Counter)
-    theirs: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
-    ours: deque[float] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    theirs: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_SAMPLES))
+    ours: deque[float] = field(default_factory=lambda: deque(maxlen=_MAX_SAMPLES))
 
 
 @dataclass
@@ -69,23 +70,23 @@ class OutcomeTally:
 
     lines: dict[str, TallyLine] = field(default_factory=dict)
     whys: Counter[tuple[ReplayVerdict, str]] = field(default_factory=Counter)
-    differences: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_KEPT))
-    doubtful: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    differences: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT))
+    doubtful: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_KEPT))
     parted: dict[str, Any] | None = None
-    """The first request after which our database held something else; None while it is in step."""
+    """The first request after which the content of the databases differed; None while ours is in step."""
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
         self._requests = prometheus_client.Counter(
             "placement_shadow_requests",
-            "Requests that were passed on, by what came of asking our service the same.",
+            "Requests that were passed on, by the verdict on our service's answer.",
             ["operation", "verdict"],
             registry=self.registry,
         )
         self._seconds = Histogram(
             "placement_shadow_seconds",
-            "How long each service took to answer, in seconds.",
+            "Time of each service's answers, in seconds.",
             ["operation", "service"],
             buckets=_BUCKETS,
             registry=self.registry,
@@ -98,48 +99,48 @@ class OutcomeTally:
         self._in_step.set(1)
 
     def add(self, outcome: ReplayOutcome) -> None:
-        """Count one more."""
+        """Count an outcome."""
         copy = outcome.copy
-        name = operation(copy.request.method, copy.request.path)
+        name = operation_name(copy.request.method, copy.request.path)
         with self._lock:
             line = self.lines.setdefault(name, TallyLine())
             line.verdicts[outcome.verdict] += 1
             if outcome.why and outcome.verdict not in (ReplayVerdict.DIFFERENT, ReplayVerdict.DOUBTFUL):
-                self.whys[outcome.verdict, _class_of(outcome)] += 1
+                self.whys[outcome.verdict, _reason_class(outcome)] += 1
             if copy.received is not None:
                 line.theirs.append(copy.seconds)
             if outcome.answer is not None:
                 line.ours.append(outcome.seconds)
             if outcome.verdict is ReplayVerdict.DIFFERENT:
-                self.differences.append(_story(outcome))
+                self.differences.append(_describe_outcome(outcome))
             elif outcome.verdict is ReplayVerdict.DOUBTFUL:
-                self.doubtful.append(_story(outcome))
+                self.doubtful.append(_describe_outcome(outcome))
             if outcome.parts:
-                self._part(_story(outcome))
+                self._set_parted(_describe_outcome(outcome))
         self._requests.labels(name, outcome.verdict.value).inc()
         if copy.received is not None:
             self._seconds.labels(name, "stock").observe(copy.seconds)
         if outcome.answer is not None:
             self._seconds.labels(name, "ours").observe(outcome.seconds)
 
-    def part(self, why: str) -> None:
-        """Our database may hold something else from now on, for another reason than one request."""
+    def mark_parted(self, why: str) -> None:
+        """Record a reason, other than a request, why the content of the databases may differ from here on."""
         with self._lock:
-            self._part({"time": _now(), "request": "", "difference": why})
+            self._set_parted({"time": _utc_now(), "request": "", "difference": why})
 
-    def _part(self, story: dict[str, Any]) -> None:
+    def _set_parted(self, story: dict[str, Any]) -> None:
         if self.parted is None:
             self.parted = story
             self._in_step.set(0)
 
-    def document(self) -> dict[str, Any]:
-        """Everything, for programs. Times are in milliseconds."""
+    def to_document(self) -> dict[str, Any]:
+        """Return all counts for programs; times are in milliseconds."""
         with self._lock:
             return {
                 "requests": dict(sum((line.verdicts for line in self.lines.values()), Counter())),
                 "in_step": self.parted is None,
                 "out_of_step_since": self.parted,
-                "operations": {name: _numbers(self.lines[name]) for name in sorted(self.lines)},
+                "operations": {name: _line_numbers(self.lines[name]) for name in sorted(self.lines)},
                 "reasons": [
                     {"verdict": verdict, "reason": why, "requests": number}
                     for (verdict, why), number in self.whys.most_common()
@@ -149,8 +150,8 @@ class OutcomeTally:
             }
 
 
-def _class_of(outcome: ReplayOutcome) -> str:
-    """A reason without what is in one request only."""
+def _reason_class(outcome: ReplayOutcome) -> str:
+    """Return the reason without details of one request, so that reasons can be counted."""
     return (
         outcome.why
         if outcome.verdict in (ReplayVerdict.KNOWN, ReplayVerdict.MISSED)
@@ -158,16 +159,16 @@ def _class_of(outcome: ReplayOutcome) -> str:
     )
 
 
-def _numbers(line: TallyLine) -> dict[str, Any]:
+def _line_numbers(line: TallyLine) -> dict[str, Any]:
     return {
         **{verdict.value: line.verdicts[verdict] for verdict in ReplayVerdict},
-        "stock_ms": _percentiles(line.theirs),
-        "ours_ms": _percentiles(line.ours),
+        "stock_ms": _time_percentiles(line.theirs),
+        "ours_ms": _time_percentiles(line.ours),
     }
 
 
-def _percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
-    """Of the last of them; None if there are none."""
+def _time_percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
+    """Return two percentiles in milliseconds; None without times."""
     if not seconds:
         return None
     ordered = sorted(seconds)
@@ -177,46 +178,46 @@ def _percentiles(seconds: Sequence[float]) -> dict[str, float] | None:
     }
 
 
-def _story(outcome: ReplayOutcome) -> dict[str, Any]:
+def _describe_outcome(outcome: ReplayOutcome) -> dict[str, Any]:
     request, received = outcome.copy.request, outcome.copy.received
-    theirs = received.answer() if received else None
+    theirs = received.parse_answer() if received else None
     return {
-        "time": _now(),
-        "request": f"{request.method} {request.path}"[:_LONGEST],
+        "time": _utc_now(),
+        "request": f"{request.method} {request.path}"[:_MAX_TEXT],
         "version": next((v for n, v in request.headers if n.lower() == "openstack-api-version"), None),
-        "body": request.body[:_LONGEST].decode("utf-8", "replace"),
-        "difference": outcome.why[:_LONGEST],
-        "stock": _short(theirs),
-        "ours": _short(outcome.answer),
+        "body": request.body[:_MAX_TEXT].decode("utf-8", "replace"),
+        "difference": outcome.why[:_MAX_TEXT],
+        "stock": _short_answer(theirs),
+        "ours": _short_answer(outcome.answer),
     }
 
 
-def _now() -> str:
+def _utc_now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def _short(answer: ShadowAnswer | None) -> dict[str, Any] | None:
-    return None if answer is None else {"status": answer.status, "body": str(answer.body)[:_LONGEST]}
+def _short_answer(answer: ShadowAnswer | None) -> dict[str, Any] | None:
+    return None if answer is None else {"status": answer.status, "body": str(answer.body)[:_MAX_TEXT]}
 
 
-def table(document: dict[str, Any]) -> str:
-    """What :meth:`Tally.document` gives, for people."""
-    return "\n".join(_table(document)) + "\n"
+def report_table(document: dict[str, Any]) -> str:
+    """Return the document of :meth:`OutcomeTally.to_document` as text for people."""
+    return "\n".join(_table_lines(document)) + "\n"
 
 
-def _table(document: dict[str, Any]) -> Iterator[str]:
+def _table_lines(document: dict[str, Any]) -> Iterator[str]:
     verdicts = [each.value for each in ReplayVerdict]
     shown = PrettyTable(["Request", *verdicts, "stock p50/p95 ms", "ours p50/p95 ms"])
     shown.align = "r"
     shown.align["Request"] = "l"
     for name, line in document["operations"].items():
-        times = [_times(line["stock_ms"]), _times(line["ours_ms"])]
+        times = [_times_text(line["stock_ms"]), _times_text(line["ours_ms"])]
         shown.add_row([name, *(line[each] for each in verdicts), *times])
     shown.add_row(["all", *(document["requests"].get(each, 0) for each in verdicts), "", ""])
     yield str(shown)
     for each in document["reasons"]:
         yield f"{each['requests']} {each['verdict']}: {each['reason']}"
-    for each in (*document["doubtful"][-_SHOWN:], *document["differences"][-_SHOWN:]):
+    for each in (*document["doubtful"][-_MAX_SHOWN:], *document["differences"][-_MAX_SHOWN:]):
         yield f"{each['time']} {each['request']}: {each['difference']}"
     since = document["out_of_step_since"]
     yield (
@@ -226,22 +227,22 @@ def _table(document: dict[str, Any]) -> Iterator[str]:
     )
 
 
-def _times(percentiles: dict[str, float] | None) -> str:
+def _times_text(percentiles: dict[str, float] | None) -> str:
     return "" if percentiles is None else f"{percentiles['p50']:.1f} / {percentiles['p95']:.1f}"
 
 
-_SECONDS: Final = 10
+_CLIENT_SECONDS: Final = 10  # after which a silent client is disconnected
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
 @dataclass
 class ComparerStatus:
-    """What there is to say about the comparing process, beside what it counted.
+    """State of the comparing process, beside its counts.
 
-    :param left_out: reads of which the answering process could not hand on a copy.
-    :param doubt: what several wrote at once.
-    :param unread: copies that were thrown away, as nothing is compared any more.
-    :param processes: how many have answered clients, one after the other.
+    :param left_out: copies that the answering process had no room for.
+    :param doubt: items that several clients wrote at once.
+    :param unread: copies that were dropped after the comparison had failed.
+    :param processes: number of processes that have answered clients, one after the other.
     """
 
     tally: OutcomeTally
@@ -256,70 +257,70 @@ class ComparerStatus:
     def __post_init__(self) -> None:
         registry = self.tally.registry
         Gauge(
-            "placement_shadow_up", "1 if our service answered when it was asked last.", registry=registry
+            "placement_shadow_up", "1 if our service answered the last request.", registry=registry
         ).set_function(lambda: self.asking.answers)
         Gauge(
             "placement_shadow_backlog_requests", "Requests that wait to be compared.", registry=registry
         ).set_function(lambda: len(self.backlog))
         Gauge(
-            "placement_shadow_backlog_bytes", "Memory that they take, in bytes.", registry=registry
+            "placement_shadow_backlog_bytes", "Memory of the waiting requests, in bytes.", registry=registry
         ).set_function(lambda: self.backlog.bytes)
         Gauge(
-            "placement_shadow_left_out", "Requests of which nothing could be kept.", registry=registry
+            "placement_shadow_left_out", "Requests without a copy, for lack of room.", registry=registry
         ).set_function(self._left_out)
         Gauge(
             "placement_shadow_in_doubt",
-            "Consumers and parts of providers that several wrote at once, and nobody since.",
+            "Consumers and parts of providers that several clients wrote at once and none since.",
             registry=registry,
         ).set_function(lambda: len(self.doubt))
 
     def _left_out(self) -> int:
         return self.left_out + self.unread + self.backlog.left_out
 
-    def document(self) -> dict[str, Any]:
-        """Everything, for programs."""
+    def to_document(self) -> dict[str, Any]:
+        """Return the state and all counts, for programs."""
         return {
             "phase": self.phase,
             "ours_answers": self.asking.answers,
             "waiting": len(self.backlog),
             "left_out": self._left_out(),
             "in_doubt": len(self.doubt),
-            "doubts": self.doubt.document(),
+            "doubts": self.doubt.to_document(),
             "processes": self.processes,
-            **self.tally.document(),
+            **self.tally.to_document(),
         }
 
 
 class ReportServer:
-    """Answers from a thread of its own until it is closed."""
+    """Serves the report from a thread of its own until it is closed."""
 
     def __init__(self, address: tuple[str, int], status: ComparerStatus) -> None:
-        self._server = ThreadingHTTPServer(address, _handler(status))
+        self._server = ThreadingHTTPServer(address, _handler_class(status))
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="shadow-report", daemon=True).start()
 
     def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop to answer."""
         self._server.shutdown()
         self._server.server_close()
 
 
-def _handler(status: ComparerStatus) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _SECONDS  # of a client that says nothing
+def _handler_class(status: ComparerStatus) -> type[BaseHTTPRequestHandler]:
+    class ReportHandler(BaseHTTPRequestHandler):
+        timeout = _CLIENT_SECONDS
 
-        def do_GET(self) -> None:  # the library's name
+        def do_GET(self) -> None:  # the library calls it by this name
             match self.path:
                 case "/":
-                    self._answer(200, _TEXT, _page(status).encode())
+                    self._send_answer(200, _TEXT, _status_page(status).encode())
                 case "/report.json":
-                    self._answer(200, "application/json", json.dumps(status.document()).encode())
+                    self._send_answer(200, "application/json", json.dumps(status.to_document()).encode())
                 case "/metrics":
-                    self._answer(200, _TEXT, generate_latest(status.tally.registry))
+                    self._send_answer(200, _TEXT, generate_latest(status.tally.registry))
                 case _:
-                    self._answer(404, _TEXT, b"There are /, /report.json and /metrics.\n")
+                    self._send_answer(404, _TEXT, b"There are /, /report.json and /metrics.\n")
 
-        def _answer(self, code: int, media_type: str, content: bytes) -> None:
+        def _send_answer(self, code: int, media_type: str, content: bytes) -> None:
             self.send_response(code)
             self.send_header("Content-Type", media_type)
             self.send_header("Content-Length", str(len(content)))
@@ -327,14 +328,14 @@ def _handler(status: ComparerStatus) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: who asks is no news."""
+            """Log nothing: a monitoring system asks every few seconds."""
 
-    return Handler
+    return ReportHandler
 
 
-def _page(status: ComparerStatus) -> str:
-    document = status.document()
+def _status_page(status: ComparerStatus) -> str:
+    document = status.to_document()
     waiting = f"{document['waiting']} requests wait to be compared, {document['left_out']} were left out."
     waiting += f" In doubt: {document['in_doubt']}."
     away = "" if document["ours_answers"] else " Our service does not answer."
-    return f"Now: {document['phase']}. {waiting}{away}\n{table(document)}"
+    return f"Now: {document['phase']}. {waiting}{away}\n{report_table(document)}"

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from benchmarks.reference import VERSION, Reference, ReferenceMissing, install
 from benchmarks.servers import OpenStack, Ours
-from placement_extras.shadow.comparison import comparable
+from placement_extras.shadow.comparison import comparable_body
 from tests import databases
 from tests.databases import DatabaseServer, ServerMissing
 from tests.placement.differential.services import Request, ServiceClient
@@ -160,7 +160,7 @@ def ask(client: ServiceClient) -> Answers:
     """The answers: the status, and of those that are no error the body, with lists in one order."""
     answers = {path: client.send(Request("GET", path)) for path in questions()}
     return {
-        path: (each.status, comparable(path, each.body) if each.status == 200 else None)
+        path: (each.status, comparable_body(path, each.body) if each.status == 200 else None)
         for path, each in answers.items()
     }
 

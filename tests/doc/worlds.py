@@ -133,6 +133,7 @@ SETUPS: Final = {
     "host/cpu-sets": INSTALLED + CONFIGURED,
     "howto/run-a-process": SERVICE + AGENT,
     "howto/change-cpu-sets": SERVICE + AGENT,
+    "howto/guest-classes": SERVICE + AGENT,
     "howto/protect-the-host": SERVICE + AGENT,
     "howto/find-what-does-not-match": SERVICE + AGENT,
     "howto/reclaim-a-provider": SERVICE + AGENT,

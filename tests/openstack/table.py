@@ -29,7 +29,7 @@ def differences(ours: Story, stock: Story) -> list[str]:
 def table(ours: Story, stock: Story) -> str:
     """Rows of markdown."""
     rows = [
-        "| step | what is allocated in another way than before | all else, too, as on OpenStack Placement |",
+        "| step | changed allocations | all else as on OpenStack Placement |",
         "| --- | --- | --- |",
     ]
     before = Record()

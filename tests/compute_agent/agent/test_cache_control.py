@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from compute_agent.agent.protocol import RequestError
+from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import LimitGuest, ReconcileGuests
+from compute_agent.pipeline.guest_settings import FILE_NAME, ManualSettings
 from compute_agent.report.answers import ConflictError
 from compute_agent.resctrl import mount
 from compute_agent.resctrl.groups import read_groups, read_tasks
@@ -258,7 +260,8 @@ def test_another_annotation_of_a_running_guest_takes_effect_and_is_kept(rig):
     (group,) = [name for name, row in rig.groups().items() if uid(1) in row["guests"]]
     assert "MB:0=20;1=20" in (rig.files.root / group / "schemata").read_text().replace(" ", "")
     rig.agent.look()
-    assert rig.agent.driver.guests()[0].settings.resctrl == shown["resctrl"]
+    kept = ManualSettings.look_up(rig.ini.parent / "state" / FILE_NAME)
+    assert kept.texts(uid(1), SettingSource.BY_HAND) == {"resctrl": shown["resctrl"]}
     rig.ask("guest.set", guest=uid(1), resctrl="", qos_class="BE", priority=3)
     assert uid(1) in rig.groups()["compute-agent.class.BE"]["guests"]
     assert group not in rig.groups()

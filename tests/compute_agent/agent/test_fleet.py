@@ -67,7 +67,7 @@ def test_a_host_follows_its_fleet_and_tells(rig):
     assert rig.ask("status")["fleet"] == "edge generation 7"
 
     (rig.source / "edge.conf").write_bytes(signed(9, f"[guest:{guest}]\nqos_class = NOBODY\n"))
-    rig.wait_for(lambda: "there is no class NOBODY" in rig.ask("status")["fleet_trouble"])
+    rig.wait_for(lambda: "there is no class 'NOBODY'" in rig.ask("status")["fleet_trouble"])
     (rig.source / "edge.conf").write_bytes(signed(10, "[DEFAULT]\ninitial_cpu_allocation_ratio = 2\n"))
     rig.wait_for(lambda: rig.told() == {"fleet.group": "edge", "fleet.generation": 10})
     assert rig.ask("guest.show", guest=guest)["priority"] == 9

@@ -47,7 +47,7 @@ class RunningAgent:
 
     def node(self):
         """The provider that has the CPUs."""
-        return self.agent.pipeline.world.tree.providing("VCPU")[0].uuid
+        return self.agent.pipeline.world.tree.providers_of("VCPU")[0].uuid
 
     def claim(self, consumer, **resources):
         self.claim_on(consumer, {self.node(): resources})
@@ -95,6 +95,20 @@ def test_a_guest_from_start_to_stop(rig, uid):
     (found,) = rig.ask("audit")
     assert (found["consumer"], found["finding"]) == (uid, "allocation without guest")
     assert found["resources"] == {"testhost_NUMA_0": {"PCPU": 1}}
+
+
+def test_a_guest_is_evicted_by_hand_and_gives_back_what_it_held(rig, uid):
+    rig.claim(uid, PCPU=1)
+    rig.ask("guest.run", uuid=uid, command=["sleep", "60"])
+    with pytest.raises(RequestError, match=r"cannot be limited to 0\.5 cores"):
+        rig.ask("guest.limit", guest=uid, cpus=0.5)  # without a cgroup
+    rig.ask("guest.set", guest=uid, preserve=True)
+    with pytest.raises(RequestError, match="is preserved"):
+        rig.ask("guest.evict", guest=uid)
+    rig.ask("guest.set", guest=uid, unset=["preserve"])
+    rig.ask("guest.evict", guest=uid)
+    rig.wait_for(lambda: rig.client.allocations(uid).resources == {})
+    assert rig.ask("guest.list") == []
 
 
 def test_a_mixed_guest_has_its_own_and_the_shared_cpus(rig, uid):

@@ -93,7 +93,7 @@ def test_a_class_that_is_not_there_is_told_and_protects_the_guest():
     )
     assert (found.settings.qos_class, found.settings.cpu_class) == ("HP", "")
     assert "qos_class (domain): there is no class 'HP'" in found.problems[0]
-    assert "cpu_class (domain): there is no class 'slow'" in found.problems[1]
+    assert "cpu_class (domain): there is no class of CPUs 'slow'" in found.problems[1]
 
 
 @pytest.mark.parametrize(

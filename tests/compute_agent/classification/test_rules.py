@@ -145,8 +145,8 @@ def test_sections_are_read_in_their_order(load):
     [
         ("qos_class = BE", "there is no match"),
         ("match_name = *\nqos_class = HP", "qos_class: there is no class 'HP'"),
-        ("match_name = *\nblockio_class = HP", "blockio_class: there is no class 'HP'"),
-        ("match_name = *\ncpu_class = HP", "cpu_class: there is no class 'HP'"),
+        ("match_name = *\nblockio_class = HP", "blockio_class: there is no class of block I/O 'HP'"),
+        ("match_name = *\ncpu_class = HP", "cpu_class: there is no class of CPUs 'HP'"),
         ("match_name = *\nresctrl = {", "resctrl = { cannot be used"),
         ("match_extra_specs = =x", "'=x' has no key"),
     ],

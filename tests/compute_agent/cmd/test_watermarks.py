@@ -189,3 +189,20 @@ def test_metrics_that_can_be_watched_are_listed_without_a_daemon(agent):
         "computed": "throttle evict",
     }
     assert rows["memory_pressure"]["computed"] == ""
+
+
+def test_a_test_says_what_would_be_done_at_a_usage_and_does_nothing(agent, write_ini, uid):
+    write_ini(
+        qos=QOS, **{"watermark:memory": FULL + "mode = preview\ndisable_scheduling = 99.9%\nevict = 99.9%"}
+    )
+    agent.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.ask("guest", "run", "--uuid", uid, "--name", "web", "--qos-class", "BE", "--", "sleep", "100")
+
+    def rehearse(usage):
+        return agent.ask("watermark", "test", "--metric", "memory_usage", "--usage", usage)
+
+    agent.wait_for(lambda: [row["name"] for row in rehearse("100%")] == ["", "web"])
+    assert rehearse("100%")[1]["action"] == f"evict {uid} for memory_usage (memory)"
+    assert rehearse("50%") == []
+    assert [guest["uuid"] for guest in agent.ask("guest", "list")] == [uid]

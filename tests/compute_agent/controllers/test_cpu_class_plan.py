@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.controllers.base import GuestTarget
-from compute_agent.controllers.cpu_class import ClassBinding, CpuClassClaim, decide, make_claims
+from compute_agent.controllers.cpu_class_plan import ClassBinding, CpuClassClaim, decide, make_claims
 from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain
 from compute_agent.model.cpuset import CpuClass, CpuSets, NamedFrequency
 from compute_agent.model.guest import CpuAssignment

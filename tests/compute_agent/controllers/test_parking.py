@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.controllers.base import GuestTarget
-from compute_agent.controllers.cpu_class import ClassBinding, CpuClassController, CpuClasses
+from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses
+from compute_agent.controllers.cpu_class_plan import ClassBinding
 from compute_agent.controllers.parking import IdleTimes, ParkingRules, choose_parked
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuClass, CpuSets, FormerValues, ParkMode

@@ -2,7 +2,8 @@
 
 from types import SimpleNamespace
 
-from compute_agent.controllers.cpu_class import ClassBinding, CpuClassController, CpuClasses
+from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses
+from compute_agent.controllers.cpu_class_plan import ClassBinding
 from compute_agent.model.cpuset import CpuClass, FormerValues
 from compute_agent.pipeline.events import GuestStopped, ReconcileGuests, WorldChanged
 from tests.compute_agent.pipeline.fake_host import SETS, WORLD, FakeHost

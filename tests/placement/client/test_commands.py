@@ -462,7 +462,7 @@ def walk_reservations(shell: Shell) -> None:
     claimed = {**place, "score": None, "consumer": CLAIMANT, "generation": 1, "expires_at": None}
     assert shell(claim) == [claimed]
     assert shell(f"resource reservation show {RESERVED}")["allocations"] == {NODE: {"resources": {"LLC": 2}}}
-    with pytest.raises(CommandFailed, match="--generation says which"):
+    with pytest.raises(CommandFailed, match="--generation replaces the allocations"):
         shell(claim)
     with pytest.raises(CommandFailed, match="There is no candidate for consumer"):
         shell(f"allocation claim create resources=LLC:99 {whose}")

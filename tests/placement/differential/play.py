@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from placement_extras.shadow.comparison import LeftBehind, differences, explain
+from placement_extras.shadow.comparison import OrphanConsumers, explain_difference, find_differences
 from placement_extras.shadow.exchange import is_write
 from tests.placement.differential.services import NEWEST, Exchange, Request, ServicePair, ShadowAnswer
 
@@ -28,7 +28,7 @@ class Play:
     several_faults: bool = False
     deviations: list[str] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
-    left_behind: LeftBehind = field(default_factory=LeftBehind)
+    left_behind: OrphanConsumers = field(default_factory=OrphanConsumers)
 
     def ask(self, request: Request) -> ShadowAnswer:
         """Send the request to both, and return what OpenStack Placement answered.
@@ -39,9 +39,9 @@ class Play:
         self.exchanges.append(exchange)
         if is_write(request.method):
             self.left_behind.take(request.method, request.path, request.body, exchange.theirs.status)
-        for difference in differences(exchange):
+        for difference in find_differences(exchange):
             name = "order" if self.several_faults and difference.what == "words" else None
-            name = name or explain(exchange, difference, self.left_behind)
+            name = name or explain_difference(exchange, difference, self.left_behind)
             if name is None:
                 raise Unexplained("\n".join([str(request), str(difference), "before it:", *self._story()]))
             self.deviations.append(name)
@@ -56,7 +56,7 @@ class Play:
         """
         exchange = self.pair.ask(Request(method, path, body, version, **more))
         self.exchanges.append(exchange)
-        assert differences(exchange), f"{exchange.request}: both answered {exchange.ours}"
+        assert find_differences(exchange), f"{exchange.request}: both answered {exchange.ours}"
         return exchange
 
     def __call__(

@@ -103,7 +103,7 @@ class ServiceClient:
         self._connection.endheaders(sent)
         response = self._connection.getresponse()
         content = response.read()
-        return ShadowAnswer.of(response.status, tuple(response.getheaders()), content)
+        return ShadowAnswer.from_content(response.status, tuple(response.getheaders()), content)
 
 
 @contextmanager

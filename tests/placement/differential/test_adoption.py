@@ -14,7 +14,7 @@ from placement.db import adoption, migration
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.migration.abandonment import AbandonWay, abandon_adoption
 from placement_extras.migration.adoption import adopt_database
-from placement_extras.shadow.comparison import comparable
+from placement_extras.shadow.comparison import comparable_body
 from tests.databases import DatabaseServer
 from tests.placement.builders import claim_body, inventories_body
 from tests.placement.differential.services import Request, ServiceClient, ShadowAnswer
@@ -233,7 +233,7 @@ def asked(ask: Any) -> dict[str, Any]:
         for part in ("", "/inventories", "/traits", "/aggregates", "/usages", "/allocations"):
             paths.append(f"/resource_providers/{uuid('a', number)}{part}")
     paths += [f"/allocations/{uuid('c', number)}" for number in (1, 2, 3)]
-    answers = {path: comparable(path, ask(path, "1.39")) for path in paths}
+    answers = {path: comparable_body(path, ask(path, "1.39")) for path in paths}
     # consumer types in it, which came with 1.38, are an error of the other on PostgreSQL
     usages = {path: ask(path, "1.37") for path in ("/usages?project_id=red", "/usages?project_id=green")}
     return {**answers, **usages}

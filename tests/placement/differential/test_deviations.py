@@ -10,11 +10,11 @@ import pytest
 
 from placement_extras.shadow.comparison import (
     Candidate,
-    LeftBehind,
+    OrphanConsumers,
     candidates,
-    comparable,
-    differences,
-    explain,
+    comparable_body,
+    explain_difference,
+    find_differences,
 )
 from tests.databases import DatabaseServer
 from tests.placement.builders import claim_body
@@ -53,7 +53,9 @@ def statuses(exchange: Exchange) -> tuple[int, int]:
 
 def is_recognised(exchange: Exchange, name: str) -> bool:
     """Whether each difference is known to be the deviation of that name."""
-    return all(explain(exchange, each, LeftBehind()) == name for each in differences(exchange))
+    return all(
+        explain_difference(exchange, each, OrphanConsumers()) == name for each in find_differences(exchange)
+    )
 
 
 def sentences(play: Play, names: Names) -> None:
@@ -264,7 +266,7 @@ def sums(play: Play, names: Names) -> None:
             {root: {"VCPU": 1, "DISK_GB": 1}, child: {name: 4}},
             {root: {"VCPU": 1}, child: {name: 4, "DISK_GB": 1}},
         ]
-        assert comparable("", ours) == comparable("", right)
+        assert comparable_body("", ours) == comparable_body("", right)
         return any(each[child][name] > 4 for each in theirs)
 
     in_some_world(show, names)

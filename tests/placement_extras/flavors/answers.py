@@ -1,4 +1,4 @@
-"""What a case comes to, by this service and by a judge, in a form in which both can be compared.
+"""Results of a case, from this service and from a judge, in a form that allows to compare them.
 
 A case is a flavor as bodies have it, and the rules by which it is translated.
 """
@@ -17,14 +17,14 @@ from placement.schemas.query_candidates import parse_candidates
 from placement.search.request import CandidatesRequest
 from placement_extras.flavors import form, groups
 from placement_extras.flavors.flavor import TranslationRules
-from placement_extras.flavors.translation import FlavorTranslation, translate
+from placement_extras.flavors.translation import FlavorTranslation, translate_flavor
 
 Answer = tuple[dict[str, Any] | None, dict[str, Any] | None]
 """A request and the one to fall back to; None for none."""
 
 REFUSED: Final[Answer] = (None, None)
 _DEVICE: Final = re.compile("_PCI_[0-9]+|[0-9a-f-]{36}-[0-9]+")
-"""The suffix of a PCI device here, and as Nova has it."""
+"""The suffix of a PCI device in our requests and in Nova's."""
 OF_UNIT_TESTS: Final = "of Nova's unit tests"
 AT_RANDOM: Final = "at random"
 RECORDED: Final = Path(__file__).with_name("recorded.jsonl")
@@ -36,14 +36,14 @@ def recorded() -> list[dict[str, Any]]:
 
 
 def translated(case: dict[str, Any]) -> FlavorTranslation:
-    """What comes of it here.
+    """Return the result of this service.
 
-    :raises InvalidRequest: nothing.
+    :raises InvalidRequest: the flavor is refused.
     """
     asked = form.parse(load(form.FlavorAsked(), case["flavor"]))
     switches = {name: value for name, value in case["rules"].items() if name != "pci_alias"}
-    aliases = groups.aliases(case["rules"].get("pci_alias", ()))
-    return translate(
+    aliases = groups.pci_aliases(case["rules"].get("pci_alias", ()))
+    return translate_flavor(
         asked, TranslationRules(**switches, disable_fallback_pcpu_query=False, pci_aliases=aliases)
     )
 
@@ -57,7 +57,7 @@ def ours(case: dict[str, Any]) -> Answer:
 
 
 def judged(verdict: dict[str, Any]) -> Answer:
-    """What the judge says: a query that Placement refuses is no better than none."""
+    """Return the result of the judge; a query that Placement refuses counts as a refusal."""
     if "refused" in verdict:
         return REFUSED
     try:
@@ -74,7 +74,7 @@ def _of_query(query: str | None) -> dict[str, Any] | None:
 
 
 def _plain(request: CandidatesRequest) -> dict[str, Any]:
-    """All that it says, by names, where no order counts."""
+    """Return the content of a request by name, with sets where the order does not matter."""
     return {
         "groups": {
             group.suffix: (dict(group.resources), frozenset(group.required), group.forbidden)

@@ -1,4 +1,4 @@
-"""Flavors in place of queries in the bodies of ``/ext/v1``."""
+"""Flavors instead of queries in the bodies of ``/ext/v1``."""
 
 import logging
 
@@ -25,7 +25,7 @@ def url(sqlite_url):
 
 
 def serving(url, config_files=(), **options):
-    """The service with these options of ``[flavors]``."""
+    """Return an admin of a service with options of ``[flavors]``."""
     return Admin(application(url, config_files, flavors=options))
 
 
@@ -36,21 +36,21 @@ def admin(url):
 
 @pytest.fixture(scope="module")
 def refusing(tmp_path_factory):
-    """One for all that is refused."""
+    """An admin of a service that all refused requests share."""
     url = f"sqlite:///{tmp_path_factory.mktemp('ext')}/placement.sqlite"
     migration.upgrade_schema(url)
     return serving(url)
 
 
 def asks(flavor=FLAVOR, **specs):
-    """A claim of a new consumer."""
+    """Return a claim of a new consumer."""
     claimed = new_claim("", flavor={**flavor, "extra_specs": specs})
     del claimed["query"]
     return claimed
 
 
 def have(admin, uuid, *traits):
-    """Give a provider these traits; those that are no standard ones are made."""
+    """Set the traits of a provider; custom traits are created."""
     for trait in traits:
         if trait.startswith("CUSTOM_"):
             assert admin("PUT", f"/traits/{trait}").status_code in (201, 204)
@@ -59,7 +59,7 @@ def have(admin, uuid, *traits):
     assert admin("PUT", f"/resource_providers/{uuid}/traits", json=body).status_code == 200
 
 
-def test_a_flavor_is_claimed_as_what_nova_would_ask_for(admin):
+def test_a_claim_of_a_flavor_takes_the_amounts_that_nova_would_ask_for(admin):
     uuid = make_provider(admin, "cn", VCPU=8, **SIZES)
     wanted = asks()
     answer = post_claims(admin, wanted)
@@ -69,7 +69,7 @@ def test_a_flavor_is_claimed_as_what_nova_would_ask_for(admin):
     assert read_allocations(admin, wanted["consumer_uuid"])["allocations"][uuid]["resources"] == expected
 
 
-def test_dedicated_cpus_and_traits_decide_where_it_goes(admin):
+def test_dedicated_cpus_and_traits_decide_about_the_host(admin):
     make_provider(admin, "shared", VCPU=8, **SIZES)
     threaded = make_provider(admin, "threaded", PCPU=8, **SIZES)
     have(admin, threaded, "HW_CPU_HYPERTHREADING", "CUSTOM_GOLD")
@@ -81,7 +81,7 @@ def test_dedicated_cpus_and_traits_decide_where_it_goes(admin):
     assert answer.json["claims"][0]["allocations"][whole]["resources"]["PCPU"] == 4
 
 
-def test_no_guest_goes_to_a_host_whose_service_is_disabled(admin):
+def test_hosts_with_a_disabled_service_get_no_guest(admin):
     have(admin, make_provider(admin, "cn", VCPU=8, **SIZES), "COMPUTE_STATUS_DISABLED")
     answer = post_claims(admin, asks())
     assert read_error(answer)[:2] == (409, "placement.ext.no_candidate")
@@ -94,7 +94,7 @@ def test_a_flavor_and_a_query_are_claimed_together(admin):
     assert post_claims(admin, asks(), new_claim("resources=VCPU:4")).status_code == 201
 
 
-def test_a_flavor_of_which_there_can_be_no_guest_is_refused(admin):
+def test_an_impossible_flavor_is_refused(admin):
     status, code, detail = read_error(post_claims(admin, asks(**{"hw:numa_nodes": "3"})))
     assert (status, code) == (400, "placement.ext.invalid_flavor")
     assert detail == (
@@ -123,7 +123,7 @@ def test_a_flavor_of_which_there_can_be_no_guest_is_refused(admin):
     ],
 )
 @pytest.mark.parametrize("path", ["claims", "explanations", "capacity"])
-def test_what_is_no_flavor_is_refused(refusing, path, fields, said):
+def test_an_invalid_flavor_is_refused(refusing, path, fields, said):
     claimed = new_claim("")
     del claimed["query"]
     bodies = {
@@ -154,21 +154,22 @@ def test_flavors_are_counted(admin):
     assert answer.json["microversion"] == "1.30"
 
 
-def test_a_flavor_to_count_that_cannot_be_is_named(admin):
+def test_an_impossible_flavor_to_count_is_named(admin):
     flavors = [{"name": "odd", "flavor": {**FLAVOR, "extra_specs": {"hw:cpu_policy": "own"}}}]
     status, code, detail = read_error(admin("POST", "/ext/v1/capacity", json={"flavors": flavors}))
     assert (status, code) == (400, "placement.ext.invalid_flavor")
     assert detail.startswith("Flavor 'odd': No guest can have this flavor and image: hw:cpu_policy cannot be")
 
 
-def test_what_is_ignored_of_a_flavor_is_logged(admin, caplog):
+def test_ignored_parts_of_a_flavor_are_logged(admin, caplog):
     make_provider(admin, "cn", VCPU=8, **SIZES)
     logger = "placement_extras.flavors.form"
     with caplog.at_level(logging.WARNING, logger):
         assert post_claims(admin, asks(**{"resources:vgpu": "1"})).status_code == 201
     warnings = [record.getMessage() for record in caplog.records if record.name == logger]
     assert warnings == [
-        "Of a flavor was ignored, as Nova does: resources:vgpu names no resource class: did you mean VGPU?"
+        "A part of a flavor was ignored, as Nova does: "
+        "resources:vgpu names no resource class: did you mean VGPU?"
     ]
 
 
@@ -177,7 +178,7 @@ WARNING = "hw:cpu_polic is no extra spec that Nova knows: did you mean hw:cpu_po
 
 
 def bodies(**specs):
-    """What asks for a flavor in each way: the path, the body, and what the answer says of the flavor."""
+    """Return by path a body with a flavor, and a function that finds its part of the answer."""
     flavor = {**FLAVOR, "extra_specs": specs}
     owned = {"flavor": flavor, "project_id": "web", "user_id": "ann"}
     return {
@@ -189,7 +190,7 @@ def bodies(**specs):
 
 
 @pytest.mark.parametrize("path", bodies())
-def test_what_is_not_understood_of_a_flavor_is_answered(admin, path):
+def test_unknown_parts_of_a_flavor_are_answered_as_warnings(admin, path):
     make_provider(admin, "cn", VCPU=8, **SIZES)
     for specs, warnings in ((WARNED, [WARNING]), ({}, [])):
         body, of_flavor = bodies(**specs)[path]
@@ -214,12 +215,12 @@ def test_a_misspelt_namespace_of_a_flavor_is_answered_and_refused(admin, spec, m
     make_provider(admin, "cn", VCPU=8, LLC=10, **SIZES)
     warning = f"{spec} is no extra spec that Nova knows: did you mean {meant}?"
     assert post_claims(admin, asks(**{spec: "1"})).json["claims"][0]["warnings"] == [warning]
-    refused = post_claims(admin, {**asks(**{spec: "1"}), "strict": True})
-    assert read_error(refused)[:2] == (400, "placement.ext.invalid_flavor")
-    assert warning in read_error(refused)[2]
+    refusal_error = post_claims(admin, {**asks(**{spec: "1"}), "strict": True})
+    assert read_error(refusal_error)[:2] == (400, "placement.ext.invalid_flavor")
+    assert warning in read_error(refusal_error)[2]
 
 
-def test_namespaces_of_others_pass_a_strict_claim(admin):
+def test_namespaces_of_other_programs_pass_a_strict_claim(admin):
     make_provider(admin, "cn", VCPU=8, LLC=10, **SIZES)
     foreign = {"billing:rate": "7", "compute_agent:qos_class": "BE", "trove:kind": "x", "cpu_model": "y"}
     claimed = post_claims(admin, {**asks(**foreign, **{"resources:LLC": "2"}), "strict": True})
@@ -228,7 +229,7 @@ def test_namespaces_of_others_pass_a_strict_claim(admin):
 
 
 @pytest.mark.parametrize("path", bodies())
-def test_what_is_not_understood_of_a_flavor_is_refused_if_so_asked(admin, path):
+def test_unknown_parts_of_a_flavor_are_refused_by_a_strict_request(admin, path):
     make_provider(admin, "cn", VCPU=8, **SIZES)
     body, _ = bodies(**WARNED)[path]
     strict = [{**each, "strict": True} for each in body["claims"]] if path == "claims" else None
@@ -238,7 +239,7 @@ def test_what_is_not_understood_of_a_flavor_is_refused_if_so_asked(admin, path):
     assert f"The flavor is not understood: {WARNING}" in detail
 
 
-def test_a_refused_claim_says_what_was_ignored(admin):
+def test_a_refused_claim_lists_ignored_parts_of_its_flavor(admin):
     make_provider(admin, "cn", VCPU=2, **SIZES)
     answer = post_claims(admin, asks(**WARNED))
     assert read_error(answer)[2].endswith(f" Ignored parts of the flavor: {WARNING}.")
@@ -246,7 +247,7 @@ def test_a_refused_claim_says_what_was_ignored(admin):
 
 
 @pytest.mark.parametrize("path", bodies())
-def test_cache_that_a_flavor_asks_for_is_what_it_gets(admin, path):
+def test_a_flavor_gets_the_cache_that_it_asks_for(admin, path):
     make_provider(admin, "without", VCPU=8, **SIZES)
     body, _ = bodies(**{"resources:LLC": "4"})[path]
     first = admin("POST", f"/ext/v1/{path}", json=body)
@@ -277,7 +278,7 @@ def test_cache_that_a_flavor_asks_for_is_what_it_gets(admin, path):
         ("require_owner_nova", "OWNER_NOVA", {}),
     ],
 )
-def test_options_say_what_hosts_are_asked_for_beside(url, option, trait, image):
+def test_options_add_required_traits_of_hosts(url, option, trait, image):
     flavor = {**FLAVOR, "image": image}
     uuid = make_provider(serving(url), "cn", VCPU=8, **SIZES)
     assert post_claims(serving(url), asks(flavor)).status_code == 201
@@ -312,10 +313,10 @@ def test_pci_devices_come_from_providers_with_the_class_of_their_alias(url, tmp_
     assert (claimed["mappings"]["_PCI_0"], claimed["mappings"]["_PCI_1"]) == ([gpu], [gpu])
 
 
-def test_a_pci_alias_that_is_there_twice_keeps_the_service_from_starting(url, tmp_path):
+def test_a_repeated_pci_alias_keeps_the_service_from_starting(url, tmp_path):
     conf = tmp_path / "placement.conf"
     conf.write_text("[flavors]\n" + 'pci_alias = {"name": "gpu", "resource_class": "VGPU"}\n' * 2)
-    with pytest.raises(ValueError, match=r"\[flavors\] pci_alias: gpu is there more than once"):
+    with pytest.raises(ValueError, match=r"\[flavors\] pci_alias: gpu occurs more than once"):
         serving(url, config_files=[str(conf)])
 
 
@@ -340,7 +341,7 @@ def test_a_host_that_has_dedicated_cpus_goes_before_one_to_fall_back_to(url):
     assert [each["root_provider_uuid"] for each in answer.json["claims"]] == [new, old, old]
 
 
-def test_one_falls_back_where_another_one_cannot(url):
+def test_one_claim_falls_back_beside_another_one_that_cannot(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
     old, new = make_provider(falling, "old", VCPU=8, **SIZES), make_provider(falling, "new", PCPU=4, **SIZES)
     answer = post_claims(falling, asks(**{"hw:cpu_policy": "dedicated"}), new_claim("resources=PCPU:4"))
@@ -358,7 +359,7 @@ def test_hosts_to_fall_back_to_are_alternates_after_those_with_dedicated_cpus(ur
     assert (set(roots[:2]), roots[2:]) == (new, [old])
 
 
-def test_what_is_fallen_back_to_may_have_nothing_to_split(url):
+def test_a_fallback_may_have_nothing_to_split(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
     old = make_provider(falling, "old", VCPU=8, DISK_GB=100)
     pinned = asks({**FLAVOR, "ram": 0}, **{"hw:cpu_policy": "dedicated"})
@@ -366,7 +367,7 @@ def test_what_is_fallen_back_to_may_have_nothing_to_split(url):
     assert (answer.status_code, answer.json["claims"][0]["root_provider_uuid"]) == (201, old)
 
 
-def test_all_or_none_of_those_that_fall_back_are_claimed(url):
+def test_claims_that_fall_back_are_made_together_or_not_at_all(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
     old, new = make_provider(falling, "old", VCPU=8, **SIZES), make_provider(falling, "new", PCPU=6, **SIZES)
     pinned = [asks(**{"hw:cpu_policy": "dedicated"}) for _ in range(4)]
@@ -375,7 +376,7 @@ def test_all_or_none_of_those_that_fall_back_are_claimed(url):
     assert post_claims(falling, *pinned[:3]).status_code == 201
 
 
-def test_where_falling_back_does_not_help_either_the_explanation_is_of_both(url):
+def test_an_explanation_covers_the_fallback_if_it_does_not_help_either(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
     make_provider(falling, "old", VCPU=2, **SIZES)
     answer = post_claims(falling, asks(**{"hw:cpu_policy": "dedicated"}))
@@ -390,7 +391,7 @@ def test_where_falling_back_does_not_help_either_the_explanation_is_of_both(url)
     assert (reason["condition"], reason["names"]) == ("capacity", ["VCPU"])
 
 
-def test_what_a_flavor_falls_back_to_is_explained_and_counted(url):
+def test_the_fallback_of_a_flavor_is_explained_and_counted(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
     make_provider(falling, "old", VCPU=9, **SIZES)
     make_provider(falling, "new", PCPU=4, **SIZES)
@@ -410,14 +411,14 @@ def test_what_a_flavor_falls_back_to_is_explained_and_counted(url):
     assert counted["fallback"] is None
 
 
-def test_together_flavors_fit_where_they_fall_back_to_too(url):
+def test_combined_counts_include_fallbacks(url):
     falling = serving(url, disable_fallback_pcpu_query=False)
     make_provider(falling, "old", VCPU=9, **SIZES)
     make_provider(falling, "new", PCPU=4, **SIZES)
     flavor = {**FLAVOR, "extra_specs": {"hw:cpu_policy": "dedicated"}}
     body = {"flavors": [{"name": "pinned", "flavor": flavor, "proportion": 1}]}
     body["flavors"].append({"name": "cpu", "query": "resources=VCPU:1", "proportion": 1})
-    # one has its own CPUs, of the others and their like one more of each fits on nine
+    # one guest takes the dedicated CPUs, the other one 4 of the 9 shared CPUs
     assert falling("POST", "/ext/v1/capacity", json=body).json["combined"]["guests"] == {
         "pinned": 2,
         "cpu": 2,

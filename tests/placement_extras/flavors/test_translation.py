@@ -1,4 +1,4 @@
-"""Flavors are translated as Nova 34.0.0 does, which was recorded; ``make test-nova`` asks Nova itself."""
+"""Flavors are translated as in records of Nova 34.0.0; ``make test-nova`` asks Nova itself."""
 
 import re
 from contextlib import nullcontext, suppress
@@ -19,7 +19,7 @@ from placement_extras.flavors.flavor import (
     parse_cpus,
 )
 from placement_extras.flavors.guest import CHOICES, FLAGS, FREE, NUMBERS, check_comparisons
-from placement_extras.flavors.translation import translate
+from placement_extras.flavors.translation import translate_flavor
 from tests.examples import examples
 from tests.placement_extras.flavors.answers import (
     AT_RANDOM,
@@ -48,7 +48,7 @@ def test_many_flavors_are_translated_as_nova_does(about):
     assert [case for case in cases if ours(case) != judged(case["nova"])] == []
 
 
-def test_what_is_refused_is_said_in_one_sentence():
+def test_a_refusal_is_one_sentence():
     for case in RECORDED:
         if judged(case["nova"]) == REFUSED:
             with pytest.raises(InvalidRequest) as caught:
@@ -83,15 +83,17 @@ def test_versions_are_those_of_pep_440(comparison: str, text: str) -> None:
         check_comparisons(given)
 
 
-def test_the_same_flavor_has_the_same_request_which_searches_recognise():
-    one, other = (translate(flavor(**{"hw:cpu_policy": "dedicated"}), TranslationRules()) for _ in range(2))
+def test_equal_flavors_share_one_request_object():
+    one, other = (
+        translate_flavor(flavor(**{"hw:cpu_policy": "dedicated"}), TranslationRules()) for _ in range(2)
+    )
     assert one.request is other.request
 
 
-def test_there_is_something_to_fall_back_to_only_where_it_is_wanted():
+def test_a_flavor_has_a_fallback_only_with_the_option():
     pinned = flavor(**{"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "isolate"})
-    assert translate(pinned, TranslationRules()).fallback is None
-    fallback = translate(pinned, TranslationRules(disable_fallback_pcpu_query=False)).fallback
+    assert translate_flavor(pinned, TranslationRules()).fallback is None
+    fallback = translate_flavor(pinned, TranslationRules(disable_fallback_pcpu_query=False)).fallback
     assert fallback is not None
     assert [(dict(each.resources), each.forbidden) for each in fallback.groups] == [
         ({"VCPU": 4, "MEMORY_MB": 2048}, frozenset())
@@ -101,9 +103,9 @@ def test_there_is_something_to_fall_back_to_only_where_it_is_wanted():
 GPU = PciAlias("gpu", "VGPU", frozenset({"CUSTOM_GOLD"}))
 
 
-def test_pci_devices_are_groups_of_their_own_whose_suffixes_nobody_has():
+def test_pci_devices_are_groups_with_unused_suffixes():
     specs = {"pci_passthrough:alias": "gpu:2", "resources_PCI_0:CUSTOM_A": "1"}
-    request = translate(flavor(**specs), TranslationRules(pci_aliases=(GPU,))).request
+    request = translate_flavor(flavor(**specs), TranslationRules(pci_aliases=(GPU,))).request
     assert {each.suffix: dict(each.resources) for each in request.groups if each.suffix} == {
         "_PCI_0": {"CUSTOM_A": 1},
         "_PCI_1": {"VGPU": 1},
@@ -112,14 +114,16 @@ def test_pci_devices_are_groups_of_their_own_whose_suffixes_nobody_has():
     assert request.group_policy == "none"
 
 
-def test_more_pci_devices_than_anybody_has_are_refused():
+def test_too_many_pci_devices_are_refused():
     with pytest.raises(InvalidRequest, match="more than 256 devices"):
-        translate(flavor(**{"pci_passthrough:alias": "gpu:999999999"}), TranslationRules(pci_aliases=(GPU,)))
+        translate_flavor(
+            flavor(**{"pci_passthrough:alias": "gpu:999999999"}), TranslationRules(pci_aliases=(GPU,))
+        )
 
 
-def test_what_is_ignored_is_named():
+def test_ignored_extra_specs_are_named():
     specs = {"resources:vgpu": "1", "resources:VGPU": "a", "trait:CUSTOM_A": "yes", "group_policy": "any"}
-    assert translate(flavor(**specs), TranslationRules()).warnings == (
+    assert translate_flavor(flavor(**specs), TranslationRules()).warnings == (
         "resources:vgpu names no resource class: did you mean VGPU?",
         "resources:VGPU cannot be 'a', only a number from 0 on",
         "trait:CUSTOM_A cannot be 'yes', only required or forbidden",
@@ -173,19 +177,19 @@ def test_what_is_ignored_is_named():
         ),
     ],
 )
-def test_what_says_nothing_is_warned_of(specs, image, warnings):
-    assert translate(flavor(image.items(), **specs), TranslationRules()).warnings == tuple(warnings)
+def test_names_without_an_effect_give_warnings(specs, image, warnings):
+    assert translate_flavor(flavor(image.items(), **specs), TranslationRules()).warnings == tuple(warnings)
 
 
-def test_no_flavor_has_more_warnings_than_can_be_read():
-    warnings = translate(
+def test_warnings_of_a_flavor_are_bounded():
+    warnings = translate_flavor(
         flavor(**{f"hw:{number}": "1" for number in range(100)}), TranslationRules()
     ).warnings
     assert (len(warnings), warnings[-1]) == (17, "84 more are not understood")
 
 
-def test_nothing_that_nova_is_known_to_understand_is_warned_of():
-    """All that Nova's own tests and ours ask of it."""
+def test_names_that_nova_knows_give_no_warning():
+    """The names come from Nova's own tests and from our cases."""
     said = [text for case in CHOSEN if ours(case) != REFUSED for text in translated(case).warnings]
     assert said == [
         "resources:VGPU cannot be 'many', only a number from 0 on",
@@ -197,9 +201,9 @@ def test_nothing_that_nova_is_known_to_understand_is_warned_of():
     ]
 
 
-def test_own_classes_are_asked_for_as_standard_ones_are():
+def test_own_classes_are_translated_like_standard_ones():
     specs = {"resources:LLC": "4", "resources_A:MBA": "10"}
-    translation = translate(flavor(**specs), TranslationRules(own_classes=frozenset(("LLC", "MBA"))))
+    translation = translate_flavor(flavor(**specs), TranslationRules(own_classes=frozenset(("LLC", "MBA"))))
     assert translation.warnings == ()
     assert [dict(each.resources) for each in translation.request.groups] == [
         {"LLC": 4, "VCPU": 4, "MEMORY_MB": 2048},
@@ -227,7 +231,7 @@ def test_own_classes_are_asked_for_as_standard_ones_are():
 )
 def test_a_refusal_names_what_is_wrong(specs, image, said):
     with pytest.raises(InvalidRequest) as caught:
-        translate(flavor(image.items(), **specs), TranslationRules())
+        translate_flavor(flavor(image.items(), **specs), TranslationRules())
     assert said in caught.value.detail
 
 
@@ -242,12 +246,12 @@ def test_a_refusal_names_what_is_wrong(specs, image, said):
         ("", set()),
     ],
 )
-def test_a_list_of_cpus(text, cpus):
+def test_a_list_of_cpus_is_parsed(text, cpus):
     assert parse_cpus(text) == sum(1 << cpu for cpu in cpus)
 
 
 @pytest.mark.parametrize("text", ["a", "3-1", "-1", "1-", "^", "^^1", "1-2-3", "0x1"])
-def test_what_is_no_list_of_cpus(text):
+def test_an_invalid_list_of_cpus_is_refused(text):
     with pytest.raises(ValueError, match=r"invalid literal|3-1"):
         parse_cpus(text)
 
@@ -298,7 +302,7 @@ VALUES = st.one_of(
     st.builds(TranslationRules, st.booleans(), st.booleans(), st.booleans()),
 )
 @settings(max_examples=examples(500), deadline=None)
-def test_whatever_is_asked_for_is_translated_or_refused(vcpus, ram, specs, properties, rules):
+def test_random_flavors_are_translated_or_refused(vcpus, ram, specs, properties, rules):
     asked = NovaFlavor(
         vcpus,
         ram,
@@ -306,7 +310,7 @@ def test_whatever_is_asked_for_is_translated_or_refused(vcpus, ram, specs, prope
         image=ImageProperties("raw", properties=tuple(properties.items())),
     )
     with suppress(InvalidRequest):
-        check(translate(asked, rules).request)
+        check(translate_flavor(asked, rules).request)
 
 
 def check(found):

@@ -2,7 +2,7 @@
 
 import pytest
 
-# noqa: pytest finds fixtures by their names in this module
+# pytest finds fixtures by their names in this module
 from tests.placement.maintenance.conftest import database, service  # noqa: F401
 from tests.placement_extras.migration.reference_world import ReferenceDatabase
 

@@ -1,4 +1,4 @@
-"""Our commands of `openstack` without a service: what they send, show, and say where something is wrong."""
+"""Our commands of `openstack` without a service: their requests, tables and error messages."""
 
 import io
 import json
@@ -14,7 +14,7 @@ from osc_lib.command import command
 
 from placement.search.claims.topology import TopologyPolicy
 from placement_extras.openstack.claims import (
-    SHOWN,
+    RESERVATION_COLUMNS,
     TOPOLOGIES,
     ConfirmClaim,
     CreateClaim,
@@ -33,7 +33,7 @@ OWNER = ("--project-id", "web", "--user-id", "ann")
 
 
 class CommandClient:
-    """Stands for that of osc-placement: answers with these texts, and remembers what was asked."""
+    """A client like that of osc-placement with prepared answers; records the requests."""
 
     def __init__(self, *answers: str) -> None:
         self.answers = list(answers)
@@ -48,7 +48,7 @@ class CommandClient:
 
     @staticmethod
     def providers(in_tree: str = "", name: str = "") -> Any:
-        """The tree of a provider, or those of a name; each host has one node."""
+        """Return the tree of a provider, or the providers of a name; each host has one NUMA node."""
         found = [
             {"uuid": uuid, "name": called, "root_provider_uuid": root}
             for root, tree in TREES.items()
@@ -59,7 +59,7 @@ class CommandClient:
 
 
 def run(kind: type[command.Command], client: CommandClient, *arguments: str) -> tuple[Any, str]:
-    """What the command shows, and what it says beside."""
+    """Run a command; return its table and its standard error."""
     app = SimpleNamespace(client_manager=SimpleNamespace(placement=client), stderr=io.StringIO())
     made = kind(app, None)
     parsed_args = made.get_parser("command").parse_args([*arguments])
@@ -74,7 +74,7 @@ def choice(provider: str, score: float | None) -> dict[str, Any]:
 
 
 def claims(**fields: Any) -> str:
-    """The answer to a claim of one consumer."""
+    """Return the answer to a claim of one consumer."""
     claim: Mapping[str, Any] = {
         "consumer_uuid": GUEST,
         "consumer_generation": 1,
@@ -86,7 +86,7 @@ def claims(**fields: Any) -> str:
     return json.dumps({"claims": [claim]})
 
 
-def test_a_claim_is_shown_with_its_score_its_end_and_its_alternates() -> None:
+def test_a_claim_is_shown_with_its_score_its_expiry_and_its_alternates() -> None:
     end = "2026-12-24T18:00:00.000Z"
     client = CommandClient(claims(expires_at=end, alternates=[choice(SECOND, 0.25)], **choice(FIRST, 0.5)))
     asked = ("resources=VCPU:2", *OWNER, "--order", "pack=1", "--alternates", "1", "--expires-in", "60")
@@ -107,7 +107,7 @@ def test_a_dry_run_does_not_look_like_a_claim() -> None:
     client = CommandClient(claims())
     (_, rows), said = run(CreateClaim, client, "resources=VCPU:2", *OWNER, "--dry-run")
     assert rows == [(0, "web1", FIRST, "VCPU=2", None, None, None, None)]
-    assert said == "Nothing was claimed: this is what would be.\n"
+    assert said == "Dry run: nothing was claimed.\n"
     ((_, _, body),) = client.asked
     assert not body["claims"][0].keys() & {"topology", "alternates", "expires_in", "group"}
 
@@ -119,7 +119,10 @@ def test_a_dry_run_does_not_look_like_a_claim() -> None:
         (
             CreateReservation,
             (*OWNER, "--for", "60"),
-            {"reservation": {**dict.fromkeys(SHOWN), "allocations": {}}, "warnings": ["hw:x is none"]},
+            {
+                "reservation": {**dict.fromkeys(RESERVATION_COLUMNS), "allocations": {}},
+                "warnings": ["hw:x is none"],
+            },
         ),
         (
             ExplainAllocationCandidates,
@@ -136,7 +139,7 @@ def test_a_dry_run_does_not_look_like_a_claim() -> None:
         ),
     ],
 )
-def test_what_is_not_understood_of_a_flavor_is_said(
+def test_warnings_of_a_flavor_are_printed(
     kind: type[command.Command], arguments: tuple[str, ...], answer: dict[str, Any]
 ) -> None:
     client = CommandClient(json.dumps(answer))
@@ -150,20 +153,20 @@ def test_what_is_not_understood_of_a_flavor_is_said(
     assert ("strict" in lenient, strict["strict"]) == (False, True)
 
 
-def test_a_policy_without_a_group_is_refused_before_anything_is_claimed() -> None:
+def test_a_policy_without_a_group_is_refused_before_the_claim() -> None:
     client = CommandClient()
     with pytest.raises(exceptions.CommandError, match="give its name with --group"):
         run(CreateClaim, client, "resources=VCPU:2", *OWNER, "--policy", "affinity")
     assert client.asked == []
 
 
-def test_the_policy_of_a_group_is_anti_affinity_unless_it_is_said() -> None:
+def test_the_default_policy_of_a_group_is_anti_affinity() -> None:
     client = CommandClient(claims())
     run(CreateClaim, client, "resources=VCPU:2", *OWNER, "--group", "web")
     assert client.asked[0][2]["claims"][0]["group"] == {"name": "web", "policy": "anti-affinity"}
 
 
-def test_a_claim_is_confirmed_under_the_generation_that_its_consumer_has() -> None:
+def test_a_claim_is_confirmed_with_the_current_generation_of_its_consumer() -> None:
     held = json.dumps({"allocations": {}, "consumer_generation": 3})
     confirmed = {"consumer_uuid": GUEST, "consumer_generation": 4, "expires_at": None}
     client = CommandClient(held, json.dumps({"claim": confirmed}))
@@ -175,12 +178,12 @@ def test_a_claim_is_confirmed_under_the_generation_that_its_consumer_has() -> No
     assert client.asked[0][2] == {"consumer_generation": 2, "expires_in": 60.0}
 
 
-def test_an_endpoint_that_is_no_service_is_told_as_that() -> None:
-    with pytest.raises(exceptions.CommandError, match=r"See whether the endpoint .* is its address"):
+def test_an_endpoint_without_a_placement_service_is_named() -> None:
+    with pytest.raises(exceptions.CommandError, match=r"Check that the endpoint .* is its address"):
         run(CreateClaim, CommandClient("<html>"), "resources=VCPU:2", *OWNER)
 
 
-def test_who_asks_in_two_ways_is_told_of_both() -> None:
+def test_two_sources_of_a_request_are_refused_by_name() -> None:
     asked = ("resources=VCPU:1", "--vcpus", "3", "--ram", "1")
     expected = "given is the query resources=VCPU:1 and a flavor with vcpus and ram"
     with pytest.raises(exceptions.CommandError, match=expected):
@@ -189,17 +192,17 @@ def test_who_asks_in_two_ways_is_told_of_both() -> None:
         run(ExplainAllocationCandidates, CommandClient())
 
 
-def test_a_file_that_is_not_there_is_named_once() -> None:
+def test_a_missing_file_is_named_once() -> None:
     with pytest.raises(exceptions.CommandError) as refused:
         run(ExplainAllocationCandidates, CommandClient(), "--flavor-file", "nowhere.json")
     assert str(refused.value) == "nowhere.json: No such file or directory"
 
 
-def test_topologies_are_those_that_the_service_has() -> None:
+def test_topologies_are_those_of_the_service() -> None:
     assert set(TOPOLOGIES) == {each.value for each in TopologyPolicy}
 
 
-def test_hosts_are_given_by_their_names_too() -> None:
+def test_hosts_can_be_given_by_name() -> None:
     client = CommandClient(claims(**choice(NODE, None)))
     hosts = ("--allowed-host", "web1", "--allowed-host", "web2_NUMA_0", "--excluded-host", GUEST)
     (_, rows), _ = run(CreateClaim, client, "resources=VCPU:2", *OWNER, *hosts)
@@ -214,12 +217,12 @@ def test_hosts_are_given_by_their_names_too() -> None:
 
 
 def test_a_reservation_is_shown_with_the_names_of_its_hosts() -> None:
-    reservation = dict.fromkeys(SHOWN) | {"allocations": {NODE: {}, FIRST: {}}}
+    reservation = dict.fromkeys(RESERVATION_COLUMNS) | {"allocations": {NODE: {}, FIRST: {}}}
     (columns, row), _ = run(ShowReservation, CommandClient(json.dumps({"reservation": reservation})), GUEST)
     assert dict(zip(columns, row, strict=True))["hosts"] == ["web1", "web2"]
 
 
-def test_names_that_may_not_be_seen_are_empty_and_the_claim_is_shown() -> None:
+def test_a_claim_is_shown_without_names_that_the_user_may_not_see() -> None:
     class Narrow(CommandClient):
         @staticmethod
         def providers(**_: str) -> Any:
@@ -239,7 +242,7 @@ def test_names_that_may_not_be_seen_are_empty_and_the_claim_is_shown() -> None:
         ({"errors": [{"title": "Service Unavailable"}]}, "Service Unavailable (HTTP 503)"),
     ],
 )
-def test_why_a_service_is_not_available_is_said(body: dict[str, Any], told: str) -> None:
+def test_the_reason_why_a_service_is_unavailable_is_shown(body: dict[str, Any], told: str) -> None:
     class Unavailable(CommandClient):
         def request(self, method: str, path: str, **options: Any) -> Any:
             answer = requests.Response()

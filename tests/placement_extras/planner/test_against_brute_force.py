@@ -46,7 +46,7 @@ def test_hosts_are_those_that_could_serve_it_with_nothing_used(situation: Situat
     found = count(CloudHosts(snapshot, SearchBudget()), request)
     serving = [root for root in brute.roots(snapshot) if brute.serves_when_empty(snapshot, request, root.id)]
     assert found.hosts == len(serving)
-    for short in found.short:
+    for short in found.shortages:
         assert {each.root.id for each in short.examples} <= {root.id for root in serving}
 
 
@@ -69,7 +69,7 @@ def test_so_many_fit_without_the_worst_host_and_without_any(situation: Situation
     found = count(CloudHosts(snapshot, SearchBudget()), request)
     worst = min(expected.values())
     if found.worst is None:
-        assert found.fit.fits == worst
+        assert found.fit.lower_bound == worst
     else:
         assert found.without_worst == FitBounds(worst, worst)
         assert expected[found.worst.id] == worst
@@ -85,8 +85,8 @@ def test_what_is_stranded_would_do_for_so_many_if_there_were_enough_of_what_is_s
     snapshot, request = situation
     asked = {name for group in request.groups for name in group.resources}
     found = count(CloudHosts(snapshot, SearchBudget()), request)
-    assert sum(each.hosts for each in found.short) == found.hosts - found.open_hosts
-    for short in found.short:
+    assert sum(each.hosts for each in found.shortages) == found.hosts - found.candidate_hosts
+    for short in found.shortages:
         assert not set(short.classes) & set(short.stranded)
         assert set(short.classes) | set(short.stranded) == asked or snapshot.by_trait.get(SHARES)
         for each in short.examples:
@@ -118,11 +118,11 @@ def test_as_many_sets_of_several_flavors_fit_as_find_a_place(
     cloud = CloudHosts(snapshot, SearchBudget())
     flavors = [(one, other), (other,)] if falls_back else [(one,), (other,)]
     shares = [
-        FlavorProportion(requests, number, sum(count(cloud, request).fit.at_most for request in requests))
+        FlavorProportion(requests, number, sum(count(cloud, request).fit.upper_bound for request in requests))
         for requests, number in zip(flavors, numbers, strict=True)
     ]
     expected = brute.most_sets(snapshot, flavors, numbers)
     found = together(cloud, shares)
-    assert found.fits <= expected <= found.at_most
+    assert found.lower_bound <= expected <= found.upper_bound
     with patch.object(proportions, "_MAX_TRIES", 1_000_000):  # it is not given up
         assert together(cloud, shares) == FitBounds(expected, expected)

@@ -23,8 +23,8 @@ def test_the_worked_example() -> None:
 
     snapshot = build(*host("cn1", 10), *host("cn2", 1))
     found = counted(snapshot, ("resources", "DISK_GB:2"), ("resources_CPU", "VCPU:2"))
-    assert (found.fit, found.hosts, found.open_hosts) == (FitBounds(3, 3), 2, 1)
-    (short,) = found.short
+    assert (found.fit, found.hosts, found.candidate_hosts) == (FitBounds(3, 3), 2, 1)
+    (short,) = found.shortages
     assert (short.classes, short.hosts, short.stranded, short.guests) == (("DISK_GB",), 1, {"VCPU": 7}, 3)
     root = next(each for each in snapshot if each.name == "cn2")
     assert short.examples == (StrandedHost(root, {"VCPU": 7}, 3),)
@@ -34,8 +34,8 @@ def test_a_host_that_could_never_serve_it_is_none_and_short_of_nothing() -> None
     sizes = {"small": 16, "large": 18}
     snapshot = build(*(Spec(name, None, {"PCPU": size}, used={"PCPU": 2}) for name, size in sizes.items()))
     found = counted(snapshot, ("resources", "PCPU:17"))
-    assert (found.fit, found.hosts, found.open_hosts) == (FitBounds(0, 0), 1, 0)
-    assert [(each.classes, each.hosts) for each in found.short] == [(("PCPU",), 1)]
+    assert (found.fit, found.hosts, found.candidate_hosts) == (FitBounds(0, 0), 1, 0)
+    assert [(each.classes, each.hosts) for each in found.shortages] == [(("PCPU",), 1)]
 
 
 def test_hundreds_of_hosts_take_of_one_pool_what_there_is() -> None:
@@ -56,7 +56,7 @@ def test_what_many_hosts_share_is_stranded_on_none() -> None:
     pool = Spec("pool", None, {"DISK_GB": 1000}, [SHARES], ["rack"])
     stock, used = {"VCPU": 4, "MEMORY_MB": 64}, {"VCPU": 3}
     full = [Spec(f"cn{number}", None, stock, (), ["rack"], used) for number in range(3)]
-    (short,) = counted(build(pool, *full), ("resources", "VCPU:2,MEMORY_MB:16,DISK_GB:20")).short
+    (short,) = counted(build(pool, *full), ("resources", "VCPU:2,MEMORY_MB:16,DISK_GB:20")).shortages
     assert (short.classes, short.hosts, short.stranded) == (("VCPU",), 3, {"MEMORY_MB": 192})
 
 
@@ -64,8 +64,8 @@ def test_hosts_whose_pool_is_full_are_hosts_and_short_of_what_it_has() -> None:
     pool = Spec("pool", None, {"DISK_GB": 100}, [SHARES], ["rack"], {"DISK_GB": 100})
     hosts = [Spec(f"cn{number}", None, {"VCPU": 8}, (), ["rack"], {"VCPU": 2}) for number in range(2)]
     found = counted(build(pool, *hosts), ("resources", "VCPU:2,DISK_GB:10"))
-    assert (found.fit, found.hosts, found.open_hosts) == (FitBounds(0, 0), 2, 0)
-    (short,) = found.short
+    assert (found.fit, found.hosts, found.candidate_hosts) == (FitBounds(0, 0), 2, 0)
+    (short,) = found.shortages
     assert (short.classes, short.hosts, short.stranded, short.guests) == (("DISK_GB",), 2, {"VCPU": 12}, 6)
 
 
@@ -78,5 +78,5 @@ def test_where_the_search_is_given_up_the_bound_is_said() -> None:
         coupled=False,
     )
     found = pack(ways, (1,) * 301, SearchBudget())
-    assert found.fits <= found.at_most == 150
-    assert found.fits >= 100
+    assert found.lower_bound <= found.upper_bound == 150
+    assert found.lower_bound >= 100

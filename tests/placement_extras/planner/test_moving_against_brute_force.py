@@ -197,7 +197,7 @@ def test_as_many_of_a_drained_host_have_a_place_elsewhere_as_can_have_one(cloud:
             assert each.alone == has_place(cloud, guests, root.id, each.guest)
         with patch.object(drain_plan, "_MAX_TRIES", 0):  # it is given up at once
             found = displace(ClusterSimulation(cloud.snapshot, SearchBudget(), {root.id}), guests)
-            assert found.fit.fits <= expected <= found.fit.at_most
+            assert found.fit.lower_bound <= expected <= found.fit.upper_bound
 
 
 @exhaustive
@@ -209,16 +209,16 @@ def test_room_is_made_by_the_fewest_moves_there_are(cloud: RandomCloud) -> None:
         assert found.moves is None
     else:
         assert found.moves is not None
-        assert (len(found.moves), found.at_least) == (expected, expected)
+        assert (len(found.moves), found.lower_bound) == (expected, expected)
         assert_possible(cloud, found)
     with patch.object(migration_plan, "_MAX_TRIES", 0):  # it is given up at once
         hasty = room(cloud)
         if hasty.moves is not None:
             assert expected is not None
-            assert hasty.at_least is not None
-            assert hasty.at_least <= expected <= len(hasty.moves)
+            assert hasty.lower_bound is not None
+            assert hasty.lower_bound <= expected <= len(hasty.moves)
             assert_possible(cloud, hasty)
-        elif hasty.at_least is None:
+        elif hasty.lower_bound is None:
             assert expected is None
 
 

@@ -1,4 +1,4 @@
-"""An hour's worth of requests at random through `placement-shadow`, several clients at a time.
+"""An hour of random requests through `placement-shadow`, from several clients at a time.
 
 `python -m tests.placement_extras.shadow.load` prints the report, and fails if the services differ in more
 than the table of deviations says. With one client nothing overlaps, so that everything is compared.
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.reference import install
-from placement_extras.shadow.report import table
+from placement_extras.shadow.report import report_table
 from tests import databases
 from tests.placement.differential import generator
 from tests.placement.differential.generator import Generator
 from tests.placement.differential.play import Names
 from tests.placement.differential.services import ServiceClient
-from tests.placement_extras.shadow.processes import Shadow, Talk, services, shadow
+from tests.placement_extras.shadow.processes import RunningShadow, ShadowTalk, services, shadow
 
 _IN_A_WORLD: Final = 150
 _PAUSE: Final = 0.02
@@ -29,9 +29,9 @@ _PAUSE: Final = 0.02
 
 @dataclass
 class ShadowLoad:
-    """What all clients share: how many requests are left, and which worlds there are."""
+    """State that all clients share: the number of requests left, and the worlds."""
 
-    shadow: Shadow
+    shadow: RunningShadow
     left: int
     seed: int
     sent: int = 0
@@ -39,22 +39,22 @@ class ShadowLoad:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def work(self, number: int) -> None:
-        """One client; neighbours in number meet in every second world."""
+        """Run one client; clients with neighbouring numbers share every second world."""
         chosen = random.Random(f"{self.seed}-{number}")
         with ServiceClient(self.shadow.port) as client:
-            talk, world = Talk(client), 0
+            talk, world = ShadowTalk(client), 0
             while self._goes_on(talk):
                 world += 1
                 meets = world % 2 == 0
                 names = Names(world * 1000 + (number // 2 if meets else 500 + number))
-                requests = Generator(chosen.randrange(2**32), names, talk)  # type: ignore[arg-type]  # asks for generations only
+                requests = Generator(chosen.randrange(2**32), names, talk)  # type: ignore[arg-type]  # the generator uses the generations only
                 for request in requests.setting():
                     talk.ask(request)
                 for _ in range(_IN_A_WORLD):
                     talk.ask(requests.request())
                     time.sleep(chosen.random() * _PAUSE)
 
-    def _goes_on(self, talk: Talk) -> bool:
+    def _goes_on(self, talk: ShadowTalk) -> bool:
         with self.lock:
             self.sent += talk.requests
             self.left -= talk.requests
@@ -63,7 +63,7 @@ class ShadowLoad:
 
 
 def main() -> int:
-    """Run it; 1 if something differs."""
+    """Run the load; return 1 if something differs."""
     parser = argparse.ArgumentParser(prog="python -m tests.placement_extras.shadow.load", description=__doc__)
     parser.add_argument("--requests", type=int, default=36_000)
     parser.add_argument("--clients", type=int, default=3)
@@ -73,7 +73,7 @@ def main() -> int:
     arguments = parser.parse_args()
     print(f"seed {arguments.seed}", flush=True)
     if not arguments.mistakes:
-        generator.MUTATED = generator.UNKNOWN = 0.0  # type: ignore[misc]  # for all of this program
+        generator.MUTATED = generator.UNKNOWN = 0.0  # type: ignore[misc]  # constants are changed for the whole program
     with (
         tempfile.TemporaryDirectory() as folder,
         databases.create(arguments.database) as server,
@@ -89,7 +89,7 @@ def main() -> int:
             thread.join()
         print(f"{load.sent} requests in {time.monotonic() - began:.0f} s")
         report = running.compared(load.sent)
-    print(table(report), end="")
+    print(report_table(report), end="")
     return 1 if report["differences"] or not (report["in_step"] or arguments.mistakes) else 0
 
 

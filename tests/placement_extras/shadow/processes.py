@@ -1,4 +1,4 @@
-"""`placement-shadow` in front of OpenStack Placement, as processes, and clients that work through it."""
+"""`placement-shadow` in front of OpenStack Placement, as processes, and clients of it."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 from benchmarks.reference import Reference
 from benchmarks.servers import OpenStack, Ours, Service
-from placement_extras.shadow.comparison import comparable
+from placement_extras.shadow.comparison import comparable_body
 from tests.databases import DatabaseServer
 from tests.placement.differential.play import Names
 from tests.placement.differential.services import Request, ServiceClient, ShadowAnswer
@@ -23,12 +23,12 @@ from tests.waits import wait_for
 
 _SECONDS: Final = 60.0
 _CLASSES: Final = threading.Lock()
-"""OpenStack Placement may lose one of two that are made at once: ``classes-at-once`` of the deviations."""
+"""OpenStack Placement may lose one of two classes created at once: the deviation ``classes-at-once``."""
 
 
 @dataclass
-class Shadow:
-    """The three services; ``port`` is where clients come to."""
+class RunningShadow:
+    """The three services; clients use ``port``."""
 
     stock: Service
     ours: Service
@@ -38,25 +38,25 @@ class Shadow:
     log: Path
 
     def report(self) -> dict[str, Any]:
-        """What has been compared so far."""
+        """Return the report so far."""
         with urlopen(f"http://127.0.0.1:{self.report_port}/report.json", timeout=_SECONDS) as answer:
             document: dict[str, Any] = json.load(answer)
         return document
 
     def page(self, path: str) -> str:
-        """The report, for people or for Prometheus."""
+        """Return the report for people or for Prometheus."""
         with urlopen(f"http://127.0.0.1:{self.report_port}{path}", timeout=_SECONDS) as answer:
             return str(answer.read().decode())
 
     def compared(self, requests: int) -> dict[str, Any]:
-        """The report, once that many requests have been taken."""
+        """Wait until a number of requests is compared; return the report."""
         wait_for(lambda: sum(self.report()["requests"].values()) >= requests)
         return self.report()
 
     def assert_same(self, *names: Names) -> None:
-        """Both services show the same of these providers and consumers, and of all names.
+        """Check that both services show the same of some providers and consumers, and of all names.
 
-        Not of what several wrote at once, so that nobody knows what is there.
+        Items in doubt, which several clients wrote at once, are left out.
         """
         doubts = {each for thing in self.report()["doubts"].values() for each in thing}
         parts = ("", "/inventories", "/usages", "/traits", "/aggregates", "/allocations")
@@ -71,10 +71,13 @@ class Shadow:
                 there, here = (each.send(Request("GET", path)) for each in (stock, ours))
                 assert (there.status, path) == (here.status, path), doubts
                 if there.status == 200:
-                    assert comparable(path, there.body) == comparable(path, here.body), (path, doubts)
+                    assert comparable_body(path, there.body) == comparable_body(path, here.body), (
+                        path,
+                        doubts,
+                    )
 
     def stop(self) -> str:
-        """End it; what it printed and logged."""
+        """End the shadow; return its output and log."""
         self.process.terminate()
         self.process.wait(_SECONDS)
         return self.log.read_text()
@@ -83,7 +86,7 @@ class Shadow:
 @contextmanager
 def services(server: DatabaseServer, folder: Path, reference: Reference) -> Iterator[tuple[Service, Service]]:
     """OpenStack Placement and ours, on new databases."""
-    together = 1 if server.kind == "sqlite" else 4  # it fails where two write to a file at once
+    together = 1 if server.kind == "sqlite" else 4  # two writers of one file at once make it fail
     with (
         OpenStack(server.fresh_database(), folder, 1, together, reference) as stock,
         Ours(server.fresh_database(), folder, 1, 4) as ours,
@@ -92,8 +95,8 @@ def services(server: DatabaseServer, folder: Path, reference: Reference) -> Iter
 
 
 @contextmanager
-def shadow(stock: Service, ours: Service, folder: Path, *options: str) -> Iterator[Shadow]:
-    """The shadow in front of services that run."""
+def shadow(stock: Service, ours: Service, folder: Path, *options: str) -> Iterator[RunningShadow]:
+    """Run the shadow in front of running services."""
     port, report_port = free_port(), free_port()
     log = folder / f"shadow-{port}.log"
     with log.open("w") as output:
@@ -114,7 +117,7 @@ def shadow(stock: Service, ours: Service, folder: Path, *options: str) -> Iterat
             stdout=output,
             stderr=output,
         )
-    started = Shadow(stock, ours, port, report_port, process, log)
+    started = RunningShadow(stock, ours, port, report_port, process, log)
     try:
         wait_for_answer(f"http://127.0.0.1:{report_port}/report.json", process, log)
         wait_for(lambda: started.report()["phase"] == "comparing")
@@ -129,26 +132,26 @@ def shadow(stock: Service, ours: Service, folder: Path, *options: str) -> Iterat
 
 
 @dataclass
-class Talk:
-    """A client: what a generator of requests asks for what a client would know."""
+class ShadowTalk:
+    """A client that tells a generator of requests the generations that a client knows."""
 
     client: ServiceClient
     requests: int = 0
 
     def ask(self, request: Request) -> ShadowAnswer:
-        """Send it to the shadow."""
+        """Send a request to the shadow."""
         self.requests += 1
         makes_class = request.method != "GET" and request.path.startswith("/resource_classes")
         with _CLASSES if makes_class else nullcontext():
             return self.client.send(request)
 
     def generation(self, provider: str) -> int:
-        """The generation of a provider, -1 if there is none."""
+        """Return the generation of a provider, -1 for a missing one."""
         answer = self.ask(Request("GET", f"/resource_providers/{provider}"))
         return int(answer.body["generation"]) if answer.status == 200 else -1
 
     def consumer_generation(self, consumer: str) -> int | None:
-        """The generation of a consumer, None if there is none."""
+        """Return the generation of a consumer, None for a missing one."""
         known: int | None = self.ask(Request("GET", f"/allocations/{consumer}")).body.get(
             "consumer_generation"
         )

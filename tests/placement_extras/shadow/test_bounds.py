@@ -1,4 +1,4 @@
-"""What waits to be compared takes as much memory as it may, and writes are the last to go."""
+"""The backlog of copies is bounded in memory, and leaves out reads before writes."""
 
 import multiprocessing
 import threading
@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from placement_extras.shadow.copy_queue import FULL, BacklogBounds, ByteBacklog, MirrorOutbox, OutboxDelivery
+from placement_extras.shadow.copy_queue import (
+    NO_ROOM,
+    BacklogBounds,
+    ByteBacklog,
+    MirrorOutbox,
+    OutboxDelivery,
+)
 from placement_extras.shadow.exchange import MirroredRequest, ReceivedAnswer, ShadowRequest
 from placement_extras.shadow.follower import FollowerSettings, ShadowFollower
 from placement_extras.shadow.proxy import InFlight
@@ -22,7 +28,7 @@ def copy(number: int, method: str, size: int = KILOBYTES) -> MirroredRequest:
     return MirroredRequest(number, ShadowRequest(method, "/", (), b""), received, 0.0, 0.0, frozenset())
 
 
-def test_a_full_backlog_leaves_out_reads_and_then_what_writes_said() -> None:
+def test_a_full_backlog_leaves_out_reads_and_then_the_bodies_of_writes() -> None:
     backlog = ByteBacklog(BacklogBounds(int(2.5 * KILOBYTES), 5 * KILOBYTES, 10 * KILOBYTES))
     backlog.put(copy(0, "GET"))
     backlog.put(copy(1, "GET"))
@@ -33,11 +39,11 @@ def test_a_full_backlog_leaves_out_reads_and_then_what_writes_said() -> None:
     backlog.close(keep=True)
     waiting = list(iter(backlog.get, None))
     assert [each.number for each in waiting] == [0, 1, 3, 4, 5]
-    assert [each.missed for each in waiting] == ["", "", "", "", FULL]
+    assert [each.missed for each in waiting] == ["", "", "", "", NO_ROOM]
     assert backlog.bytes == 0
 
 
-def test_a_backlog_that_is_full_of_lost_writes_only_counts() -> None:
+def test_a_backlog_full_of_empty_writes_only_counts_more() -> None:
     backlog = ByteBacklog(BacklogBounds(KILOBYTES, KILOBYTES, 3 * KILOBYTES))
     for number in range(100):
         backlog.put(copy(number, "PUT"))
@@ -45,7 +51,7 @@ def test_a_backlog_that_is_full_of_lost_writes_only_counts() -> None:
     assert backlog.bytes <= 3 * KILOBYTES
 
 
-def test_headers_and_queries_take_memory_too() -> None:
+def test_headers_and_queries_count_as_memory() -> None:
     backlog = ByteBacklog(BacklogBounds(10 * KILOBYTES, 10 * KILOBYTES, 10 * KILOBYTES))
     for number in range(100):
         request = ShadowRequest("GET", "/?" + "x" * KILOBYTES, (("X-Long", "x" * KILOBYTES),), b"")
@@ -54,7 +60,7 @@ def test_headers_and_queries_take_memory_too() -> None:
     assert (len(backlog), backlog.left_out) == (3, 97)
 
 
-def test_a_closed_backlog_ends_who_waits() -> None:
+def test_a_closed_backlog_ends_a_waiting_reader() -> None:
     backlog = ByteBacklog(BacklogBounds(KILOBYTES, 2 * KILOBYTES, 3 * KILOBYTES))
     backlog.put(copy(0, "PUT"))
     backlog.close(keep=False)
@@ -79,7 +85,7 @@ def never() -> float:
     return 0.0
 
 
-def test_copies_arrive_in_their_order(address: str) -> None:
+def test_copies_arrive_in_order(address: str) -> None:
     outbox = MirrorOutbox(address, KEY, predecessors=2)
     for number in range(3):
         outbox.put(copy(number, "GET"))
@@ -90,7 +96,7 @@ def test_copies_arrive_in_their_order(address: str) -> None:
     outbox.stop(5)
 
 
-def test_while_nobody_listens_copies_wait_and_reads_are_left_out(address: str) -> None:
+def test_copies_wait_and_reads_are_left_out_without_a_listener(address: str) -> None:
     outbox = MirrorOutbox(address, KEY, BacklogBounds(2 * KILOBYTES, 2 * KILOBYTES, 3 * KILOBYTES))
     outbox.start(never)
     for number in range(1, 4):
@@ -122,7 +128,7 @@ def test_an_outbox_finds_the_next_listener(address: str) -> None:
         taking.start()
         number = 1
         while taking.is_alive() and number < 100:
-            outbox.put(copy(number, "PUT"))  # the first of them may go into the connection that was closed
+            outbox.put(copy(number, "PUT"))  # the first one may be lost in the closed connection
             taking.join(0.1)
             number += 1
         taking.join(10)
@@ -130,15 +136,17 @@ def test_an_outbox_finds_the_next_listener(address: str) -> None:
     assert numbers
 
 
-def test_who_listens_is_told_up_to_when_all_writes_have_arrived(address: str) -> None:
+def test_deliveries_have_the_time_up_to_which_all_writes_have_arrived(address: str) -> None:
     outbox = MirrorOutbox(address, KEY)
     in_flight = InFlight(outbox.put)
-    tickets = [in_flight.begin(ShadowRequest(method, "/", (), b"")) for method in ("GET", "PUT", "PUT")]
-    outbox.start(in_flight.settled)
+    tickets = [
+        in_flight.begin_request(ShadowRequest(method, "/", (), b"")) for method in ("GET", "PUT", "PUT")
+    ]
+    outbox.start(in_flight.settled_until)
     with Listener(address, "AF_UNIX", authkey=KEY) as listener, listener.accept() as connection:
         assert connection.recv().settled == tickets[1].started
         for ticket in tickets[1:]:
-            in_flight.end(ticket, None, 0.0, "not kept")
+            in_flight.end_request(ticket, None, 0.0, "not kept")
         arrived = []
         while (delivery := connection.recv()).settled <= tickets[2].started:
             arrived.append(delivery)
@@ -148,10 +156,10 @@ def test_who_listens_is_told_up_to_when_all_writes_have_arrived(address: str) ->
 
 
 @pytest.mark.parametrize(("predecessors", "in_step"), [(0, True), (1, False)])
-def test_a_process_that_ended_before_it_was_heard_of_is_known(
+def test_a_process_that_ended_before_its_first_delivery_counts(
     address: str, predecessors: int, in_step: bool
 ) -> None:
-    """It was killed while it connected, with what it had in hand."""
+    """The process was killed while it connected, and its copies are lost."""
     control, stop = multiprocessing.Pipe(duplex=False)
     settings = FollowerSettings("http://127.0.0.1:1", None, None, 0.0, ("127.0.0.1", 0))
     follower = ShadowFollower(settings, address, KEY)
@@ -160,8 +168,8 @@ def test_a_process_that_ended_before_it_was_heard_of_is_known(
     try:
         with Client(address, "AF_UNIX", authkey=KEY) as connection:
             connection.send(OutboxDelivery(None, 0, 0.0, predecessors))
-        wait_for(lambda: follower.status.document()["processes"] == predecessors + 1)
+        wait_for(lambda: follower.status.to_document()["processes"] == predecessors + 1)
     finally:
         stop.close()
         running.join(30)
-    assert follower.status.document()["in_step"] is in_step
+    assert follower.status.to_document()["in_step"] is in_step

@@ -1,4 +1,4 @@
-"""The moment at which our database becomes a copy."""
+"""The moment at which the database is copied."""
 
 import logging
 import sqlite3
@@ -15,7 +15,7 @@ from placement.exceptions import InvalidRequest
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.migration import importer
 from placement_extras.shadow import copied_databases
-from placement_extras.shadow.copied_databases import MOMENTS, CopiedDatabases, CopyMoment, copy
+from placement_extras.shadow.copied_databases import MAX_MOMENTS, CopiedDatabases, CopyMoment, copy
 from placement_extras.shadow.copy_queue import ByteBacklog
 from placement_extras.shadow.exchange import MirroredRequest, ShadowRequest
 from placement_extras.shadow.follower import BOUNDS, was_quiet
@@ -23,14 +23,14 @@ from placement_extras.shadow.follower import BOUNDS, was_quiet
 DATABASES = CopiedDatabases("their", "ours", ConsumerOwnership("p", "u", None), ())
 
 
-class Copied:
-    """Which moments were looked at, one a second from 1 on, and which were copied."""
+class CopyRecorder:
+    """Records the moments that were tried, one a second from 1 on, and those that were copied."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.looked_at: list[float] = []
         self.copied: list[float] = []
         monkeypatch.setattr(copied_databases, "open_database", self._open)
-        monkeypatch.setattr(copied_databases, "_source", self._source)
+        monkeypatch.setattr(copied_databases, "_open_copy", self._open_copy)
         monkeypatch.setattr(importer, "run", lambda *_, **__: self.copied.append(self.looked_at[-1]))
 
     @contextmanager
@@ -38,27 +38,27 @@ class Copied:
         yield
 
     @contextmanager
-    def _source(self, databases: CopiedDatabases) -> Iterator[tuple[Any, CopyMoment]]:
+    def _open_copy(self, databases: CopiedDatabases) -> Iterator[tuple[Any, CopyMoment]]:
         self.looked_at.append(len(self.looked_at) + 1.0)
         yield None, CopyMoment(self.looked_at[-1], self.looked_at[-1] + 0.1)
 
 
 @pytest.fixture
-def copied(monkeypatch: pytest.MonkeyPatch) -> Copied:
-    return Copied(monkeypatch)
+def copied(monkeypatch: pytest.MonkeyPatch) -> CopyRecorder:
+    return CopyRecorder(monkeypatch)
 
 
-def test_it_is_one_at_which_nothing_was_written(copied: Copied) -> None:
+def test_the_copy_is_of_a_moment_without_a_write(copied: CopyRecorder) -> None:
     assert copy(DATABASES, lambda moment: moment.earliest >= 3).earliest == 3
     assert (copied.looked_at, copied.copied) == ([1, 2, 3], [3])
 
 
-def test_if_there_is_none_the_last_is_taken_and_the_log_says_so(
-    copied: Copied, caplog: pytest.LogCaptureFixture
+def test_the_last_moment_is_copied_with_a_warning_if_none_is_quiet(
+    copied: CopyRecorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        assert copy(DATABASES, lambda _: False).earliest == MOMENTS
-    assert copied.copied == [MOMENTS]
+        assert copy(DATABASES, lambda _: False).earliest == MAX_MOMENTS
+    assert copied.copied == [MAX_MOMENTS]
     assert "There was no moment without a write" in caplog.text
 
 
@@ -72,7 +72,7 @@ def test_if_there_is_none_the_last_is_taken_and_the_log_says_so(
         ("PUT", 6.1, 1.0, True),
     ],
 )
-def test_a_write_in_flight_is_one_that_may_be_in_it_or_not(
+def test_a_moment_is_quiet_without_a_write_in_flight(
     method: str, started: float, seconds: float, quiet: bool
 ) -> None:
     backlog = ByteBacklog(BOUNDS)
@@ -93,16 +93,16 @@ def source(tmp_path: Path) -> CopiedDatabases:
     return CopiedDatabases(f"sqlite:///{file}", "", ConsumerOwnership("p", "u", None), ())
 
 
-def test_no_folder_for_the_copy_is_said(
+def test_a_missing_folder_for_the_copy_is_named(
     source: CopiedDatabases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     with pytest.raises(InvalidRequest, match=r"no folder for a copy of the source database: .*none"):
-        copied_databases._source(source).__enter__()
+        copied_databases._open_copy(source).__enter__()
 
 
 @pytest.mark.root
-def test_a_disk_on_which_the_copy_finds_no_room_is_named(
+def test_a_full_disk_for_the_copy_is_named(
     source: CopiedDatabases, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = tmp_path / "small"
@@ -112,7 +112,7 @@ def test_a_disk_on_which_the_copy_finds_no_room_is_named(
     try:
         monkeypatch.setattr(tempfile, "tempdir", str(small))
         with pytest.raises(InvalidRequest, match=f"copied to {small} .*TMPDIR.*disk is full"):
-            copied_databases._source(source).__enter__()
+            copied_databases._open_copy(source).__enter__()
         assert list(small.iterdir()) == []
     finally:
         subprocess.run(["umount", str(small)], check=True)

@@ -1,4 +1,4 @@
-"""What several wrote at once is told apart from what differs, and nothing else is."""
+"""Items that several clients wrote at once are in doubt, and other differences are not."""
 
 import json
 import random
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from placement_extras.shadow.ambiguous_writes import AmbiguousWrites, WrittenKeys
 from placement_extras.shadow.exchange import MirroredRequest, ReceivedAnswer, ShadowRequest
 from placement_extras.shadow.replay import ReplayVerdict
-from tests.placement_extras.shadow.test_replay import Player, copy, received
+from tests.placement_extras.shadow.test_replay import ReplayPlayer, copy, received
 
 C, D, P, Q, X = (f"{letter * 8}-0000-4000-8000-000000000000" for letter in "cdabe")
 CLAIM, OTHER = f"/allocations/{C}", f"/allocations/{D}"
@@ -49,20 +49,22 @@ def accepted(number: int, method: str, path: str, *beside: int, body: Any = None
         ("POST", "/allocations", {C: {"project_id": {}}}, {CLAIM}, {C}),
     ],
 )  # fmt: skip
-def test_what_a_write_writes(method: str, path: str, body: Any, things: set[str], names: set[str]) -> None:
+def test_a_write_has_the_items_that_it_changes_and_their_names(
+    method: str, path: str, body: Any, things: set[str], names: set[str]
+) -> None:
     content = body.encode() if isinstance(body, str) else b"" if body is None else json.dumps(body).encode()
-    written = WrittenKeys.of(ShadowRequest(method, path, (), content))
+    written = WrittenKeys.of_request(ShadowRequest(method, path, (), content))
     assert (written.things, written.names) == (things, names)
 
 
 def doubts(*copies: MirroredRequest, waiting: tuple[int, ...] = ()) -> int:
     doubt = AmbiguousWrites()
     for each in copies:
-        doubt.take(each, waiting)
+        doubt.record_write(each, waiting)
     return len(doubt)
 
 
-def test_two_that_say_something_else_of_one_consumer_leave_a_doubt() -> None:
+def test_two_different_claims_of_one_consumer_at_once_leave_a_doubt() -> None:
     first = accepted(0, "PUT", CLAIM, 1, body=claim(P))
     assert doubts(first, accepted(1, "DELETE", CLAIM, 0)) == 1
     assert doubts(first, accepted(1, "PUT", CLAIM, 0, body=claim(P))) == 0
@@ -73,11 +75,13 @@ def test_two_that_say_something_else_of_one_consumer_leave_a_doubt() -> None:
     assert doubts(copy(0, "DELETE", CLAIM, received(500))) == 1
 
 
-def raced(*answers: Mapping[str, Any]) -> Player:
-    """Two claims of one consumer at once, and then what our service answers to others."""
-    player = Player(lambda each: received(204) if each.number < 2 else received(**answers[each.number - 2]))
-    player.replay.take(accepted(0, "PUT", CLAIM, 1, body=claim(P)))
-    player.replay.take(accepted(1, "PUT", CLAIM, 0, body=claim(Q)))
+def raced(*answers: Mapping[str, Any]) -> ReplayPlayer:
+    """A replay of two claims of one consumer at once, which answers later requests as given."""
+    player = ReplayPlayer(
+        lambda each: received(204) if each.number < 2 else received(**answers[each.number - 2])
+    )
+    player.replay.replay_copy(accepted(0, "PUT", CLAIM, 1, body=claim(P)))
+    player.replay.replay_copy(accepted(1, "PUT", CLAIM, 0, body=claim(Q)))
     return player
 
 
@@ -99,44 +103,44 @@ def usages(amount: int) -> dict[str, Any]:
         ("/resource_providers", {"all": {P: 1, X: 1}}, {"all": {P: 1, X: 2}}, ReplayVerdict.DIFFERENT),
     ],
 )
-def test_what_differs_later_is_doubtful_where_it_is_about_it(
+def test_a_later_difference_is_doubtful_if_it_concerns_an_item_in_doubt(
     path: str, there: Any, here: Any, verdict: ReplayVerdict
 ) -> None:
     player = raced({"status": 200, "body": here})
-    player.replay.take(copy(2, "GET", path, received(200, there)))
+    player.replay.replay_copy(copy(2, "GET", path, received(200, there)))
     assert player.outcomes[2].verdict == verdict
     assert not player.outcomes[2].parts
 
 
-def test_a_write_that_one_service_refuses_as_something_is_doubtful_is_in_doubt_itself() -> None:
+def test_a_write_that_one_service_refuses_because_of_a_doubt_is_in_doubt_itself() -> None:
     player = raced({"status": 409}, {"status": 200, "body": {}})
-    player.replay.take(accepted(2, "PUT", OTHER, body=claim(Q, "blue")))
-    player.replay.take(copy(3, "GET", OTHER, received(200, {"allocations": {Q: 1}})))
+    player.replay.replay_copy(accepted(2, "PUT", OTHER, body=claim(Q, "blue")))
+    player.replay.replay_copy(copy(3, "GET", OTHER, received(200, {"allocations": {Q: 1}})))
     assert player.verdicts()[2] == player.verdicts()[3] == ReplayVerdict.DOUBTFUL
     assert not player.outcomes[2].parts
 
 
-def test_there_is_no_doubt_after_what_states_all_of_it() -> None:
+def test_a_write_of_the_whole_item_ends_the_doubt() -> None:
     player = raced({"status": 204}, {"status": 200, "body": {"allocations": {Q: 1}}})
     assert len(player.replay.doubt) == 1
-    player.replay.take(accepted(2, "DELETE", CLAIM))
+    player.replay.replay_copy(accepted(2, "DELETE", CLAIM))
     assert len(player.replay.doubt) == 0
-    player.replay.take(copy(3, "GET", CLAIM, received(200, {"allocations": {}})))
+    player.replay.replay_copy(copy(3, "GET", CLAIM, received(200, {"allocations": {}})))
     assert player.outcomes[3].verdict == ReplayVerdict.DIFFERENT
 
 
-def test_what_changes_a_part_leaves_the_doubt() -> None:
-    player = Player(lambda each: received(200))
-    player.replay.take(copy(0, "DELETE", INVENTORIES, received(200), 1))
-    player.replay.take(copy(1, "PUT", f"{INVENTORIES}/VCPU", received(200), 0, body={"total": 1}))
-    player.replay.take(copy(2, "PUT", f"{INVENTORIES}/VCPU", received(200), body={"total": 2}))
+def test_a_write_of_a_part_leaves_the_doubt() -> None:
+    player = ReplayPlayer(lambda each: received(200))
+    player.replay.replay_copy(copy(0, "DELETE", INVENTORIES, received(200), 1))
+    player.replay.replay_copy(copy(1, "PUT", f"{INVENTORIES}/VCPU", received(200), 0, body={"total": 1}))
+    player.replay.replay_copy(copy(2, "PUT", f"{INVENTORIES}/VCPU", received(200), body={"total": 2}))
     assert len(player.replay.doubt) == 1
-    player.replay.take(copy(3, "PUT", INVENTORIES, received(200), body={}))
+    player.replay.replay_copy(copy(3, "PUT", INVENTORIES, received(200), body={}))
     assert len(player.replay.doubt) == 0
 
 
-class Pools:
-    """A service of two providers with room for two consumers each, whose claims name no generation."""
+class PoolService:
+    """A service of two providers with room for two consumers each; its claims have no generation."""
 
     def __init__(self) -> None:
         self.claims: dict[str, str] = {}
@@ -157,13 +161,13 @@ class Pools:
 
 
 @given(seed=st.integers(0, 2**32), requests=st.integers(1, 80), together=st.integers(1, 4))
-def test_histories_of_writes_at_once_leave_differences_only_in_doubt(
+def test_random_writes_at_once_differ_only_where_they_are_in_doubt(
     seed: int, requests: int, together: int
 ) -> None:
-    """Each happens at one moment between its beginning and its end, and ends are in any order."""
+    """Each write takes effect at one moment between its beginning and its end; ends are in any order."""
     chosen = random.Random(seed)
-    stock, ours = Pools(), Pools()
-    player = Player(lambda each: ours.answer(each.request))
+    stock, ours = PoolService(), PoolService()
+    player = ReplayPlayer(lambda each: ours.answer(each.request))
     flying: dict[int, tuple[ShadowRequest, set[int]]] = {}
     done: dict[int, ReceivedAnswer] = {}
     begun = 0
@@ -183,10 +187,10 @@ def test_histories_of_writes_at_once_leave_differences_only_in_doubt(
         elif done:
             number = chosen.choice(sorted(done))
             request, theirs = flying.pop(number)
-            player.replay.take(
+            player.replay.replay_copy(
                 MirroredRequest(number, request, done.pop(number), 0.0, 0.0, frozenset(theirs))
             )
-    player.replay.finish()
+    player.replay.conclude_all()
     assert ReplayVerdict.DIFFERENT not in player.verdicts().values()
     assert not any(each.parts for each in player.outcomes.values())
     if together == 1:

@@ -1,4 +1,4 @@
-"""Clients get what the stock service answers, byte by byte, whatever is compared."""
+"""Clients get the answers of the stock service byte by byte."""
 
 import gzip
 import io
@@ -19,7 +19,7 @@ from tests.ports import free_port
 
 @dataclass
 class AnsweringStock:
-    """A server that answers what it is told, and keeps what it was asked."""
+    """A server with prepared answers, which records its requests."""
 
     answers: dict[str, tuple[int, list[tuple[str, str]], bytes]] = field(default_factory=dict)
     asked: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
@@ -81,7 +81,7 @@ def stock() -> Iterator[AnsweringStock]:
 
 @dataclass
 class ForwardClient:
-    """Calls the application as a server does."""
+    """Calls the WSGI application as a server does."""
 
     application: RequestForwarder
     copies: list[MirroredRequest]
@@ -101,7 +101,7 @@ class ForwardClient:
             **({"CONTENT_LENGTH": str(len(body))} if body else {}),
             **environ,
         }
-        start: StartResponse = start_response  # type: ignore[assignment]  # without its write()
+        start: StartResponse = start_response  # type: ignore[assignment]  # it has no write()
         answer = self.application(whole, start)
         content = b"".join(answer) if read else b""
         if hasattr(answer, "close"):
@@ -118,7 +118,7 @@ def client(stock: AnsweringStock) -> ForwardClient:
     )
 
 
-def test_an_answer_comes_as_it_is(client: ForwardClient, stock: AnsweringStock) -> None:
+def test_an_answer_is_passed_on_unchanged(client: ForwardClient, stock: AnsweringStock) -> None:
     content = json.dumps({"name": "ä"}).encode() + b"  \n"
     headers = [
         ("Content-Type", "application/json"),
@@ -139,7 +139,7 @@ def test_an_answer_comes_as_it_is(client: ForwardClient, stock: AnsweringStock) 
     assert (copy.received.status, copy.received.content) == (404, content)
 
 
-def test_a_request_goes_there_as_it_is(client: ForwardClient, stock: AnsweringStock) -> None:
+def test_a_request_is_passed_on_unchanged(client: ForwardClient, stock: AnsweringStock) -> None:
     client(
         "PUT",
         "/allocations/x",
@@ -160,7 +160,7 @@ def test_a_request_goes_there_as_it_is(client: ForwardClient, stock: AnsweringSt
     assert not {"te", "user-agent", "accept-encoding"} & sent.keys()
 
 
-def test_a_compressed_answer_is_passed_on_so_and_compared(
+def test_a_compressed_answer_is_passed_on_compressed_and_compared(
     client: ForwardClient, stock: AnsweringStock
 ) -> None:
     content = gzip.compress(b'{"traits": []}')
@@ -173,10 +173,10 @@ def test_a_compressed_answer_is_passed_on_so_and_compared(
     assert (headers["content-encoding"], body) == ("gzip", content)
     (copy,) = client.copies
     assert copy.received is not None
-    assert copy.received.answer().body == {"traits": []}
+    assert copy.received.parse_answer().body == {"traits": []}
 
 
-def test_a_stock_service_that_is_away_is_named(client: ForwardClient) -> None:
+def test_a_stock_service_that_is_away_is_named_in_a_502(client: ForwardClient) -> None:
     port = free_port()
     copies: list[MirroredRequest] = []
     away = ForwardClient(
@@ -210,15 +210,17 @@ def test_reads_share_a_connection_and_writes_have_their_own(
     assert stock.connections == 3
 
 
-def test_a_client_that_leaves_has_written_all_the_same(client: ForwardClient, stock: AnsweringStock) -> None:
+def test_a_write_of_a_client_that_left_is_replayed(client: ForwardClient, stock: AnsweringStock) -> None:
     client("PUT", "/traits/CUSTOM_A", read=False)
     client("GET", "/traits", read=False)
     written, left = client.copies
-    assert (written.missed, written.received) == ("", ReceivedAnswer(200, written.received.headers, b"{}"))  # type: ignore[union-attr]  # it is there
+    assert (written.missed, written.received) == ("", ReceivedAnswer(200, written.received.headers, b"{}"))  # type: ignore[union-attr]  # a kept answer is not None
     assert (left.missed, left.received) == (CLIENT_LEFT, None)
 
 
-def test_what_is_too_long_is_passed_on_and_not_kept(client: ForwardClient, stock: AnsweringStock) -> None:
+def test_a_body_that_is_too_long_is_passed_on_and_not_kept(
+    client: ForwardClient, stock: AnsweringStock
+) -> None:
     long = b"x" * (MAX_KEPT + 1)
     stock.answers["/placement/long"] = (200, [], long)
     assert client("GET", "/long")[2] == long
@@ -228,14 +230,14 @@ def test_what_is_too_long_is_passed_on_and_not_kept(client: ForwardClient, stock
     assert [each.received for each in client.copies] == [None, None]
 
 
-def test_an_answer_without_a_body_is_none(client: ForwardClient, stock: AnsweringStock) -> None:
+def test_an_answer_without_a_body_stays_empty(client: ForwardClient, stock: AnsweringStock) -> None:
     stock.answers["/placement/allocations/x"] = (204, [], b"")
     status, _, body = client("DELETE", "/allocations/x")
     assert (status, body) == ("204 No Content", b"")
     assert client("HEAD", "/")[2] == b""
 
 
-def test_a_request_in_pieces_arrives_whole(client: ForwardClient, stock: AnsweringStock) -> None:
+def test_a_request_in_chunks_arrives_whole(client: ForwardClient, stock: AnsweringStock) -> None:
     status, _, _ = client("PUT", "/x", b"abc", HTTP_TRANSFER_ENCODING="chunked", CONTENT_LENGTH="")
     assert status == "200 OK"
     assert stock.asked[0][3] == b"abc"

@@ -1,4 +1,4 @@
-"""Clients that are slow, leave half way, or try to have a second request seen behind the proxy."""
+"""Clients that are slow, leave half way, or try to smuggle a second request past the proxy."""
 
 import http.client
 import multiprocessing
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from placement_extras.shadow.proxy import ProxySettings, serve
+from placement_extras.shadow.proxy import ProxySettings, run_proxy
 from tests.ports import free_port
 from tests.programs import is_answering
 from tests.waits import wait_for
@@ -23,7 +23,7 @@ SECONDS = 30.0
 
 @dataclass
 class TerseStock:
-    """What the proxy sends, request by request as a server takes them; breaks off where ``path`` says so."""
+    """Records the requests that the proxy sends; breaks its answer off for a certain ``path``."""
 
     port: int
     asked: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
@@ -52,7 +52,7 @@ class TerseStock:
 
 
 def no_log() -> None:
-    """The proxy logs to standard error."""
+    """Log to standard error."""
 
 
 @pytest.fixture(scope="module")
@@ -65,20 +65,20 @@ def answering() -> Iterator[TerseStock]:
 
 @pytest.fixture
 def stock(answering: TerseStock, proxy: int) -> TerseStock:
-    """Who was asked nothing yet."""
+    """A stock service without requests so far."""
     answering.asked.clear()
     return answering
 
 
 @pytest.fixture(scope="module")
 def proxy(answering: TerseStock, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of the process that answers clients; nobody compares."""
+    """The port of the process that answers clients; no process compares."""
     context = multiprocessing.get_context("spawn")
     theirs, ours = context.Pipe(duplex=False)
     port = free_port()
     settings = ProxySettings(f"127.0.0.1:{port}", f"http://127.0.0.1:{answering.port}", THREADS, 30.0)
     process = context.Process(
-        target=serve,
+        target=run_proxy,
         args=(settings, str(tmp_path_factory.mktemp("proxy") / "copies"), b"key", theirs, no_log),
     )
     process.start()
@@ -104,7 +104,7 @@ def get(port: int, path: str) -> tuple[int, bytes]:
 
 
 def sent(port: int, data: bytes) -> bytes:
-    """All that comes back until the connection is closed, or nothing comes any more."""
+    """Return all bytes until the connection is closed or silent."""
     with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as connection:
         connection.sendall(data)
         received = b""
@@ -122,7 +122,7 @@ def sent(port: int, data: bytes) -> bytes:
         b"PUT /slow HTTP/1.1\r\nHost: slow\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nbegin\r\n",
     ],
 )
-def test_clients_that_say_half_of_a_request_keep_nobody_waiting(
+def test_clients_that_send_half_a_request_do_not_delay_others(
     proxy: int, stock: TerseStock, beginning: bytes
 ) -> None:
     with ExitStack() as stack:
@@ -134,7 +134,7 @@ def test_clients_that_say_half_of_a_request_keep_nobody_waiting(
     assert set(stock.lines) == {"GET /quick HTTP/1.1"}
 
 
-def test_of_two_lengths_of_a_body_the_stock_service_gets_one(proxy: int, stock: TerseStock) -> None:
+def test_the_stock_service_gets_one_of_two_lengths_of_a_body(proxy: int, stock: TerseStock) -> None:
     hidden = b"0\r\n\r\nGET /hidden HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(hidden), hidden)
     for method in (b"GET", b"PUT"):
@@ -146,7 +146,7 @@ def test_of_two_lengths_of_a_body_the_stock_service_gets_one(proxy: int, stock: 
         assert int(headers.get("Content-Length", 0)) == len(body)
 
 
-def test_what_a_client_means_for_the_proxy_alone_is_not_passed_on(proxy: int, stock: TerseStock) -> None:
+def test_headers_for_the_proxy_alone_are_not_passed_on(proxy: int, stock: TerseStock) -> None:
     head = b"GET /own HTTP/1.1\r\nHost: x\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\nX-End: 2\r\n\r\n"
     assert sent(proxy, head).endswith(b"ok")
     ((_, headers, _),) = stock.asked
@@ -154,6 +154,6 @@ def test_what_a_client_means_for_the_proxy_alone_is_not_passed_on(proxy: int, st
     assert headers["X-End"] == "2"
 
 
-def test_half_of_an_answer_is_not_taken_for_a_whole_one(proxy: int) -> None:
+def test_half_an_answer_is_not_taken_for_a_whole_one(proxy: int) -> None:
     assert get(proxy, "/half")[0] == 500
     assert get(proxy, "/whole") == (200, b"ok")

@@ -1,4 +1,4 @@
-"""Each copy knows the writes that were in flight with it."""
+"""Each copy has the numbers of the writes in flight with it."""
 
 from placement_extras.shadow.exchange import MirroredRequest, ShadowRequest
 from placement_extras.shadow.proxy import InFlight
@@ -11,14 +11,14 @@ def request(method: str) -> ShadowRequest:
 def test_copies_know_the_writes_beside_them() -> None:
     copies: list[MirroredRequest] = []
     in_flight = InFlight(copies.append)
-    first_read = in_flight.begin(request("GET"))
-    write = in_flight.begin(request("PUT"))
-    second_read = in_flight.begin(request("GET"))
-    other_write = in_flight.begin(request("DELETE"))
+    first_read = in_flight.begin_request(request("GET"))
+    write = in_flight.begin_request(request("PUT"))
+    second_read = in_flight.begin_request(request("GET"))
+    other_write = in_flight.begin_request(request("DELETE"))
     for ticket in (other_write, first_read, write, second_read):
-        in_flight.end(ticket, None, 0.0, "not kept")
-    alone = in_flight.begin(request("POST"))
-    in_flight.end(alone, None, 0.0, "not kept")
+        in_flight.end_request(ticket, None, 0.0, "not kept")
+    alone = in_flight.begin_request(request("POST"))
+    in_flight.end_request(alone, None, 0.0, "not kept")
     assert [(each.number, set(each.beside)) for each in copies] == [
         (3, {1}),
         (0, {1, 3}),

@@ -1,4 +1,4 @@
-"""The shadow in front of OpenStack Placement: it answers, ours follows, and the report says how well."""
+"""The shadow in front of OpenStack Placement: ours follows, and the report shows the differences."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from tests.placement.differential.conftest import reference  # noqa: F401  # a f
 from tests.placement.differential.generator import Generator
 from tests.placement.differential.play import Names
 from tests.placement.differential.services import Request, ServiceClient
-from tests.placement_extras.shadow.processes import Shadow, Talk, services, shadow
+from tests.placement_extras.shadow.processes import RunningShadow, ShadowTalk, services, shadow
 from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
@@ -36,16 +36,18 @@ REQUESTS = examples(60)
 def both(
     database_server: DatabaseServer,
     tmp_path_factory: pytest.TempPathFactory,
-    reference: Reference,  # noqa: F811  # the fixture
+    reference: Reference,  # noqa: F811  # a fixture has the name of its import
 ) -> Iterator[tuple[Service, Service]]:
-    """OpenStack Placement and ours, for all tests on one kind of database."""
+    """OpenStack Placement and our service, for all tests on one kind of database."""
     with services(database_server, tmp_path_factory.mktemp("shadow"), reference) as both:
         yield both
 
 
 @pytest.fixture
-def small(both: tuple[Service, Service], database_server: DatabaseServer, tmp_path: Path) -> Iterator[Shadow]:
-    """A shadow for what is the same on every database, on databases that are the same."""
+def small(
+    both: tuple[Service, Service], database_server: DatabaseServer, tmp_path: Path
+) -> Iterator[RunningShadow]:
+    """A shadow on SQLite, for behaviour that does not depend on the database."""
     if database_server.kind != "sqlite":
         pytest.skip("the database makes no difference here")
     with shadow(*both, tmp_path) as started:
@@ -54,16 +56,16 @@ def small(both: tuple[Service, Service], database_server: DatabaseServer, tmp_pa
 
 @pytest.fixture
 def sensible(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests as clients send them: none of them is wrong by design."""
+    """Generate valid requests only."""
     for name in ("MUTATED", "UNKNOWN"):
         monkeypatch.setattr(generator, name, 0.0)
 
 
-def work(shadow: Shadow, seed: int, number: int, counts: list[int]) -> None:
-    """Requests at random about the things of that number."""
+def work(shadow: RunningShadow, seed: int, number: int, counts: list[int]) -> None:
+    """Send random requests about the names of a number."""
     with ServiceClient(shadow.port) as client:
-        talk = Talk(client)
-        requests = Generator(seed, Names(number), talk)  # type: ignore[arg-type]  # it asks for generations only
+        talk = ShadowTalk(client)
+        requests = Generator(seed, Names(number), talk)  # type: ignore[arg-type]  # the generator uses the generations only
         for request in requests.setting():
             talk.ask(request)
         for _ in range(REQUESTS):
@@ -72,8 +74,8 @@ def work(shadow: Shadow, seed: int, number: int, counts: list[int]) -> None:
 
 
 @contextmanager
-def clients(shadow: Shadow, counts: list[int], seed: int = 1) -> Iterator[None]:
-    """All of them at work."""
+def clients(shadow: RunningShadow, counts: list[int], seed: int = 1) -> Iterator[None]:
+    """Run all clients at once."""
     threads = [
         threading.Thread(target=work, args=(shadow, seed + each, max(1, each), counts))
         for each in range(CLIENTS)
@@ -88,8 +90,8 @@ def clients(shadow: Shadow, counts: list[int], seed: int = 1) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("sensible")
-def test_ours_follows_what_several_clients_do(both: tuple[Service, Service], tmp_path: Path) -> None:
-    """First on a database that is copied while they work already."""
+def test_our_service_follows_several_clients(both: tuple[Service, Service], tmp_path: Path) -> None:
+    """The database is copied while clients write already."""
     stock, _ = both
     counts: list[int] = []
     with shadow(*both, tmp_path, "--stock-database", stock._url, "--copy-after", "1") as started:
@@ -104,7 +106,7 @@ def test_ours_follows_what_several_clients_do(both: tuple[Service, Service], tmp
 
 
 @pytest.mark.usefixtures("sensible")
-def test_nobody_notices_that_ours_is_away(small: Shadow) -> None:
+def test_clients_do_not_notice_that_our_service_is_away(small: RunningShadow) -> None:
     small.ours.stop()
     counts: list[int] = []
     with clients(small, counts):
@@ -119,7 +121,7 @@ def test_nobody_notices_that_ours_is_away(small: Shadow) -> None:
     small.assert_same(*WORLDS)
 
 
-def test_what_differs_is_in_the_report_and_in_what_is_printed_at_the_end(small: Shadow) -> None:
+def test_differences_are_in_the_report_and_in_the_output_at_the_end(small: RunningShadow) -> None:
     with ServiceClient(small.ours.port) as aside:
         aside.send(Request("PUT", "/traits/CUSTOM_ASIDE"))
     with ServiceClient(small.port) as client:
@@ -137,7 +139,7 @@ def test_what_differs_is_in_the_report_and_in_what_is_printed_at_the_end(small: 
     assert "PUT /traits/CUSTOM_ASIDE: status: 201" in small.stop()
 
 
-def test_a_provider_whose_uuid_the_stock_service_chose_is_the_same_in_ours(small: Shadow) -> None:
+def test_our_service_gets_the_uuid_that_the_stock_service_chose(small: RunningShadow) -> None:
     with ServiceClient(small.port) as client:
         made = client.send(Request("POST", "/resource_providers", {"name": "host"})).body["uuid"]
     wait_for(lambda: small.report()["operations"].get("POST /resource_providers", {}).get("same") == 1)
@@ -145,7 +147,7 @@ def test_a_provider_whose_uuid_the_stock_service_chose_is_the_same_in_ours(small
         assert ours.send(Request("GET", f"/resource_providers/{made}")).body["name"] == "host"
 
 
-def test_requests_go_on_when_the_comparing_process_dies(small: Shadow) -> None:
+def test_clients_are_answered_when_the_comparing_process_dies(small: RunningShadow) -> None:
     (comparing,) = (
         int(pid)
         for pid in Path(f"/proc/{small.process.pid}/task/{small.process.pid}/children").read_text().split()
@@ -155,10 +157,10 @@ def test_requests_go_on_when_the_comparing_process_dies(small: Shadow) -> None:
     with ServiceClient(small.port) as client:
         for number in range(20):
             assert client.send(Request("PUT", f"/traits/CUSTOM_DEAD_{number}")).status == 201
-    wait_for(lambda: "requests are passed on and not compared; start anew" in small.log.read_text())
+    wait_for(lambda: "requests are passed on and not compared; start it again" in small.log.read_text())
 
 
-def test_a_proxy_that_was_killed_answers_again_and_the_report_says_so(small: Shadow) -> None:
+def test_a_killed_proxy_answers_again_and_the_report_shows_it(small: RunningShadow) -> None:
     (worker,) = (
         process
         for process in psutil.Process(small.process.pid).children(recursive=True)
@@ -168,10 +170,10 @@ def test_a_proxy_that_was_killed_answers_again_and_the_report_says_so(small: Sha
     worker.kill()
     wait_for(lambda: _status(small) == 200)
     wait_for(lambda: not small.report()["in_step"])
-    assert "ended, with what it had in hand" in small.report()["out_of_step_since"]["difference"]
+    assert "ended, and its waiting copies are lost" in small.report()["out_of_step_since"]["difference"]
 
 
-def _status(shadow: Shadow) -> int:
+def _status(shadow: RunningShadow) -> int:
     try:
         with ServiceClient(shadow.port) as client:
             return client.send(Request("GET", "/traits?name=in:COMPUTE_NODE")).status
@@ -183,7 +185,7 @@ def _listens(pid: int, port: int) -> bool:
     return any(each.laddr.port == port for each in psutil.Process(pid).net_connections() if each.laddr)
 
 
-def test_ours_that_hangs_delays_nobody(small: Shadow) -> None:
+def test_a_hanging_service_of_ours_does_not_delay_clients(small: RunningShadow) -> None:
     workers = small.ours.worker_processes()
     for worker in workers:
         worker.suspend()

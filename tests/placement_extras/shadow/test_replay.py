@@ -1,4 +1,4 @@
-"""Copies are replayed so that our service ends where the stock service did, whatever overlapped."""
+"""Our service ends with the content of the stock service after a replay, for any overlap of requests."""
 
 import json
 import random
@@ -40,8 +40,8 @@ def copy(
 
 
 @dataclass
-class Player:
-    """A replay whose service answers as it is told; keeps what was asked and what came of it."""
+class ReplayPlayer:
+    """A replay on a service with prepared answers; records requests and outcomes."""
 
     answers: Callable[[MirroredRequest], ReceivedAnswer]
     asked: list[int] = field(default_factory=list)
@@ -52,7 +52,7 @@ class Player:
 
     def _ask(self, copy: MirroredRequest) -> tuple[ShadowAnswer, float]:
         self.asked.append(copy.number)
-        return self.answers(copy).answer(), 0.0
+        return self.answers(copy).parse_answer(), 0.0
 
     def _report(self, outcome: ReplayOutcome) -> None:
         assert outcome.copy.number not in self.outcomes
@@ -63,8 +63,8 @@ class Player:
 
 
 def test_an_equal_answer_is_the_same() -> None:
-    player = Player(lambda copy: received(200, {"a": [2, 1]}))
-    player.replay.take(copy(0, "GET", "/traits", received(200, {"a": [1, 2]})))
+    player = ReplayPlayer(lambda copy: received(200, {"a": [2, 1]}))
+    player.replay.replay_copy(copy(0, "GET", "/traits", received(200, {"a": [1, 2]})))
     assert player.verdicts() == {0: ReplayVerdict.SAME}
 
 
@@ -84,65 +84,65 @@ PAGE = ReceivedAnswer(200, (("content-type", "text/html"),), b"<html>welcome</ht
         ),
     ],
 )
-def test_whatever_is_answered_the_next_request_is_compared(
+def test_the_next_request_is_compared_after_any_answer(
     path: str, theirs: ReceivedAnswer, ours: ReceivedAnswer, verdict: ReplayVerdict
 ) -> None:
-    player = Player(lambda copy: ours if copy.number == 0 else received(200, {}))
-    player.replay.take(copy(0, "GET", path, theirs))
-    player.replay.take(copy(1, "GET", "/traits", received(200, {})))
+    player = ReplayPlayer(lambda copy: ours if copy.number == 0 else received(200, {}))
+    player.replay.replay_copy(copy(0, "GET", path, theirs))
+    player.replay.replay_copy(copy(1, "GET", "/traits", received(200, {})))
     assert player.verdicts() == {0: verdict, 1: ReplayVerdict.SAME}
 
 
-def test_a_defect_in_one_comparison_is_counted_and_ends_none_of_the_others() -> None:
+def test_a_defect_in_one_comparison_is_counted_and_does_not_end_the_others() -> None:
     def answers(copy: MirroredRequest) -> ReceivedAnswer:
         if copy.number == 0:
             raise RecursionError
         return received(204)
 
-    player = Player(answers)
+    player = ReplayPlayer(answers)
     for number in range(2):
-        player.replay.take(copy(number, "PUT", "/traits/CUSTOM_A", received(204)))
+        player.replay.replay_copy(copy(number, "PUT", "/traits/CUSTOM_A", received(204)))
     assert player.verdicts() == {0: ReplayVerdict.MISSED, 1: ReplayVerdict.SAME}
     assert player.outcomes[0].parts
 
 
-def test_what_waits_to_be_asked_again_is_bounded_in_bytes() -> None:
-    player = Player(lambda copy: received(200, {"a": 1}))
+def test_postponed_copies_are_bounded_in_bytes() -> None:
+    player = ReplayPlayer(lambda copy: received(200, {"a": 1}))
     large = replace(received(200, {}), content=b"{}" + b" " * (16 << 20))
     for number in range(1, 20):
-        player.replay.take(copy(number, "GET", "/traits", large, 0))
+        player.replay.replay_copy(copy(number, "GET", "/traits", large, 0))
     assert set(player.verdicts().values()) == {ReplayVerdict.RACED}
     assert len(player.outcomes) == 19 - 7
 
 
 @pytest.mark.parametrize("path", ["/ext/v1", "/ext/v1/claims", "/%65xt/v1/claims?x=1"])
 @pytest.mark.parametrize("beside", [(), (7,)])
-def test_what_only_our_service_can_do_is_not_asked_of_it(path: str, beside: tuple[int, ...]) -> None:
-    player = Player(lambda copy: received(201))
-    player.replay.take(copy(0, "POST", path, received(404), *beside))
+def test_a_resource_that_only_our_service_has_is_not_asked_for(path: str, beside: tuple[int, ...]) -> None:
+    player = ReplayPlayer(lambda copy: received(201))
+    player.replay.replay_copy(copy(0, "POST", path, received(404), *beside))
     assert (player.verdicts(), player.asked) == ({0: ReplayVerdict.KNOWN}, [])
     assert (player.outcomes[0].why, player.outcomes[0].parts) == ("extensions", False)
 
 
-def test_what_there_is_on_both_sides_is_compared_wherever_it_is() -> None:
-    player = Player(lambda copy: received(404))
-    player.replay.take(copy(0, "GET", "/ext/v1", received(200)))
-    player.replay.take(copy(1, "GET", "/extras", received(404)))
+def test_a_resource_that_both_services_have_is_compared_at_any_path() -> None:
+    player = ReplayPlayer(lambda copy: received(404))
+    player.replay.replay_copy(copy(0, "GET", "/ext/v1", received(200)))
+    player.replay.replay_copy(copy(1, "GET", "/extras", received(404)))
     assert player.verdicts() == {0: ReplayVerdict.DIFFERENT, 1: ReplayVerdict.SAME}
 
 
-def test_another_answer_to_what_was_alone_is_a_difference() -> None:
-    player = Player(lambda copy: received(409))
-    player.replay.take(copy(0, "PUT", "/traits/CUSTOM_A", received(201)))
+def test_another_answer_to_a_request_that_was_alone_is_a_difference() -> None:
+    player = ReplayPlayer(lambda copy: received(409))
+    player.replay.replay_copy(copy(0, "PUT", "/traits/CUSTOM_A", received(201)))
     assert player.verdicts() == {0: ReplayVerdict.DIFFERENT}
     assert player.outcomes[0].parts
     assert "201" in player.outcomes[0].why
     assert "409" in player.outcomes[0].why
 
 
-def test_a_read_that_differs_does_not_part_the_databases() -> None:
-    player = Player(lambda copy: received(200, {"traits": []}))
-    player.replay.take(copy(0, "GET", "/traits", received(200, {"traits": ["CUSTOM_A"]})))
+def test_a_read_that_differs_leaves_the_databases_in_step() -> None:
+    player = ReplayPlayer(lambda copy: received(200, {"traits": []}))
+    player.replay.replay_copy(copy(0, "GET", "/traits", received(200, {"traits": ["CUSTOM_A"]})))
     assert (player.outcomes[0].verdict, player.outcomes[0].parts) == (ReplayVerdict.DIFFERENT, False)
 
 
@@ -159,11 +159,11 @@ def test_the_type_of_a_refused_claim_is_known_to_show_later(
 ) -> None:
     typed = {"allocations": {"host": {}}, "consumer_type": "MIGRATION"}
     untyped = {"allocations": [{}], "project_id": "red"}
-    player = Player(lambda copy: received(200, here) if copy.number == 2 else copy.received)  # type: ignore[arg-type,return-value]  # is there
+    player = ReplayPlayer(lambda copy: received(200, here) if copy.number == 2 else copy.received)  # type: ignore[arg-type,return-value]  # a received answer is not None
     status = 409 if refused else 204
-    player.replay.take(copy(0, "PUT", "/allocations/a", received(status, {}), body=typed))
-    player.replay.take(copy(1, "PUT", "/allocations/a", received(204), body=untyped))
-    player.replay.take(copy(2, "GET", path, received(200, there)))
+    player.replay.replay_copy(copy(0, "PUT", "/allocations/a", received(status, {}), body=typed))
+    player.replay.replay_copy(copy(1, "PUT", "/allocations/a", received(204), body=untyped))
+    player.replay.replay_copy(copy(2, "GET", path, received(200, there)))
     verdict = player.outcomes[2]
     assert (verdict.verdict, verdict.why == "orphans") == (
         (ReplayVerdict.KNOWN, True) if refused else (ReplayVerdict.DIFFERENT, False)
@@ -171,8 +171,8 @@ def test_the_type_of_a_refused_claim_is_known_to_show_later(
 
 
 def test_a_known_deviation_has_its_name() -> None:
-    player = Player(lambda copy: received(400))
-    player.replay.take(copy(0, "GET", "/usages?project_id=%FF", received(500)))
+    player = ReplayPlayer(lambda copy: received(400))
+    player.replay.replay_copy(copy(0, "GET", "/usages?project_id=%FF", received(500)))
     assert (player.outcomes[0].verdict, player.outcomes[0].why) == (ReplayVerdict.KNOWN, "status-500")
 
 
@@ -181,30 +181,32 @@ def test_other_words_in_an_error_are_known() -> None:
         detail = f"This is wrong.\n\n {detail}"
         return received(400, {"errors": [{"status": 400, "title": "Bad Request", "detail": detail}]})
 
-    player = Player(lambda copy: error("The name is missing."))
-    player.replay.take(copy(0, "POST", "/resource_providers", error("JSON does not validate: 'name' ...")))
+    player = ReplayPlayer(lambda copy: error("The name is missing."))
+    player.replay.replay_copy(
+        copy(0, "POST", "/resource_providers", error("JSON does not validate: 'name' ..."))
+    )
     assert (player.outcomes[0].verdict, player.outcomes[0].why) == (ReplayVerdict.KNOWN, "order")
 
 
 def test_a_write_that_was_refused_while_others_were_in_flight_is_not_asked() -> None:
-    player = Player(lambda copy: pytest.fail("asked"))
-    player.replay.take(copy(1, "PUT", "/allocations/x", received(409), 0))
+    player = ReplayPlayer(lambda copy: pytest.fail("asked"))
+    player.replay.replay_copy(copy(1, "PUT", "/allocations/x", received(409), 0))
     assert player.verdicts() == {1: ReplayVerdict.RACED}
 
 
 def test_a_write_that_only_the_stock_service_refuses_is_known_and_not_asked() -> None:
     detail = "consumer generation conflict - expected 0 but got None"
     error = {"errors": [{"status": 409, "title": "Conflict", "detail": detail}]}
-    player = Player(lambda copy: pytest.fail("asked"))
-    player.replay.take(copy(0, "PUT", "/allocations/x", received(409, error)))
+    player = ReplayPlayer(lambda copy: pytest.fail("asked"))
+    player.replay.replay_copy(copy(0, "PUT", "/allocations/x", received(409, error)))
     outcome = player.outcomes[0]
     assert (outcome.verdict, outcome.why, outcome.parts) == (ReplayVerdict.KNOWN, "orphans", False)
 
 
-def test_a_write_whose_outcome_nobody_knows_is_not_asked() -> None:
-    player = Player(lambda copy: pytest.fail("asked"))
-    player.replay.take(copy(0, "PUT", "/allocations/x", received(500)))
-    player.replay.take(copy(1, "PUT", "/allocations/x", None, missed="gone"))
+def test_a_write_with_an_unknown_outcome_is_not_asked() -> None:
+    player = ReplayPlayer(lambda copy: pytest.fail("asked"))
+    player.replay.replay_copy(copy(0, "PUT", "/allocations/x", received(500)))
+    player.replay.replay_copy(copy(1, "PUT", "/allocations/x", None, missed="gone"))
     assert player.verdicts() == {0: ReplayVerdict.MISSED, 1: ReplayVerdict.MISSED}
     assert [player.outcomes[each].parts for each in (0, 1)] == [False, True]
 
@@ -218,34 +220,36 @@ def test_a_write_that_ours_refuses_is_asked_again_after_those_beside_it() -> Non
         accepted.append(copy.number)
         return received(204)
 
-    player = Player(answer)
-    player.replay.take(copy(0, "PUT", "/allocations/x", received(204), 1))
+    player = ReplayPlayer(answer)
+    player.replay.replay_copy(copy(0, "PUT", "/allocations/x", received(204), 1))
     assert player.outcomes == {}
-    player.replay.take(copy(1, "DELETE", "/allocations/y", received(204), 0))
+    player.replay.replay_copy(copy(1, "DELETE", "/allocations/y", received(204), 0))
     assert player.verdicts() == {0: ReplayVerdict.SAME, 1: ReplayVerdict.SAME}
     assert player.asked == [0, 1, 0]
 
 
-def test_what_ours_has_done_is_not_asked_again() -> None:
-    player = Player(lambda copy: received(200, {"generation": 5}))
-    player.replay.take(copy(0, "PUT", "/resource_providers/x", received(200, {"generation": 4}), 1))
+def test_a_write_that_our_service_accepted_is_not_asked_again() -> None:
+    player = ReplayPlayer(lambda copy: received(200, {"generation": 5}))
+    player.replay.replay_copy(copy(0, "PUT", "/resource_providers/x", received(200, {"generation": 4}), 1))
     assert player.verdicts() == {0: ReplayVerdict.RACED}
-    player.replay.take(copy(1, "PUT", "/resource_providers/x", received(200, {"generation": 5}), 0))
+    player.replay.replay_copy(copy(1, "PUT", "/resource_providers/x", received(200, {"generation": 5}), 0))
     assert player.asked == [0, 1]
 
 
 def test_a_read_that_still_differs_after_those_beside_it_has_raced() -> None:
-    player = Player(lambda copy: received(200, {"usages": {"VCPU": 2}}))
-    player.replay.take(copy(0, "GET", "/usages?project_id=p", received(200, {"usages": {"VCPU": 1}}), 1))
+    player = ReplayPlayer(lambda copy: received(200, {"usages": {"VCPU": 2}}))
+    player.replay.replay_copy(
+        copy(0, "GET", "/usages?project_id=p", received(200, {"usages": {"VCPU": 1}}), 1)
+    )
     assert player.outcomes == {}
-    player.replay.take(copy(1, "DELETE", "/allocations/x", received(200, {"usages": {"VCPU": 2}}), 0))
+    player.replay.replay_copy(copy(1, "DELETE", "/allocations/x", received(200, {"usages": {"VCPU": 2}}), 0))
     assert player.verdicts() == {0: ReplayVerdict.RACED, 1: ReplayVerdict.SAME}
 
 
 def test_two_that_wait_for_each_other_are_concluded() -> None:
-    player = Player(lambda copy: received(409))
-    player.replay.take(copy(0, "PUT", "/allocations/x", received(204), 1))
-    player.replay.take(copy(1, "PUT", "/allocations/y", received(204), 0))
+    player = ReplayPlayer(lambda copy: received(409))
+    player.replay.replay_copy(copy(0, "PUT", "/allocations/x", received(204), 1))
+    player.replay.replay_copy(copy(1, "PUT", "/allocations/y", received(204), 0))
     assert player.verdicts() == {0: ReplayVerdict.RACED, 1: ReplayVerdict.RACED}
     assert all(each.parts for each in player.outcomes.values())
 
@@ -259,28 +263,28 @@ def test_two_that_wait_for_each_other_are_concluded() -> None:
         (received(200, {"traits": ["CUSTOM_B", "CUSTOM_A"]}), (), True),
     ],
 )
-def test_of_two_that_set_the_same_traits_at_once_the_second_parts_nothing(
+def test_two_writes_of_the_same_traits_at_once_leave_the_databases_in_step(
     there: ReceivedAnswer, beside: tuple[int, ...], parts: bool
 ) -> None:
-    """OpenStack Placement takes it with an old generation, as it changes nothing then."""
-    player = Player(lambda copy: there if copy.request.method == "GET" else received(409))
+    """OpenStack Placement accepts it with an old generation, because it changes nothing."""
+    player = ReplayPlayer(lambda copy: there if copy.request.method == "GET" else received(409))
     path, body = "/resource_providers/x/traits", {"traits": ["CUSTOM_A", "CUSTOM_B"]}
-    player.replay.take(copy(0, "PUT", path, received(200), *beside, body=body))
-    player.replay.finish()
+    player.replay.replay_copy(copy(0, "PUT", path, received(200), *beside, body=body))
+    player.replay.conclude_all()
     assert player.verdicts() == {0: ReplayVerdict.RACED if beside else ReplayVerdict.DIFFERENT}
     assert player.outcomes[0].parts is parts
 
 
-def test_what_never_comes_is_not_waited_for_at_the_end() -> None:
-    player = Player(lambda copy: received(409))
-    player.replay.take(copy(0, "PUT", "/allocations/x", received(204), 1))
+def test_postponed_copies_are_judged_at_the_end() -> None:
+    player = ReplayPlayer(lambda copy: received(409))
+    player.replay.replay_copy(copy(0, "PUT", "/allocations/x", received(204), 1))
     assert player.outcomes == {}
-    player.replay.finish()
+    player.replay.conclude_all()
     assert player.verdicts() == {0: ReplayVerdict.RACED}
 
 
-def test_a_write_that_may_be_in_the_copy_parts_nothing() -> None:
-    player = Player(lambda copy: received(409))
+def test_a_write_that_the_copy_may_hold_leaves_the_databases_in_step() -> None:
+    player = ReplayPlayer(lambda copy: received(409))
     player.replay.take_around_copy(copy(0, "PUT", "/allocations/x", received(204)))
     player.replay.take_around_copy(copy(1, "PUT", "/allocations/x", received(409)))
     assert player.verdicts() == {0: ReplayVerdict.RACED, 1: ReplayVerdict.RACED}
@@ -288,19 +292,19 @@ def test_a_write_that_may_be_in_the_copy_parts_nothing() -> None:
     assert player.asked == [0]
 
 
-def test_what_ours_does_not_answer_is_missed() -> None:
+def test_a_request_without_an_answer_of_our_service_is_missed() -> None:
     def away(copy: MirroredRequest) -> ReceivedAnswer:
         raise UnansweredRequest("away")
 
-    player = Player(away)
-    player.replay.take(copy(0, "GET", "/traits", received(200)))
-    player.replay.take(copy(1, "PUT", "/traits/CUSTOM_A", received(201)))
+    player = ReplayPlayer(away)
+    player.replay.replay_copy(copy(0, "GET", "/traits", received(200)))
+    player.replay.replay_copy(copy(1, "PUT", "/traits/CUSTOM_A", received(201)))
     assert player.verdicts() == {0: ReplayVerdict.MISSED, 1: ReplayVerdict.MISSED}
     assert [player.outcomes[each].parts for each in (0, 1)] == [False, True]
 
 
 class ReplayWorld:
-    """A service of two pools: claims while there is room, and a name that is changed with a generation."""
+    """A service of two pools, which takes claims while there is room, and of names with generations."""
 
     def __init__(self) -> None:
         self.claims: dict[str, str] = {}
@@ -331,11 +335,11 @@ class ReplayWorld:
 
 
 @given(seed=st.integers(0, 2**32), requests=st.integers(1, 60), together=st.integers(1, 6))
-def test_a_random_history_ends_in_the_same_world(seed: int, requests: int, together: int) -> None:
-    """Each request happens at one moment between its beginning and its end, and ends are in any order."""
+def test_a_random_history_ends_with_the_same_content(seed: int, requests: int, together: int) -> None:
+    """Each request takes effect at one moment between its beginning and its end; ends are in any order."""
     chosen = random.Random(seed)
     stock, ours = ReplayWorld(), ReplayWorld()
-    player = Player(lambda copy: ours.answer(copy.request.method, copy.request.path))
+    player = ReplayPlayer(lambda copy: ours.answer(copy.request.method, copy.request.path))
     flying: dict[int, tuple[str, str, set[int]]] = {}
     done: dict[int, ReceivedAnswer] = {}
     begun = 0
@@ -355,8 +359,8 @@ def test_a_random_history_ends_in_the_same_world(seed: int, requests: int, toget
         elif done:
             number = chosen.choice(sorted(done))
             method, path, theirs = flying.pop(number)
-            player.replay.take(copy(number, method, path, done.pop(number), *theirs))
-    player.replay.finish()
+            player.replay.replay_copy(copy(number, method, path, done.pop(number), *theirs))
+    player.replay.conclude_all()
     assert sorted(player.outcomes) == list(range(requests))
     assert ReplayVerdict.DIFFERENT not in player.verdicts().values()
     if not any(each.parts for each in player.outcomes.values()):
@@ -366,7 +370,7 @@ def test_a_random_history_ends_in_the_same_world(seed: int, requests: int, toget
 
 
 def _request(chosen: random.Random, world: ReplayWorld, busy: set[str]) -> tuple[str, str]:
-    """No two at once about one consumer: nothing that is answered would tell which came first."""
+    """Choose requests so that no two of one consumer overlap: no answer would show their order."""
     consumer = chosen.choice([each for each in CONSUMERS if each not in busy])
     pool = chosen.choice("xy")
     generation = world.names["a"][0]

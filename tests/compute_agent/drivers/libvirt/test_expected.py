@@ -120,3 +120,11 @@ def test_too_many_and_nonsense_are_refused(domains, monkeypatch):
     domains.expect(described(str(uuid.uuid4())))
     with pytest.raises(ValueError, match="about to start already"):
         domains.expect(described(str(uuid.uuid4())))
+
+
+def test_the_pins_that_libvirt_is_about_to_set_are_known(domains):
+    """A power manager wakes their CPUs before: libvirt cannot pin to a CPU that is offline."""
+    tune = "<cputune><vcpupin vcpu='1' cpuset='5'/><emulatorpin cpuset='6-7'/></cputune></domain>"
+    guest = domains.expect(described(str(uuid.uuid4())).replace("</domain>", tune))
+    assert guest.constraints.pins == ((1, frozenset({5})),)
+    assert guest.constraints.emulator == {6, 7}

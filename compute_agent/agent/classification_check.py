@@ -1,0 +1,76 @@
+"""What another configuration would make of the guests that run: the rule of each, and settings that change.
+
+The daemon sends what settings are resolved from, as JSON, and ``config check`` resolves them again by the
+files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from compute_agent.classification.resolution import ClassificationPolicy, resolve_settings
+from compute_agent.classification.rules import GuestFacts
+from compute_agent.model.guest import GuestIdentity
+from compute_agent.model.guest_settings import SETTING_NAMES, SettingSource, read_setting, setting_text
+from compute_agent.pipeline.guest_settings import ResolutionInput
+
+_SETS = ("resource_classes", "traits")
+
+
+def input_document(one: ResolutionInput) -> dict[str, Any]:
+    """What the settings of a guest are resolved from, and what they are now."""
+    guest = one.guest
+    facts = asdict(one.facts)
+    return {
+        "uuid": guest.uuid,
+        "name": guest.name,
+        "vcpus": guest.settings.vcpus,
+        "facts": {**facts, **{name: sorted(facts[name]) for name in _SETS}},
+        "declared": _texts(guest.declared),
+        "declared_by": guest.declared_by.value,
+        "manual": {source.value: _texts(values) for source, values in one.manual.items()},
+        "settings": {name: setting_text(getattr(guest.settings, name)) for name in SETTING_NAMES},
+    }
+
+
+def check_guests(
+    policy: ClassificationPolicy, documents: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """A row for each guest: the rule that it meets by ``policy``, settings that change, and problems."""
+    return [_check_guest(policy, document) for document in documents]
+
+
+def _check_guest(policy: ClassificationPolicy, document: Mapping[str, Any]) -> dict[str, Any]:
+    facts = dict(document["facts"])
+    facts |= {name: frozenset(facts[name]) for name in _SETS}
+    found = resolve_settings(
+        policy,
+        GuestFacts(**{**facts, "identity": GuestIdentity(**facts["identity"])}),
+        document["vcpus"],
+        _values(document["declared"]),
+        SettingSource(document["declared_by"]),
+        {SettingSource(source): _values(texts) for source, texts in document["manual"].items()},
+    )
+    now = document["settings"]
+    after = {name: setting_text(getattr(found.settings, name)) for name in SETTING_NAMES}
+    return {
+        "guest": document["uuid"],
+        "name": document["name"],
+        "rule": found.rule,
+        "changes": [
+            f"{name}: {now[name] or 'none'} -> {after[name] or 'none'} ({found.sources[name]})"
+            for name in SETTING_NAMES
+            if now[name] != after[name]
+        ],
+        "problems": list(found.problems),
+    }
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: setting_text(value) for name, value in values.items()}
+
+
+def _values(texts: Mapping[str, str]) -> dict[str, Any]:
+    return {name: read_setting(name, text) for name, text in texts.items()}

@@ -1,0 +1,120 @@
+"""Limits and evictions by hand, by the same ways as those of watermarks, recorded as events."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import partial
+from typing import Final, Protocol
+
+from compute_agent.agent.protocol import RequestError
+from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
+from compute_agent.model.guest import Guest
+from compute_agent.model.messages import DriverError
+from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
+from compute_agent.threads import ONCE, ThreadSpec, run_aside
+
+LOG = logging.getLogger(__name__)
+
+OWNER: Final = "by hand"
+"""The name in which the arbiter has these limits."""
+
+
+MANUAL_EVICTION_THREAD: Final = ThreadSpec(
+    "evict by hand",
+    ONCE,
+    "stops one guest as an operator asked, and gives its allocation back as soon as Placement takes it",
+    "that of the guests that are evicted by hand",
+    "the driver or the operator's command; the worker; Placement",
+)
+
+
+class OwnedLimits(Protocol):
+    """Limits by owner; see :class:`compute_agent.throttling.arbiter.LimitArbiter`."""
+
+    def set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
+        """Set a limit in the name of an owner, or take it away (None).
+
+        :raises DriverError: the kernel does not take it.
+        :raises TimeoutError: there is no answer.
+        """
+        ...
+
+
+class GuestLeaving(Protocol):
+    """Sees guests off; see :class:`compute_agent.throttling.evictions.GuestEvictions`."""
+
+    def stop_guest(self, uuid: str) -> None:
+        """Make a guest leave, and see that it has left."""
+        ...
+
+    def give_back(self, uuid: str) -> None:
+        """Take this host's part of a guest's allocation from it."""
+        ...
+
+
+class ManualThrottling:
+    """Limits and evicts guests for an operator. For any thread."""
+
+    def __init__(self, limits: OwnedLimits, leaving: GuestLeaving, recorder: EventRecorder) -> None:
+        self._limits = limits
+        self._leaving = leaving
+        self._recorder = recorder
+        self._lock = threading.Lock()
+        self._evicting: set[str] = set()
+
+    def limit_cpus(self, guest: Guest, cores: float | None) -> None:
+        """Limit the CPU use of a guest to this many cores; None: not any more.
+
+        A lower limit of a watermark stays in force.
+
+        :raises RequestError: the guest is preserved, or cannot be limited.
+        :raises TimeoutError: the worker has no time.
+        """
+        _check_preserved(guest)
+        try:
+            self._limits.set_limit(OWNER, guest.uuid, ThrottleControl(CPU_QUOTA), cores)
+        except DriverError as error:
+            raise RequestError(str(error)) from error
+        if cores is None:
+            message = "Guest %s is not limited by hand any more"
+            self._recorder.record_done(LOG.info, EventKind.THROTTLE_UP, guest, message, reason=OWNER)
+            return
+        message = "Guest %s is limited to %g cores"
+        self._recorder.record_done(LOG.info, EventKind.THROTTLE_DOWN, guest, message, cores, reason=OWNER)
+
+    def evict_guest(self, guest: Guest) -> None:
+        """Have a guest leave, as an eviction by a watermark does. Its outcome is an event.
+
+        :raises RequestError: the guest is preserved, or is on its way already.
+        """
+        _check_preserved(guest)
+        with self._lock:
+            if guest.uuid in self._evicting:
+                raise RequestError(f"guest {guest} is being evicted already")
+            self._evicting.add(guest.uuid)
+        LOG.info("Guest %s is to leave, as asked", guest)
+        run_aside(MANUAL_EVICTION_THREAD, partial(self._see_off, guest), f"-{guest.uuid}")
+
+    def _see_off(self, guest: Guest) -> None:
+        try:
+            self._leaving.stop_guest(guest.uuid)
+            self._leaving.give_back(guest.uuid)
+        except Exception as error:  # an operator's command may do anything
+            message, outcome = "Guest %s cannot be evicted: %s", EventOutcome.FAILED
+            self._recorder.record_event(
+                LOG.warning, EventKind.EVICT, guest, message, guest, error, reason=OWNER, outcome=outcome
+            )
+        else:
+            self._recorder.record_done(LOG.info, EventKind.EVICT, guest, "Guest %s was evicted", reason=OWNER)
+        finally:
+            with self._lock:
+                self._evicting.discard(guest.uuid)
+
+
+def _check_preserved(guest: Guest) -> None:
+    if guest.settings.preserve:
+        raise RequestError(
+            f"guest {guest} is preserved: compute-agent guest set {guest.uuid} --no-preserve lets the agent"
+            " act"
+        )
