@@ -51,7 +51,7 @@ def url(tmp_path) -> Iterator[str]:
     """The service under gunicorn, on an empty SQLite database."""
     with databases.create("sqlite") as server:
         database = server.fresh_database()
-        migration.upgrade(database)
+        migration.upgrade_schema(database)
         with service(database, tmp_path, workers=1) as running:
             yield running.base
 
