@@ -15,8 +15,8 @@ from typing import Any
 from prettytable import PrettyTable, TableStyle
 
 from compute_agent import conf as agent_conf
-from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import InventorySettings, derive
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve_cpu_sets
+from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.report.capacity import CpuLocation
 from compute_agent.report.client import PlacementClient
@@ -43,8 +43,10 @@ class CountingClient(PlacementClient):
 def tree(shape: str, dedicated: str | None) -> ProviderTree:
     """The providers of the host."""
     shared = None if dedicated is None else "400-511"
-    sets = resolve(CpuOptions(cpu_dedicated_set=dedicated, cpu_shared_set=shared), TOPOLOGY)
-    return derive(TOPOLOGY, sets, InventorySettings(provider_tree=shape, disk_gb=1000), ROOT, "host")
+    sets = resolve_cpu_sets(CpuOptions(cpu_dedicated_set=dedicated, cpu_shared_set=shared), TOPOLOGY)
+    return derive_provider_tree(
+        TOPOLOGY, sets, InventorySettings(provider_tree=shape, disk_gb=1000), ROOT, "host"
+    )
 
 
 def guest(number: int) -> str:

@@ -45,9 +45,9 @@ from compute_agent.host.block_devices import read_block_devices
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory import cpu_pools, options, provider_tree
-from compute_agent.inventory.cpu_pools import Positions, lay_out
-from compute_agent.inventory.cpu_sets import resolve
-from compute_agent.inventory.derive import BESIDE, SHAPES, derive
+from compute_agent.inventory.cpu_pools import Positions, lay_out_pools
+from compute_agent.inventory.cpu_sets import resolve_cpu_sets
+from compute_agent.inventory.derive import BESIDE, SHAPES, derive_provider_tree
 from compute_agent.inventory.provider_files import with_additions
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.inventory.resctrl import CachePlatform
@@ -130,7 +130,7 @@ def pools_of(
     """
     pools = parse_cpu_pools(conf, guest_classes)
     if not (pools and beside):
-        return pools, lay_out(pools, cpu_sets, topology), []
+        return pools, lay_out_pools(pools, cpu_sets, topology), []
     warning = (
         f"[{CPU_POOL}{pools[0].name}] has no effect beside nova-compute: which CPUs are whose is its own."
         " Remove the section"
@@ -179,7 +179,7 @@ def derive_tree(
         uuid, name, settings = root.uuid, root.name, replace(settings, provider_tree=BESIDE)
     else:
         uuid, name = own_uuid, options.root_name(conf)
-    derived = derive(topology, cpu_sets, settings, uuid, name, platform, positions)
+    derived = derive_provider_tree(topology, cpu_sets, settings, uuid, name, platform, positions)
     files = options.provider_configs(conf)
     tree, unused = with_additions(derived, files.configs)
     warnings = (
@@ -217,7 +217,7 @@ def build_world(
     whose = root or owner_of(conf.compute.provider_tree)
     acting = root_uuid is None
     topology = (learned_topology if acting else known_topology)(conf, topology, whose.beside)
-    cpu_sets = resolve(options.cpu_options(conf), topology)
+    cpu_sets = resolve_cpu_sets(options.cpu_options(conf), topology)
     for warning in cpu_sets.warnings:
         LOG.warning("%s", warning)
     name = options.root_name(conf)
@@ -238,7 +238,7 @@ def build_world(
     former = {
         node.uuid: replace(node, inventories={})
         for shape in SHAPES
-        for node in derive(
+        for node in derive_provider_tree(
             topology,
             cpu_sets,
             replace(options.settings(conf), provider_tree=shape),
@@ -250,8 +250,8 @@ def build_world(
         if tree.get(node.uuid) is None
     }
     if acting:
-        cpu_pools.keep(Path(conf.state_path), tree)
-    for node in cpu_pools.recall(Path(conf.state_path), tree, topology):
+        cpu_pools.keep_pools(Path(conf.state_path), tree)
+    for node in cpu_pools.recall_pools(Path(conf.state_path), tree, topology):
         former.setdefault(node.uuid, node)
     policy = policy_of(conf, whose.beside)
     may_move = policy != FOLLOW

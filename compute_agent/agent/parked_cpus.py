@@ -22,7 +22,7 @@ from compute_agent.files import UnsafeFileError
 from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import read_optional
 from compute_agent.host.topology import HostTopology
-from compute_agent.inventory.offline_cpus import recall, remember, with_parked
+from compute_agent.inventory.offline_cpus import recall_topology, remember_topology, with_parked
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import IDLE, CpuSet, CpuSets, ParkMode
 from compute_agent.model.messages import ConfigError
@@ -103,7 +103,7 @@ def known_topology(conf: cfg.ConfigOpts, topology: HostTopology, beside: bool) -
     parkable = parkable_cpus(conf, beside)
     if not parkable & topology.offline:
         return topology
-    return with_parked(topology, recall(Path(conf.state_path)), parkable)
+    return with_parked(topology, recall_topology(Path(conf.state_path)), parkable)
 
 
 def learned_topology(conf: cfg.ConfigOpts, topology: HostTopology, beside: bool) -> HostTopology:
@@ -112,4 +112,4 @@ def learned_topology(conf: cfg.ConfigOpts, topology: HostTopology, beside: bool)
     # A CPU that went offline while files were read may have lost some of them: that is nothing to remember.
     if not parkable or read_online(Path(conf.host.root)) != topology.online:
         return known_topology(conf, topology, beside)
-    return with_parked(topology, remember(Path(conf.state_path), topology), parkable)
+    return with_parked(topology, remember_topology(Path(conf.state_path), topology), parkable)

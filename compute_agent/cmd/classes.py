@@ -16,8 +16,8 @@ from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.cmd.base import AgentLister, Commands, LinesColumn
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import options
-from compute_agent.inventory.cpu_pools import lay_out
-from compute_agent.inventory.cpu_sets import resolve
+from compute_agent.inventory.cpu_pools import lay_out_pools
+from compute_agent.inventory.cpu_sets import resolve_cpu_sets
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import IDLE, SHARED
 from compute_agent.resctrl.share_spec import WayRange
@@ -137,7 +137,7 @@ class CpuPoolList(_ClassLister):
         if not pools:
             self.say_why_empty("Not configured: there is no section [cpu_pool:NAME].")
         topology = known_topology(conf, read_topology(Path(conf.host.root)), beside=False)
-        cpus = lay_out(pools, resolve(options.cpu_options(conf), topology), topology)
+        cpus = lay_out_pools(pools, resolve_cpu_sets(options.cpu_options(conf), topology), topology)
         guests = self.ask_guests()
         return ("name", "cpus", "sets", "guests"), [
             (

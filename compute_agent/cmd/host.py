@@ -36,7 +36,7 @@ from compute_agent.host.memory import node_overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory import options, provider_tree
-from compute_agent.inventory.cpu_sets import resolve
+from compute_agent.inventory.cpu_sets import resolve_cpu_sets
 from compute_agent.inventory.derive import BESIDE
 from compute_agent.inventory.provider_tree import IdentityError, ProviderTree
 from compute_agent.inventory.resctrl import CachePlatform
@@ -149,7 +149,7 @@ class TopologyShow(ShowOne):
     def _cpu_sets(self, conf: cfg.ConfigOpts, topology: HostTopology) -> CpuSets:
         """What CPUs are for; nothing, with a word about it, where the configuration contradicts itself."""
         try:
-            return resolve(options.cpu_options(conf), topology)
+            return resolve_cpu_sets(options.cpu_options(conf), topology)
         except ConfigError as error:
             self.app.stderr.write(f"All CPUs are shown as the host's: {error}\n")
             return CpuSets(frozenset(), frozenset(), frozenset())
@@ -210,7 +210,7 @@ class ConfigCheck(ShowOne):
         except ConfigError as error:
             self._refusals.append(str(error))
         try:
-            sets = resolve(options.cpu_options(conf), topology)
+            sets = resolve_cpu_sets(options.cpu_options(conf), topology)
             warnings += _strays(Path(conf.state_path) / STATE_FILE, sets, topology)
         except ConfigError as error:
             self._refusals.append(str(error))

@@ -1,10 +1,7 @@
-"""What is kept with the providers of a host beside inventories and traits: pure functions of its topology.
+"""Attributes of the providers of a host, and the zones that have a provider. Pure functions.
 
-For claims that go by it, where the service keeps attributes. Other names are somebody else's.
-
-Where guests are and at what watermarks act, as attributes for people who look: pure functions.
-
-The zones of a host that get a provider of their own, and which lies in which.
+Attributes stand beside inventories and traits where the service stores them, for claims and for operators.
+Attributes with other names belong to other programs.
 """
 
 from __future__ import annotations
@@ -19,31 +16,33 @@ from compute_agent.inventory.provider_tree import child_uuid
 from compute_agent.model import cpuset
 
 DISTANCE: Final = "numa_distance."
-"""Of a NUMA node to another, as in SLIT (10 is local); the uuid of that one's provider follows."""
+"""Distance of a NUMA node to another as in SLIT (10 is local). The uuid of the other provider follows."""
 MEMORY_TIER: Final = "memory_tier"
-"""Of the memory of a NUMA node, as the kernel counts them: the lower the faster."""
+"""Memory tier of a NUMA node by the kernel, a lower one for faster memory."""
 CPU_CAPACITY: Final = "cpu_capacity"
-"""How much a CPU of the zone does on average; 1 is the fastest kind of core of the host."""
+"""Mean capacity of the CPUs of a zone; 1 is the fastest kind of core of the host."""
 
+# The following are attributes of the first provider that belongs to the agent.
 FLEET_GROUP: Final = "fleet.group"
-"""Of the first provider of the agent: the group of hosts that it has settings with."""
+"""The group of hosts that the host shares settings with."""
 FLEET_GENERATION: Final = "fleet.generation"
-"""Of the same: the generation of these settings that it works by; 0 if it has none."""
+"""The generation of the adopted settings; 0 without any."""
 FLEET_TROUBLE: Final = "fleet.trouble"
-"""Of the same: why it does not follow its fleet; not there if it does."""
+"""The reason why the host does not follow its fleet; missing if it does."""
 
 POSITION: Final = "position."
-"""Of the same, where that is wanted: where a guest is; the uuid of its consumer follows."""
+"""The place of a guest, if the options want it. The uuid of its consumer follows."""
 WATERMARK: Final = "watermark."
-"""Of the same, where that is wanted: at what a watermark acts; the name of its section follows."""
+"""The thresholds of a watermark, if the options want them. The name of its section follows."""
 
 REPORTED_AT: Final = "agent.reported_at"
-"""Of the same, where that is wanted: when the agent reported, or shortly before, in seconds since 1970."""
+"""The time of the last report, in seconds since the epoch, if the options want it."""
 REPORT_DUE: Final = "agent.report_due"
-"""Of the same: by when it will have reported again, if it lives."""
+"""The time by which a running agent will have reported again."""
 
+# A provider takes 256 attributes, and other programs want some of them, too.
 _MAX_DISTANCES: Final = 200
-"""A provider takes 256 attributes, which others want to have some of, too."""
+"""The most nodes with distances. With more nodes there are none."""
 _OURS: Final = frozenset(
     {MEMORY_TIER, CPU_CAPACITY, FLEET_GROUP, FLEET_GENERATION, FLEET_TROUBLE, REPORTED_AT, REPORT_DUE}
 )
@@ -52,15 +51,16 @@ _MISSED: Final = 3
 
 
 def is_ours(name: str) -> bool:
-    """Whether an attribute of that name on one of the agent's providers is the agent's."""
+    """Whether the agent writes attributes of that name."""
     return name in _OURS or name.startswith((DISTANCE, POSITION, WATERMARK))
 
 
-def heartbeat(now: float, interval: int, phase: int, longest: int) -> Mapping[str, float]:
-    """The attributes that say that the agent lives, which change once an interval.
+def heartbeat_attributes(now: float, interval: int, phase: int, longest: int) -> Mapping[str, float]:
+    """The attributes that show a running agent. They change once an interval.
 
-    :param phase: in which second of an interval.
-    :param longest: seconds between two that are nothing to worry about; three times as long are.
+    :param phase: the second of an interval in which they change.
+    :param longest: the longest usual seconds between two reports. After three times as long the agent counts
+        as stopped.
     """
     reported = (now - phase) // interval * interval + phase
     return {REPORTED_AT: reported, REPORT_DUE: reported + _MISSED * longest}
@@ -69,7 +69,7 @@ def heartbeat(now: float, interval: int, phase: int, longest: int) -> Mapping[st
 def of_zone(
     topology: HostTopology, zones: Sequence[HostZone], zone: HostZone, root_uuid: str
 ) -> Mapping[str, float]:
-    """The attributes of the provider of a zone."""
+    """The attributes of a zone's provider."""
     found: dict[str, float] = {}
     capacities = [topology.cpu_capacities[cpu] for cpu in zone.cpus if cpu in topology.cpu_capacities]
     if capacities:
@@ -89,7 +89,7 @@ def of_zone(
 
 _MAX_GUESTS: Final = 100
 _MAX_WATERMARKS: Final = 20
-"""A provider takes 256 attributes, which others want to have some of, too."""
+"""The most guests and watermarks with attributes: a provider takes 256, and other programs want some."""
 _MAX_TEXT: Final = 255
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,50}")
@@ -97,14 +97,14 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,50}")
 
 @dataclass(frozen=True, slots=True)
 class GuestCpuMap:
-    """The CPUs of a guest, and by L3 cache the ways that it can fill, and how many there are."""
+    """The CPUs of a guest, and by L3 cache the ways that it can fill, with the number of all ways."""
 
     consumer: str
     cpus: frozenset[int]
     ways: Mapping[int, tuple[frozenset[int], int]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """As ``cpus 4-7; L3 0: 0-3 of 12``."""
+        """The text of the attribute, such as ``cpus 4-7; L3 0: 0-3 of 12``."""
         ways = [
             f"L3 {cache}: {cpuset.format(some)} of {count}"
             for cache, (some, count) in sorted(self.ways.items())
@@ -112,10 +112,10 @@ class GuestCpuMap:
         return "; ".join([f"cpus {cpuset.format(self.cpus)}", *ways])
 
 
-def described(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str]) -> dict[str, str]:
-    """The attributes that say it; of very many guests some, always the same.
+def guest_attributes(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str]) -> dict[str, str]:
+    """The attributes of guests and watermarks. With too many guests, the first ones by uuid have one.
 
-    :param watermarks: what each acts at, by its section.
+    :param watermarks: the thresholds of each watermark, by its section.
     """
     known = sorted(
         (each for each in guests if _UUID.fullmatch(each.consumer)), key=lambda each: each.consumer
@@ -127,10 +127,10 @@ def described(guests: Iterable[GuestCpuMap], watermarks: Mapping[str, str]) -> d
 
 @dataclass(frozen=True, slots=True)
 class HostZone:
-    """A NUMA node (then ``node`` is set) or an L3 domain (then ``l3`` is).
+    """A NUMA node (with ``node``) or an L3 domain (with ``l3``).
 
-    ``parent`` is the name of the zone around it, None for the host itself. ``home_of`` are the CPUs whose
-    inventories sit here rather than further in or out.
+    :ivar parent: the name of the zone around it; None for the host itself.
+    :ivar home_of: the CPUs with inventories in this zone rather than in an inner or outer one.
     """
 
     name: str
@@ -143,13 +143,15 @@ class HostZone:
     home_of: frozenset[int] = frozenset()
 
 
-def layout(topology: HostTopology, shape: str, controlled_l3: Collection[int] = ()) -> tuple[HostZone, ...]:
-    """The zones of the tree ``shape`` (``flat``, ``numa`` or ``l3``), every one after the zone around it.
+def zone_layout(
+    topology: HostTopology, shape: str, controlled_l3: Collection[int] = ()
+) -> tuple[HostZone, ...]:
+    """The zones of the tree ``shape`` (``flat``, ``numa`` or ``l3``), each after the zone around it.
 
-    NUMA nodes are zones in ``numa`` and ``l3``; L3 domains are in ``l3``, and wherever their cache is
-    controlled. An L3 domain inside a node is the node's child. Where an L3 spans whole nodes (sub-NUMA
-    clustering), they are its children. Where the two cross each other, as some virtual machines tell, both
-    are children of the host.
+    NUMA nodes are zones in ``numa`` and ``l3``. L3 domains are zones in ``l3``, and wherever their cache is
+    controlled. An L3 domain inside a node is the node's child. If an L3 spans whole nodes (sub-NUMA
+    clustering), they are its children. If both cross each other, as on some virtual machines, both are
+    children of the host.
     """
     node_zones = [
         HostZone(
@@ -166,7 +168,7 @@ def layout(topology: HostTopology, shape: str, controlled_l3: Collection[int] = 
     l3_zones = [
         HostZone(
             name=f"L3_{cache.id}",
-            parent=next((zone.name for zone in node_zones if _inside(cache, zone)), None),
+            parent=next((zone.name for zone in node_zones if _is_inside(cache, zone)), None),
             cpus=cache.cpus,
             numa_nodes=frozenset(node.id for node in topology.numa_nodes if cache.cpus & node.cpus),
             l3_ids=frozenset({cache.id}),
@@ -187,7 +189,7 @@ def layout(topology: HostTopology, shape: str, controlled_l3: Collection[int] = 
     return _with_homes([*outer, *node_zones, *inner], shape)
 
 
-def _inside(cache: CpuCache, node: HostZone) -> bool:
+def _is_inside(cache: CpuCache, node: HostZone) -> bool:
     return cache.cpus <= node.cpus
 
 
@@ -196,7 +198,7 @@ def _covers_its_nodes(l3: HostZone, nodes: Iterable[HostZone]) -> bool:
 
 
 def _with_homes(zones: list[HostZone], shape: str) -> tuple[HostZone, ...]:
-    """Each CPU at home in the innermost zone that ``shape`` puts CPUs on.
+    """The zones with ``home_of``: each CPU belongs to the innermost zone that has CPUs in this shape.
 
     Where two zones cross, that is the NUMA node.
     """

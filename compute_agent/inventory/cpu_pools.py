@@ -1,12 +1,10 @@
-"""Where the pools of CPUs are on a host, and the providers that stand for them.
+"""The CPUs of pools, and former pools.
 
-Positions follow from configuration and hardware alone (see the page on pools in ``doc/concepts``): pools that
-name CPUs have these, the others whole cores as long as there are any, from the end of their NUMA node.
+The CPUs follow from configuration and hardware alone (see the page on pools in ``doc/concepts``). Pools that
+name CPUs have these. Others have whole cores, as far as possible, from the end of their NUMA node.
 
-Pools of CPUs that the configuration has no more: what guests hold of them still says where they run.
-
-Where a pool was cannot be told from hardware and configuration once its section is gone. It is kept in a
-small file of the state folder, which is written before guests are placed.
+A guest that holds CPUs of a pool runs there also after the section of the pool was removed. So the CPUs of
+pools are kept in a file of the state folder, which is written before guests are placed.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ Positions = Mapping[str, CpuSet]
 
 @dataclass(frozen=True, slots=True)
 class PoolPart:
-    """The CPUs of a pool that are at home in one zone; ``zone`` is None for those of the host itself."""
+    """The CPUs of a pool in one zone; ``zone`` is None for those of the host itself."""
 
     pool: str
     zone: str | None
@@ -41,7 +39,7 @@ class PoolPart:
 
     @property
     def name(self) -> str:
-        """What distinguishes its provider from the others of the host."""
+        """The part of its provider's name that is unique on the host."""
         return f"{self.zone}_POOL_{self.pool}" if self.zone else f"POOL_{self.pool}"
 
 
@@ -50,7 +48,7 @@ def pool_trait(pool: str) -> str:
     return POOL_PREFIX + pool.upper().replace("-", "_")
 
 
-def lay_out(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTopology) -> dict[str, CpuSet]:
+def lay_out_pools(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTopology) -> dict[str, CpuSet]:
     """The CPUs of each pool that are usable.
 
     :raises ConfigError: CPUs are in no set or in two pools, or there are too few.
@@ -68,7 +66,7 @@ def lay_out(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTopology)
             _check_cpus(pool, cpu_sets, topology, found)
             found[pool.name] = pool.cpus - cpu_sets.offline
         else:
-            found[pool.name] = _take(pool, cpu_sets, topology, taken)
+            found[pool.name] = _take_cpus(pool, cpu_sets, topology, taken)
         if pool.max_cpus is not None and not found[pool.name] & cpu_sets.shared:
             raise ConfigError(
                 f"[{CPU_POOL}{pool.name}] max_cpus: it is for guests that float, and the pool has no CPU of"
@@ -77,8 +75,8 @@ def lay_out(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTopology)
     return {pool.name: found[pool.name] for pool in pools}
 
 
-def parts(positions: Positions, homes: Iterable[tuple[str | None, CpuSet]]) -> list[PoolPart]:
-    """What each pool has in each zone; ``homes`` are the zones with the CPUs that are at home there."""
+def list_pool_parts(positions: Positions, homes: Iterable[tuple[str | None, CpuSet]]) -> list[PoolPart]:
+    """The parts of pools by zone; ``homes`` are the zones with their own CPUs."""
     return [
         PoolPart(pool, zone, inside)
         for zone, home in homes
@@ -110,7 +108,7 @@ def _check_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, others
             raise ConfigError(f"{section} cpus: {cpuset.format(both)} are in [{CPU_POOL}{other}], too")
 
 
-def _take(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: CpuSet) -> CpuSet:
+def _take_cpus(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: CpuSet) -> CpuSet:
     nodes = [node.cpus for node in topology.numa_nodes if node.cpus] or [topology.usable]
     found: list[CpuSet] = []
     for node in nodes:
@@ -132,9 +130,9 @@ def _take(pool: CpuPool, cpu_sets: CpuSets, topology: HostTopology, taken: CpuSe
 
 
 def _from_the_end(free: CpuSet, count: int, topology: HostTopology) -> CpuSet | None:
-    """So many CPUs; None if there are not as many.
+    """``count`` free CPUs; None if there are fewer.
 
-    Whole cores first, the last ones of all; then the fullest of the others.
+    The last whole cores are taken first, then the other cores with the most free threads.
     """
     if len(free) < count:
         return None
@@ -154,13 +152,13 @@ LOG = logging.getLogger(__name__)
 FILE_NAME: Final = "pools.json"
 
 _MAX_KEPT: Final = 1000
-"""Providers of pools; the oldest go."""
+"""The most kept providers of pools. The oldest are dropped."""
 
 
-def recall(state_path: Path, tree: ProviderTree, topology: HostTopology) -> tuple[ProviderNode, ...]:
-    """The providers of pools that were there before and are not in ``tree``, without inventories.
+def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -> tuple[ProviderNode, ...]:
+    """The providers of former pools, which are not in ``tree``, without inventories.
 
-    A file that is no such file tells nothing, with a log line.
+    A damaged file counts as empty, with a log line.
     """
     try:
         kept = _load(state_path / FILE_NAME)
@@ -170,13 +168,13 @@ def recall(state_path: Path, tree: ProviderTree, topology: HostTopology) -> tupl
         LOG.warning("%s cannot be used, former pools are not known: %s", state_path / FILE_NAME, error)
         return ()
     usable = topology.usable
-    return tuple(_node(uuid, one, usable) for uuid, one in kept.items() if tree.get(uuid) is None)
+    return tuple(_pool_node(uuid, one, usable) for uuid, one in kept.items() if tree.get(uuid) is None)
 
 
-def keep(state_path: Path, tree: ProviderTree) -> None:
-    """Keep where the pools of ``tree`` are, beside those that were there before.
+def keep_pools(state_path: Path, tree: ProviderTree) -> None:
+    """Keep the CPUs of the pools of ``tree``, beside those of former pools.
 
-    :raises OSError: it cannot be written.
+    :raises OSError: the file cannot be written.
     """
     path = state_path / FILE_NAME
     present = {
@@ -212,6 +210,6 @@ def _load(path: Path) -> dict[str, dict[str, Any]]:
     return dict(content)
 
 
-def _node(uuid: str, one: dict[str, Any], usable: frozenset[int]) -> ProviderNode:
+def _pool_node(uuid: str, one: dict[str, Any], usable: frozenset[int]) -> ProviderNode:
     cpus = cpuset.parse(one["cpus"]) & usable
     return ProviderNode(one["name"], uuid, one["parent"], cpus=cpus, pool=one["pool"])

@@ -1,13 +1,12 @@
-"""Cores whose threads are in both CPU sets, and sets with as many CPUs that split none.
-
-On a host with 48 CPUs, where the threads of a core are ``n`` and ``n + 24``, ``cpu_dedicated_set = 2-17`` and
-``cpu_shared_set = 18-47`` split the 16 cores of CPUs 2-17: whoever has CPU 2 for itself has all guests on
-shared CPUs on CPU 26, its other half. ``2-9,26-33`` and ``10-25,34-47`` are as many of each.
-
-Which CPUs back ``PCPU`` and ``VCPU`` and which serve emulator threads: the options, checked on the host.
+"""The CPUs for ``PCPU``, ``VCPU`` and emulator threads, by options and hardware.
 
 The option names and their legacy combinations are Nova's (``[compute] cpu_dedicated_set``,
 ``cpu_shared_set``, ``[DEFAULT] vcpu_pin_set``, ``reserved_host_cpus``).
+
+A core is split if both sets have threads of it. On a host with 48 CPUs, where the threads of a core are ``n``
+and ``n + 24``, ``cpu_dedicated_set = 2-17`` and ``cpu_shared_set = 18-47`` split the 16 cores of CPUs 2-17.
+A guest with CPU 2 then shares its core with all floating guests, on CPU 26. The sets ``2-9,26-33`` and
+``10-25,34-47`` have the same numbers of CPUs, and split none.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from compute_agent.model.messages import ConfigError
 
 
 def split_cores(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> list[CpuSet]:
-    """The threads of each core that has some in both sets, lowest first."""
+    """The threads of each split core, the lowest first."""
     return sorted(
         (core.cpus for core in topology.cores if core.cpus & dedicated and core.cpus & shared), key=min
     )
 
 
 def better_sets(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> tuple[CpuSet, CpuSet]:
-    """Dedicated and shared CPUs, the same altogether, without a core in both.
+    """Dedicated and shared CPUs with the same union and without a split core.
 
-    On each NUMA node are as many dedicated ones as before, or those more that a whole core takes.
+    Each NUMA node has at least as many dedicated CPUs as before, rounded up to whole cores.
     """
     ours = dedicated | shared
     by_node: dict[int | None, list[CpuSet]] = defaultdict(list)
@@ -46,7 +45,7 @@ def better_sets(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> tu
 
 
 def split_warning(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> str:
-    """What to tell the operator; empty where no core is split."""
+    """The warning for the operator; empty without a split core."""
     cores = split_cores(dedicated, shared, topology)
     if not cores:
         return ""
@@ -55,14 +54,14 @@ def split_warning(dedicated: CpuSet, shared: CpuSet, topology: HostTopology) -> 
     instead += f" and cpu_shared_set = {cpuset.format(rest)}" if rest else " and no cpu_shared_set"
     return (
         f"[compute] cpu_dedicated_set and cpu_shared_set split {len(cores)} cores, such as that of CPUs"
-        f" {cpuset.format(cores[0])}: guests with a dedicated CPU have those on shared ones beside them, on"
-        f" the other thread of the core. {instead} split none"
+        f" {cpuset.format(cores[0])}: a guest with a dedicated CPU then shares the core with floating guests."
+        f" {instead} split none"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class CpuOptions:
-    """The options as written; None is an option that is not set, an empty text one that is set to nothing."""
+    """The options as texts. None is an option that is not set; an empty text is set to nothing."""
 
     cpu_dedicated_set: str | None = None
     cpu_shared_set: str | None = None
@@ -70,15 +69,17 @@ class CpuOptions:
     reserved_host_cpus: int = 0
 
 
-def resolve(options: CpuOptions, topology: HostTopology) -> CpuSets:
-    """The CPU sets that ``options`` mean on the host.
+def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
+    """The CPU sets of the options on this host.
 
-    | options set | dedicated | shared | emulator | | --- | --- | --- | --- | | none | | all online | all
-    online | | ``cpu_dedicated_set`` | it | | | | ``cpu_shared_set`` | | it | it | | both |
-    ``cpu_dedicated_set`` | ``cpu_shared_set`` | ``cpu_shared_set`` | | ``vcpu_pin_set`` (deprecated) | it |
-    it | it | | ``vcpu_pin_set``, ``cpu_shared_set`` (deprecated) | | ``vcpu_pin_set`` | ``cpu_shared_set`` |
+    - No option: all online CPUs are shared, and serve emulator threads.
+    - ``cpu_dedicated_set``: its CPUs are dedicated, and none is shared.
+    - ``cpu_shared_set``: its CPUs are shared, and serve emulator threads.
+    - ``vcpu_pin_set`` (deprecated): its CPUs are dedicated and shared, and serve emulator threads.
+    - ``vcpu_pin_set`` with ``cpu_shared_set`` (deprecated): the CPUs of the former are shared. Those of the
+      latter serve emulator threads.
 
-    :raises ConfigError: that names options and CPUs.
+    :raises ConfigError: options contradict each other or the host. The message names options and CPUs.
     """
     # A power manager may keep dedicated CPUs offline as long as no guest holds them.
     named_dedicated = _cpus(
@@ -136,7 +137,7 @@ def resolve(options: CpuOptions, topology: HostTopology) -> CpuSets:
 def _cpus(
     option: str, text: str | None, topology: HostTopology, may_be_offline: bool = False
 ) -> frozenset[int] | None:
-    """The CPUs that ``option`` names; None where it is not set.
+    """The CPUs of an option; None where it is not set.
 
     :raises ConfigError: one is absent, or offline where it must not be.
     """

@@ -1,4 +1,4 @@
-"""The provider tree of a host: a pure function of topology, CPU sets, options and what resctrl offers."""
+"""The provider tree of a host: a pure function of topology, CPU sets, options and resctrl capabilities."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,8 +7,8 @@ from typing import Final
 
 from compute_agent.host.topology import HostTopology, NumaNode
 from compute_agent.inventory import attributes, traits
-from compute_agent.inventory.attributes import HostZone, layout
-from compute_agent.inventory.cpu_pools import PoolPart, Positions, parts, pool_trait
+from compute_agent.inventory.attributes import HostZone, zone_layout
+from compute_agent.inventory.cpu_pools import PoolPart, Positions, list_pool_parts, pool_trait
 from compute_agent.inventory.memory import SUFFIX, check_reserved, page_inventories, pages_mb, with_reclaimed
 from compute_agent.inventory.provider_tree import (
     Field,
@@ -26,7 +26,7 @@ from compute_agent.model.resource import RESCTRL_GROUP
 SHAPES: Final = ("flat", "numa", "l3")
 
 BESIDE: Final = "beside"
-"""The shape of what there is below the root of a nova-compute."""
+"""The shape of a tree below the root provider of a nova-compute."""
 
 CONFIGURABLE: Final[Mapping[str, tuple[str, Field]]] = {
     "cpu_allocation_ratio": ("VCPU", "allocation_ratio"),
@@ -42,17 +42,17 @@ _RESCTRL: Final = "RESCTRL"
 """The provider of resctrl groups below a root of nova-compute's: the last part of its name."""
 
 _NAME_LIMIT: Final = 200
-"""Longest provider name that Placement takes."""
+"""The longest name of a provider in Placement."""
 
 
 @dataclass(frozen=True, slots=True)
 class InventorySettings:
-    """The options that shape inventories; amounts in the units of their names.
+    """The options for inventories, with amounts in the units of their names.
 
-    ``reserved_huge_pages`` are pages by NUMA node and size in KiB.
+    A ratio that the ini file does not set is the initial one, for new inventories.
 
-    ``configured`` are the names of those that the ini file sets. A ratio that it does not set is the one for
-    new inventories.
+    :ivar reserved_huge_pages: pages by NUMA node and size in KiB.
+    :ivar configured: names of the options that the ini file sets.
     """
 
     provider_tree: str = "numa"
@@ -69,7 +69,7 @@ class InventorySettings:
     configured: frozenset[str] = frozenset()
 
 
-def derive(
+def derive_provider_tree(
     topology: HostTopology,
     cpu_sets: CpuSets,
     settings: InventorySettings,
@@ -78,16 +78,17 @@ def derive(
     platform: CachePlatform | None = None,
     pools: Positions = MappingProxyType({}),
 ) -> ProviderTree:
-    """The provider tree of the host, the root (``root_uuid``, ``root_name``) first.
+    """The provider tree of the host, with the root first.
 
-    ``platform`` is None where resctrl is not to be had, ``pools`` are the CPUs of each pool. In the shape
-    ``beside`` the root is nova-compute's, and below it is what nova-compute does not offer. No NUMA nodes
-    there: CPUs and memory are in inventories of the root, and would be sold twice; and to which node a guest
-    goes Nova decides without Placement.
+    In the shape ``beside`` the root belongs to nova-compute, and providers below it offer the rest. That
+    shape has no NUMA nodes: their CPUs and memory are in inventories of the root, and would be offered twice.
+    Nova chooses the node of a guest without Placement.
 
-    :raises ConfigError: for settings that do not fit the host.
+    :param platform: None where resctrl is not available.
+    :param pools: the CPUs of each pool.
+    :raises ConfigError: the settings do not fit the host.
     """
-    _check(settings, root_name, pools)
+    _check_settings(settings, root_name, pools)
     control = platform or CachePlatform()
     controlled = {
         l3_id
@@ -95,34 +96,36 @@ def derive(
         if domain.ways > 0 or domain.bandwidth_min is not None
     }
     if settings.provider_tree == BESIDE:
-        tree = _beside(topology, control, layout(topology, "flat", controlled), root_uuid, root_name)
+        tree = _tree_beside_nova(
+            topology, control, zone_layout(topology, "flat", controlled), root_uuid, root_name
+        )
         return with_reclaimed(tree, cpu_sets, settings.reclaimed_memory) if settings.reclaimed else tree
-    zones = layout(topology, settings.provider_tree, controlled)
-    homes = _homes(topology, zones)
-    pool_parts = parts(pools, homes)
+    zones = zone_layout(topology, settings.provider_tree, controlled)
+    homes = _home_cpus(topology, zones)
+    pool_parts = list_pool_parts(pools, homes)
     pooled = frozenset[int]().union(*pools.values())
     own = [home - pooled for _, home in homes]
-    on_root, by_zone = _inventories(topology, cpu_sets, settings, zones, own)
+    on_root, by_zone = _host_inventories(topology, cpu_sets, settings, zones, own)
     for zone in zones:
         if zone.l3 is not None and zone.l3.id in control.domains:
             by_zone[zone.name].update(_cache_inventories(control.domains[zone.l3.id]))
-    on_root.update(_disk(settings))
+    on_root.update(_disk_inventory(settings))
     if control.groups > 0:
-        on_root[RESCTRL_GROUP] = _inventory(control.groups, min(control.groups_taken, control.groups))
+        on_root[RESCTRL_GROUP] = _simple_inventory(control.groups, min(control.groups_taken, control.groups))
     root = _root(topology, root_uuid, root_name, on_root, traits.root_traits(topology, control.features))
-    children = _children(root, zones, by_zone, control, topology)
-    children += [_pool(root, part, cpu_sets, settings, topology) for part in pool_parts]
+    children = _zone_nodes(root, zones, by_zone, control, topology)
+    children += [_pool_provider(root, part, cpu_sets, settings, topology) for part in pool_parts]
     configured = frozenset(field for option, field in CONFIGURABLE.items() if option in settings.configured)
     tree = ProviderTree((root, *children), configured)
     return with_reclaimed(tree, cpu_sets, settings.reclaimed_memory) if settings.reclaimed else tree
 
 
-def _beside(
+def _tree_beside_nova(
     topology: HostTopology, control: CachePlatform, zones: Sequence[HostZone], root_uuid: str, root_name: str
 ) -> ProviderTree:
-    """The root of a nova-compute, as far as it is needed to know where guests are, and what is below it.
+    """The tree below the root of a nova-compute, with a root that has only places of guests.
 
-    Class names are those that Nova takes in extra specs (from microversion 2.86 on: CUSTOM_LLC, not LLC).
+    Class names are those that Nova accepts in extra specs (from microversion 2.86: CUSTOM_LLC, not LLC).
     """
     root = _root(topology, root_uuid, root_name, {}, frozenset())
     found: dict[str, Mapping[str, ProviderInventory]] = {
@@ -130,11 +133,11 @@ def _beside(
         for zone in zones
         if zone.l3 is not None and zone.l3.id in control.domains
     }
-    children = _children(root, zones, found, control, topology)
+    children = _zone_nodes(root, zones, found, control, topology)
     features = traits.resctrl_traits(control.features)
     if control.groups > 0 or features:
         groups = min(control.groups_taken, control.groups)
-        offered = {RESCTRL_GROUP: _inventory(control.groups, groups)} if control.groups > 0 else {}
+        offered = {RESCTRL_GROUP: _simple_inventory(control.groups, groups)} if control.groups > 0 else {}
         children.append(
             ProviderNode(
                 f"{root_name}_{_RESCTRL}", child_uuid(root_uuid, _RESCTRL), root_uuid, offered, features
@@ -162,14 +165,14 @@ def _root(
     )
 
 
-def _children(
+def _zone_nodes(
     root: ProviderNode,
     zones: Sequence[HostZone],
     inventories: Mapping[str, Mapping[str, ProviderInventory]],
     control: CachePlatform,
     topology: HostTopology,
 ) -> list[ProviderNode]:
-    """The providers of the zones, with these inventories by the zone's name."""
+    """The providers of the zones. ``inventories`` are by name of the zone."""
     return [
         ProviderNode(
             name=f"{root.name}_{zone.name}",
@@ -186,19 +189,19 @@ def _children(
     ]
 
 
-def _homes(topology: HostTopology, zones: Sequence[HostZone]) -> list[tuple[str | None, CpuSet]]:
-    """The CPUs that are at home on the root (None), and in each zone by its name."""
+def _home_cpus(topology: HostTopology, zones: Sequence[HostZone]) -> list[tuple[str | None, CpuSet]]:
+    """The own CPUs of the root (None), and of each zone by its name."""
     homeless = topology.usable.difference(*(zone.home_of for zone in zones))
     return [(None, homeless), *((zone.name, zone.home_of) for zone in zones)]
 
 
-def _pool(
+def _pool_provider(
     root: ProviderNode, part: PoolPart, cpu_sets: CpuSets, settings: InventorySettings, topology: HostTopology
 ) -> ProviderNode:
-    """The provider of what a pool has in a zone."""
+    """The provider of a pool's part in a zone."""
     offered = {
-        "PCPU": _inventory(len(part.cpus & cpu_sets.dedicated)),
-        "VCPU": _inventory(len(part.cpus & cpu_sets.shared), ratio=settings.cpu_allocation_ratio),
+        "PCPU": _simple_inventory(len(part.cpus & cpu_sets.dedicated)),
+        "VCPU": _simple_inventory(len(part.cpus & cpu_sets.shared), ratio=settings.cpu_allocation_ratio),
     }
     return ProviderNode(
         name=f"{root.name}_{part.name}",
@@ -213,18 +216,20 @@ def _pool(
     )
 
 
-def _inventories(
+def _host_inventories(
     topology: HostTopology,
     cpu_sets: CpuSets,
     settings: InventorySettings,
     zones: Sequence[HostZone],
     places: Sequence[CpuSet],
 ) -> tuple[dict[str, ProviderInventory], dict[str, dict[str, ProviderInventory]]]:
-    """CPU and memory inventories of the root, and those of each zone by its name.
+    """CPU and memory inventories of the root, and of each zone by its name.
 
-    ``places`` are the CPUs of the root and of each zone that are in no pool.
-    What belongs to no zone is the root's: everything in a flat tree, CPUs on no NUMA node, memory where only
-    the sum is known. Reserves of the host are spread over the places in proportion to what they have.
+    The root has everything that belongs to no zone: all of a flat tree, CPUs on no NUMA node, and memory
+    where only the sum is known. Reserves of the host are divided over the places in proportion to their
+    amounts.
+
+    :param places: the CPUs of the root and of each zone that are in no pool.
     """
     nodes: list[Sequence[NumaNode]] = [(), *((zone.node,) if zone.node else () for zone in zones)]
     memory_mb = [sum(node.memory_kib for node in here) // 1024 for here in nodes]
@@ -242,22 +247,22 @@ def _inventories(
             f" {sum(memory_mb)} MiB that the host has"
         )
     vcpus = [len(place & cpu_sets.shared) for place in places]
-    reserved_vcpus = spread(cpu_sets.reserved_vcpus, vcpus)
-    # What the host itself uses lies on nodes with CPUs, not on those of memory expanders or GPUs.
+    reserved_vcpus = spread_amount(cpu_sets.reserved_vcpus, vcpus)
+    # The host's own memory is on nodes with CPUs, not on nodes of memory expanders or GPUs.
     near_mb = [
         memory_mb[0],
         *(memory if zone.cpus else 0 for zone, memory in zip(zones, memory_mb[1:], strict=True)),
     ]
     enough = sum(near_mb) >= settings.reserved_host_memory_mb
-    reserved_mb = spread(settings.reserved_host_memory_mb, near_mb if enough else memory_mb)
+    reserved_mb = spread_amount(settings.reserved_host_memory_mb, near_mb if enough else memory_mb)
     found: list[dict[str, ProviderInventory]] = []
     for place, vcpu, vcpu_reserved, memory, memory_reserved, in_pages in zip(
         places, vcpus, reserved_vcpus, memory_mb, reserved_mb, pages, strict=True
     ):
         offered = {
-            "PCPU": _inventory(len(place & cpu_sets.dedicated)),
-            "VCPU": _inventory(vcpu, vcpu_reserved, settings.cpu_allocation_ratio),
-            "MEMORY_MB": _inventory(memory, memory_reserved, settings.ram_allocation_ratio),
+            "PCPU": _simple_inventory(len(place & cpu_sets.dedicated)),
+            "VCPU": _simple_inventory(vcpu, vcpu_reserved, settings.cpu_allocation_ratio),
+            "MEMORY_MB": _simple_inventory(memory, memory_reserved, settings.ram_allocation_ratio),
             **in_pages,
         }
         # Placement takes no inventory with a total of 0.
@@ -265,29 +270,28 @@ def _inventories(
     return found[0], {zone.name: inventories for zone, inventories in zip(zones, found[1:], strict=True)}
 
 
-def spread(amount: int, weights: Sequence[int]) -> list[int]:
+def spread_amount(amount: int, weights: Sequence[int]) -> list[int]:
     """``amount`` in whole parts proportional to ``weights``.
 
-    The parts sum up to it, none is above its weight.
-
-    Never more than the sum of the weights is spread. Ties go to the first.
+    The parts sum up to the amount, or to the sum of the weights if that is less. No part is above its weight.
+    Ties go to the first.
     """
     whole = sum(weights)
     amount = min(amount, whole)
     if not amount:
         return [0] * len(weights)
-    parts = [amount * weight // whole for weight in weights]
+    shares = [amount * weight // whole for weight in weights]
     by_remainder = sorted(range(len(weights)), key=lambda i: -(amount * weights[i] % whole))
-    for index in by_remainder[: amount - sum(parts)]:
-        parts[index] += 1
-    return parts
+    for index in by_remainder[: amount - sum(shares)]:
+        shares[index] += 1
+    return shares
 
 
-def _inventory(total: int, reserved: int = 0, ratio: float = 1.0) -> ProviderInventory:
+def _simple_inventory(total: int, reserved: int = 0, ratio: float = 1.0) -> ProviderInventory:
     return ProviderInventory(total=total, reserved=reserved, max_unit=max(total, 1), allocation_ratio=ratio)
 
 
-def _disk(settings: InventorySettings) -> Mapping[str, ProviderInventory]:
+def _disk_inventory(settings: InventorySettings) -> Mapping[str, ProviderInventory]:
     if settings.disk_gb <= 0:
         return {}
     reserved_gb = -(-settings.reserved_host_disk_mb // 1024)
@@ -296,11 +300,11 @@ def _disk(settings: InventorySettings) -> Mapping[str, ProviderInventory]:
             f"[DEFAULT] reserved_host_disk_mb = {settings.reserved_host_disk_mb} is more than the"
             f" {settings.disk_gb} GiB of the file system of [DEFAULT] state_path"
         )
-    return {"DISK_GB": _inventory(settings.disk_gb, reserved_gb, settings.disk_allocation_ratio)}
+    return {"DISK_GB": _simple_inventory(settings.disk_gb, reserved_gb, settings.disk_allocation_ratio)}
 
 
 def _cache_inventories(domain: CacheDomain) -> Mapping[str, ProviderInventory]:
-    """``LLC`` in ways, of which those shared by everybody else are reserved, and ``MBA`` in percent."""
+    """``LLC`` in ways, with the shared ways reserved, and ``MBA`` in percent."""
     found = {}
     if domain.ways > 0:
         found["LLC"] = ProviderInventory(
@@ -329,7 +333,7 @@ def _zone_traits(zone: HostZone, control: CachePlatform, topology: HostTopology)
     return frozenset({traits.way_size_trait(way_kib)} if way_kib else ())
 
 
-def _check(settings: InventorySettings, root_name: str, pools: Positions) -> None:
+def _check_settings(settings: InventorySettings, root_name: str, pools: Positions) -> None:
     if settings.provider_tree not in (*SHAPES, BESIDE):
         raise ConfigError(
             f"[compute] provider_tree = {settings.provider_tree!r} is not one of"
@@ -350,5 +354,5 @@ def _check(settings: InventorySettings, root_name: str, pools: Positions) -> Non
     if not root_name or len(longest) > _NAME_LIMIT:
         raise ConfigError(
             f"[compute] resource_provider_name {root_name!r} does not fit: names of providers have 1 to"
-            f" {_NAME_LIMIT} characters, and those of its zones add up to {len(longest) - len(root_name)}"
+            f" {_NAME_LIMIT} characters, and zones add up to {len(longest) - len(root_name)}"
         )

@@ -1,7 +1,4 @@
-"""Huge pages as inventories: what of the memory of NUMA nodes is in them, and which the host keeps.
-
-Providers of what guests leave unused of shared CPUs and memory, one below that of each NUMA node.
-"""
+"""Inventories of huge pages, and providers of reclaimed CPUs and memory below each NUMA node."""
 
 from __future__ import annotations
 
@@ -28,9 +25,9 @@ _KIB: Final = {None: 1, "KB": 1, "MB": 1024, "GB": 1024**2}
 
 
 def parse_reserved(entries: Iterable[str]) -> dict[tuple[int, int], int]:
-    """The pages that entries such as ``node:0,size:2048,count:64`` reserve.
+    """The reserved pages of entries such as ``node:0,size:2048,count:64``.
 
-    :raises ConfigError: naming the entry.
+    :raises ConfigError: an entry is wrong. The message quotes it.
     """
     found: dict[tuple[int, int], int] = {}
     for entry in entries:
@@ -39,18 +36,18 @@ def parse_reserved(entries: Iterable[str]) -> dict[tuple[int, int], int]:
         node, size = _NUMBER.fullmatch(parts.get("node", "")), _SIZE.fullmatch(parts.get("size", ""))
         count = _NUMBER.fullmatch(parts.get("count", ""))
         if len(pairs) != 3 or not (node and size and count):
-            raise ConfigError(f"{OPTION} = {entry}: it is to be such as node:0,size:2048,count:64")
+            raise ConfigError(f"{OPTION} = {entry}: the form is node:0,size:2048,count:64")
         key = int(node[0]), int(size[1]) * _KIB[size[2]]
         if key in found:
-            raise ConfigError(f"{OPTION} = {entry}: that node and size are named twice")
+            raise ConfigError(f"{OPTION} = {entry}: another entry has the same node and size")
         found[key] = int(count[0])
     return found
 
 
 def check_reserved(reserved: Reserved, topology: HostTopology) -> None:
-    """See that the host has what is reserved.
+    """Check that the host has the reserved pages.
 
-    :raises ConfigError:
+    :raises ConfigError: a node has fewer pages.
     """
     pages = {node.id: node.huge_pages for node in topology.numa_nodes}
     for (node, size), count in reserved.items():
@@ -62,7 +59,7 @@ def check_reserved(reserved: Reserved, topology: HostTopology) -> None:
 
 
 def page_inventories(nodes: Iterable[NumaNode], reserved: Reserved) -> dict[str, ProviderInventory]:
-    """The inventories of the pages that some nodes have together, in pages."""
+    """The inventories of the huge pages of nodes, in pages, by resource class."""
     nodes = tuple(nodes)
     found = {}
     for size, name in HUGE_PAGES.items():
@@ -74,26 +71,30 @@ def page_inventories(nodes: Iterable[NumaNode], reserved: Reserved) -> dict[str,
 
 
 def pages_mb(nodes: Iterable[NumaNode]) -> int:
-    """MiB of the memory of some nodes that are in pages of these sizes, rounded up."""
+    """MiB of the huge pages of nodes, rounded up."""
     kib = sum(size * count for node in nodes for size, count in node.huge_pages.items() if size in HUGE_PAGES)
     return -(-kib // 1024)
 
 
 SUFFIX: Final = "_RECLAIMED"
-"""The end of the name of such a provider, after that of the one that it is below."""
+"""The end of the name of a provider of reclaimed capacity, after the name of its parent."""
 
 
 def with_reclaimed(tree: ProviderTree, cpu_sets: CpuSets, memory: bool = False) -> ProviderTree:
-    """The tree with these providers, below the root where NUMA nodes have none. All of each is reserved.
+    """The tree with providers of reclaimed capacity, below the root where NUMA nodes have no providers.
 
-    ``memory``: they have that, too, where the one above has.
+    All of each inventory is reserved at first.
+
+    :param memory: whether they also have memory, where the parent has some.
     """
     zones = [node for node in tree.nodes if traits.NUMA_ROOT in node.traits] or [tree.root]
-    return replace(tree, nodes=(*tree.nodes, *(_child(tree.root, zone, cpu_sets, memory) for zone in zones)))
+    return replace(
+        tree, nodes=(*tree.nodes, *(_reclaimed_node(tree.root, zone, cpu_sets, memory) for zone in zones))
+    )
 
 
-def _child(root: ProviderNode, zone: ProviderNode, cpu_sets: CpuSets, memory: bool) -> ProviderNode:
-    most = {RECLAIMED_VCPU: len(reclaimable(zone, cpu_sets))}
+def _reclaimed_node(root: ProviderNode, zone: ProviderNode, cpu_sets: CpuSets, memory: bool) -> ProviderNode:
+    most = {RECLAIMED_VCPU: len(reclaimable_cpus(zone, cpu_sets))}
     if memory and (has := zone.inventories.get(MEMORY)) is not None:
         most[RECLAIMED_MEMORY] = has.total - has.reserved
     offered = {
@@ -106,19 +107,19 @@ def _child(root: ProviderNode, zone: ProviderNode, cpu_sets: CpuSets, memory: bo
     )
 
 
-def reclaimable(zone: ProviderNode, cpu_sets: CpuSets) -> frozenset[int]:
-    """The CPUs of a zone of which others may have what is left: those on which guests of no pool float."""
+def reclaimable_cpus(zone: ProviderNode, cpu_sets: CpuSets) -> frozenset[int]:
+    """The CPUs of a zone that reclaimed guests may use: those that guests of no pool float on."""
     return (cpu_sets.open_shared - cpu_sets.dedicated) & zone.cpus
 
 
 def with_offers(
     tree: ProviderTree, offers: Mapping[str, int], resource_class: str = RECLAIMED_VCPU
 ) -> ProviderTree:
-    """The tree with so much of a class of these providers, by uuid, not reserved."""
-    return replace(tree, nodes=tuple(_offering(node, offers, resource_class) for node in tree.nodes))
+    """The tree with these amounts of a class free rather than reserved, by uuid of the provider."""
+    return replace(tree, nodes=tuple(_with_offer(node, offers, resource_class) for node in tree.nodes))
 
 
-def _offering(node: ProviderNode, offers: Mapping[str, int], resource_class: str) -> ProviderNode:
+def _with_offer(node: ProviderNode, offers: Mapping[str, int], resource_class: str) -> ProviderNode:
     has = node.inventories.get(resource_class)
     if has is None or node.uuid not in offers:
         return node

@@ -1,4 +1,4 @@
-"""The topology of offline CPUs, remembered from when they were online.
+"""The topology of offline CPUs, kept from the time when they were online.
 
 The kernel removes topology and caches of a CPU from sysfs while the CPU is offline (``topology`` and
 ``cache`` of Documentation/admin-guide/cputopology.rst). A power manager takes dedicated CPUs offline as long
@@ -53,18 +53,18 @@ def with_parked(topology: HostTopology, memory: HostTopology | None, parkable: C
         return topology
     return replace(
         topology,
-        packages=_by_id(_join(topology.packages, memory.packages, parked)),
-        dies=_by_place(_join(topology.dies, memory.dies, parked)),
-        clusters=_by_place(_join(topology.clusters, memory.clusters, parked)),
+        packages=_by_id(_join_groups(topology.packages, memory.packages, parked)),
+        dies=_by_place(_join_groups(topology.dies, memory.dies, parked)),
+        clusters=_by_place(_join_groups(topology.clusters, memory.clusters, parked)),
         cores=tuple(
             sorted(
-                _join(topology.cores, memory.cores, parked),
+                _join_groups(topology.cores, memory.cores, parked),
                 key=lambda core: (core.package, core.id, min(core.cpus)),
             )
         ),
         caches=tuple(
             sorted(
-                _join(topology.caches, memory.caches, parked, _is_same_kind),
+                _join_groups(topology.caches, memory.caches, parked, _is_same_kind),
                 key=lambda cache: (cache.level, cache.type, cache.id),
             )
         ),
@@ -77,13 +77,13 @@ def with_parked(topology: HostTopology, memory: HostTopology | None, parkable: C
     )
 
 
-def _join(
+def _join_groups(
     present: Sequence[_CpuGroup],
     known: Iterable[_CpuGroup],
     parked: CpuSet,
     is_same_kind: Callable[[_CpuGroup, _CpuGroup], bool] = lambda one, other: True,
 ) -> list[_CpuGroup]:
-    """The present groups with their parked CPUs, and the groups of which all CPUs are parked."""
+    """The present groups with their parked CPUs, and groups with only parked CPUs."""
     found = list(present)
     for group in known:
         missing = group.cpus & parked
@@ -112,7 +112,7 @@ def _is_same_kind(one: CpuCache, other: CpuCache) -> bool:
 def _join_nodes(
     present: Sequence[NumaNode], known: Iterable[NumaNode], parked: CpuSet
 ) -> tuple[NumaNode, ...]:
-    """As for groups; nodes stay without CPUs as well, and their memory is the present one."""
+    """The nodes with their parked CPUs. The kernel shows nodes without CPUs, too, with their memory."""
     missing = {node.id: node.cpus & parked for node in known if node.cpus & parked}
     found = [replace(node, cpus=node.cpus | missing.pop(node.id, frozenset())) for node in present]
     found += [NumaNode(node_id, cpus, 0) for node_id, cpus in missing.items()]
@@ -128,14 +128,14 @@ def _by_place(groups: Iterable[_CpuGroup]) -> tuple[_CpuGroup, ...]:
 
 
 def is_consistent(topology: HostTopology, memory: HostTopology) -> bool:
-    """Whether the CPUs that are online are where the memory has them."""
+    """Whether the online CPUs have the same places as in the memory."""
     if not memory.online <= topology.present or memory.model_name != topology.model_name:
         return False
     both = topology.online & memory.online
-    return _places(topology, both) == _places(memory, both)
+    return _group_places(topology, both) == _group_places(memory, both)
 
 
-def _places(topology: HostTopology, cpus: CpuSet) -> frozenset[tuple[Any, ...]]:
+def _group_places(topology: HostTopology, cpus: CpuSet) -> frozenset[tuple[Any, ...]]:
     groups: list[tuple[Any, ...]] = [("package", each.id, each.cpus & cpus) for each in topology.packages]
     groups += [("die", each.package, each.cpus & cpus) for each in topology.dies]
     groups += [("cluster", each.package, each.cpus & cpus) for each in topology.clusters]
@@ -145,8 +145,8 @@ def _places(topology: HostTopology, cpus: CpuSet) -> frozenset[tuple[Any, ...]]:
     return frozenset(group for group in groups if group[-1])
 
 
-def learn(topology: HostTopology, memory: HostTopology | None) -> HostTopology:
-    """The memory after this topology was seen: all CPUs that are online, and the offline ones known before.
+def learn_topology(topology: HostTopology, memory: HostTopology | None) -> HostTopology:
+    """The memory after this topology was read: all online CPUs, and the known offline ones.
 
     :param topology: as it was read, without parked CPUs.
     """
@@ -154,8 +154,8 @@ def learn(topology: HostTopology, memory: HostTopology | None) -> HostTopology:
     return replace(known, online=known.online | known.parked, parked=frozenset())
 
 
-def recall(folder: Path) -> HostTopology | None:
-    """The memory of a state folder; None where there is none, or it cannot be used. Nothing is changed."""
+def recall_topology(folder: Path) -> HostTopology | None:
+    """The memory of a state folder; None without a usable file. Nothing is changed."""
     try:
         return kept_json.parse(_VERSION, read_own(folder / FILE_NAME), _read_document)
     except FileNotFoundError:
@@ -169,18 +169,18 @@ def recall(folder: Path) -> HostTopology | None:
         return None
 
 
-def remember(folder: Path, topology: HostTopology) -> HostTopology:
-    """Learn from a topology that was just read, and keep the memory. Returns it.
+def remember_topology(folder: Path, topology: HostTopology) -> HostTopology:
+    """Learn from a topology that was just read, and write the memory. Returns it.
 
-    A disk that takes nothing costs the memory of CPUs that go offline before the next time, with a log line.
+    If the file cannot be written, CPUs that go offline before the next call are not known after a restart.
     """
-    before = recall(folder)
+    before = recall_topology(folder)
     if before is not None and not is_consistent(topology, before):
         LOG.warning(
             "CPUs are elsewhere than %s remembers: it is started again from the online CPUs",
             folder / FILE_NAME,
         )
-    after = learn(topology, before)
+    after = learn_topology(topology, before)
     content = _content(after)
     if before is None or _content(before) != content:
         try:

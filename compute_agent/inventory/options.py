@@ -1,4 +1,4 @@
-"""From the ini file and the system to what inventories are derived from."""
+"""The input of inventories, from the ini file and the system."""
 
 import os
 import socket
@@ -27,13 +27,13 @@ def cpu_options(conf: cfg.ConfigOpts) -> CpuOptions:
 
 
 DEFAULT_SHAPE: Final = "numa"
-"""The shape of the tree where the ini file says none and the root is the agent's own."""
+"""The shape of the tree where the ini file has none and the root belongs to the agent."""
 
 
 def settings(conf: cfg.ConfigOpts) -> InventorySettings:
-    """The options that shape inventories, with the size of the file system of the state path as it is now.
+    """The options for inventories, with the present size of the file system of the state path.
 
-    :raises ConfigError:
+    :raises ConfigError: an entry of reserved_huge_pages is wrong.
     """
     return InventorySettings(
         provider_tree=conf.compute.provider_tree or DEFAULT_SHAPE,
@@ -52,24 +52,24 @@ def settings(conf: cfg.ConfigOpts) -> InventorySettings:
 
 
 def provider_configs(conf: cfg.ConfigOpts) -> ProviderConfigs:
-    """What files add to the providers, as they are now.
+    """The present additions to providers from files.
 
-    :raises ConfigError: one of them is to be refused.
+    :raises ConfigError: a file is wrong.
     """
     return read_provider_configs(conf.compute.provider_config_location or "")
 
 
 def _is_set(conf: cfg.ConfigOpts, option: str) -> bool:
-    """Whether the ini file sets an option of [DEFAULT]; a ratio of 0 stands for none, as in Nova."""
+    """Whether the ini file sets an option of [DEFAULT]. A ratio of 0 counts as not set, as in Nova."""
     found = conf.get_location(option)
     is_ratio = option.endswith("_ratio")
     return found is not None and found.location.is_user_controlled and not (is_ratio and not conf[option])
 
 
 def root_name(conf: cfg.ConfigOpts) -> str:
-    """Name of the root provider: the option's, else the one that it had last, else the host's name.
+    """The name of the root provider: that of the option, or else the last one, or else the host's name.
 
-    :raises IdentityError:
+    :raises IdentityError: the file with the last name is damaged.
     """
     if conf.compute.resource_provider_name:
         return str(conf.compute.resource_provider_name)
@@ -86,10 +86,10 @@ def host_name() -> str:
 
 
 def hypervisor_name(conf: cfg.ConfigOpts) -> str:
-    """The name that the provider of this host has in Nova: the option's, else the hypervisor's.
+    """The name of this host's provider in Nova: that of the option, or else that of the hypervisor.
 
-    That is libvirt's (virConnectGetHostname): the host's name if it has a domain, else the canonical one that
-    resolving gives, as long as that is none of localhost's.
+    Libvirt's virConnectGetHostname returns the host's name if it has a domain, or else the canonical name
+    that the resolver returns, unless that is localhost.
     """
     if conf.compute.resource_provider_name:
         return str(conf.compute.resource_provider_name)
@@ -105,9 +105,9 @@ def hypervisor_name(conf: cfg.ConfigOpts) -> str:
 
 
 def name_warning(conf: cfg.ConfigOpts) -> str:
-    """What an operator should know of the name; empty if it is what it was.
+    """A warning about a changed name; empty without a change.
 
-    :raises IdentityError:
+    :raises IdentityError: the file with the last name is damaged.
     """
     kept, configured = _kept_name(conf), conf.compute.resource_provider_name
     if configured:
@@ -126,12 +126,12 @@ def _kept_name(conf: cfg.ConfigOpts) -> str:
     try:
         return provider_tree.kept_name(Path(conf.state_path))
     except OSError:
-        return ""  # whoever may not look there, and has the host described, does without
+        return ""  # a command of another user may not read the state folder
 
 
 def disk_gb(path: Path) -> int:
-    """Size in GiB, rounded down, of the file system that ``path`` is on, or would be on once it is made."""
-    # os.path.exists() is also for those who may not look into a folder: it is not there for them.
+    """Size in GiB, rounded down, of the file system of ``path``, which need not exist yet."""
+    # os.path.exists() is False rather than an error in folders that the user may not read.
     existing = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
     status = os.statvfs(existing)
     return status.f_blocks * status.f_frsize // _GIB

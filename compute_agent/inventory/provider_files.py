@@ -1,9 +1,8 @@
-"""Inventories and traits of others, from files of the format of Nova's ``provider.yaml`` (schema 1.0).
+"""Additional inventories and traits, from files in the format of Nova's ``provider.yaml`` (schema 1.0).
 
-What Nova refuses is refused (its guide "Managing Resource Providers Using Config Files"), and what Placement
-would refuse later. One file with the same class twice for one provider is refused, too: Nova takes the last.
-
-The provider tree with what files add to it: a pure function.
+Files that Nova refuses are refused (its guide "Managing Resource Providers Using Config Files"), and so are
+values that Placement would refuse. A file with the same class twice for one provider is refused, too, where
+Nova uses the last one.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from compute_agent.model.resource import OWN_CLASSES
 OPTION: Final = "[compute] provider_config_location"
 
 COMPUTE_NODE: Final = "$COMPUTE_NODE"
-"""Stands for the uuid of the root of the host."""
+"""A placeholder for the uuid of the root provider."""
 
 _MAJOR, _MINOR = 1, 0
 _MAX_BYTES: Final = 1 << 18
-"""Bytes of one file."""
+"""The largest file in bytes."""
 
 _MAX_AMOUNT: Final = 2**31 - 1
-"""The largest number in an inventory that Placement takes, and its default of ``max_unit``."""
+"""The largest number in an inventory of Placement, and the default of ``max_unit``."""
 
 _MAX_RATIO: Final = 3.4e38
 _UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
@@ -41,7 +40,7 @@ _LEAST: Final[Mapping[str, int]] = {"total": 1, "reserved": 0, "min_unit": 1, "m
 
 @dataclass(frozen=True, slots=True)
 class ProviderConfig:
-    """What a file adds to one provider; ``uuid`` or ``name`` says to which."""
+    """The additions of a file to one provider, which ``uuid`` or ``name`` identifies."""
 
     source: str
     uuid: str = ""
@@ -50,23 +49,23 @@ class ProviderConfig:
     traits: frozenset[str] = frozenset()
 
     @property
-    def id(self) -> str:
-        """By what the provider is identified."""
+    def provider_id(self) -> str:
+        """The uuid or name of the provider."""
         return self.uuid or self.name
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderConfigs:
-    """All files of the folder; ``warnings`` are what of them has no effect, a sentence each."""
+    """All files of the folder. ``warnings`` are sentences about parts without effect."""
 
     configs: tuple[ProviderConfig, ...] = ()
     warnings: tuple[str, ...] = ()
 
 
 def files_in(location: str) -> tuple[Path, ...]:
-    """The files of the folder by name: those that end in ``.yaml``. None if there is no folder.
+    """The files of the folder that end in ``.yaml``, by name; none without the folder.
 
-    :raises OSError: it cannot be listed.
+    :raises OSError: the folder cannot be listed.
     """
     try:
         names = sorted(name for name in os.listdir(location) if name.endswith(".yaml") and name[0] != ".")
@@ -76,9 +75,9 @@ def files_in(location: str) -> tuple[Path, ...]:
 
 
 def read_provider_configs(location: str) -> ProviderConfigs:
-    """What the files of a folder say.
+    """Read the files of a folder.
 
-    :raises ConfigError: one of them cannot be read, or is to be refused.
+    :raises ConfigError: a file cannot be read, or is wrong.
     """
     if not location:
         return ProviderConfigs()
@@ -88,21 +87,23 @@ def read_provider_configs(location: str) -> ProviderConfigs:
         raise ConfigError(f"{OPTION} = {location} cannot be read: {error}") from error
     if not contents:
         return ProviderConfigs(warnings=(f"{OPTION}: there is no file *.yaml in {location}",))
-    return gathered(contents)
+    return gather_configs(contents)
 
 
-def gathered(contents: Mapping[Path, bytes]) -> ProviderConfigs:
-    """What files with these contents say together.
+def gather_configs(contents: Mapping[Path, bytes]) -> ProviderConfigs:
+    """Parse the contents of files.
 
-    :raises ConfigError: one of them is to be refused, or two say something of the same provider.
+    :raises ConfigError: a file is wrong, or two files define the same provider.
     """
     found: dict[str, ProviderConfig] = {}
     warnings: list[str] = []
     for path, content in contents.items():
         try:
             for config in _parse(path, content, warnings):
-                if (other := found.setdefault(config.id, config)) is not config:
-                    raise ConfigError(f"the provider {config.id} has a definition in {other.source} already")
+                if (other := found.setdefault(config.provider_id, config)) is not config:
+                    raise ConfigError(
+                        f"the provider {config.provider_id} has a definition in {other.source} already"
+                    )
         except ConfigError as error:
             raise ConfigError(f"{OPTION}: {path}: {error}") from error
     return ProviderConfigs(tuple(found.values()), tuple(warnings))
@@ -112,26 +113,27 @@ def _parse(path: Path, content: bytes, warnings: list[str]) -> Iterator[Provider
     document = _load(content)
     if minor := _minor_version(document):
         warnings.append(
-            f"{OPTION}: {path} is of schema version {_MAJOR}.{minor}, and {_MAJOR}.{_MINOR} is known: what is"
-            " new in it is ignored"
+            f"{OPTION}: {path} has schema version {_MAJOR}.{minor}, but {_MAJOR}.{_MINOR} is known: new parts"
+            " of it are ignored"
         )
-    for index, provider in enumerate(_list(document.get("providers", []), "providers")):
+    for index, provider in enumerate(_check_list(document.get("providers", []), "providers")):
         where = f"providers[{index}]"
-        one = _mapping(provider, where)
-        config = _provider(str(path), one, where)
+        one = _check_mapping(provider, where)
+        config = _parse_provider(str(path), one, where)
         if config.inventories or config.traits:
             yield config
         else:
             warnings.append(
-                f"{OPTION}: {path}: {config.id} has no additional inventories or traits and is ignored"
+                f"{OPTION}: {path}: {config.provider_id} has no additional inventories or traits and is"
+                " ignored"
             )
 
 
 def _load(content: bytes) -> Any:
     import yaml  # only where there are such files
 
-    class Loader(yaml.SafeLoader):
-        """Merges of merges of merges (``<<``) are of almost any size: there is an end to them."""
+    class BoundedLoader(yaml.SafeLoader):
+        """A loader with a limit for merges (``<<``), since merges of merges can be of almost any size."""
 
         merged = 0
 
@@ -142,8 +144,8 @@ def _load(content: bytes) -> Any:
                 raise ValueError("its merges (<<) are too large")
 
     try:
-        return yaml.load(content, Loader)
-    except Exception as error:  # content to no purpose has it raise almost anything
+        return yaml.load(content, BoundedLoader)
+    except Exception as error:  # with hostile content the parser raises almost anything
         raise ConfigError(f"it is no YAML: {printable(str(error))}") from error
 
 
@@ -153,55 +155,59 @@ def _minor_version(document: Any) -> int:
     version = meta.get("schema_version") if isinstance(meta, dict) else None
     match = re.fullmatch(r"([1-9]\d{0,8})\.(0|[1-9]\d{0,8})", version) if isinstance(version, str) else None
     if match is None:
-        raise ConfigError(f"meta.schema_version has to be a text such as '1.0', and is {_shown(version)}")
+        raise ConfigError(
+            f"meta.schema_version has to be a text such as '1.0', and is {_show_value(version)}"
+        )
     if int(match[1]) != _MAJOR:
         raise ConfigError(f"schema version {version} is not supported: the major version has to be {_MAJOR}")
     return int(match[2])
 
 
-def _provider(source: str, provider: Mapping[Any, Any], where: str) -> ProviderConfig:
-    whose = _mapping(provider.get("identification"), f"{where}.identification")
+def _parse_provider(source: str, provider: Mapping[Any, Any], where: str) -> ProviderConfig:
+    whose = _check_mapping(provider.get("identification"), f"{where}.identification")
     uuid, name = whose.get("uuid"), whose.get("name")
     if len(whose) != 1 or not whose.keys() <= {"uuid", "name"}:
         raise ConfigError(f"{where}.identification has to have one of uuid and name, and nothing else")
     if "uuid" in whose:
         if not isinstance(uuid, str) or not (uuid == COMPUTE_NODE or _UUID.fullmatch(uuid)):
             raise ConfigError(
-                f"{where}.identification.uuid is no uuid and not {COMPUTE_NODE}: {_shown(uuid)}"
+                f"{where}.identification.uuid is no uuid and not {COMPUTE_NODE}: {_show_value(uuid)}"
             )
         uuid = uuid if uuid == COMPUTE_NODE else uuid.lower()
     elif not isinstance(name, str) or not 1 <= len(name) <= 200:
-        raise ConfigError(f"{where}.identification.name is no text of 1 to 200 characters: {_shown(name)}")
+        raise ConfigError(
+            f"{where}.identification.name is no text of 1 to 200 characters: {_show_value(name)}"
+        )
     return ProviderConfig(
         source,
         uuid or "",
         name or "",
-        dict(_inventories(*_additional(provider, "inventories", where))),
-        frozenset(_traits(*_additional(provider, "traits", where))),
+        dict(_parse_inventories(*_additional_items(provider, "inventories", where))),
+        frozenset(_parse_traits(*_additional_items(provider, "traits", where))),
     )
 
 
-def _additional(provider: Mapping[Any, Any], kind: str, where: str) -> tuple[list[Any], str]:
-    """What is below ``additional``, and where that is."""
+def _additional_items(provider: Mapping[Any, Any], kind: str, where: str) -> tuple[list[Any], str]:
+    """The list below ``additional``, and its path in the document."""
     where = f"{where}.{kind}"
-    found = _mapping(provider.get(kind, {}), where).get("additional", [])
+    found = _check_mapping(provider.get(kind, {}), where).get("additional", [])
     where = f"{where}.additional"
-    return _list(found, where), where
+    return _check_list(found, where), where
 
 
-def _inventories(additional: Iterable[Any], where: str) -> Iterator[tuple[str, ProviderInventory]]:
+def _parse_inventories(additional: Iterable[Any], where: str) -> Iterator[tuple[str, ProviderInventory]]:
     seen = set()
     for item in additional:
-        for name, amounts in _mapping(item, f"each of {where}").items():
+        for name, amounts in _check_mapping(item, f"each of {where}").items():
             _check_custom(name, where)
             if name in seen:
                 raise ConfigError(f"{where} has {name} twice")
             seen.add(name)
-            yield name, _inventory(_mapping(amounts, f"{name} in {where}"), f"{name} in {where}")
+            yield name, _parse_inventory(_check_mapping(amounts, f"{name} in {where}"), f"{name} in {where}")
 
 
-def _inventory(amounts: Mapping[Any, Any], where: str) -> ProviderInventory:
-    if unknown := sorted(map(_shown, amounts.keys() - _LEAST.keys() - {"allocation_ratio"})):
+def _parse_inventory(amounts: Mapping[Any, Any], where: str) -> ProviderInventory:
+    if unknown := sorted(map(_show_value, amounts.keys() - _LEAST.keys() - {"allocation_ratio"})):
         raise ConfigError(f"{where} has {', '.join(unknown)}, which no inventory has")
     if "total" not in amounts:
         raise ConfigError(f"{where} has no total")
@@ -210,20 +216,20 @@ def _inventory(amounts: Mapping[Any, Any], where: str) -> ProviderInventory:
         amount = amounts.get(key, _MAX_AMOUNT if key == "max_unit" else least)
         if isinstance(amount, bool) or not isinstance(amount, int) or not least <= amount <= _MAX_AMOUNT:
             raise ConfigError(
-                f"{key} of {where} is no whole number from {least} to {_MAX_AMOUNT}: {_shown(amount)}"
+                f"{key} of {where} is no whole number from {least} to {_MAX_AMOUNT}: {_show_value(amount)}"
             )
         found[key] = amount
     if found["reserved"] > found["total"]:
         raise ConfigError(f"reserved of {where} is more than its total")
     ratio = amounts.get("allocation_ratio", 1.0)
     if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= _MAX_RATIO:
-        raise ConfigError(f"allocation_ratio of {where} is no number above 0: {_shown(ratio)}")
+        raise ConfigError(f"allocation_ratio of {where} is no number above 0: {_show_value(ratio)}")
     if math.floor((found["total"] - found["reserved"]) * ratio) > _MAX_AMOUNT:
         raise ConfigError(f"{where} is more than {_MAX_AMOUNT} with its allocation_ratio")
     return ProviderInventory(**found, allocation_ratio=float(ratio))
 
 
-def _traits(additional: Iterable[Any], where: str) -> Iterator[str]:
+def _parse_traits(additional: Iterable[Any], where: str) -> Iterator[str]:
     for name in additional:
         _check_custom(name, where)
         yield name
@@ -232,24 +238,25 @@ def _traits(additional: Iterable[Any], where: str) -> Iterator[str]:
 def _check_custom(name: Any, where: str) -> None:
     if not isinstance(name, str) or not _CUSTOM.fullmatch(name):
         raise ConfigError(
-            f"{where} may only have names of CUSTOM_ and up to 248 of A-Z, 0-9 and _, and has {_shown(name)}"
+            f"{where} may only have names of CUSTOM_ and up to 248 of A-Z, 0-9 and _, and has"
+            f" {_show_value(name)}"
         )
 
 
-def _mapping(value: Any, where: str) -> Mapping[Any, Any]:
+def _check_mapping(value: Any, where: str) -> Mapping[Any, Any]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{where} is no mapping: {_shown(value)}")
+        raise ConfigError(f"{where} is no mapping: {_show_value(value)}")
     return value
 
 
-def _list(value: Any, where: str) -> list[Any]:
+def _check_list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list):
-        raise ConfigError(f"{where} is no list: {_shown(value)}")
+        raise ConfigError(f"{where} is no list: {_show_value(value)}")
     return value
 
 
-def _shown(value: Any) -> str:
-    """A value as it can be told; not what is in it, which may be without end."""
+def _show_value(value: Any) -> str:
+    """A value for a message. Containers are named only by their type, since they may be endless."""
     if isinstance(value, dict | list | set | tuple):
         return f"a {type(value).__name__}"
     try:
@@ -261,12 +268,12 @@ def _shown(value: Any) -> str:
 def with_additions(
     tree: ProviderTree, configs: Iterable[ProviderConfig]
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with what the files add, and what of them has no effect on it, a sentence each.
+    """The tree with the additions, and a sentence for each addition without effect.
 
-    What they say of an inventory holds whatever is set through the API, as in Nova. A root that is named by
-    its uuid or name gets nothing of what is for ``$COMPUTE_NODE``.
+    Inventories of files overrule values that were set through the API, as in Nova. A root that a file names
+    by its uuid or name gets no additions of ``$COMPUTE_NODE``.
 
-    :raises ConfigError: two of them are of the same provider, or one has what the agent itself provides.
+    :raises ConfigError: two files define the same provider, or one has a class or trait of the agent.
     """
     nodes = {node.uuid: node for node in tree.nodes}
     explicit: dict[str, ProviderConfig] = {}
@@ -275,48 +282,53 @@ def with_additions(
         if config.uuid == COMPUTE_NODE:
             default = config
             continue
-        node = _find(tree, config)
+        node = _find_node(tree, config)
         if node is None:
             warnings.append(
-                f"{OPTION}: {config.source}: there is no provider {config.id} of this host, it is skipped"
+                f"{OPTION}: {config.source}: there is no provider {config.provider_id} of this host, it is"
+                " skipped"
             )
             continue
         if (other := explicit.setdefault(node.uuid, config)) is not config:
             raise ConfigError(
-                f"{OPTION}: {config.source} and {other.source} define the same provider, {other.id} and"
-                f" {config.id}"
+                f"{OPTION}: {config.source} and {other.source} define the same provider,"
+                f" {other.provider_id} and {config.provider_id}"
             )
     if default is not None:
         explicit.setdefault(tree.root.uuid, default)
     if tree.beside and tree.root.uuid in explicit:
         config = explicit.pop(tree.root.uuid)
         warnings.append(
-            f"{OPTION}: {config.source}: {config.id} is nova-compute's and is skipped: put it into the"
-            f" {OPTION} of nova-compute"
+            f"{OPTION}: {config.source}: {config.provider_id} is nova-compute's and is skipped: put it"
+            f" into the {OPTION} of nova-compute"
         )
     for uuid, config in explicit.items():
-        nodes[uuid] = _extended(nodes[uuid], config, tree.nodes)
+        nodes[uuid] = _extend_node(nodes[uuid], config, tree.nodes)
     classes = frozenset(name for config in explicit.values() for name in config.inventories)
     configured = tree.configured | {(name, field) for name in classes for field in FIELDS}
     return replace(tree, nodes=tuple(nodes.values()), configured=configured), tuple(warnings)
 
 
-def _find(tree: ProviderTree, config: ProviderConfig) -> ProviderNode | None:
-    return next((node for node in tree.nodes if config.id == (node.uuid if config.uuid else node.name)), None)
+def _find_node(tree: ProviderTree, config: ProviderConfig) -> ProviderNode | None:
+    return next(
+        (node for node in tree.nodes if config.provider_id == (node.uuid if config.uuid else node.name)), None
+    )
 
 
-def _extended(node: ProviderNode, config: ProviderConfig, all_nodes: Iterable[ProviderNode]) -> ProviderNode:
+def _extend_node(
+    node: ProviderNode, config: ProviderConfig, all_nodes: Iterable[ProviderNode]
+) -> ProviderNode:
     derived = frozenset(name for one in all_nodes for name in one.inventories)
-    _refuse(config, "inventories", config.inventories.keys() & (OWN_CLASSES | derived))
-    _refuse(config, "traits", config.traits & node.traits)
+    _refuse_own(config, "inventories", config.inventories.keys() & (OWN_CLASSES | derived))
+    _refuse_own(config, "traits", config.traits & node.traits)
     return replace(
         node, inventories={**node.inventories, **config.inventories}, traits=node.traits | config.traits
     )
 
 
-def _refuse(config: ProviderConfig, kind: str, names: Iterable[str]) -> None:
+def _refuse_own(config: ProviderConfig, kind: str, names: Iterable[str]) -> None:
     if common := sorted(names):
         raise ConfigError(
-            f"{OPTION}: {config.source}: {kind} of {config.id} that are the agent's own: {', '.join(common)};"
-            " remove them from the file"
+            f"{OPTION}: {config.source}: {kind} of {config.provider_id} that are the agent's own:"
+            f" {', '.join(common)}; remove them from the file"
         )

@@ -1,8 +1,7 @@
-"""What is reported: a tree of resource providers, their inventories and traits, and the CPUs behind them.
+"""The reported tree of resource providers, and the files with the uuid and name of its root.
 
-Field names and limits are those of the Placement API (PUT /resource_providers/{uuid}/inventories).
-
-The uuid of the root provider, made once and kept for as long as the host lives, and its name.
+Field names and limits are those of the Placement API (PUT /resource_providers/{uuid}/inventories). The uuid
+of the root is made once, and kept in the state folder.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from compute_agent.files import open_own, read_own, secure_folder, write_durably
 from compute_agent.model.resource import STOCK_NAMES
 
 Field = Literal["reserved", "allocation_ratio"]
-"""What of an inventory operators set as well."""
+"""Fields of an inventory that operators may also set through the API."""
 
 FIELDS: Final[tuple[Field, ...]] = ("reserved", "allocation_ratio")
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderInventory:
-    """How much of one resource class a provider has."""
+    """The inventory of one resource class."""
 
     total: int
     reserved: int = 0
@@ -38,12 +37,14 @@ class ProviderInventory:
 
 @dataclass(frozen=True, slots=True)
 class ProviderNode:
-    """One resource provider; ``parent`` is the parent's uuid, None for the root.
+    """A resource provider, which stands for a zone of the host.
 
-    ``cpus``, ``numa_nodes`` and ``l3_ids`` are the zone of the host that it stands for: its online CPUs
-    (whether or not they are in a CPU set), and the NUMA nodes and L3 caches that lie in it or around it.
-    ``pool`` is the pool that it is the part of a zone of: only those CPUs of the zone are its own.
-    ``withheld`` is what of a class is to be reserved beside that of its inventory, as far as nobody holds it.
+    :ivar parent: uuid of the parent; None for the root.
+    :ivar cpus: online CPUs of the zone, also those in no CPU set.
+    :ivar numa_nodes: NUMA nodes in the zone or around it; ``l3_ids`` are the L3 caches.
+    :ivar pool: the name of a pool, if the provider stands for its part of a zone. Then it has only these
+        CPUs.
+    :ivar withheld: amounts by class to reserve on top of the inventory, as far as no guest holds them.
     """
 
     name: str
@@ -61,10 +62,10 @@ class ProviderNode:
 
 @dataclass(frozen=True, slots=True)
 class ProviderTree:
-    """All providers of a host, the root first and every parent before its children.
+    """All providers of a host, the root first, and each parent before its children.
 
-    ``configured`` are the resource classes and fields of inventories that options of the ini file set, rather
-    than defaults. ``beside``: the root is nova-compute's, and nothing of it is the agent's to write.
+    :ivar configured: resource classes and fields that options of the ini file set.
+    :ivar beside: whether the root belongs to nova-compute. The agent does not write it then.
     """
 
     nodes: tuple[ProviderNode, ...]
@@ -73,7 +74,7 @@ class ProviderTree:
 
     @property
     def root(self) -> ProviderNode:
-        """The provider that stands for the whole host."""
+        """The provider of the whole host."""
         return self.nodes[0]
 
     @property
@@ -85,12 +86,12 @@ class ProviderTree:
         """The provider of that uuid, None if it is not one of this host's."""
         return next((node for node in self.nodes if node.uuid == provider_uuid), None)
 
-    def providing(self, resource_class: str) -> tuple[ProviderNode, ...]:
+    def providers_of(self, resource_class: str) -> tuple[ProviderNode, ...]:
         """The providers that have an inventory of ``resource_class``."""
         return tuple(node for node in self.nodes if resource_class in node.inventories)
 
     def with_attributes(self, told: Mapping[str, str | float]) -> ProviderTree:
-        """The tree, with more attributes of the first provider that is the agent's, if it makes any."""
+        """The tree with more attributes on the first provider of the agent, if there is one."""
         if not self.ours:
             return self
         first = self.ours[0]
@@ -99,18 +100,13 @@ class ProviderTree:
 
 
 def child_uuid(root_uuid: str, zone: str) -> str:
-    """Uuid of the provider of a zone of the host (``NUMA_0``, ``L3_2``): the same on every start.
-
-    The zone, not the whole provider name, goes into it, so that a host that is renamed keeps its providers.
-    """
+    """The uuid of the provider of a zone (``NUMA_0``, ``L3_2``), which is the same on every start."""
+    # From the zone rather than the whole name, so that a renamed host keeps its providers.
     return str(uuid.uuid5(uuid.UUID(root_uuid), zone))
 
 
 def with_stock_names(tree: ProviderTree) -> ProviderTree:
-    """The same tree for a server that does not know ``LLC`` and ``MBA``.
-
-    It has ``CUSTOM_LLC`` and ``CUSTOM_MBA`` instead.
-    """
+    """The tree for a server without ``LLC`` and ``MBA``, with ``CUSTOM_LLC`` and ``CUSTOM_MBA`` instead."""
     return replace(
         tree,
         nodes=tuple(
@@ -129,18 +125,18 @@ NAME_FILE: Final = "provider_name"
 
 
 class IdentityError(Exception):
-    """The file of the uuid holds something else; the text names the file and says what to do."""
+    """The file of the uuid or the name is damaged. The text names the file and the remedy."""
 
 
 def load_or_create(state_path: Path) -> str:
-    """The uuid kept in ``state_path``, made when there is none; whoever asks at the same time gets the same.
+    """The uuid kept in ``state_path``. It is made if it is missing; concurrent callers get the same one.
 
-    An operator may put a uuid of their own into the file before the first start.
+    An operator may write a uuid into the file before the first start.
 
-    :raises IdentityError: for a file with other content: a new uuid would leave the host's allocations with a
-        provider that nobody serves.
+    :raises IdentityError: the file has other content. A new uuid would leave the host's allocations with a
+        provider without an agent.
     :raises OSError: the folder cannot be made or written.
-    :raises UnsafeFileError: others could change what is in it.
+    :raises UnsafeFileError: other users could change the file.
     """
     secure_folder(state_path)
     path = state_path / FILE_NAME
@@ -158,10 +154,10 @@ def load_or_create(state_path: Path) -> str:
 
 
 def look_up(state_path: Path) -> str | None:
-    """The uuid kept in ``state_path``; None where there is none. Nothing is made.
+    """The uuid kept in ``state_path``; None without one. Nothing is made.
 
-    :raises IdentityError:
-    :raises OSError:
+    :raises IdentityError: the file has other content.
+    :raises OSError: the file cannot be read.
     """
     try:
         return _read(state_path / FILE_NAME)
@@ -170,10 +166,10 @@ def look_up(state_path: Path) -> str | None:
 
 
 def kept_name(state_path: Path) -> str:
-    """The name that the root provider had last; empty where none is kept.
+    """The last name of the root provider; empty without one.
 
-    :raises IdentityError:
-    :raises OSError:
+    :raises IdentityError: the file has other content.
+    :raises OSError: the file cannot be read.
     """
     path = state_path / NAME_FILE
     try:
@@ -195,8 +191,8 @@ def kept_name(state_path: Path) -> str:
 def keep_name(state_path: Path, name: str) -> None:
     """Keep the name of the root provider.
 
-    :raises IdentityError:
-    :raises OSError:
+    :raises IdentityError: the file has other content.
+    :raises OSError: the file cannot be written.
     """
     if kept_name(state_path) != name:
         write_durably(state_path / NAME_FILE, f"{name}\n".encode(), mode=0o644)

@@ -1,7 +1,4 @@
-"""What cache and bandwidth control (resctrl) offers, as far as inventories need to know it.
-
-What inventories need to know of a resctrl mount.
-"""
+"""The capabilities of cache and bandwidth control (resctrl) that inventories need."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ from compute_agent.resctrl.share_spec import ShareSpec
 
 @dataclass(frozen=True, slots=True)
 class CacheDomain:
-    """Control over one L3 cache, named by the cache's own id (the ids of MB may be others).
+    """Control over one L3 cache, with the cache's own id (ids of MB domains may differ).
 
-    ``ways`` is 0 where capacity cannot be controlled; ``bandwidth_min`` and ``bandwidth_step`` (percent) are
-    None where bandwidth cannot.
+    :ivar ways: 0 where ways cannot be controlled.
+    :ivar bandwidth_min: percent; None where bandwidth cannot be controlled. ``bandwidth_step`` likewise.
     """
 
     l3_id: int
@@ -38,13 +35,14 @@ class CacheDomain:
 class CachePlatform:
     """Control over all L3 caches of a host.
 
-    ``groups`` is the number of CLOSIDs, ``groups_taken`` how many of them are held by something that has no
-    allocation: the default group, QoS classes, groups that somebody else made. ``features`` are names such as
-    ``L3_CAT``, ``L3_CDP``, ``L2_CAT``, ``MBA``, ``MBA_MBPS``, ``CMT``, ``MBM``.
+    :ivar groups: the number of CLOSIDs.
+    :ivar groups_taken: CLOSIDs used without an allocation: by the default group, QoS classes and foreign
+        groups.
+    :ivar features: names such as ``L3_CAT``, ``L3_CDP``, ``L2_CAT``, ``MBA``, ``MBA_MBPS``, ``CMT``, ``MBM``.
     """
 
     domains: Mapping[int, CacheDomain] = field(default_factory=dict, hash=False)
-    """By L3 cache id."""
+    """Control by L3 cache id."""
     groups: int = 0
     groups_taken: int = 0
     features: frozenset[str] = frozenset()
@@ -53,24 +51,24 @@ class CachePlatform:
 def cache_platform(
     host: ResctrlLayout, present: ResctrlGroups, classes: Mapping[str, ShareSpec]
 ) -> CachePlatform:
-    """Control over the L3 caches of a host that has ``present`` groups and QoS ``classes``.
+    """Control over the L3 caches of a host with ``present`` groups and QoS ``classes``.
 
-    The default group, classes that need one and groups that somebody else made take groups without an
-    allocation. Groups of guests do not count: some are allocated, and those of annotations give way.
+    The default group, classes and foreign groups take groups without an allocation. Groups of guests do not
+    count: they are allocated, or they belong to annotations, which yield to allocations.
     """
     platform = host.platform
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
     of_classes = share_groups(host, classes, present).needed_groups
     return CachePlatform(
-        domains={cache: _domain(host, cache) for cache in platform.cache_ids},
+        domains={cache: _cache_domain(host, cache) for cache in platform.cache_ids},
         groups=platform.max_groups,
         groups_taken=min(platform.max_groups, 1 + len(of_classes) + foreign),
-        features=_features(platform),
+        features=_feature_names(platform),
     )
 
 
-def _domain(host: ResctrlLayout, cache: int) -> CacheDomain:
-    least, step = _bandwidth(host, cache)
+def _cache_domain(host: ResctrlLayout, cache: int) -> CacheDomain:
+    least, step = _bandwidth_steps(host, cache)
     control, division = host.platform.l3, host.partitions.get(cache)
     if control is None or division is None:
         return CacheDomain(cache, bandwidth_min=least, bandwidth_step=step)
@@ -86,8 +84,8 @@ def _domain(host: ResctrlLayout, cache: int) -> CacheDomain:
     )
 
 
-def _bandwidth(host: ResctrlLayout, cache: int) -> tuple[int | None, int | None]:
-    """The smallest percent and the step; none where there is no control, or nobody knows what 100 % is."""
+def _bandwidth_steps(host: ResctrlLayout, cache: int) -> tuple[int | None, int | None]:
+    """The smallest percent and the step; None without control, or where the value of 100 % is unknown."""
     engine, domain = host.codec, host.platform.mb_domain(cache)
     if engine is None or domain is None:
         return None, None
@@ -98,7 +96,7 @@ def _bandwidth(host: ResctrlLayout, cache: int) -> tuple[int | None, int | None]
     return engine.min_percent, engine.percent_step
 
 
-def _features(platform: ResctrlPlatform) -> frozenset[str]:
+def _feature_names(platform: ResctrlPlatform) -> frozenset[str]:
     events = platform.monitoring.features if platform.monitoring else frozenset()
     has = {
         "L3_CAT": platform.l3 is not None,

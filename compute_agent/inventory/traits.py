@@ -1,7 +1,7 @@
-"""Traits of a host: what os-traits calls the flags of its processors, and what resctrl can do.
+"""Traits of a host: flags of its processors in the names of os-traits, and features of resctrl.
 
 os-traits names most CPU traits after the kernel's flag without underscores (``avx512_vnni``:
-HW_CPU_X86_AVX512VNNI); the tables here hold those named otherwise. Flags are those of
+HW_CPU_X86_AVX512VNNI). The tables here have the other ones. Flags are those of
 arch/x86/include/asm/cpufeatures.h and Documentation/arch/arm64/elf_hwcaps.rst of the kernel.
 """
 
@@ -47,7 +47,7 @@ _OTHER_NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 _OF_VENDOR: Final[Mapping[str, Mapping[str, str]]] = {
-    # Linux has one flag for what the vendors enumerate differently; os-traits tells them apart.
+    # Linux has one flag for features that vendors enumerate differently; os-traits has one trait for each.
     "GenuineIntel": {
         "ibrs": "HW_CPU_X86_INTEL_SPEC_CTRL",
         "md_clear": "HW_CPU_X86_INTEL_MD_CLEAR",
@@ -61,29 +61,31 @@ _OF_VENDOR: Final[Mapping[str, Mapping[str, str]]] = {
 }
 
 
-def _plain(name: str) -> str:
+def _plain_name(name: str) -> str:
     return name.replace("_", "").lower()
 
 
 _BY_NAME: Final[Mapping[str, Mapping[str, str]]] = {
-    namespace: {_plain(trait.removeprefix(namespace)): trait for trait in os_traits.get_traits(namespace)}
+    namespace: {
+        _plain_name(trait.removeprefix(namespace)): trait for trait in os_traits.get_traits(namespace)
+    }
     for namespace in _NAMESPACES.values()
 }
 
 
 def cpu_traits(topology: HostTopology) -> frozenset[str]:
-    """The traits of the processors: what all online CPUs can do, so that it holds wherever a guest runs."""
+    """The traits of the processors: features of all online CPUs, since a guest may run on any."""
     namespace = _NAMESPACES.get(topology.architecture)
     if namespace is None:
         return frozenset()
     by_name = _BY_NAME[namespace]
-    found = {by_name[_plain(flag)] for flag in topology.cpu_flags if _plain(flag) in by_name}
+    found = {by_name[_plain_name(flag)] for flag in topology.cpu_flags if _plain_name(flag) in by_name}
     if namespace == "HW_CPU_X86_":
         of_vendor = _OF_VENDOR.get(topology.vendor or "", {})
         found.update(of_vendor[flag] for flag in topology.cpu_flags if flag in of_vendor)
         found.update(trait for flag in topology.cpu_flags for trait in _OTHER_NAMES.get(flag, ()))
     if namespace == "HW_CPU_PPC64LE_":  # POWER has no flags, its generation is the model
-        found.update(by_name[word] for word in _words(topology.model_name) if word in by_name)
+        found.update(by_name[word] for word in _model_words(topology.model_name) if word in by_name)
     return frozenset(found)
 
 
@@ -96,19 +98,19 @@ def root_traits(topology: HostTopology, resctrl_features: frozenset[str] = froze
 
 
 def resctrl_traits(features: frozenset[str]) -> frozenset[str]:
-    """The traits of what resctrl can do."""
+    """The traits of resctrl features."""
     return frozenset(RESCTRL_PREFIX + feature for feature in features)
 
 
 def memory_trait(memory_type: MemoryType) -> str:
-    """The trait that tells what the memory of a NUMA node is: ``CUSTOM_MEMORY_TIER_HBM``."""
+    """The trait of the kind of memory of a NUMA node: ``CUSTOM_MEMORY_TIER_HBM``."""
     return f"{MEMORY_TIER_PREFIX}{memory_type.upper()}"
 
 
 def way_size_trait(way_kib: int) -> str:
-    """The trait that tells the size of one cache way: ``CUSTOM_LLC_WAY_1408KIB``."""
+    """The trait of the size of a cache way: ``CUSTOM_LLC_WAY_1408KIB``."""
     return f"{WAY_SIZE_PREFIX}{way_kib}KIB"
 
 
-def _words(text: str | None) -> list[str]:
+def _model_words(text: str | None) -> list[str]:
     return re.findall(r"[a-z0-9]+", (text or "").lower())

@@ -365,7 +365,7 @@ def zone_of(tree: ProviderTree, node: ProviderNode) -> str:
 
 
 def _of(tree: ProviderTree, classes: Iterable[str]) -> list[tuple[ProviderNode, str]]:
-    return [(node, name) for name in sorted(classes) for node in tree.providing(name)]
+    return [(node, name) for name in sorted(classes) for node in tree.providers_of(name)]
 
 
 def _most(node: ProviderNode, resource_class: str) -> int:

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 
 from compute_agent.controllers.resctrl import resctrl_of
-from compute_agent.inventory.attributes import GuestCpuMap, described, heartbeat
+from compute_agent.inventory.attributes import GuestCpuMap, guest_attributes, heartbeat_attributes
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.base import ConfigurationInForce, ReloadedConfiguration
 from compute_agent.pipeline.guest_cache import GuestView
@@ -42,7 +42,7 @@ class PositionReporter:
             if view.assignment is not None
         ]
         watermarks = {one.name: acting_at(one) for one in conf.settings.rules.watermarks}
-        return tree.with_attributes(described(guests, watermarks))
+        return tree.with_attributes(guest_attributes(guests, watermarks))
 
 
 def ways_of(conf: ReloadedConfiguration) -> Mapping[str, Ways]:
@@ -95,4 +95,4 @@ class AgentHeartbeats:
         # hosts that were started together are not to write together
         phase = zlib.crc32(tree.root.uuid.encode()) % interval
         longest = max(interval, options.update_resources_interval)
-        return tree.with_attributes(heartbeat(self._clock(), interval, phase, longest))
+        return tree.with_attributes(heartbeat_attributes(self._clock(), interval, phase, longest))

@@ -301,7 +301,7 @@ class StolenTime:
         if self.mode == OFF:
             return False
         zones, changed = {}, False
-        for node in world.tree.providing(VCPU):
+        for node in world.tree.providers_of(VCPU):
             cpus = node.inventories[VCPU].total
             before = self._zones.get(node.uuid, StolenReserve())
             part = stolen_part(use.stolen, world.own_cpus(node) & world.cpu_sets.shared)
@@ -351,7 +351,7 @@ class StolenTime:
         if self.mode == OFF:
             return []
         rows = []
-        for node in tree.providing(VCPU):
+        for node in tree.providers_of(VCPU):
             found, cpus = self._zones.get(node.uuid, StolenReserve()), node.inventories[VCPU].total
             terms = list(found.in_words(cpus))
             what = "to be withheld of VCPU" if self.mode == ACT else "would be withheld of VCPU"

@@ -14,7 +14,7 @@ from prometheus_client import Counter
 
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.events.event import EventRecorder
-from compute_agent.inventory.memory import reclaimable, with_offers
+from compute_agent.inventory.memory import reclaimable_cpus, with_offers
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops import collectors, offers
 from compute_agent.loops.base import ReloadedConfiguration, WakeReport
@@ -220,7 +220,7 @@ class ReclaimLoop:
         rows = [
             row
             for promises in self._promises or (self.cpus,)
-            for row in promises.document(tree.providing(promises.resource.name), mode)
+            for row in promises.document(tree.providers_of(promises.resource.name), mode)
         ]
         became = {one.uuid: one for one in withheld}
         return [*rows, *self._stolen.document(tree, became), *self._collectors.document(tree)]
@@ -283,15 +283,15 @@ class ReclaimLoop:
     def measure_cpus(self, use: HostUse) -> Iterator[MeasuredZone]:
         """Zones of shared CPUs with what is used of them."""
         world = self._pipeline.world
-        for node in world.tree.providing(RECLAIMED_VCPU):
-            shared = reclaimable(node, world.cpu_sets)
+        for node in world.tree.providers_of(RECLAIMED_VCPU):
+            shared = reclaimable_cpus(node, world.cpu_sets)
             entitled = guest_entitlements(use.guests, shared)
             yield MeasuredZone(node, float(len(shared)), read_zone(use, shared), entitled)
 
     def measure_memory(self, now: float) -> Iterator[MeasuredZone]:
         """Zones of memory with what is used of them at ``now``, in seconds since the epoch."""
         tree, use = self._pipeline.world.tree, self.memory_reader.read(now)
-        for node in tree.providing(RECLAIMED_MEMORY):
+        for node in tree.providers_of(RECLAIMED_MEMORY):
             nodes = node.numa_nodes
             held = [one for one in self._pipeline.world.topology.numa_nodes if one.id in nodes]
             zone = tree.get(node.parent or "")

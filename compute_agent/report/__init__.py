@@ -1,4 +1,4 @@
-"""What the agent reports to Placement, and what it reads there.
+"""The agent's reports to Placement, and its reading of Placement.
 
 :mod:`~compute_agent.report.plan` compares the host's tree with Placement's and plans what to send;
 :mod:`~compute_agent.report.reshape` moves allocations along; :mod:`~compute_agent.report.execution` sends the

@@ -1,6 +1,6 @@
-"""What can go wrong between the agent and Placement, by what the caller can do about it.
+"""Errors between the agent and Placement, by the possible reaction of the caller.
 
-What is told of requests to Placement while they run, and the id that each of them has.
+The interface for tracing requests, and the id of each request.
 
 Shapes of Placement's answers, checked where they arrive.
 
@@ -46,7 +46,7 @@ class PlacementError(Exception):
 
 
 class UnavailableError(PlacementError):
-    """Nobody answered, or nobody who can serve now: try again later.
+    """No server answered, or none that can serve at present: try again later.
 
     No connection, time-out, 502, 503, 504.
     """
@@ -83,14 +83,14 @@ class ConflictError(PlacementError):
 
 
 class ConcurrentUpdateError(ConflictError):
-    """Somebody else changed the provider since it was read (409): read again and try again."""
+    """Another program changed the provider since it was read (409): read it and try again."""
 
 
 REQUEST_ID: Final = "X-Openstack-Request-Id"
 
 
 class Spans(Protocol):
-    """What is told of the agent's work and of its requests: see :mod:`compute_agent.report.tracing`."""
+    """Receives spans of the agent's work and of its requests: see :mod:`compute_agent.report.tracing`."""
 
     def work(self, name: str, /) -> AbstractContextManager[None]:
         """Requests in this context belong together."""
@@ -102,7 +102,7 @@ class Spans(Protocol):
 
 
 class NoSpans:
-    """Tells nobody."""
+    """Traces nothing."""
 
     def work(self, name: str, /) -> AbstractContextManager[None]:
         """Nothing."""
@@ -127,7 +127,7 @@ class BadAnswerError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class EachValue:
-    """An object whose values all have a shape."""
+    """An object with values that all have a shape."""
 
     shape: Any
 

@@ -1,4 +1,4 @@
-"""Through whom a guest that is being moved holds its place: a pure function.
+"""The consumer through which a migrating guest holds its place. A pure function.
 
 Nouns
     Before Nova moves a guest to another host or resizes it, its conductor gives all that the guest holds to a
@@ -81,7 +81,7 @@ class MigrationClaim:
 
 
 def resolve(guests: Sequence[MovedGuest], claims: Iterable[MigrationClaim]) -> dict[str, GuestHolding]:
-    """What each of the guests holds now, by itself or through its migration.
+    """The present allocations of each guest, its own or through its migration.
 
     ``claims`` are those that no other guest is known to hold anything through.
     """
@@ -159,7 +159,7 @@ copied. Seconds.
 """
 
 UNKNOWN_OWNER: Final = "00000000-0000-0000-0000-000000000000"
-"""Project and user of guests whose owner nobody knows; Placement has the same for consumers of old."""
+"""Project and user of guests without a known owner, as Placement has it for old consumers."""
 
 _GUEST_TYPE: Final = "INSTANCE"
 
@@ -168,7 +168,7 @@ Decision = ConsumerAllocations | str
 
 
 class FindingKind(enum.StrEnum):
-    """What can be found. A guest that migrates is no fault: its place here is held by its migration."""
+    """The kinds of findings. A migrating guest is no fault: its migration holds its place here."""
 
     UNALLOCATED = "guest without allocation"
     UNUSED = "allocation without guest"
@@ -222,7 +222,7 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class HealOptions:
-    """What to mend, and of whom.
+    """The repairs to make, and their consumers.
 
     Create what guests miss, delete what has had no guest for ``min_age`` seconds, of the ``confirmed`` alone
     unless that is None. With ``dry_run`` it is only said what would be done. ``consumers`` are those looked
@@ -352,7 +352,7 @@ def needs(guest: AuditedGuest, holds: Mapping[str, int] | None = None) -> dict[s
 
 
 def _differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
-    """What of a guest's holding is not what it needs, in words.
+    """The difference between a guest's allocations and its needs, in words.
 
     CPUs that it was given for siblings which it keeps empty are right as well.
     """
@@ -367,7 +367,7 @@ def _differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
 
 
 def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
-    """What a guest that holds nothing here should hold; or why that cannot be.
+    """The allocations that a guest without any here should hold, or the reason why it cannot have them.
 
     That is what the agent remembers of it; else it is on the providers of the CPUs where the guest runs.
     """

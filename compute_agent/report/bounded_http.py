@@ -78,7 +78,7 @@ def round_deadline(seconds: float = ROUND_SECONDS) -> Iterator[None]:
 
 
 def bounded_session(options: cfg.ConfigOpts.GroupAttr) -> requests.Session:
-    """A session for keystoneauth1 whose answers have bounds.
+    """A session for keystoneauth1 with bounded answers.
 
     :param options: those of ``[placement]``; ``timeout`` is of seconds between two bytes.
     """

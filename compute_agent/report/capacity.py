@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import os_traits
 
-from compute_agent.inventory.derive import spread
+from compute_agent.inventory.derive import spread_amount
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSet
 
@@ -31,7 +31,7 @@ class CpuLocation:
 
 
 class FreeCapacity:
-    """What is left on the providers of a host, and what fits there."""
+    """The free amounts of the providers of a host, and placement of needs on them."""
 
     def __init__(
         self, derived: ProviderTree, inventories: Mapping[str, Mapping[str, ProviderInventory]], held: Held
@@ -65,7 +65,7 @@ class FreeCapacity:
     def fit_together(
         self, has: Mapping[str, Mapping[str, int]], amounts: Mapping[str, int], origin: CpuSet
     ) -> dict[str, dict[str, int]] | str:
-        """As fit(), for what may be anywhere.
+        """Place a need that may be anywhere.
 
         All in one zone if one has enough, rather in one with many CPUs of ``origin``.
         """
@@ -108,7 +108,7 @@ class FreeCapacity:
 
 
 def _homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
-    """By resource class the providers that offer it with the CPUs nearest to them.
+    """The providers of each resource class, with the CPUs nearest to them.
 
     Each CPU is with the innermost provider around it, and with the NUMA node where two zones cross.
     """
@@ -124,10 +124,10 @@ def _homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
     for name in {name for node in derived.nodes for name in node.inventories}:
         taken: CpuSet = frozenset()
         homes: dict[str, CpuSet] = {}
-        for node in sorted(derived.providing(name), key=nearness):
+        for node in sorted(derived.providers_of(name), key=nearness):
             homes[node.uuid] = node.cpus - taken
             taken |= node.cpus
-        found[name] = {node.uuid: homes[node.uuid] for node in derived.providing(name)}
+        found[name] = {node.uuid: homes[node.uuid] for node in derived.providers_of(name)}
     return found
 
 
@@ -152,7 +152,7 @@ def _share(
         weights = [0] * len(free)
         ideal = list(weights)
     else:
-        ideal = spread(amount, [weight * amount for weight in weights])
+        ideal = spread_amount(amount, [weight * amount for weight in weights])
     parts = [min(part, left) for part, left in zip(ideal, free, strict=True)]
     missing = amount - sum(parts)
     if missing and exactly:

@@ -85,7 +85,7 @@ class TreeRecord:
 
 @dataclass(frozen=True, slots=True)
 class ExpiringClaim:
-    """A claim that is gone in so many ``seconds``, and the generation of its consumer."""
+    """A claim that expires in ``seconds``, and the generation of its consumer."""
 
     generation: int
     seconds: float
@@ -233,7 +233,7 @@ class PlacementClient(PlacementTransport):
     # Allocations
 
     def allocations(self, consumer: str) -> ConsumerAllocations:
-        """What a consumer holds, on whatever provider."""
+        """The allocations of a consumer on all providers."""
         answer = self.send_request("GET", f"/allocations/{quote(consumer, safe='')}", shape=_CONSUMER)
         return ConsumerAllocations(
             consumer=consumer,
@@ -276,15 +276,15 @@ class PlacementClient(PlacementTransport):
         return ExpiringClaim(claim["consumer_generation"], claim["expires_in"])
 
     def confirm_claim(self, consumer: str, generation: int) -> None:
-        """Have a claim stay that would expire.
+        """Confirm a claim, so that it does not expire.
 
-        :raises NotFoundError: it has expired, or stays already.
+        :raises NotFoundError: it has expired, or is confirmed already.
         :raises ConcurrentUpdateError: somebody else has changed it.
         """
         self.send_request("PUT", f"/ext/v1/claims/{consumer}", {"consumer_generation": generation})
 
     def provider_allocations(self, uuid: str) -> dict[str, dict[str, int]]:
-        """What is taken from one provider: amounts by consumer uuid and resource class."""
+        """The allocations of one provider: amounts by consumer uuid and resource class."""
         answer = self.send_request(
             "GET", f"/resource_providers/{uuid}/allocations", shape={"allocations": _HELD}
         )

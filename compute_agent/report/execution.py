@@ -111,7 +111,7 @@ class ReportRefusal:
     provider: str = ""
 
     def __str__(self) -> str:
-        """What was refused, in a few words."""
+        """The refused request, in a few words."""
         if isinstance(self.action, ReshapePlan):
             return "Reshape"
         name = getattr(self.action, "name", self.provider)
@@ -180,7 +180,7 @@ class PlanExecution:
         return len(actions), ()
 
     def _whose_name(self, action: Action) -> str:
-        """Whose the name is that a root cannot have, and what to do about that; empty if it is not that."""
+        """The owner of the name that the root cannot have, and the remedy; empty for other errors."""
         if not isinstance(action, CreateProvider | UpdateProvider) or action.parent is not None:
             return ""
         try:

@@ -1,4 +1,4 @@
-"""Amounts that are still held and shall no longer be sold: reserved as long as somebody holds them.
+"""Amounts that guests still hold and that shall not be offered again. They are reserved until then.
 
 Three reasons, each a pure function:
 
@@ -167,7 +167,7 @@ class WithheldUnits:
 
     @property
     def words(self) -> str:
-        """What became of it."""
+        """The result in words."""
         if self.foreign:
             return (
                 f"reserved of {self.resource_class} was set to {self.reserved} through the API and stays:"
@@ -254,7 +254,7 @@ class WithheldOffers:
 
     @property
     def not_withheld(self) -> tuple[str, ...]:
-        """What cannot be withheld, and why."""
+        """Amounts that cannot be withheld, with reasons."""
         return tuple(str(one) for one in self.withheld if not one.in_full)
 
 
@@ -281,7 +281,7 @@ def _keep_removed(
     owned: Ownership,
     held: Callable[[str, str], int],
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """With classes of others that were added and are not any more, as long as they are held: all reserved."""
+    """The tree with removed additional classes, all reserved, as long as guests hold them."""
     nodes, waiting = [], []
     for node in derived.nodes:
         kept = {}

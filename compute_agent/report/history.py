@@ -58,7 +58,7 @@ class OlderCopy:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOwner:
-    """Whose a consumer is, and of which type (None: Placement knows no types)."""
+    """The owner and type of a consumer. The type is None where Placement has no types."""
 
     project_id: str
     user_id: str
@@ -78,7 +78,7 @@ class PlacementHistory:
 
 
 def holder_of(record: ConsumerAllocations) -> ConsumerOwner | None:
-    """Whose a consumer is; None if it holds nothing, so that Placement does not know."""
+    """The owner of a consumer; None if it holds nothing, so that Placement does not have it."""
     if not record.resources or record.project_id is None or record.user_id is None:
         return None
     return ConsumerOwner(record.project_id, record.user_id, record.consumer_type)
@@ -119,7 +119,7 @@ DONE, WOULD, THERE = "given back", "would be given back", "not needed: it holds 
 
 @dataclass(frozen=True, slots=True)
 class HeldAllocation:
-    """What a guest held, and whose it is (None: the agent did not learn that)."""
+    """The former allocations of a guest, and its owner; None where the agent does not know it."""
 
     consumer: str
     resources: Allocation
@@ -128,7 +128,7 @@ class HeldAllocation:
 
 @dataclass(frozen=True, slots=True)
 class RestoredConsumer:
-    """What came of one consumer."""
+    """The result for one consumer."""
 
     held: HeldAllocation
     outcome: str

@@ -1,4 +1,4 @@
-"""Who decides about ``reserved`` and ``allocation_ratio`` of an inventory: pure functions.
+"""Precedence for ``reserved`` and ``allocation_ratio`` of an inventory, and plans of reports. Pure functions.
 
 Operators and other tools set them through the API. What they set stays, as long as no option of the ini file
 says something else: that is what Nova does (its documentation of ``cpu_allocation_ratio``). What differs from
@@ -37,7 +37,7 @@ Written = frozenset[tuple[str, Field, float]]
 
 
 class AdjustmentVerdict(enum.StrEnum):
-    """What becomes of a value that somebody else set."""
+    """The outcome for a value that another program set."""
 
     KEPT = "kept"
     OVERRULED = "overruled by the configuration"
@@ -46,7 +46,7 @@ class AdjustmentVerdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InventoryAdjustment:
-    """A field that somebody else set to ``value``, where the agent would have ``own``."""
+    """A field that another program set to ``value``, where the agent would have ``own``."""
 
     field: Field
     value: float
@@ -127,7 +127,7 @@ def _judge(
 
 
 def in_words(name: str, adjustment: InventoryAdjustment) -> str:
-    """What was set of an inventory of class ``name``, and what becomes of it."""
+    """The values that operators set of an inventory of class ``name``, and the outcome."""
     one = adjustment
     option = next((it for it, which in CONFIGURABLE.items() if which == (name, one.field)), "")
     was_set = f"{one.field} of {name} was set to {one.value:.10g} through the API"
@@ -145,7 +145,7 @@ def in_words(name: str, adjustment: InventoryAdjustment) -> str:
 
 
 def writing(settled: Mapping[str, SettledInventory]) -> Written:
-    """What of these inventories of a provider, by class, the agent writes on its own account."""
+    """The fields of a provider's inventories, by class, that the agent writes by itself."""
     return frozenset(_own(settled))
 
 
@@ -159,7 +159,7 @@ def _own(settled: Mapping[str, SettledInventory]) -> Iterator[tuple[str, Field, 
 def remembered(
     settled: Mapping[str, SettledInventory], claimed: Written, shown: Mapping[str, ProviderInventory]
 ) -> Written:
-    """What to remember once Placement shows these inventories.
+    """The values to remember after Placement shows these inventories.
 
     Where it shows what the agent wrote, that alone; else all that it may have written.
     """
@@ -190,7 +190,7 @@ class ReportedProvider:
 
 @dataclass(frozen=True, slots=True)
 class OwnedNames:
-    """What the agent put on one provider: the classes and traits that are its to change and remove.
+    """The agent's own parts of one provider: classes and traits that it may change and remove.
 
     ``written`` is what it may have written last of fields that others set, too (see ``adjustments``).
     """
@@ -238,7 +238,7 @@ class UpdateProvider:
 
 @dataclass(frozen=True, slots=True)
 class SetInventories:
-    """Replace the inventories of a provider by these: ours as they are now, and those of others unchanged."""
+    """Replace the inventories of a provider: the agent's current ones, and those of others unchanged."""
 
     uuid: str
     inventories: Mapping[str, ProviderInventory]
@@ -246,7 +246,7 @@ class SetInventories:
 
 @dataclass(frozen=True, slots=True)
 class SetTraits:
-    """Replace the traits of a provider by these: ours as they are now, and those of others unchanged."""
+    """Replace the traits of a provider: the agent's current ones, and those of others unchanged."""
 
     uuid: str
     traits: frozenset[str]
@@ -254,7 +254,7 @@ class SetTraits:
 
 @dataclass(frozen=True, slots=True)
 class SetAttributes:
-    """Replace the attributes of a provider by these: ours as they are now, and those of others unchanged."""
+    """Replace the attributes of a provider: the agent's current ones, and those of others unchanged."""
 
     uuid: str
     attributes: Mapping[str, str | float]
@@ -347,14 +347,14 @@ def _actions(
 
 
 def _offered(inventory: ProviderInventory | None) -> int:
-    """What can be held of an inventory; less than nothing of one that is not there."""
+    """The capacity of an inventory; negative for a missing one."""
     return -1 if inventory is None else inventory.total - inventory.reserved
 
 
 def wanted_inventories(
     derived: ProviderTree, node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> dict[str, ProviderInventory]:
-    """All inventories the provider should have: those of others, and ours as derived.
+    """All inventories that the provider should have: those of others, and the agent's derived ones.
 
     Of ours, what somebody set through the API stays.
     """
@@ -387,7 +387,7 @@ def settled_inventories(
 def adjustment_sentences(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Iterator[str]:
-    """What others set of our inventories and what becomes of it, a sentence each."""
+    """A sentence for each value that others set on the agent's inventories, with the outcome."""
     for node in derived.ours:
         for name, settled in settled_inventories(derived, node, reported, owned).items():
             for one in settled.adjustments:
@@ -456,7 +456,7 @@ def assume_ownership(
 def ownership_before(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Ownership:
-    """What may become the agent's while the plan is carried out, to be remembered before anything is sent.
+    """The parts that may become the agent's while the plan is carried out, to remember before any request.
 
     A crash in the middle then leaves nothing that nobody owns. A trait that is there already and was put
     there by somebody else stays theirs. Nothing of nova-compute's root is the agent's, whatever was before.
@@ -479,7 +479,7 @@ def ownership_before(
 def ownership_after(
     derived: ProviderTree, claims: Ownership, reported: Mapping[str, ReportedProvider]
 ) -> Ownership:
-    """What is the agent's once Placement shows ``reported``.
+    """The agent's own parts after Placement shows ``reported``.
 
     Of the claims it is what is derived or still there.
     """

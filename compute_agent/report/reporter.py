@@ -1,4 +1,4 @@
-"""The reporter: makes Placement know the host as it is.
+"""The reporter: makes Placement equal to the host.
 
 It reads, plans, sends the difference, and remembers what is the agent's own. What Placement has is read
 rarely: again only where somebody may have changed it.
@@ -55,7 +55,7 @@ _MAX_ATTEMPTS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class HoldingsListing:
-    """What was held of providers, by provider, consumer and class, at a time (monotonic) or later."""
+    """Allocations by provider, consumer and class, read at a time (monotonic) or later."""
 
     as_of: float
     held: Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -81,7 +81,7 @@ class ProviderReader:
         self.evidence = ""
 
     def use(self, client: PlacementClient) -> None:
-        """Read by another client from now on, and all anew."""
+        """Use another client, and read everything again."""
         self._client = client
         self.forget()
 
@@ -95,7 +95,7 @@ class ProviderReader:
         self._client.forget_extensions()
 
     def forget_names(self) -> None:
-        """Have the names of classes and traits read anew."""
+        """Forget the names of classes and traits, so that they are read again."""
         self._known = None
 
     def mark_stale(self, uuids: Set[str]) -> None:
@@ -271,7 +271,7 @@ class HostReporter:
     def plan_reshape(
         self, tree: ProviderTree, locations: Mapping[str, CpuLocation], zones: Mapping[str, CpuSet]
     ) -> ReshapePlan | InfeasibleReshape:
-        """What a reshape to ``tree`` has to move; nothing is sent.
+        """Plan the moves of a reshape to ``tree``, without sending anything.
 
         See :func:`~compute_agent.report.reshape.plan_reshape`.
 
@@ -485,7 +485,7 @@ class HostReporter:
     def _log_adjustments(
         self, tree: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
     ) -> None:
-        """Log what somebody else set, once."""
+        """Log each value that another program set, once."""
         found = tuple(adjustment_sentences(tree, reported, owned))
         for sentence in found:
             if sentence not in self.adjustments:

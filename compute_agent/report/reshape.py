@@ -1,4 +1,4 @@
-"""What one POST /reshaper has to move so that inventories can go where the tree has them now.
+"""The allocations that one POST /reshaper has to move, so that inventories can follow the tree.
 
 A pure function.
 

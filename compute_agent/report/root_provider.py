@@ -1,4 +1,4 @@
-"""The root provider of a host: nova-compute's or the agent's own, and whether new guests are sent to it.
+"""The root provider of a host, which is nova-compute's or the agent's, and its status for new guests.
 
 nova-compute makes a provider with the name of its hypervisor and replaces all of its inventories again and
 again. So where the root is Nova's, recognised by traits that only nova-compute sets (``COMPUTE_...``), the
@@ -64,7 +64,7 @@ class RootOwner:
 
 
 def whose(beside: bool) -> str:
-    """Whose a root provider is, in words: one that the agent is ``beside``, or its own."""
+    """The owner of a root provider in words: nova-compute, if the agent is ``beside``, or the agent."""
     return "nova-compute's" if beside else "the agent's"
 
 
@@ -152,7 +152,7 @@ Causes = Mapping[DisableCause, bool]
 
 @dataclass(frozen=True, slots=True)
 class HostMaintenance:
-    """What an operator said last: the host is ``off`` or not, why, and since when.
+    """The last order of an operator: whether the host is ``off``, with reason and time.
 
     ``since`` is in seconds since the epoch.
     """
@@ -171,7 +171,7 @@ def switched(traits: frozenset[str], causes: Causes) -> frozenset[str]:
 
 
 def in_words(traits: frozenset[str]) -> str:
-    """In words, who keeps new guests away by these traits of the root provider."""
+    """The program that keeps new guests away by these traits of the root provider, in words."""
     if DISABLED not in traits:
         return "let in"
     causes = [cause.name.lower() for cause in DisableCause if cause.value in traits]

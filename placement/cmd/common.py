@@ -98,11 +98,16 @@ def warn_of_password(program: str, argument: str, url: str, instead: str) -> Non
     except (exc.ArgumentError, ValueError):  # no URL, which is refused where it is used
         return
     if parsed.password is not None or not _PASSWORDS.isdisjoint(parsed.query):
-        print(
-            f"{program}: warning: {argument} holds a password, which the list of processes shows"
-            f" to every user of this host: {instead}",
-            file=sys.stderr,
-        )
+        warn_of_secret(program, argument, "a password", instead)
+
+
+def warn_of_secret(program: str, argument: str, secret: str, instead: str) -> None:
+    """Print a warning that an argument holds a secret, which each user of the host can read."""
+    print(
+        f"{program}: warning: {argument} holds {secret}, which the list of processes shows"
+        f" to every user of this host: {instead}",
+        file=sys.stderr,
+    )
 
 
 Command = Callable[[cfg.ConfigOpts, Namespace], int]

@@ -20,9 +20,6 @@ from placement.schemas.request_form import RequestForms
 from placement.schemas.resource_provider import ATTRIBUTE_NAME
 from placement.search.claims.claim import Order, WantedClaim
 from placement.search.claims.scores import ATTRIBUTE, CRITERIA
-from placement.search.claims.split_choices import is_splittable
-from placement.search.claims.topology import SPLIT, TopologyPolicy
-from placement.search.request import CandidatesRequest
 from placement.store import reservations
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
@@ -51,7 +48,7 @@ class _GroupSchema(StrictSchema):
     max_per_host = IntegerField(1, load_default=None)
 
 
-class OwnedSchema(explanation.ExplanationBody):
+class OwnedSchema(explanation.VersionedSchema, explanation.AskingSchema):
     """What somebody wants: a query or a flavor, and whose what is found shall be."""
 
     project_id = StringField(required=True, min_length=1, max_length=255)
@@ -67,7 +64,7 @@ class OwnedSchema(explanation.ExplanationBody):
     )
 
 
-class _ClaimSchema(OwnedSchema):
+class _ClaimSchema(OwnedSchema, explanation.TopologySchema):
     """What one consumer wants, and who it is, as in ``PUT /allocations/{consumer_uuid}``."""
 
     consumer_uuid = UuidField(required=True)
@@ -75,7 +72,6 @@ class _ClaimSchema(OwnedSchema):
     consumer_type = StringField(required=True, min_length=1, max_length=255, pattern="^[A-Z0-9_]+$")
     alternates = IntegerField(0, MAX_ALTERNATES, load_default=0)
     group = ObjectField(_GroupSchema, load_default=None)
-    topology = StringField(choices=[each.value for each in TopologyPolicy], load_default=None)
     expires_in = NumberField(1, MAX_SECONDS, load_default=None, allow_none=False)
 
 
@@ -123,7 +119,7 @@ def _wanted(claim: dict[str, Any], forms: RequestForms) -> WantedClaim:
         wanted,
         generation=claim["consumer_generation"],
         alternates=claim["alternates"],
-        topology=_topology(claim["topology"], wanted.request),
+        topology=explanation.parse_topology(claim["topology"], wanted.request),
         expires_in=claim["expires_in"],
     )
 
@@ -162,18 +158,6 @@ def _group(given: dict[str, Any] | None) -> ConsumerGroup | None:
     if limit is not None and policy is not GroupPolicy.ANTI_AFFINITY:
         raise InvalidRequest("max_per_host goes with the policy anti-affinity only.")
     return ConsumerGroup(given["name"], policy, 1 if limit is None else limit)
-
-
-def _topology(given: str | None, request: CandidatesRequest) -> TopologyPolicy | None:
-    if given is None:
-        return None
-    if not request.nested:
-        raise InvalidRequest("topology needs a query in the grammar of microversion 1.29 or later.")
-    if not is_splittable(request):
-        raise InvalidRequest(
-            f"topology splits {' and '.join(SPLIT)} of the group without a suffix, which has neither."
-        )
-    return TopologyPolicy(given)
 
 
 def _order(given: dict[str, float], group: ConsumerGroup | None) -> Order:

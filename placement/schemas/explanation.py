@@ -11,6 +11,8 @@ from placement.microversion import Microversion
 from placement.schemas.base import MAX_INT, BooleanField, ObjectField, StrictSchema, StringField
 from placement.schemas.query_candidates import parse_candidates
 from placement.schemas.request_form import AskedCandidates, RequestForms
+from placement.search.claims.split_choices import is_splittable
+from placement.search.claims.topology import SPLIT, TopologyPolicy
 from placement.search.request import CandidatesRequest
 
 MAX_QUERY: Final = 8192
@@ -44,7 +46,13 @@ class AskingSchema(_Forms):  # type: ignore[misc]  # its base is made, as above
     query = StringField(min_length=1, max_length=MAX_QUERY, load_default=None)
 
 
-class ExplanationBody(VersionedSchema, AskingSchema):
+class TopologySchema(StrictSchema):
+    """How dedicated CPUs and memory of what is asked for may be split over zones."""
+
+    topology = StringField(choices=[each.value for each in TopologyPolicy], load_default=None)
+
+
+class ExplanationBody(VersionedSchema, AskingSchema, TopologySchema):
     """What is to be explained, a query at a microversion."""
 
 
@@ -57,6 +65,22 @@ def parse(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
     asked = _asked(body, forms)
     _check_amounts(asked.request)
     return asked
+
+
+def parse_topology(given: str | None, request: CandidatesRequest) -> TopologyPolicy | None:
+    """Return the topology policy that a body names beside what asks for candidates; None if it names none.
+
+    :raises InvalidRequest: the request has nothing to split.
+    """
+    if given is None:
+        return None
+    if not request.nested:
+        raise InvalidRequest("topology needs a query in the grammar of microversion 1.29 or later.")
+    if not is_splittable(request):
+        raise InvalidRequest(
+            f"topology splits {' and '.join(SPLIT)} of the group without a suffix, which has neither."
+        )
+    return TopologyPolicy(given)
 
 
 def request_forms(conf: cfg.ConfigOpts) -> RequestForms:

@@ -9,7 +9,13 @@ from typing import Any, Final
 from osc_lib import exceptions
 from osc_lib.command import command
 
-from placement_extras.openstack.flavors import add_source_arguments, given_strict, request_source
+from placement_extras.openstack.flavors import (
+    add_source_arguments,
+    add_topology,
+    given_strict,
+    given_topology,
+    request_source,
+)
 from placement_extras.openstack.requests import (
     HostNames,
     amounts_text,
@@ -27,8 +33,6 @@ _CONFLICT_TEXT: Final = "consumer generation conflict"
 """Text of the service's error for a wrong generation."""
 _GENERATIONS_VERSION: Final = "1.28"
 """First microversion that shows allocations with the generation of their consumer."""
-TOPOLOGIES: Final = ("single-numa-node", "restricted", "best-effort", "spread")
-"""Ways to split a query over NUMA nodes."""
 RESERVATION_COLUMNS: Final = (
     "uuid",
     "project_id",
@@ -87,11 +91,7 @@ class CreateClaim(command.Lister):
             choices=("affinity", "anti-affinity", "soft-affinity", "soft-anti-affinity"),
             help="Placement relative to the other members of --group (default: anti-affinity)",
         )
-        parser.add_argument(
-            "--topology",
-            choices=TOPOLOGIES,
-            help="Way to split PCPU and MEMORY_MB of the query over NUMA nodes",
-        )
+        add_topology(parser)
         parser.add_argument(
             "--alternates", metavar="<number>", type=int, help="Number of other possible places to show"
         )
@@ -106,7 +106,8 @@ class CreateClaim(command.Lister):
             "consumer_uuid": parsed_args.uuid or str(uuid.uuid4()),
             "consumer_generation": parsed_args.generation,
             "consumer_type": parsed_args.consumer_type,
-            **_given_fields(parsed_args, "topology", "alternates", "expires_in"),
+            **given_topology(parsed_args),
+            **_given_fields(parsed_args, "alternates", "expires_in"),
         }
         if parsed_args.group is not None:
             claim["group"] = {"name": parsed_args.group, "policy": parsed_args.policy or "anti-affinity"}

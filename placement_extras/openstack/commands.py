@@ -14,8 +14,10 @@ from osc_lib.command import command
 from placement_extras.openstack.flavors import (
     add_flavor_arguments,
     add_source_arguments,
+    add_topology,
     flavor_of_options,
     given_strict,
+    given_topology,
     read_flavor,
     request_source,
 )
@@ -51,19 +53,22 @@ class ExplainAllocationCandidates(command.Lister):
     The standard error gets a summary in a sentence. The table shows one part of the explanation. The part
     "conditions" has the providers and hosts left after each condition; "reasons" has the reasons why other
     hosts do not fit. The part "relaxations" has the smallest changes that would help, and "max-amounts" the
-    largest amounts that fit.
+    largest amounts that fit. With --topology the summary and the relaxations are of a claim with that
+    topology.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Return the parser of the arguments."""
         parser: argparse.ArgumentParser = super().get_parser(prog_name)
         add_source_arguments(parser)
+        add_topology(parser)
         _add_options(parser, _EXPLANATION_PARTS, "the query")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], list[TableRow]]:
         """Print the summary, and show the part as a table."""
-        answer = _send_query(self, _EXPLANATIONS, request_source(parsed_args), parsed_args)
+        body = {**request_source(parsed_args), **given_topology(parsed_args)}
+        answer = _send_query(self, _EXPLANATIONS, body, parsed_args)
         print(f"{answer['summary']}.", file=self.app.stderr)
         print_warnings(self, answer.get("warnings", ()))
         columns, rows = _EXPLANATION_PARTS[parsed_args.part]

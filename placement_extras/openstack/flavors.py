@@ -16,6 +16,8 @@ _SIZES: Final = {
     "ephemeral": ("<size-gb>", "Ephemeral disk in GiB"),
     "swap": ("<size-mb>", "Swap in MiB"),
 }
+TOPOLOGIES: Final = ("single-numa-node", "restricted", "best-effort", "spread")
+"""Ways to split dedicated CPUs and memory over NUMA nodes."""
 _MAX_FILE: Final = 1 << 20  # characters; a file that is no flavor, such as a device, must not fill the memory
 _SHOWN: Final = {"OS-FLV-EXT-DATA:ephemeral": "ephemeral", "properties": "extra_specs"}
 """Other names in the output of `openstack flavor show`."""
@@ -54,6 +56,20 @@ def add_flavor_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="Refuse a flavor with unknown parts instead of a warning",
     )
+
+
+def add_topology(parser: argparse.ArgumentParser) -> None:
+    """Add the option of commands that place a query or a flavor in the way of a claim."""
+    parser.add_argument(
+        "--topology",
+        choices=TOPOLOGIES,
+        help="Way to split PCPU and MEMORY_MB of the query over NUMA nodes",
+    )
+
+
+def given_topology(parsed_args: argparse.Namespace) -> dict[str, Any]:
+    """Return the member ``topology`` of a body; empty without the option."""
+    return {} if parsed_args.topology is None else {"topology": parsed_args.topology}
 
 
 def given_strict(parsed_args: argparse.Namespace) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from oslo_config import cfg
 from oslo_log import log
 
-from placement.cmd.common import check_bind, warn_of_password
+from placement.cmd.common import check_bind, warn_of_password, warn_of_secret
 from placement.conf import PROJECT, new_config
 from placement.exceptions import ServiceError
 from placement.maintenance.sync import incomplete_owner
@@ -50,7 +50,10 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
     cfg.StrOpt(
         "ours-token",
         secret=True,
-        help="Token that this service gets instead of the clients' tokens: admin, if it runs with noauth2.",
+        help=(
+            "Token that this service gets instead of the clients' tokens: admin, if it runs with noauth2. "
+            "Any other token belongs in a file for --config-file, as ours_token in section [DEFAULT]."
+        ),
     ),
     cfg.StrOpt("report-bind", default="127.0.0.1:8779", help="ADDRESS:PORT of the report and the metrics."),
     cfg.IntOpt("threads", default=32, min=1, help="Maximum number of requests in flight."),
@@ -126,6 +129,12 @@ def _run_processes(
                 process.join()
 
 
+def _is_argument(conf: cfg.ConfigOpts, name: str) -> bool:
+    """Return whether an option is set on the command line, where the list of processes shows it."""
+    found = conf.get_location(name)
+    return found is not None and found.location is cfg.Locations.command_line
+
+
 def _settings(conf: cfg.ConfigOpts) -> FollowerSettings:
     """Return the settings of the comparing process.
 
@@ -141,10 +150,16 @@ def _settings(conf: cfg.ConfigOpts) -> FollowerSettings:
     host, _, port = conf.report_bind.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError(f"--report-bind has to be ADDRESS:PORT, and is {conf.report_bind!r}")
+    if conf.ours_token and _is_argument(conf, "ours_token"):
+        warn_of_secret(
+            "placement-shadow",
+            "--ours-token",
+            "a token",
+            "write ours_token into section [DEFAULT] of a file for --config-file.",
+        )
     databases = None
     if conf.stock_database:
-        found = conf.get_location("stock_database")
-        if found is not None and found.location is cfg.Locations.command_line:
+        if _is_argument(conf, "stock_database"):
             warn_of_password(
                 "placement-shadow",
                 "--stock-database",

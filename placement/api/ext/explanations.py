@@ -11,9 +11,11 @@ from placement.exceptions import InvalidRequest
 from placement.policies import ext as rules
 from placement.schemas import explanation as schemas
 from placement.search.budget import BudgetExhausted, SearchBudget
-from placement.search.diagnosis.explanation import explain_request
+from placement.search.claims.claim import WantedClaim
+from placement.search.claims.refusal import explain_topology
+from placement.search.diagnosis.explanation import RequestExplanation, explain_request
 from placement.search.diagnosis.sentences import explanation_document
-from placement.search.request import check_names
+from placement.search.request import CandidatesRequest, check_names
 
 blueprint = Blueprint("ext_explanations", __name__)
 
@@ -23,16 +25,23 @@ _BODY: Final = schemas.ExplanationBody()
 @operation(blueprint, "POST", f"{EXT}/explanations", rules.EXPLAIN, reads_json=True, writes_json=True)
 def explain_candidates(call: ApiRequest) -> Response:
     """Why a request has the candidates that it has, or none. Nothing is kept."""
-    asked = schemas.parse(call.body(_BODY), call.service.request_forms)
+    body = call.body(_BODY)
+    asked = schemas.parse(body, call.service.request_forms)
+    topology = schemas.parse_topology(body["topology"], asked.request)
     deadline = call.service.conf.api.explanations_deadline
     with call.service.model.fresh_view() as view:
         check_names(asked.request, view.names.classes, view.names.traits)
         budget = SearchBudget(deadline, yield_lock=view.yield_after(call.check_awaited))
+
+        def explain_one(request: CandidatesRequest) -> RequestExplanation:
+            if topology is None:
+                return explain_request(view.snapshot, request, budget)
+            wanted = WantedClaim.without_consumer(request, asked.version, topology)
+            return explain_topology(view.snapshot, wanted, budget)
+
         try:
-            explanation = explain_request(view.snapshot, asked.request, budget)
-            fallback = (
-                None if asked.fallback is None else explain_request(view.snapshot, asked.fallback, budget)
-            )
+            explanation = explain_one(asked.request)
+            fallback = None if asked.fallback is None else explain_one(asked.fallback)
         except BudgetExhausted:
             raise InvalidRequest.too_long(
                 "The request could not be explained",

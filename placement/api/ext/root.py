@@ -7,7 +7,7 @@ from flask import Blueprint, Response
 from placement.api.call import ApiRequest, prefix
 from placement.api.paths import EXT
 
-VERSION: Final = "1.14"
+VERSION: Final = "1.15"
 """Grows by a minor one whenever there is more below ``/ext/v1``; what was there stays as it is."""
 
 blueprint = Blueprint("ext", __name__)

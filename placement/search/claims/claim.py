@@ -57,6 +57,13 @@ class WantedClaim:
     topology: TopologyPolicy | None = None
     expires_in: float | None = None
 
+    @classmethod
+    def without_consumer(
+        cls, request: CandidatesRequest, version: Microversion, topology: TopologyPolicy
+    ) -> WantedClaim:
+        """Return what is placed to find out whether a request fits, and never written."""
+        return cls("", None, ConsumerOwnership("", "", ""), request, version, topology=topology)
+
     @property
     def names_hosts(self) -> bool:
         """Whether it names hosts, so that equivalent hosts are not exchangeable."""

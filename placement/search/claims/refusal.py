@@ -1,13 +1,15 @@
 """Explains why a claim has no place: reasons among the possible hosts, and changes that would help.
 
-Conditions on one provider do not bound an amount that is split over zones. So each change to such a claim is
-tried by placing it.
+A request with a topology is explained in the same way, as a claim without a consumer. Conditions on one
+provider do not bound an amount that is split over zones. So each change to such a claim is tried by placing
+it.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -24,12 +26,12 @@ from placement.search.diagnosis.clauses import RequestClause
 from placement.search.diagnosis.explanation import (
     NearestMiss,
     RequestExplanation,
+    TopologyFit,
     explain_request,
     gather_found,
 )
 from placement.search.diagnosis.relaxations import RequestRelaxation, TriedRelaxations
 from placement.search.diagnosis.sentences import (
-    best_relaxation,
     counted_noun,
     explanation_document,
     explanation_sentence,
@@ -110,14 +112,13 @@ def claim_refusal(
         return NoCandidate(f"{prefix}; the reasons would take too long to find.", None)
     found = [_try_relaxations(world, *both, budget) for both in zip(ways, found, strict=True)]
     found = [_mark_avoided(world.snapshot, each, explanation) for explanation in found]
-    texts = list(map(explanation_sentence, found))
     if left_out and not left:
         said = f"no host may be chosen: {_count_hosts(left_out)}"
     else:
         if each.topology is not None:
-            split = [_explain_split(world, *both, budget) for both in zip(ways, found, strict=True)]
-            found, texts = [explanation for explanation, _ in split], [text for _, text in split]
-        said = of_both(*texts)
+            no_place = TopologyFit(each.topology, 0, 0)
+            found = [_explain_split(world, *both, no_place, budget) for both in zip(ways, found, strict=True)]
+        said = of_both(*map(explanation_sentence, found))
         if each.topology is None and any(explanation.fitting for explanation in found):
             said = f"its group excludes all hosts that fit; without the group: {said}"
         if left_out:
@@ -149,21 +150,67 @@ def _try_relaxations(
     return replace(explanation, relaxations=tuple(kept), incomplete=tuple(incomplete))
 
 
+def explain_topology(
+    snapshot: ModelSnapshot, wanted: WantedClaim, budget: SearchBudget
+) -> RequestExplanation:
+    """Return the explanation of a request with a topology, as a claim without a consumer.
+
+    :raises BudgetExhausted: the budget did not suffice for the conditions on single providers.
+    """
+    world = ClaimScenario.from_members(snapshot, {}, [wanted])
+    explanation = explain_request(snapshot, wanted.request, budget, relaxing=False)
+    fit = _count_fitting(world, wanted, explanation.hosts, budget)
+    return _explain_split(world, wanted, explanation, fit, budget)
+
+
+def _count_fitting(
+    world: ClaimScenario, wanted: WantedClaim, hosts: int, budget: SearchBudget
+) -> TopologyFit:
+    """Return the number of hosts with a place for the claim; bounds of it if the budget is spent.
+
+    :param hosts: the number of all hosts.
+    """
+    fitting, left = 0, hosts
+    with suppress(BudgetExhausted):  # hosts that were not tried may have a place
+        roots, at = choices_at_hosts(world, wanted, budget, random.Random(0))
+        possible = list(roots)
+        left = len(possible)
+        for root in possible:
+            has_choice = any(choice is not None for choice in at(root))
+            fitting += has_choice
+            left -= not has_choice
+    return TopologyFit(str(wanted.topology), fitting, left)
+
+
 def _explain_split(
-    world: ClaimScenario, wanted: WantedClaim, explanation: RequestExplanation, budget: SearchBudget
-) -> tuple[RequestExplanation, str]:
-    """Return why no place has the topology: the explanation without one, and changes that would help."""
-    changes, others = list[RequestRelaxation](), list[TopologyPolicy]()
-    is_complete = gather_found(looser_topologies(world, wanted, budget), others) and gather_found(
-        tried_relaxations(world, wanted, budget).find_changes(), changes
+    world: ClaimScenario,
+    wanted: WantedClaim,
+    explanation: RequestExplanation,
+    fit: TopologyFit,
+    budget: SearchBudget,
+) -> RequestExplanation:
+    """Return the explanation with the hosts that a topology leaves, and with changes that would help."""
+    changes, others, incomplete = (
+        list[RequestRelaxation](),
+        list[TopologyPolicy](),
+        list(explanation.incomplete),
     )
-    said = [f"topology {wanted.topology} leaves no place"]
-    said += [f"{other} would fit" for other in others]
-    said += [best_relaxation(changes)] if changes else []
-    said += [] if is_complete else ["further changes would take too long to find"]
-    text = f"{', '.join(said)}; without a topology {explanation_sentence(explanation)}"
-    incomplete = dict.fromkeys((*explanation.incomplete, *([] if is_complete else ["relaxations"])))
-    return replace(explanation, relaxations=tuple(changes), incomplete=tuple(incomplete)), text
+    if fit.fitting < fit.at_most:
+        incomplete.append("topology")
+    # no change is needed where the request has a place
+    is_complete = bool(fit.fitting) or (
+        not fit.at_most
+        and gather_found(looser_topologies(world, wanted, budget), others)
+        and gather_found(tried_relaxations(world, wanted, budget).find_changes(), changes)
+    )
+    if not is_complete:
+        incomplete.append("relaxations")
+    return replace(
+        explanation,
+        relaxations=tuple(changes),
+        incomplete=tuple(dict.fromkeys(incomplete)),
+        topology=replace(fit, looser=next(iter(others), None)),
+    )
 
 
 def reservation_refusal(

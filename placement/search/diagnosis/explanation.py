@@ -93,11 +93,26 @@ class LargestAmount:
 
 
 @dataclass(frozen=True, slots=True)
+class TopologyFit:
+    """The number of hosts with a place for a request that a topology policy splits over zones.
+
+    At least ``fitting`` hosts have a place, and at most ``at_most``. ``looser`` is a less strict policy that
+    has a place where this one has none.
+    """
+
+    policy: str
+    fitting: int
+    at_most: int
+    looser: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RequestExplanation:
     """Why a request fits, or does not.
 
     ``incomplete`` names the fields that lack something because the budget was spent. If it names
-    ``candidate_hosts``, then ``fitting`` is None.
+    ``candidate_hosts``, then ``fitting`` is None. With a ``topology`` the relaxations are those that help
+    with it; all else is of the request without one.
     """
 
     hosts: int
@@ -108,6 +123,7 @@ class RequestExplanation:
     relaxations: tuple[RequestRelaxation, ...]
     largest: tuple[LargestAmount, ...]
     incomplete: tuple[str, ...]
+    topology: TopologyFit | None = None
 
 
 def explain_request(

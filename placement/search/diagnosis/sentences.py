@@ -1,6 +1,7 @@
 """An explanation as one sentence, and as a JSON document."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from placement.search.conditions import ConditionWords, condition_class
@@ -10,6 +11,7 @@ from placement.search.diagnosis.explanation import (
     NearestMiss,
     ProviderPlace,
     RequestExplanation,
+    TopologyFit,
     UnmetReason,
 )
 from placement.search.diagnosis.relaxations import RequestRelaxation
@@ -26,6 +28,8 @@ def explanation_sentence(explanation: RequestExplanation) -> str:
     """
     if not explanation.hosts:
         return "there are no resource providers"
+    if explanation.topology is not None:
+        return _topology_sentence(explanation, explanation.topology)
     fitting = "an unknown number" if explanation.fitting is None else _format_number(explanation.fitting)
     text = f"{fitting} of {counted_noun(explanation.hosts, 'host')}"
     reasons = [
@@ -42,6 +46,23 @@ def explanation_sentence(explanation: RequestExplanation) -> str:
     if explanation.incomplete:
         text += " (incomplete: [api] explanations_deadline)"
     return text
+
+
+def _topology_sentence(explanation: RequestExplanation, fit: TopologyFit) -> str:
+    """Return the sentence about a request that a topology policy splits, and about the same not split."""
+    if fit.at_most:
+        most = "" if fit.fitting == fit.at_most else f" to {_format_number(fit.at_most)}"
+        hosts = f"{_format_number(fit.fitting)}{most} of {counted_noun(explanation.hosts, 'host')}"
+        said = [f"topology {fit.policy} leaves {hosts}"]
+    else:
+        said = [f"topology {fit.policy} leaves no place"]
+    said += [f"{fit.looser} would fit"] if fit.looser else []
+    said += [best_relaxation(explanation.relaxations)] if explanation.relaxations else []
+    said += ["further changes would take too long to find"] if "relaxations" in explanation.incomplete else []
+    # the topology's own fields are in the first part
+    others = tuple(each for each in explanation.incomplete if each not in ("topology", "relaxations"))
+    unsplit = replace(explanation, topology=None, relaxations=(), incomplete=others)
+    return f"{', '.join(said)}; without a topology {explanation_sentence(unsplit)}"
 
 
 def best_relaxation(relaxations: Sequence[RequestRelaxation]) -> str:
@@ -232,8 +253,18 @@ def explanation_document(
             }
             for each in explanation.largest
         ],
+        "topology": None if explanation.topology is None else _topology_document(explanation.topology),
         "incomplete": list(explanation.incomplete),
         "fallback": None if fallback is None else explanation_document(fallback),
+    }
+
+
+def _topology_document(fit: TopologyFit) -> dict[str, Any]:
+    return {
+        "policy": fit.policy,
+        "lower_bound": fit.fitting,
+        "upper_bound": fit.at_most,
+        "fitting_policy": fit.looser,
     }
 
 

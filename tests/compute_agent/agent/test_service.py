@@ -47,7 +47,7 @@ class RunningAgent:
 
     def node(self):
         """The provider that has the CPUs."""
-        return self.agent.pipeline.world.tree.providing("VCPU")[0].uuid
+        return self.agent.pipeline.world.tree.providers_of("VCPU")[0].uuid
 
     def claim(self, consumer, **resources):
         self.claim_on(consumer, {self.node(): resources})

@@ -305,8 +305,8 @@ class TestInterference:
         assert found["warnings"] == [
             f"[interference:bandwidth] signal = memory_bandwidth: {never} {without_resctrl}",
             f"[interference:cache] signal = llc_occupancy: {never} {without_resctrl}",
-            f"[interference:cycles] signal = cpi: {never} this host has no hardware counters, as most virtual"
-            " machines ([Errno 2] none)",
+            f"[interference:cycles] signal = cpi: {never} this host has no hardware counters, like most"
+            " virtual machines ([Errno 2] none)",
             "[interference:waiting] escalate_command: it will fail, as there is no program nosuch on PATH:"
             " give its whole path",
             "[interference:waiting] mode = act: nobody is limited, as process guests without groups of their"

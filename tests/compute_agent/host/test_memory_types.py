@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compute_agent.host.reader import read_topology
-from compute_agent.inventory.derive import InventorySettings, derive
+from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
 from compute_agent.model.cpuset import CpuSets
 from tests.compute_agent.host.captured import ARCHIVES, SHARED, unpack
 
@@ -135,7 +135,7 @@ def test_memory_of_captured_machines(unpacked: Path, name: str, kinds: dict[int,
         pytest.skip(f"no captured machine {name} in {SHARED}/topologies")
     topology = read_topology(unpack(archive, unpacked))
     assert {node: kind.value for node, kind in topology.memory_types.items()} == kinds
-    tree = derive(
+    tree = derive_provider_tree(
         topology,
         CpuSets(frozenset(), topology.online, topology.online),
         InventorySettings(reserved_host_memory_mb=512),

@@ -18,11 +18,12 @@ def machine(
     more_nodes: Mapping[int, int] | None = None,
     **fields: object,
 ) -> HostTopology:
-    """A machine of `packages`, with so many `nodes` each, `l3` domains in a node, `cores` in a domain and
-    `threads` in a core; with `l3_spans_nodes` one L3 for a whole package, and `cores` in a node.
+    """A machine of equal packages.
 
-    CPUs are numbered through the threads of a core; L3 ids are 10 apart, as ids may be. `memory_kib` is that
-    of every node, `more_nodes` are nodes without CPUs with their memory.
+    Each package has `nodes`, each node `l3` domains, each domain `cores`, and each core `threads`. With
+    `l3_spans_nodes` a package has one L3, and each node `cores`. `more_nodes` have memory without CPUs, and
+    `memory_kib` is the memory of each other node. CPUs are numbered through the threads of a core. L3 ids are
+    10 apart, since ids may have gaps.
     """
     per_node = (1 if l3_spans_nodes else l3) * cores * threads
     count = packages * nodes * per_node

@@ -1,9 +1,9 @@
-"""What the agent keeps with its providers: distances, tiers of memory, capacities of CPUs."""
+"""Attributes of the agent's providers: distances, tiers of memory, capacities of CPUs."""
 
 from dataclasses import replace
 
 from compute_agent.host.topology import HostTopology
-from compute_agent.inventory.derive import InventorySettings, derive
+from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
 from compute_agent.inventory.provider_tree import ProviderNode, child_uuid
 from compute_agent.model.cpuset import CpuSets
 from tests.compute_agent.inventory.machines import machine
@@ -13,7 +13,7 @@ ROOT = "11111111-0000-4000-8000-000000000001"
 
 def nodes_of(topology: HostTopology, shape: str = "numa") -> dict[str, ProviderNode]:
     cpu_sets = CpuSets(frozenset(), topology.online, topology.online)
-    tree = derive(topology, cpu_sets, InventorySettings(provider_tree=shape), ROOT, "h")
+    tree = derive_provider_tree(topology, cpu_sets, InventorySettings(provider_tree=shape), ROOT, "h")
     return {node.name: node for node in tree.nodes}
 
 

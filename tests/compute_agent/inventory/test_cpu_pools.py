@@ -1,4 +1,4 @@
-"""Where pools of CPUs are, and what is offered of them and of the rest of their zones."""
+"""The CPUs of pools, and inventories of pools and of the rest of their zones."""
 
 from dataclasses import replace
 
@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.host.topology import HostTopology
-from compute_agent.inventory.cpu_pools import FILE_NAME, keep, lay_out, recall
-from compute_agent.inventory.derive import SHAPES, InventorySettings, derive
+from compute_agent.inventory.cpu_pools import FILE_NAME, keep_pools, lay_out_pools, recall_pools
+from compute_agent.inventory.derive import SHAPES, InventorySettings, derive_provider_tree
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuPool, CpuSets
@@ -28,16 +28,16 @@ SETS = sets("2-7,10-15", "0-1,8-9")
 
 
 def positions(*pools: CpuPool, cpu_sets: CpuSets = SETS, topology: HostTopology = TOPOLOGY) -> dict[str, str]:
-    return {name: cpuset.format(cpus) for name, cpus in lay_out(pools, cpu_sets, topology).items()}
+    return {name: cpuset.format(cpus) for name, cpus in lay_out_pools(pools, cpu_sets, topology).items()}
 
 
 def tree(
     *pools: CpuPool, shape: str = "numa", cpu_sets: CpuSets = SETS, topology: HostTopology = TOPOLOGY
 ) -> ProviderTree:
-    laid = lay_out(pools, cpu_sets, topology)
+    laid = lay_out_pools(pools, cpu_sets, topology)
     cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*laid.values()))
     settings = InventorySettings(provider_tree=shape, reserved_host_memory_mb=0)
-    return derive(topology, cpu_sets, settings, ROOT, "h", None, laid)
+    return derive_provider_tree(topology, cpu_sets, settings, ROOT, "h", None, laid)
 
 
 def cpus_offered(found: ProviderTree) -> dict[str, tuple[int, int]]:
@@ -148,7 +148,7 @@ def test_no_cpu_is_in_two_pools_and_inventories_are_what_there_is(
 ) -> None:
     topology, cpu_sets, pools = world
     try:
-        laid = lay_out(pools, cpu_sets, topology)
+        laid = lay_out_pools(pools, cpu_sets, topology)
     except ConfigError:
         return
     for pool in pools:
@@ -174,11 +174,11 @@ def test_no_cpu_is_in_two_pools_and_inventories_are_what_there_is(
 
 def test_a_pool_that_is_gone_is_remembered_where_it_was(tmp_path) -> None:  # type: ignore[no-untyped-def]
     with_pool, without = tree(CpuPool("gold", cpuset.parse("6-7"))), tree()
-    assert recall(tmp_path, without, TOPOLOGY) == ()
-    keep(tmp_path, with_pool)
-    assert recall(tmp_path, with_pool, TOPOLOGY) == ()
-    keep(tmp_path, without)
-    (former,) = recall(tmp_path, without, TOPOLOGY)
+    assert recall_pools(tmp_path, without, TOPOLOGY) == ()
+    keep_pools(tmp_path, with_pool)
+    assert recall_pools(tmp_path, with_pool, TOPOLOGY) == ()
+    keep_pools(tmp_path, without)
+    (former,) = recall_pools(tmp_path, without, TOPOLOGY)
     gold = with_pool.nodes[-1]
     assert (former.uuid, former.parent, former.pool, former.cpus) == (gold.uuid, gold.parent, "gold", {6, 7})
     assert not former.inventories
@@ -187,11 +187,11 @@ def test_a_pool_that_is_gone_is_remembered_where_it_was(tmp_path) -> None:  # ty
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"x": {}}', f'{{"{ROOT}": {{"cpus": "a"}}}}', "\xff"])
 def test_a_file_that_tells_no_pools_is_put_aside(tmp_path, content, caplog) -> None:  # type: ignore[no-untyped-def]
     (tmp_path / FILE_NAME).write_text(content, encoding="latin-1")
-    assert recall(tmp_path, tree(), TOPOLOGY) == ()
+    assert recall_pools(tmp_path, tree(), TOPOLOGY) == ()
     assert "former pools are not known" in caplog.text
     found = tree(CpuPool("gold", cpuset.parse("6-7")))
-    keep(tmp_path, found)
-    assert len(recall(tmp_path, tree(), TOPOLOGY)) == 1
+    keep_pools(tmp_path, found)
+    assert len(recall_pools(tmp_path, tree(), TOPOLOGY)) == 1
 
 
 def test_a_pool_has_those_of_its_cpus_that_are_online():

@@ -1,10 +1,10 @@
-"""What the CPU options mean, row by row of the configuration table, and what is refused."""
+"""The CPU options by row of the configuration table, and refusals."""
 
 from dataclasses import replace
 
 import pytest
 
-from compute_agent.inventory.cpu_sets import CpuOptions, resolve
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve_cpu_sets
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.messages import ConfigError
@@ -37,14 +37,14 @@ def cpus(text: str) -> frozenset[int]:
     ],
 )
 def test_configuration_gives_sets(options: CpuOptions, dedicated: str, shared: str, emulator: str) -> None:
-    sets = resolve(options, HOST)
+    sets = resolve_cpu_sets(options, HOST)
     assert (sets.dedicated, sets.shared, sets.emulator) == (cpus(dedicated), cpus(shared), cpus(emulator))
     assert bool(sets.warnings) == (options.vcpu_pin_set is not None)
 
 
 @pytest.mark.parametrize("shared", [None, "0-1"])
 def test_legacy_set_is_deprecated_and_names_what_replaces_it(shared: str | None) -> None:
-    (warning,) = resolve(CpuOptions(vcpu_pin_set="2-5", cpu_shared_set=shared), HOST).warnings
+    (warning,) = resolve_cpu_sets(CpuOptions(vcpu_pin_set="2-5", cpu_shared_set=shared), HOST).warnings
     assert "vcpu_pin_set is deprecated" in warning
     assert "cpu_dedicated_set" in warning
     assert ("emulator threads only" in warning) == (shared is not None)
@@ -52,7 +52,7 @@ def test_legacy_set_is_deprecated_and_names_what_replaces_it(shared: str | None)
 
 
 def test_reserved_host_cpus_alone_reserve_vcpu_with_a_warning() -> None:
-    sets = resolve(CpuOptions(reserved_host_cpus=2), HOST)
+    sets = resolve_cpu_sets(CpuOptions(reserved_host_cpus=2), HOST)
     assert sets == CpuSets(
         dedicated=frozenset(),
         shared=cpus("0-14"),
@@ -66,7 +66,7 @@ def test_reserved_host_cpus_alone_reserve_vcpu_with_a_warning() -> None:
 
 @pytest.mark.parametrize(("dedicated", "online"), [("12-15", "12-14"), ("15", "")])
 def test_dedicated_cpus_that_are_offline_are_in_no_set_and_named(dedicated: str, online: str) -> None:
-    sets = resolve(CpuOptions(cpu_dedicated_set=dedicated, cpu_shared_set="0-3"), HOST)
+    sets = resolve_cpu_sets(CpuOptions(cpu_dedicated_set=dedicated, cpu_shared_set="0-3"), HOST)
     assert (sets.dedicated, sets.shared, sets.offline) == (
         cpus(online) if online else frozenset(),
         cpus("0-3"),
@@ -78,11 +78,11 @@ def test_dedicated_cpus_that_are_offline_are_in_no_set_and_named(dedicated: str,
 
 def test_an_offline_cpu_in_both_sets_is_refused() -> None:
     with pytest.raises(ConfigError, match="overlap"):
-        resolve(CpuOptions(cpu_dedicated_set="12-15", cpu_shared_set="12-14"), HOST)
+        resolve_cpu_sets(CpuOptions(cpu_dedicated_set="12-15", cpu_shared_set="12-14"), HOST)
 
 
 def test_reserved_host_cpus_reserve_of_the_legacy_set_too() -> None:
-    sets = resolve(CpuOptions(vcpu_pin_set="2-5", reserved_host_cpus=1), HOST)
+    sets = resolve_cpu_sets(CpuOptions(vcpu_pin_set="2-5", reserved_host_cpus=1), HOST)
     assert (sets.shared, sets.reserved_vcpus, len(sets.warnings)) == (cpus("2-5"), 1, 2)
 
 
@@ -143,18 +143,18 @@ def test_reserved_host_cpus_reserve_of_the_legacy_set_too() -> None:
 )
 def test_configuration_is_refused_with_the_reason(options: CpuOptions, told: list[str]) -> None:
     with pytest.raises(ConfigError) as refused:
-        resolve(options, HOST)
+        resolve_cpu_sets(options, HOST)
     for part in told:
         assert part in str(refused.value)
 
 
 @pytest.mark.parametrize(("options", "reserved"), [(CpuOptions(), 15), (CpuOptions(vcpu_pin_set="2-3"), 2)])
 def test_the_host_may_reserve_all_cpus_and_not_one_more(options: CpuOptions, reserved: int) -> None:
-    assert resolve(replace(options, reserved_host_cpus=reserved), HOST).reserved_vcpus == reserved
+    assert resolve_cpu_sets(replace(options, reserved_host_cpus=reserved), HOST).reserved_vcpus == reserved
     with pytest.raises(ConfigError, match=f"within 0 and the {reserved} CPUs"):
-        resolve(replace(options, reserved_host_cpus=reserved + 1), HOST)
+        resolve_cpu_sets(replace(options, reserved_host_cpus=reserved + 1), HOST)
 
 
-def test_less_than_no_cpu_cannot_be_reserved() -> None:
+def test_a_negative_number_of_cpus_cannot_be_reserved() -> None:
     with pytest.raises(ConfigError, match=r"reserved_host_cpus = -1 is not within 0 and"):
-        resolve(CpuOptions(reserved_host_cpus=-1), HOST)
+        resolve_cpu_sets(CpuOptions(reserved_host_cpus=-1), HOST)

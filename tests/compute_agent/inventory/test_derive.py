@@ -1,4 +1,4 @@
-"""Provider trees: which provider has what, and which lies in which."""
+"""Provider trees: inventories of each provider, and parents."""
 
 import uuid
 from collections.abc import Mapping, Set
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.host.topology import CpuCache, HostTopology
-from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import SHAPES, InventorySettings, derive, spread
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve_cpu_sets
+from compute_agent.inventory.derive import SHAPES, InventorySettings, derive_provider_tree, spread_amount
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderTree, with_stock_names
 from compute_agent.inventory.resctrl import CacheDomain, CachePlatform
 from compute_agent.model import cpuset
@@ -27,9 +27,9 @@ def tree_of(
     platform: CachePlatform | None = None,
     **settings: object,
 ) -> ProviderTree:
-    sets = resolve(options or CpuOptions(), topology)
+    sets = resolve_cpu_sets(options or CpuOptions(), topology)
     settings = {"reserved_host_memory_mb": 0, **settings}
-    return derive(topology, sets, InventorySettings(**settings), ROOT, "host", platform)  # type: ignore[arg-type]  # of many types
+    return derive_provider_tree(topology, sets, InventorySettings(**settings), ROOT, "host", platform)  # type: ignore[arg-type]  # of many types
 
 
 def totals(tree: ProviderTree) -> dict[str, dict[str, int]]:
@@ -211,7 +211,7 @@ def test_the_size_of_a_way_is_a_trait_where_it_is_known(
     topology = replace(topology, caches=tuple(replace(cache, size_kib=size_kib) for cache in topology.caches))
     platform = control(topology)
     domains = {cache: replace(domain, way_kib=way_kib) for cache, domain in platform.domains.items()}
-    (domain,) = tree_of(topology, platform=replace(platform, domains=domains)).providing("LLC")
+    (domain,) = tree_of(topology, platform=replace(platform, domains=domains)).providers_of("LLC")
     assert {trait for trait in domain.traits if trait.startswith("CUSTOM_LLC")} == named
 
 
@@ -220,8 +220,8 @@ def test_cache_and_bandwidth_sit_on_the_l3_domain_in_every_tree(shape: str) -> N
     topology = machine(packages=2, cores=4)
     tree = tree_of(topology, platform=control(topology), provider_tree=shape)
     for name in ("LLC", "MBA"):
-        assert [node.name for node in tree.providing(name)] == ["host_L3_0", "host_L3_10"]
-    domain = tree.providing("LLC")[0]
+        assert [node.name for node in tree.providers_of(name)] == ["host_L3_0", "host_L3_10"]
+    domain = tree.providers_of("LLC")[0]
     assert domain.inventories["LLC"] == ProviderInventory(total=16, reserved=4, min_unit=2, max_unit=16)
     assert domain.inventories["MBA"] == ProviderInventory(total=100, min_unit=10, max_unit=100, step_size=10)
     assert domain.traits == {"CUSTOM_LLC_WAY_1024KIB"}
@@ -283,20 +283,22 @@ def test_settings_that_do_not_fit_the_host_are_refused(settings: Mapping[str, ob
 def test_name_too_long_for_placement_is_refused() -> None:
     topology = machine(cores=2)
     with pytest.raises(ConfigError, match="resource_provider_name"):
-        derive(topology, resolve(CpuOptions(), topology), InventorySettings(), ROOT, "h" * 190)
+        derive_provider_tree(
+            topology, resolve_cpu_sets(CpuOptions(), topology), InventorySettings(), ROOT, "h" * 190
+        )
 
 
 def test_uuids_of_zones_come_from_the_roots_and_survive_a_rename() -> None:
     topology = machine(packages=2, cores=2)
-    sets, settings = resolve(CpuOptions(), topology), InventorySettings(provider_tree="l3")
-    before = derive(topology, sets, settings, ROOT, "old.example.org")
-    after = derive(topology, sets, settings, ROOT, "new.example.org")
+    sets, settings = resolve_cpu_sets(CpuOptions(), topology), InventorySettings(provider_tree="l3")
+    before = derive_provider_tree(topology, sets, settings, ROOT, "old.example.org")
+    after = derive_provider_tree(topology, sets, settings, ROOT, "new.example.org")
     assert [node.uuid for node in before.nodes] == [node.uuid for node in after.nodes]
     assert [after.get(node.uuid) for node in before.nodes] == list(after.nodes)
     assert after.get(str(uuid.uuid4())) is None
     assert before.nodes[1].uuid == str(uuid.uuid5(uuid.UUID(ROOT), "NUMA_0"))
     assert len({node.uuid for node in before.nodes}) == len(before.nodes)
-    other = derive(topology, sets, settings, str(uuid.uuid4()), "old.example.org")
+    other = derive_provider_tree(topology, sets, settings, str(uuid.uuid4()), "old.example.org")
     assert not {node.uuid for node in other.nodes} & {node.uuid for node in before.nodes}
 
 
@@ -304,7 +306,7 @@ def test_stock_placement_gets_custom_classes_with_the_same_inventories() -> None
     topology = machine(cores=4)
     tree = tree_of(topology, platform=control(topology))
     stock = with_stock_names(tree)
-    (ours,), (theirs,) = tree.providing("LLC"), stock.providing("CUSTOM_LLC")
+    (ours,), (theirs,) = tree.providers_of("LLC"), stock.providers_of("CUSTOM_LLC")
     assert set(theirs.inventories) == {"CUSTOM_LLC", "CUSTOM_MBA"}
     assert theirs.inventories["CUSTOM_LLC"] == ours.inventories["LLC"]
     assert theirs.inventories["CUSTOM_MBA"] == ours.inventories["MBA"]
@@ -344,7 +346,7 @@ def test_every_shape_offers_the_same_and_every_parent_precedes_and_contains_its_
         assert sums.get("PCPU", 0) == len(dedicated)
         assert sums.get("VCPU", 0) == len(topology.online - dedicated)
         assert sums["MEMORY_MB"] == 100 * len(topology.numa_nodes)
-        reserves = [node.inventories["MEMORY_MB"].reserved for node in tree.providing("MEMORY_MB")]
+        reserves = [node.inventories["MEMORY_MB"].reserved for node in tree.providers_of("MEMORY_MB")]
         assert sum(reserves) == reserved
         for index, node in enumerate(tree.nodes[1:], start=1):
             parent = next(above for above in tree.nodes[:index] if above.uuid == node.parent)
@@ -356,7 +358,7 @@ def test_every_shape_offers_the_same_and_every_parent_precedes_and_contains_its_
 
 @given(st.integers(0, 1000), st.lists(st.integers(0, 200), min_size=1, max_size=8))
 def test_spread_is_whole_exact_and_within_one_of_proportion(amount: int, weights: list[int]) -> None:
-    parts, whole = spread(amount, weights), sum(weights)
+    parts, whole = spread_amount(amount, weights), sum(weights)
     assert sum(parts) == min(amount, whole)
     for part, weight in zip(parts, weights, strict=True):
         assert 0 <= part <= weight
@@ -374,7 +376,7 @@ def test_disk_is_not_offered_where_its_size_is_unknown() -> None:
 
 def test_the_host_may_reserve_all_of_its_memory_and_not_one_mebibyte_more() -> None:
     topology = machine(packages=2, cores=2, memory_kib=GIB_KIB)
-    nodes = tree_of(topology, reserved_host_memory_mb=2048).providing("MEMORY_MB")
+    nodes = tree_of(topology, reserved_host_memory_mb=2048).providers_of("MEMORY_MB")
     assert [
         (node.inventories["MEMORY_MB"].total, node.inventories["MEMORY_MB"].reserved) for node in nodes
     ] == [
@@ -387,7 +389,7 @@ def test_the_host_may_reserve_all_of_its_memory_and_not_one_mebibyte_more() -> N
 
 def test_a_host_of_unknown_memory_reports_none_and_is_not_refused_for_what_is_reserved() -> None:
     tree = tree_of(machine(cores=2, memory_kib=0), reserved_host_memory_mb=512)
-    assert not list(tree.providing("MEMORY_MB"))
+    assert not list(tree.providers_of("MEMORY_MB"))
 
 
 def test_memory_is_reserved_on_nodes_without_cpus_only_where_those_with_cpus_have_too_little() -> None:
@@ -396,7 +398,7 @@ def test_memory_is_reserved_on_nodes_without_cpus_only_where_those_with_cpus_hav
     topology = replace(topology, numa_nodes=(topology.numa_nodes[0], far))
 
     def reserved(mebibytes: int) -> list[int]:
-        nodes = tree_of(topology, reserved_host_memory_mb=mebibytes).providing("MEMORY_MB")
+        nodes = tree_of(topology, reserved_host_memory_mb=mebibytes).providers_of("MEMORY_MB")
         return [node.inventories["MEMORY_MB"].reserved for node in nodes]
 
     assert reserved(1024) == [1024, 0]
@@ -410,6 +412,6 @@ def test_the_host_may_reserve_the_whole_disk_and_not_one_mebibyte_more() -> None
         tree_of(machine(cores=2), reserved_host_disk_mb=2049, disk_gb=2)
 
 
-def test_what_is_left_of_a_spread_goes_where_most_was_cut_off() -> None:
-    assert spread(7, [4, 5, 11]) == [1, 2, 4]  # of 1.4, 1.75 and 3.85
-    assert spread(1, [5, 5]) == [1, 0]
+def test_the_rest_of_a_division_goes_to_the_largest_remainders() -> None:
+    assert spread_amount(7, [4, 5, 11]) == [1, 2, 4]  # of 1.4, 1.75 and 3.85
+    assert spread_amount(1, [5, 5]) == [1, 0]

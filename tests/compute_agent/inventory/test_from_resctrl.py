@@ -1,4 +1,4 @@
-"""What inventories are told of a resctrl mount."""
+"""The capabilities of a resctrl mount for inventories."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_an_intel_host(of):
         )
         for cache in (0, 1)
     }
-    assert (found.groups, found.groups_taken) == (8, 3)  # default with LS and LSR, BE, somebody
+    assert (found.groups, found.groups_taken) == (8, 3)  # default with LS and LSR, BE, a foreign group
     assert found.features == {"L3_CAT", "MBA", "CMT", "MBM"}
 
 
@@ -57,7 +57,7 @@ def test_domains_have_the_ids_of_the_caches(of):
     assert set(of(fake.ARM).domains) == {1, 17}
 
 
-def test_bandwidth_that_nobody_knows_is_not_offered(of):
+def test_an_unknown_bandwidth_is_not_offered(of):
     unknown = of(fake.INTEL_MBPS)
     assert unknown.domains[0].bandwidth_min is None
     assert {"MBA", "MBA_MBPS"} <= unknown.features

@@ -1,4 +1,4 @@
-"""Huge pages as inventories of their NUMA nodes, out of the memory that they lie in."""
+"""Huge pages as inventories of their NUMA nodes, subtracted from their memory."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def test_in_a_flat_tree_they_are_the_hosts():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_is_not_asked_for_is_not_offered_and_takes_no_memory(shape):
+def test_disabled_huge_pages_are_not_offered_and_take_no_memory(shape):
     assert totals(tree_of(host(), provider_tree=shape)) == totals(tree_of(host({}), provider_tree=shape))
 
 
@@ -55,7 +55,7 @@ def test_no_memory_is_offered_twice_whatever_the_shape(shape):
     assert offered == 2 * 8192
 
 
-def test_a_node_whose_memory_is_all_in_pages_offers_no_other():
+def test_a_node_with_all_memory_in_pages_offers_no_other_memory():
     tree = tree_of(host({1: {2048: 4096}}), huge_pages=True)
     assert "MEMORY_MB" not in of(tree, "host_NUMA_1")
 
@@ -63,7 +63,7 @@ def test_a_node_whose_memory_is_all_in_pages_offers_no_other():
 def test_the_option_is_novas():
     entries = ["node:0,size:2048,count:64", "node: 1, size: 1GB, count: 1", "count:3,node:0,size:2MB"]
     assert parse_reserved(entries[:2]) == {(0, 2048): 64, (1, 1048576): 1}
-    with pytest.raises(ConfigError, match="node and size are named twice"):
+    with pytest.raises(ConfigError, match="another entry has the same node and size"):
         parse_reserved(entries)
 
 
@@ -78,13 +78,13 @@ def test_the_option_is_novas():
         "size:1,count:1,x:1",
     ],
 )
-def test_what_is_no_entry_is_refused(entry):
-    with pytest.raises(ConfigError, match="it is to be such as node:0,size:2048,count:64"):
+def test_a_wrong_entry_is_refused(entry):
+    with pytest.raises(ConfigError, match="the form is node:0,size:2048,count:64"):
         parse_reserved([entry])
 
 
 @pytest.mark.parametrize("reserved", [{(0, 2048): 513}, {(2, 2048): 1}, {(1, 1048576): 1}, {(1, 4): 1}])
-def test_more_than_there_are_cannot_be_reserved(reserved):
+def test_only_existing_pages_can_be_reserved(reserved):
     with pytest.raises(ConfigError, match=r"\[compute\] reserved_huge_pages: .* more than the"):
         tree_of(host(), huge_pages=True, reserved_huge_pages=reserved)
 

@@ -1,4 +1,4 @@
-"""The root's uuid: made once, the same for everybody, never replaced."""
+"""The root's uuid is made once, the same for all callers, and never replaced."""
 
 import multiprocessing
 import os

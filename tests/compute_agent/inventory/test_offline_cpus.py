@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.host.topology import HostTopology
-from compute_agent.inventory.offline_cpus import FILE_NAME, learn, recall, remember, with_parked
+from compute_agent.inventory.offline_cpus import (
+    FILE_NAME,
+    learn_topology,
+    recall_topology,
+    remember_topology,
+    with_parked,
+)
 from tests.compute_agent.inventory.machines import machine
 
 SHAPES = st.fixed_dictionaries(
@@ -23,7 +29,7 @@ SHAPES = st.fixed_dictionaries(
 
 
 def without(shape: dict[str, int], offline: frozenset[int]) -> HostTopology:
-    """What the kernel shows of a machine while some CPUs are offline: groups without CPUs are not there."""
+    """The kernel's view of a machine with offline CPUs. Groups without CPUs are missing."""
     shown = machine(**shape, offline=offline, cpu_capacities={})
     return replace(shown, packages=tuple(each for each in shown.packages if each.cpus))
 
@@ -41,7 +47,7 @@ def test_parked_cpus_have_their_cores_caches_and_nodes_back(
     offline = data.draw(st.sets(st.sampled_from(sorted(whole.online)), max_size=len(whole.online) - 1))
     parkable = data.draw(st.sets(st.sampled_from(sorted(whole.online))))
     shown = without(shape, frozenset(offline))
-    found = with_parked(shown, learn(whole, None), frozenset(parkable))
+    found = with_parked(shown, learn_topology(whole, None), frozenset(parkable))
     left_out = frozenset(offline - parkable)
     assert (found.online, found.parked) == (shown.online, offline & parkable)
     assert places(replace(found, numa_nodes=())) == places(replace(without(shape, left_out), numa_nodes=()))
@@ -52,14 +58,14 @@ def test_parked_cpus_have_their_cores_caches_and_nodes_back(
 
 
 @given(shape=SHAPES, data=st.data())
-def test_what_is_seen_bit_by_bit_is_known_in_the_end(shape: dict[str, int], data: st.DataObject) -> None:
-    """Of sets of offline CPUs that leave no CPU offline each time, the memory has the whole machine."""
+def test_a_machine_seen_in_parts_is_known_as_a_whole(shape: dict[str, int], data: st.DataObject) -> None:
+    """The memory has the whole machine after sets of offline CPUs of which no CPU is in all."""
     whole = without(shape, frozenset())
     memory = None
     for _ in range(data.draw(st.integers(0, 3))):
         some = data.draw(st.sets(st.sampled_from(sorted(whole.online)), max_size=len(whole.online) - 1))
-        memory = learn(without(shape, frozenset(some)), memory)
-    memory = learn(whole, memory)
+        memory = learn_topology(without(shape, frozenset(some)), memory)
+    memory = learn_topology(whole, memory)
     last = without(shape, frozenset(sorted(whole.online)[1:]))
     assert places(with_parked(last, memory, whole.online)) == places(whole)
 
@@ -78,22 +84,22 @@ WHOLE = without(SHAPE, frozenset())
     ids=["model", "threads", "fewer CPUs"],
 )
 def test_a_memory_of_another_machine_is_not_used(other: HostTopology) -> None:
-    memory = learn(WHOLE, None)
+    memory = learn_topology(WHOLE, None)
     assert with_parked(other, memory, frozenset(range(8))) is other
-    assert learn(other, memory).online == other.online
+    assert learn_topology(other, memory).online == other.online
 
 
 def test_the_memory_is_kept_and_found_again(tmp_path) -> None:
     hybrid = replace(WHOLE, cpu_capacities={0: 512, 7: 1024}, model_name="A Model")
     hybrid = replace(hybrid, cores=tuple(replace(core, kind="performance") for core in hybrid.cores))
-    assert remember(tmp_path, hybrid) == learn(hybrid, None)
+    assert remember_topology(tmp_path, hybrid) == learn_topology(hybrid, None)
     shown = replace(without(SHAPE, frozenset({6, 7})), model_name="A Model", cpu_capacities={0: 512})
     shown = replace(shown, cores=tuple(replace(core, kind="performance") for core in shown.cores))
-    found = with_parked(shown, recall(tmp_path), frozenset({6, 7}))
+    found = with_parked(shown, recall_topology(tmp_path), frozenset({6, 7}))
     assert found.cores == hybrid.cores
     assert found.cpu_capacities == {0: 512, 7: 1024}
     kept = (tmp_path / FILE_NAME).read_bytes()
-    remember(tmp_path, shown)
+    remember_topology(tmp_path, shown)
     assert (tmp_path / FILE_NAME).read_bytes() == kept
 
 
@@ -101,22 +107,22 @@ def test_the_memory_is_kept_and_found_again(tmp_path) -> None:
 def test_a_damaged_memory_is_put_aside_and_started_again(tmp_path, caplog, content: str) -> None:
     (tmp_path / FILE_NAME).write_text(content)
     (tmp_path / FILE_NAME).chmod(0o600)
-    assert recall(tmp_path) is None
+    assert recall_topology(tmp_path) is None
     assert "cannot be used" in caplog.text
-    remember(tmp_path, WHOLE)
-    known = recall(tmp_path)
+    remember_topology(tmp_path, WHOLE)
+    known = recall_topology(tmp_path)
     assert known is not None
     assert known.online == WHOLE.online
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_odd_values_in_the_memory_are_damage(tmp_path) -> None:
-    remember(tmp_path, WHOLE)
+    remember_topology(tmp_path, WHOLE)
     path = tmp_path / FILE_NAME
     document = json.loads(path.read_text())
     document["data"]["cores"] = [["x"]]
     path.write_text(json.dumps(document))
-    assert recall(tmp_path) is None
+    assert recall_topology(tmp_path) is None
 
 
 def test_a_full_disk_costs_the_memory_and_nothing_else(tmp_path, caplog, monkeypatch) -> None:
@@ -124,7 +130,7 @@ def test_a_full_disk_costs_the_memory_and_nothing_else(tmp_path, caplog, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("compute_agent.inventory.offline_cpus.write_durably", full)
-    assert remember(tmp_path, WHOLE).online == WHOLE.online
+    assert remember_topology(tmp_path, WHOLE).online == WHOLE.online
     assert "No space left" in caplog.text
 
 

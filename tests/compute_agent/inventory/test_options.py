@@ -1,4 +1,4 @@
-"""From an ini file to what inventories are derived from."""
+"""The input of inventories from an ini file."""
 
 import socket
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Files in the format of Nova's provider.yaml: what is read, refused, and added to the providers."""
+"""Files in the format of Nova's provider.yaml are read or refused, and added to the providers."""
 
 import os
 from pathlib import Path
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from compute_agent.inventory.provider_files import (
     ProviderConfigs,
-    gathered,
+    gather_configs,
     read_provider_configs,
     with_additions,
 )
@@ -42,7 +42,7 @@ def entry(inventories=None, traits=None, **identification):
 
 
 def parse(*contents):
-    return gathered({Path(f"{index}.yaml"): content for index, content in enumerate(contents)})
+    return gather_configs({Path(f"{index}.yaml"): content for index, content in enumerate(contents)})
 
 
 def add(*entries, tree=TREE):
@@ -87,7 +87,7 @@ def test_a_provider_that_is_not_there_is_skipped_with_a_word():
     assert "there is no provider other of this host" in warning
 
 
-def test_nothing_is_added_to_a_root_of_nova_compute_and_its_children_are_ours():
+def test_a_root_of_nova_compute_gets_no_additions_but_its_children_do():
     beside = ProviderTree(TREE.nodes, beside=True)
     tree, (warning,) = add(entry(traits=["CUSTOM_T"]), entry(traits=["CUSTOM_T"], uuid=NODE), tree=beside)
     assert tree.root == TREE.root
@@ -107,7 +107,7 @@ def test_nothing_is_added_to_a_root_of_nova_compute_and_its_children_are_ours():
         ([entry([{"CUSTOM_RECLAIMED_VCPU": {"total": 1}}])], "are the agent's own: CUSTOM_RECLAIMED_VCPU"),
     ],
 )
-def test_what_the_agent_itself_provides_and_what_is_said_twice_is_refused(entries, said):
+def test_classes_of_the_agent_and_repeated_providers_are_refused(entries, said):
     with pytest.raises(ConfigError, match=said) as error:
         add(*entries)
     assert "[compute] provider_config_location: 0.yaml" in str(error.value)
@@ -147,7 +147,7 @@ def test_what_the_agent_itself_provides_and_what_is_said_twice_is_refused(entrie
         (document(entry([{"CUSTOM_A": {"total": 1}}, {"CUSTOM_A": {"total": 1}}])), "has CUSTOM_A twice"),
     ],
 )
-def test_what_nova_or_placement_would_refuse_is_refused(content, said):
+def test_content_that_nova_or_placement_would_refuse_is_refused(content, said):
     with pytest.raises(ConfigError, match=said):
         parse(content)
 
@@ -160,8 +160,8 @@ def test_two_files_that_say_something_of_one_provider_are_refused_by_name():
 def test_a_later_minor_version_and_entries_that_add_nothing_are_warned_of():
     one = {**entry(traits=["CUSTOM_T"]), "later": 1}
     found = parse(document(one, entry([], [], name="empty"), entry(name="empty"), version="1.7"))
-    assert [config.id for config in found.configs] == ["$COMPUTE_NODE"]
-    assert "is of schema version 1.7, and 1.0 is known" in found.warnings[0]
+    assert [config.provider_id for config in found.configs] == ["$COMPUTE_NODE"]
+    assert "has schema version 1.7, but 1.0 is known" in found.warnings[0]
     assert found.warnings[1].endswith("empty has no additional inventories or traits and is ignored")
 
 
@@ -191,7 +191,7 @@ def test_whatever_is_in_a_file_it_is_taken_or_refused(providers):
 
 
 @pytest.mark.parametrize("endless", ["0x" + "F" * 9000, "1" + ":59" * 3000])
-def test_numbers_that_nobody_can_write_down_are_refused(endless):
+def test_infinite_and_huge_numbers_are_refused(endless):
     text = document(entry([{"CUSTOM_A": {"total": "HERE"}}])).decode()
     for hostile in (text.replace("HERE", endless), text.replace("'1.0'", endless)):
         with pytest.raises(ConfigError, match="a number without end"):
@@ -214,7 +214,10 @@ def test_files_are_read_in_the_order_of_their_names_and_others_are_not(tmp_path)
         (tmp_path / name).write_bytes(document(entry(traits=["CUSTOM_T"], name=name)))
     for name in ("c.yml", ".d.yaml", "e.yaml~"):
         (tmp_path / name).write_bytes(b"[")
-    assert [config.id for config in read_provider_configs(str(tmp_path)).configs] == ["a.yaml", "b.yaml"]
+    assert [config.provider_id for config in read_provider_configs(str(tmp_path)).configs] == [
+        "a.yaml",
+        "b.yaml",
+    ]
 
 
 def test_without_a_folder_or_files_there_is_a_word_and_without_the_option_nothing(tmp_path):
@@ -224,7 +227,7 @@ def test_without_a_folder_or_files_there_is_a_word_and_without_the_option_nothin
     assert read_provider_configs("") == ProviderConfigs()
 
 
-def test_what_is_no_file_and_what_is_too_large_is_refused_and_not_waited_for(tmp_path):
+def test_pipes_and_large_files_are_refused_without_waiting(tmp_path):
     odd = tmp_path / "a.yaml"
     os.mkfifo(odd)
     with pytest.raises(ConfigError, match="is no regular file"):

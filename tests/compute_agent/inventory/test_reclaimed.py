@@ -1,27 +1,29 @@
-"""Providers of what guests leave unused."""
+"""Providers of reclaimed capacity."""
 
 from dataclasses import replace
 
 import pytest
 
-from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import BESIDE, SHAPES, InventorySettings, derive
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve_cpu_sets
+from compute_agent.inventory.derive import BESIDE, SHAPES, InventorySettings, derive_provider_tree
 from compute_agent.inventory.memory import with_offers
 from compute_agent.model.resource import RECLAIMED_MEMORY, RECLAIMED_VCPU
 from tests.compute_agent.inventory.machines import machine
 
 ROOT = "8f0c0000-0000-4000-8000-000000000000"
 TOPOLOGY = machine(nodes=2, cores=4)
-SETS = resolve(CpuOptions(cpu_dedicated_set="0-1,4-5", cpu_shared_set="2-3,6"), TOPOLOGY)
+SETS = resolve_cpu_sets(CpuOptions(cpu_dedicated_set="0-1,4-5", cpu_shared_set="2-3,6"), TOPOLOGY)
 
 
 def tree(shape, reclaimed=True):
-    return derive(TOPOLOGY, SETS, InventorySettings(provider_tree=shape, reclaimed=reclaimed), ROOT, "host")
+    return derive_provider_tree(
+        TOPOLOGY, SETS, InventorySettings(provider_tree=shape, reclaimed=reclaimed), ROOT, "host"
+    )
 
 
 @pytest.mark.parametrize("shape", ["numa", "l3"])
 def test_below_each_numa_node_is_one_of_which_all_is_reserved(shape):
-    found = tree(shape).providing(RECLAIMED_VCPU)
+    found = tree(shape).providers_of(RECLAIMED_VCPU)
     assert [(node.name, tree(shape).get(node.parent).name) for node in found] == [
         ("host_NUMA_0_RECLAIMED", "host_NUMA_0"),
         ("host_NUMA_1_RECLAIMED", "host_NUMA_1"),
@@ -36,14 +38,14 @@ def test_below_each_numa_node_is_one_of_which_all_is_reserved(shape):
 
 @pytest.mark.parametrize("shape", ["flat", BESIDE])
 def test_without_providers_of_numa_nodes_there_is_one_below_the_root(shape):
-    (node,) = tree(shape).providing(RECLAIMED_VCPU)
+    (node,) = tree(shape).providers_of(RECLAIMED_VCPU)
     assert (node.name, node.parent, node.inventories[RECLAIMED_VCPU].total) == ("host_RECLAIMED", ROOT, 3)
 
 
 def test_memory_is_there_if_asked_for_but_not_below_the_root_of_nova_compute():
     def memory(shape, asked=True):
         wanted = InventorySettings(provider_tree=shape, reclaimed=True, reclaimed_memory=asked)
-        return derive(TOPOLOGY, SETS, wanted, ROOT, "host").providing(RECLAIMED_MEMORY)
+        return derive_provider_tree(TOPOLOGY, SETS, wanted, ROOT, "host").providers_of(RECLAIMED_MEMORY)
 
     found = [node.inventories[RECLAIMED_MEMORY] for node in memory("numa")]
     assert [(one.total, one.reserved, one.max_unit) for one in found] == [(8192 - 256,) * 3] * 2
@@ -57,18 +59,18 @@ def test_all_else_is_as_without_them(shape):
 
 
 def test_offers_move_what_is_reserved_within_what_there_is():
-    first, second = tree("numa").providing(RECLAIMED_VCPU)
+    first, second = tree("numa").providers_of(RECLAIMED_VCPU)
     for offer, reserved in ((0, 2), (1, 1), (2, 0), (9, 0), (-3, 2)):
         moved = with_offers(tree("numa"), {first.uuid: offer, "another": 1})
         assert moved.get(first.uuid).inventories[RECLAIMED_VCPU].reserved == reserved
         assert moved.get(second.uuid) == second
 
 
-def test_what_members_of_a_pool_have_for_themselves_is_not_offered():
+def test_cpus_of_pools_are_not_offered():
     pooled = replace(SETS, pooled=frozenset({2, 6}))
-    found = derive(TOPOLOGY, pooled, InventorySettings(reclaimed=True), ROOT, "host").providing(
-        RECLAIMED_VCPU
-    )
+    found = derive_provider_tree(
+        TOPOLOGY, pooled, InventorySettings(reclaimed=True), ROOT, "host"
+    ).providers_of(RECLAIMED_VCPU)
     assert [(node.name, node.inventories[RECLAIMED_VCPU].total) for node in found] == [
         ("host_NUMA_0_RECLAIMED", 1)
     ]

@@ -1,11 +1,11 @@
-"""Sets that put the threads of a core into both are told of, with sets that do not."""
+"""Sets that split cores cause a warning with better sets."""
 
 from dataclasses import replace
 
 import hypothesis.strategies as st
 from hypothesis import given
 
-from compute_agent.inventory.cpu_sets import CpuOptions, better_sets, resolve, split_cores
+from compute_agent.inventory.cpu_sets import CpuOptions, better_sets, resolve_cpu_sets, split_cores
 from compute_agent.model import cpuset
 from tests.compute_agent.inventory.machines import machine
 
@@ -13,7 +13,7 @@ HOST = machine(nodes=2, cores=4, threads=2)
 
 
 def far_apart(cores):
-    """A machine whose threads are n and n + cores, as servers have them."""
+    """A machine with threads n and n + cores, as on servers."""
     topology = machine(cores=cores, threads=2)
     pairs = [frozenset({n, n + cores}) for n in range(cores)]
     return replace(
@@ -23,29 +23,33 @@ def far_apart(cores):
 
 
 def test_the_sets_of_the_example_split_16_cores_and_the_better_ones_none():
-    sets = resolve(CpuOptions("2-17", "18-47"), far_apart(24))
+    sets = resolve_cpu_sets(CpuOptions("2-17", "18-47"), far_apart(24))
     assert sets.warnings == (
-        "[compute] cpu_dedicated_set and cpu_shared_set split 16 cores, such as that of CPUs 2,26: guests"
-        " with a dedicated CPU have those on shared ones beside them, on the other thread of the core."
+        "[compute] cpu_dedicated_set and cpu_shared_set split 16 cores, such as that of CPUs 2,26: a"
+        " guest with a dedicated CPU then shares the core with floating guests."
         " cpu_dedicated_set = 2-9,26-33 and cpu_shared_set = 10-25,34-47 split none",
     )
-    assert resolve(CpuOptions("2-9,26-33", "10-25,34-47"), far_apart(24)).warnings == ()
+    assert resolve_cpu_sets(CpuOptions("2-9,26-33", "10-25,34-47"), far_apart(24)).warnings == ()
 
 
-def test_sets_of_whole_cores_and_hosts_without_threads_are_not_told_of():
-    assert resolve(CpuOptions("2-7", "8-15"), HOST).warnings == ()
-    assert resolve(CpuOptions("2-6", "7"), machine(cores=8)).warnings == ()
-    assert resolve(CpuOptions("2-6", None), HOST).warnings == ()  # the other half is the host's
-    assert resolve(CpuOptions(vcpu_pin_set="1-6"), HOST).warnings[0].startswith("[DEFAULT] vcpu_pin_set")
+def test_whole_cores_and_hosts_without_threads_cause_no_warning():
+    assert resolve_cpu_sets(CpuOptions("2-7", "8-15"), HOST).warnings == ()
+    assert resolve_cpu_sets(CpuOptions("2-6", "7"), machine(cores=8)).warnings == ()
+    assert resolve_cpu_sets(CpuOptions("2-6", None), HOST).warnings == ()  # the other half is the host's
+    assert (
+        resolve_cpu_sets(CpuOptions(vcpu_pin_set="1-6"), HOST)
+        .warnings[0]
+        .startswith("[DEFAULT] vcpu_pin_set")
+    )
 
 
 def test_where_no_shared_cpu_is_left_that_is_said():
-    (warning,) = resolve(CpuOptions("2", "3"), HOST).warnings
+    (warning,) = resolve_cpu_sets(CpuOptions("2", "3"), HOST).warnings
     assert warning.endswith("cpu_dedicated_set = 2-3 and no cpu_shared_set split none")
 
 
 @given(st.lists(st.sampled_from(["dedicated", "shared", "host"]), min_size=16, max_size=16))
-def test_better_sets_split_nothing_and_take_from_nobody(roles):
+def test_better_sets_split_no_core_and_keep_their_sizes(roles):
     dedicated, shared = (
         frozenset(cpu for cpu, role in enumerate(roles) if role == wanted)
         for wanted in ("dedicated", "shared")

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from compute_agent.inventory.attributes import GuestCpuMap, described, is_ours
+from compute_agent.inventory.attributes import GuestCpuMap, guest_attributes, is_ours
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.loops import host_attributes
 from compute_agent.loops.base import ConfigurationInForce
@@ -67,7 +67,7 @@ def test_very_many_guests_long_lists_and_odd_names_leave_room_for_attributes_of_
     guests = [
         GuestCpuMap(f"00000000-0000-4000-8000-{n:012}", frozenset(range(n, 900, 2))) for n in range(300)
     ]
-    found = described([*guests, GuestCpuMap("no uuid", frozenset())], {"ok": "x" * 999, "not/ok": "x"})
+    found = guest_attributes([*guests, GuestCpuMap("no uuid", frozenset())], {"ok": "x" * 999, "not/ok": "x"})
     assert len(found) == 101
     assert {len(text) for text in found.values()} == {255}
     assert "watermark.ok" in found

@@ -8,8 +8,8 @@ import pytest
 
 from compute_agent.classes.guest_classes import QosClass, QosClasses
 from compute_agent.events.event import EventRecorder
-from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import InventorySettings, derive
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve_cpu_sets
+from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
 from compute_agent.loops.offers import with_kept
 from compute_agent.loops.reclaimed import ReclaimLoop
 from compute_agent.model.guest_settings import GuestSettings
@@ -26,12 +26,12 @@ from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 
 TOPOLOGY = machine(cores=9)
-SETS = resolve(CpuOptions(cpu_dedicated_set="0", cpu_shared_set="1-8"), TOPOLOGY)
-TREE = derive(
+SETS = resolve_cpu_sets(CpuOptions(cpu_dedicated_set="0", cpu_shared_set="1-8"), TOPOLOGY)
+TREE = derive_provider_tree(
     TOPOLOGY, SETS, InventorySettings(reclaimed=True), "8f0c0000-0000-4000-8000-000000000000", "host"
 )
-(NODE,) = TREE.providing("VCPU")
-(ZONE,) = TREE.providing(RECLAIMED_VCPU)
+(NODE,) = TREE.providers_of("VCPU")
+(ZONE,) = TREE.providers_of(RECLAIMED_VCPU)
 CLASSES = QosClasses({"LS": QosClass("LS", 10), "BE": QosClass("BE", 0)}, 0)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.inventory.derive import InventorySettings, derive
+from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
 from compute_agent.model.resource import RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
 from compute_agent.reclaim.offers import MEMORY_FILE, CapacityOffer, ZoneState, dump
@@ -11,7 +11,7 @@ from tests.compute_agent.loops import test_reclaimed
 from tests.compute_agent.loops.test_reclaimed import NODE, SETS, TOPOLOGY, ZONE, ReclaimingHost
 
 SETTINGS = InventorySettings(reclaimed=True, reclaimed_memory=True, reserved_host_memory_mb=192)
-TREE = derive(TOPOLOGY, SETS, SETTINGS, "8f0c0000-0000-4000-8000-000000000000", "host")
+TREE = derive_provider_tree(TOPOLOGY, SETS, SETTINGS, "8f0c0000-0000-4000-8000-000000000000", "host")
 MIB = 8192
 PAGES = 256
 """Of a MiB."""

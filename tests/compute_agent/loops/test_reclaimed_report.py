@@ -2,8 +2,8 @@
 
 import pytest
 
-from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import InventorySettings, derive
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve_cpu_sets
+from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
 from compute_agent.inventory.memory import with_offers
 from compute_agent.loops.reporting import ReportLoop
 from compute_agent.model.resource import RECLAIMED_VCPU
@@ -18,9 +18,9 @@ from tests.compute_agent.inventory.machines import machine
 
 ROOT = "5b0c0000-0000-4000-8000-000000000001"
 TOPOLOGY = machine(nodes=2, cores=4)
-SETS = resolve(CpuOptions(cpu_shared_set="1-3,5-7"), TOPOLOGY)
-TREE = derive(TOPOLOGY, SETS, InventorySettings(reclaimed=True), ROOT, "offering")
-ZONES = [node.uuid for node in TREE.providing(RECLAIMED_VCPU)]
+SETS = resolve_cpu_sets(CpuOptions(cpu_shared_set="1-3,5-7"), TOPOLOGY)
+TREE = derive_provider_tree(TOPOLOGY, SETS, InventorySettings(reclaimed=True), ROOT, "offering")
+ZONES = [node.uuid for node in TREE.providers_of(RECLAIMED_VCPU)]
 
 
 class ReclaimReporting:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import SHAPES, InventorySettings, derive
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve_cpu_sets
+from compute_agent.inventory.derive import SHAPES, InventorySettings, derive_provider_tree
 from compute_agent.model.resource import (
     CPU_CLASSES,
     EXCLUSIVE,
@@ -21,8 +21,10 @@ ROOT = "8f0c0000-0000-4000-8000-000000000000"
 @pytest.mark.parametrize("shape", SHAPES)
 def test_all_classes_of_an_inventory_are_in_the_table(shape):
     topology = machine(cores=4)
-    sets = resolve(CpuOptions(cpu_dedicated_set="0-1", cpu_shared_set="2-3"), topology)
-    tree = derive(topology, sets, InventorySettings(provider_tree=shape, disk_gb=10), ROOT, "host")
+    sets = resolve_cpu_sets(CpuOptions(cpu_dedicated_set="0-1", cpu_shared_set="2-3"), topology)
+    tree = derive_provider_tree(
+        topology, sets, InventorySettings(provider_tree=shape, disk_gb=10), ROOT, "host"
+    )
     offered = {name for node in tree.nodes for name in node.inventories}
     assert {"PCPU", "VCPU", "MEMORY_MB", "DISK_GB"} <= offered <= {one.name for one in RESOURCE_CLASSES}
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.inventory.cpu_pools import lay_out
-from compute_agent.inventory.derive import InventorySettings, derive
+from compute_agent.inventory.cpu_pools import lay_out_pools
+from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
 from compute_agent.inventory.provider_tree import child_uuid
 from compute_agent.model.cpuset import CpuPool, CpuSets
 from compute_agent.model.guest_settings import GuestSettings
@@ -31,9 +31,11 @@ GOLD = {number: child_uuid(ROOT, f"NUMA_{number}_POOL_gold") for number in (0, 1
 def world(*pools, former=(), policy="topology-aware"):
     shared = frozenset({0, 4})
     sets = CpuSets(TOPOLOGY.online - shared, shared, shared)
-    laid = lay_out(pools, sets, TOPOLOGY)
+    laid = lay_out_pools(pools, sets, TOPOLOGY)
     sets = replace(sets, pooled=frozenset().union(*laid.values()))
-    tree = derive(TOPOLOGY, sets, InventorySettings(reserved_host_memory_mb=0), ROOT, "h", None, laid)
+    tree = derive_provider_tree(
+        TOPOLOGY, sets, InventorySettings(reserved_host_memory_mb=0), ROOT, "h", None, laid
+    )
     gone = tuple(replace(node, inventories={}) for node in former if tree.get(node.uuid) is None)
     return HostState(TOPOLOGY, sets, tree, POLICIES[policy], former=gone, pools=pools)
 

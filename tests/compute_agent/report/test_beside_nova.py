@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.reference import ReferenceMissing
-from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import InventorySettings, derive
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve_cpu_sets
+from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
 from compute_agent.inventory.resctrl import CacheDomain, CachePlatform
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.root_provider import NovaRoot, RootMissingError, RootSearch, find_root
@@ -61,9 +61,9 @@ class HostBesideNova:
         self.reporter = HostReporter(self.client, self.owned, lambda owned: setattr(self, "owned", owned))
 
     def tree(self, root, **settings):
-        sets = resolve(CpuOptions(), TOPOLOGY)
+        sets = resolve_cpu_sets(CpuOptions(), TOPOLOGY)
         found = InventorySettings(provider_tree="beside", **settings)
-        return derive(TOPOLOGY, sets, found, root.uuid, root.name, CONTROL)
+        return derive_provider_tree(TOPOLOGY, sets, found, root.uuid, root.name, CONTROL)
 
     def report(self):
         """What a period of the agent does."""
@@ -261,8 +261,8 @@ def test_who_owns_the_root_is_found_out(host, client):
 
 
 def test_what_the_agent_had_itself_makes_room_for_novas_root(host, client, caplog):
-    flat = derive(
-        TOPOLOGY, resolve(CpuOptions(), TOPOLOGY), InventorySettings(), host.own, host.name, CONTROL
+    flat = derive_provider_tree(
+        TOPOLOGY, resolve_cpu_sets(CpuOptions(), TOPOLOGY), InventorySettings(), host.own, host.name, CONTROL
     )
     host.reporter.report(flat)
     with pytest.raises(RootMissingError, match="which the agent itself made before"):

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import InventorySettings, derive
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve_cpu_sets
+from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
 from compute_agent.report.capacity import CpuLocation, FreeCapacity
 from tests.compute_agent.inventory.machines import machine
 
 ROOT = "11111111-0000-4000-8000-000000000000"
-HOST = derive(
+HOST = derive_provider_tree(
     machine(nodes=1, cores=8, threads=1),
-    resolve(CpuOptions(), machine(nodes=1, cores=8, threads=1)),
+    resolve_cpu_sets(CpuOptions(), machine(nodes=1, cores=8, threads=1)),
     InventorySettings(provider_tree="flat"),
     ROOT,
     "h",
@@ -70,9 +70,9 @@ def test_a_class_that_is_not_reported_yet_has_none_left():
 
 NODES = machine(nodes=2, cores=4)
 """CPUs 0-3 and 4-7, the first two of each dedicated."""
-PARTED = derive(
+PARTED = derive_provider_tree(
     NODES,
-    resolve(CpuOptions(cpu_dedicated_set="0-1,4-5", cpu_shared_set="2-3,6-7"), NODES),
+    resolve_cpu_sets(CpuOptions(cpu_dedicated_set="0-1,4-5", cpu_shared_set="2-3,6-7"), NODES),
     InventorySettings(provider_tree="numa", cpu_allocation_ratio=1.0, reserved_host_memory_mb=0),
     ROOT,
     "h",

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.inventory.derive import InventorySettings, derive
+from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.report.capacity import CpuLocation, Held
@@ -97,7 +97,7 @@ def host(pool: frozenset[int]) -> ProviderTree:
     shared = frozenset({0, 4})
     sets = CpuSets(TOPOLOGY.online - shared, shared, shared, pooled=pool)
     settings = InventorySettings(reserved_host_memory_mb=0)
-    return derive(TOPOLOGY, sets, settings, ROOT, "h", None, {"gold": pool} if pool else {})
+    return derive_provider_tree(TOPOLOGY, sets, settings, ROOT, "h", None, {"gold": pool} if pool else {})
 
 
 def reshaped(
@@ -139,9 +139,11 @@ def test_a_new_pool_moves_nothing_that_guests_hold() -> None:
 def test_an_allocation_that_moves_between_shapes_stays_out_of_pools() -> None:
     """One that nobody runs yet: of a flat tree, which becomes NUMA nodes with a pool."""
     sets = CpuSets(TOPOLOGY.online, frozenset(), frozenset())
-    flat = derive(TOPOLOGY, sets, InventorySettings("flat", reserved_host_memory_mb=0), ROOT, "h")
+    flat = derive_provider_tree(
+        TOPOLOGY, sets, InventorySettings("flat", reserved_host_memory_mb=0), ROOT, "h"
+    )
     pool = frozenset({0, 1, 2})
-    nodes = derive(
+    nodes = derive_provider_tree(
         TOPOLOGY,
         CpuSets(TOPOLOGY.online, frozenset(), frozenset(), pooled=pool),
         InventorySettings(reserved_host_memory_mb=0),

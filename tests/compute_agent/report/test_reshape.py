@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import SHAPES, InventorySettings, derive
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve_cpu_sets
+from compute_agent.inventory.derive import SHAPES, InventorySettings, derive_provider_tree
 from compute_agent.inventory.resctrl import CacheDomain, CachePlatform
 from compute_agent.model.guest import ConsumerAllocations
 from compute_agent.report.capacity import CpuLocation
@@ -23,8 +23,10 @@ GUEST, OTHER = "22222222-0000-4000-8000-000000000001", "22222222-0000-4000-8000-
 
 
 def tree(topology, shape, dedicated=None, shared=None, platform=None, **options):
-    sets = resolve(CpuOptions(cpu_dedicated_set=dedicated, cpu_shared_set=shared), topology)
-    return derive(topology, sets, InventorySettings(provider_tree=shape, **options), ROOT, "h", platform)
+    sets = resolve_cpu_sets(CpuOptions(cpu_dedicated_set=dedicated, cpu_shared_set=shared), topology)
+    return derive_provider_tree(
+        topology, sets, InventorySettings(provider_tree=shape, **options), ROOT, "h", platform
+    )
 
 
 def reported(of):
@@ -383,8 +385,8 @@ def test_random_transitions(case):
         assert totals(now[guest]) == expected, "amounts are preserved"
         moved = sum(m.target_amount for m in found.moves if (m.consumer, m.target_class) == (guest, "PCPU"))
         if location is not None and location.own and moved == len(location.own):
-            for node in after.providing("PCPU"):
-                inner = [n for n in after.providing("PCPU") if n.parent == node.uuid]
+            for node in after.providers_of("PCPU"):
+                inner = [n for n in after.providers_of("PCPU") if n.parent == node.uuid]
                 here = location.own & node.cpus - frozenset().union(*(n.cpus for n in inner))
                 assert now[guest].get(node.uuid, {}).get("PCPU", 0) == len(here), "where the CPUs are"
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.reference import ReferenceMissing
-from compute_agent.inventory.cpu_sets import CpuOptions, resolve
-from compute_agent.inventory.derive import SHAPES, InventorySettings, derive
+from compute_agent.inventory.cpu_sets import CpuOptions, resolve_cpu_sets
+from compute_agent.inventory.derive import SHAPES, InventorySettings, derive_provider_tree
 from compute_agent.inventory.resctrl import CacheDomain, CachePlatform
 from compute_agent.report.answers import ConflictError
 from compute_agent.report.capacity import CpuLocation
@@ -68,9 +68,9 @@ class ServedHost:
         return self.reporter
 
     def tree(self, shape, platform=None, settings=None, **options):
-        sets = resolve(CpuOptions(**options), TOPOLOGY)
+        sets = resolve_cpu_sets(CpuOptions(**options), TOPOLOGY)
         found = InventorySettings(provider_tree=shape, disk_gb=50, **settings or {})
-        return derive(TOPOLOGY, sets, found, self.root, f"h{self.id}", platform)
+        return derive_provider_tree(TOPOLOGY, sets, found, self.root, f"h{self.id}", platform)
 
     def guest(self, number):
         return f"22222222-0000-4000-8000-{self.id:06d}{number:06d}"

@@ -15,13 +15,13 @@ from osc_lib.command import command
 from placement.search.claims.topology import TopologyPolicy
 from placement_extras.openstack.claims import (
     RESERVATION_COLUMNS,
-    TOPOLOGIES,
     ConfirmClaim,
     CreateClaim,
     CreateReservation,
     ShowReservation,
 )
 from placement_extras.openstack.commands import ExplainAllocationCandidates, ShowCapacity
+from placement_extras.openstack.flavors import TOPOLOGIES
 
 FIRST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
 SECOND = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
@@ -200,6 +200,20 @@ def test_a_missing_file_is_named_once() -> None:
 
 def test_topologies_are_those_of_the_service() -> None:
     assert set(TOPOLOGIES) == {each.value for each in TopologyPolicy}
+
+
+def test_a_topology_is_explained_with_the_query() -> None:
+    client = CommandClient(json.dumps({"summary": "so", "relaxations": []}))
+    run(
+        ExplainAllocationCandidates,
+        client,
+        "resources=PCPU:8",
+        "--topology",
+        "spread",
+        "--part",
+        "relaxations",
+    )
+    assert client.asked[0][2] == {"query": "resources=PCPU:8", "topology": "spread"}
 
 
 def test_hosts_can_be_given_by_name() -> None:

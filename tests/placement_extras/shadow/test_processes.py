@@ -223,6 +223,13 @@ def test_a_hanging_service_of_ours_does_not_delay_clients(small: RunningShadow) 
             ],
             "warning: --stock-database holds a password",
         ),
+        (
+            [
+                *("--stock", "http://127.0.0.1:1", "--ours", "http://127.0.0.1:2", "--ours-token", "secret"),
+                *("--stock-database", "sqlite:////nowhere/stock.sqlite"),
+            ],
+            "warning: --ours-token holds a token",
+        ),
     ],
 )
 def test_a_wrong_command_line_is_named(tmp_path: Path, options: list[str], said: str) -> None:

@@ -3,7 +3,9 @@
 import pytest
 
 from placement.db import migration
-from tests.placement.builders import make_provider, read_error
+from placement.search.budget import BudgetExhausted
+from placement.search.claims import refusal
+from tests.placement.builders import make_provider, new_claim, post_claims, read_error
 from tests.placement.running import Admin, application
 
 HOST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
@@ -13,7 +15,7 @@ PATH = "/ext/v1/explanations"
 @pytest.fixture(scope="module")
 def admin(tmp_path_factory):
     url = f"sqlite:///{tmp_path_factory.mktemp('ext')}/placement.sqlite"
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     admin = Admin(application(url))
     make_provider(admin, "cn", provider=HOST, VCPU=8)
     return admin
@@ -78,6 +80,85 @@ def test_the_microversion_of_the_client_does_not_matter(admin, version):
 def test_what_is_no_query_is_refused(admin, body, said):
     status, code, detail = read_error(admin("POST", PATH, json=body))
     assert (status, code) == (400, "placement.undefined_code")
+    assert said in detail
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory):
+    """A service with a host whose two NUMA nodes have 4 dedicated CPUs each."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('nodes')}/placement.sqlite"
+    migration.upgrade(url)
+    admin = Admin(application(url, flavors={"disable_fallback_pcpu_query": False}))
+    root = make_provider(admin, "host", DISK_GB=100)
+    for number in range(2):
+        node = make_provider(admin, f"node{number}", parent=root, PCPU=4, MEMORY_MB=8192)
+        body = {"resource_provider_generation": 1, "traits": ["HW_NUMA_ROOT"]}
+        assert admin("PUT", f"/resource_providers/{node}/traits", json=body).status_code == 200
+    return admin
+
+
+@pytest.mark.parametrize(
+    ("topology", "hosts", "fitting_policy"),
+    [("best-effort", 1, None), ("spread", 1, None), ("single-numa-node", 0, "best-effort")],
+)
+def test_with_a_topology_it_says_on_how_many_hosts_a_claim_has_a_place(
+    nodes, topology, hosts, fitting_policy
+):
+    answer = nodes("POST", PATH, json={"query": "resources=PCPU:8", "topology": topology})
+    assert answer.status_code == 200
+    found = answer.json
+    expected = {"lower_bound": hosts, "upper_bound": hosts, "fitting_policy": fitting_policy}
+    assert found["topology"] == {"policy": topology, **expected}
+    assert (found["candidate_hosts"], found["max_amounts"], found["incomplete"]) == (0, [], [])
+    assert bool(found["relaxations"]) == (hosts == 0)
+    assert found["summary"].startswith(
+        f"topology {topology} leaves 1 of 1 host; without a topology 0 of 1 host: "
+        if hosts
+        else "topology single-numa-node leaves no place, best-effort would fit, asking for 4 PCPU would leave"
+    )
+
+
+def test_with_a_topology_it_says_the_same_as_a_refused_claim(nodes):
+    asked = {"query": "resources=PCPU:10,DISK_GB:1", "topology": "restricted"}
+    refused = post_claims(nodes, new_claim(asked["query"], topology="restricted"))
+    assert refused.status_code == 409
+    (error,) = refused.json["errors"]
+    assert nodes("POST", PATH, json=asked).json == error["explanation"]
+    assert error["explanation"]["relaxations"][0]["changes"][0]["amount"] == 8
+
+
+def test_a_flavor_is_explained_with_a_topology_and_so_is_its_fallback(nodes):
+    flavor = {"vcpus": 8, "ram": 16384, "extra_specs": {"hw:cpu_policy": "dedicated"}}
+    answer = nodes("POST", PATH, json={"flavor": flavor, "topology": "restricted"})
+    found = answer.json
+    assert (found["topology"]["lower_bound"], found["fallback"]["topology"]["upper_bound"]) == (1, 0)
+
+
+def test_an_explanation_that_ends_early_says_a_range_of_hosts(nodes, monkeypatch):
+    def exhausted(*_, **__):
+        raise BudgetExhausted
+
+    monkeypatch.setattr(refusal, "choices_at_hosts", exhausted)
+    found = nodes("POST", PATH, json={"query": "resources=PCPU:8", "topology": "spread"}).json
+    assert (found["topology"]["lower_bound"], found["topology"]["upper_bound"]) == (0, 1)
+    assert found["incomplete"] == ["topology", "relaxations"]
+    assert found["summary"].startswith("topology spread leaves 0 to 1 of 1 host, further changes would take")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ({"query": "resources=PCPU:8", "topology": "any"}, "'any' is not one of"),
+        ({"query": "resources=VCPU:8", "topology": "spread"}, "which has neither"),
+        (
+            {"query": "resources=PCPU:8", "topology": "spread", "microversion": "1.28"},
+            "microversion 1.29 or later",
+        ),
+    ],
+)
+def test_a_topology_that_splits_nothing_is_refused(nodes, body, said):
+    status, _, detail = read_error(nodes("POST", PATH, json=body))
+    assert status == 400
     assert said in detail
 
 
