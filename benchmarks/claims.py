@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         services: dict[Path, Ours] = {}
         for home in homes:
             url = server.fresh_database()
-            migration.upgrade(url)
+            migration.upgrade_schema(url)
             load_directly(url, WORLDS["nested"], options.trees)
             service = _Checkout(home, url, Path(folder), options.workers, options.threads)
             services[home] = stack.enter_context(service)

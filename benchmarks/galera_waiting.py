@@ -50,7 +50,7 @@ def main() -> int:
     table.align["Other nodes"] = table.align["What"] = "l"
     with Galera() as cluster:
         own, *others = cluster.fresh_database()
-        migration.upgrade(own)
+        migration.upgrade_schema(own)
         sides = {
             name: ServiceDatabase(own, PoolOptions(wsrep_sync_wait=mask))
             for name, mask in (("7", 7), ("0", 0))

@@ -36,7 +36,7 @@ def measure(server: DatabaseServer, folder: Path, sizes: Sequence[int], repeats:
     latencies: dict[int, dict[str, Result]] = {}
     for hosts in sizes:
         url = server.fresh_database()
-        migration.upgrade(url)
+        migration.upgrade_schema(url)
         began = time.perf_counter()
         providers = load_directly(url, WORLDS["numa"], hosts)
         loading = Sample([time.perf_counter() - began])

@@ -196,7 +196,7 @@ def main() -> None:
     GcScheduler(lambda: 0)  # Python looks for it as seldom as in the service
     with databases.create("sqlite", durable=False) as server:
         url = server.fresh_database()
-        migration.upgrade(url)
+        migration.upgrade_schema(url)
         load_directly(url, WORLDS["flat"], options.hosts)
         guests = fill(url, options.hosts)
         service = Service(url)

@@ -52,7 +52,7 @@ def main() -> None:
     world = WORLDS["flat" if options.claims else options.world]
     with databases.create(options.database, durable=True) as server:
         url = server.fresh_database()
-        migration.upgrade(url)
+        migration.upgrade_schema(url)
         load_directly(url, world, options.trees or world.trees)
         profile(application(url), _environs(options, world), options)
 

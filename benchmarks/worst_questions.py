@@ -266,7 +266,7 @@ def as_others_see(asked: Question, name: str, seconds: float, workers: int = 2) 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="placement-benchmark-")))
         url = f"sqlite:///{folder}/placement.sqlite"
-        migration.upgrade(url)
+        migration.upgrade_schema(url)
         load_directly(url, World("worst", len(trees), trees.__getitem__, _CLASSES[3:], _TRAITS), len(trees))
         service = stack.enter_context(Ours(url, folder, workers=1, threads=4))
         ended = threading.Event()

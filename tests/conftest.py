@@ -168,7 +168,7 @@ def template_of() -> Callable[[DatabaseServer], str]:
     @cache
     def make(server: DatabaseServer) -> str:
         url = server.fresh_database()
-        migration.upgrade(url)
+        migration.upgrade_schema(url)
         return url
 
     return make
@@ -200,7 +200,7 @@ def database_url(database_server: DatabaseServer, database_template: str) -> Ite
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated, empty database of SQLite to make copies of; nobody connects to it."""
     file = tmp_path_factory.mktemp("migrated") / "placement.sqlite"
-    migration.upgrade(f"sqlite:///{file}")
+    migration.upgrade_schema(f"sqlite:///{file}")
     return file
 
 

@@ -50,7 +50,7 @@ from compute_agent.model.guest import Allocation
 from compute_agent.model.guest_settings import SETTING_NAMES, GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CPU_CLASSES
-from compute_agent.pipeline.events import AdoptGuest, Event, GuestStopped, MoveGuest, StartGuest
+from compute_agent.pipeline.events import AdoptGuest, GuestStopped, MoveGuest, StartGuest
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline, GuestRefusedError
 from compute_agent.report.answers import PlacementError, UnavailableError
@@ -62,6 +62,9 @@ from compute_agent.report.reporter import HostReporter
 from compute_agent.report.reshape import InfeasibleReshape
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.schemata import BadSchemataError
+
+ENDING_SECONDS: Final = 0.1
+"""A command that cannot work mostly ends within this time; each start waits for it."""
 
 
 class AgentParts(Protocol):
@@ -483,19 +486,17 @@ class ApiMethods:
         return guest_document(view, self._agent.reports.claims.expires(view.guest.uuid))
 
     def _begin_guest(self, event: StartGuest | AdoptGuest) -> dict[str, Any]:
-        """Have a guest begin, and a report learn the generations that belong to what it holds."""
-        document = self._submit_event(event)
-        self._agent.reports.wake()
-        return document
-
-    def _submit_event(self, event: Event) -> dict[str, Any]:
+        """Start or adopt a guest, and let a report read the generations of its allocation."""
         try:
-            view = self._agent.pipeline.submit(event).result(ANSWER_SECONDS)
+            view: GuestView = self._agent.pipeline.submit(event).result(ANSWER_SECONDS)
         except (GuestRefusedError, DriverError) as error:
             raise RequestError(str(error)) from error
         except FutureTimeoutError as error:
             raise RequestError(_BUSY) from error
-        return self._guest_document(view)
+        self._agent.reports.wake()
+        starting = self._agent.driver.starting
+        ending = "" if starting is None else starting.recent_ending(view.guest, ENDING_SECONDS)
+        return {**self._guest_document(view), "ended": ending}
 
 
 def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:

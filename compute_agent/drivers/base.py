@@ -30,10 +30,14 @@ class ChangeKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GuestChange:
-    """One thing that happened to one guest, as a driver reports it."""
+    """One thing that happened to one guest, as a driver reports it.
+
+    ``ending`` is the exit status or the signal of a guest that stopped, where the driver knows it.
+    """
 
     kind: ChangeKind
     guest: Guest
+    ending: str = ""
 
 
 Listener = Callable[[GuestChange], None]
@@ -443,6 +447,13 @@ class StartingDriver(GuestDriver, Protocol):
 
     def discard(self, guest: Guest) -> None:
         """Undo create(): nothing of the guest remains, and its program never ran."""
+        ...
+
+    def recent_ending(self, guest: Guest, seconds: float) -> str:
+        """The exit status or the signal of a guest that ended; waits for an end, at most these seconds.
+
+        Empty if the guest runs, or if its ending is not known.
+        """
         ...
 
     def adopt(

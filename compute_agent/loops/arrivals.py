@@ -236,7 +236,7 @@ class GuestEvents:
         guest = change.guest
         match change.kind:
             case ChangeKind.STOPPED:
-                return GuestStopped(guest)
+                return GuestStopped(guest, change.ending)
             case ChangeKind.CHANGED:
                 return GuestStarted(guest, None, since=since)
             case ChangeKind.STARTED | ChangeKind.FOUND:

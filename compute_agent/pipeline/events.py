@@ -92,9 +92,10 @@ class GuestAppeared:
 
 @dataclass(frozen=True, slots=True)
 class GuestStopped:
-    """A driver says that a guest ended."""
+    """A driver says that a guest ended; ``ending`` is its exit status or signal, if that is known."""
 
     guest: Guest
+    ending: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,19 +172,24 @@ class GuestLifecycle:
                 LOG.info("Guest %s has gone: its settings by hand and by the fleet are removed", uuid)
                 self._classifier.forget(uuid)
 
-    def leave(self, guest: Guest) -> None:
-        """Forget a guest that ended. What it held is its consumer's still."""
+    def leave(self, guest: Guest, ending: str = "") -> None:
+        """Forget a guest that ended. Its consumer keeps the allocation.
+
+        :param ending: exit status or signal, for the event.
+        """
         entry = self._cache.get(guest.uuid)
         if entry is None or entry.guest.pid != guest.pid:
             return  # known before, and the consumer may have another guest by now
         self._cache.remove(guest.uuid)
-        if self._driver.starting is not None:
+        if (starting := self._driver.starting) is not None:
             self._classifier.forget(guest.uuid)  # a process that ended does not start again
+            # A pass over all guests may see the end before the driver reports it.
+            ending = ending or starting.recent_ending(guest, 0.0)
         if guest.uuid in self._driver.lost():  # it started again, and cannot be looked after
             self._cache.lose(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
         if entry.allocation and entry.migration is None:
             self._cache.unclaimed[guest.uuid] = UnclaimedHolding(entry.allocation, time.monotonic())
-        self._recorder.record_done(LOG.info, EventKind.LEAVE, guest, "Guest %s left")
+        self._recorder.record_done(LOG.info, EventKind.LEAVE, guest, "Guest %s left", reason=ending)
 
     def take_over(self) -> bool:
         """Fill the cache, once, from what runs; positions from the state file, or else from the kernel.

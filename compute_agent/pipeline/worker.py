@@ -305,8 +305,8 @@ class GuestPipeline:
             case GuestAppeared(guest):
                 self._enforcer.begin(guest, self.world)
                 return None
-            case GuestStopped(guest):
-                self._lifecycle.leave(guest)
+            case GuestStopped(guest, ending):
+                self._lifecycle.leave(guest, ending)
             case AllocationsRead(allocations, as_of, held, migrations, owners):
                 if held is not None:
                     self._cache.hold_for(held, as_of)
@@ -333,7 +333,7 @@ class GuestPipeline:
         return None
 
     def _on_change(self, change: GuestChange) -> None:
-        self.submit(GuestStopped(change.guest))
+        self.submit(GuestStopped(change.guest, change.ending))
 
     def _start_guest(self, event: StartGuest) -> GuestView:
         """Place, create held, pin, release: the program's first instruction runs where it should."""

@@ -53,7 +53,9 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
     def _ask(self) -> None:
         reason = _AWAY
         try:
-            reason = _OK if migration.obstacle(migration.look(self._url)) is None else _OTHER_SCHEMA
+            reason = (
+                _OK if migration.find_obstacle(migration.find_database(self._url)) is None else _OTHER_SCHEMA
+            )
         except Unavailable:
             pass  # what the database says is for the log of those who have a token
         except Exception:

@@ -209,7 +209,7 @@ class PlacementService:
             if self.conf.placement_database.sync_on_startup:
                 sync(self.conf)
             present = migration.require_schema(url)
-            if present != migration.newest():
+            if present != migration.newest_revision():
                 LOG.warning(
                     "The database is at revision %s of a later version: upgrade this service, too", present
                 )

@@ -52,7 +52,7 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         auth.check(conf)
         middleware.check(conf)
-        engine.check(conf.placement_database.connection)
+        engine.check_url(conf.placement_database.connection)
     except ValueError as error:
         print(f"placement-api: {error}", file=sys.stderr)
         return 1

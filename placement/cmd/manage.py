@@ -109,8 +109,8 @@ def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 def db_version(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     """Show the revision of the database."""
-    found = migration.look(conf.placement_database.connection)
-    reason = adoption.explain(found.revision, found.record)
+    found = migration.find_database(conf.placement_database.connection)
+    reason = adoption.explain_adoption(found.revision, found.record)
     print(found.revision or ("none: run 'placement-manage db sync'" if reason is None else "none"))
     if reason is not None:
         print(reason, file=sys.stderr)
@@ -119,7 +119,7 @@ def db_version(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 def db_stamp(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     """Say which revision the database has, without changing its schema."""
-    migration.stamp(conf.placement_database.connection, arguments.version)
+    migration.stamp_revision(conf.placement_database.connection, arguments.version)
     return 0
 
 
@@ -201,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (exc.ArgumentError, ImportError) as error:  # no URL, or of a database that is not installed
         print(f"placement-manage: [placement_database] connection cannot be used: {error}", file=sys.stderr)
     except exc.SQLAlchemyError as error:
-        print(f"placement-manage: the database refuses: {errors.explain(error)}", file=sys.stderr)
+        print(f"placement-manage: the database refuses: {errors.explain_error(error)}", file=sys.stderr)
     return 1
 
 

@@ -1,4 +1,4 @@
-"""``placement-status upgrade check``: whether the service can be (re)started with this version."""
+"""``placement-status upgrade_schema check``: whether the service can be (re)started with this version."""
 
 import os
 import sys
@@ -54,11 +54,11 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
 
     def _database(self) -> Result:
         result = self._attempt(migration.version)
-        user = sqlite_file.SystemUser.named(sqlite_file.SERVICE_USER)
+        user = sqlite_file.SystemUser.find_user(sqlite_file.SERVICE_USER)
         if result.code is not Code.SUCCESS or os.geteuid() != 0 or user is None:
             return result
         # What root may says nothing of the service.
-        reason = sqlite_file.obstacle(self._conf.placement_database.connection, user)
+        reason = sqlite_file.file_obstacle(self._conf.placement_database.connection, user)
         return (
             result
             if reason is None
@@ -83,8 +83,8 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
 
         :raises Unavailable: there is none.
         """
-        if (reason := sqlite_file.missing(self._conf.placement_database.connection)) is not None:
-            raise Unavailable(sqlite_file.obstacle(self._conf.placement_database.connection) or reason)
+        if (reason := sqlite_file.missing_file(self._conf.placement_database.connection)) is not None:
+            raise Unavailable(sqlite_file.file_obstacle(self._conf.placement_database.connection) or reason)
 
     def _missing_roots(self) -> Result:
         def look(conn: sa.Connection) -> str | None:

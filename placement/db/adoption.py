@@ -1,4 +1,4 @@
-"""What a database tells of OpenStack Placement's having been, or being, in it."""
+"""The record of a takeover from OpenStack Placement, or of the way back, in a database."""
 
 import re
 import time
@@ -12,24 +12,24 @@ REVISIONS: Final = ("b4ed3a175331", "611cd6dffd7b", "b5c396305c25", "422ece57136
 """The revisions of OpenStack Placement's own schema, from Stein (1.0.0) to 2026.1 (16.0.0)."""
 
 KEPT: Final = "stock_"
-"""What stands before the names of its tables once they are ours."""
+"""Prefix of the names of its tables after the takeover."""
 
 
 CARRIED: Final = "carried"
-"""The way of a database whose old tables hold everything, so that there is nothing but to go on."""
+"""The way of a database with all data in its old tables, which can only go on."""
 
 
 class AdoptionStage(StrEnum):
-    """How far the move is, in or out.
+    """The progress of a takeover, or of the way back.
 
-    MySQL cannot change tables in a transaction, so that there it may stop half way.
+    MySQL cannot change tables in a transaction, so that a takeover may stop half way.
     """
 
     ADOPTING = "adopting"
     ADOPTED = "adopted"
     ABANDONING = "abandoning"
     DROPPING = "dropping"
-    """It is complete, and the old tables are being removed: some may be gone."""
+    """The takeover is complete, and the old tables are being removed: some may be gone."""
 
 
 _record: Final = sa.Table(
@@ -47,10 +47,10 @@ _record: Final = sa.Table(
 
 @dataclass(frozen=True, slots=True)
 class AdoptionRecord:
-    """The one row there is about a move, as long as the old tables are kept.
+    """The one row about a takeover, while the old tables are kept.
 
-    :param way: of a database that is being abandoned, how; empty before.
-    :param revision: that of the old tables.
+    :param way: how a database is being abandoned; empty before.
+    :param revision: the revision of the old tables.
     """
 
     stage: AdoptionStage
@@ -58,8 +58,8 @@ class AdoptionRecord:
     way: str = ""
 
 
-def find(conn: sa.Connection) -> AdoptionRecord | None:
-    """The row; None where nothing was adopted."""
+def find_record(conn: sa.Connection) -> AdoptionRecord | None:
+    """Return the record; None if nothing was taken over."""
     if not sa.inspect(conn).has_table(_record.name):
         return None
     row = conn.execute(sa.select(_record)).first()
@@ -67,7 +67,7 @@ def find(conn: sa.Connection) -> AdoptionRecord | None:
 
 
 def write(conn: sa.Connection, record: AdoptionRecord) -> None:
-    """Make or replace the row."""
+    """Make or replace the record."""
     _record.create(conn, checkfirst=True)
     values = {
         "stage": record.stage.value,
@@ -80,12 +80,12 @@ def write(conn: sa.Connection, record: AdoptionRecord) -> None:
 
 
 def remove(conn: sa.Connection) -> None:
-    """Forget that there was anything to adopt."""
+    """Delete the record."""
     _record.drop(conn, checkfirst=True)
 
 
-def explain(present: str | None, record: AdoptionRecord | None) -> str | None:
-    """Why a service of ours cannot use a database for what is in it of the other, and what to do."""
+def explain_adoption(present: str | None, record: AdoptionRecord | None) -> str | None:
+    """Return why this service cannot use a database of the other one, and the remedy; None if it can."""
     if record is not None and record.stage is AdoptionStage.ADOPTING:
         return (
             "The database is half way from OpenStack Placement to this service:"
@@ -109,5 +109,5 @@ def explain(present: str | None, record: AdoptionRecord | None) -> str | None:
 
 
 def is_ours(revision: str) -> bool:
-    """Whether a revision is one of this service, known or not: they are numbers of four digits."""
+    """Return whether a revision is one of this service: all of them are numbers of four digits."""
     return re.fullmatch("[0-9]{4}", revision) is not None

@@ -1,11 +1,9 @@
-"""Statements that are compiled once and sent together, in one round trip where the driver can.
+"""Statements that are compiled once and sent together, in one round trip if the driver can.
 
-What SQLAlchemy does for each execution of a statement costs more than the
-database takes for most of ours, and so does waiting for one answer after the
-other. Statements that requests run all the time are therefore
-:class:`Prepared`, and a transaction gathers them in a :class:`Batch`, which
-talks to the driver (PEP 249) itself, and on PostgreSQL sends them together
-(:mod:`placement.db.pipeline`).
+The work of SQLAlchemy for each execution takes longer than most of our statements take in the database. So
+does waiting for one answer after the other. Frequent statements are therefore :class:`PreparedStatement`
+objects. A transaction gathers them in a :class:`StatementBatch`, which calls the driver (PEP 249) itself, and
+sends them together on PostgreSQL (:mod:`placement.db.pipeline`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,14 +21,20 @@ Rows = Sequence[Sequence[Any]]
 Values = Mapping[str, Any]
 Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
 
-KEPT_SIZES: Final = 64  # statements that differ in nothing but how many things they name
+# one text for each number of names in a statement; most requests name few
+KEPT_SIZES: Final = 64
+"""Number of statements of each kind that are kept compiled."""
 
-MAX_ROWS: Final = 500  # in one insertion; SQLite takes 32,766 values
-_MAX_PARAMETERS: Final = 65_000  # PostgreSQL's protocol counts the values of a statement with 16 bits
+# SQLite takes 32,766 values
+MAX_ROWS: Final = 500
+"""Rows in one insertion."""
+# PostgreSQL's protocol counts the values of a statement with 16 bits
+_MAX_PARAMETERS: Final = 65_000
+"""Parameters in one statement."""
 
 
 class PreparedStatement:
-    """A statement, and its text for each kind of database.
+    """A statement, with its text for each kind of database.
 
     Values are given by the names of its bind parameters, none of which may be ``expanding``.
     """
@@ -41,44 +45,45 @@ class PreparedStatement:
         self.returns_rows = isinstance(statement, sa.Select)
 
     def text_and_values(self, dialect: sa.Dialect, values: Values) -> tuple[str, Any]:
-        """What the driver takes: the values in their order, or by name if that is its style."""
+        """Return the text and the values for the driver: in order, or by name if that is its style."""
         kind = f"{dialect.name}+{dialect.driver}"
         compiled = self._compiled.get(kind)
         if compiled is None:
-            compiled = self._compiled[kind] = _CompiledStatement.of(self._statement, dialect)
+            compiled = self._compiled[kind] = _CompiledStatement.compile(self._statement, dialect)
         every = {**compiled.constants, **values}
         return compiled.text, every if compiled.order is None else [every[name] for name in compiled.order]
 
 
 class _CompiledStatement(NamedTuple):
-    """A statement for one kind of database; ``order`` is of the parameters, where they have no names."""
+    """A statement for one kind of database; ``order`` has the parameters if they have no names."""
 
     text: str
     constants: Values
     order: Sequence[str] | None
 
     @classmethod
-    def of(cls, statement: Statement, dialect: sa.Dialect) -> "_CompiledStatement":
-        if _pipelines(dialect):
-            # Every dialect takes it; the interface that they share does not say so.
+    def compile(cls, statement: Statement, dialect: sa.Dialect) -> "_CompiledStatement":
+        if _supports_pipelines(dialect):
+            # every dialect takes the argument; the common interface of dialects does not have it
             dialect = type(dialect)(paramstyle="numeric_dollar")  # type: ignore[call-arg]
         compiled = statement.compile(dialect=dialect)
         return cls(str(compiled), compiled.params, getattr(compiled, "positiontup", None))
 
 
-def _pipelines(dialect: sa.Dialect) -> bool:
+def _supports_pipelines(dialect: sa.Dialect) -> bool:
     return dialect.driver == "psycopg" and _pipeline_is_supported()
 
 
 @cache
 def _pipeline_is_supported() -> bool:
-    from placement.db import pipeline  # needs psycopg, which only those have who use PostgreSQL
+    # imported here, as it needs psycopg, which is installed only for PostgreSQL
+    from placement.db import pipeline
 
     return pipeline.is_supported()
 
 
 class StatementAnswer:
-    """What a statement of a batch will have returned."""
+    """The future answer of a statement in a batch."""
 
     def __init__(self, batch: "StatementBatch", statement: PreparedStatement, values: Values) -> None:
         self.statement = statement
@@ -88,7 +93,7 @@ class StatementAnswer:
 
     @property
     def rows(self) -> Rows:
-        """The rows, for which everything that waits in the batch is sent.
+        """The rows; reading them sends everything that waits in the batch.
 
         :raises sqlalchemy.exc.DBAPIError: one of its statements failed.
         """
@@ -104,50 +109,52 @@ class StatementAnswer:
 
 
 class StatementBatch:
-    """Statements of the transaction of a connection that wait to be sent, in their order."""
+    """Statements of the transaction of a connection, in order, that wait to be sent."""
 
     def __init__(self, conn: sa.Connection) -> None:
         self._conn = conn
         self.waiting: list[StatementAnswer] = []
 
     def add(self, statement: PreparedStatement, values: Values) -> StatementAnswer:
-        """Have the statement executed after those that wait already."""
+        """Queue the statement after those that wait already."""
         answer = StatementAnswer(self, statement, values)
         self.waiting.append(answer)
         return answer
 
     @property
     def carries_commit(self) -> bool:
-        """Whether it ends the transaction when it is sent with ``commit``."""
+        """Whether sending it with ``commit`` ends the transaction."""
         return bool(self.waiting) and self.sends_at_once
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether all that waits is sent together, rather than each statement after the answer to another."""
-        return _pipelines(self._conn.dialect)
+        """Whether all waiting statements are sent together, instead of one after the other's answer."""
+        return _supports_pipelines(self._conn.dialect)
 
     def send(self, *, commit: bool = False) -> None:
-        """Execute what waits; with ``commit``, also end the transaction if that saves a round trip.
+        """Execute the waiting statements; with ``commit``, also commit if that saves a round trip.
 
         :raises sqlalchemy.exc.DBAPIError: a statement failed; none after it was executed.
         """
+        # taken first: a batch that failed is not sent again by a later answer
         waiting, self.waiting = self.waiting, []
         if not waiting:
             return
         dialect = self._conn.dialect
         connection: Any = self._conn.connection.driver_connection
         try:
-            if _pipelines(dialect):
-                self._exchange(waiting, commit=commit)
+            if _supports_pipelines(dialect):
+                self._exchange_all(waiting, commit=commit)
             else:
                 self._execute(waiting)
         except dialect.loaded_dbapi.Error as error:
             known = errors.of_driver(dialect, error, connection)
             if known.connection_invalidated:
-                self._conn.invalidate(error)  # or the attempt to roll back would fail, and hide this error
+                # or the attempt to roll back would fail, and hide this error
+                self._conn.invalidate(error)
             raise known from error
 
-    def _exchange(self, waiting: Sequence[StatementAnswer], *, commit: bool) -> None:
+    def _exchange_all(self, waiting: Sequence[StatementAnswer], *, commit: bool) -> None:
         from placement.db import pipeline
 
         dialect = self._conn.dialect
@@ -156,24 +163,24 @@ class StatementBatch:
             for answer in waiting
         ]
         connection: Any = self._conn.connection.driver_connection
-        received = pipeline.exchange(connection, self._conn.connection.info, steps, commit=commit)
+        received = pipeline.exchange_statements(connection, self._conn.connection.info, steps, commit=commit)
         for answer, rows in zip(waiting, received, strict=True):
             answer.received = rows
 
     def _execute(self, waiting: Sequence[StatementAnswer]) -> None:
         connection: Any = self._conn.connection.driver_connection
         for answer in waiting:
-            # A cursor of SQLite that is left open by an error is closed by whichever thread collects garbage
-            # next: that one then waits for the thread that uses the connection, which may wait for its lock.
+            # A cursor of SQLite that an error leaves open is closed by the thread that next collects garbage.
+            # That thread waits for the one that uses the connection, which may wait for its lock.
             with closing(connection.cursor()) as cursor:
                 cursor.execute(*answer.statement.text_and_values(self._conn.dialect, answer.values))
                 answer.received = cursor.fetchall() if answer.statement.returns_rows else ()
 
 
 def bind_parameters(name: str, count: int, type_: Any = sa.String) -> list[sa.BindParameter[Any]]:
-    """Bind parameters for ``count`` values of a kind; :func:`bind_values` gives the values to them.
+    """Return bind parameters for ``count`` values of a kind; :func:`bind_values` makes their values.
 
-    :raises InvalidRequest: no database takes so many in all cases; only what a client names gets so long.
+    :raises InvalidRequest: there are more than any database takes; only requests name that many.
     """
     if count > _MAX_PARAMETERS:
         raise InvalidRequest("The request names more things than can be handled at once.")
@@ -181,28 +188,30 @@ def bind_parameters(name: str, count: int, type_: Any = sa.String) -> list[sa.Bi
 
 
 def bind_values(name: str, values: Iterable[Any]) -> dict[str, Any]:
-    """The values for the bind parameters that :func:`bind_parameters` made for so many."""
+    """Return the values for the bind parameters of :func:`bind_parameters`."""
     return {f"{name}_{index}": value for index, value in enumerate(values)}
 
 
-def insertions(table: sa.Table, rows: Sequence[Values]) -> Iterator[tuple[PreparedStatement, Values]]:
-    """The statements that insert rows, all with the same columns; and the values of each."""
-    for chunk in chunks(rows):
-        yield _insertion(table, tuple(chunk[0]), len(chunk)), bind_rows(chunk)
+def insertion_statements(
+    table: sa.Table, rows: Sequence[Values]
+) -> Iterator[tuple[PreparedStatement, Values]]:
+    """Yield statements that insert rows, all with the same columns, each with its values."""
+    for chunk in split_rows(rows):
+        yield _insertion_statement(table, tuple(chunk[0]), len(chunk)), bind_rows(chunk)
 
 
-def chunks(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    """The rows in parts of which each fits into one statement."""
+def split_rows(rows: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Split rows into parts that each fit into one statement."""
     return (rows[start : start + MAX_ROWS] for start in range(0, len(rows), MAX_ROWS))
 
 
 def bind_rows(rows: Iterable[Values]) -> dict[str, Any]:
-    """As :func:`bind_values`, for each name in a row."""
+    """Return the same as :func:`bind_values`, for each name in a row."""
     return {f"{name}_{index}": value for index, row in enumerate(rows) for name, value in row.items()}
 
 
 @lru_cache(KEPT_SIZES)
-def _insertion(table: sa.Table, columns: tuple[str, ...], count: int) -> PreparedStatement:
+def _insertion_statement(table: sa.Table, columns: tuple[str, ...], count: int) -> PreparedStatement:
     parameters = [bind_parameters(name, count, table.c[name].type) for name in columns]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*parameters, strict=True)]
     return PreparedStatement(sa.insert(table).values(rows))

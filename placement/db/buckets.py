@@ -1,27 +1,24 @@
-"""Change counters: what serialises writers and what tells readers that something changed.
+"""Change counters: they serialise writers, and show readers that something has changed.
 
-Every provider belongs to one of :data:`PROVIDER_BUCKETS` buckets for good, chosen by its
-uuid; one more bucket stands for the names of resource classes and traits, one for
-the shape of trees, one for when reservations expire, one, the :data:`EPOCH`, for all there is,
-and :data:`GROUP_BUCKETS` for groups of consumers, by their names. A transaction that
-writes to a provider first increments the counter of its bucket and so holds that
-row's lock until it ends. Two things follow:
+Every provider belongs to one of :data:`PROVIDER_BUCKETS` buckets for good, chosen by its uuid. Further
+buckets stand for the names of resource classes and traits, for the parents in trees, and for the expiry of
+reservations. One bucket, the :data:`EPOCH`, stands for everything. :data:`GROUP_BUCKETS` are those of groups
+of consumers, by their names. A transaction that writes to a provider first increments the counter of its
+bucket, and so holds the lock of that row until it ends. Two things follow:
 
-- transactions that touch the same provider come one after the other, and what
-  one reads after it has the lock stays true until it commits;
-- within a bucket, counters become visible in their order, so that "everything
-  stamped with more than I have read" misses nothing. (A sequence shared by
-  concurrent transactions would: they commit out of order.)
+- Transactions on the same provider run one after the other. What one reads after it has the lock stays true
+  until it commits.
+- Within a bucket, counters become visible in their order. So "everything with a stamp above the one that I
+  know" misses nothing. A sequence that concurrent transactions share would not do, as they commit out of
+  order.
 
-Each increment is a random number, so that a counter also tells one history from
-another: a database that was restored from a backup, or whose standby took over before
-it had everything, does not come to the same counters again by other changes. (By chance
-it does, once in some million restores, and then only until the next change.)
+Each increment is a random number, so that a counter also identifies a history. A database that was restored
+from a backup does not reach the same counters again by other changes. Nor does one that lost its last changes
+in a failover. (By chance it does, once in some million restores, and then only until the next change.)
 
-The epoch is renewed by what changes data behind the back of the others (an import, a
-repair, a migration, an operator after a restore), so that every worker reads everything
-anew. It is no counter: each one is a number drawn from so many that no two histories ever
-come to the same, as two would that both went up from where a backup was made.
+Operations that bypass the counters renew the epoch, so that every worker reads everything again: an import, a
+repair, a migration, an operator after a restore. It is no counter, but a random number from a large range.
+Two counters that both went up from one backup would collide; two random numbers do not.
 """
 
 from collections.abc import Container, Iterable
@@ -43,28 +40,33 @@ GROUP_BUCKETS: Final = range(EPOCH + 1, EPOCH + 65)
 RESERVATIONS: Final = GROUP_BUCKETS.stop
 ALL: Final = (*range(PROVIDER_BUCKETS), NAMES, TREES, EPOCH, *GROUP_BUCKETS, RESERVATIONS)
 
-_EPOCHS: Final = 1 << 60  # with all counters it adds up to less than 64 bits hold
-_MAX_STEP: Final = 1 << 24  # a trillion of them, on average half as large, is what 64 bits hold
+# with all counters it adds up to less than 64 bits hold
+_EPOCHS: Final = 1 << 60
+"""Number of possible epochs."""
+# 64 bits hold the sum of a trillion steps, which are half as large on average
+_MAX_STEP: Final = 1 << 24
+"""The largest step of a counter."""
 
 
 def bucket_of(uuid: str) -> int:
-    """The bucket of the provider with this uuid."""
+    """Return the bucket of the provider with this uuid."""
+    # not Python's hash, which differs from process to process
     return crc32(uuid.encode()) % PROVIDER_BUCKETS
 
 
 def bucket_of_group(name: str) -> int:
-    """The bucket of the group of consumers with this name."""
+    """Return the bucket of the group of consumers with this name."""
     return GROUP_BUCKETS[crc32(name.encode()) % len(GROUP_BUCKETS)]
 
 
-def missing(present: Container[int]) -> list[int]:
-    """The buckets that are not among these, which the table has."""
+def missing_buckets(present: Container[int]) -> list[int]:
+    """Return the buckets that are missing among those of the table."""
     return [bucket for bucket in ALL if bucket not in present]
 
 
 def explain_missing(present: Container[int]) -> str | None:
-    """Why a database whose table has these buckets cannot be worked with, and what to do; None if it can."""
-    count = len(missing(present))
+    """Return why a database with these buckets cannot be used, and the remedy; None if it can."""
+    count = len(missing_buckets(present))
     if not count:
         return None
     return (
@@ -73,34 +75,35 @@ def explain_missing(present: Container[int]) -> str | None:
     )
 
 
-def counter(bucket: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
-    """The present counter of the bucket, as part of a statement."""
+def present_counter(bucket: sa.ColumnElement[int]) -> sa.ScalarSelect[int]:
+    """Return the present counter of the bucket, as part of a statement."""
     return sa.select(change_buckets.c.counter).where(change_buckets.c.id == bucket).scalar_subquery()
 
 
-def step() -> int:
-    """By how much a counter goes up: a number that nobody can guess."""
+def random_step() -> int:
+    """Return a step for a counter: an unpredictable number."""
     return 1 + randbelow(_MAX_STEP)
 
 
 def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> None:
-    """Increment the counters of the buckets.
+    """Increment the counters of the buckets, which locks them.
 
-    :param in_order: whether an update of several might lock them in an order that deadlocks.
+    :param in_order: whether an update of several rows might lock them in different orders, and so deadlock.
     """
     chosen = sorted(set(buckets))
     if not chosen:
         return
     values = bind_values("bucket", chosen)
     in_order = in_order and len(chosen) > 1
+    # elsewhere a statement of its own locks the rows in order, before the update
     if in_order and not batch.sends_at_once:
         batch.add(_in_order(len(chosen)), values)
-    increment = _increment_in_order if in_order and batch.sends_at_once else _increment
-    batch.add(increment(len(chosen)), {**values, "step": step()})
+    increment = _increment_in_order if in_order and batch.sends_at_once else _increment_statement
+    batch.add(increment(len(chosen)), {**values, "step": random_step()})
 
 
 def increment_in_order(chosen: sa.Select[Any]) -> sa.Update:
-    """Increments the counters of buckets, in ascending order, by ``step``; for PostgreSQL.
+    """Return a statement that increments counters by ``step``, in ascending order of ids; for PostgreSQL.
 
     :param chosen: selects their ids, from :data:`~placement.db.tables.change_buckets`.
     """
@@ -109,29 +112,29 @@ def increment_in_order(chosen: sa.Select[Any]) -> sa.Update:
     return sa.update(change_buckets).where(change_buckets.c.id == locked.c.id).values(counter=new)
 
 
-def _chosen(count: int) -> sa.ColumnElement[bool]:
+def _is_chosen(count: int) -> sa.ColumnElement[bool]:
     return change_buckets.c.id.in_(bind_parameters("bucket", count, sa.Integer))
 
 
 @lru_cache(KEPT_SIZES)
 def _in_order(count: int) -> PreparedStatement:
-    ordered = sa.select(change_buckets.c.id).where(_chosen(count)).order_by(change_buckets.c.id)
+    ordered = sa.select(change_buckets.c.id).where(_is_chosen(count)).order_by(change_buckets.c.id)
     return PreparedStatement(ordered.with_for_update())
 
 
 @lru_cache(KEPT_SIZES)
 def _increment_in_order(count: int) -> PreparedStatement:
-    return PreparedStatement(increment_in_order(sa.select(change_buckets.c.id).where(_chosen(count))))
+    return PreparedStatement(increment_in_order(sa.select(change_buckets.c.id).where(_is_chosen(count))))
 
 
 @lru_cache(KEPT_SIZES)
-def _increment(count: int) -> PreparedStatement:
+def _increment_statement(count: int) -> PreparedStatement:
     new = change_buckets.c.counter + sa.bindparam("step", type_=sa.BigInteger)
-    return PreparedStatement(sa.update(change_buckets).where(_chosen(count)).values(counter=new))
+    return PreparedStatement(sa.update(change_buckets).where(_is_chosen(count)).values(counter=new))
 
 
 def renew_epoch(batch: StatementBatch) -> None:
-    """Have all workers read everything anew, once this is committed."""
+    """Have all workers read everything again, once this is committed."""
     batch.add(_renewal, {"bucket": EPOCH, "epoch": 1 + randbelow(_EPOCHS)})
 
 
@@ -143,7 +146,7 @@ _renewal: Final = PreparedStatement(
 
 
 def count_deletion(batch: StatementBatch, bucket: int) -> None:
-    """Say that a provider of the (locked) bucket is gone, as no stamp can."""
+    """Count a deleted provider of the (locked) bucket, as a deleted row has no stamp."""
     batch.add(_count_deletion, {"bucket": bucket})
 
 

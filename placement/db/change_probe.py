@@ -1,4 +1,4 @@
-"""The one question that is asked before every answer, asked as cheaply as the driver can."""
+"""The question before every answer: has the database changed? It is asked as cheaply as the driver can."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 
 class _KeptConnection(NamedTuple):
-    """A connection of a thread, its history, and how often all had been given up when it was made."""
+    """A connection of a thread, its history, and how often all were given up before it was made."""
 
     connection: Any
     history: str
@@ -22,31 +22,31 @@ class _KeptConnection(NamedTuple):
 
 
 class ChangeProbe:
-    """Asks where the database stands, on a connection that each thread keeps for that.
+    """Asks for the version of the database, on a connection that each thread keeps for that.
 
-    :param engine: one whose connections commit by themselves.
+    :param engine: an engine with connections that commit by themselves.
     """
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
         self._dialect = engine.dialect
         self._is_file, self._path = engine.dialect.name == "sqlite", engine.url.database
-        self._question = position.question(engine.dialect)
+        self._question = position.question_for(engine.dialect)
         self._ask = self._ask_directly if engine.dialect.driver == "psycopg" else self._ask_by_cursor
         self._local = threading.local()
         self._round = 0
 
     def position(self) -> DatabaseVersion:
-        """What the database says; a connection that died since the last question is replaced.
+        """Return the version of the database; a connection that died since the last question is replaced.
 
-        :raises placement.db.errors.WrongServer: who answers is a standby, or read-only.
-        :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer, or not to this.
+        :raises placement.db.errors.WrongServer: the server is a standby, or read-only.
+        :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer, or refuses the question.
         """
         try:
             try:
-                return self._asked()
+                return self._ask_kept()
             except self._dialect.loaded_dbapi.Error as error:
-                least = position.question(self._dialect, least=True)
+                least = position.question_for(self._dialect, least=True)
                 if self._question == least or not position.is_untold(error):
                     raise
                 answer = self._asked_for(least)
@@ -58,10 +58,10 @@ class ChangeProbe:
             raise errors.of_driver(self._dialect, error, None) from error
 
     def _asked_for(self, question: str) -> DatabaseVersion:
-        """The answer to another question, which is asked from now on if the server takes it."""
+        """Return the answer to another question, which replaces the present one if the server takes it."""
         before, self._question = self._question, question
         try:
-            return self._asked()
+            return self._ask_kept()
         except BaseException:
             self._question = before
             raise
@@ -70,14 +70,14 @@ class ChangeProbe:
         """Have every thread ask on a new connection from now on."""
         self._round += 1
 
-    def _asked(self) -> DatabaseVersion:
+    def _ask_kept(self) -> DatabaseVersion:
         kept: _KeptConnection | None = getattr(self._local, "kept", None)
         if kept is not None:
             answer = None
             if kept.round == self._round:
                 with suppress(self._dialect.loaded_dbapi.Error, errors.WrongServer):
                     answer = self._ask(kept)
-            # Only after the answer, as what answers may have been replaced while it was asked.
+            # after the answer, as the server or file may have been replaced meanwhile
             if self._is_current(kept) and answer is not None:
                 return answer
             self._local.kept = None
@@ -93,13 +93,13 @@ class ChangeProbe:
         return answer
 
     def _is_current(self, kept: _KeptConnection) -> bool:
-        """Whether connections of its age lead where new ones would, as those to a replaced file do not."""
+        """Return whether the connection leads to the same place as a new one, and not to a replaced file."""
         if kept.round != self._round:
             return False
         return not self._is_file or position.is_same_file(self._path, kept.history)
 
     def _ask_directly(self, kept: _KeptConnection) -> DatabaseVersion:
-        row = kept.connection.driver_connection.ask(self._question.encode())
+        row = kept.connection.driver_connection.ask_question(self._question.encode())
         return position.of_row(self._dialect, row, "")
 
     def _ask_by_cursor(self, kept: _KeptConnection) -> DatabaseVersion:
@@ -109,7 +109,7 @@ class ChangeProbe:
         return position.of_row(self._dialect, row, kept.history)
 
     def close(self) -> None:
-        """Give this thread's connection back."""
+        """Close this thread's connection."""
         kept: _KeptConnection | None = getattr(self._local, "kept", None)
         self._local.kept = None
         if kept is not None:

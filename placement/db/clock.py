@@ -1,4 +1,4 @@
-"""The clock of the database, the one that all workers share: theirs may differ from each other by hours."""
+"""The clock of the database, which all workers share: their own clocks may differ by hours."""
 
 from typing import Any
 
@@ -8,24 +8,24 @@ from sqlalchemy.sql.functions import FunctionElement
 
 
 class ServerNow(FunctionElement[float]):  # named as functions of SQL are
-    """Seconds since 1970 (UTC) when the server executes this, not when the transaction began."""
+    """Seconds since 1970 (UTC) when the server executes the statement, not when the transaction began."""
 
     type = sa.Double()
     inherit_cache = True
 
 
 @compiles(ServerNow)
-def _sqlite(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
+def _sqlite_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
     return "((julianday('now') - 2440587.5) * 86400.0)"
 
 
 @compiles(ServerNow, "postgresql")
-def _postgresql(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
+def _postgresql_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
     return "CAST(extract(epoch FROM clock_timestamp()) AS DOUBLE PRECISION)"
 
 
 @compiles(ServerNow, "mysql")
 @compiles(ServerNow, "mariadb")
-def _mysql(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
+def _mysql_now(element: ServerNow, compiler: Any, **kwargs: Any) -> str:
     # unlike a difference to the time of the session, this one does not jump with daylight saving
     return "(timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6)) / 1000000e0)"

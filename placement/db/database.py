@@ -1,4 +1,4 @@
-"""Transactions on the database: snapshots to read, serialised and retried transactions to write.
+"""Transactions on the database: snapshots to read, serialised and repeated transactions to write.
 
 While a database does not answer at all, one request of a worker tries, and the others are refused at once.
 """
@@ -27,7 +27,7 @@ from placement.db.batch import (
     Values,
     bind_parameters,
     bind_values,
-    insertions,
+    insertion_statements,
 )
 from placement.db.change_probe import ChangeProbe
 from placement.db.engine import PoolOptions
@@ -39,23 +39,23 @@ LOG = logging.getLogger(__name__)
 
 
 class DatabaseOutage(outage.PeerOutage):
-    """Keeps requests from all waiting for a database that swallows what it is sent."""
+    """Keeps requests from waiting for a database that accepts requests and does not answer."""
 
     refusal = "The database does not answer. Please try again later."
 
     def is_unanswered(self, error: Exception) -> bool:
-        """Whether nothing came back in time."""
+        """Return whether no answer came in time."""
         return errors.is_timeout(error)
 
     def log_begin(self, error: Exception) -> None:
-        """What an operator looks at."""
+        """Log the outage, with the options that limit it."""
         LOG.error(
             "the database does not answer: until it does, one request at a time waits for it, and others "
             "are answered 503; see the limits in [placement_database], and the network between"
         )
 
     def log_end(self, seconds: float) -> None:
-        """When it was over."""
+        """Log the end of the outage."""
         LOG.warning("the database answers again, after %.0f seconds", seconds)
 
 
@@ -63,12 +63,11 @@ T = TypeVar("T")
 
 
 class WriteTransaction:
-    """One write transaction: its statements, the locks it took and what it changed.
+    """One write transaction: its statements, its locks and its changes.
 
-    Statements are :meth:`queued <queue>` and sent when an answer is looked at, when
-    ``conn`` is used, or at the end. ``now`` is the time (seconds since 1970) that the
-    changes carry. An ``optimistic`` transaction may insert what could be there already:
-    if it is, all starts again, in a transaction that is not optimistic.
+    Statements are :meth:`queued <queue>`. They are sent when an answer is read, when ``conn`` is used, or at
+    the end. ``now`` is the time of the changes, in seconds since 1970. An ``optimistic`` transaction may
+    insert rows that may exist. If they do, everything starts again in a transaction that is not optimistic.
     """
 
     def __init__(self, conn: sa.Connection, *, optimistic: bool) -> None:
@@ -77,62 +76,64 @@ class WriteTransaction:
         self.optimistic = optimistic
         self.now = time.time()
         self._changed: dict[int, _ProviderChange] = {}
-        #: whether the database may have been told to commit
+        #: whether the database may have received the commit
         self.committing = False
 
     @property
     def conn(self) -> sa.Connection:
-        """The connection, for statements that run seldom; what is queued is sent before."""
+        """The connection, for rare statements; queued ones are sent before."""
         self._batch.send()
         return self._conn
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether what is queued is sent together, so that it is dear to wait for an answer in between."""
+        """Whether queued statements are sent together, so that reading an answer in between is costly."""
         return self._batch.sends_at_once
 
     def queue(self, statement: PreparedStatement, values: Values) -> StatementAnswer:
-        """Have a statement executed, at the latest when its answer is looked at."""
+        """Queue a statement, which is executed at the latest when its answer is read."""
         return self._batch.add(statement, values)
 
     def insert(self, table: sa.Table, rows: Sequence[Values]) -> None:
         """Queue the insertion of rows, all with the same columns."""
-        for statement, values in insertions(table, rows):
+        for statement, values in insertion_statements(table, rows):
             self.queue(statement, values)
 
     def lock(self, uuids: Iterable[str], more: Iterable[int] = ()) -> None:
-        """From the next answer on, no other transaction writes to these providers.
+        """Lock these providers: from the next answer on, no other transaction writes to them.
 
-        ``more`` are buckets that are locked with those of the providers. A second call in one
-        transaction may wait in a circle with another transaction; the database ends that and
-        :meth:`Database.write` starts again.
+        ``more`` are buckets that are locked together with them. A second call in one transaction may wait in
+        a circle with another transaction. Then the database ends one, and :meth:`ServiceDatabase.write`
+        repeats it.
         """
         self.lock_buckets({*(buckets.bucket_of(uuid) for uuid in uuids), *more})
 
     def lock_names(self) -> None:
-        """As :meth:`lock`, for the names of resource classes and traits."""
+        """Lock the names of resource classes and traits, as :meth:`lock` does providers."""
         self.lock_buckets((buckets.NAMES,))
 
     def lock_trees(self) -> None:
-        """As :meth:`lock`, for moving providers between parents."""
+        """Lock the parents of all providers, as :meth:`lock` does providers."""
         self.lock_buckets((buckets.TREES,))
 
     def renew_epoch(self) -> None:
-        """Have every worker read everything anew, as after changes that no counter tells of."""
+        """Have every worker read everything again, as after changes without a counter."""
         buckets.renew_epoch(self._batch)
 
     def lock_buckets(self, bucket_ids: Iterable[int]) -> None:
-        """As :meth:`lock`, for all that is in these buckets."""
+        """Lock everything in these buckets, as :meth:`lock` does providers."""
         buckets.lock(self._batch, bucket_ids, in_order=self._conn.dialect.name != "sqlite")
 
-    def exists(self, condition: sa.ColumnElement[bool]) -> bool:
-        """Whether the table that the condition is about has such a row."""
+    def has_row(self, condition: sa.ColumnElement[bool]) -> bool:
+        """Return whether the table of the condition has such a row."""
         return self.conn.execute(sa.select(sa.literal(1)).where(condition).limit(1)).first() is not None
 
-    def changed(self, provider_ids: Iterable[int], *, generation: bool, usage_only: bool = False) -> None:
-        """Note that these (locked) providers changed; with ``generation`` theirs goes up by one (more).
+    def note_changed(
+        self, provider_ids: Iterable[int], *, generation: bool, usage_only: bool = False
+    ) -> None:
+        """Note that these (locked) providers have changed; ``generation`` raises theirs by one.
 
-        With ``usage_only`` nothing changed but how much of them is used, which readers take up faster.
+        With ``usage_only`` only their usage has changed, which readers follow faster.
         """
         for provider_id in provider_ids:
             before = self._changed.get(provider_id, _NO_CHANGE)
@@ -140,23 +141,24 @@ class WriteTransaction:
                 before.bumps + generation, before.usage_only and usage_only
             )
 
-    def deleted(self, uuid: str) -> None:
-        """Note that this (locked) provider is gone."""
+    def note_deleted(self, uuid: str) -> None:
+        """Note that this (locked) provider is deleted."""
         buckets.count_deletion(self._batch, buckets.bucket_of(uuid))
 
-    def finish(self) -> None:
-        """Send what is queued and the stamps of what changed; the last thing before the commit."""
+    def send_rest(self) -> None:
+        """Send queued statements and the stamps of changed providers; the last step before the commit."""
         for change in sorted(set(self._changed.values())):
             ids = sorted(provider_id for provider_id, each in self._changed.items() if each == change)
             values = {**bind_values("id", ids), "now": self.now, "by": change.bumps}
-            self.queue(_stamp(len(ids), described=not change.usage_only), values)
+            self.queue(_stamp_statement(len(ids), described=not change.usage_only), values)
+        # set before sending: after an error in between it is unknown whether the commit arrived
         self.committing = self._batch.carries_commit
         self._batch.send(commit=True)
         self.committing = True
 
 
 class _ProviderChange(NamedTuple):
-    """By how much the generation of a provider goes up, and whether nothing but its usage changed."""
+    """The increase of a provider's generation, and whether only its usage has changed."""
 
     bumps: int
     usage_only: bool
@@ -166,8 +168,8 @@ _NO_CHANGE: Final = _ProviderChange(0, usage_only=True)
 
 
 @lru_cache(KEPT_SIZES)
-def _stamp(count: int, *, described: bool) -> PreparedStatement:
-    counter = buckets.counter(resource_providers.c.bucket)
+def _stamp_statement(count: int, *, described: bool) -> PreparedStatement:
+    counter = buckets.present_counter(resource_providers.c.bucket)
     values: dict[str, Any] = {
         "change_seq": counter,
         "generation": resource_providers.c.generation + sa.bindparam("by"),
@@ -191,31 +193,34 @@ class ServiceDatabase:
         self._lock_timeout = options.lock_timeout
         self._attempts = 1 + options.retries
         self._outage = DatabaseOutage()
+        # the server bounds each statement, waiting for locks included
         max_seconds = options.statement_timeout and options.statement_timeout + options.lock_timeout
-        writer = engine.create(url, "READ COMMITTED", replace(options, statement_timeout=max_seconds))
+        writer = engine.create_engine(url, "READ COMMITTED", replace(options, statement_timeout=max_seconds))
         self._writer = writer.execution_options(**{engine.WRITES: True})
-        # Nobody waits for a transaction that only reads: it may take its time between statements.
-        self._reader = engine.create(url, "REPEATABLE READ", replace(options, idle_timeout=0), ping=True)
+        # no transaction waits for one that only reads, so that it may pause between statements
+        self._reader = engine.create_engine(
+            url, "REPEATABLE READ", replace(options, idle_timeout=0), ping=True
+        )
         brief = replace(options, statement_timeout=options.connect_timeout)
-        self._autocommitting = engine.create(url, "AUTOCOMMIT", brief)
+        self._autocommitting = engine.create_engine(url, "AUTOCOMMIT", brief)
         self._change_probe = ChangeProbe(self._autocommitting)
         self._history: str | None = None
-        self._is_elsewhere = False  # whether the log was told that the server is not to be asked
-        self._is_not_ours = False  # whether it was told that the database is another one's
+        self._is_elsewhere = False  # whether it was logged that the server must not be asked
+        self._is_not_ours = False  # whether it was logged that the database belongs to another program
 
     def close(self) -> None:
-        """Give all connections back."""
+        """Close all connections."""
         self._change_probe.close()
         for each in (self._writer, self._reader, self._autocommitting):
             each.dispose()
 
     def position(self) -> DatabaseVersion:
-        """Where the database stands: the same as before means that nothing changed.
+        """Return the version of the database: the same as before means that nothing has changed.
 
-        :raises Unavailable: when the database does not answer.
-        :raises sqlalchemy.exc.SQLAlchemyError: it does not take the question, which is a defect.
+        :raises Unavailable: the database does not answer.
+        :raises sqlalchemy.exc.SQLAlchemyError: it refuses the statement, which is a defect.
         """
-        with self._asking():
+        with self._asking_database():
             position = self._change_probe.position()
             self._is_elsewhere = self._is_not_ours = False
             if position.history != self._history:
@@ -226,11 +231,11 @@ class ServiceDatabase:
         return position
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """Asks the database in this context.
+    def _asking_database(self) -> Iterator[None]:
+        """Turn errors of the database in this context into those of requests.
 
         :raises Unavailable: it does not answer.
-        :raises InvalidRequest: it cannot be asked this.
+        :raises InvalidRequest: it cannot process these values.
         """
         try:
             with self._outage.attempt_request():
@@ -242,10 +247,10 @@ class ServiceDatabase:
             raise
 
     def _require_schema(self, error: exc.SQLAlchemyError) -> None:
-        """See what became of the database if the error says that a table, or a value of a row, is not there.
+        """Check the schema if the error says that a table, or a value of a row, is missing.
 
-        :raises Unavailable: it is none of ours any more, as when it was given back to OpenStack Placement,
-            somebody deleted what every write needs, or it does not answer.
+        :raises Unavailable: it belongs to another program now, for instance after its return to OpenStack
+            Placement, rows that each write needs were deleted, or it does not answer.
         """
         is_own_fault = isinstance(error, exc.IntegrityError) and not errors.is_conflict(error)
         if not (errors.is_missing_table(error) or is_own_fault):
@@ -259,7 +264,7 @@ class ServiceDatabase:
             raise
 
     def _look_elsewhere(self, error: exc.SQLAlchemyError) -> None:
-        """Give up all connections if the error says that they may lead to the wrong server."""
+        """Close all connections if the error says that they may lead to the wrong server."""
         if errors.is_elsewhere(error.orig if isinstance(error, exc.DBAPIError) else error):
             if not self._is_elsewhere:
                 self._is_elsewhere = True
@@ -270,31 +275,31 @@ class ServiceDatabase:
             self._renew_connections()
 
     def _renew_connections(self) -> None:
-        """Have everybody connect anew; who uses a connection goes on to its end."""
+        """Replace all connections; one in use is closed after its use."""
         self._change_probe.give_up()
         for each in (self._writer, self._reader, self._autocommitting):
             each.dispose()
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """A connection whose queries all see one and the same state.
+        """Yield a connection with one state of the database for all its queries.
 
-        :raises Unavailable: when the database does not answer.
-        :raises InvalidRequest: it cannot be asked for such a value, or for so many.
+        :raises Unavailable: the database does not answer.
+        :raises InvalidRequest: it cannot process such a value, or that number.
         :raises sqlalchemy.exc.SQLAlchemyError: a query is wrong, which is a defect.
         """
-        with self._asking(), self._reader.connect() as conn, conn.begin():
+        with self._asking_database(), self._reader.connect() as conn, conn.begin():
             yield conn
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
-        """Run ``work`` in a transaction of its own and commit what it did.
+        """Run ``work`` in a transaction of its own, and commit.
 
-        It runs again, from the start, when it lost to another transaction
-        (deadlock, a row that both inserted); nothing it did before is kept. A
-        commit whose outcome is unknown is never repeated.
+        It runs again, from the start, if it loses to another transaction (a deadlock, a row that both
+        inserted); the effects of the lost attempt are rolled back. A commit with an unknown outcome is never
+        repeated.
 
-        :raises Unavailable: when the database does not answer or contention does not end.
-        :raises InvalidRequest: it cannot hold such a value, or is not told so much at once.
+        :raises Unavailable: the database does not answer, or contention does not end.
+        :raises InvalidRequest: it cannot store such a value, or takes less at once.
         :raises sqlalchemy.exc.SQLAlchemyError: a statement is wrong, which is a defect.
         """
         deadline = time.monotonic() + self._lock_timeout
@@ -304,32 +309,33 @@ class ServiceDatabase:
                 with self._outage.attempt_request(), self._writer.connect() as conn, conn.begin() as begun:
                     tx = WriteTransaction(conn, optimistic=attempt == 1 and self._attempts > 1)
                     result = work(tx)
-                    tx.finish()
+                    tx.send_rest()
                     begun.commit()
                     return result
-            # No exception is kept beyond its block: its traceback leads back to this frame, and the circle
-            # would keep all that the transaction used until garbage is collected.
+            # No exception is kept beyond its block: its traceback refers to this frame, and the circle would
+            # keep all objects of the transaction until garbage is collected.
             except exc.SQLAlchemyError as error:
                 self._look_elsewhere(error)
                 self._require_schema(error)
                 committing = tx is not None and tx.committing
                 again = errors.is_conflict(error) or (errors.is_unavailable(error) and not committing)
-                # what an optimistic one wrote blindly is never the answer, however long it waited for locks
+                # an optimistic insertion proves nothing, so it is repeated however long it waited for locks
                 refuted = tx is not None and tx.optimistic and isinstance(error, exc.IntegrityError)
                 late = time.monotonic() > deadline and not refuted
                 if not again or attempt == self._attempts or late:
                     _refuse_unless_defect(error)
                     raise
                 LOG.debug("transaction attempt %d failed: %s", attempt, error)
+            # random, so that transactions that collided do not collide again
             time.sleep(random.uniform(0, 0.002 * 2**attempt))
         raise AssertionError("not reached")
 
 
 def _refuse_unless_defect(error: exc.SQLAlchemyError) -> None:
-    """Return only if no request and no state of the database explains the error.
+    """Return only if neither the request nor the state of the database explains the error.
 
-    :raises InvalidRequest: the request can never be done.
-    :raises Unavailable: the database does not answer, or others were faster again and again.
+    :raises InvalidRequest: the request can never succeed.
+    :raises Unavailable: the database does not answer, or the transaction lost too often.
     """
     if isinstance(error, exc.DataError):
         raise InvalidRequest("The request holds a value that the database cannot.") from error

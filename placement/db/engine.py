@@ -1,6 +1,6 @@
 """Engines with their connection pools, set up alike for the three kinds of database.
 
-Drivers need not be installed: each is imported by the function that makes connections of its database.
+Drivers need not be installed: each is imported by the function that connects to its database.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from sqlalchemy.engine import URL, make_url
 from placement.db import errors, position
 
 
-def connector(driver: str) -> Callable[..., Any] | None:
-    """What makes connections: a function of the timeout for answers and of what the driver's own one takes.
+def find_connector(driver: str) -> Callable[..., Any] | None:
+    """Return a function that connects, with a timeout for answers before the driver's own arguments.
 
-    None for a driver that nobody tried here: the server's timeouts count, and the system's.
+    None for an untested driver: only the timeouts of the server and of the system apply.
 
     :raises ImportError: the driver is not installed.
     """
@@ -40,9 +40,13 @@ def connector(driver: str) -> Callable[..., Any] | None:
 WRITES: Final = "placement_writes"
 
 _RETURNED: Final = "placement.returned"
-_TRUSTED_SECONDS: Final = 0.1  # servers take longer to restart
-_GRACE: Final = 1.0  # seconds for a server to say that a statement took too long
+# servers take longer to restart
+_TRUSTED_SECONDS: Final = 0.1
+"""Seconds after its use in which a connection is not tested."""
+_GRACE: Final = 1.0
+"""Seconds for a server to report that a statement took too long."""
 _KEEPALIVES: Final = 3
+"""Number of unanswered keepalives that end a connection."""
 _SECONDS_BETWEEN_TRIES: Final = 0.01
 
 
@@ -50,11 +54,13 @@ _SECONDS_BETWEEN_TRIES: Final = 0.01
 class PoolOptions:
     """Sizes and times (seconds) of the connection pools, and limits for locks.
 
-    ``lock_timeout`` bounds each wait for a lock, ``retries`` how often a
-    transaction that lost to another one runs again. A connection has to be made within ``connect_timeout``,
-    a statement to end within ``statement_timeout``, and the next one of a transaction to come within
-    ``idle_timeout``, or the server ends it; zero is no limit for these two. ``wsrep_sync_wait`` is that of
-    MariaDB (statements before which a node of a Galera cluster applies what others have committed).
+    - ``lock_timeout`` bounds each wait for a lock.
+    - ``retries`` is how often a transaction that lost to another one runs again.
+    - ``connect_timeout`` bounds the time to connect.
+    - ``statement_timeout`` bounds each statement, ``idle_timeout`` the time between two statements of a
+      transaction; then the server ends it. Zero is no limit.
+    - ``wsrep_sync_wait`` is MariaDB's variable: the statements before which a node of a Galera cluster
+      applies the commits of others.
     """
 
     max_pool_size: int = 5
@@ -70,24 +76,24 @@ class PoolOptions:
 
 
 WHOLE_DATABASE: Final = PoolOptions(statement_timeout=0, idle_timeout=600)
-"""For what goes through whole databases."""
+"""Options for operations on whole databases."""
 
 
-def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: bool = False) -> sa.Engine:
-    """An engine whose every transaction has this isolation level.
+def create_engine(
+    url: str | URL, isolation_level: str, options: PoolOptions, *, ping: bool = False
+) -> sa.Engine:
+    """Return an engine with this isolation level for all its transactions.
 
-    On SQLite, where a transaction is a snapshot anyway, the level only matters
-    as ``AUTOCOMMIT``; transactions of connections with the execution option
-    :data:`WRITES` take the write lock when they begin, so that they never have
-    to give up half way. A connection that died in the pool is replaced before it
-    is used: always with ``ping``, else if it has not been used for a moment.
+    On SQLite, where a transaction is a snapshot anyway, only ``AUTOCOMMIT`` matters. Transactions of
+    connections with the execution option :data:`WRITES` take the write lock when they begin, so that they
+    never have to give up half way. A connection that died in the pool is replaced before it is used: always
+    with ``ping``, otherwise if it has been unused for a moment.
 
-    A server that is gone without a word, or behind a network that swallows everything, is noticed by the
-    operating system (PostgreSQL) or by the answer that does not come: a second after the server itself
-    would have ended the statement, or after ``connect_timeout`` where a connection is only asked
-    whether it lives.
+    A server may disappear without a word, or behind a network that drops everything. The operating system
+    notices that (PostgreSQL), or the missing answer: a second after the server itself would have ended the
+    statement, or after ``connect_timeout`` for a test of the connection.
 
-    :raises ImportError: the driver that the URL names is not installed; the message says what to do.
+    :raises ImportError: the driver of the URL is not installed; the message has the remedy.
     """
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite":
@@ -100,12 +106,12 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
             max_overflow=options.max_overflow,
             pool_timeout=options.pool_timeout,
             pool_recycle=options.connection_recycle_time,
-            connect_args=_limits(parsed, options),
+            connect_args=_limit_arguments(parsed, options),
         )
-        connect = connector(made.dialect.driver)
+        connect = find_connector(made.dialect.driver)
     except ImportError as error:
         raise ImportError(errors.missing_driver(parsed, error)) from error
-    session = _session(parsed, options)
+    session = _session_arguments(parsed, options)
     answer_timeout = options.statement_timeout + _GRACE if options.statement_timeout else None
 
     @sa.event.listens_for(made, "do_connect")
@@ -113,45 +119,51 @@ def create(url: str | URL, isolation_level: str, options: PoolOptions, *, ping: 
         return connect(answer_timeout, *cargs, **cparams, **session) if connect else None
 
     @sa.event.listens_for(made, "connect")
-    def _note(connection: Any, record: Any) -> None:
+    def _note_history(connection: Any, record: Any) -> None:
         record.info[position.HISTORY] = getattr(connection, "history", "")
 
     @sa.event.listens_for(made, "handle_error")
-    def _leave(context: sa.engine.ExceptionContext) -> None:
+    def _mark_disconnect(context: sa.engine.ExceptionContext) -> None:
         if errors.is_elsewhere(context.original_exception):
             context.is_disconnect = True
 
-    _ping(made, 0.0 if ping else _TRUSTED_SECONDS, options.connect_timeout if connect else None)
+    _test_unused(made, 0.0 if ping else _TRUSTED_SECONDS, options.connect_timeout if connect else None)
     return made
 
 
-def check(url: str) -> None:
-    """Whether engines can be made, which is known before any server is asked.
+def check_url(url: str) -> None:
+    """Check that engines can be made, before any server is asked.
 
-    :raises ValueError: it is no URL, or its database or driver is not installed; the text names the option.
+    :raises ValueError: the URL is invalid, or its database or driver is not installed; the text names the
+        option.
     """
     try:
-        create(url, "AUTOCOMMIT", PoolOptions()).dispose()
+        create_engine(url, "AUTOCOMMIT", PoolOptions()).dispose()
     except (sa.exc.ArgumentError, ImportError) as error:
         raise ValueError(f"[placement_database] connection cannot be used: {error}") from error
 
 
-def _session(url: URL, options: PoolOptions) -> dict[str, Any]:
-    """What our connections are told beside what the driver's own take."""
+def _session_arguments(url: URL, options: PoolOptions) -> dict[str, Any]:
+    """Return arguments of our connections, beside those of the driver."""
     return {} if url.get_backend_name() == "postgresql" else {"wsrep_sync_wait": options.wsrep_sync_wait}
 
 
-def _limits(url: URL, options: PoolOptions) -> dict[str, Any]:
-    """Parameters of connections, where the URL does not give others."""
-    ours = _postgresql(options) if url.get_backend_name() == "postgresql" else _mysql(options)
+def _limit_arguments(url: URL, options: PoolOptions) -> dict[str, Any]:
+    """Return parameters of connections, unless the URL has others."""
+    ours = (
+        _postgresql_arguments(options)
+        if url.get_backend_name() == "postgresql"
+        else _mysql_arguments(options)
+    )
     chosen = {name: value for name, value in ours.items() if name not in url.query}
     if "options" in ours and "options" in url.query:
-        chosen["options"] = f"{ours['options']} {url.query['options']}"  # the last one of a name counts
+        # the last one of a name counts, so that the URL wins
+        chosen["options"] = f"{ours['options']} {url.query['options']}"
     return chosen
 
 
-def _postgresql(options: PoolOptions) -> dict[str, Any]:
-    """Parameters of libpq ("Connection Strings" in its documentation), and in ``options`` of the server."""
+def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
+    """Return parameters of libpq ("Connection Strings" in its documentation), with server ``options``."""
     settings = {
         "lock_timeout": options.lock_timeout,
         "statement_timeout": options.statement_timeout,
@@ -164,12 +176,13 @@ def _postgresql(options: PoolOptions) -> dict[str, Any]:
         "keepalives_idle": options.connect_timeout,
         "keepalives_interval": max(1, options.connect_timeout // _KEEPALIVES),
         "keepalives_count": _KEEPALIVES,
-        "target_session_attrs": "read-write",  # of several hosts the one that is no standby; of one host, too
+        # of several hosts the primary; a single standby is refused
+        "target_session_attrs": "read-write",
     }
 
 
-def _mysql(options: PoolOptions) -> dict[str, Any]:
-    """Parameters of PyMySQL. What is in the comment is read by MariaDB only."""
+def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
+    """Return parameters of PyMySQL. Only MariaDB reads the part in the comment."""
     ours = {
         "max_statement_time": f"{options.statement_timeout:g}",
         "idle_transaction_timeout": round(options.idle_timeout),
@@ -182,36 +195,36 @@ def _mysql(options: PoolOptions) -> dict[str, Any]:
     }
 
 
-def _ping(engine: sa.Engine, trusted: float, timeout: float | None) -> None:
-    """Ask connections whether they live when they have not been used for so many seconds.
+def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> None:
+    """Test connections that have been unused for ``trusted`` seconds.
 
-    The last batch of a transaction carries its commit, and on a connection that turns out to be dead
-    its outcome is unknown. Asking each time would cost a round trip for each transaction.
+    The last batch of a transaction carries its commit, and on a dead connection its outcome is unknown. A
+    test for each transaction would cost a round trip.
 
-    :param timeout: seconds in which the answer has to come; None where connections have no such timeout.
+    :param timeout: seconds for the answer; None if connections have no such timeout.
     """
 
     @sa.event.listens_for(engine, "checkin")
-    def _checkin(connection: Any, record: Any) -> None:
+    def _note_return(connection: Any, record: Any) -> None:
         record.info[_RETURNED] = time.monotonic()
 
     @sa.event.listens_for(engine, "checkout")
-    def _checkout(connection: Any, record: Any, proxy: object) -> None:
+    def _test_connection(connection: Any, record: Any, proxy: object) -> None:
         returned = record.info.get(_RETURNED)
         if returned is None or time.monotonic() - returned < trusted:
             return
         dbapi = engine.dialect.dbapi
         assert dbapi is not None
         try:
-            with nullcontext() if timeout is None else _brief(connection, timeout):
+            with nullcontext() if timeout is None else _brief_timeout(connection, timeout):
                 engine.dialect.do_ping(connection)
         except dbapi.Error as error:
             raise sa.exc.InvalidatePoolError from error
 
 
 @contextmanager
-def _brief(connection: Any, timeout: float) -> Iterator[None]:
-    """One of our connections, with another timeout for answers in this context."""
+def _brief_timeout(connection: Any, timeout: float) -> Iterator[None]:
+    """Give one of our connections another timeout for answers in this context."""
     usual, connection.answer_timeout = connection.answer_timeout, timeout
     try:
         yield
@@ -230,27 +243,27 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
     )
 
     @sa.event.listens_for(engine, "do_connect")
-    def _make(dialect: object, record: object, arguments: list[Any], options: object) -> None:
+    def _make_file(dialect: object, record: object, arguments: list[Any], options: object) -> None:
         _make_private(str(arguments[0]))
 
     @sa.event.listens_for(engine, "connect")
     def _connect(connection: sqlite3.Connection, record: Any) -> None:
         record.info[position.HISTORY] = position.of_file(url.database)
-        connection.isolation_level = None  # transactions begin where we say
+        connection.isolation_level = None  # the driver must not begin transactions by itself
         _write_ahead(connection, options.lock_timeout)
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
 
     @sa.event.listens_for(engine, "checkout")
-    def _checkout(connection: object, record: Any, proxy: object) -> None:
-        # Who has a file open that was replaced would go on to read it, and to write into it.
+    def _check_file(connection: object, record: Any, proxy: object) -> None:
+        # an open file that was replaced would still be read, and written to
         if not position.is_same_file(url.database, record.info[position.HISTORY]):
             raise sa.exc.InvalidatePoolError
 
     if isolation_level != "AUTOCOMMIT":
 
         @sa.event.listens_for(engine, "begin")
-        def _begin(connection: sa.Connection) -> None:
+        def _begin_transaction(connection: sa.Connection) -> None:
             writes = connection.get_execution_options().get(WRITES, False)
             connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -258,7 +271,7 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
 
 
 def _write_ahead(connection: sqlite3.Connection, timeout: float) -> None:
-    """Switch to the write-ahead log. Where others write in another mode, SQLite refuses at once."""
+    """Switch to the write-ahead log; SQLite refuses at once while it is written in another mode."""
     deadline = time.monotonic() + timeout
     while True:
         try:
@@ -271,11 +284,12 @@ def _write_ahead(connection: sqlite3.Connection, timeout: float) -> None:
 
 
 def _make_private(path: str) -> None:
-    """Make the file of a database, where there is none, for the owner and the group alone.
+    """Create the file of a database for the owner and the group alone, if it is missing.
 
     SQLite gives its other files the mode of this one.
     """
     if path == ":memory:" or path.startswith("file:"):
         return
-    with suppress(OSError):  # it is there, or SQLite says better why it cannot be made
+    # it exists, or SQLite reports why it cannot be made
+    with suppress(OSError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o640))

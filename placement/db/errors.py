@@ -1,9 +1,10 @@
 """The meaning of a database error, for the code that caused it and for operators.
 
-A transaction that lost to another one (:func:`is_conflict`) may succeed when it runs again. A database that
-cannot be asked now (:func:`is_unavailable`) answers the same request later. A request may be too much
-(:func:`is_too_much`), or hold what no column does (``DataError``). Every other error is a wrong statement, a
-defect of ours. :func:`explain` says in words what the database refuses, and what to do about it.
+A transaction that lost to another one (:func:`is_conflict`) may succeed when it runs again. An unavailable
+database (:func:`is_unavailable`) answers the same request later. A request may be too large
+(:func:`is_too_much`), or have a value that no column can store (``DataError``). Every other error is a wrong
+statement, a defect of this service. A refusal of the database in words, with the remedy, is
+:func:`explain_error`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from placement.optional_packages import how_to_install
 _SQLSTATES: Final = {"40001", "40P01", "55P03", "26000", "25P03"}
 _MYSQL_CODES: Final = {1020, 1205, 1213}  # record changed, lock wait timeout, deadlock
 
-_READ_ONLY: Final = "25006"  # the server is a standby, or was made read-only
+_READ_ONLY: Final = "25006"  # the server is a standby, or read-only
 _MYSQL_ELSEWHERE: Final = {1047, 1290, 1836}  # the node is outside of its cluster; the server is read-only
 _LIMITS_OF_STATEMENTS: Final = "54"  # class of sqlstates: too complex, too many columns
 
 _OWN_FAULT: Final = {"23502", "23514", 1048, 3819, "SQLITE_CONSTRAINT_NOTNULL", "SQLITE_CONSTRAINT_CHECK"}
-"""No other transaction is to blame for these: a column without its value, a value that a check refuses."""
+"""Errors without another transaction behind them: a column without its value, a value refused by a check."""
 
 _NO_TABLE: Final = "42P01"
 _MYSQL_NO_TABLE: Final = 1146
@@ -35,7 +36,7 @@ _SQLITE_PRIMARY: Final = 0xFF  # bits of an extended result code
 
 _MYSQL_CLIENT: Final = range(2000, 3000)  # the connection cannot be made, or broke
 _MYSQL_UNABLE: Final = {
-    # who may come in, and how many
+    # rights to connect, and limits of connections
     *(1040, 1042, 1043, 1044, 1045, 1049, 1129, 1130, 1203, 1226),
     # the server goes down, or a node of a cluster is not up
     *(1047, 1053, 1077, 1078, 1079, 1080),
@@ -45,23 +46,23 @@ _MYSQL_UNABLE: Final = {
     *(1015, 1016, 1021, 1030, 1037, 1038, 1041, 1114, 1180, 1181, 1206),
     # read-only, or migrated meanwhile
     *(1036, 1223, 1290, 1412, 1792, 1836),
-    # it took too long, or somebody ended it
+    # it took too long, or was ended
     *(1317, 1969, 3024),
     # a cluster refuses a commit
     *(3100, 3101),
 }
-"""What MySQL and MariaDB say when they cannot work now. The driver takes wrong statements for operational
+"""Errors of MySQL and MariaDB that cannot work now. The driver reports wrong statements as operational
 errors, too, and does not pass the SQLSTATE on."""
 
 
 class WrongServer(exc.DisconnectionError):
-    """Whoever answers is not the server that writes now: a standby, or a primary that was deposed."""
+    """The server that answers does not take writes now: a standby, or a primary that was deposed."""
 
 
 def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIError:
-    """An error of the driver as SQLAlchemy would have raised it, which did not see the statement.
+    """Return an error of the driver as SQLAlchemy would have raised it, which did not see the statement.
 
-    :param connection: that of the driver, to ask whether it is lost; None where there is none any more.
+    :param connection: the driver's connection, to test whether it is lost; None if there is none.
     """
     base = dialect.loaded_dbapi.Error
     lost = is_elsewhere(error) or dialect.is_disconnect(error, connection, None)
@@ -71,9 +72,9 @@ def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIErro
 
 
 def is_elsewhere(original: BaseException | None) -> bool:
-    """Whether this error (of the driver) says that another server is to be asked.
+    """Return whether this error (of the driver) says that another server has to be asked.
 
-    The connection itself is in order, so drivers and pools would keep it.
+    The connection itself works, so that drivers and pools would keep it.
     """
     if isinstance(original, WrongServer):
         return True
@@ -81,7 +82,7 @@ def is_elsewhere(original: BaseException | None) -> bool:
 
 
 def is_missing_table(error: BaseException) -> bool:
-    """Whether a table is not there: nobody migrated the database, or somebody took it away."""
+    """Return whether a table is missing: the database was not migrated, or the table was removed."""
     if not isinstance(error, exc.DBAPIError):
         return False
     original: Any = error.orig
@@ -91,7 +92,7 @@ def is_missing_table(error: BaseException) -> bool:
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether the same transaction, run again, may well succeed: it lost to another one."""
+    """Return whether the same transaction may succeed when it runs again: it lost to another one."""
     if not isinstance(error, exc.DBAPIError):
         return False
     original: Any = error.orig
@@ -102,7 +103,7 @@ def is_conflict(error: BaseException) -> bool:
 
 
 def is_too_much(error: BaseException) -> bool:
-    """Whether a statement named more things than the database takes in one."""
+    """Return whether a statement had more parameters than the database takes."""
     return isinstance(error, exc.DBAPIError) and any(
         words in str(error.orig)
         for words in ("too many SQL variables", "number of parameters must be between")
@@ -110,17 +111,17 @@ def is_too_much(error: BaseException) -> bool:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether we gave up waiting for the database, which did not refuse either."""
+    """Return whether the database did not answer in time, and did not refuse either."""
     original = error.orig if isinstance(error, exc.DBAPIError) else error
     return original is not None and isinstance(original.__cause__ or original.__context__, TimeoutError)
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Whether the connection is lost, or the database cannot work now, whatever it is asked."""
+    """Return whether the connection is lost, or the database cannot work now, whatever the statement."""
     if isinstance(error, exc.DBAPIError):
         return error.connection_invalidated or _is_unable(error)
-    # No free connection in the pool in time; or each that it made was dead again at once, for which it has
-    # no error of its own; or the transaction was gone with its connection, which another error told before.
+    # No free connection in the pool in time; each new one was dead at once, which the pool reports in this
+    # way; or the transaction was lost with its connection, which an earlier error has reported.
     return isinstance(error, exc.TimeoutError | exc.DisconnectionError | exc.PendingRollbackError) or (
         isinstance(error, exc.InvalidRequestError) and "connection is closed" in str(error).lower()
     )
@@ -145,7 +146,7 @@ def _is_unable(error: exc.DBAPIError) -> bool:
 
 
 def mysql_code(original: Any) -> int | None:
-    """The number of an error of MySQL, MariaDB, or their driver; None for others."""
+    """Return the number of an error of MySQL, MariaDB, or their driver; None for others."""
     arguments = getattr(original, "args", ())
     return arguments[0] if arguments and type(arguments[0]) is int else None
 
@@ -153,20 +154,20 @@ def mysql_code(original: Any) -> int | None:
 _FORBIDDEN: Final = {"42501", 1044, 1142, 1143, 1227, 1370, "SQLITE_READONLY"}
 _FULL: Final = {"53100", 1021, 1114, "SQLITE_FULL"}
 _FULL_WORDS: Final = ("no space left", "no more room", "errno: 28")
-"""What MySQL and MariaDB say of a full disk under the numbers of half a dozen errors."""
+"""Texts of MySQL and MariaDB about a full disk, under the numbers of several errors."""
 _SQLITE_IO: Final = "SQLITE_IOERR"
 
 _DRIVERS: Final = {"postgresql": ("psycopg", "postgresql"), "mysql": ("pymysql", "mysql")}
-"""By kind of database the driver that is tried here, and the extra of the package that brings it."""
+"""By kind of database: the tested driver, and the extra of the package that installs it."""
 
 
-def explain(error: exc.SQLAlchemyError) -> str:
-    """What the database said and what to do, in one line, without the statement and its values."""
-    return f"{said(error)}. {_remedy(error)}"
+def explain_error(error: exc.SQLAlchemyError) -> str:
+    """Return the database's words and the remedy, in one line, without the statement and its values."""
+    return f"{database_words(error)}. {_remedy_for(error)}"
 
 
-def said(error: exc.SQLAlchemyError) -> str:
-    """What the database said, in one line."""
+def database_words(error: exc.SQLAlchemyError) -> str:
+    """Return the words of the database, in one line."""
     if not isinstance(error, exc.DBAPIError):
         words, _, _ = str(error).partition("(Background on")  # an address of SQLAlchemy's
     else:
@@ -176,7 +177,7 @@ def said(error: exc.SQLAlchemyError) -> str:
     return " ".join(words.split()).rstrip(".")
 
 
-def _remedy(error: exc.SQLAlchemyError) -> str:
+def _remedy_for(error: exc.SQLAlchemyError) -> str:
     original: Any = error.orig if isinstance(error, exc.DBAPIError) else None
     told = {getattr(original, "sqlstate", None), mysql_code(original), _sqlite_name(original)}
     if told & _FULL or any(words in str(original).lower() for words in _FULL_WORDS):
@@ -196,13 +197,13 @@ def _remedy(error: exc.SQLAlchemyError) -> str:
 
 
 def _sqlite_name(original: Any) -> str | None:
-    """The name of SQLite's result code without what follows it, as of ``SQLITE_IOERR_SHMSIZE``."""
+    """Return the name of SQLite's result code without its extension, as in ``SQLITE_IOERR_SHMSIZE``."""
     name = getattr(original, "sqlite_errorname", None)
     return None if name is None else "_".join(str(name).split("_")[:2])
 
 
 def missing_driver(url: URL, error: ImportError) -> str:
-    """Why the driver that a URL names cannot be imported, and what to write or to install."""
+    """Return why the driver of a URL cannot be imported, and the remedy."""
     backend, driver = url.get_backend_name(), url.get_driver_name()
     known = _DRIVERS.get(backend)
     if known is None:

@@ -1,4 +1,4 @@
-"""Bringing the schema to the newest revision, safely when several processes do it at once."""
+"""Migrations of the schema to the newest revision, one at a time if several processes start them."""
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,20 +25,20 @@ from placement.exceptions import Unavailable
 LOG = logging.getLogger(__name__)
 
 _LOCKING: Final = ("postgresql", "sqlite")
-"""Databases whose transactions can keep others out: SQLite's, which writes, does so from its beginning."""
+"""Databases with transactions that can exclude others: on SQLite a writing one does from its beginning."""
 _LOCK_ID: Final = 0x706C6163  # of PostgreSQL's advisory lock
 _LOCK_TIMEOUT: Final = 600
 
 EXACT: Final = frozenset({"0001", "0002"})
-"""Revisions whose releases work with no later one."""
+"""Revisions of releases that work with no later revision."""
 
 
 def script_location() -> Path:
-    """The folder of the migrations, which is part of the package wherever it is installed."""
+    """Return the folder of the migrations, a part of the package wherever it is installed."""
     return Path(str(resources.files("placement.db"))) / "migrations"
 
 
-def _config(connection: sa.Connection | None = None, branch: ExtensionTables | None = None) -> Config:
+def _alembic_config(connection: sa.Connection | None = None, branch: ExtensionTables | None = None) -> Config:
     config = Config()
     config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
     config.attributes["connection"] = connection
@@ -51,24 +51,24 @@ def _config(connection: sa.Connection | None = None, branch: ExtensionTables | N
 
 
 @cache
-def newest(branch: ExtensionTables | None = None) -> str | None:
-    """The revision that this version of the service works with, of the core's tables or an extension's."""
-    return ScriptDirectory.from_config(_config(branch=branch)).get_current_head()
+def newest_revision(branch: ExtensionTables | None = None) -> str | None:
+    """Return the revision that this version needs, of the core's tables or of an extension's."""
+    return ScriptDirectory.from_config(_alembic_config(branch=branch)).get_current_head()
 
 
 @cache
-def _known(branch: ExtensionTables | None = None) -> frozenset[str]:
-    scripts = ScriptDirectory.from_config(_config(branch=branch))
+def _known_revisions(branch: ExtensionTables | None = None) -> frozenset[str]:
+    scripts = ScriptDirectory.from_config(_alembic_config(branch=branch))
     return frozenset(script.revision for script in scripts.walk_revisions())
 
 
 @dataclass(frozen=True, slots=True)
 class FoundDatabase:
-    """What kind of database there is.
+    """The state of a database.
 
-    :param revision: of its schema; None when it was never migrated.
-    :param record: of a move from OpenStack Placement, if there was one.
-    :param branches: the revisions of the tables of extensions, None where there are none yet.
+    :param revision: the revision of its schema; None if it was never migrated.
+    :param record: the record of a takeover from OpenStack Placement, if there was one.
+    :param branches: the revisions of the tables of extensions, None if they do not exist.
     """
 
     revision: str | None
@@ -76,19 +76,19 @@ class FoundDatabase:
     branches: Mapping[ExtensionTables, str | None] = field(default_factory=dict)
 
 
-def look(url: str) -> FoundDatabase:
-    """What is behind a URL.
+def find_database(url: str) -> FoundDatabase:
+    """Return the state of the database at a URL.
 
-    :raises Unavailable: when the database does not answer, or says that it has several revisions.
+    :raises Unavailable: the database does not answer, or has several revisions.
     """
-    with _connected(url, "AUTOCOMMIT", PoolOptions()) as conn:
+    with _own_connection(url, "AUTOCOMMIT", PoolOptions()) as conn:
         return state_of(conn)
 
 
 def state_of(conn: sa.Connection) -> FoundDatabase:
-    """As :func:`look`, for a connection that there is.
+    """Return the state of the database of a connection.
 
-    :raises Unavailable: it says that it has several revisions.
+    :raises Unavailable: it has several revisions.
     """
     revisions = MigrationContext.configure(conn).get_current_heads()
     if len(revisions) > 1:
@@ -98,7 +98,7 @@ def state_of(conn: sa.Connection) -> FoundDatabase:
             " into an empty database."
         )
     branches = {each: _revision_of(conn, each) for each in extension_tables()}
-    return FoundDatabase(next(iter(revisions), None), adoption.find(conn), branches)
+    return FoundDatabase(next(iter(revisions), None), adoption.find_record(conn), branches)
 
 
 def _revision_of(conn: sa.Connection, branch: ExtensionTables) -> str | None:
@@ -107,32 +107,32 @@ def _revision_of(conn: sa.Connection, branch: ExtensionTables) -> str | None:
 
 
 def version(url: str) -> str | None:
-    """The revision the database is at; None when it was never migrated.
+    """Return the revision of the database; None if it was never migrated.
 
-    :raises Unavailable: when the database does not answer.
+    :raises Unavailable: the database does not answer.
     """
-    return look(url).revision
+    return find_database(url).revision
 
 
-def obstacle(found: FoundDatabase) -> str | None:
-    """Why this version cannot work with such a database, and what to do; None if it can.
+def find_obstacle(found: FoundDatabase) -> str | None:
+    """Return why this version cannot work with such a database, and the remedy; None if it can.
 
-    Revisions are numbers of four digits. Versions work with what later migrations have added, so that
-    services of two versions may run side by side on one database, and the older one again after the
-    newer; a migration that takes something away begins the next thousand. The tables of each extension have
-    revisions of their own, to which the same applies.
+    Revisions are numbers of four digits. Versions work with the additions of later migrations. So services of
+    two versions may run side by side on one database, and the older one again after the newer. A migration
+    that removes something begins the next thousand. The same applies to the tables of each extension, which
+    have revisions of their own.
     """
     reasons = (_branch_obstacle(branch, present) for branch, present in found.branches.items())
     return _core_obstacle(found) or next(filter(None, reasons), None)
 
 
 def _core_obstacle(found: FoundDatabase) -> str | None:
-    ours, present = newest(), found.revision
-    if (reason := adoption.explain(present, found.record)) is not None:
+    ours, present = newest_revision(), found.revision
+    if (reason := adoption.explain_adoption(present, found.record)) is not None:
         return reason
     if present == ours:
         return None
-    if present is None or present in _known():
+    if present is None or present in _known_revisions():
         state = "has no schema yet" if present is None else f"is at revision {present}"
         return f"The database {state}, this version needs {ours}: run 'placement-manage db sync'."
     if ours is None or not adoption.is_ours(present) or present < ours:
@@ -150,8 +150,8 @@ def _core_obstacle(found: FoundDatabase) -> str | None:
 
 
 def _branch_obstacle(branch: ExtensionTables, present: str | None) -> str | None:
-    ours = newest(branch)
-    if present is None or (present != ours and present in _known(branch)):
+    ours = newest_revision(branch)
+    if present is None or (present != ours and present in _known_revisions(branch)):
         state = "are not there yet" if present is None else f"are at revision {present}"
         return (
             f"The tables of {branch.name} {state}, this version needs {ours}: run 'placement-manage db sync'."
@@ -166,13 +166,14 @@ def _branch_obstacle(branch: ExtensionTables, present: str | None) -> str | None
 
 
 def require_schema(url: str) -> str | None:
-    """The revision the database is at, with which this version can work.
+    """Return the revision of a database that this version can work with.
 
-    :raises Unavailable: the database does not answer, or its schema will not do; the message says what to do.
+    :raises Unavailable: the database does not answer, or its schema does not suit; the message has the
+        remedy.
     """
-    with _connected(url, "AUTOCOMMIT", PoolOptions()) as conn:
+    with _own_connection(url, "AUTOCOMMIT", PoolOptions()) as conn:
         found = state_of(conn)
-        reason = obstacle(found)
+        reason = find_obstacle(found)
         if reason is None and sa.inspect(conn).has_table(change_buckets.name):
             reason = buckets.explain_missing(_listed_buckets(conn))
     if reason is not None:
@@ -180,43 +181,43 @@ def require_schema(url: str) -> str | None:
     return found.revision
 
 
-def upgrade(url: str, revision: str = "head") -> None:
+def upgrade_schema(url: str, revision: str = "head") -> None:
     """Migrate the database; a process that comes second waits and finds the work done.
 
-    A database that a later version has migrated is left as it is.
+    A database that a later version has migrated stays unchanged.
 
-    :raises Unavailable: when the database does not answer, or this version cannot work with what is there.
+    :raises Unavailable: the database does not answer, or this version cannot work with its content.
     """
-    with exclusive(url) as conn:
+    with exclusive_connection(url) as conn:
         present = state_of(conn)
-        if (reason := adoption.explain(present.revision, present.record)) is not None:
+        if (reason := adoption.explain_adoption(present.revision, present.record)) is not None:
             raise Unavailable(reason)
         bring_up(conn, revision)
 
 
 def bring_up(conn: sa.Connection, revision: str = "head") -> None:
-    """As :func:`upgrade`, on a connection of :func:`exclusive`.
+    """Migrate the database of a connection of :func:`exclusive_connection`, as :func:`upgrade_schema` does.
 
-    With the newest revision of the core's tables, those of extensions come to their newest ones.
+    If the revision is the newest one, the tables of extensions are migrated to their newest ones, too.
     """
     present = state_of(conn)
     _bring_up_core(conn, revision, present)
     for branch, before in present.branches.items() if revision == "head" else ():
-        if before is None or before in _known(branch):
-            command.upgrade(_config(conn, branch), "head")
+        if before is None or before in _known_revisions(branch):
+            command.upgrade(_alembic_config(conn, branch), "head")
         elif (reason := _branch_obstacle(branch, before)) is not None:
             raise Unavailable(reason)
 
 
 def _bring_up_core(conn: sa.Connection, revision: str, present: FoundDatabase) -> None:
     before = present.revision
-    if before is not None and before not in _known():
+    if before is not None and before not in _known_revisions():
         if (reason := _core_obstacle(present)) is not None:
             raise Unavailable(reason)
         LOG.info("The database is at revision %s of a later version, and stays there", before)
         return
-    command.upgrade(_config(conn), revision)
-    missing = buckets.missing(_listed_buckets(conn))
+    command.upgrade(_alembic_config(conn), revision)
+    missing = buckets.missing_buckets(_listed_buckets(conn))
     if missing:
         _add_buckets(conn, missing)
     if missing or state_of(conn).revision != before:
@@ -230,7 +231,7 @@ def _listed_buckets(conn: sa.Connection) -> set[int]:
 
 
 def _add_buckets(conn: sa.Connection, missing: Sequence[int]) -> None:
-    """Add rows of buckets, whose counters go on from the stamps that providers have by them."""
+    """Add rows of buckets, with counters that continue from the stamps of their providers."""
     p = resource_providers.c
     stamps = sa.select(p.bucket, sa.func.max(p.change_seq)).group_by(p.bucket)
     last: dict[int, int] = {bucket: stamp for bucket, stamp in conn.execute(stamps)}  # noqa: C416  # no pairs
@@ -240,26 +241,28 @@ def _add_buckets(conn: sa.Connection, missing: Sequence[int]) -> None:
     )
 
 
-def stamp(url: str, revision: str) -> None:
-    """Say that the database is at this revision without migrating it.
+def stamp_revision(url: str, revision: str) -> None:
+    """Record that the database is at this revision, without migrating it.
 
     :raises Unavailable: it is at one of OpenStack Placement, or does not answer.
     """
-    with exclusive(url) as conn:
+    with exclusive_connection(url) as conn:
         present = state_of(conn)
-        if present.revision in adoption.REVISIONS and (reason := obstacle(present)) is not None:
+        if present.revision in adoption.REVISIONS and (reason := find_obstacle(present)) is not None:
             raise Unavailable(reason)
-        command.stamp(_config(conn), revision)
+        command.stamp(_alembic_config(conn), revision)
 
 
 @contextmanager
-def exclusive(url: str) -> Iterator[sa.Connection]:
-    """A transaction of which there is only one at a time in the whole deployment."""
+def exclusive_connection(url: str) -> Iterator[sa.Connection]:
+    """Open a transaction that excludes all others of its kind in the whole deployment."""
     options = replace(WHOLE_DATABASE, lock_timeout=_LOCK_TIMEOUT)
-    with _connected(url, "READ COMMITTED", options) as connection:
+    with _own_connection(url, "READ COMMITTED", options) as connection:
         conn = connection.execution_options(**{engine.WRITES: True})
         kind = conn.dialect.name
-        locked = nullcontext() if kind in _LOCKING else migration_lock.held(conn.engine, conn, _LOCK_TIMEOUT)
+        locked = (
+            nullcontext() if kind in _LOCKING else migration_lock.hold_lock(conn.engine, conn, _LOCK_TIMEOUT)
+        )
         with locked, conn.begin():
             if kind == "postgresql":
                 conn.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_ID)))
@@ -267,20 +270,20 @@ def exclusive(url: str) -> Iterator[sa.Connection]:
 
 
 @contextmanager
-def _connected(url: str, isolation_level: str, options: PoolOptions) -> Iterator[sa.Connection]:
-    """A connection of its own.
+def _own_connection(url: str, isolation_level: str, options: PoolOptions) -> Iterator[sa.Connection]:
+    """Open a connection outside of any pool.
 
-    :raises Unavailable: when the database does not answer, or others have what is needed for too long.
+    :raises Unavailable: the database does not answer, or locks were not free in time.
     """
-    source = engine.create(url, isolation_level, options)
-    if (reason := sqlite_file.obstacle(url)) is not None:
+    source = engine.create_engine(url, isolation_level, options)
+    if (reason := sqlite_file.file_obstacle(url)) is not None:
         raise Unavailable(f"The database is not available: {reason}")
     try:
         with source.connect() as conn:
             yield conn
     except exc.SQLAlchemyError as error:
         if errors.is_conflict(error) or errors.is_unavailable(error):
-            raise Unavailable(f"The database is not available: {errors.explain(error)}") from error
+            raise Unavailable(f"The database is not available: {errors.explain_error(error)}") from error
         raise
     finally:
         source.dispose()

@@ -1,11 +1,11 @@
-"""One migration at a time on MySQL and MariaDB, also where several nodes of a cluster take writes.
+"""One migration at a time on MySQL and MariaDB, also if several nodes of a cluster take writes.
 
-PostgreSQL and SQLite have locks that end with who holds them. MySQL's ``GET_LOCK`` is known to one node
-alone, and so are the locks of its transactions; a row goes to all nodes, and of two that write it at once the
-cluster lets one. So the lock is a row with its owner, who counts its beats up as long as it lives. Who waits
-takes it over when that count has stood still for :data:`LEASE` seconds of its own watching, so that no clocks
-are compared; or at once where the owner's connection is seen to be gone from the same server. The table is
-there as long as the lock is held.
+PostgreSQL and SQLite have locks that end with their holder. MySQL's ``GET_LOCK`` is known to one node only,
+and so are the locks of its transactions. A row goes to all nodes, and of two simultaneous writes the cluster
+accepts one. So the lock is a row with its owner, which increments a beat while it lives. A waiting process
+takes the lock over when it has seen no new beat for :data:`LEASE` seconds, so that no clocks are compared. On
+the same server it also takes over at once if the owner's connection is gone. The table exists while the lock
+is held.
 """
 
 import logging
@@ -28,10 +28,16 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LEASE: Final = 15.0
-_BEAT: Final = 2.0  # seconds between beats
-_LOOK: Final = 0.2  # seconds between looks at somebody else's lock; one that took longer counts as a second
+"""Seconds without a new beat after which the lock is taken over."""
+_BEAT: Final = 2.0
+"""Seconds between beats."""
+# a check that took longer counts as a second, as a process that was stopped has not watched meanwhile
+_LOOK: Final = 0.2
+"""Seconds between checks of another owner's lock."""
 _ATTEMPTS: Final = 10
-_WAIT: Final = 30  # seconds for the table, which a backup may be reading
+# a backup may be reading it
+_WAIT: Final = 30
+"""Seconds to wait for the table."""
 _NO_SUCH_TABLE: Final = 1146
 
 _NAME: Final = "placement_migration_lock"
@@ -60,40 +66,40 @@ class _LockRow(NamedTuple):
 
 
 @contextmanager
-def held(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterator[None]:
-    """Nobody else migrates in this context.
+def hold_lock(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterator[None]:
+    """Hold the lock in this context: no other process migrates.
 
-    :param source: makes the connection by which the owner is seen to be alive.
-    :param conn: migrates; each of its statements is only executed as long as the lock was not lost.
-    :raises Unavailable: somebody else did not end within so many seconds, or took the lock over.
+    :param source: makes the connection that shows the owner to be alive.
+    :param conn: the connection of the migration; its statements are only executed while the lock is held.
+    :raises Unavailable: another process did not end within ``timeout`` seconds, or took the lock over.
     """
     with source.execution_options(isolation_level="AUTOCOMMIT").connect() as own:
         own.exec_driver_sql(f"SET SESSION lock_wait_timeout = {_WAIT}")
         in_cluster = getattr(own.connection.driver_connection, "in_cluster", False)
-        # what a connection was told to do goes on when its client is gone, and so does the connection
+        # the server finishes a statement of a dead client, and its connection lives until then
         lock = _ProcessLock(
             own, conn.execute(sa.select(sa.func.connection_id())).scalar_one(), in_cluster=in_cluster
         )
         conn.rollback()
-        lock.take(timeout)
+        lock.take_lock(timeout)
 
-        def guard(*event: object) -> None:
-            lock.confirm()
+        def guard_statement(*event: object) -> None:
+            lock.confirm_lock()
 
-        sa.event.listen(conn, "before_cursor_execute", guard)
-        beating = threading.Thread(target=lock.beat, name="migration lock", daemon=True)
+        sa.event.listen(conn, "before_cursor_execute", guard_statement)
+        beating = threading.Thread(target=lock.keep_beating, name="migration lock", daemon=True)
         beating.start()
         try:
             yield
         finally:
-            sa.event.remove(conn, "before_cursor_execute", guard)
+            sa.event.remove(conn, "before_cursor_execute", guard_statement)
             lock.ended.set()
             beating.join()
             lock.release()
 
 
 class _ProcessLock:
-    """The lock as one process sees it, which uses its connection from two threads, one at a time."""
+    """The lock as one process sees it; two threads use its connection, one at a time."""
 
     def __init__(self, conn: sa.Connection, migrating: int, *, in_cluster: bool) -> None:
         self._conn = conn
@@ -104,22 +110,22 @@ class _ProcessLock:
         self._confirmed = 0.0
         self.ended = threading.Event()
 
-    def take(self, timeout: float) -> None:
-        """Wait for it.
+    def take_lock(self, timeout: float) -> None:
+        """Wait for the lock.
 
-        :raises Unavailable: for no longer than so many seconds.
+        :raises Unavailable: it was not free within ``timeout`` seconds.
         """
         deadline = time.monotonic() + timeout
         watched: _LockRow | None = None
         stood_still = 0.0
         while True:
             began = time.monotonic()
-            row = self._retried(self._look)
+            row = self._retry_step(self._read_row)
             if row is not None:
                 if row != watched:
                     watched, stood_still = row, 0.0
                 free = not row.owner or stood_still > LEASE or self._is_gone(row)
-                if free and self._take(row):
+                if free and self._take_row(row):
                     if row.owner:
                         LOG.warning("the migration of %s was broken off; its lock is taken over", row.owner)
                     return
@@ -129,20 +135,20 @@ class _ProcessLock:
             time.sleep(_LOOK)
             stood_still += min(time.monotonic() - began, 1.0)
 
-    def _look(self) -> _LockRow:
-        """The row, which is made if there is none."""
+    def _read_row(self) -> _LockRow:
+        """Return the row of the lock, made if it is missing."""
         self._conn.exec_driver_sql(_CREATION)
         self._conn.exec_driver_sql(_FREE_ROW)
         return _LockRow(*self._conn.execute(_LOOK_AT).one())
 
     def _is_gone(self, row: _LockRow) -> bool:
-        """Whether the owner is seen to have ended. Connections of another node would not be seen."""
+        """Return whether the owner's connection is gone; those of another node cannot be seen."""
         if self._in_cluster:
             return False
         values = {"user": row.user, "connection": row.connection}
         return bool(self._conn.execute(_GONE, values).scalar_one())
 
-    def _take(self, row: _LockRow) -> bool:
+    def _take_row(self, row: _LockRow) -> bool:
         values = {
             "me": self._me,
             "connection": self._migrating,
@@ -150,10 +156,10 @@ class _ProcessLock:
             "beat": row.beat,
         }
         self._confirmed = time.monotonic()
-        return bool(self._retried(lambda: self._conn.execute(_TAKE, values).rowcount))
+        return bool(self._retry_step(lambda: self._conn.execute(_TAKE, values).rowcount))
 
-    def _retried(self, step: Callable[[], T]) -> T | None:
-        """What the step returns, again while others are faster; None where the table is gone."""
+    def _retry_step(self, step: Callable[[], T]) -> T | None:
+        """Return the result of the step, repeated after conflicts; None if the table is missing."""
         for attempt in range(_ATTEMPTS):
             try:
                 return step()
@@ -165,10 +171,10 @@ class _ProcessLock:
             time.sleep(_LOOK)
         raise AssertionError("not reached")
 
-    def confirm(self) -> None:
-        """Make sure that it is still ours, if that was not done a moment ago.
+    def confirm_lock(self) -> None:
+        """Check that the lock is still held, if that was not done a moment ago.
 
-        :raises Unavailable: it is not.
+        :raises Unavailable: it was lost.
         """
         if time.monotonic() - self._confirmed > _BEAT and not self._count_up():
             raise Unavailable(
@@ -179,19 +185,19 @@ class _ProcessLock:
     def _count_up(self) -> bool:
         with self._using:
             began = time.monotonic()
-            if not self._retried(lambda: self._conn.execute(_COUNT_UP, {"me": self._me}).rowcount):
+            if not self._retry_step(lambda: self._conn.execute(_COUNT_UP, {"me": self._me}).rowcount):
                 return False
             self._confirmed = began
             return True
 
-    def beat(self) -> None:
-        """Show signs of life until it has ended; who migrates finds out itself if they are not possible."""
+    def keep_beating(self) -> None:
+        """Increment the beat until the end; the migration itself notices if that fails."""
         while not self.ended.wait(_BEAT):
             with suppress(exc.SQLAlchemyError):
                 self._count_up()
 
     def release(self) -> None:
-        """Let others have it; they would take it over anyway."""
+        """Release the lock; if that fails, it is taken over after the lease."""
         with suppress(exc.SQLAlchemyError):
             if self._count_up():
                 self._conn.exec_driver_sql(f"DROP TABLE {_NAME}")

@@ -1,4 +1,4 @@
-"""Connections to MySQL and MariaDB whose timeout for an answer can be changed."""
+"""Connections to MySQL and MariaDB with a changeable timeout for answers."""
 
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ _OF_CLUSTER: Final = "SHOW STATUS WHERE variable_name IN ('wsrep_ready', 'wsrep_
 
 
 class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has no types
-    """A connection that fails, and is closed, when nothing came from the server for too long.
+    """A connection that fails, and is closed, if nothing comes from the server in time.
 
     ``history`` is that of the server (:mod:`placement.db.position`), which may be a node ``in_cluster``.
     """
@@ -25,30 +25,30 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
 
     @property
     def answer_timeout(self) -> float | None:
-        """How long that is, in seconds; None for ever."""
+        """Seconds to wait for the server; None waits for ever."""
         timeout: float | None = self._read_timeout
         return timeout
 
     @answer_timeout.setter
     def answer_timeout(self, seconds: float | None) -> None:
-        # PyMySQL looks at these before it reads and writes; to its constructor it is one timeout for all.
+        # PyMySQL reads these before it reads and writes; its constructor takes one timeout for all
         self._read_timeout = seconds
         self._write_timeout = seconds
 
-    def introduce(self, wsrep_sync_wait: int) -> None:
-        """Note whose history the server shows: its own, or that of its cluster, which all nodes share.
+    def note_history(self, wsrep_sync_wait: int) -> None:
+        """Note the history of the server: its own, or that of its cluster, which all nodes share.
 
-        In a cluster the node is told to wait for the others' commits before it answers.
+        A node of a cluster then waits for the commits of others before it answers.
 
         :raises pymysql.err.OperationalError: it is outside of its cluster.
         """
-        server = _shown(self, _OF_SERVER)
+        server = _shown_values(self, _OF_SERVER)
         self.in_cluster = server.get("wsrep_on") == "ON"
         if not self.in_cluster:
             unique = server.get("server_uid") or server.get("server_uuid")
             self.history = unique or f"{server.get('hostname')}:{server.get('port')}"
             return
-        cluster = _shown(self, _OF_CLUSTER)
+        cluster = _shown_values(self, _OF_CLUSTER)
         if cluster.get("wsrep_ready") != "ON":
             raise OperationalError(_NODE_NOT_READY, "the node is not (yet, or any more) part of its cluster")
         self.history = cluster.get("wsrep_cluster_state_uuid", "")
@@ -57,11 +57,11 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
 
 
 def connect(answer_timeout: float | None, *args: Any, wsrep_sync_wait: int, **kwargs: Any) -> MysqlConnection:
-    """A connection with this timeout; the other arguments are those of :func:`pymysql.connect`.
+    """Connect with this timeout; the other arguments are those of :func:`pymysql.connect`.
 
     The greeting of the server has to come within ``connect_timeout``, too.
 
-    :raises pymysql.err.OperationalError: none can be made, or to a node that is outside of its cluster.
+    :raises pymysql.err.OperationalError: no connection is possible, or the node is outside of its cluster.
     """
     brief = kwargs.get("connect_timeout")
     connection = MysqlConnection(*args, **{**kwargs, "read_timeout": brief, "write_timeout": brief})
@@ -74,7 +74,7 @@ def connect(answer_timeout: float | None, *args: Any, wsrep_sync_wait: int, **kw
     return connection
 
 
-def _shown(connection: MysqlConnection, statement: str) -> dict[str, str]:
+def _shown_values(connection: MysqlConnection, statement: str) -> dict[str, str]:
     with connection.cursor() as cursor:
         cursor.execute(statement)
         return {name.lower(): value for name, value in cursor.fetchall()}

@@ -1,8 +1,8 @@
-"""Several statements in one exchange with a PostgreSQL server, through psycopg's libpq wrapper.
+"""Several statements in one exchange with a PostgreSQL server, through psycopg's wrapper of libpq.
 
-psycopg's own pipeline mode talks to the server for each statement that is put in,
-which costs more than the statements do. Here all that is to be sent is sent, and
-then the answers are read. See "Pipeline Mode" in the documentation of libpq.
+psycopg's own pipeline mode calls the server for each statement that it gets, which takes longer than the
+statements. Here everything is sent first, and then the answers are read. See "Pipeline Mode" in the
+documentation of libpq.
 """
 
 import select
@@ -23,35 +23,37 @@ if TYPE_CHECKING:
 _BEGIN: Final = {level: f"BEGIN ISOLATION LEVEL {level.name.replace('_', ' ')}" for level in IsolationLevel}
 _COMMIT: Final = "COMMIT"
 _NAMES: Final = "placement.prepared"
-_PREPARED_UP_TO: Final = 64  # parameters; statements with more differ from one request to the next
+# statements with more parameters differ from one request to the next
+_PREPARED_UP_TO: Final = 64
+"""Number of parameters up to which statements are prepared."""
 _Names = dict[str, bytes]
 _Encoded = tuple[str, list[bytes | None]]
 
 
 class PipelineStep(NamedTuple):
-    """A statement whose parameters are ``$1``, ``$2`` and so on, and their values."""
+    """A statement with parameters ``$1``, ``$2`` and so on, and their values."""
 
     text: str
     values: Sequence[str | float | None]
 
 
 def is_supported() -> bool:
-    """Whether the libpq that psycopg was built with can do it."""
+    """Return whether the libpq of psycopg has the pipeline mode."""
     return psycopg.Pipeline.is_supported()
 
 
-def exchange(
+def exchange_statements(
     connection: PostgresqlConnection,
     notes: MutableMapping[Any, Any],
     steps: Sequence[PipelineStep],
     *,
     commit: bool,
 ) -> list[list[tuple[Any, ...]]]:
-    """Execute the statements in a transaction, which begins if there is none; the rows of each.
+    """Execute statements in a transaction, which begins if there is none; return the rows of each.
 
-    :param notes: what is remembered about the connection for as long as it lasts.
-    :raises psycopg.Error: a statement failed, and none after it was executed; or the connection is lost,
-        or nothing came for too long and it was closed.
+    :param notes: data that are kept with the connection as long as it lasts.
+    :raises psycopg.Error: a statement failed, and none after it was executed; or the connection is lost, or
+        was closed after a timeout.
     """
     level = connection.isolation_level or IsolationLevel.READ_COMMITTED
     begin = [PipelineStep(_BEGIN[level], ())] * (connection.info.transaction_status == TransactionStatus.IDLE)
@@ -59,20 +61,21 @@ def exchange(
     names: _Names | None = notes.get(_NAMES)
     if names is None:
         names = notes[_NAMES] = {}
-        # Where psycopg prepared something, it makes the server forget everything at each rollback.
+        # if psycopg prepares statements, it makes the server forget all of them at each rollback
         connection.prepare_threshold = None
     exchanging = _PipelineExchange(connection, names)
-    encoded = [_encoded(step) for step in (*begin, *steps, *end)]
+    encoded = [_encode_step(step) for step in (*begin, *steps, *end)]
     try:
         with connection.closed_on_timeout():
             exchanging.run(encoded)
     except BaseException:
-        connection.close()  # in the middle of an exchange nothing else can be said to the server
+        # nothing else can be sent in the middle of an exchange
+        connection.close()
         raise
     if exchanging.failure is not None:
         error = errors.error_from_result(exchanging.failure, connection.info.encoding)
         if isinstance(error, errors.InvalidSqlStatementName):
-            names.clear()  # somebody reset the session
+            names.clear()  # the session was reset, perhaps by a pooler
         raise error
     transformer = Transformer(connection)
     received = []
@@ -82,8 +85,8 @@ def exchange(
     return received
 
 
-def _encoded(step: PipelineStep) -> _Encoded:
-    """The statement with its values in PostgreSQL's text format, which ends at a NUL."""
+def _encode_step(step: PipelineStep) -> _Encoded:
+    """Return the statement with its values in PostgreSQL's text format, which ends at a NUL."""
     values = [None if value is None else str(value).encode() for value in step.values]
     if any(value is not None and b"\0" in value for value in values):
         raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
@@ -91,9 +94,9 @@ def _encoded(step: PipelineStep) -> _Encoded:
 
 
 class _PipelineExchange:
-    """One exchange, in which the connection is in pipeline mode.
+    """One exchange, with the connection in pipeline mode.
 
-    ``results`` are of the statements, in their order, and ``failure`` is that of the first that failed.
+    ``results`` are those of the statements, in order; ``failure`` is the result of the first that failed.
     """
 
     def __init__(self, connection: PostgresqlConnection, names: _Names) -> None:
@@ -104,15 +107,16 @@ class _PipelineExchange:
         self._timeout = connection.answer_timeout
         self._names = names
         self._new: _Names = {}
-        self._sent: list[str | None] = []  # what is prepared, None where a statement is executed
+        #: for each expected result the text that it prepares, or None if it executes a statement
+        self._sent: list[str | None] = []
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
 
     def run(self, steps: Iterable[_Encoded]) -> None:
-        """Send all, then read all.
+        """Send everything, then read everything.
 
         :raises psycopg.OperationalError: the connection is lost.
-        :raises TimeoutError: nothing came for too long.
+        :raises TimeoutError: no answer came in time.
         """
         self._pgconn.enter_pipeline_mode()
         for step in steps:
@@ -127,17 +131,18 @@ class _PipelineExchange:
                 self.results.append(result)
             elif result.status == ExecStatus.COMMAND_OK:
                 self._names[prepared] = self._new[prepared]
-        self._next()  # the end of the pipeline
+        self._next_result()  # the result of the end of the pipeline
         self._pgconn.exit_pipeline_mode()
 
     def _send(self, step: _Encoded) -> None:
-        """Put a statement into the output, and before it what prepares it if that is not done yet."""
+        """Add a statement to the output, and before it its preparation if that is missing."""
         text, values = step
         if len(values) > _PREPARED_UP_TO or not self._prepares:
             self._pgconn.send_query_params(text.encode(), values)
         else:
             name = self._names.get(text) or self._new.get(text)
             if name is None:
+                # a random name, as a pooler may give the session to another worker
                 name = self._new[text] = uuid.uuid4().hex.encode()
                 self._pgconn.send_prepare(name, text.encode())
                 self._sent.append(text)
@@ -148,23 +153,25 @@ class _PipelineExchange:
         while self._pgconn.flush():
             self._poll.modify(self._pgconn.socket, select.POLLIN | select.POLLOUT)
             wait_for(self._poll, self._timeout)
-            self._pgconn.consume_input()  # the server may wait for us to read
+            # the server may wait for us to read before it reads more
+            self._pgconn.consume_input()
             self._poll.modify(self._pgconn.socket, select.POLLIN)
 
     def _read(self) -> "PGresult":
-        """The result of the next statement, for which one is due."""
-        result = self._next()
+        """Return the result of the next statement."""
+        result = self._next_result()
         while self._next_or_none() is not None:
             pass
         return result
 
-    def _next(self) -> "PGresult":
+    def _next_result(self) -> "PGresult":
         result = self._next_or_none()
         if result is not None and self._pgconn.status != ConnStatus.BAD:
             return result
         if result is not None and result.error_field(DiagnosticField.SQLSTATE):
             self.failure = self.failure or result
-        if self.failure is not None:  # also where these are the server's last words, it undid the transaction
+        # an error may be the last message of a server that goes down: it has rolled back
+        if self.failure is not None:
             raise errors.error_from_result(self.failure)
         raise psycopg.OperationalError(f"the connection is lost: {self._pgconn.get_error_message()}")
 
@@ -174,5 +181,5 @@ class _PipelineExchange:
             try:
                 self._pgconn.consume_input()
             except psycopg.OperationalError:
-                break  # the connection is lost; what the server said before is the next result
+                break  # the connection is lost; an earlier message of the server is the next result
         return self._pgconn.get_result()

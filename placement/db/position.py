@@ -1,11 +1,14 @@
-"""Where a database stands, and whose history that is: what a worker compares with what it knew.
+"""The version of a database: the sum of its counters, and the history that these belong to.
 
-Counters alone tell another history by chance only, however small the chance is. So each server is also asked
-who it is, in the same question: a PostgreSQL server for its system identifier, its timeline (which every
-promotion changes) and the table itself (which a restored dump makes anew); a Galera node for its cluster, any
-other MariaDB or MySQL server for itself; and of SQLite's file the system says whether it is still the same.
+Equal counters of another history are possible by chance, however rare. So the same question also asks for the
+identity of the server:
 
-It is asked for the time, too, by which reservations expire.
+- a PostgreSQL server for its system identifier, its timeline, which every promotion changes, and the table,
+  which a restored dump makes again;
+- a Galera node for its cluster, any other MariaDB or MySQL server for itself;
+- for the file of SQLite, the system says whether it is still the same.
+
+It asks for the time, too, by which reservations expire.
 """
 
 import os
@@ -21,7 +24,7 @@ from placement.db.errors import WrongServer
 from placement.db.tables import change_buckets
 
 HISTORY: Final = "placement.history"
-"""Under this name a pool notes of a connection whose history its server tells."""
+"""The key under which a pool notes the history of a connection."""
 
 _SUM: Final = sa.select(sa.func.sum(change_buckets.c.counter))
 
@@ -31,11 +34,11 @@ SELECT ({sum}), pg_is_in_recovery(), (SELECT system_identifier FROM pg_control_s
   to_regclass('change_buckets')::oid, {clock}
 """
 """Any user may ask for these; "timeline" cannot be asked of a standby."""
-#: for servers that keep the rest to themselves, as hosted ones may
+#: for servers that do not tell the rest, as hosted ones may
 _OF_POSTGRESQL_AT_LEAST: Final = (
     "SELECT ({sum}), pg_is_in_recovery(), to_regclass('change_buckets')::oid, {clock}"
 )
-#: no right to a function, one that is not supported, none of that name
+#: no right to a function, an unsupported one, an unknown one
 _UNTOLD: Final = {"42501", "0A000", "42883"}
 _OF_MYSQL: Final = "SELECT ({sum}), @@global.read_only, {clock}"
 _OF_SQLITE: Final = "SELECT ({sum}), {clock}"
@@ -43,7 +46,7 @@ _OF_SQLITE: Final = "SELECT ({sum}), {clock}"
 
 @dataclass(frozen=True, slots=True)
 class DatabaseVersion:
-    """The sum of all change counters, and whose they are. The same as before means that nothing changed.
+    """The sum of all change counters, and their history. The same as before means that nothing has changed.
 
     ``clock`` is the time of the database then, in seconds since 1970 (UTC).
     """
@@ -53,10 +56,10 @@ class DatabaseVersion:
     clock: float = field(compare=False)
 
 
-def question(dialect: sa.Dialect, *, least: bool = False) -> str:
-    """The statement whose one row :func:`of_row` takes.
+def question_for(dialect: sa.Dialect, *, least: bool = False) -> str:
+    """Return the statement with the row for :func:`of_row`.
 
-    :param least: for a server that :func:`is_untold` is said of.
+    :param least: the question for a server that does not tell its identity (:func:`is_untold`).
     """
     parts = {"sum": _SUM.compile(dialect=dialect), "clock": clock.ServerNow().compile(dialect=dialect)}
     if least and dialect.name == "postgresql":
@@ -66,15 +69,15 @@ def question(dialect: sa.Dialect, *, least: bool = False) -> str:
 
 
 def is_untold(error: BaseException) -> bool:
-    """Whether this error (of the driver) may say that the server does not tell who it is."""
+    """Return whether this error (of the driver) may say that the server does not tell its identity."""
     return getattr(error, "sqlstate", None) in _UNTOLD
 
 
 def of_row(dialect: sa.Dialect, row: Sequence[Any], noted: str) -> DatabaseVersion:
-    """The position that a server tells.
+    """Return the version in the answer of a server.
 
-    :param noted: the history that was noted of the connection.
-    :raises WrongServer: it is not the one that writes.
+    :param noted: the history that was noted for the connection.
+    :raises WrongServer: the server does not take writes.
     """
     total, others, time = int(row[0] or 0), [_text(value) for value in row[1:-1]], float(row[-1])
     if dialect.name == "postgresql":
@@ -92,7 +95,7 @@ def _text(value: Any) -> str:
 
 
 def of_file(path: str | None) -> str:
-    """Which file has this name now; empty where there is none."""
+    """Return the identity of the file with this name; empty if there is none."""
     try:
         found = os.stat(path or "")
     except OSError:
@@ -101,9 +104,9 @@ def of_file(path: str | None) -> str:
 
 
 def is_same_file(path: str | None, noted: str) -> bool:
-    """Whether the file that was noted when it was opened still has this name.
+    """Return whether the file that was opened still has this name.
 
-    :raises sqlite3.OperationalError: no file has; to connect anew would make an empty one.
+    :raises sqlite3.OperationalError: no file has it; a new connection would make an empty one.
     """
     present = of_file(path)
     if noted and not present:

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL that do not wait for ever: psycopg itself has no timeout for an answer."""
+"""Connections to PostgreSQL with a timeout for answers, which psycopg itself does not have."""
 
 import select
 import time
@@ -21,27 +21,27 @@ _QUESTION: Final = b"placement.question"
 
 
 class PostgresqlConnection(psycopg.Connection[Any]):
-    """A connection that fails, and is closed, when nothing came from the server for too long."""
+    """A connection that fails, and is closed, if nothing comes from the server in time."""
 
     answer_timeout: float | None = None
-    """How long that is, in seconds; None for ever."""
-    #: whether the server may be given statements to keep; a pooler may use another connection each time
+    """Seconds to wait for the server; None waits for ever."""
+    #: whether the server may keep prepared statements; a pooler may use another connection each time
     prepares = True
     _knows_question = False
 
     def wait(self, gen: PQGen[RV], *args: Any, **kwargs: Any) -> RV:
-        """As psycopg's own, which all that it sends goes through.
+        """Wait as psycopg does, for everything that it sends.
 
         :raises psycopg.OperationalError: nothing came, and the connection is closed.
         """
         if self.answer_timeout is None:
             return super().wait(gen, *args, **kwargs)
         with self.closed_on_timeout():
-            return super().wait(_limited(gen, self.answer_timeout), *args, **kwargs)
+            return super().wait(_limit_wait(gen, self.answer_timeout), *args, **kwargs)
 
     @contextmanager
     def closed_on_timeout(self) -> Iterator[None]:
-        """Closes the connection if the server lets us wait too long in this context.
+        """Close the connection on a timeout in this context.
 
         :raises psycopg.OperationalError: for a :class:`TimeoutError`.
         """
@@ -51,10 +51,10 @@ class PostgresqlConnection(psycopg.Connection[Any]):
             self.close()
             raise psycopg.OperationalError(str(error)) from error
 
-    def ask(self, question: bytes) -> list[bytes | None]:
-        """The one row that a statement returns, outside of transactions; a cursor takes twice as long.
+    def ask_question(self, question: bytes) -> list[bytes | None]:
+        """Return the one row of a statement outside of transactions; a cursor takes twice as long.
 
-        A connection is always asked the same.
+        A connection always gets the same statement.
 
         :raises psycopg.Error: the statement failed, or the connection is lost.
         """
@@ -71,13 +71,13 @@ class PostgresqlConnection(psycopg.Connection[Any]):
             return [result.get_value(0, column) for column in range(result.nfields)]
 
     def _only_result(self) -> "PGresult":
-        """The one result of what was sent.
+        """Return the one result of a statement.
 
-        :raises TimeoutError: nothing came for too long.
+        :raises TimeoutError: nothing came in time.
         """
         poll = select.poll()
         poll.register(self.pgconn.socket, select.POLLIN)
-        self.pgconn.flush()  # it is small: it goes out as a whole
+        self.pgconn.flush()  # a small statement goes out as a whole
         while self.pgconn.is_busy():
             wait_for(poll, self.answer_timeout)
             self.pgconn.consume_input()
@@ -92,13 +92,14 @@ class PostgresqlConnection(psycopg.Connection[Any]):
 def connect(
     answer_timeout: float | None, *args: Any, prepare_threshold: int | str | None = 5, **kwargs: Any
 ) -> PostgresqlConnection:
-    """A connection with this timeout; the other arguments are those of :func:`psycopg.connect`.
+    """Connect with this timeout; the other arguments are those of :func:`psycopg.connect`.
 
-    :param prepare_threshold: as psycopg has it. URLs are texts: there it is ``none`` where a pooler
-        (PgBouncer, by transactions) uses another connection each time, so that nothing can be prepared.
-    :raises psycopg.OperationalError: none can be made; from a :class:`TimeoutError` if it took too long.
+    :param prepare_threshold: the value of psycopg. In a URL it is a text: ``none`` if a pooler (PgBouncer in
+        transaction mode) uses another connection each time, so that statements cannot be prepared.
+    :raises psycopg.OperationalError: no connection is possible; from a :class:`TimeoutError` if it took too
+        long.
     """
-    threshold = _threshold(prepare_threshold)
+    threshold = _parse_threshold(prepare_threshold)
     try:
         connection = PostgresqlConnection.connect(*args, prepare_threshold=threshold, **kwargs)
     except errors.ConnectionTimeout as error:
@@ -108,7 +109,7 @@ def connect(
     return connection
 
 
-def _threshold(given: int | str | None) -> int | None:
+def _parse_threshold(given: int | str | None) -> int | None:
     if given is None or str(given).lower() == "none":
         return None
     try:
@@ -118,9 +119,9 @@ def _threshold(given: int | str | None) -> int | None:
 
 
 def wait_for(poll: select.poll, timeout: float | None) -> None:
-    """Wait until the server's socket is ready for what ``poll`` looks for.
+    """Wait until the server's socket is ready for the events of ``poll``.
 
-    :raises TimeoutError: it is not within so many seconds.
+    :raises TimeoutError: it is not ready within ``timeout`` seconds.
     """
     if not poll.poll(None if timeout is None else timeout * 1000):
         raise _no_answer(timeout)
@@ -130,8 +131,8 @@ def _no_answer(seconds: float | None) -> TimeoutError:
     return TimeoutError(f"the server has not answered for {seconds:g} seconds")
 
 
-def _limited(gen: PQGen[RV], seconds: float) -> PQGen[RV]:
-    """The generator, which is woken up now and then, until nothing has happened for so long."""
+def _limit_wait(gen: PQGen[RV], seconds: float) -> PQGen[RV]:
+    """Wrap the generator, which wakes up now and then: raise TimeoutError after a time without events."""
     try:
         wanted = next(gen)
         deadline = time.monotonic() + seconds

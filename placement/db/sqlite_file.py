@@ -1,7 +1,7 @@
-"""Whether a user can work with the file of an SQLite database, and what to do if not.
+"""Checks whether a user can work with the file of an SQLite database, with the remedy if not.
 
-SQLite writes beside the file, too (``-wal``, ``-shm``), even to read: it needs the folder. Its own words
-("unable to open database file") name neither.
+SQLite writes beside the file, too (``-wal``, ``-shm``), even to read: it needs the folder. Its own message
+("unable to open database file") names neither.
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Final
 from sqlalchemy.engine import make_url
 
 SERVICE_USER: Final = "placement"
-"""As whom the units run the service."""
+"""The user of the service in its units."""
 
 _READ_WRITE: Final = os.R_OK | os.W_OK
 _BESIDE: Final = ("", "-wal", "-shm")
@@ -28,8 +28,8 @@ class SystemUser:
     groups: frozenset[int]
 
     @classmethod
-    def named(cls, name: str) -> "SystemUser | None":
-        """The user of that name, if there is one."""
+    def find_user(cls, name: str) -> "SystemUser | None":
+        """Return the user of that name, if there is one."""
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
@@ -38,9 +38,9 @@ class SystemUser:
 
 
 def path_of(url: str) -> Path | None:
-    """The file of an SQLite database; None for other databases, and those in memory.
+    """Return the file of an SQLite database; None for other databases, and those in memory.
 
-    :raises sqlalchemy.exc.ArgumentError: that is no URL.
+    :raises sqlalchemy.exc.ArgumentError: the URL is invalid.
     """
     parsed = make_url(url)
     name = parsed.database or ""
@@ -49,24 +49,24 @@ def path_of(url: str) -> Path | None:
     return Path(name).absolute()
 
 
-def missing(url: str) -> str | None:
-    """That the file is not there, and what makes it; None if it is."""
+def missing_file(url: str) -> str | None:
+    """Return that the file is missing, and the command that makes it; None if it exists."""
     path = path_of(url)
     if path is None or path.exists():
         return None
     return f"There is no database {path}: 'placement-manage db sync' makes it, run as the service's user."
 
 
-def obstacle(url: str, user: SystemUser | None = None) -> str | None:
-    """Why a user cannot work with the file, or make it, and what to do; None if nothing is in the way.
+def file_obstacle(url: str, user: SystemUser | None = None) -> str | None:
+    """Return why a user cannot work with the file, or make it, and the remedy; None if it can.
 
-    :param user: the one that this process runs as, unless given.
+    :param user: the user of this process, unless given.
     """
     path = path_of(url)
     if path is None:
         return None
     folder, owner = path.parent, SERVICE_USER if user is None else user.name
-    if not _exists(folder):
+    if not _may_exist(folder):
         return (
             f"There is no folder {folder} for the database {path.name}: make it, and let it be the service's"
             f" user's: install --directory --mode 750 --owner {owner} --group {owner} {folder}"
@@ -74,26 +74,26 @@ def obstacle(url: str, user: SystemUser | None = None) -> str | None:
     who = _own_name() if user is None else user.name
     if user is not None:
         for above in reversed(folder.parents):
-            if not _may(above, os.X_OK, user):
+            if not _has_access(above, os.X_OK, user):
                 return f"User {who} may not enter the folder {above}, in which the database {path} is."
     remedy = f"let the service's user own all of it: chown --recursive {owner}: {folder}"
-    if not _may(folder, _READ_WRITE | os.X_OK, user):
+    if not _has_access(folder, _READ_WRITE | os.X_OK, user):
         return f"User {who} may not write in {folder}, as SQLite has to beside {path.name}: {remedy}"
     for name in (path.with_name(path.name + suffix) for suffix in _BESIDE):
-        if _exists(name) and not _may(name, _READ_WRITE, user):
+        if _may_exist(name) and not _has_access(name, _READ_WRITE, user):
             return f"User {who} may not write {name}: {remedy}"
     return None
 
 
-def _exists(path: Path) -> bool:
-    """Whether it is there, as far as one may know: what may not be looked into is said by another check."""
+def _may_exist(path: Path) -> bool:
+    """Return whether the path exists, as far as that is visible; another check reports forbidden folders."""
     try:
         return path.exists()
     except PermissionError:
         return True
 
 
-def _may(path: Path, wanted: int, user: SystemUser | None) -> bool:
+def _has_access(path: Path, wanted: int, user: SystemUser | None) -> bool:
     if user is None:
         return os.access(path, wanted, effective_ids=True)
     found = path.stat()

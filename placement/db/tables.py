@@ -33,17 +33,17 @@ NO_ID: Final[sa.ColumnElement[int]] = sa.literal_column("-1")
 """The id of no row: no foreign key allows it."""
 
 ConsumerId: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-"""Every claim that is tried takes a number; the integers of SQLite are as large anyway."""
+"""Each attempted claim takes a number, so that 32 bits do not suffice; SQLite's integers have 64 anyway."""
 
 
 RESERVATION: Final = "RESERVATION"
-"""The consumer type of reservations: a consumer that is given another one is a reservation no more."""
+"""The consumer type of reservations: a consumer with another one is no reservation."""
 
 
 def define_table(name: str, *parts: sa.schema.SchemaItem, among: sa.MetaData = metadata) -> sa.Table:
-    """Define a table as all are, for each kind of database.
+    """Define a table with the options of each kind of database.
 
-    :param among: the tables that it belongs to; those of an extension have metadata of their own.
+    :param among: the metadata of the table; extensions have their own.
     """
     return sa.Table(name, among, *parts, sqlite_autoincrement=True, **_mysql)
 
@@ -52,7 +52,7 @@ def define_table(name: str, *parts: sa.schema.SchemaItem, among: sa.MetaData = m
 class ExtensionTables:
     """The tables of an extension, and the branch of the migrations that makes them.
 
-    :param revisions: the folder of the branch, whose revisions are numbers of four digits.
+    :param revisions: the folder of the branch; its revisions are numbers of four digits.
     """
 
     name: str
@@ -60,8 +60,8 @@ class ExtensionTables:
     metadata: sa.MetaData
 
     @classmethod
-    def of(cls, name: str, revisions: Path) -> "ExtensionTables":
-        """No tables yet but the one that has the revision of the branch."""
+    def from_branch(cls, name: str, revisions: Path) -> "ExtensionTables":
+        """Return the tables of an extension: at first only the one with the revision of its branch."""
         tables = cls(name, revisions, sa.MetaData(naming_convention=_naming))
         sa.Table(
             tables.version_table, tables.metadata, sa.Column("version_num", sa.String(32), primary_key=True)
@@ -70,21 +70,21 @@ class ExtensionTables:
 
     @property
     def version_table(self) -> str:
-        """The table that has the revision of the branch: that of Alembic, with the name of the extension."""
+        """The table with the revision of the branch: Alembic's, with the name of the extension."""
         return f"alembic_version_{self.name}"
 
     def define_table(self, name: str, *parts: sa.schema.SchemaItem) -> sa.Table:
-        """Define a table as all are."""
+        """Define a table of the extension."""
         return define_table(name, *parts, among=self.metadata)
 
 
 def extension_tables() -> list[ExtensionTables]:
-    """The tables that extensions register."""
+    """Return the tables that extensions register."""
     return list(extensions.registered_objects("tables").values())
 
 
 def all_metadata() -> list[sa.MetaData]:
-    """All tables that the migrations make: the core's first, then those of extensions."""
+    """Return the metadata of all tables: the core's first, then those of extensions."""
     return [metadata, *(each.metadata for each in extension_tables())]
 
 
@@ -111,8 +111,8 @@ resource_providers = define_table(
     # a provider without a parent is a root: both are NULL
     sa.Column("root_id", sa.Integer, sa.ForeignKey("resource_providers.id"), nullable=True, index=True),
     sa.Column("parent_id", sa.Integer, sa.ForeignKey("resource_providers.id"), nullable=True, index=True),
-    # in which change bucket the provider is, and that bucket's counter when it last changed:
-    # in any way, and in another way than that more or less of it is used
+    # the change bucket of the provider, and the counter of that bucket at two of its changes:
+    # the last one of any kind, and the last one beyond usage
     sa.Column("bucket", sa.SmallInteger, nullable=False),
     sa.Column("change_seq", sa.BigInteger, nullable=False),
     sa.Column("described_seq", sa.BigInteger, nullable=False, server_default="0"),
@@ -177,14 +177,14 @@ allocations = define_table(
 
 consumer_groups = define_table(
     "consumer_groups",
-    # of no number of its own: who has it as a consumer's is a member, and none when the consumer is gone
+    # without an id of its own: a member is a consumer, and leaves with its last allocation
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("name", sa.String(255), nullable=False, index=True),
 )
 
 reservations = define_table(
     "reservations",
-    # what it holds, and for which project, is that of the consumer; without it there is no reservation
+    # allocations and project are those of the consumer; without a consumer there is no reservation
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     # the one group of claims that may take from it; NULL: all of the project
     sa.Column("claim_group", sa.String(255), nullable=True),
@@ -195,7 +195,7 @@ reservations = define_table(
 deleted_providers = define_table(
     "deleted_providers",
     sa.Column("uuid", sa.String(36), primary_key=True),
-    # of the bucket that it was in, and that bucket's counter when it was deleted
+    # the bucket of the provider, and the counter of that bucket when it was deleted
     sa.Column("bucket", sa.SmallInteger, nullable=False),
     sa.Column("change_seq", sa.BigInteger, primary_key=True, autoincrement=False),
     sa.Index("ix_deleted_providers_bucket_change_seq", "bucket", "change_seq"),
@@ -203,7 +203,7 @@ deleted_providers = define_table(
 
 claim_expiries = define_table(
     "claim_expiries",
-    # as long as the consumer has this generation it is gone at that time, by the clock of the database
+    # while the consumer has this generation, it expires at that time, by the clock of the database
     sa.Column("consumer_id", sa.ForeignKey("consumers.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("generation", sa.BigInteger, nullable=False),
     sa.Column("expires_at", sa.Double, nullable=False, index=True),

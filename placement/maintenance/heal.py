@@ -118,4 +118,4 @@ def _set_roots(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> Non
             .values(root_id=sa.bindparam("root")),
             [{"provider": provider_id, "root": root} for provider_id, root in chosen.items()],
         )
-        tx.changed(chosen, generation=False)
+        tx.note_changed(chosen, generation=False)

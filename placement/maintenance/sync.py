@@ -56,5 +56,5 @@ def sync(conf: cfg.ConfigOpts, revision: str = "head") -> list[str]:
     """
     takeovers: list[Takeover] = list(extensions.registered_objects("takeovers").values())
     done = [said for each in takeovers if (said := each(conf)) is not None]
-    migration.upgrade(conf.placement_database.connection, revision)
+    migration.upgrade_schema(conf.placement_database.connection, revision)
     return done

@@ -149,10 +149,10 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         for _ in range(self.cfg.threads):
             threading.Thread(target=self._answer_all, daemon=True).start()
         next_tick = 0.0
-        while self.alive or self._stopping(listeners):
+        while self.alive or self._is_stopping(listeners):
             for fd, _ in self._loop.poll(_TICK if self.alive else 0.1):
                 if fd in listeners:
-                    self._accept(listeners[fd])
+                    self._accept_client(listeners[fd])
                 elif fd == self._wake:
                     os.eventfd_read(self._wake)
                 elif fd == self.PIPE[0]:
@@ -206,25 +206,25 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         """Send the rest of an answer, else read, and queue a complete request."""
         try:
             if not connection.flush():
-                self._watch(connection, select.EPOLLOUT)
+                self._watch_connection(connection, select.EPOLLOUT)
                 return
             if connection.closing or not connection.receive():
                 self._close(connection)
                 return
-            self._dispatch(connection)
+            self._dispatch_request(connection)
         except OSError:
             self._close(connection)
 
     def _dispatch_request(self, connection: ClientConnection) -> None:
         try:
             complete = connection.is_complete()
-            self._count(connection)
+            self._count_held(connection)
             if connection.held_bytes > _ALWAYS_HELD and self._held > _MAX_HELD:
                 raise TooLarge(
                     503, "Service Unavailable", "Clients are sending too much at once. Please try again."
                 )
             if not complete:
-                self._watch(connection, select.EPOLLIN)
+                self._watch_connection(connection, select.EPOLLIN)
                 return
             # epoll reports a lost connection whatever events are registered, but until the answer the
             # connection belongs to a thread
@@ -260,16 +260,16 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         """Send the answer, and continue with the next request."""
         try:
             if not connection.flush():
-                self._watch(connection, select.EPOLLOUT)
+                self._watch_connection(connection, select.EPOLLOUT)
             elif connection.closing or not self.alive:
                 self._close(connection)
             else:
-                self._dispatch(connection)
+                self._dispatch_request(connection)
         except OSError:
             self._close(connection)
 
     def _watch_connection(self, connection: ClientConnection, events: int) -> None:
-        self._count(connection)
+        self._count_held(connection)
         self._waiting.put(connection.fd, at_rest=connection.is_at_rest)
         self._loop.modify(connection.fd, events)
 
@@ -306,7 +306,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             connection = self._ready.get()
             close = True
             try:
-                close = self._answer(connection)
+                close = self._answer_request(connection)
             except Exception as error:  # every error is answered and logged
                 with suppress(OSError):
                     self.handle_error(connection.request, connection, connection.peer or ("", -1), error)
@@ -327,7 +327,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         response, environ = wsgi.create(request, connection, connection.peer, connection.server, self.cfg)
         environ["wsgi.input"] = io.BytesIO(content)
         environ["wsgi.multithread"] = True
-        environ[ABANDONED] = self._abandoned(connection)
+        environ[ABANDONED] = self._abandoned_check(connection)
         if not self.alive:
             response.force_close()
         body = self.wsgi(environ, response.start_response)

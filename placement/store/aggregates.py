@@ -30,7 +30,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates:
     if generation is not None:
         providers.check_generation(row, generation)
     put(tx, {row.id: aggregates})
-    tx.changed([row.id], generation=generation is not None)
+    tx.note_changed([row.id], generation=generation is not None)
     return row.generation + (generation is not None)
 
 

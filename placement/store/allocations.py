@@ -24,7 +24,7 @@ from placement.db.batch import (
     bind_parameters,
     bind_rows,
     bind_values,
-    chunks,
+    split_rows,
 )
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.tables import (
@@ -142,8 +142,8 @@ def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: 
     emptied = {claim.consumer for claim in claims if not claim.takes_anything}
     left = {each.provider_id for each in locked.holdings if each.consumer in emptied}
     raised = left.union(supply.provider_id for supply in supplies.values())
-    tx.changed(raised, generation=True, usage_only=True)
-    tx.changed(locked.provider_ids - raised, generation=False, usage_only=True)
+    tx.note_changed(raised, generation=True, usage_only=True)
+    tx.note_changed(locked.provider_ids - raised, generation=False, usage_only=True)
 
 
 @lru_cache(KEPT_SIZES)
@@ -237,7 +237,7 @@ def _insert(
         for uuid, resources in claim.resources.items()
         for name, amount in resources.items()
     ]
-    for chunk in chunks(rows):
+    for chunk in split_rows(rows):
         tx.queue(_allocation_insertion(len(chunk)), {**bind_rows(chunk), "now": tx.now})
 
 
@@ -308,7 +308,7 @@ def _give_back(tx: WriteTransaction, locked: LockedConsumers) -> None:
     # allocations first: they refer to the consumer
     _remove(tx, ids)
     consumer_store.remove(tx, ids)
-    tx.changed(locked.provider_ids, generation=False, usage_only=True)
+    tx.note_changed(locked.provider_ids, generation=False, usage_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,7 +397,7 @@ def release(database: ServiceDatabase, consumer: str) -> None:
 def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
     """Queue the whole release; the answer is the id of the consumer as a text, or :data:`_NOBODY`."""
     locked = tx.queue(_lock_consumer, {"consumer": consumer})
-    tx.queue(_count, {"step": buckets.step()})
+    tx.queue(_count, {"step": buckets.random_step()})
     tx.queue(_stamp, {"now": tx.now})
     tx.queue(_consumer_removal, {})
     tx.queue(_end, {})
@@ -437,7 +437,7 @@ _stamp: Final = PreparedStatement(
     sa.update(resource_providers)
     .where(resource_providers.c.id.in_(_held))
     .values(
-        change_seq=buckets.counter(resource_providers.c.bucket),
+        change_seq=buckets.present_counter(resource_providers.c.bucket),
         updated_at=sa.bindparam("now", type_=sa.Double),
     )
 )

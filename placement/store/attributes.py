@@ -25,7 +25,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[st
     if {name: number if text is None else text for name, text, number in present.rows} == wanted:
         return row.generation
     put(tx, {row.id: wanted})
-    tx.changed([row.id], generation=True)
+    tx.note_changed([row.id], generation=True)
     return row.generation + 1
 
 

@@ -152,7 +152,7 @@ def note_deletion(tx: WriteTransaction, uuid: str) -> None:
     if len(seqs) == KEPT - 1:
         old = sa.and_(_dp.bucket == bucket, _dp.change_seq < seqs[-1])
         tx.conn.execute(sa.delete(deleted_providers).where(old))
-    values = {"uuid": uuid, "bucket": bucket, "change_seq": buckets.counter(sa.literal(bucket))}
+    values = {"uuid": uuid, "bucket": bucket, "change_seq": buckets.present_counter(sa.literal(bucket))}
     tx.conn.execute(sa.insert(deleted_providers).values(values))
 
 

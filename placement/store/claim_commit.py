@@ -182,7 +182,7 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
         "now": tx.now,
     }
     tx.queue(_claim_insertion(len(rows), len(witnesses)), values)
-    tx.changed([chosen[uuid].id for uuid in named], generation=True, usage_only=True)
+    tx.note_changed([chosen[uuid].id for uuid in named], generation=True, usage_only=True)
 
 
 @lru_cache(KEPT_SIZES)

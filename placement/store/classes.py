@@ -88,4 +88,4 @@ def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None
 
 
 def _in_use(tx: WriteTransaction, class_id: int) -> bool:
-    return any(tx.exists(table.c.resource_class_id == class_id) for table in (inventories, allocations))
+    return any(tx.has_row(table.c.resource_class_id == class_id) for table in (inventories, allocations))

@@ -6,7 +6,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from placement.db.batch import chunks
+from placement.db.batch import split_rows
 from placement.db.tables import allocations, consumers, resource_classes, resource_providers
 from placement.store.allocations import NAMED, OWNED
 
@@ -33,12 +33,12 @@ def list_holders(
     """
     ids: set[int] = set()
     # each chunk in order and up to the limit, so that the union has the first of all
-    for chunk in chunks(sorted(uuids)):
+    for chunk in split_rows(sorted(uuids)):
         ids.update(conn.execute(_first_holders, {"providers": chunk, "limit": skip + limit + 1}).scalars())
     shown = sorted(ids)[skip : skip + limit]
     found: list[tuple[int, AllocationHolder]] = []
-    for chunk in chunks(sorted(uuids)):
-        for some in chunks(shown):
+    for chunk in split_rows(sorted(uuids)):
+        for some in split_rows(shown):
             rows = conn.execute(_holdings, {"providers": chunk, "consumers": some})
             found += [(first, AllocationHolder(*others)) for first, *others in rows]
     return [each for _, each in sorted(found, key=lambda item: item[0])], len(ids) > skip + limit
@@ -90,12 +90,12 @@ def held_beside(
         with all their amounts are returned.
     """
     ids: set[int] = set()
-    for chunk in chunks(sorted(provider_ids)):
+    for chunk in split_rows(sorted(provider_ids)):
         ids.update(conn.execute(_holders, {"providers": chunk, "limit": limit + 1 - len(ids)}).scalars())
         if len(ids) > limit:
             break
     found: list[HeldAmount] = []
-    for some in chunks(sorted(ids)):
+    for some in split_rows(sorted(ids)):
         found += [
             HeldAmount(*row)
             for row in conn.execute(_held, {"consumers": some, "limit": limit + 1 - len(found)})

@@ -73,7 +73,7 @@ def add(
     if class_id in present:
         raise ConcurrentUpdate(f"Update conflict: Inventory for '{resource_class}' already exists on {uuid}.")
     insert(tx, {row.id: {class_id: values}})
-    tx.changed([row.id], generation=True)
+    tx.note_changed([row.id], generation=True)
     return row.generation + 1
 
 
@@ -101,7 +101,7 @@ def change_inventory(
         why = f"No inventory of class {resource_class} found."
         raise InvalidRequest(f"No inventory record with resource class for {uuid}: {why}")
     update(tx, row.id, {class_id: values})
-    tx.changed([row.id], generation=True)
+    tx.note_changed([row.id], generation=True)
     return row.generation + 1
 
 
@@ -164,7 +164,7 @@ def write(
     by_id = {ids[name]: values for name, values in wanted.items()}
     update(tx, row.id, {class_id: values for class_id, values in by_id.items() if class_id in present})
     insert(tx, {row.id: {class_id: values for class_id, values in by_id.items() if class_id not in present}})
-    tx.changed([row.id], generation=True)
+    tx.note_changed([row.id], generation=True)
 
 
 def remove_some(
@@ -213,7 +213,7 @@ def remove_all(tx: WriteTransaction, uuid: str) -> None:
     """
     row, present, _ = _lock(tx, uuid, ())
     remove_some(tx, row, present)
-    tx.changed([row.id], generation=True)
+    tx.note_changed([row.id], generation=True)
 
 
 def remove(tx: WriteTransaction, uuid: str, resource_class: str) -> None:
@@ -228,7 +228,7 @@ def remove(tx: WriteTransaction, uuid: str, resource_class: str) -> None:
         raise NotFound(f"No inventory of class {resource_class} found for delete")
     said_before = f"Unable to delete inventory of class {resource_class}: "
     remove_some(tx, row, {class_id}, said_before=said_before, code=exceptions.CONCURRENT_UPDATE)
-    tx.changed([row.id], generation=True)
+    tx.note_changed([row.id], generation=True)
 
 
 def _lock(

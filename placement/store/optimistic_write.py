@@ -97,7 +97,7 @@ def stamp_provider(tx: WriteTransaction) -> None:
     tx.queue(_stamp, {"now": tx.now})
 
 
-_counter: Final = buckets.counter(resource_providers.c.bucket)
+_counter: Final = buckets.present_counter(resource_providers.c.bucket)
 _stamp: Final = PreparedStatement(
     sa.update(resource_providers)
     .where(resource_providers.c.id == PROVIDER)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from placement import exceptions
 from placement.db.batch import KEPT_SIZES, PreparedStatement, bind_parameters, bind_values
-from placement.db.buckets import bucket_of, counter
+from placement.db.buckets import bucket_of, present_counter
 from placement.db.database import WriteTransaction
 from placement.db.tables import (
     NO_ID,
@@ -139,7 +139,7 @@ def _base_values(tx: WriteTransaction, uuid: str, name: str) -> dict[str, Any]:
 
 
 def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> PreparedStatement:
-    its_counter = counter(sa.bindparam("its_bucket", type_=sa.SmallInteger))
+    its_counter = present_counter(sa.bindparam("its_bucket", type_=sa.SmallInteger))
     return PreparedStatement(
         sa.insert(resource_providers).values(
             uuid=sa.bindparam("its_uuid"),
@@ -214,11 +214,11 @@ def update(
         if (parent and parent.id) != row.parent_id:
             _set_roots(tx, row, parent, subtree)
             values["parent_id"] = parent and parent.id
-            tx.changed(subtree, generation=False)
+            tx.note_changed(subtree, generation=False)
     if name != row.name:
         _refuse_taken(tx, None, name)
     tx.conn.execute(sa.update(resource_providers).where(_rp.id == row.id).values(**values))
-    tx.changed([row.id], generation=False)
+    tx.note_changed([row.id], generation=False)
 
 
 def _new_parent(
@@ -286,12 +286,12 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
     row = find_providers(tx, [uuid]).get(uuid)
     if row is None:
         raise NotFound(f"No resource provider with uuid {uuid} found for delete")
-    if tx.exists(_rp.parent_id == row.id):
+    if tx.has_row(_rp.parent_id == row.id):
         raise Conflict(
             f"Unable to delete parent resource provider {uuid}: It has child resource providers.",
             exceptions.CANNOT_DELETE_PARENT,
         )
-    if tx.exists(allocations.c.provider_id == row.id):
+    if tx.has_row(allocations.c.provider_id == row.id):
         raise Conflict(
             f"Unable to delete resource provider {uuid}: Resource provider has allocations.",
             exceptions.PROVIDER_IN_USE,
@@ -299,5 +299,5 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
     for table in (inventories, provider_traits, provider_aggregates, provider_attributes):
         tx.conn.execute(sa.delete(table).where(table.c.provider_id == row.id))
     tx.conn.execute(sa.delete(resource_providers).where(_rp.id == row.id))
-    tx.deleted(uuid)
+    tx.note_deleted(uuid)
     changes.note_deletion(tx, uuid)

@@ -59,4 +59,4 @@ def reshape_providers(
         going = set(present[uuid].scalars) - kept
         inventories.remove_some(tx, rows[uuid], going, said_before=inventories.UPDATE_CONFLICT)
         # clients count on a new generation for each of the two changes, of which one needs inventories
-        tx.changed([rows[uuid].id], generation=bool(new.inventories))
+        tx.note_changed([rows[uuid].id], generation=bool(new.inventories))

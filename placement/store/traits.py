@@ -31,7 +31,7 @@ def delete(tx: WriteTransaction, name: str) -> None:
         raise NotFound(f"No such trait(s): {name}.")
     if not name.startswith("CUSTOM_"):
         raise InvalidRequest(f"Cannot delete standard trait {name}.")
-    if tx.exists(provider_traits.c.trait_id == trait_id):
+    if tx.has_row(provider_traits.c.trait_id == trait_id):
         raise Conflict(f"The trait {name} is in use by a resource provider.")
     tx.conn.execute(sa.delete(traits).where(traits.c.id == trait_id))
 
@@ -96,7 +96,7 @@ def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Se
     if wanted == present:
         return False
     put(tx, {provider_id: wanted})
-    tx.changed([provider_id], generation=True)
+    tx.note_changed([provider_id], generation=True)
     return True
 
 

@@ -299,7 +299,7 @@ def _write_changes(
         aggregate_store.put(tx, {row.id: wanted.aggregates})
     if wanted.attributes is not None and wanted.attributes != present.attributes:
         attribute_store.put(tx, {row.id: wanted.attributes})
-    tx.changed([row.id], generation=True)
+    tx.note_changed([row.id], generation=True)
 
 
 def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, PresentProvider]:

@@ -28,7 +28,7 @@ from placement.db import clock
 from placement.db.database import WriteTransaction
 from placement.db.tables import ConsumerId, ExtensionTables
 
-TABLES: Final = ExtensionTables.of("console", Path(__file__).parent / "revisions")
+TABLES: Final = ExtensionTables.from_branch("console", Path(__file__).parent / "revisions")
 
 console_sessions = TABLES.define_table(
     "console_sessions",

@@ -79,7 +79,7 @@ def _tpm_traits(guest: FlavorGuest) -> tuple[str, str] | None:
     if not version:
         return None
     model = guest.agreed_choice("tpm_model") or "tpm-tis"
-    if model == "tpm-crb" and version != "2.0":
+    if model == "tpm-crb" and version != "2.0":  # TPM 1.2 has no CRB interface
         raise refusal_error("hw:tpm_model=tpm-crb needs hw:tpm_version=2.0")
     return _TPM_VERSIONS[version], _TPM_MODELS[model]
 
@@ -95,7 +95,7 @@ def _tpm_secrets(guest: FlavorGuest) -> str:
 
 def _image_type(guest: FlavorGuest) -> Iterator[str]:
     disk_format = guest.flavor.image.disk_format
-    if disk_format and not guest.flavor.is_volume_backed:
+    if disk_format and not guest.flavor.is_volume_backed:  # such a guest needs no image on its host
         trait = f"COMPUTE_IMAGE_TYPE_{disk_format.upper()}"
         if hasattr(os_traits, trait):  # Nova asks for standard traits only
             yield trait

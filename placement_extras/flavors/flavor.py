@@ -100,11 +100,13 @@ def parse_cpus(text: str) -> int:
         low, high = bounds[0], bounds[-1]
         if not 0 <= low <= high:
             raise ValueError(rule)
+        # without the minimum a range such as 0-9999999999 would create an integer of that many bits
         named = first_cpus(min(high, MAX_CPUS) + 1) & ~first_cpus(min(low, MAX_CPUS))
         if rule.startswith("^"):
             excluded |= named
         else:
             included |= named
+    # exclusions apply at the end, because Nova ignores their position in the list
     return included & ~excluded
 
 

@@ -84,6 +84,7 @@ class GroupBuilder:
 
     def add_device(self, name: str, traits: frozenset[str]) -> None:
         """Add a device of a class with traits, in a group of its own: ``_PCI_0`` and so on."""
+        # the flavor itself may use such a suffix
         suffix = next(each for each in map("_PCI_{}".format, count()) if each not in self._groups)
         self._groups[suffix] = _ResourceGroup({name: 1}, set(traits))
 
@@ -138,6 +139,7 @@ def pci_aliases(said: Sequence[Mapping[str, str]]) -> tuple[PciAlias, ...]:
     found = tuple(map(_pci_alias, said))
     names = Counter(each.name for each in found)
     if several := [name for name, number in names.items() if number > 1]:
+        # Nova allows several definitions of an alias; a group of a request can name one class only
         raise ValueError(
             f"[flavors] pci_alias: {', '.join(several)} occurs more than once; "
             "give the devices of one alias the same resource_class"
@@ -184,7 +186,7 @@ def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRule
             raise refusal_error(
                 f"there is no PCI alias {name.strip()!r} in [flavors] pci_alias of this service"
             )
-        if count + len(asked) > MAX_DEVICES:
+        if count + len(asked) > MAX_DEVICES:  # before the list grows
             raise refusal_error(f"{SPEC} asks for more than {MAX_DEVICES} devices")
         asked += [found] * count
     owner = frozenset(("OWNER_NOVA",) if rules.require_owner_nova else ())

@@ -246,7 +246,7 @@ def _in_present_words(given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for former, name in FORMERLY.items():
         if former in given:
             yield name, given[former]
-    if adapter := given.get("vmware_adaptertype"):
+    if adapter := given.get("vmware_adaptertype"):  # one former property stands for two current ones
         yield "hw_disk_bus", "ide" if adapter == "ide" else "scsi"
         if adapter != "ide":
             yield "hw_scsi_model", adapter

@@ -42,6 +42,7 @@ def read(guest: FlavorGuest) -> CpuPinning:
     emulator = _emulator_policy(guest)
     realtime = _realtime_cpus(guest, emulator)
     mask = _dedicated_cpus(guest)
+    # amounts of PCPU or VCPU in extra specs are a policy, too, but they go to the request as they are
     effective = _effective_policy(guest, policy, emulator == ISOLATE)
     _check_threads(guest, threads, effective)
     if effective in (SHARED, None):
@@ -135,7 +136,7 @@ def _effective_policy(guest: FlavorGuest, policy: str | None, emulator_is_isolat
     if shared and dedicated:
         raise refusal_error("resources:VCPU and resources:PCPU do not go together")
     if dedicated:
-        needed = guest.flavor.vcpus + emulator_is_isolated
+        needed = guest.flavor.vcpus + emulator_is_isolated  # isolated emulator threads get a CPU of their own
         if dedicated != needed:
             raise refusal_error(f"the extra specs ask for {dedicated} PCPU, but {needed} are needed")
         return DEDICATED

@@ -150,7 +150,7 @@ def _gather_groups(
         groups.set_amount("DISK_GB", _disk_size(guest.flavor))
     encryption = memory.find_encryption(guest)
     if encryption is not None:
-        groups.set_amount("MEM_ENCRYPTION_CONTEXT", 1)
+        groups.set_amount("MEM_ENCRYPTION_CONTEXT", 1)  # a key of the CPU, of which hosts have few
         groups.require_traits(encryption.trait)
     labels = Counter(
         os_resource_classes.normalize_name(f"PMEM_NAMESPACE_{each}")
@@ -177,7 +177,7 @@ def _add_cpus(groups: GroupBuilder, vcpus: int, pinned: CpuPinning) -> None:
 def _disk_size(flavor: NovaFlavor) -> int:
     """Return the disk in GiB: root disk unless it is a volume, ephemeral disk and swap, rounded up."""
     root = 0 if flavor.is_volume_backed else flavor.disk
-    return root + flavor.ephemeral - -flavor.swap // _MIB_OF_GIB
+    return root + flavor.ephemeral - -flavor.swap // _MIB_OF_GIB  # two minus signs round the quotient up
 
 
 def _candidates_request(gathered: GroupBuilder, root: frozenset[str]) -> CandidatesRequest:

@@ -113,8 +113,8 @@ def abandon_adoption(
         when a change would be lost. Nothing is changed then.
     :raises Unavailable: the database does not answer, or another program uses its tables.
     """
-    with migration.exclusive(url) as conn:
-        record = adoption.find(conn)
+    with migration.exclusive_connection(url) as conn:
+        record = adoption.find_record(conn)
         if record is None:
             raise Conflict(
                 "The database was not adopted from OpenStack Placement, or its old tables were removed with"

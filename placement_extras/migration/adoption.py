@@ -53,7 +53,7 @@ def adopt_database(
         Nothing is changed then.
     :raises Unavailable: the database does not answer, another program uses it, or an abandonment is half way.
     """
-    with migration.exclusive(url) as conn:
+    with migration.exclusive_connection(url) as conn:
         state = migration.state_of(conn)
         record = state.record
         if record is None:
@@ -66,7 +66,7 @@ def adopt_database(
             return ImportOutcome(False, TallyComparison())
         elif record.stage is AdoptionStage.ABANDONING:
             if record.way == adoption.CARRIED:  # the old tables hold newer content than ours
-                raise Unavailable(adoption.explain(None, record) or "")
+                raise Unavailable(adoption.explain_adoption(None, record) or "")
             cancel_abandonment(conn, record)
             return ImportOutcome(False, TallyComparison())
         adoption.write(conn, record)
@@ -87,7 +87,7 @@ def require_stock(url: str) -> None:
     :raises Conflict: it does not have a known revision of OpenStack Placement.
     :raises Unavailable: it does not answer.
     """
-    _stock_revision(migration.look(url))
+    _stock_revision(migration.find_database(url))
 
 
 def _stock_revision(state: migration.FoundDatabase) -> str:
@@ -98,7 +98,7 @@ def _stock_revision(state: migration.FoundDatabase) -> str:
             "The database is not one of OpenStack Placement, so there is nothing to adopt."
             " 'placement-manage db sync' creates or upgrades the tables of this service."
         )
-    raise Conflict(migration.obstacle(state) or "")
+    raise Conflict(migration.find_obstacle(state) or "")
 
 
 def require_move_rights(conn: sa.Connection) -> None:
@@ -204,7 +204,7 @@ def list_kept_tables(url: str) -> Sequence[KeptTable]:
     :raises Conflict: nothing was adopted, or the adoption or the way back is not complete.
     :raises Unavailable: the database does not answer.
     """
-    with migration.exclusive(url) as conn:
+    with migration.exclusive_connection(url) as conn:
         _adoption_record(conn)
         return [
             KeptTable(name, conn.execute(sa.select(sa.func.count()).select_from(sa.table(name))).scalar_one())
@@ -218,7 +218,7 @@ def drop_stock(url: str) -> Sequence[str]:
     :raises Conflict: as for :func:`list_kept_tables`; nothing is changed then.
     :raises Unavailable: the database does not answer, or another program keeps a table in use.
     """
-    with migration.exclusive(url) as conn:
+    with migration.exclusive_connection(url) as conn:
         record = _adoption_record(conn)
         names = _kept_names(conn)
         relations.require_rights(conn, names)
@@ -239,7 +239,7 @@ def _adoption_record(conn: sa.Connection) -> AdoptionRecord:
             " there is nothing to remove."
         )
     if found.record.stage in (AdoptionStage.ADOPTING, AdoptionStage.ABANDONING):
-        raise Conflict(adoption.explain(found.revision, found.record) or "")
+        raise Conflict(adoption.explain_adoption(found.revision, found.record) or "")
     return found.record
 
 

@@ -102,7 +102,7 @@ def take_over(conf: cfg.ConfigOpts) -> str | None:
     :raises Unavailable: the database does not answer, or cannot be adopted.
     """
     url = conf.placement_database.connection
-    if not conf.placement_database.adopt or not _is_stock(migration.look(url)):
+    if not conf.placement_database.adopt or not _is_stock(migration.find_database(url)):
         return None
     try:
         outcome = adoption_move.adopt_database(

@@ -204,7 +204,7 @@ def open_source(url: str, owner: ConsumerOwnership, prefix: str = "") -> Iterato
         with engine.connect() as conn, conn.begin():
             yield read_stock(conn, owner, prefix)
     except (exc.OperationalError, exc.InterfaceError, exc.ProgrammingError, exc.InternalError) as error:
-        raise Unavailable(f"The source database cannot be read: {errors.explain(error)}") from error
+        raise Unavailable(f"The source database cannot be read: {errors.explain_error(error)}") from error
     finally:
         engine.dispose()
 

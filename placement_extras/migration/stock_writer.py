@@ -388,7 +388,8 @@ def _refusal_named(table: sa.Table) -> Iterator[None]:
         yield
     except (exc.IntegrityError, exc.DataError) as error:
         raise Conflict(
-            f"The table {table.name} does not take a row that is to be carried back: {errors.said(error)}."
+            f"The table {table.name} does not take a row that is to be carried back:"
+            f" {errors.database_words(error)}."
             " Nothing is changed. Change that row through this service (it may repeat a name in other"
             " capitals), then try again; '--discard' drops all changes since the adoption."
         ) from error

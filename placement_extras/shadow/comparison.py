@@ -111,8 +111,9 @@ ComparedParts = Iterator[tuple[str, Any, Any]]
 def _compare_headers(theirs: ShadowAnswer, ours: ShadowAnswer) -> ComparedParts:
     for name in _COMPARED_HEADERS:
         yield name, _header_value(theirs, name), _header_value(ours, name)
+    # the times themselves differ, because each service writes at its own time
     yield "last-modified", "last-modified" in theirs.headers, "last-modified" in ours.headers
-    yield "location", _location_path(theirs), _location_path(ours)
+    yield "location", _location_path(theirs), _location_path(ours)  # hosts and ports differ
 
 
 def _header_value(answer: ShadowAnswer, name: str) -> Any:
@@ -121,7 +122,7 @@ def _header_value(answer: ShadowAnswer, name: str) -> Any:
         return None
     if name == "allow":
         return {each.strip() for each in value.split(",")}
-    return value.partition(";")[0]
+    return value.partition(";")[0]  # without parameters such as the charset
 
 
 def _location_path(answer: ShadowAnswer) -> str:

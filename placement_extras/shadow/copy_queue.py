@@ -173,7 +173,9 @@ class MirrorOutbox:
         try:
             while not self._waiting.has_ended:
                 message = pickle.dumps(self._next_delivery())
-                while True:
+                while (
+                    True
+                ):  # a delivery is sent again after a lost connection: a lost write would part the sides
                     connection = connection or self._connect()
                     if connection is None:
                         return

@@ -303,6 +303,7 @@ class RequestReplay:
         if name := known_here_only(copy.request, theirs):
             # not sent: ours would do something that the stock service did not
             return ReplayOutcome(copy, ReplayVerdict.KNOWN, name)
+        # the stock service may have written before the error or not
         if copy.is_write and theirs.status >= 500:
             return ReplayOutcome(copy, ReplayVerdict.MISSED, f"OpenStack Placement answered {theirs.status}")
         if copy.is_write and theirs.status >= 400 and (copy.beside or last):
@@ -325,6 +326,7 @@ class RequestReplay:
         parts = copy.is_write and (theirs.status < 400) != (ours.status < 400)
         parts = parts and not (copy.beside and theirs.status < 400 and self._has_traits(copy))
         applied = copy.is_write and ours.status < 400
+        # a write that ours accepted is done and cannot be asked again
         if copy.beside and not applied and not last:
             return None
         names = [self._deviation_name(exchange, each) for each in found]

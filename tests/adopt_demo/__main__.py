@@ -1,4 +1,4 @@
-"""The time line of a cloud that moves from OpenStack Placement to this service, and back.
+"""A cloud that moves from OpenStack Placement to this service and back, step by step.
 
 Run by `make adopt-demo`. DATABASE in the environment is sqlite (default), postgresql or mariadb.
 Ends with status 0 only if nothing was lost on the way.
@@ -27,33 +27,33 @@ from tests.placement_extras.shadow.processes import shadow
 HOSTS, GUESTS, LATER = 12, 60, 24
 
 Answers = dict[str, tuple[int, Any]]
-"""The status and the body, by path."""
+"""Status and body by path."""
 
 
 class AdoptionDemoError(Exception):
-    """Something is not as it should be; the message says what."""
+    """A step of the demo failed; the message has the reason."""
 
 
 def uuid(kind: str, number: int) -> str:
-    """The uuid of a provider (a host, b NUMA node) or of a guest (c)."""
+    """Return the uuid of a host (kind a), a NUMA node (b) or a guest (c)."""
     return f"{kind * 8}-0000-4000-8000-{number:012x}"
 
 
 def say(what: str, text: str) -> None:
-    """Print a step of the time line; further lines belong to it."""
+    """Print a step of the demo; its further lines are indented."""
     first, *others = text.rstrip().split("\n")
     print(f"{time.monotonic() - START:5.1f} s  {what:<8} {first}")
     print("".join(f"{'':17}{line}\n" for line in others), end="", flush=True)
 
 
 def expect(truth: bool, complaint: str) -> None:
-    """End the demo with the complaint unless it is true."""
+    """End the demo with a complaint unless a condition is true."""
     if not truth:
         raise AdoptionDemoError(complaint)
 
 
 class AdoptedCloud:
-    """The one database, and whoever serves it."""
+    """The database, and the services that use it one after the other."""
 
     def __init__(self, server: DatabaseServer, folder: Path, reference: Reference) -> None:
         self.url = url = server.fresh_database()
@@ -63,7 +63,7 @@ class AdoptedCloud:
         self.folder = folder
 
     def manage(self, *arguments: str) -> tuple[int, str]:
-        """Run our ``placement-manage``: its status, and all it printed."""
+        """Run our ``placement-manage``; return its status and output."""
         config = self.folder / "manage.conf"
         config.write_text(f"[placement_database]\nconnection = {self.url.replace('$', '$$')}\n")
         done = subprocess.run(
@@ -85,13 +85,13 @@ class AdoptedCloud:
 
 
 def send(client: ServiceClient, method: str, path: str, body: Any = None) -> None:
-    """A request that has to succeed."""
+    """Send a request that must succeed."""
     answer = client.send(Request(method, path, body))
     expect(answer.status < 300, f"{method} {path} was answered {answer.status}: {answer.body}")
 
 
 def inventories(generation: int, **totals: int) -> dict[str, Any]:
-    """The body that sets them."""
+    """Return a body that sets inventories."""
     return {
         "resource_provider_generation": generation,
         "inventories": {name: {"total": total} for name, total in totals.items()},
@@ -99,7 +99,7 @@ def inventories(generation: int, **totals: int) -> dict[str, Any]:
 
 
 def claim(number: int, amount: int, generation: int | None = None) -> dict[str, Any]:
-    """The body of a guest's allocations: CPUs of a NUMA node, memory of its host."""
+    """Return the body of a guest's allocations: CPUs of a NUMA node, memory of its host."""
     host = 1 + number % HOSTS
     return {
         "allocations": {
@@ -114,7 +114,7 @@ def claim(number: int, amount: int, generation: int | None = None) -> dict[str, 
 
 
 def populate(client: ServiceClient) -> None:
-    """Hosts with a NUMA node each, a trait, an aggregate, and guests."""
+    """Create hosts with a NUMA node, a trait and an aggregate each, and guests."""
     send(client, "PUT", "/traits/CUSTOM_GOLD")
     for number in range(1, HOSTS + 1):
         host, node = uuid("a", number), uuid("b", number)
@@ -132,7 +132,7 @@ def populate(client: ServiceClient) -> None:
 
 
 def work(client: ServiceClient) -> str:
-    """What a day brings; returns it in words."""
+    """Make the changes of a day; return a description of them."""
     send(client, "POST", "/resource_providers", {"name": "new-host", "uuid": uuid("a", 99)})
     send(client, "PUT", f"/resource_providers/{uuid('a', 99)}/inventories", inventories(0, PCPU=32, LLC=11))
     for number in range(GUESTS + 1, GUESTS + LATER + 1):
@@ -145,7 +145,7 @@ def work(client: ServiceClient) -> str:
 
 
 def questions() -> Iterator[str]:
-    """Everything a client can ask about this cloud."""
+    """Yield the path of each request about this cloud."""
     yield "/resource_providers"
     for number in (*range(1, HOSTS + 1), 99):
         for provider in (uuid("a", number), uuid("b", number)):
@@ -157,7 +157,7 @@ def questions() -> Iterator[str]:
 
 
 def ask(client: ServiceClient) -> Answers:
-    """The answers: the status, and of those that are no error the body, with lists in one order."""
+    """Return the answers to all questions: the status, and the body of a success, with sorted lists."""
     answers = {path: client.send(Request("GET", path)) for path in questions()}
     return {
         path: (each.status, comparable_body(path, each.body) if each.status == 200 else None)
@@ -166,18 +166,18 @@ def ask(client: ServiceClient) -> Answers:
 
 
 def differing(before: Answers, after: Answers) -> list[str]:
-    """The questions whose answers are not the same."""
+    """Return the questions with different answers."""
     return [path for path in before if before[path] != after[path]]
 
 
 def rows(url: str) -> int:
-    """How many allocations the database holds."""
+    """Return the number of allocations in a database."""
     with closing(sa.create_engine(url, poolclass=sa.NullPool).connect()) as conn:
         return int(conn.execute(sa.text("SELECT count(*) FROM allocations")).scalar_one())
 
 
 def run(cloud: AdoptedCloud) -> None:
-    """The time line."""
+    """Run all steps of the demo."""
     with cloud.stock:
         with ServiceClient(cloud.stock.port) as client:
             populate(client)
@@ -196,14 +196,14 @@ def run(cloud: AdoptedCloud) -> None:
 
 
 def look(cloud: AdoptedCloud) -> None:
-    """What a deployment tool meets that brings our service in."""
+    """Show the messages that a deployment tool gets on the database of OpenStack Placement."""
     status, text = cloud.manage("db", "sync")
     expect(status == 1, f"db sync ended with {status}: {text}")
     say("look", f"placement-manage db sync ends with 1:\n{wrapped(text)}")
 
 
 def try_beside(cloud: AdoptedCloud) -> None:
-    """Guests come and go, and all questions are asked, with our service beside the other one on a copy."""
+    """Run guests and questions with our service beside the other one, on a copy of the database."""
     copied = ("--stock-database", cloud.url)
     with cloud.trial, shadow(cloud.stock, cloud.trial, cloud.folder, *copied) as beside:
         with ServiceClient(beside.port) as client:
@@ -214,7 +214,7 @@ def try_beside(cloud: AdoptedCloud) -> None:
         report = beside.compared(2 * LATER + asked)
     expect(report["in_step"] and not report["differences"], f"the services differ: {report['differences']}")
     times, requests = report["operations"].get("GET /allocation_candidates"), report["requests"]
-    took = "are being compared"  # the last question: the report may come before it
+    took = "are being compared"  # the report may be older than the last question
     if times is not None:
         took = f"took {times['stock_ms']['p50']:.0f} ms there, {times['ours_ms']['p50']:.0f} ms here"
     say(
@@ -225,7 +225,7 @@ def try_beside(cloud: AdoptedCloud) -> None:
 
 
 def adopt(cloud: AdoptedCloud, before: Answers) -> None:
-    """Move over, while the old service runs on by mistake."""
+    """Adopt the database while the old service still runs by mistake."""
     start = time.monotonic()
     status, text = cloud.manage("db", "adopt")
     expect(status == 0, text)
@@ -238,7 +238,7 @@ def adopt(cloud: AdoptedCloud, before: Answers) -> None:
 
 
 def serve(cloud: AdoptedCloud, before: Answers) -> Answers:
-    """Work with ours; what it answers in the end."""
+    """Work with our service; return its answers at the end."""
     with cloud.ours, ServiceClient(cloud.ours.port) as client:
         different = differing(before, ask(client))
         expect(not different, f"answered differently after the adoption: {different}")
@@ -248,7 +248,7 @@ def serve(cloud: AdoptedCloud, before: Answers) -> Answers:
 
 
 def back(cloud: AdoptedCloud, later: Answers) -> None:
-    """Go back with everything."""
+    """Give the database back with all changes."""
     status, text = cloud.manage("db", "abandon")
     expect(status == 1, f"db abandon ended with {status}: {text}")
     first, *others = text.split("\n")
@@ -277,7 +277,7 @@ def back(cloud: AdoptedCloud, later: Answers) -> None:
 
 
 def wrapped(text: str) -> str:
-    """A long line as several."""
+    """Wrap a long line."""
     lines, line = [], ""
     for word in text.split(" "):
         if len(line) + len(word) > 90:
@@ -288,7 +288,7 @@ def wrapped(text: str) -> str:
 
 
 def main() -> int:
-    """Run it on a database of its own; 0 when all was kept, or the other service cannot be had."""
+    """Run the demo on a new database; return 0 on success, or if OpenStack Placement is not available."""
     kind = os.environ.get("DATABASE", "sqlite")
     try:
         reference = install()

@@ -1,4 +1,4 @@
-"""``make adopt-demo`` ends well, and says what it has shown."""
+"""``make adopt-demo`` succeeds and prints all its steps."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_the_time_line_is_shown_to_its_end() -> None:
+def test_the_demo_runs_to_its_end() -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.adopt_demo"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

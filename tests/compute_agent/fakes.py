@@ -176,6 +176,9 @@ class FakeDriver:
     def discard(self, guest):
         del self.running[guest.uuid], self.affinities[guest.uuid]
 
+    def recent_ending(self, guest, seconds):
+        return ""
+
     def adopt(self, guest_uuid, name, settings, origin, declared=()):
         return self.create(guest_uuid, name, settings, (), declared=declared)
 

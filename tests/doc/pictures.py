@@ -46,7 +46,7 @@ def save_console(path: Path) -> None:
     """The console's first page of that cloud."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/placement.sqlite"
-        migration.upgrade(url)
+        migration.upgrade_schema(url)
         app = application(url, console={"enabled": True})
         fill_cloud(Admin(app))
         with served(app) as base, chromium() as browser:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import requests
 
 LIFETIME: Final = "X-Test-Lifetime"
-"""The header that says how many seconds a token shall live; the server of these tests knows it."""
+"""Header with the lifetime of a token in seconds; the server of these tests reads it."""
 
 _DOMAIN: Final = {"id": "default"}
 _SECONDS: Final = 60.0
@@ -20,7 +20,7 @@ INTERFACES: Final = ("admin", "internal", "public")
 
 @dataclass(frozen=True)
 class Caller:
-    """A user with a role in a project, or of the whole system; the password is the name and `-secret`."""
+    """A user with a role in a project or in the whole system. The password is the name with `-secret`."""
 
     name: str
     role: str
@@ -32,7 +32,7 @@ class Caller:
 
 
 PLACEMENT: Final = Caller("placement", "service", "service")
-"""The service itself."""
+"""The user of the service itself."""
 
 CALLERS: Final = {
     "admin": Caller("a-admin", "admin", "cloud"),
@@ -43,26 +43,26 @@ CALLERS: Final = {
     "system admin": Caller("a-system-admin", "admin"),
     "system reader": Caller("a-system-reader", "reader"),
 }
-"""Who asks in tests."""
+"""Users that send requests in tests."""
 
 
 class Identity:
-    """Requests to ``url`` (with ``/v3``), as the first administrator where it needs one."""
+    """Requests to ``url``, which ends with ``/v3``, as the first administrator where one is needed."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._own: str | None = None
 
     def populate(self) -> None:
-        """Make everybody that tests know."""
+        """Create all users of the tests."""
         self.user(PLACEMENT)
         for caller in CALLERS.values():
             self.user(caller)
 
-    # What there is
+    # projects, users and services
 
     def project(self, name: str) -> str:
-        """The id of the project of that name, which is made if there is none."""
+        """Return the id of a project, which is created if it is missing."""
         found = self._ask("GET", f"/projects?name={name}")["projects"]
         if not found:
             body = {"project": {"name": name, "domain_id": "default"}}
@@ -70,7 +70,7 @@ class Identity:
         return str(found[0]["id"])
 
     def user(self, caller: Caller) -> None:
-        """A new user with this role."""
+        """Create a user with its role."""
         body = {"user": {"name": caller.name, "password": caller.password, "domain_id": "default"}}
         user = self._ask("POST", "/users", body)["user"]["id"]
         (role,) = self._ask("GET", f"/roles?name={caller.role}")["roles"]
@@ -78,11 +78,11 @@ class Identity:
         self._ask("PUT", f"{of}/users/{user}/roles/{role['id']}")
 
     def change_password(self, caller: Caller, password: str) -> None:
-        """Give the user another password; tokens from before are void."""
+        """Change the password of a user; its tokens become void."""
         self._ask("PATCH", f"/users/{self.user_id(caller)}", {"user": {"password": password}})
 
     def service(self, name: str, kind: str, url: str) -> None:
-        """An entry of the catalog, with its endpoints, in the place of the one of this kind that is there."""
+        """Create an entry of the catalog with its endpoints; it replaces an entry of the same kind."""
         for service in self._ask("GET", f"/services?type={kind}")["services"]:
             self._ask("DELETE", f"/services/{service['id']}")
         made = self._ask("POST", "/services", {"service": {"name": name, "type": kind}})["service"]["id"]
@@ -90,14 +90,14 @@ class Identity:
             body = {"service_id": made, "interface": interface, "url": url, "region_id": REGION}
             self._ask("POST", "/endpoints", {"endpoint": body})
 
-    # Tokens
+    # tokens
 
     def token(self, caller: Caller, seconds: int = 3600) -> str:
-        """A token of the user for what the role is for, which expires so soon."""
+        """Return a token of a user for its role, which expires after ``seconds``."""
         return self._password(caller.name, caller.password, caller.project, seconds)
 
     def restricted_token(self, caller: Caller, *rules: tuple[str, str, str]) -> str:
-        """A token of an application credential of the user, for ``(service, method, path)`` alone."""
+        """Return a token of an application credential that is limited to ``(service, method, path)``."""
         keys = ("service", "method", "path")
         secret = self.application_credential(
             caller, access_rules=[dict(zip(keys, rule, strict=True)) for rule in rules]
@@ -106,7 +106,7 @@ class Identity:
         return self._issue({"identity": identity})
 
     def application_credential(self, caller: Caller, **limits: Any) -> dict[str, str]:
-        """The ``id`` and the ``secret`` of a new application credential of the user."""
+        """Create an application credential of a user; return its ``id`` and ``secret``."""
         credential = {"name": f"of-{caller.name}-{uuid.uuid4()}", **limits}
         own = {"X-Auth-Token": self.token(caller)}
         path = f"/users/{self.user_id(caller)}/application_credentials"
@@ -114,7 +114,7 @@ class Identity:
         return {"id": made["id"], "secret": made["secret"]}
 
     def revoke(self, token: str) -> None:
-        """Make the token void."""
+        """Revoke a token."""
         self._ask("DELETE", "/auth/tokens", headers={"X-Subject-Token": token})
 
     def _issue(self, auth: dict[str, Any], seconds: int = 3600) -> str:
@@ -132,7 +132,7 @@ class Identity:
         return self._issue(auth, seconds)
 
     def user_id(self, caller: Caller) -> str:
-        """By what services know the user."""
+        """Return the id of a user."""
         (user,) = self._ask("GET", f"/users?name={caller.name}")["users"]
         return str(user["id"])
 

@@ -1,4 +1,4 @@
-"""A memcached of the tests' own, on loopback."""
+"""A memcached for tests, on loopback."""
 
 import os
 import shutil
@@ -14,13 +14,13 @@ from tests.waits import wait_for
 
 
 class MemcachedMissing(Exception):
-    """It is not installed; the message names the package."""
+    """The program is not installed; the message names the package."""
 
 
 class Memcached:
-    """Where tokens are remembered for all workers.
+    """The cache of tokens that all workers share.
 
-    :raises MemcachedMissing: there is none (when made).
+    :raises MemcachedMissing: the program is not installed.
     """
 
     def __init__(self) -> None:
@@ -44,19 +44,19 @@ class Memcached:
         self.stop()
 
     def start(self) -> None:
-        """Start it, empty, and wait until it answers."""
+        """Start an empty memcached, and wait until it answers."""
         self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
         wait_for(self._answers, "memcached answers")
 
     def stop(self) -> None:
-        """End it; what it knew is forgotten."""
+        """End the process, and lose its content."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(20)
             self._process = None
 
     def content(self) -> bytes:
-        """Keys and values of what it remembers, as soon as it lists any: its list lags behind."""
+        """Return keys and values as soon as there are any: the list of keys lags behind."""
         return wait_for(self._listed, "memcached remembers something")
 
     def _listed(self) -> bytes:

@@ -1,4 +1,4 @@
-"""Keystone's processes: made from nothing, served by gunicorn, stopped and started again on the same port."""
+"""Keystone's processes: created with a new database, served by gunicorn, restarted on the same port."""
 
 import base64
 import hashlib
@@ -25,8 +25,8 @@ _REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")
 _SECONDS: Final = 120.0
 _VALIDATION: Final = "GET /v3/auth/tokens"
 
-# Keystone looks at the arguments of the process that it runs in, so gunicorn gets none. Requests are written
-# down before they are answered, so that who has an answer can count. A token lives as long as a header says.
+# Keystone reads the arguments of its process, so gunicorn gets none. Requests are logged before they are
+# answered, so that a test with an answer can count them. A header sets the lifetime of a token.
 _GUNICORN: Final = """\
 import os
 
@@ -73,11 +73,11 @@ caching = false
 
 
 class KeystoneFailed(Exception):
-    """Keystone did not do what it was told; the message ends with what it said."""
+    """A command of Keystone failed; the message ends with its output."""
 
 
 class Keystone:
-    """An Identity service with fernet tokens, and with everybody in :data:`tests.keystone.identity.CALLERS`.
+    """An Identity service with fernet tokens and the users in :data:`tests.keystone.identity.CALLERS`.
 
     :param threads: one, where several get tokens at once: SQLite refuses some of them otherwise.
     :raises benchmarks.reference.ReferenceMissing: it cannot be installed (when made).
@@ -109,12 +109,12 @@ class Keystone:
         self.stop()
 
     def start(self) -> None:
-        """Serve, where it served before; returns when it answers."""
+        """Start on the same port as before, and wait until the service answers."""
         log = self._folder / "log"
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [self._programs / "gunicorn"],
-                cwd=self._folder,  # where its configuration is
+                cwd=self._folder,  # Keystone reads its configuration from the working directory
                 env={**_environ(), "OS_KEYSTONE_CONFIG_FILES": str(self._folder / _CONFIG)},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -128,7 +128,7 @@ class Keystone:
             time.sleep(0.05)
 
     def stop(self) -> None:
-        """End; connections to it are refused from now on."""
+        """End the service; connections are refused from then on."""
         if self._process is None:
             return
         self._process.terminate()
@@ -141,7 +141,7 @@ class Keystone:
 
     @contextmanager
     def stopped(self) -> Iterator[None]:
-        """Not there within this context."""
+        """Stop the service within this context."""
         self.stop()
         try:
             yield
@@ -150,7 +150,7 @@ class Keystone:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """There within this context, and silent: it takes connections, and what is sent to it."""
+        """Freeze the service within this context: it accepts connections and does not answer."""
         assert self._process is not None
         master = psutil.Process(self._process.pid)
         processes = [master, *master.children()]
@@ -163,12 +163,12 @@ class Keystone:
                 each.resume()
 
     def validations(self) -> int:
-        """How many tokens it was asked about until now."""
+        """Return the number of tokens that were validated so far."""
         asked = (self._folder / "asked").read_text().splitlines()
         return sum(line.startswith(_VALIDATION) for line in asked)
 
     def _begin(self, kept: Path) -> None:
-        """Make everything anew, and keep it: it takes a minute where there is much else to do."""
+        """Create the database and keep a copy for later tests, because this can take a minute."""
         self._manage("db_sync")
         urls = [word for kind in INTERFACES for word in (f"--bootstrap-{kind}-url", self.url)]
         self._manage(
@@ -185,7 +185,7 @@ class Keystone:
             raise
 
     def _move_endpoints(self) -> None:
-        """To the port of this time, before it is started."""
+        """Set the endpoints to the current port, before the start."""
         with closing(sqlite3.connect(self._database)) as database:
             service = "SELECT id FROM service WHERE type = 'identity'"
             database.execute(f"UPDATE endpoint SET url = ? WHERE service_id IN ({service})", (self.url,))
@@ -209,7 +209,7 @@ class Keystone:
         return self._folder / "keystone.sqlite"
 
     def _configure(self) -> None:
-        """What Keystone and its web server want to find, with keys that nobody else has."""
+        """Write the configuration of Keystone and its web server, with new keys."""
         (self._folder / _CONFIG).write_text(_KEYSTONE.format(folder=self._folder, database=self._database))
         settings = _GUNICORN.format(
             port=self._port, threads=self._threads, folder=self._folder, lifetime=LIFETIME.upper()
@@ -223,14 +223,14 @@ class Keystone:
 
 
 def _version() -> str:
-    """Of what the database of a new Keystone has in it."""
+    """Return a hash of the sources that determine the content of a new database."""
     folder = Path(__file__).parent
     sources = [folder / "identity.py", folder / "server.py", _REQUIREMENTS]
     return hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()[:12]
 
 
 def _environ() -> dict[str, str]:
-    """Without what would have its programs import the checkout, or read another configuration."""
+    """Return the environment without variables that change Keystone's imports or configuration."""
     return {
         name: value
         for name, value in os.environ.items()

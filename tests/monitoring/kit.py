@@ -1,4 +1,4 @@
-"""What is in `etc/prometheus` and `etc/grafana`."""
+"""Readers of the files in `etc/prometheus` and `etc/grafana`."""
 
 import json
 import re
@@ -18,19 +18,19 @@ _METRIC: Final = re.compile(r"\b(?:openstack_placement|placement|compute_agent|p
 
 
 def alerts() -> dict[str, dict[str, Any]]:
-    """The rules by their names, with the group of each."""
+    """Return the rules by name, each with its group."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     return {rule["alert"]: rule | {"group": group["name"]} for group in groups for rule in group["rules"]}
 
 
 def dashboard(file: Path) -> dict[str, Any]:
-    """A dashboard as Grafana imports it."""
+    """Read a dashboard in Grafana's format."""
     document: dict[str, Any] = json.loads(file.read_text())
     return document
 
 
 def queries(file: Path) -> Iterator[tuple[str, str]]:
-    """The title of a panel, or the name of a variable, and each expression in it."""
+    """Yield each expression with the title of its panel or the name of its variable."""
     document = dashboard(file)
     for panel in document["panels"]:
         for target in panel["targets"]:
@@ -44,5 +44,5 @@ def queries(file: Path) -> Iterator[tuple[str, str]]:
 
 
 def metrics_in(expression: str) -> set[str]:
-    """The metrics of the service and the agent that it names, without what histograms and counters add."""
+    """Return the metrics of service and agent in an expression, without suffixes of their kinds."""
     return {re.sub(r"_(bucket|total)$", "", name) for name in _METRIC.findall(expression)}

@@ -1,4 +1,4 @@
-"""Dashboards are as Grafana imports them, and Prometheus has something for each of their queries."""
+"""Dashboards have Grafana's format, and Prometheus has data for each of their queries."""
 
 import contextlib
 import json
@@ -35,7 +35,7 @@ SECONDS = 60
 
 
 @pytest.mark.parametrize("file", DASHBOARDS, ids=lambda file: file.stem)
-def test_each_panel_says_what_it_shows_and_lies_beside_the_others(file: Path) -> None:
+def test_each_panel_has_a_description_and_overlaps_no_other(file: Path) -> None:
     document = dashboard(file)
     assert document["uid"] == f"placement-compute-{file.stem}"
     panels = document["panels"]
@@ -54,7 +54,7 @@ def test_each_panel_says_what_it_shows_and_lies_beside_the_others(file: Path) ->
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[System]:
-    """The demo's service and agent, which both tell what they do, with a guest."""
+    """The demo's service and agent with their metrics, and a guest."""
     if not (SCRIPTS / "compute-agent").exists():
         pytest.skip("the distribution is not installed beside this Python")
     with System() as system:
@@ -72,7 +72,7 @@ def running() -> Iterator[System]:
 
 
 def of_a_fleet(folder: Path) -> str:
-    """Options of a host that has settings from this folder."""
+    """Return options of a host with settings from a folder."""
     signing = pytest.importorskip("compute_agent.fleet.signature")
     folder.mkdir()
     key = signing.new_key()
@@ -83,7 +83,7 @@ def of_a_fleet(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def counters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port at which what counters of a processor say is told: this machine need not have any."""
+    """Port of an exporter with invented counters of a processor, which this machine may lack."""
     folder = tmp_path_factory.mktemp("counters")
     conf = cfg.ConfigOpts()
     for module in (host_options, monitoring_options):
@@ -112,7 +112,7 @@ def counters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 
 class Prometheus:
-    """The real one, in a folder, asked at its API."""
+    """A real Prometheus with its data in a folder."""
 
     def __init__(self, folder: Path, targets: dict[str, list[str]]) -> None:
         self.url = f"http://127.0.0.1:{(port := free_port())}"
@@ -151,7 +151,7 @@ class Prometheus:
             self.process.wait()
 
     def ask(self, expression: str) -> list[Any]:
-        """What a query gives; nothing as long as the server does not answer."""
+        """Return the result of a query; empty while the server does not answer."""
         asked = urllib.parse.urlencode({"query": expression})
         with (
             contextlib.suppress(OSError),
@@ -162,7 +162,7 @@ class Prometheus:
         return []
 
     def rules(self) -> list[dict[str, Any]]:
-        """The rules that are evaluated, with what became of them."""
+        """Return the evaluated rules with their state."""
         with urllib.request.urlopen(f"{self.url}/api/v1/rules") as answer:
             return [rule for group in json.load(answer)["data"]["groups"] for rule in group["rules"]]
 
@@ -179,7 +179,7 @@ def prometheus(running: System, counters: int, tmp_path: Path) -> Iterator[Prome
 
 
 @pytest.mark.slow
-def test_every_query_finds_something(running: System, prometheus: Prometheus) -> None:
+def test_each_query_has_data(running: System, prometheus: Prometheus) -> None:
     wanted = {query for file in DASHBOARDS for _, query in queries(file)}
     empty = wanted
     deadline = time.monotonic() + SECONDS
@@ -196,7 +196,7 @@ def test_every_query_finds_something(running: System, prometheus: Prometheus) ->
 
 
 def _filled_in(expression: str) -> str:
-    """As Grafana would send it, with all that can be chosen chosen."""
+    """Return a query as Grafana sends it, with all values of its variables chosen."""
     expression = expression.replace("$__rate_interval", "1m")
     for name, value in VARIABLES.items():
         expression = expression.replace(f'="${name}"', f'=~"{value}"').replace(f'=~"${name}"', f'=~"{value}"')

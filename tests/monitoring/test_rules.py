@@ -1,4 +1,4 @@
-"""Alerts are about metrics that there are, and fire when they should."""
+"""Alerts use existing metrics, and fire on the right values."""
 
 import shutil
 import subprocess
@@ -62,7 +62,7 @@ FIRES: dict[str, list[tuple[str, str]]] = {
     "ShadowOutOfStep": [("placement_shadow_in_step", "0x200")],
     "ShadowLeftOut": [("placement_shadow_left_out", "0+1x200")],
 }
-"""What makes each alert fire, a value for each minute."""
+"""Series that make each alert fire, a value for each minute."""
 WELL = [
     ('up{job="placement"}', "1x1500"),
     ('up{job="compute-agent"}', "1x1500"),
@@ -106,7 +106,7 @@ def promtool(*arguments: str | Path) -> None:
 
 
 def world(series: list[tuple[str, str]], minutes: int, **expected: int) -> dict[str, Any]:
-    """A test of promtool's: these series, and how many of each alert fire in the end."""
+    """Return a test for promtool: series, and the number of each alert that fires in the end."""
     return {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series],
@@ -121,7 +121,7 @@ def world(series: list[tuple[str, str]], minutes: int, **expected: int) -> dict[
     }
 
 
-def test_each_alert_fires_when_it_should_and_none_where_all_is_well(tmp_path: Path) -> None:
+def test_each_alert_fires_on_its_series_and_none_on_a_healthy_system(tmp_path: Path) -> None:
     assert set(FIRES) == set(alerts())
     lasting = {"HostOversold": 1450, "HostClosed": 1450, "PlacementModelFileOld": 150}
     worlds = [world(series, lasting.get(name, 90), **{name: 1}) for name, series in FIRES.items()]
@@ -131,14 +131,14 @@ def test_each_alert_fires_when_it_should_and_none_where_all_is_well(tmp_path: Pa
     promtool("test", "rules", tmp_path / "tests.yaml")
 
 
-def test_rules_are_as_prometheus_wants_them_and_say_what_to_do() -> None:
+def test_rules_are_valid_and_have_instructions() -> None:
     promtool("check", "rules", RULES)
     for name, rule in alerts().items():
         assert rule["labels"]["severity"] in ("critical", "warning", "info"), name
         assert rule["annotations"].keys() - {"page"} == {"summary", "description"}, name
 
 
-def test_all_that_is_asked_for_is_told() -> None:
+def test_all_metrics_of_rules_exist() -> None:
     told = {each.name.removesuffix("_total") for package in PACKAGES for each in sources.metrics(package)}
     expressions = [rule["expr"] for rule in alerts().values()]
     expressions += [expression for file in DASHBOARDS for _, expression in queries(file)]

@@ -90,7 +90,7 @@ def _template() -> str:
     folder = tempfile.mkdtemp(prefix="placement-template-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = f"{folder}/placement.sqlite"
-    migration.upgrade(f"sqlite:///{path}")
+    migration.upgrade_schema(f"sqlite:///{path}")
     return path
 
 

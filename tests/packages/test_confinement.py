@@ -40,7 +40,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of the service, confined; two workers on a database in a file."""
     folder = tmp_path_factory.mktemp("service")
     database = f"sqlite:///{folder}/placement.sqlite"
-    migration.upgrade(database)
+    migration.upgrade_schema(database)
     conf = folder / "placement.conf"
     conf.write_text(
         f"[DEFAULT]\nlog_file = {folder}/placement.log\n[api]\nauth_strategy = noauth2\n"

@@ -23,7 +23,7 @@ OWNER = {"project_id": "project", "user_id": "user"}
 
 def answers(url: str) -> dict[str, Any]:
     """Ask for a bit of everything; the status of each answer, and the details of refusals."""
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     admin = Admin(application(url))
     claim = {"consumer_uuid": CONSUMER, "consumer_generation": None, "consumer_type": "INSTANCE", **OWNER}
     flavor = {"flavor": {"vcpus": 1, "ram": 512}}

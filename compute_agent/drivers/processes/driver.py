@@ -140,6 +140,10 @@ class ProcessDriver:
         """Undo create(): the held process ends without having run the guest's program."""
         self._undo(self._table.known(guest.uuid), self._table.child(guest.uuid))
 
+    def recent_ending(self, guest: Guest, seconds: float) -> str:
+        """See :meth:`compute_agent.drivers.base.StartingDriver.recent_ending`."""
+        return self._table.recent_ending(guest, seconds)
+
     def adopt(
         self,
         guest_uuid: str,

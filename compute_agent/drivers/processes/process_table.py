@@ -22,6 +22,7 @@ from compute_agent.drivers.processes import launch
 from compute_agent.drivers.processes.launch import GUEST_VARIABLE
 from compute_agent.drivers.processes.records import ProcessRecord, RecordStore, UnusableRecord
 from compute_agent.drivers.procfs import ProcessIdentity
+from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.threads import ThreadSpec, start_thread
 
@@ -113,6 +114,12 @@ _KILL_PAUSE: Final = 0.02
 """Seconds that the kernel has to end what was killed, before it is looked for more."""
 
 
+MAX_ENDINGS: Final = 64
+"""Endings that are kept for commands: each asks within a moment."""
+
+ENDING_PAUSE: Final = 0.01
+
+
 class ProcessTable:
     """The guests of one store. Methods may be called from any thread."""
 
@@ -127,6 +134,7 @@ class ProcessTable:
         self._lock = threading.RLock()
         self._records: dict[str, ProcessRecord] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._endings: dict[tuple[str, ProcessIdentity], str] = {}
         self._listener: Listener | None = None
         self._watch: PidWatch[ProcessRecord] | None = None
         self.oom = OomWatch()
@@ -318,11 +326,38 @@ class ProcessTable:
             if present is None or present.identity != record.identity:
                 return  # done before, and there may be a new guest of that consumer
             status = self._reap(record.uuid)
+            ending = "" if status is None else describe_status(status)
+            self._endings[record.uuid, record.identity] = ending
+            while len(self._endings) > MAX_ENDINGS:
+                del self._endings[next(iter(self._endings))]
             _end_leftovers(record)  # before there can be a new guest with this mark
             del self._records[record.uuid]
         self.forget(record)
-        LOG.info("Guest %s ended%s", record, "" if status is None else f" with status {status}")
-        self._report(ChangeKind.STOPPED, record)
+        LOG.info("Guest %s ended%s", record, f": {ending}" if ending else "")
+        self._report(ChangeKind.STOPPED, record, ending)
+
+    def recent_ending(self, guest: Guest, seconds: float) -> str:
+        """See :meth:`compute_agent.drivers.base.StartingDriver.recent_ending`."""
+        until = time.monotonic() + seconds
+        while not (ending := self._known_ending(guest)) and time.monotonic() < until:
+            time.sleep(ENDING_PAUSE)
+        return ending
+
+    def _known_ending(self, guest: Guest) -> str:
+        with self._lock:
+            record = self._records.get(guest.uuid)
+            if record is not None and record.identity.pid == guest.pid:
+                if self.is_alive(record):
+                    return ""
+                # Another thread has seen the end, and ended() has not come to it yet.
+                status = self._reap(guest.uuid)
+                return "" if status is None else describe_status(status)
+            endings = [
+                ending
+                for (uuid, identity), ending in self._endings.items()
+                if (uuid, identity.pid) == (guest.uuid, guest.pid)
+            ]
+        return endings[-1] if endings else ""
 
     def forget(self, record: ProcessRecord) -> None:
         """Leave nothing of a guest that has ended: neither record nor group.
@@ -349,9 +384,19 @@ class ProcessTable:
             child = self._children.get(guest_uuid)
             return None if child is None else child.poll()
 
-    def _report(self, kind: ChangeKind, record: ProcessRecord) -> None:
+    def _report(self, kind: ChangeKind, record: ProcessRecord, ending: str = "") -> None:
         if self._listener is not None:
-            self._listener(GuestChange(kind, record.guest()))
+            self._listener(GuestChange(kind, record.guest(), ending))
+
+
+def describe_status(status: int) -> str:
+    """The exit status of a child, as :meth:`subprocess.Popen.poll` returns it, in words."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {-status} ({signal.Signals(-status).name})"
+    except ValueError:  # a real-time signal has no name
+        return f"signal {-status}"
 
 
 def describe(it: UnusableRecord) -> str:

@@ -6,7 +6,7 @@ Where the revisions 0009 and 0010 of the core made these tables, they are taken 
 import sqlalchemy as sa
 from alembic import op
 
-from placement.db.revising import make_index, make_table
+from placement.db.revision_tables import make_index, make_table
 
 revision = "0001"
 down_revision = None

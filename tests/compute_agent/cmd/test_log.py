@@ -17,7 +17,7 @@ def test_guests_and_providers_are_named_beside_their_uuids(agent, claim, client,
     held = f"Guest web-1 ({uid}) holds 1 VCPU of testhost_NUMA_0 ({numa_node}) now"
     agent.wait_for(lambda: held in agent.log())
     agent.ask("guest", "stop", uid)
-    agent.wait_for(lambda: f"Guest web-1 ({uid}) ended with status -15" in agent.log())
+    agent.wait_for(lambda: f"Guest web-1 ({uid}) ended: signal 15 (SIGTERM)" in agent.log())
 
 
 def test_a_guest_without_an_allocation_is_warned_of_once(agent, claim, client, uid, numa_node):

@@ -89,7 +89,7 @@ def test_what_cannot_be_had_is_said_with_names(host):
     for name, reasons in {
         "": None,
         "gold": ["the kernel has no io.max here"],
-        "own": ["this host has no device sdz; there are sda, vda, vdb", "the kernel has no io.max here"],
+        "own": ["this host has no device sdz; it has sda, vda, vdb", "the kernel has no io.max here"],
         "golf": ["there is no section [blockio_class:golf]; there are gold, own, slow"],
     }.items():
         host.controller.sync([host.target(name)], ())

@@ -146,7 +146,7 @@ def test_the_end_of_a_guest_is_told(driver, uid, folder):
     driver.watch(changes.put)
     guest = run(driver, uid, "sleep", "60")
     os.kill(guest.pid, signal.SIGKILL)
-    assert changes.get(timeout=10) == GuestChange(ChangeKind.STOPPED, guest)
+    assert changes.get(timeout=10) == GuestChange(ChangeKind.STOPPED, guest, "signal 9 (SIGKILL)")
     assert driver.guests() == []
     assert not (folder / f"{uid}.json").exists()
     with pytest.raises(GuestGoneError):

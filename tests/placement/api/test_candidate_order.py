@@ -20,7 +20,7 @@ def uuid_of(node: str) -> str:
 def answered(tmp_path: Path, order: str | None) -> list[dict[str, Any]]:
     """The candidates of a host with two nodes, in the order of the answer."""
     url = f"sqlite:///{tmp_path}/placement.sqlite"
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     admin = Admin(application(url, placement={} if order is None else {"candidate_order": order}))
     make_provider(admin, "host", provider=HOST)
     for node in NODES:

@@ -62,9 +62,9 @@ def test_a_database_with_another_schema_is_unhealthy_until_it_is_migrated(
     api_on: Any, tmp_path: Path
 ) -> None:
     url = f"sqlite:///{tmp_path}/placement.sqlite"
-    migration.upgrade(url, "0001")
+    migration.upgrade_schema(url, "0001")
     api = api_on(url)
     words = "the database does not have a schema that this version can work with"
     assert api.get("/healthcheck", status=503).text == words
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     wait_for(lambda: api.get("/healthcheck", expect_errors=True).text == "OK")

@@ -154,7 +154,7 @@ def test_the_versions_an_operation_tells_of_are_in_order_and_exist(operation):
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
     url = f"sqlite:///{tmp_path_factory.mktemp('reference')}/placement.sqlite"
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     return Admin(application(url))
 
 

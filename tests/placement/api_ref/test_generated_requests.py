@@ -94,7 +94,7 @@ def world() -> Iterator[tuple[databases.DatabaseServer, str]]:
     """An SQLite database that holds what the examples of the reference tell of."""
     with databases.create("sqlite") as server:
         url = server.fresh_database()
-        migration.upgrade(url)
+        migration.upgrade_schema(url)
         tell_until(Admin(application(url)), "reshape")
         yield server, url
 

@@ -51,7 +51,7 @@ def url(tmp_path) -> Iterator[str]:
     """The service under gunicorn, on an empty SQLite database."""
     with databases.create("sqlite") as server:
         database = server.fresh_database()
-        migration.upgrade(database)
+        migration.upgrade_schema(database)
         with service(database, tmp_path, workers=1) as running:
             yield running.base
 
@@ -358,7 +358,7 @@ def walk_flavor_files(shell: Shell, folder: Path) -> None:
     assert [row["guests"] for row in shell(f"resource capacity show {files}")] == [7, 7]
     (largest,) = shell(f"allocation candidate explain --flavor-file {folder}/shown.json --part max-amounts")
     assert (largest["resource_class"], largest["requested_amount"], largest["max_amount"]) == ("VCPU", 4, 8)
-    with pytest.raises(CommandFailed, match="a flavor as a JSON object is expected"):
+    with pytest.raises(CommandFailed, match="a flavor as a JSON object of at most 1 MiB is expected"):
         shell(f"allocation candidate explain --flavor-file {folder}/none.json")
     with pytest.raises(CommandFailed, match="No such file"):
         shell(f"allocation candidate explain --flavor-file {folder}/nowhere.json")

@@ -82,7 +82,7 @@ def test_all_of_them_adopt_the_database_if_they_may(shell: Callable[[str], Shell
         for command, successes in commands:
             done = run(command)
             assert done.returncode in successes, (tool, command, done.stdout, done.stderr)
-    assert run("placement-manage db version").stdout.strip() == migration.newest()
+    assert run("placement-manage db version").stdout.strip() == migration.newest_revision()
     admin = Admin(application(stock))
     listed = admin("GET", "/resource_providers").get_json()["resource_providers"]
     assert {world.HOST, world.NUMA, world.SHARING} <= {each["uuid"] for each in listed}

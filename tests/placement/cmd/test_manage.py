@@ -57,15 +57,15 @@ def add_empty_consumer(url):
 
 def test_sync_then_version(manage):
     assert manage("db", "version") == (0, "none: run 'placement-manage db sync'\n", "")
-    assert manage("db", "sync")[:2] == (0, f"The database is at revision {migration.newest()}.\n")
-    assert manage("db", "version")[:2] == (0, f"{migration.newest()}\n")
+    assert manage("db", "sync")[:2] == (0, f"The database is at revision {migration.newest_revision()}.\n")
+    assert manage("db", "version")[:2] == (0, f"{migration.newest_revision()}\n")
 
 
 @pytest.mark.parametrize(("before", "is_told"), [("0002", True), ("0004", False)])
 def test_sync_tells_where_there_is_no_way_back_without_the_backup(manage, url, before, is_told):
-    migration.upgrade(url, before)
+    migration.upgrade_schema(url, before)
     status, output, errors = manage("db", "sync")
-    assert (status, output) == (0, f"The database is at revision {migration.newest()}.\n")
+    assert (status, output) == (0, f"The database is at revision {migration.newest_revision()}.\n")
     assert ("Releases that made revision 0002 answer every request with 503" in errors) == is_told
     assert ("restore the backup" in errors) == is_told
     assert "restore" not in manage("db", "sync")[2]
@@ -75,7 +75,7 @@ def test_online_data_migrations_are_done_only_on_the_newest_schema(manage, url):
     status, _, errors = manage("db", "online_data_migrations")
     assert status == 1
     assert "run 'placement-manage db sync'" in errors
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     assert manage("db", "online_data_migrations")[:2] == (0, "No data need to be migrated.\n")
     assert manage("db", "online_data_migrations", "--max-count", "50")[0] == 0
     assert manage("db", "online_data_migrations", "--max-count", "0")[0] == 127

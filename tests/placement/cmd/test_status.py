@@ -1,4 +1,4 @@
-"""``placement-status upgrade check``: one row a check, the worst decides the exit status."""
+"""``placement-status upgrade_schema check``: one row a check, the worst decides the exit status."""
 
 import json
 import os
@@ -243,7 +243,7 @@ def test_before_the_migration_only_what_needs_it_fails_and_afterwards_nothing(
     check, conf_file, tmp_path, url
 ):
     old = f"sqlite:///{tmp_path}/old.sqlite"
-    migration.upgrade(old, "0002")
+    migration.upgrade_schema(old, "0002")
     conf_file.write_text(conf_file.read_text().replace(url, old))
     status, results = check()
     assert status == FAILURE
@@ -251,5 +251,5 @@ def test_before_the_migration_only_what_needs_it_fails_and_afterwards_nothing(
     assert set(told) == {"Schema", "Missing Root Provider IDs", "Missing Consumers", "Incomplete Consumers"}
     assert told.pop("Schema").endswith("run 'placement-manage db sync'.")
     assert all(details.endswith("see above: check again when that is done.") for details in told.values())
-    migration.upgrade(old)
+    migration.upgrade_schema(old)
     assert check()[0] == SUCCESS

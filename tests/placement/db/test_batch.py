@@ -1,4 +1,4 @@
-"""Batches: statements run in their order, all of them or none, and answers belong to their questions."""
+"""Batches: statements run in order, all of them or none, and each answer belongs to its statement."""
 
 import threading
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from placement.db.batch import PreparedStatement, bind_parameters, bind_rows, bind_values, chunks
+from placement.db.batch import PreparedStatement, bind_parameters, bind_rows, bind_values, split_rows
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
 from placement.db.tables import consumers
@@ -49,7 +49,7 @@ def test_each_answer_is_that_of_its_statement_at_its_place(database: ServiceData
     assert database.write(work) == expected
 
 
-def test_what_is_queued_is_executed_before_the_connection_is_used(database: ServiceDatabase) -> None:
+def test_queued_statements_run_before_the_connection_is_used(database: ServiceDatabase) -> None:
     def work(tx: WriteTransaction) -> int:
         tx.insert(consumers, [consumer(1)])
         return int(tx.conn.execute(sa.select(sa.func.count()).select_from(consumers)).scalar_one())
@@ -57,12 +57,12 @@ def test_what_is_queued_is_executed_before_the_connection_is_used(database: Serv
     assert database.write(work) == 1
 
 
-def test_what_nobody_asked_for_is_executed_before_the_commit(database: ServiceDatabase) -> None:
+def test_statements_without_a_reader_run_before_the_commit(database: ServiceDatabase) -> None:
     database.write(lambda tx: tx.insert(consumers, [consumer(1)]))
     assert count(database) == 1
 
 
-def test_more_rows_than_a_statement_holds_are_inserted(database: ServiceDatabase) -> None:
+def test_rows_beyond_the_size_of_a_statement_are_inserted(database: ServiceDatabase) -> None:
     database.write(lambda tx: tx.insert(consumers, [consumer(number) for number in range(1234)]))
     assert count(database) == 1234
 
@@ -116,4 +116,4 @@ def test_places_are_filled_in_the_order_of_the_values() -> None:
     assert [parameter.key for parameter in bind_parameters("uuid", 2)] == ["uuid_0", "uuid_1"]
     assert bind_values("uuid", ["a", "b"]) == {"uuid_0": "a", "uuid_1": "b"}
     assert bind_rows([{"x": 1, "y": 2}, {"x": 3, "y": 4}]) == {"x_0": 1, "y_0": 2, "x_1": 3, "y_1": 4}
-    assert [len(chunk) for chunk in chunks(range(1001))] == [500, 500, 1]
+    assert [len(chunk) for chunk in split_rows(range(1001))] == [500, 500, 1]

@@ -1,4 +1,4 @@
-"""Transactions: retried when they lose, never repeated when they may have won; failures are told."""
+"""Transactions: repeated when they lose, never when they may have won; failures are reported."""
 
 import gc
 import sqlite3
@@ -43,7 +43,7 @@ def count(database: ServiceDatabase) -> int:
         return int(conn.execute(sa.select(sa.func.count()).select_from(consumers)).scalar_one())
 
 
-def test_a_write_is_there_afterwards_and_its_result_is_returned(database: ServiceDatabase) -> None:
+def test_a_write_is_visible_afterwards_and_its_result_is_returned(database: ServiceDatabase) -> None:
     def work(tx: WriteTransaction) -> str:
         insert_consumer(tx)
         return "done"
@@ -78,7 +78,7 @@ def test_a_row_that_both_inserted_makes_the_loser_start_again(database: ServiceD
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """No garbage is collected: what circles keep is there until the test ends."""
+    """Disable garbage collection: objects in circles live until the test ends."""
     gc.collect()
     gc.disable()
     yield
@@ -86,7 +86,7 @@ def uncollected() -> Iterator[None]:
 
 
 def open_cursors() -> set[int]:
-    """The cursors of SQLite that still hold their statement, and with it their connection."""
+    """The cursors of SQLite that still have their statement, and so their connection."""
     found = set()
     for each in gc.get_objects():
         if isinstance(each, sqlite3.Cursor):
@@ -135,7 +135,7 @@ def test_the_error_of_an_attempt_is_forgotten_when_the_next_succeeds(database: S
     assert count(database) == 1
 
 
-def test_contention_that_does_not_end_is_unavailable_in_the_end(database: ServiceDatabase) -> None:
+def test_endless_contention_is_unavailable_in_the_end(database: ServiceDatabase) -> None:
     def work(tx: WriteTransaction) -> None:
         raise exc.IntegrityError("INSERT", {}, Exception("duplicate"))
 
@@ -143,7 +143,7 @@ def test_contention_that_does_not_end_is_unavailable_in_the_end(database: Servic
         database.write(work)
 
 
-def test_what_was_written_without_asking_is_tried_again_however_long_it_waited(
+def test_an_optimistic_write_is_repeated_however_long_it_waited(
     database: ServiceDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "_lock_timeout", -1.0)  # all that time is over
@@ -168,7 +168,7 @@ def test_what_was_written_without_asking_is_tried_again_however_long_it_waited(
     assert attempts == [True, False]
 
 
-def test_a_row_without_a_value_that_it_must_have_is_a_defect_and_not_tried_again(
+def test_a_row_without_a_required_value_is_a_defect_and_not_repeated(
     database: ServiceDatabase,
 ) -> None:
     attempts = []
@@ -205,7 +205,9 @@ def test_writers_of_one_provider_come_one_after_the_other(database: ServiceDatab
 def test_opposite_orders_of_locking_do_not_end_in_failure(
     database: ServiceDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buckets, "step", lambda: 1)  # so that the counter tells how often it was incremented
+    monkeypatch.setattr(
+        buckets, "random_step", lambda: 1
+    )  # so that the counter tells how often it was incremented
 
     def work(uuids: list[str]) -> None:
         def both(tx: WriteTransaction) -> None:
@@ -251,7 +253,7 @@ def test_a_restarted_server_is_found_again(
 
 @pytest.fixture
 def distrustful(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServiceDatabase]:
-    """A database whose connections are pinged before each use: some servers restart in less than 0.1 s."""
+    """A database that tests connections before each use: some servers restart in less than 0.1 s."""
     monkeypatch.setattr(engine, "_TRUSTED_SECONDS", 0.0)
     database = ServiceDatabase(database_url, PoolOptions(lock_timeout=5))
     yield database

@@ -1,4 +1,4 @@
-"""What errors of each driver mean: again, later, or never."""
+"""The meanings of errors of each driver: again, later, or never."""
 
 import sqlite3
 
@@ -22,7 +22,7 @@ def of_sqlite(kind: type[sqlite3.Error], code: int, name: str) -> sqlite3.Error:
 
 
 def wrapped(original: Exception) -> exc.SQLAlchemyError:
-    """As SQLAlchemy raises what a driver raised, with the connection still there."""
+    """The error of SQLAlchemy for that of a driver, with the connection still open."""
     dialect: sa.Dialect
     match original:
         case sqlite3.Error():
@@ -105,7 +105,7 @@ def meaning(error: exc.SQLAlchemyError) -> tuple[bool, bool]:
 
 
 @pytest.mark.parametrize("original", CONFLICTS, ids=repr)
-def test_what_another_transaction_caused_is_worth_another_attempt(original: Exception) -> None:
+def test_errors_caused_by_another_transaction_are_worth_a_retry(original: Exception) -> None:
     assert errors.is_conflict(wrapped(original))
 
 
@@ -115,7 +115,7 @@ def test_a_database_that_is_away_or_cannot_work_now_is_unavailable(original: Exc
 
 
 @pytest.mark.parametrize("original", ELSEWHERE, ids=repr)
-def test_a_server_that_is_not_to_be_asked_is_left_as_if_the_connection_were_lost(original: Exception) -> None:
+def test_a_wrong_server_is_left_as_after_a_lost_connection(original: Exception) -> None:
     url = "mysql+pymysql://" if isinstance(original, pymysql.err.Error) else "postgresql+psycopg://"
     assert errors.is_elsewhere(original)
     assert errors.of_driver(sa.create_engine(url).dialect, original, None).connection_invalidated
@@ -145,7 +145,7 @@ def test_a_statement_that_is_wrong_is_neither(original: Exception) -> None:
     ],
     ids=repr,
 )
-def test_what_the_pool_says_of_lost_connections_is_unavailable(error: exc.SQLAlchemyError) -> None:
+def test_errors_of_the_pool_about_lost_connections_are_unavailable(error: exc.SQLAlchemyError) -> None:
     assert meaning(error) == (False, True)
 
 
@@ -154,5 +154,5 @@ def test_what_the_pool_says_of_lost_connections_is_unavailable(error: exc.SQLAlc
     [exc.ArgumentError("no URL"), exc.InvalidRequestError("no such table"), exc.CompileError("?")],
     ids=repr,
 )
-def test_what_sqlalchemy_itself_refuses_is_a_defect(error: exc.SQLAlchemyError) -> None:
+def test_statements_refused_by_sqlalchemy_are_defects(error: exc.SQLAlchemyError) -> None:
     assert meaning(error) == (False, False)

@@ -1,4 +1,4 @@
-"""A cluster of which each worker may use another node."""
+"""A cluster with each worker on another node."""
 
 import multiprocessing
 import threading
@@ -32,9 +32,9 @@ def cluster() -> Iterator[Galera]:
 
 @pytest.fixture
 def nodes(cluster: Galera) -> Iterator[Sequence[ServiceDatabase]]:
-    """A migrated database, by way of each node."""
+    """A migrated database, through each node."""
     urls = cluster.fresh_database()
-    migration.upgrade(urls[0])
+    migration.upgrade_schema(urls[0])
     made = [ServiceDatabase(url) for url in urls]
     yield made
     for each in made:
@@ -127,7 +127,7 @@ def test_a_node_that_is_cut_off_is_unavailable_and_right_when_it_is_back(
     assert second.position() == first.position() != before
 
 
-def test_without_waiting_for_other_nodes_the_server_decides(cluster: Galera) -> None:
+def test_the_server_decides_if_nodes_do_not_wait_for_each_other(cluster: Galera) -> None:
     database = ServiceDatabase(cluster.fresh_database()[0], PoolOptions(wsrep_sync_wait=0))
     with database.read() as conn:
         assert conn.exec_driver_sql("SELECT @@wsrep_sync_wait").scalar_one() == 0
@@ -137,11 +137,11 @@ def test_without_waiting_for_other_nodes_the_server_decides(cluster: Galera) -> 
 def test_migrations_by_way_of_all_nodes_at_once_all_succeed(cluster: Galera) -> None:
     urls = cluster.fresh_database()
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=migration.upgrade, args=(url,)) for url in (*urls, *urls)]
+    processes = [context.Process(target=migration.upgrade_schema, args=(url,)) for url in (*urls, *urls)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(120)
     assert [process.exitcode for process in processes] == [0] * 6
     for url in urls:
-        assert migration.version(url) == migration.newest()
+        assert migration.version(url) == migration.newest_revision()

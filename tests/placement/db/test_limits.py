@@ -150,7 +150,7 @@ def test_parameters_in_the_url_count_more(database_server: DatabaseServer, serve
 
 
 def _freeze(url: str, told: Connection) -> None:
-    """Lock the bucket of a provider and stop, as on a host that is frozen; tell the attempts it took."""
+    """Lock the bucket of a provider and stop, as on a frozen host; count the attempts."""
     attempts = []
 
     def work(tx: WriteTransaction) -> None:
@@ -188,7 +188,7 @@ def test_a_worker_that_is_frozen_in_a_transaction_keeps_others_waiting_no_longer
         assert frozen.is_alive()  # it still is frozen
         os.kill(frozen.pid or 0, signal.SIGCONT)
         assert ours.poll(60)
-        assert ours.recv() == 2  # what it had begun was undone, and done again
+        assert ours.recv() == 2  # its first attempt was rolled back, and repeated
         assert count(database) == 1
     finally:
         os.kill(frozen.pid or 0, signal.SIGCONT)

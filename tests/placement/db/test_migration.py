@@ -1,4 +1,4 @@
-"""The schema: made by migrations, the same as the tables say, by several processes at once."""
+"""Migrations make the schema of the tables, even if several processes start them at once."""
 
 import multiprocessing
 import os
@@ -31,9 +31,9 @@ def test_migrations_make_the_schema_that_the_tables_describe(database_url: str) 
 
 def test_an_upgrade_leaves_the_newest_version_and_every_change_bucket(blank_database_url: str) -> None:
     assert migration.version(blank_database_url) is None
-    migration.upgrade(blank_database_url)
-    migration.upgrade(blank_database_url)
-    assert migration.version(blank_database_url) == migration.newest()
+    migration.upgrade_schema(blank_database_url)
+    migration.upgrade_schema(blank_database_url)
+    assert migration.version(blank_database_url) == migration.newest_revision()
     engine = sa.create_engine(blank_database_url)
     with engine.connect() as conn:
         present = conn.execute(sa.select(change_buckets.c.id)).scalars().all()
@@ -42,7 +42,7 @@ def test_an_upgrade_leaves_the_newest_version_and_every_change_bucket(blank_data
 
 
 def test_an_upgrade_keeps_allocations_and_makes_room_for_more_consumers(blank_database_url: str) -> None:
-    migration.upgrade(blank_database_url, "0001")
+    migration.upgrade_schema(blank_database_url, "0001")
     engine = sa.create_engine(blank_database_url)
     with engine.begin() as conn:
         now = {"updated_at": 0.0}
@@ -53,7 +53,7 @@ def test_an_upgrade_keeps_allocations_and_makes_room_for_more_consumers(blank_da
         conn.execute(sa.insert(consumers).values(uuid="a", **owner, **now))
         held = {"provider_id": 1, "resource_class_id": 1, "used": 3}
         conn.execute(sa.insert(allocations).values(consumer_id=1, **held, **now))
-    migration.upgrade(blank_database_url)
+    migration.upgrade_schema(blank_database_url)
     with engine.begin() as conn:
         conn.execute(sa.insert(consumers).values(uuid="b", **owner, **now))
         conn.execute(sa.insert(consumers).values(id=2**40, uuid="c", **owner, **now))
@@ -61,21 +61,21 @@ def test_an_upgrade_keeps_allocations_and_makes_room_for_more_consumers(blank_da
         ids = sa.select(allocations.c.consumer_id, allocations.c.used).order_by(allocations.c.consumer_id)
         assert conn.execute(ids).all() == [(1, 3), (2**40, 3)]
         assert conn.execute(sa.select(consumers.c.id).where(consumers.c.uuid == "b")).scalar_one() == 2
-        if conn.dialect.name != "sqlite":  # which is not told to look
+        if conn.dialect.name != "sqlite":  # without a notification
             with pytest.raises(sa.exc.IntegrityError), conn.begin_nested():
                 conn.execute(sa.delete(consumers).where(consumers.c.uuid == "a"))
     engine.dispose()
 
 
 def test_an_upgrade_from_0002_makes_the_epoch_and_keeps_the_counters(blank_database_url: str) -> None:
-    migration.upgrade(blank_database_url, "0002")
+    migration.upgrade_schema(blank_database_url, "0002")
     engine = sa.create_engine(blank_database_url)
     counters = sa.select(change_buckets.c.id, change_buckets.c.counter)
     with engine.begin() as conn:
         conn.execute(sa.delete(change_buckets).where(change_buckets.c.id == buckets.EPOCH))  # as 0002 was
         conn.execute(sa.update(change_buckets).values(counter=10 * change_buckets.c.id, deletions=3))
         before = {row.id: row.counter for row in conn.execute(counters)}
-    migration.upgrade(blank_database_url)
+    migration.upgrade_schema(blank_database_url)
     with engine.connect() as conn:
         after = {row.id: row.counter for row in conn.execute(counters)}
     assert after.pop(buckets.EPOCH) > 0
@@ -88,7 +88,7 @@ def test_an_upgrade_renews_the_epoch_and_one_that_changes_nothing_does_not(blank
     query = sa.select(change_buckets.c.counter).where(change_buckets.c.id == buckets.EPOCH)
     epochs = []
     for revision in ("0001", "0002", "head", "head"):
-        migration.upgrade(blank_database_url, revision)
+        migration.upgrade_schema(blank_database_url, revision)
         with engine.connect() as conn:
             epochs.append(conn.execute(query).scalar_one())
     engine.dispose()
@@ -100,17 +100,19 @@ def test_an_upgrade_renews_the_epoch_and_one_that_changes_nothing_does_not(blank
 @pytest.mark.slow
 def test_processes_that_upgrade_an_empty_database_at_once_all_succeed(blank_database_url: str) -> None:
     context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=migration.upgrade, args=(blank_database_url,)) for _ in range(4)]
+    processes = [
+        context.Process(target=migration.upgrade_schema, args=(blank_database_url,)) for _ in range(4)
+    ]
     for process in processes:
         process.start()
     for process in processes:
         process.join(120)
     assert [process.exitcode for process in processes] == [0, 0, 0, 0]
-    assert migration.version(blank_database_url) == migration.newest()
+    assert migration.version(blank_database_url) == migration.newest_revision()
 
 
 def _upgrade_until_killed(url: str, statements: int) -> None:
-    """Migrate, and be killed after so many statements that change the schema."""
+    """Migrate, and be killed after a number of statements that change the schema."""
     left = statements
 
     @sa.event.listens_for(sa.Engine, "after_cursor_execute")
@@ -120,7 +122,7 @@ def _upgrade_until_killed(url: str, statements: int) -> None:
         if not left:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
 
 
 @pytest.mark.slow
@@ -132,8 +134,8 @@ def test_a_first_upgrade_that_was_killed_can_be_run_again(blank_database_url: st
     process.start()
     process.join(120)
     assert process.exitcode in (-signal.SIGKILL, 0)  # SQLite has fewer statements
-    migration.upgrade(blank_database_url)
-    assert migration.version(blank_database_url) == migration.newest()
+    migration.upgrade_schema(blank_database_url)
+    assert migration.version(blank_database_url) == migration.newest_revision()
     engine = sa.create_engine(blank_database_url)
     with engine.connect() as conn:
         context = MigrationContext.configure(conn, opts={"compare_type": True})
@@ -148,7 +150,7 @@ def test_a_database_of_another_program_is_refused_and_left_alone(blank_database_
     with engine.begin() as conn:
         conn.exec_driver_sql("CREATE TABLE traits (id INTEGER PRIMARY KEY, name VARCHAR(255))")
     with pytest.raises(Unavailable, match="a table traits of another program"):
-        migration.upgrade(blank_database_url)
+        migration.upgrade_schema(blank_database_url)
     assert [column["name"] for column in sa.inspect(engine).get_columns("traits")] == ["id", "name"]
     engine.dispose()
 
@@ -162,7 +164,7 @@ def at_revision(url: str, revision: str) -> None:
 
 def test_a_database_that_a_later_version_migrated_is_used_and_left_as_it_is(database_url: str) -> None:
     at_revision(database_url, "0999")
-    migration.upgrade(database_url)
+    migration.upgrade_schema(database_url)
     assert migration.require_schema(database_url) == "0999"
 
 
@@ -178,7 +180,7 @@ def test_a_database_that_this_version_cannot_work_with_is_refused_and_left_alone
     database_url: str, revision: str, words: str
 ) -> None:
     at_revision(database_url, revision)
-    for action in (migration.upgrade, migration.require_schema):
+    for action in (migration.upgrade_schema, migration.require_schema):
         with pytest.raises(Unavailable, match=words):
             action(database_url)
     assert migration.version(database_url) == revision
@@ -187,11 +189,11 @@ def test_a_database_that_this_version_cannot_work_with_is_refused_and_left_alone
 def test_an_older_database_is_refused_until_it_is_migrated(blank_database_url: str) -> None:
     with pytest.raises(Unavailable, match=r"no schema yet.* run 'placement-manage db sync'"):
         migration.require_schema(blank_database_url)
-    migration.upgrade(blank_database_url, "0001")
+    migration.upgrade_schema(blank_database_url, "0001")
     with pytest.raises(Unavailable, match=r"at revision 0001.* run 'placement-manage db sync'"):
         migration.require_schema(blank_database_url)
-    migration.upgrade(blank_database_url)
-    assert migration.require_schema(blank_database_url) == migration.newest()
+    migration.upgrade_schema(blank_database_url)
+    assert migration.require_schema(blank_database_url) == migration.newest_revision()
 
 
 def test_revisions_are_numbers_that_grow() -> None:
@@ -201,8 +203,8 @@ def test_revisions_are_numbers_that_grow() -> None:
 
 
 def test_a_stamped_database_is_believed(blank_database_url: str) -> None:
-    migration.stamp(blank_database_url, "head")
-    assert migration.version(blank_database_url) == migration.newest()
+    migration.stamp_revision(blank_database_url, "head")
+    assert migration.version(blank_database_url) == migration.newest_revision()
 
 
 @pytest.mark.parametrize(
@@ -215,4 +217,4 @@ def test_a_stamped_database_is_believed(blank_database_url: str) -> None:
 )
 def test_a_database_that_does_not_answer_is_unavailable(url: str) -> None:
     with pytest.raises(Unavailable, match="not available"):
-        migration.upgrade(url)
+        migration.upgrade_schema(url)

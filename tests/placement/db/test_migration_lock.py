@@ -1,4 +1,4 @@
-"""Migrations of MySQL and MariaDB come one after the other, whichever of them dies or stands still."""
+"""Migrations of MySQL and MariaDB run one after the other, even if one of them dies or stops."""
 
 import multiprocessing
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.mysql
 def source(database_server: DatabaseServer, blank_database_url: str) -> Iterator[sa.Engine]:
     if database_server.kind != "mariadb":
         pytest.skip("transactions of this database can keep others out")
-    made = engine.create(blank_database_url, "READ COMMITTED", PoolOptions())
+    made = engine.create_engine(blank_database_url, "READ COMMITTED", PoolOptions())
     yield made
     made.dispose()
 
@@ -35,7 +35,7 @@ def test_one_at_a_time_holds_it_and_nothing_is_left_of_it(source: sa.Engine) -> 
     inside: list[str] = []
 
     def hold(name: str) -> None:
-        with source.connect() as conn, migration_lock.held(source, conn, 60):
+        with source.connect() as conn, migration_lock.hold_lock(source, conn, 60):
             inside.append(name)
             time.sleep(0.3)
             inside.append(name)
@@ -50,23 +50,23 @@ def test_one_at_a_time_holds_it_and_nothing_is_left_of_it(source: sa.Engine) -> 
     assert tables(source) == []
 
 
-def test_who_waits_too_long_is_told_who_migrates(source: sa.Engine) -> None:
+def test_the_error_of_a_long_wait_names_the_owner(source: sa.Engine) -> None:
     with (
         source.connect() as conn,
         source.connect() as other,
-        migration_lock.held(source, conn, 60),
+        migration_lock.hold_lock(source, conn, 60),
         pytest.raises(Unavailable, match=f"{os.getpid()}.* migrates the database since 1 seconds"),
-        migration_lock.held(source, other, 1),
+        migration_lock.hold_lock(source, other, 1),
     ):
         pass
 
 
 def _hold_for_ever(url: str) -> None:
-    with migration.exclusive(url):
+    with migration.exclusive_connection(url):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_that_of_a_process_that_was_killed_is_taken_over_at_once(
+def test_the_lock_of_a_killed_process_is_taken_over_at_once(
     source: sa.Engine, blank_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(migration_lock, "LEASE", 10_000.0)
@@ -75,20 +75,20 @@ def test_that_of_a_process_that_was_killed_is_taken_over_at_once(
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
     assert tables(source) != []
-    migration.upgrade(blank_database_url)
-    assert migration.version(blank_database_url) == migration.newest()
+    migration.upgrade_schema(blank_database_url)
+    assert migration.version(blank_database_url) == migration.newest_revision()
 
 
-def test_who_stood_still_loses_it_and_does_not_execute_another_statement(
+def test_a_process_that_stopped_loses_the_lock_and_runs_no_further_statement(
     source: sa.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a process that is frozen: it is alive, and does not beat."""
+    """A frozen process is alive, and does not beat."""
     monkeypatch.setattr(migration_lock, "LEASE", 0.5)
     monkeypatch.setattr(migration_lock._ProcessLock, "beat", lambda lock: None)
     monkeypatch.setattr(migration_lock, "_BEAT", 0.0)
-    with source.connect() as frozen, migration_lock.held(source, frozen, 60):
+    with source.connect() as frozen, migration_lock.hold_lock(source, frozen, 60):
         frozen.exec_driver_sql("CREATE TABLE mine (id INT)")
-        with source.connect() as other, migration_lock.held(source, other, 60):
+        with source.connect() as other, migration_lock.hold_lock(source, other, 60):
             other.exec_driver_sql("CREATE TABLE theirs (id INT)")
             with pytest.raises(Unavailable, match="Another process took this migration over"):
                 frozen.exec_driver_sql("CREATE TABLE never (id INT)")

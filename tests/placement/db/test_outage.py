@@ -17,7 +17,7 @@ def fail(outage: DatabaseOutage, cause: Exception | None) -> None:
 
 
 def holding(outage: DatabaseOutage) -> tuple[threading.Thread, threading.Event]:
-    """A request that asks the database, and what to set to let it have the answer."""
+    """A request that waits for the database, and the event that lets it have the answer."""
     inside, answered = threading.Event(), threading.Event()
 
     def ask() -> None:
@@ -39,7 +39,7 @@ def is_refused(outage: DatabaseOutage) -> bool:
         return True
 
 
-def test_many_ask_at_once_as_long_as_they_are_answered() -> None:
+def test_many_requests_ask_at_once_while_they_are_answered() -> None:
     outage = DatabaseOutage()
     held = [holding(outage) for _ in range(3)]
     assert not is_refused(outage)

@@ -1,4 +1,4 @@
-"""What the database refuses is told in one line, with what to do."""
+"""A refusal of the database is reported in one line, with the remedy."""
 
 import sqlite3
 
@@ -50,7 +50,7 @@ def of(original, base):
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_an_error_names_its_remedy_and_not_the_statement(original, base, remedy):
-    text = errors.explain(of(original, base))
+    text = errors.explain_error(of(original, base))
     assert remedy in text
     assert "\n" not in text
     assert "secret" not in text
@@ -62,7 +62,7 @@ def test_a_full_disk_of_sqlite_is_named(tmp_path):
         conn.exec_driver_sql("PRAGMA max_page_count = 1")
         with pytest.raises(exc.OperationalError) as full:
             conn.exec_driver_sql("CREATE TABLE things (id INTEGER)")
-    assert errors.explain(full.value) == (
+    assert errors.explain_error(full.value) == (
         f"database or disk is full. There is no room left for the database: {ROOM}, then try again."
     )
 
@@ -73,4 +73,4 @@ def test_a_file_of_sqlite_that_is_not_to_be_written_is_named(tmp_path):
     engine = sa.create_engine(f"sqlite:///file:{path}?mode=ro&uri=true")
     with engine.connect() as conn, pytest.raises(exc.OperationalError) as refused:
         conn.exec_driver_sql("CREATE TABLE things (id INTEGER)")
-    assert RIGHT in errors.explain(refused.value)
+    assert RIGHT in errors.explain_error(refused.value)

@@ -1,4 +1,4 @@
-"""What is in the way of an SQLite database: said with folder, file and remedy."""
+"""Obstacles of an SQLite database are reported with folder, file and remedy."""
 
 import os
 import sqlite3
@@ -7,14 +7,14 @@ from contextlib import closing
 import pytest
 
 from placement.cmd.manage import main as manage
-from placement.db.sqlite_file import SystemUser, missing, obstacle, path_of
+from placement.db.sqlite_file import SystemUser, file_obstacle, missing_file, path_of
 
 NOBODY = SystemUser("nobody", 65534, frozenset({65534}))
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder that everybody may reach."""
+    """A folder that each user may enter."""
     for one in (tmp_path, *tmp_path.parents):
         if one.stat().st_uid == os.geteuid() and one.parts[:2] == ("/", "tmp") and one.parts[2:]:
             one.chmod(0o755)
@@ -31,10 +31,10 @@ def url_of(folder):
     "url", ["postgresql+psycopg://u@h/d", "sqlite://", "sqlite:///:memory:", "sqlite:///file:x?uri=true"]
 )
 def test_other_databases_have_no_file(url):
-    assert (path_of(url), missing(url), obstacle(url)) == (None, None, None)
+    assert (path_of(url), missing_file(url), file_obstacle(url)) == (None, None, None)
 
 
-def test_a_missing_folder_is_named_with_what_makes_it(tmp_path, capsys):
+def test_a_missing_folder_is_named_with_the_command_that_makes_it(tmp_path, capsys):
     url = url_of(tmp_path / "away")
     config = tmp_path / "placement.conf"
     config.write_text(f"[placement_database]\nconnection = {url}\n")
@@ -46,20 +46,20 @@ def test_a_missing_folder_is_named_with_what_makes_it(tmp_path, capsys):
 
 def test_another_user_needs_the_folder_and_every_file(folder):
     url, file = url_of(folder), folder / "placement.sqlite"
-    assert f"nobody may not write in {folder}" in obstacle(url, NOBODY)
+    assert f"nobody may not write in {folder}" in file_obstacle(url, NOBODY)
     folder.chmod(0o777)
-    assert obstacle(url, NOBODY) is None
+    assert file_obstacle(url, NOBODY) is None
     assert (
-        missing(url)
+        missing_file(url)
         == f"There is no database {file}: 'placement-manage db sync' makes it, run as the service's user."
     )
     for name in ("placement.sqlite", "placement.sqlite-wal", "placement.sqlite-shm"):
         (folder / name).touch(mode=0o644)
-        assert f"nobody may not write {folder / name}: let" in obstacle(url, NOBODY)
+        assert f"nobody may not write {folder / name}: let" in file_obstacle(url, NOBODY)
         (folder / name).chmod(0o666)
-    assert (obstacle(url, NOBODY), missing(url), obstacle(url)) == (None, None, None)
+    assert (file_obstacle(url, NOBODY), missing_file(url), file_obstacle(url)) == (None, None, None)
     folder.parent.chmod(0o700)
-    assert f"nobody may not enter the folder {folder.parent}" in obstacle(url, NOBODY)
+    assert f"nobody may not enter the folder {folder.parent}" in file_obstacle(url, NOBODY)
 
 
 @pytest.mark.root
@@ -74,6 +74,6 @@ def test_a_database_that_this_user_may_only_read_is_not_available(folder, migrat
         os.setgroups([])
         os.setgid(65534)
         os.setuid(65534)
-        said = obstacle(url_of(folder)) or ""
+        said = file_obstacle(url_of(folder)) or ""
         os._exit(0 if f"may not write in {folder}" in said else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

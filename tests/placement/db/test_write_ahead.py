@@ -1,4 +1,4 @@
-"""A file of SQLite that somebody else writes to in another mode is waited for, within the limit."""
+"""A file of SQLite that is written in another mode is waited for, within the limit."""
 
 import sqlite3
 import threading
@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from placement.db.engine import PoolOptions, create
+from placement.db.engine import PoolOptions, create_engine
 
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[sqlite3.Connection]:
-    """Somebody in the middle of a transaction, without a write-ahead log."""
+    """Another connection in the middle of a transaction, without a write-ahead log."""
     with closing(
         sqlite3.connect(tmp_path / "stock.sqlite", isolation_level=None, check_same_thread=False)
     ) as connection:
@@ -24,8 +24,10 @@ def writer(tmp_path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def test_who_writes_ends_before_we_connect(writer: sqlite3.Connection, tmp_path: Path) -> None:
-    engine = create(f"sqlite:///{tmp_path}/stock.sqlite", "READ COMMITTED", PoolOptions(lock_timeout=30.0))
+def test_the_connection_waits_for_a_writer_to_end(writer: sqlite3.Connection, tmp_path: Path) -> None:
+    engine = create_engine(
+        f"sqlite:///{tmp_path}/stock.sqlite", "READ COMMITTED", PoolOptions(lock_timeout=30.0)
+    )
     ending = threading.Timer(0.3, lambda: writer.execute("COMMIT"))
     ending.start()
     try:
@@ -37,8 +39,12 @@ def test_who_writes_ends_before_we_connect(writer: sqlite3.Connection, tmp_path:
         engine.dispose()
 
 
-def test_who_goes_on_writing_is_not_waited_for_longer(writer: sqlite3.Connection, tmp_path: Path) -> None:
-    engine = create(f"sqlite:///{tmp_path}/stock.sqlite", "READ COMMITTED", PoolOptions(lock_timeout=0.1))
+def test_a_writer_that_does_not_end_is_not_waited_for_longer(
+    writer: sqlite3.Connection, tmp_path: Path
+) -> None:
+    engine = create_engine(
+        f"sqlite:///{tmp_path}/stock.sqlite", "READ COMMITTED", PoolOptions(lock_timeout=0.1)
+    )
     with pytest.raises(sa.exc.OperationalError, match="locked"):
         engine.connect()
     engine.dispose()

@@ -1,4 +1,4 @@
-"""Servers that answer and are not to be asked: standbys, and primaries that were deposed."""
+"""Servers that answer and do not take writes: standbys, and deposed primaries."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ def pair() -> Iterator[StandbyPair]:
 def of_both(pair: StandbyPair) -> str:
     """The URL of a database that names both servers."""
     url = pair.fresh_database()
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     return url
 
 
@@ -55,7 +55,7 @@ def connections(port: int, name: str | None) -> int:
 @pytest.mark.slow
 @pytest.mark.postgresql
 @pytest.mark.parametrize("parameters", [{}, {"target_session_attrs": "any"}], ids=["default", "any"])
-def test_nobody_stays_on_a_standby_and_all_go_to_it_once_it_is_promoted(
+def test_no_connection_stays_on_a_standby_until_it_is_promoted(
     pair: StandbyPair, of_both: str, parameters: dict[str, str]
 ) -> None:
     url = only(of_both, pair.standby.port, **parameters)
@@ -83,7 +83,7 @@ def test_nobody_stays_on_a_standby_and_all_go_to_it_once_it_is_promoted(
 
 
 @pytest.mark.postgresql
-def test_a_server_that_keeps_its_identity_to_itself_is_asked_for_the_rest(
+def test_a_server_without_an_identity_is_asked_for_the_rest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     try:
@@ -93,7 +93,7 @@ def test_a_server_that_keeps_its_identity_to_itself_is_asked_for_the_rest(
     with server:
         url = make_url(server.fresh_database())
         text = url.render_as_string(hide_password=False)
-        migration.upgrade(text)
+        migration.upgrade_schema(text)
 
         def owner(statement: str) -> None:
             with psycopg.connect(text.replace("+psycopg", ""), autocommit=True) as connection:
@@ -103,7 +103,7 @@ def test_a_server_that_keeps_its_identity_to_itself_is_asked_for_the_rest(
         owner("REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC")
         database = ServiceDatabase(url.set(username="plain").render_as_string(hide_password=False))
         with pytest.raises(exc.ProgrammingError, match="permission denied"):
-            database.position()  # of the table: nothing else helps
+            database.position()  # the identity of the table: nothing else helps
         owner("GRANT ALL ON ALL TABLES IN SCHEMA public TO plain")
         before = database.position()
         database.write(touch)
@@ -136,7 +136,7 @@ def test_a_mariadb_server_that_was_made_read_only_is_left_with_all_connections()
         root("GRANT ALL ON *.* TO plain@'127.0.0.1'")
         root("REVOKE READ ONLY ADMIN, SUPER ON *.* FROM plain@'127.0.0.1'")
         plain = url.set(username="plain").render_as_string(hide_password=False)
-        migration.upgrade(plain)
+        migration.upgrade_schema(plain)
         database = ServiceDatabase(plain)
         before = database.position()
         database.write(touch)

@@ -24,7 +24,7 @@ def run(folder: Path, faults: int, seed: int, *, workers: int = 2, options: str 
     with ExitStack() as stack:
         cluster = stack.enter_context(Galera())
         urls = cluster.fresh_database()
-        migration.upgrade(urls[0])
+        migration.upgrade_schema(urls[0])
         health = stack.enter_context(Health(cluster.nodes))
         services = []
         for number, url in enumerate(urls):

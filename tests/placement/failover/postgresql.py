@@ -29,7 +29,7 @@ def run(folder: Path, faults: int, seed: int, *, workers: int = 2) -> FailoverOu
     with ExitStack() as stack:
         pair = stack.enter_context(StandbyPair())
         url = pair.fresh_database()
-        migration.upgrade(url)
+        migration.upgrade_schema(url)
         services = []
         for number in range(3):
             own = folder / f"service-{number}"

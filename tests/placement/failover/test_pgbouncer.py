@@ -36,7 +36,7 @@ def url(pooler: PgBouncer) -> str:
     if pooler.mode == "transaction":
         made = made.update_query_dict({"prepare_threshold": "none"})
     url = made.render_as_string(hide_password=False)
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     return url
 
 

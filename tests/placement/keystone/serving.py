@@ -63,7 +63,7 @@ def placement(folder: Path, sections: str, workers: int = 1, threads: int = 4) -
     """The service under its own web server, on an empty database, configured with these sections."""
     folder.mkdir(exist_ok=True)
     database = f"sqlite:///{folder}/placement.sqlite"
-    migration.upgrade(database)
+    migration.upgrade_schema(database)
     config = folder / "placement.conf"
     config.write_text(
         f"[api]\nauth_strategy = keystone\n[placement_database]\nconnection = {database}\n{sections}"

@@ -277,7 +277,7 @@ def test_changes_lost_by_a_failing_database_do_not_stay_in_the_model(
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps of the counters at the next changes."""
     steps: list[int] = []
-    monkeypatch.setattr(buckets, "step", lambda: steps.pop(0))
+    monkeypatch.setattr(buckets, "random_step", lambda: steps.pop(0))
     return steps
 
 

@@ -195,7 +195,7 @@ def test_a_file_of_another_database_is_not_used(
     written: None, file: ModelFile, database_server: DatabaseServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     url = database_server.fresh_database()
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     database = ServiceDatabase(url)
     database.write(lambda tx: classes.make_standard_names(tx, ["LLC", "MBA"]))
     model = ReadModel(database, file=file)

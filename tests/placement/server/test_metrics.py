@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 def test_each_worker_answers_with_the_metrics_of_all(tmp_path: Path) -> None:
     with databases.create("sqlite") as server:
         url = server.fresh_database()
-        migration.upgrade(url)
+        migration.upgrade_schema(url)
         with service(url, tmp_path, workers=3, database_options="[metrics]\nenabled = true") as running:
             for _ in range(30):  # each on a connection of its own
                 answer = requests.get(

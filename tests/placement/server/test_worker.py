@@ -30,7 +30,7 @@ TOKEN = b"X-Auth-Token: admin\r\nOpenStack-API-Version: placement 1.39\r\nConten
 def running(tmp_path: Path) -> Iterator[RunningService]:
     """One worker, with searches that may take very long."""
     url = f"sqlite:///{tmp_path}/placement.sqlite"
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     with service(url, tmp_path, workers=1, api_options="candidates_deadline = 600") as started:
         yield started
 

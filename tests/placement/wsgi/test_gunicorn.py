@@ -29,7 +29,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """The folder of gunicorn with this kind of worker: its log, and its socket."""
     folder = tmp_path_factory.mktemp(request.param)
     url = f"sqlite:///{folder}/placement.sqlite"
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     (folder / "placement.conf").write_text(
         f"[api]\nauth_strategy = noauth2\n[placement_database]\nconnection = {url}\n"
     )

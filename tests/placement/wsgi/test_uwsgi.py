@@ -30,7 +30,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """uWSGI, configured for the service by OS_PLACEMENT_CONFIG_DIR alone."""
     folder = tmp_path_factory.mktemp(request.param)
     database = f"sqlite:///{folder}/placement.sqlite"
-    migration.upgrade(database)
+    migration.upgrade_schema(database)
     (folder / "placement.conf").write_text(
         "[DEFAULT]\nstate_path = /var/lib/placement\n"
         "[api]\nauth_strategy = noauth2\n"

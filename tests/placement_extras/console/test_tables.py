@@ -16,7 +16,7 @@ ATTEMPT = (1, "b" * 64, 3e9)
 
 def make_as_the_core_did(url: str, revision: str) -> None:
     """The tables with a row each, as revision 0009 or 0010 of the core made them before."""
-    migration.upgrade(url, revision)
+    migration.upgrade_schema(url, revision)
     before = sa.MetaData(naming_convention=TABLES.metadata.naming_convention)
     console_sessions.to_metadata(before)
     slots = (
@@ -47,8 +47,8 @@ def test_an_upgrade_takes_the_tables_that_the_core_made_with_what_they_hold(
     with pytest.raises(Unavailable, match="run 'placement-manage db sync'"):
         migration.require_schema(blank_database_url)
     for _ in range(2):
-        migration.upgrade(blank_database_url)
-        assert migration.require_schema(blank_database_url) == migration.newest()
+        migration.upgrade_schema(blank_database_url)
+        assert migration.require_schema(blank_database_url) == migration.newest_revision()
     engine = sa.create_engine(blank_database_url)
     with engine.begin() as conn:
         assert conn.execute(sa.select(console_sessions)).all() == [SESSION]
@@ -61,15 +61,15 @@ def test_an_upgrade_takes_the_tables_that_the_core_made_with_what_they_hold(
 
 
 def test_a_migration_that_was_interrupted_after_the_tables_were_made_goes_on(blank_database_url: str) -> None:
-    migration.upgrade(blank_database_url)
+    migration.upgrade_schema(blank_database_url)
     engine = sa.create_engine(blank_database_url)
     with engine.begin() as conn:  # MySQL commits each statement: the version is written last
         conn.execute(sa.delete(TABLES.metadata.tables[TABLES.version_table]))
         conn.execute(sa.insert(console_sessions).values(SESSION))
     with pytest.raises(Unavailable, match=r"tables of console are not there yet.* needs 0001"):
         migration.require_schema(blank_database_url)
-    migration.upgrade(blank_database_url)
-    assert migration.require_schema(blank_database_url) == migration.newest()
+    migration.upgrade_schema(blank_database_url)
+    assert migration.require_schema(blank_database_url) == migration.newest_revision()
     with engine.connect() as conn:
         assert conn.execute(sa.select(console_sessions)).all() == [SESSION]
     engine.dispose()
@@ -84,14 +84,14 @@ def set_revision(url: str, revision: str) -> None:
 
 def test_tables_that_a_later_version_migrated_are_used_and_left_as_they_are(database_url: str) -> None:
     set_revision(database_url, "0999")
-    migration.upgrade(database_url)
-    assert migration.require_schema(database_url) == migration.newest()
-    assert migration.look(database_url).branches == {TABLES: "0999"}
+    migration.upgrade_schema(database_url)
+    assert migration.require_schema(database_url) == migration.newest_revision()
+    assert migration.find_database(database_url).branches == {TABLES: "0999"}
 
 
 def test_tables_that_this_version_cannot_work_with_are_refused_and_left_alone(database_url: str) -> None:
     set_revision(database_url, "1000")
-    for action in (migration.upgrade, migration.require_schema):
+    for action in (migration.upgrade_schema, migration.require_schema):
         with pytest.raises(Unavailable, match=r"tables of console are at revision 1000 of a later version"):
             action(database_url)
-    assert migration.look(database_url).branches == {TABLES: "1000"}
+    assert migration.find_database(database_url).branches == {TABLES: "1000"}

@@ -38,7 +38,7 @@ def admin(url):
 def refusing(tmp_path_factory):
     """An admin of a service that all refused requests share."""
     url = f"sqlite:///{tmp_path_factory.mktemp('ext')}/placement.sqlite"
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     return serving(url)
 
 

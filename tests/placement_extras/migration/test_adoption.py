@@ -63,7 +63,7 @@ def test_an_adoption_copies_everything_and_keeps_the_old_tables(stock):
     assert outcome.comparison.different_titles == []
     after = contents(stock.url)
     assert {name: after[f"stock_{name}"] for name in before} == before
-    assert migration.require_schema(stock.url) == migration.newest()
+    assert migration.require_schema(stock.url) == migration.newest_revision()
     service = MaintainedService(stock.url)
     held = service.get(f"/allocations/{world.SERVER}")
     assert held["consumer_generation"] == 5
@@ -220,7 +220,11 @@ def test_each_revision_is_recognised_and_left_alone_by_sync(reference_of, revisi
     reference.fill()
     reference.at_revision(revision)
     before = contents(reference.url)
-    for action in (migration.upgrade, migration.require_schema, lambda url: migration.stamp(url, "head")):
+    for action in (
+        migration.upgrade_schema,
+        migration.require_schema,
+        lambda url: migration.stamp_revision(url, "head"),
+    ):
         with pytest.raises(Unavailable, match=rf"revision {revision}.*'placement-manage db adopt'"):
             action(reference.url)
     assert contents(reference.url) == before

@@ -149,7 +149,7 @@ def test_a_killed_adoption_can_be_finished_and_undone(stock, kept, clone, length
     before, held = kept
     url = clone(stock)
     run(_adopt, url, at(point, lengths[_adopt]))
-    record = migration.look(url).record
+    record = migration.find_database(url).record
     present = contents(url)
     if record is None:
         # MariaDB keeps a table that has just been made; without a row it says nothing
@@ -172,14 +172,14 @@ def test_a_killed_adoption_can_be_finished_and_undone(stock, kept, clone, length
     else:
         _adopt(url)
         assert compare_content(held, ours(url)) == {}
-        assert migration.look(url).record.stage is AdoptionStage.ADOPTED
+        assert migration.find_database(url).record.stage is AdoptionStage.ADOPTED
 
 
 @pytest.mark.parametrize("point", range(POINTS))
 def test_a_killed_abandonment_can_be_finished_and_undone(written, held, clone, lengths, point):
     url = clone(written)
     run(_carry_back, url, at(point, lengths[_carry_back]))
-    record = migration.look(url).record
+    record = migration.find_database(url).record
     if record is not None and record.stage is AdoptionStage.ADOPTED:
         assert state(url) == "ours"
         assert compare_content(held, ours(url)) == {}
@@ -203,7 +203,7 @@ def test_a_killed_abandonment_can_be_finished_and_undone(written, held, clone, l
 def test_a_killed_removal_of_the_old_tables_can_be_finished(written, held, clone, lengths, point):
     url = clone(written)
     run(_drop_stock, url, at(point, lengths[_drop_stock]))
-    record = migration.look(url).record
+    record = migration.find_database(url).record
     assert state(url) == "ours"
     assert compare_content(held, ours(url)) == {}
     if record is None:
@@ -213,8 +213,8 @@ def test_a_killed_removal_of_the_old_tables_can_be_finished(written, held, clone
         if record.stage is AdoptionStage.DROPPING:
             with pytest.raises(Conflict, match="'placement-manage db drop-stock' goes on"):
                 abandon_adoption(url, OWNER, AbandonWay.CARRY_BACK)
-            assert migration.look(url).record == record
+            assert migration.find_database(url).record == record
         drop_stock(url)
     assert not {name for name in contents(url) if name.startswith("stock_")}
-    assert migration.look(url).record is None
+    assert migration.find_database(url).record is None
     assert compare_content(held, ours(url)) == {}

@@ -23,7 +23,7 @@ SMALL = {"name": "small", "query": "resources=VCPU:2,DISK_GB:10"}
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     url = f"sqlite:///{tmp_path_factory.mktemp('ext')}/placement.sqlite"
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     admin = Admin(application(url))
     for uuid, name, disk in ((FIRST, "cn1", 35), (SECOND, "cn2", 25)):
         make_provider(admin, name, provider=uuid, VCPU=8, DISK_GB=disk)

@@ -15,7 +15,7 @@ PATH = "/ext/v1/explanations"
 @pytest.fixture(scope="module")
 def admin(tmp_path_factory):
     url = f"sqlite:///{tmp_path_factory.mktemp('ext')}/placement.sqlite"
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     admin = Admin(application(url))
     make_provider(admin, "cn", provider=HOST, VCPU=8)
     return admin

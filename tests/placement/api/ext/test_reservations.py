@@ -382,7 +382,7 @@ def hold(admin: Admin, consumer: str, of: str, generation: int, kind: str) -> in
 
 
 def rows(url: str) -> int:
-    source = engine.create(url, "READ COMMITTED", PoolOptions())
+    source = engine.create_engine(url, "READ COMMITTED", PoolOptions())
     try:
         with source.connect() as conn:
             return int(conn.execute(sa.select(sa.func.count()).select_from(reservations)).scalar_one())

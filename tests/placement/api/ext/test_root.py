@@ -9,7 +9,7 @@ from tests.placement.running import Admin, application
 @pytest.fixture(scope="module")
 def app(tmp_path_factory):
     url = f"sqlite:///{tmp_path_factory.mktemp('ext')}/placement.sqlite"
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     return application(url)
 
 

@@ -1,6 +1,6 @@
-"""What revisions in ``migrations/versions`` have in common that make tables.
+"""Helpers for revisions in ``migrations/versions`` that make tables.
 
-MySQL commits each statement that makes one: after an upgrade that was interrupted some may be there.
+MySQL commits each statement that makes a table: after an interrupted upgrade some may exist.
 """
 
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ _OPTIONS: Final[dict[str, Any]] = {
 
 
 def make_table(name: str, *elements: sa.schema.SchemaItem, **options: Any) -> None:
-    """Make a table, unless it is there; ``options`` are more of the dialects' own.
+    """Make a table, unless it exists; ``options`` are further ones of the dialects.
 
-    :raises Unavailable: it is another one.
+    :raises Unavailable: a table of that name has other columns.
     """
     present = sa.inspect(op.get_bind())
     if not present.has_table(name):
@@ -36,6 +36,6 @@ def make_table(name: str, *elements: sa.schema.SchemaItem, **options: Any) -> No
 
 
 def make_index(name: str, table: str, columns: Sequence[str], *, unique: bool = False) -> None:
-    """Make an index of a table, unless it is there."""
+    """Make an index of a table, unless it exists."""
     if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
         op.create_index(name, table, columns, unique=unique)
