@@ -77,7 +77,7 @@ def test_it_says_how_many_fit_and_what_is_stranded_where_none_does(admin):
 def nodes(tmp_path_factory):
     """Two hosts with two NUMA nodes of 8 and 4 dedicated CPUs each, the first in a rack."""
     url = f"sqlite:///{tmp_path_factory.mktemp('nodes')}/placement.sqlite"
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     admin = Admin(application(url))
     for uuid, name in ((FIRST, "cn1"), (SECOND, "cn2")):
         make_provider(admin, name, provider=uuid, DISK_GB=100)

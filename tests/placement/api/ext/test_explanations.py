@@ -87,7 +87,7 @@ def test_what_is_no_query_is_refused(admin, body, said):
 def nodes(tmp_path_factory):
     """A service with a host whose two NUMA nodes have 4 dedicated CPUs each."""
     url = f"sqlite:///{tmp_path_factory.mktemp('nodes')}/placement.sqlite"
-    migration.upgrade(url)
+    migration.upgrade_schema(url)
     admin = Admin(application(url, flavors={"disable_fallback_pcpu_query": False}))
     root = make_provider(admin, "host", DISK_GB=100)
     for number in range(2):
