@@ -66,7 +66,7 @@ def connect(answer_timeout: float | None, *args: Any, wsrep_sync_wait: int, **kw
     brief = kwargs.get("connect_timeout")
     connection = MysqlConnection(*args, **{**kwargs, "read_timeout": brief, "write_timeout": brief})
     try:
-        connection.introduce(wsrep_sync_wait)
+        connection.note_history(wsrep_sync_wait)
     except BaseException:
         connection.close()
         raise
