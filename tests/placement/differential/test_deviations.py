@@ -9,9 +9,9 @@ from typing import Final
 import pytest
 
 from placement_extras.shadow.comparison import (
-    Candidate,
+    CandidateAmounts,
     OrphanConsumers,
-    candidates,
+    candidate_amounts,
     comparable_body,
     explain_difference,
     find_differences,
@@ -272,10 +272,10 @@ def sums(play: Play, names: Names) -> None:
     in_some_world(show, names)
 
 
-def answered(play: Play, path: str) -> tuple[list[Candidate], list[Candidate]]:
+def answered(play: Play, path: str) -> tuple[list[CandidateAmounts], list[CandidateAmounts]]:
     """Their candidates and ours."""
     exchange = play.pair.ask(Request("GET", path))
-    return candidates(exchange.theirs.body), candidates(exchange.ours.body)
+    return candidate_amounts(exchange.theirs.body), candidate_amounts(exchange.ours.body)
 
 
 def sharing_children(play: Play, names: Names) -> None:
@@ -289,7 +289,7 @@ def sharing_children(play: Play, names: Names) -> None:
     query = f"resources=VCPU:1,DISK_GB:1&member_of={names.aggregates[0]}"
     exchange = play.differ("GET", f"/allocation_candidates?{query}")
     assert statuses(exchange) == (500, 200)
-    assert candidates(exchange.ours.body) == [{host: {"VCPU": 1}, pool: {"DISK_GB": 1}}]
+    assert candidate_amounts(exchange.ours.body) == [{host: {"VCPU": 1}, pool: {"DISK_GB": 1}}]
 
 
 def sharing_alone(play: Play, names: Names) -> None:
@@ -320,8 +320,8 @@ def tree_of_groups_without_resources(play: Play, names: Names) -> None:
         set_traits(play, uuid, trait)
     query = f"resources_A=VCPU:1&required_B={trait}&in_tree_B={host}&same_subtree=_A,_B&group_policy=none"
     exchange = play.differ("GET", f"/allocation_candidates?{query}")
-    assert candidates(exchange.ours.body) == [{host: {"VCPU": 1}}]
-    assert len(candidates(exchange.theirs.body)) == 2
+    assert candidate_amounts(exchange.ours.body) == [{host: {"VCPU": 1}}]
+    assert len(candidate_amounts(exchange.theirs.body)) == 2
 
 
 def forbidding_without_resources(play: Play, names: Names) -> None:
@@ -333,11 +333,11 @@ def forbidding_without_resources(play: Play, names: Names) -> None:
     set_traits(play, child, one)
     query = f"resources_=VCPU:1&in_tree_={host}&same_subtree=_,_ROOT&group_policy=none"
     exchange = play.differ("GET", f"/allocation_candidates?{query}&required_ROOT=!{other}")
-    assert candidates(exchange.theirs.body) == []
-    assert candidates(exchange.ours.body) == [{host: {"VCPU": 1}}] * 2
+    assert candidate_amounts(exchange.theirs.body) == []
+    assert candidate_amounts(exchange.ours.body) == [{host: {"VCPU": 1}}] * 2
     assert is_recognised(exchange, "forbidding-without-resources")
     exchange = play.differ("GET", f"/allocation_candidates?{query}&member_of_ROOT=!{names.aggregates[0]}")
-    assert candidates(exchange.ours.body) == [{host: {"VCPU": 1}}] * 2
+    assert candidate_amounts(exchange.ours.body) == [{host: {"VCPU": 1}}] * 2
     assert is_recognised(exchange, "forbidding-without-resources")
     play("GET", f"/allocation_candidates?{query}&required_ROOT={one},!{other}")
 
