@@ -38,7 +38,7 @@ class Play:
         exchange = self.pair.ask(request)
         self.exchanges.append(exchange)
         if is_write(request.method):
-            self.left_behind.take(request.method, request.path, request.body, exchange.theirs.status)
+            self.left_behind.record_write(request.method, request.path, request.body, exchange.theirs.status)
         for difference in find_differences(exchange):
             name = "order" if self.several_faults and difference.what == "words" else None
             name = name or explain_difference(exchange, difference, self.left_behind)
