@@ -40,7 +40,7 @@ def snapshot_of(
                 )
                 for name, values in each.inventories.items()
             ]
-            inventories = shared.inventories(tuple(chain.from_iterable(named)))
+            inventories = shared.shared_inventories(tuple(chain.from_iterable(named)))
             parent = None if each.parent is None else ids[each.parent]
             yield model.Provider(
                 provider_id, each.uuid, each.name, 0, parent, roots[each.uuid], 0.0, inventories,

@@ -35,9 +35,11 @@ class CountingClient(PlacementClient):
 
     requests: Counter[str]
 
-    def _send(self, method: str, url: str, body: Mapping[str, Any] | None, headers: dict[str, str]) -> Any:
+    def _send(
+        self, method: str, url: str, body: Mapping[str, Any] | None, headers: dict[str, str], shape: Any
+    ) -> Any:
         self.requests[method] += 1
-        return super()._send(method, url, body, headers)
+        return super()._send(method, url, body, headers, shape)
 
 
 def tree(shape: str, dedicated: str | None) -> ProviderTree:
@@ -71,7 +73,7 @@ def measure(kind: str, folder: Path) -> list[list[object]]:
                 "consumer_generation": None,
                 "consumer_type": "INSTANCE",
             }
-            client._request("PUT", f"/allocations/{guest(number)}", body)
+            client.send_request("PUT", f"/allocations/{guest(number)}", body)
 
         numa = tree("numa", "0-399")
         zones = {node.uuid: node.cpus for node in numa.nodes}

@@ -60,7 +60,9 @@ def is_recognised(exchange: Exchange, name: str) -> bool:
 
 def sentences(play: Play, names: Names) -> None:
     play("POST", "/resource_providers", {"name": 1})
-    theirs, ours = (each.error["detail"] for each in (play.exchanges[-1].theirs, play.exchanges[-1].ours))
+    theirs, ours = (
+        each.first_error["detail"] for each in (play.exchanges[-1].theirs, play.exchanges[-1].ours)
+    )
     first, empty, last = theirs.splitlines()
     said = "JSON does not validate: 1 is not of type 'string'"
     assert ours.splitlines() == [
@@ -94,8 +96,8 @@ def status_500(play: Play, names: Names) -> None:
 def unauthenticated(play: Play, names: Names) -> None:
     exchange = play.differ("GET", "/resource_providers", headers=(("X-Auth-Token", None),))
     assert statuses(exchange) == (401, 401)
-    assert exchange.ours.error["detail"]
-    assert not {"code", "openstack-api-version"} & {*exchange.ours.error, *exchange.ours.headers}
+    assert exchange.ours.first_error["detail"]
+    assert not {"code", "openstack-api-version"} & {*exchange.ours.first_error, *exchange.ours.headers}
     assert "www-authenticate" in exchange.ours.headers
     assert "errors" not in exchange.theirs.body
 
@@ -172,15 +174,15 @@ def classes(play: Play, names: Names) -> None:
     body = present_inventories(play, host, vcpu={"total": 1, "foo": 2})
     exchange = play.differ("PUT", f"/resource_providers/{host}/inventories", body)
     assert statuses(exchange) == (400, 400)
-    assert "No such resource class vcpu" in exchange.theirs.error["detail"]
-    assert "'vcpu' does not match" in exchange.ours.error["detail"]
+    assert "No such resource class vcpu" in exchange.theirs.first_error["detail"]
+    assert "'vcpu' does not match" in exchange.ours.first_error["detail"]
     # beside other faults, of which OpenStack Placement names one
     missing = {"resource_provider_generation": 0, "inventories": {"vcpu": {"total": 1}}}
     body_of_nobody = {"inventories": {names.consumers[0]: missing}, "allocations": {}}
     exchange = play.differ("POST", "/reshaper", body_of_nobody)
     assert is_recognised(exchange, "classes")
-    assert exchange.theirs.error["code"] == "placement.resource_provider.not_found"
-    assert "'vcpu' does not match" in exchange.ours.error["detail"]
+    assert exchange.theirs.first_error["code"] == "placement.resource_provider.not_found"
+    assert "'vcpu' does not match" in exchange.ours.first_error["detail"]
     body["resource_provider_generation"] += 1
     exchange = play.differ("PUT", f"/resource_providers/{host}/inventories", body)
     assert statuses(exchange) == (409, 400)
@@ -362,7 +364,7 @@ def orphans(play: Play, names: Names) -> None:
     for consumer in (emptied, mistaken):
         exchange = play.differ("PUT", f"/allocations/{consumer}", claim_body({host: {"VCPU": 1}}))
         assert statuses(exchange) == (409, 204)
-        assert "expected 0 but got None" in exchange.theirs.error["detail"]
+        assert "expected 0 but got None" in exchange.theirs.first_error["detail"]
     consumer = names.consumers[2]
     refused = claim_body({names.providers[4]: {"VCPU": 1}}, consumer_type="MIGRATION")
     assert play("PUT", f"/allocations/{consumer}", refused).status == 400

@@ -163,9 +163,7 @@ def test_a_name_in_other_capitals_is_carried_back_or_refused_with_advice(stock):
     service = MaintainedService(stock.url)
     assert service.post("/resource_providers", {"name": "HOST", "uuid": NEW_HOST}) == 200
     if make_url(stock.url).get_backend_name() == "mysql":
-        refused = (
-            r"stock_resource_providers does not take .*'HOST'.* Nothing is changed. Change that \(a name"
-        )
+        refused = r"stock_resource_providers does not take .*'HOST'.* Nothing is changed. Change that row"
         with pytest.raises(Conflict, match=refused):
             abandon_adoption(stock.url, OWNER, AbandonWay.CARRY_BACK)
         assert service.put(f"/resource_providers/{NEW_HOST}", {"name": "another"}) == 200
@@ -332,7 +330,7 @@ def test_missing_rights_of_the_database_user_are_named_before_the_first_change(s
     named = lacking[make_url(poor).get_backend_name()]
     before = contents(stock.url)
     for move in (lambda: adopt_database(poor, OWNER, []), lambda: look(poor)):
-        with pytest.raises(Conflict, match=f"{named}.*Nothing is changed. Grant it that"):
+        with pytest.raises(Conflict, match=f"{named}.*Nothing is changed. Grant them"):
             move()
     assert contents(stock.url) == before
     adopted(stock)
@@ -341,7 +339,7 @@ def test_missing_rights_of_the_database_user_are_named_before_the_first_change(s
         user = make_url(poor).username
         stock.execute(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO {user}")
     for move in (lambda: abandon_adoption(poor, OWNER, AbandonWay.DISCARD), lambda: drop_stock(poor)):
-        with pytest.raises(Conflict, match=f"{named}.*Nothing is changed. Grant it that"):
+        with pytest.raises(Conflict, match=f"{named}.*Nothing is changed. Grant them"):
             move()
     assert contents(stock.url) == after
 
