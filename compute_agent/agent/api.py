@@ -496,7 +496,7 @@ class ApiMethods:
         self._agent.reports.wake()
         starting = self._agent.driver.starting
         ending = "" if starting is None else starting.recent_ending(view.guest, ENDING_SECONDS)
-        return {**self._guest_document(view), "ended": ending}
+        return {**self._guest_document(view), **({"ended": ending} if ending else {})}
 
 
 def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
