@@ -257,7 +257,10 @@ class ApiMethods:
             declared=_declared(params),
             owner=owner,
         )
-        return self._begin_guest(event)
+        view = self._begin_guest(event)
+        starting = self._agent.driver.starting
+        ending = "" if starting is None else starting.recent_ending(view.guest, ENDING_SECONDS)
+        return {**self._guest_document(view), **({"ended": ending} if ending else {})}
 
     def guest_adopt(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Take a running process, or all of a cgroup, as a consumer's guest."""
@@ -273,7 +276,7 @@ class ApiMethods:
             declared=_declared(params),
             owner=owner,
         )
-        return self._begin_guest(event)
+        return self._guest_document(self._begin_guest(event))
 
     def guest_announce(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Make the cache group of a guest that is about to start; for the hook of libvirt, which waits."""
@@ -485,7 +488,7 @@ class ApiMethods:
     def _guest_document(self, view: GuestView) -> dict[str, Any]:
         return guest_document(view, self._agent.reports.claims.expires(view.guest.uuid))
 
-    def _begin_guest(self, event: StartGuest | AdoptGuest) -> dict[str, Any]:
+    def _begin_guest(self, event: StartGuest | AdoptGuest) -> GuestView:
         """Start or adopt a guest, and let a report read the generations of its allocation."""
         try:
             view: GuestView = self._agent.pipeline.submit(event).result(ANSWER_SECONDS)
@@ -494,9 +497,7 @@ class ApiMethods:
         except FutureTimeoutError as error:
             raise RequestError(_BUSY) from error
         self._agent.reports.wake()
-        starting = self._agent.driver.starting
-        ending = "" if starting is None else starting.recent_ending(view.guest, ENDING_SECONDS)
-        return {**self._guest_document(view), **({"ended": ending} if ending else {})}
+        return view
 
 
 def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:

@@ -134,7 +134,8 @@ class ProcessTable:
         self._lock = threading.RLock()
         self._records: dict[str, ProcessRecord] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._endings: dict[tuple[str, ProcessIdentity], str] = {}
+        self._endings: dict[tuple[str, int], str] = {}
+        """By uuid and pid."""
         self._listener: Listener | None = None
         self._watch: PidWatch[ProcessRecord] | None = None
         self.oom = OomWatch()
@@ -327,7 +328,7 @@ class ProcessTable:
                 return  # done before, and there may be a new guest of that consumer
             status = self._reap(record.uuid)
             ending = "" if status is None else describe_status(status)
-            self._endings[record.uuid, record.identity] = ending
+            self._endings[record.uuid, record.identity.pid] = ending
             while len(self._endings) > MAX_ENDINGS:
                 del self._endings[next(iter(self._endings))]
             _end_leftovers(record)  # before there can be a new guest with this mark
@@ -352,12 +353,7 @@ class ProcessTable:
                 # Another thread has seen the end, and ended() has not come to it yet.
                 status = self._reap(guest.uuid)
                 return "" if status is None else describe_status(status)
-            endings = [
-                ending
-                for (uuid, identity), ending in self._endings.items()
-                if (uuid, identity.pid) == (guest.uuid, guest.pid)
-            ]
-        return endings[-1] if endings else ""
+            return self._endings.get((guest.uuid, guest.pid), "")
 
     def forget(self, record: ProcessRecord) -> None:
         """Leave nothing of a guest that has ended: neither record nor group.

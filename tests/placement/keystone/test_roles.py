@@ -126,6 +126,11 @@ def test_roles_may_do_what_the_policies_say(allowed: dict[str, set[str]], enforc
     expected = dict.fromkeys(REQUESTS, ALLOWED_BY_DEFAULT)
     for rule in ("placement:usages", "placement:ext:reservations:list", "placement:ext:reservations:show"):
         expected[rule] = {"admin", "service", "member", "reader"}
+    # A reader of any project gets 404 for a reservation of another one, as for one that does not exist.
+    expected["placement:ext:reservations:show"] = {
+        *expected["placement:ext:reservations:list"],
+        "reader of another project",
+    }
     if enforce_new_defaults:
         expected["placement:reshaper:reshape"] = {"service"}
     assert allowed == expected
