@@ -13,6 +13,7 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
 from compute_agent.threads import ONCE, ThreadSpec, run_aside
+from compute_agent.throttling.executor import LimitSetter
 
 LOG = logging.getLogger(__name__)
 
@@ -27,18 +28,6 @@ MANUAL_EVICTION_THREAD: Final = ThreadSpec(
     "that of the guests that are evicted by hand",
     "the driver or the operator's command; the worker; Placement",
 )
-
-
-class OwnedLimits(Protocol):
-    """Limits by owner; see :class:`compute_agent.throttling.arbiter.LimitArbiter`."""
-
-    def set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
-        """Set a limit in the name of an owner, or take it away (None).
-
-        :raises DriverError: the kernel does not take it.
-        :raises TimeoutError: there is no answer.
-        """
-        ...
 
 
 class GuestLeaving(Protocol):
@@ -56,7 +45,7 @@ class GuestLeaving(Protocol):
 class ManualThrottling:
     """Limits and evicts guests for an operator. For any thread."""
 
-    def __init__(self, limits: OwnedLimits, leaving: GuestLeaving, recorder: EventRecorder) -> None:
+    def __init__(self, limits: LimitSetter, leaving: GuestLeaving, recorder: EventRecorder) -> None:
         self._limits = limits
         self._leaving = leaving
         self._recorder = recorder

@@ -68,9 +68,11 @@ class LimitSetter(Protocol):
     """Sets limits of guests; see :class:`compute_agent.throttling.arbiter.LimitArbiter`."""
 
     def set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
-        """Set a limit in the name of a trigger, or take it away (None).
+        """Set a limit in the name of an owner, such as a trigger, or take it away (None).
 
         :raises GuestGoneError: the guest is gone.
+        :raises DriverError: the kernel does not take it.
+        :raises TimeoutError: the worker has no time.
         """
         ...
 
