@@ -84,7 +84,7 @@ def test_a_process_that_stopped_loses_the_lock_and_runs_no_further_statement(
 ) -> None:
     """A frozen process is alive, and does not beat."""
     monkeypatch.setattr(migration_lock, "LEASE", 0.5)
-    monkeypatch.setattr(migration_lock._ProcessLock, "beat", lambda lock: None)
+    monkeypatch.setattr(migration_lock._ProcessLock, "keep_beating", lambda lock: None)
     monkeypatch.setattr(migration_lock, "_BEAT", 0.0)
     with source.connect() as frozen, migration_lock.hold_lock(source, frozen, 60):
         frozen.exec_driver_sql("CREATE TABLE mine (id INT)")
