@@ -93,7 +93,7 @@ class Agent:
 
     def report(self) -> None:
         """What an agent does in each round, as far as the service has to do with it."""
-        self.reporter.report(self.tree)
+        self.reporter.report_tree(self.tree)
         if self.reporter.take_listing() is None:
             for each in self.tree.nodes[1:]:
                 self.client.provider_allocations(each.uuid)

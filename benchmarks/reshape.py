@@ -64,7 +64,7 @@ def measure(kind: str, folder: Path) -> list[list[object]]:
         client = CountingClient.from_conf(agent_conf.load([], [str(ini)]))
         client.requests = Counter()
         reporter = HostReporter(client, {}, lambda owned: None)
-        reporter.report(tree("flat", None))
+        reporter.report_tree(tree("flat", None))
         for number in range(GUESTS):
             body = {
                 "allocations": {ROOT: {"resources": {"VCPU": VCPUS, "MEMORY_MB": MEMORY_MB}}},
@@ -86,9 +86,9 @@ def measure(kind: str, folder: Path) -> list[list[object]]:
         rows = []
         for name, step in (
             ("plan", lambda: reporter.plan_reshape(numa, locations, zones)),
-            ("reshape", lambda: reporter.reshape(numa, locations, zones)),
-            ("report after it", lambda: reporter.report(numa)),
-            ("again", lambda: reporter.report(numa)),
+            ("reshape", lambda: reporter.reshape_tree(numa, locations, zones)),
+            ("report after it", lambda: reporter.report_tree(numa)),
+            ("again", lambda: reporter.report_tree(numa)),
         ):
             client.requests.clear()
             start = time.perf_counter()
@@ -97,7 +97,7 @@ def measure(kind: str, folder: Path) -> list[list[object]]:
             assert not isinstance(outcome, InfeasibleReshape), outcome
             methods = ", ".join(f"{count} {method}" for method, count in sorted(client.requests.items()))
             rows.append([kind, name, client.requests.total(), methods, f"{seconds:.2f}"])
-        held = [client.allocations(guest(number)).resources for number in range(GUESTS)]
+        held = [client.get_allocations(guest(number)).resources for number in range(GUESTS)]
         assert all("PCPU" in amounts for of_guest in held for amounts in of_guest.values())
         assert all(ROOT not in of_guest for of_guest in held)
         return rows

@@ -345,8 +345,8 @@ class ApiMethods:
         tree = self._agent.reports.offered_tree
         reader = HostReporter(self._agent.client, self._agent.owned, lambda owned: None)
         try:
-            reported = reader.reported(tree.root.uuid)
-            tree = reader.reportable(tree, reported)
+            reported = reader.read_reported(tree.root.uuid)
+            tree = reader.reportable_tree(tree, reported)
         except PlacementError as error:
             raise RequestError(str(error)) from error
         owned = assume_ownership(tree, reported, self._agent.owned)
@@ -465,7 +465,7 @@ class ApiMethods:
         guest_uuid = str(body.get("uuid") or uuid.uuid4())
         as_of, owner = time.monotonic(), None
         try:
-            record = self._agent.client.allocations(guest_uuid)
+            record = self._agent.client.get_allocations(guest_uuid)
             resources, owner = record.resources, holder_of(record)
         except UnavailableError as error:
             known = self._agent.pipeline.unclaimed.get(guest_uuid)

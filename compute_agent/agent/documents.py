@@ -32,7 +32,7 @@ from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.history import AllocationLoss
 from compute_agent.report.plan import SettledInventory, to_api
 from compute_agent.report.reshape import ReshapePlan
-from compute_agent.report.root_provider import whose
+from compute_agent.report.root_provider import root_keeper
 from compute_agent.resctrl.filesystem import ResctrlError
 from compute_agent.resctrl.groups import DEFAULT_GROUP, ControlGroup, read_groups, read_tasks
 from compute_agent.resctrl.layout import ResctrlLayout, cache_mask
@@ -382,7 +382,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "pid": os.getpid(),
         "provider": world.tree.root.name,
         "provider_uuid": world.tree.root.uuid,
-        "provider_is": whose(world.tree.beside),
+        "provider_is": root_keeper(world.tree.beside),
         **status_document(shown.reports.status),
         **shown.reports.history.document(),
         **shown.maintenance.document(),

@@ -70,7 +70,7 @@ from compute_agent.report.root_provider import (
     RootSearch,
     find_root,
     owner_of,
-    whose,
+    root_keeper,
 )
 from compute_agent.throttling.settings import read_settings
 from compute_agent.throttling.state_file import look_up_state
@@ -147,10 +147,10 @@ def look_up_owner(
         return presumed, str(error), ""
     except PlacementError as error:
         unasked = f"Placement cannot be asked: {error}"
-        return presumed, f"{whose(presumed.beside)}, as far as is known: {unasked}", unasked
+        return presumed, f"{root_keeper(presumed.beside)}, as far as is known: {unasked}", unasked
     if found is None:
-        return RootOwner(), whose(False), ""
-    root = f"{whose(True)}, {full_name(found.name, found.uuid)}"
+        return RootOwner(), root_keeper(False), ""
+    root = f"{root_keeper(True)}, {full_name(found.name, found.uuid)}"
     if explicit_own:
         return RootOwner(), f"{root}: set [compute] provider_tree = {BESIDE}, or both write it for ever", ""
     return RootOwner(True, found), root, ""
@@ -280,7 +280,7 @@ def _in_placement(
             world.tree, by_consumer(locate(driver, world), pipeline.views()), world.zone_cpus
         )
         names = {zone.uuid: zone.name for zone in world.zones}
-        reported = reporter.reported(world.tree.root.uuid)
+        reported = reporter.read_reported(world.tree.root.uuid)
         names |= {each.uuid: each.name for each in reported.values()}
         if isinstance(planned, InfeasibleReshape):
             yield PlannedChange(PLACEMENT, world.tree.root.name, f"refused: {planned.reason}")
@@ -288,7 +288,7 @@ def _in_placement(
             yield from (of_move(move, names) for move in planned.moves)
         for action in reporter.plan_report(first):
             yield from of_action(action, reported, names)
-        event = allocations_read(client, pipeline, reporter.offering)
+        event = allocations_read(client, pipeline, reporter.offering_providers)
         if event is not None:
             pipeline.submit(event).result(_SECONDS)
     except PlacementError as error:

@@ -201,7 +201,7 @@ class HostRelease:
 
     def _of_placement(self) -> Iterator[ReleaseItem]:
         reporter = HostReporter(self._client, {}, lambda owned: None)
-        reported = reporter.reported(self._root_uuid)
+        reported = reporter.read_reported(self._root_uuid)
         yield from self._of_providers(reported)
         root = reported.get(self._root_uuid)
         said, state = self._state.state.maintenance, self._throttling.state.watermarks

@@ -10,7 +10,7 @@ from compute_agent.cmd.base import AgentLister, Commands, LinesColumn
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.state import parse
 from compute_agent.report.client import PlacementClient
-from compute_agent.report.history import ConsumerOwner, HeldAllocation, RestoredConsumer, restore
+from compute_agent.report.history import ConsumerOwner, HeldAllocation, RestoredConsumer, restore_consumers
 
 _LOST: Final = ("guest", "name", "held", "holds")
 _RESTORED: Final = ("consumer", "resources", "project", "user", "outcome")
@@ -65,8 +65,8 @@ class AllocationsRestore(AgentLister):
         """Read the files, and ask Placement."""
         held = [one for path in parsed_args.files for one in _held_of(path)]
         client = PlacementClient.from_conf(self.load_conf())
-        rows = restore(client, held, parsed_args.dry_run)
-        self._failed = any(row.failed for row in rows)
+        rows = restore_consumers(client, held, parsed_args.dry_run)
+        self._failed = any(row.has_failed for row in rows)
         return _RESTORED, [_shown(row) for row in rows]
 
 

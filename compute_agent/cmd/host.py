@@ -49,7 +49,7 @@ from compute_agent.pipeline.state import AgentState
 from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import to_api
-from compute_agent.report.root_provider import RootOwner, owner_of, whose
+from compute_agent.report.root_provider import RootOwner, owner_of, root_keeper
 from compute_agent.resctrl.share_spec import ShareSpec
 from compute_agent.throttling.settings import build_rules, read_settings
 from compute_agent.throttling.watermarks.metrics import load_registry
@@ -275,7 +275,7 @@ def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[R
         saved = AgentState()
     if client is None or not (conf.placement.auth_type or conf.placement.auth_section):
         owner = owner_of(conf.compute.provider_tree, saved.nova_root)
-        return owner, whose(owner.beside), ""
+        return owner, root_keeper(owner.beside), ""
     return look_up_owner(conf, client, saved, _own_uuid(conf))
 
 

@@ -33,7 +33,7 @@ from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.policy.base import refit_assignment
 from compute_agent.report.answers import ConflictError, NotFoundError, PlacementError, UnavailableError
-from compute_agent.report.audit import MigrationClaim, MovedGuest, Owner, resolve
+from compute_agent.report.audit import MigrationClaim, MovedGuest, Owner, resolve_holdings
 from compute_agent.report.client import ExpiringClaim, PlacementClient
 from compute_agent.report.history import (
     AllocationLoss,
@@ -297,7 +297,7 @@ def allocations_read(
     # The listing may be a request per provider: an allocation that just moves between two of them may be seen
     # on none. The consumer's own record is read at once.
     records = {
-        view.guest.uuid: client.allocations(view.guest.uuid)
+        view.guest.uuid: client.get_allocations(view.guest.uuid)
         for view in views
         if not _holds_the_same(view, held)
     }
@@ -380,7 +380,7 @@ def _find_holdings(
     claims = []
     for consumer, allocation in free.items():
         if allocation in wanted or consumer in current or any(consumer in each for each in suitable.values()):
-            record = client.allocations(consumer)
+            record = client.get_allocations(consumer)
             if part := world.own_part(record.resources):
                 new = known.get(consumer) != part
                 claims.append(
@@ -393,7 +393,7 @@ def _find_holdings(
         consumer = "" if migration is None else migration.consumer
         owner = _record_owner(records[uuid])
         moved.append(MovedGuest(uuid, view.allocation, own, consumer, owner, suitable.get(uuid, frozenset())))
-    return resolve(moved, claims)
+    return resolve_holdings(moved, claims)
 
 
 def _record_owner(record: ConsumerAllocations) -> Owner | None:

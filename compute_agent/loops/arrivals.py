@@ -153,7 +153,7 @@ class PreStartHook:
 
         def ask() -> ConsumerAllocations:
             try:
-                return client.allocations(uuid)
+                return client.get_allocations(uuid)
             finally:
                 self._asking.release()
 
@@ -243,7 +243,7 @@ class GuestEvents:
                 started = change.kind is ChangeKind.STARTED
                 as_of = time.monotonic()
                 try:
-                    record = self._client.allocations(guest.uuid)
+                    record = self._client.get_allocations(guest.uuid)
                 except PlacementError as error:
                     LOG.warning("What guest %s may use is not known yet: %s", guest, error)
                     return GuestStarted(guest, None, as_of, since, started)

@@ -36,9 +36,9 @@ from compute_agent.report.audit import (
     FindingKind,
     HealOptions,
     allocation_for,
-    compare,
-    create,
-    delete,
+    compare_holdings,
+    decide_creation,
+    decide_deletion,
 )
 from compute_agent.report.capacity import CpuLocation, FreeCapacity
 from compute_agent.report.client import PlacementClient
@@ -173,7 +173,7 @@ class HostAuditor:
         self._pipeline.check_taken_over()
         world = self._pipeline.world
         reader = HostReporter(self._client, {}, lambda owned: None)
-        reported = reader.reported(world.tree.root.uuid)
+        reported = reader.read_reported(world.tree.root.uuid)
         self._read_anew(frozenset(uuid for uuid, provider in reported.items() if provider.inventories))
         # What is held before who is there: a guest that comes in between has what it was given before.
         held = allocations_by_consumer(
@@ -182,7 +182,7 @@ class HostAuditor:
         guests = {guest.uuid: guest for guest in self._audited_guests()}
         inventories = {uuid: provider.inventories for uuid, provider in reported.items()}
         free = FreeCapacity(reader.server_tree(world.tree), inventories, held)
-        findings = compare(guests.values(), held, self._inactive_guests(), self._pipeline.migrations)
+        findings = compare_holdings(guests.values(), held, self._inactive_guests(), self._pipeline.migrations)
         for finding in findings:
             if finding.kind is FindingKind.UNALLOCATED:  # no other guest is to get what is known to be held
                 _take_amounts(free, guests[finding.consumer].known)
@@ -262,7 +262,7 @@ class HostAuditor:
         holder = self._holders.get(guest.uuid, ConsumerOwner(flavor.project_id, flavor.user_id))
 
         def decide(record: ConsumerRecord) -> Decision:
-            return create(
+            return decide_creation(
                 record, allocation, holder.project_id, holder.user_id, typed(), holder.consumer_type
             )
 
@@ -275,7 +275,7 @@ class HostAuditor:
         age = self._finding_age(finding)
         outcome = self._carry_out(
             finding.consumer,
-            lambda record: delete(record, finding, age, options),
+            lambda record: decide_deletion(record, finding, age, options),
             options.delete,
             options.dry_run,
         )
@@ -290,7 +290,7 @@ class HostAuditor:
 
     def _read_record(self, consumer: str) -> ConsumerRecord:
         """What is known of a consumer now: what it holds before who is there."""
-        holds = self._client.allocations(consumer)
+        holds = self._client.get_allocations(consumer)
         return ConsumerRecord(holds, self._pipeline.world.own_part(holds.resources), self._is_here(consumer))
 
     def _carry_out(
@@ -365,7 +365,7 @@ def _location_of(assignment: CpuAssignment) -> CpuLocation:
 def _take_amounts(free: FreeCapacity, allocation: Allocation) -> None:
     for provider, amounts in allocation.items():
         for name, amount in amounts.items():
-            free.take(provider, name, amount)
+            free.take_amount(provider, name, amount)
 
 
 def audit_document(outcomes: list[AuditOutcome], names: dict[str, str]) -> list[dict[str, Any]]:

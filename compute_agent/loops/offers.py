@@ -357,7 +357,7 @@ class StolenTime:
             what = "to be withheld of VCPU" if self.mode == ACT else "would be withheld of VCPU"
             terms.append((f"{what} (5 minutes between changes, less after 15)", float(found.withheld)))
             if self.mode == ACT and (done := withheld.get(node.uuid)) is not None:
-                terms.append((done.words, float(done.reserved)))
+                terms.append((done.outcome_text, float(done.reserved)))
             rows += [term_row(node.name, words, amount, "CPUs") for words, amount in terms]
         return rows
 

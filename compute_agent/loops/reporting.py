@@ -167,7 +167,7 @@ class RootWatch:
                 raise RootMissingError(f"{error}, and which cannot be removed: {stays}") from error
             raise
         except RootMissingError:
-            reporter.forget()
+            reporter.forget_providers()
             raise
         if found is not None and last is not None and found.name != last.name and found.uuid == last.uuid:
             LOG.warning("The provider %s of nova-compute is called %s now", last.name, found.name)
@@ -395,7 +395,9 @@ class ReportLoop:
         """
         with self._turn:
             self._take_client()
-            planned = self._plan_reshape(self._reporter.plan_reshape if dry_run else self._reporter.reshape)
+            planned = self._plan_reshape(
+                self._reporter.plan_reshape if dry_run else self._reporter.reshape_tree
+            )
         if not dry_run and isinstance(planned, ReshapePlan):
             self.once()
         return planned
@@ -417,7 +419,7 @@ class ReportLoop:
             at_start = self._derived is None and tree == self._tree_at_start
             try:
                 planned = self._plan_reshape(
-                    self._reporter.reshape if at_start else self._reporter.plan_reshape
+                    self._reporter.reshape_tree if at_start else self._reporter.plan_reshape
                 )
             except UnavailableError:
                 raise
@@ -433,7 +435,7 @@ class ReportLoop:
                     " --dry-run, then compute-agent reshape, or restart the agent"
                 )
                 return ReportOutcome(refusals=(ReportRefusal(planned, reason),))
-        report = self._reporter.report(self._with_additions(tree))
+        report = self._reporter.report_tree(self._with_additions(tree))
         if not report.refusals:
             self._derived = tree
         return report
@@ -450,13 +452,13 @@ class ReportLoop:
         if (client := self._next_client) is not None:
             self._next_client = None
             self._client = client
-            self._reporter.use(client)
+            self._reporter.use_client(client)
 
     def _report_once(self) -> bool:
         self._take_client()
         report, reason, away = ReportOutcome(), "", False
         try:
-            with round_deadline(), self._client.spans.work("report"):
+            with round_deadline(), self._client.spans.trace_work("report"):
                 self._follow_root()
                 try:
                     report = self._report_host()
@@ -480,7 +482,7 @@ class ReportLoop:
             else:
                 LOG.exception("The report failed")
             # Whatever was read so far may be the cause: the next round starts without it.
-            self._reporter.forget()
+            self._reporter.forget_providers()
         if reason:
             self._note_failure(reason, away)
             return False
@@ -500,8 +502,8 @@ class ReportLoop:
         if self.status.waiting:
             LOG.info("The root provider %s is there", self._pipeline.world.tree.root.name)
         now, before = self._reporter.waiting, self.status.not_offered
-        for sentence in now.sentences:
-            if sentence not in before.sentences:
+        for sentence in now.all_sentences:
+            if sentence not in before.all_sentences:
                 LOG.warning("%s", sentence)
         self.status = ReportStatus(True, time.time(), "", report.refusals, sent, adjustments, not_offered=now)
         return not report.refusals
@@ -559,7 +561,9 @@ class ReportLoop:
         listing = self._reporter.take_listing()
         evidence, generations = self._reporter.take_evidence()
         self.history.note(evidence)
-        event = allocations_read(self._client, self._pipeline, self._reporter.offering, listing, self.history)
+        event = allocations_read(
+            self._client, self._pipeline, self._reporter.offering_providers, listing, self.history
+        )
         if event is not None:
             self._pipeline.submit(event)
         self.history.settle(generations, self._current_holders())
@@ -571,7 +575,7 @@ class ReportLoop:
         holding = {view.guest.uuid for view in self._pipeline.views() if view.allocation}
         found = {uuid: known[uuid] for uuid in known.keys() & (holding | self._pipeline.unclaimed.keys())}
         for uuid in sorted(holding - known.keys()):
-            if (holder := holder_of(self._client.allocations(uuid))) is not None:
+            if (holder := holder_of(self._client.get_allocations(uuid))) is not None:
                 found[uuid] = holder
         return found
 
@@ -586,8 +590,8 @@ class ReportLoop:
             if self.history.older is None:
                 return ()
             self._take_client()
-            self._reporter.reported(self._pipeline.world.tree.root.uuid)
-            event = allocations_read(self._client, self._pipeline, self._reporter.offering)
+            self._reporter.read_reported(self._pipeline.world.tree.root.uuid)
+            event = allocations_read(self._client, self._pipeline, self._reporter.offering_providers)
             losses = self.history.losses
             self.history.accept()
             if event is not None:

@@ -1,8 +1,23 @@
 """The agent's reports to Placement, and its reading of Placement.
 
-:mod:`~compute_agent.report.plan` compares the host's tree with Placement's and plans what to send;
-:mod:`~compute_agent.report.reshape` moves allocations along; :mod:`~compute_agent.report.execution` sends the
-plan through :mod:`~compute_agent.report.client`; :mod:`~compute_agent.report.reporter` ties them together.
-:mod:`~compute_agent.report.audit` and :mod:`~compute_agent.report.history` judge what guests hold there.
-    Plans, reshapes and judgements are pure functions.
+Modules
+    - ``reporter``: makes Placement's providers equal to the host's tree, and remembers what is the agent's
+    - ``plan``: the actions between two trees, and which values of other programs stay
+    - ``held_amounts``: amounts that guests still hold, and that must not be offered again
+    - ``reshape``: the allocations that move with their inventories, in one request
+    - ``execution``: sends a plan, as one tree or action by action
+    - ``capacity``: free amounts by provider, near the CPUs of a guest
+    - ``root_provider``: the owner of the root, and the switch that keeps new guests away
+    - ``audit``: differences between guests and their allocations, and repairs
+    - ``history``: recognises a database that was restored from an older copy
+    - ``client``: one method for each request; ``transport``, ``bounded_http``, ``answers`` and ``tracing``
+      are below it
+
+Order of calls
+    A report reads the providers (``reporter.ProviderReader``), reserves held amounts and plans. It saves the
+    names that may become the agent's, sends the plan, and saves the names that are the agent's. After a
+    crash between these steps the agent still knows all of its parts.
+
+Plans, reshapes and judgements are pure functions. ``loops``, ``agent`` and ``cmd`` import this room; it
+imports ``inventory``, ``host`` and ``model``, and no driver.
 """

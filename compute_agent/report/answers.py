@@ -1,17 +1,14 @@
-"""Errors between the agent and Placement, by the possible reaction of the caller.
+"""Errors of Placement by the possible reaction of the caller, tracing, and shapes of answers.
 
-The interface for tracing requests, and the id of each request.
+Answers are checked where they arrive: a wrong type that is noticed later leaves the reader with half an
+answer. A shape is one of the following:
 
-Shapes of Placement's answers, checked where they arrive.
-
-A wrong type that is noticed only where it is used leaves the reader with half an answer. A shape is
-
-- ``str``, ``int`` or ``float`` (which takes integers, too), none of which is a truth value, none out of
-  range;
-- ``(str, float)``: one of several such;
-- ``[shape]``: a list of that shape;
-- ``Each(shape)``: an object with any names, whose values have that shape;
-- ``{"name": shape}``: an object with at least these names; ``Maybe(shape)`` may be null or absent.
+- ``str``, ``int`` or ``float`` (which takes integers, too). A truth value is none of these, and numbers have
+  a limit.
+- ``(str, float)``: one of several of these
+- ``[shape]``: a list with items of that shape
+- ``EachValue(shape)``: an object with any names and with values of that shape
+- ``{"name": shape}``: an object with at least these names. ``MaybeNull(shape)`` may be null or absent.
 """
 
 from __future__ import annotations
@@ -28,8 +25,10 @@ from compute_agent.model.messages import on_one_line
 class PlacementError(Exception):
     """A request to Placement failed.
 
-    ``method`` and ``url`` name the request, ``status`` is the HTTP status (``None`` where no answer came),
-    ``code`` the error code of the answer (``placement.concurrent_update``, ...) and ``detail`` its text.
+    :param method: as ``url``, of the request.
+    :param detail: the text of the answer.
+    :param status: the HTTP status; None without an answer.
+    :param code: the error code of the answer, such as ``placement.concurrent_update``.
     """
 
     def __init__(
@@ -37,7 +36,7 @@ class PlacementError(Exception):
     ) -> None:
         self.method = method
         self.url = url
-        # The peer's text, which goes to logs and terminals.
+        # The text is the peer's, and goes to logs and terminals.
         self.detail = detail = on_one_line(detail)
         self.status = status
         self.code = code
@@ -46,10 +45,7 @@ class PlacementError(Exception):
 
 
 class UnavailableError(PlacementError):
-    """No server answered, or none that can serve at present: try again later.
-
-    No connection, time-out, 502, 503, 504.
-    """
+    """No server can answer at present: no connection, a timeout, 502, 503 or 504. Try again later."""
 
 
 _AS_WHOM: Final = (
@@ -59,7 +55,7 @@ _AS_WHOM: Final = (
 
 
 class CredentialsError(PlacementError):
-    """The credentials of ``[placement]`` do not work (401, 403): the operator has to act."""
+    """The credentials of ``[placement]`` do not work (401, 403), which only an operator can change."""
 
     def __init__(self, method: str, url: str, detail: str, **answer: Any) -> None:
         super().__init__(method, url, detail, **answer)
@@ -67,7 +63,7 @@ class CredentialsError(PlacementError):
 
 
 class OptionsError(CredentialsError):
-    """The options of ``[placement]`` name no way to Placement: the operator has to act."""
+    """The options of ``[placement]`` name no way to Placement, which only an operator can change."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("", "", detail)
@@ -75,7 +71,7 @@ class OptionsError(CredentialsError):
 
 
 class NotFoundError(PlacementError):
-    """The provider, class or trait is not there (404)."""
+    """The provider, class or trait does not exist (404)."""
 
 
 class ConflictError(PlacementError):
@@ -89,40 +85,40 @@ class ConcurrentUpdateError(ConflictError):
 REQUEST_ID: Final = "X-Openstack-Request-Id"
 
 
-class Spans(Protocol):
+class RequestSpans(Protocol):
     """Receives spans of the agent's work and of its requests: see :mod:`compute_agent.report.tracing`."""
 
-    def work(self, name: str, /) -> AbstractContextManager[None]:
-        """Requests in this context belong together."""
+    def trace_work(self, name: str, /) -> AbstractContextManager[None]:
+        """Make the requests in this context parts of one trace."""
 
-    def request(
+    def trace_request(
         self, method: str, url: str, headers: dict[str, str], /
     ) -> AbstractContextManager[Callable[[int], None]]:
-        """One request; what it gives takes the status of the answer."""
+        """Trace one request. The caller passes the status of the answer to the function that this yields."""
 
 
 class NoSpans:
     """Traces nothing."""
 
-    def work(self, name: str, /) -> AbstractContextManager[None]:
-        """Nothing."""
+    def trace_work(self, name: str, /) -> AbstractContextManager[None]:
+        """Trace no work."""
         return nullcontext()
 
-    def request(
+    def trace_request(
         self, method: str, url: str, headers: dict[str, str], /
     ) -> AbstractContextManager[Callable[[int], None]]:
-        """Nothing."""
+        """Trace no request."""
         return nullcontext(lambda status: None)
 
 
 _KINDS: Final = {str: "text", int: "an integer", float: "a number"}
 
 _MAX_INTEGER: Final = 2**63
-"""Placement's own integers have 32 bits."""
+"""Upper limit of numbers in answers. Placement's own integers have 32 bits, so a larger one is an error."""
 
 
 class BadAnswerError(ValueError):
-    """An answer of another shape. The message names the place and what is there."""
+    """An answer has another shape. The message names the place and the kind of value there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,24 +138,27 @@ class MaybeNull:
 def check_shape(document: Any, shape: Any, place: str = "the answer") -> None:
     """Check that a document has a shape.
 
-    :raises BadAnswerError: it has not.
+    :param place: the name of the document in errors.
+
+    :raises BadAnswerError: a value is missing or has another type.
     """
     match shape:
+        # Before the others: null is right for this shape alone.
         case MaybeNull():
             if document is not None:
                 check_shape(document, shape.shape, place)
         case EachValue():
-            for name, value in _object(document, place).items():
+            for name, value in _checked_object(document, place).items():
                 check_shape(value, shape.shape, f"{place}.{name}")
         case dict():
-            found = _object(document, place)
+            found = _checked_object(document, place)
             for name, inner in shape.items():
                 if name not in found and not isinstance(inner, MaybeNull):
                     raise BadAnswerError(f"{place} has no {name!r}")
                 check_shape(found.get(name), inner, f"{place}.{name}")
         case list():
             if not isinstance(document, list):
-                raise BadAnswerError(f"{place} is {_kind(document)}, not a list")
+                raise BadAnswerError(f"{place} is {_kind_of(document)}, not a list")
             for number, value in enumerate(document):
                 check_shape(value, shape[0], f"{place}[{number}]")
         case _:
@@ -168,20 +167,22 @@ def check_shape(document: Any, shape: Any, place: str = "the answer") -> None:
 
 def _check_value(document: Any, kinds: tuple[type, ...], place: str) -> None:
     accepted = (*kinds, int) if float in kinds else kinds
+    # bool is an int to Python, and JSON's true is no amount.
     if not isinstance(document, accepted) or isinstance(document, bool):
         wanted = " or ".join(_KINDS[kind] for kind in kinds)
-        raise BadAnswerError(f"{place} is {_kind(document)}, not {wanted}")
+        raise BadAnswerError(f"{place} is {_kind_of(document)}, not {wanted}")
+    # Python's JSON parser accepts NaN, Infinity and integers of any length.
     if isinstance(document, int | float) and not (math.isfinite(document) and abs(document) < _MAX_INTEGER):
         raise BadAnswerError(f"{place} is out of range")
 
 
-def _object(document: Any, place: str) -> Mapping[str, Any]:
+def _checked_object(document: Any, place: str) -> Mapping[str, Any]:
     if not isinstance(document, dict):
-        raise BadAnswerError(f"{place} is {_kind(document)}, not an object")
+        raise BadAnswerError(f"{place} is {_kind_of(document)}, not an object")
     return document
 
 
-def _kind(value: Any) -> str:
+def _kind_of(value: Any) -> str:
     match value:
         case None:
             return "null"

@@ -1,33 +1,31 @@
-"""The consumer through which a migrating guest holds its place. A pure function.
+"""Migrations of guests, and differences between guests and their allocations with repairs. Pure functions.
+
+:func:`resolve_holdings` finds the consumer through which a migrating guest holds its place.
+:func:`compare_holdings` finds differences; :func:`decide_creation` and :func:`decide_deletion` repair them.
 
 Nouns
-    Before Nova moves a guest to another host or resizes it, its conductor gives all that the guest holds to a
-    consumer of its own, that of the *migration*, in one request (POST /allocations), and claims the
-    destination for the guest. The guest runs on here until it is there. When the move is confirmed the
-    consumer of the migration goes away; when it is reverted the guest gets all back, in one request again.
+    Before Nova moves or resizes a guest, its conductor gives the guest's allocations to another consumer,
+    that of the *migration*, in one request (POST /allocations). It then claims the destination for the guest,
+    which runs here until the move ends. After a confirmed move the migration's consumer disappears. After a
+    reverted one the guest gets its allocations back, again in one request.
 
-    Nothing in Placement says which migration is whose. Nova sends no consumer types either, as its requests
-    are of microversion 1.36: they are ``unknown``. A *claim* is what a consumer without a guest holds here.
+    Placement has no link between a migration and its guest. Nova's requests have microversion 1.36, so the
+    consumer type is ``unknown``, too. A *claim* is the allocation of a consumer without a guest here.
 
-What tells a pair
-    A guest that held something here holds it no more, and a claim of exactly that is *new*: it was not there
-    when the agent last looked. No type may say that it is something else than a migration, and no owner that
-    it is another project's or user's. Of a guest of which is not known what it held, because the state of the
-    agent was lost, the claim has to suit the CPUs that the guest runs on, and its owner or its type has to
-    be known to be the right one.
+Matching
+    A guest has lost its allocation here, and a claim of the same amounts is *new*: it was absent at the last
+    look. The type of the claim must be unknown or a migration, and its owner unknown or the guest's. After
+    the agent lost its state, the former allocation of a guest is unknown. The claim then has to suit the
+    CPUs that the guest runs on, and its owner or type has to be known and right.
 
-    Guests of one flavor that move at the same time cannot be told apart. It does not matter: their claims are
-    equal, each gets one of them, and when a claim goes away the guest that still runs gets another one.
+    Guests of one flavor that move at the same time cannot be told apart, which does no harm: their claims
+    are equal, and each guest gets one. When a claim disappears, the guest that still runs gets another.
 
-What always holds
-    - A claim is at most one guest's.
-    - As many guests as can be get one.
-    - A guest that has back what it had before is not migrating.
-    - A guest that never held anything gets nothing.
-
-What is wrong between the guests of a host and what Placement says they hold: pure functions.
-
-And what would mend it.
+Invariants
+    - A claim belongs to at most one guest.
+    - The number of guests with a claim is the largest possible.
+    - A guest that has its former allocation back is not migrating.
+    - A guest that never held anything gets no claim.
 """
 
 from __future__ import annotations
@@ -56,9 +54,10 @@ Owner = tuple[str, str]
 class MovedGuest:
     """A guest that runs here and holds something else now.
 
-    ``before`` is what it held here so far, by itself or through ``migration`` (None: nobody knows), ``own``
-    what it holds here by itself now. ``owner`` is known if it holds anything anywhere. ``suitable`` are the
-    consumers whose claims suit where it runs.
+    :ivar before: its former allocation here, its own or that of ``migration``; None is unknown.
+    :ivar own: its own allocation here now.
+    :ivar owner: known if it holds anything anywhere.
+    :ivar suitable: consumers with claims that suit the CPUs on which it runs.
     """
 
     uuid: str
@@ -71,7 +70,7 @@ class MovedGuest:
 
 @dataclass(frozen=True, slots=True)
 class MigrationClaim:
-    """What a consumer without a guest holds here, whose it is (None: not said), and whether it is ``new``."""
+    """The allocation here of a consumer without a guest, with its owner, and whether it is ``new``."""
 
     consumer: str
     allocation: Allocation
@@ -80,10 +79,12 @@ class MigrationClaim:
     new: bool = True
 
 
-def resolve(guests: Sequence[MovedGuest], claims: Iterable[MigrationClaim]) -> dict[str, GuestHolding]:
+def resolve_holdings(
+    guests: Sequence[MovedGuest], claims: Iterable[MigrationClaim]
+) -> dict[str, GuestHolding]:
     """The present allocations of each guest, its own or through its migration.
 
-    ``claims`` are those that no other guest is known to hold anything through.
+    :param claims: claims without a known guest.
     """
     free = {claim.consumer: claim for claim in claims}
     found: dict[str, GuestHolding] = {}
@@ -91,6 +92,7 @@ def resolve(guests: Sequence[MovedGuest], claims: Iterable[MigrationClaim]) -> d
     for guest in guests:
         if guest.own == guest.before or guest.before == {} or (guest.before is None and guest.own):
             found[guest.uuid] = GuestHolding(guest.own)
+        # A known migration goes on: matching again could swap the claims of equal guests.
         elif guest.migration in free:
             found[guest.uuid] = GuestHolding(
                 free.pop(guest.migration).allocation, GuestMigration(guest.migration)
@@ -98,7 +100,7 @@ def resolve(guests: Sequence[MovedGuest], claims: Iterable[MigrationClaim]) -> d
         else:
             waiting.append(guest)
     options = {guest.uuid: _options(guest, free.values()) for guest in waiting}
-    chosen = _match(options)
+    chosen = _match_consumers(options)
     for guest in waiting:
         consumer = chosen.get(guest.uuid)
         if consumer is None:
@@ -110,32 +112,35 @@ def resolve(guests: Sequence[MovedGuest], claims: Iterable[MigrationClaim]) -> d
 
 
 def _options(guest: MovedGuest, claims: Iterable[MigrationClaim]) -> list[str]:
-    """The consumers that may be the migration of a guest, the likeliest first."""
+    """Consumers that may be the migration of a guest, the likeliest first."""
     likely = [claim for claim in claims if _may_be(guest, claim)]
     likely.sort(key=lambda claim: (not _is_known_to_be(guest, claim), claim.consumer))
     return [claim.consumer for claim in likely]
 
 
 def _may_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
+    # None is a Placement without types, "unknown" a client that sends none, such as Nova.
     if claim.consumer_type not in (None, UNKNOWN_TYPE, MIGRATION_TYPE):
         return False
     if guest.owner is not None and claim.owner is not None and guest.owner != claim.owner:
         return False
+    # Amounts cannot be compared after the state of the agent was lost, so more evidence is
+    # needed.
     if guest.before is None:
         return claim.consumer in guest.suitable and _is_known_to_be(guest, claim)
     return claim.allocation == guest.before and (claim.new or bool(guest.migration))
 
 
 def _is_known_to_be(guest: MovedGuest, claim: MigrationClaim) -> bool:
-    """Whether owner or type say that it is the migration of that guest, or of one like it."""
+    """Whether owner or type of a claim are known to fit the guest, or another guest of the same owner."""
     same_owner = guest.owner is not None and guest.owner == claim.owner
     return same_owner or claim.consumer_type == MIGRATION_TYPE
 
 
-def _match(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """A consumer for as many guests as can have one, the first of its options where it can be.
+def _match_consumers(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """The consumer of each guest that can have one, its first option if possible.
 
-    Maximum matching by augmenting paths.
+    A maximum matching by augmenting paths: a guest without a free option makes another one change its own.
     """
     taken: dict[str, str] = {}
 
@@ -154,8 +159,8 @@ def _match(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 DEFAULT_MIN_AGE: Final = 3600.0
-"""How long an allocation has no guest before it may be deleted: longer than a guest takes to come, its image
-copied. Seconds.
+"""Seconds that an allocation has to be without a guest before it may be deleted. Nova claims a host before it
+copies the image, so a guest may take long to arrive.
 """
 
 UNKNOWN_OWNER: Final = "00000000-0000-0000-0000-000000000000"
@@ -164,7 +169,7 @@ UNKNOWN_OWNER: Final = "00000000-0000-0000-0000-000000000000"
 _GUEST_TYPE: Final = "INSTANCE"
 
 Decision = ConsumerAllocations | str
-"""What a consumer shall hold, or why nothing is changed."""
+"""The new allocations of a consumer, or the reason why nothing changes."""
 
 
 class FindingKind(enum.StrEnum):
@@ -184,13 +189,18 @@ class FindingKind(enum.StrEnum):
 class AuditedGuest:
     """A guest that runs here.
 
-    ``vcpus`` are its guest CPUs, ``dedicated`` those of them that it is meant to have CPUs of its own for
-    (None: nobody said). ``extra_cpu``: emulator threads have a CPU of their own too, if any has.
-    ``resources`` is what it was ordered with beside CPUs, by class. ``location`` is where it runs,
-    ``refusal`` why it has no place, ``stray`` which CPUs it holds that the present CPU sets do not have,
-    ``migration`` the consumer that holds its place if it is migrating. ``held`` are the CPUs that it is to
-    have for itself, ``known`` is what it holds as far as the agent remembers. ``dedicated_vcpus`` are the
-    guest CPUs that its mask names, ``pinned_vcpus`` those that run on ``held`` CPUs alone.
+    :ivar vcpus: number of its guest CPUs.
+    :ivar location: the CPUs on which it runs.
+    :ivar dedicated: number of guest CPUs that were ordered as dedicated; None is unknown.
+    :ivar extra_cpu: whether emulator threads have a dedicated CPU, too, if any guest CPU has.
+    :ivar resources: ordered amounts by class, except CPUs.
+    :ivar refusal: the reason why it has no place; empty if it has one.
+    :ivar stray: words about CPUs that it holds outside the present CPU sets.
+    :ivar migration: the consumer that holds its place while it migrates.
+    :ivar held: CPUs that it is to have for itself.
+    :ivar known: its allocation, as the agent remembers it.
+    :ivar dedicated_vcpus: guest CPUs that its mask names.
+    :ivar pinned_vcpus: guest CPUs that run on ``held`` CPUs only.
     """
 
     uuid: str
@@ -211,7 +221,7 @@ class AuditedGuest:
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """One thing that is wrong. ``allocation`` is what the consumer holds here; ``detail`` says more."""
+    """One difference. ``allocation`` is the consumer's on this host; ``detail`` explains the difference."""
 
     kind: FindingKind
     consumer: str
@@ -224,9 +234,11 @@ class AuditFinding:
 class HealOptions:
     """The repairs to make, and their consumers.
 
-    Create what guests miss, delete what has had no guest for ``min_age`` seconds, of the ``confirmed`` alone
-    unless that is None. With ``dry_run`` it is only said what would be done. ``consumers`` are those looked
-    at; all if empty.
+    :ivar heal: create missing allocations of guests.
+    :ivar delete: delete allocations that have had no guest for ``min_age`` seconds.
+    :ivar confirmed: the only consumers to delete allocations of; None allows all.
+    :ivar dry_run: report the repairs without making them.
+    :ivar consumers: the consumers to look at; all if empty.
     """
 
     heal: bool = False
@@ -239,9 +251,11 @@ class HealOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRecord:
-    """A consumer as it was found just before it is changed.
+    """A consumer just before its change: a repair decides again, as time has passed since the finding.
 
-    All that it ``holds``, the part of that which is ``ours``, and whether its guest is ``here``.
+    :ivar holds: all its allocations.
+    :ivar ours: the part of these on this host.
+    :ivar here: whether its guest is here.
     """
 
     holds: ConsumerAllocations
@@ -249,16 +263,17 @@ class ConsumerRecord:
     here: bool
 
 
-def compare(
+def compare_holdings(
     guests: Iterable[AuditedGuest],
     held: Held,
     inactive: frozenset[str],
     migrations: Mapping[str, str] = MappingProxyType({}),
 ) -> list[AuditFinding]:
-    """All that is wrong, by kind; and which guests migrate.
+    """The differences between guests and their allocations, by kind, and the guests that migrate.
 
-    ``held`` is what all consumers hold of this host; ``inactive`` are guests that belong here and do not run,
-    and may well hold something. ``migrations`` are the consumers that hold what a guest held, and that guest.
+    :param held: allocations of all consumers on this host.
+    :param inactive: guests of this host that do not run, and may hold something.
+    :param migrations: the guest of each migration's consumer.
     """
     running = {guest.uuid: guest for guest in guests}
     findings = [
@@ -272,16 +287,17 @@ def compare(
             uuid,
             running[uuid].name if uuid in running else "",
             held[consumer],
-            _through(consumer),
+            _held_through(consumer),
         )
         for consumer, uuid in migrations.items()
         if consumer in held
     ]
     for guest in running.values():
+        # During a migration the guest's own consumer holds the destination.
         allocation = held.get(guest.migration) or held.get(guest.uuid, {})
         if not allocation:
             findings.append(AuditFinding(FindingKind.UNALLOCATED, guest.uuid, guest.name))
-        elif differences := _differences(guest, total(allocation)):
+        elif differences := _amount_differences(guest, total(allocation)):
             findings.append(
                 AuditFinding(FindingKind.DIFFERENT, guest.uuid, guest.name, allocation, differences)
             )
@@ -293,13 +309,13 @@ def compare(
             findings.append(AuditFinding(FindingKind.STRAY, guest.uuid, guest.name, allocation, guest.stray))
         if kinds := _kind_differences(guest):
             findings.append(AuditFinding(FindingKind.KINDS, guest.uuid, guest.name, allocation, kinds))
-        if overlaps := _overlaps(guest, running.values()):
+        if overlaps := _overlapping_cpus(guest, running.values()):
             findings.append(AuditFinding(FindingKind.OVERLAP, guest.uuid, guest.name, allocation, overlaps))
     return sorted(findings, key=lambda finding: (list(FindingKind).index(finding.kind), finding.consumer))
 
 
-def _overlaps(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> str:
-    """Which of its CPUs others are to have for themselves as well, in words."""
+def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> str:
+    """CPUs of a guest that other guests are to have for themselves as well, in words."""
     return ", ".join(
         f"{named_cpus(common)} also of guest {full_name(other.name, other.uuid)}"
         for other in guests
@@ -308,7 +324,7 @@ def _overlaps(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> str:
 
 
 def _kind_differences(guest: AuditedGuest) -> str:
-    """Which guest CPUs are pinned to dedicated CPUs in place of those of its mask, in words."""
+    """Guest CPUs on dedicated CPUs that are not those of its mask, in words; empty if the mask is met."""
     if not guest.dedicated_vcpus or not guest.held or guest.dedicated_vcpus == guest.pinned_vcpus:
         return ""
     pinned = cpuset.format(guest.pinned_vcpus) or "none"
@@ -318,24 +334,27 @@ def _kind_differences(guest: AuditedGuest) -> str:
     )
 
 
-def _through(consumer: str) -> str:
+def _held_through(consumer: str) -> str:
     return f"held by consumer {consumer}"
 
 
 def total(allocation: Allocation) -> dict[str, int]:
-    """Amounts by class, whatever the provider."""
+    """Amounts by class over all providers."""
     amounts: Counter[str] = Counter()
     for resources in allocation.values():
         amounts.update(resources)
     return dict(amounts)
 
 
-def needs(guest: AuditedGuest, holds: Mapping[str, int] | None = None) -> dict[str, int]:
+def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) -> dict[str, int]:
     """The amounts by class that a guest should hold.
 
-    How many of its CPUs are dedicated is told by its order; else by what it holds, as far as it has the guest
-    CPUs for that; else by where it runs.
+    The number of its dedicated CPUs comes from its order. Without an order it comes from its allocation, up
+    to the number of guest CPUs; without that, from the CPUs that it runs on.
+
+    :param holds: amounts that it holds, by class.
     """
+    # An isolated emulator thread has a dedicated CPU beside those of the guest CPUs.
     extra = int(guest.extra_cpu)
     own = len(guest.location.own)
     if guest.dedicated is not None:
@@ -351,12 +370,12 @@ def needs(guest: AuditedGuest, holds: Mapping[str, int] | None = None) -> dict[s
     return {name: amount for name, amount in amounts.items() if amount > 0}
 
 
-def _differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
+def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
     """The difference between a guest's allocations and its needs, in words.
 
-    CPUs that it was given for siblings which it keeps empty are right as well.
+    Dedicated CPUs that it holds for empty siblings are no difference.
     """
-    wanted = {"PCPU": 0, "VCPU": 0} | needs(guest, holds)
+    wanted = {"PCPU": 0, "VCPU": 0} | needed_amounts(guest, holds)
     if holds.get("PCPU", 0) == len(guest.location.own) > wanted["PCPU"] and guest.location.pinned_vcpus:
         wanted["PCPU"] = len(guest.location.own)
     return ", ".join(
@@ -369,14 +388,16 @@ def _differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
 def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
     """The allocations that a guest without any here should hold, or the reason why it cannot have them.
 
-    That is what the agent remembers of it; else it is on the providers of the CPUs where the guest runs.
+    They are those that the agent remembers, or else on the providers of the CPUs on which the guest runs.
     """
     if guest.known:
         return guest.known
-    amounts = needs(guest)
+    amounts = needed_amounts(guest)
     location = guest.location
     found = (
-        free.fit({}, amounts, location) if location.own else free.fit_together({}, amounts, location.floating)
+        free.fit_amounts({}, amounts, location)
+        if location.own
+        else free.fit_together({}, amounts, location.floating)
     )
     if isinstance(found, str):
         return found
@@ -387,7 +408,7 @@ def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
     return allocation
 
 
-def create(
+def decide_creation(
     record: ConsumerRecord,
     allocation: Allocation,
     project_id: str,
@@ -395,10 +416,11 @@ def create(
     typed: bool = True,
     consumer_type: str | None = None,
 ) -> Decision:
-    """Whether a guest that held nothing here shall hold ``allocation`` now.
+    """Decide whether a guest that held nothing here shall hold ``allocation`` now.
 
-    ``project_id`` and ``user_id`` are its owner's (empty if unknown), ``typed``: Placement knows types of
-    consumers, which is ``consumer_type`` where that is known.
+    :param project_id: as ``user_id``, of its owner; empty if unknown.
+    :param typed: whether Placement knows types of consumers.
+    :param consumer_type: the type, where it is known.
     """
     if record.ours:
         return "not needed: it has an allocation by now"
@@ -415,13 +437,16 @@ def create(
     )
 
 
-def delete(record: ConsumerRecord, finding: AuditFinding, age: float, options: HealOptions) -> Decision:
-    """Whether what was found to have no guest shall be taken away now.
+def decide_deletion(
+    record: ConsumerRecord, finding: AuditFinding, age: float, options: HealOptions
+) -> Decision:
+    """Decide whether an allocation without a guest shall be deleted now.
 
-    ``age`` is for how many seconds it is known to have had none.
+    :param age: seconds for which it is known to have had no guest.
     """
+    # Another program works on the consumer: its next request would undo a deletion, or lose an amount.
     if record.ours != finding.allocation:
-        return "left: somebody changes it"
+        return "left: another program changes it"
     if record.holds.consumer_type == MIGRATION_TYPE:
         return "left: a migration holds it"
     if age < options.min_age:

@@ -27,28 +27,25 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from compute_agent.threads import ONCE, ThreadSpec, start_timer
 
 MAX_ANSWER_BYTES: Final = 16 * 2**20
-"""After decompression.
-
-The tree of a host with 1,000 guests has about 1 MB.
-"""
+"""Size limit after decompression. The tree of a host with 1,000 guests has about 1 MB."""
 
 MAX_CONTAINERS: Final = 2**19
-"""Objects and lists in an answer, 32 bytes each at the least in one of the largest size.
+"""Upper limit of objects and lists in an answer; an ordinary one has 32 bytes and more for each.
 
-Empty ones are two bytes, and take a hundred times as much when they are parsed: 16 MiB of them, 1.2 GB. With
-this limit it is 300 MB at worst.
+An empty one has two bytes as text, and takes a hundred times as much when it is parsed: 16 MiB of them take
+1.2 GB. With this limit the worst case is 300 MB.
 """
 
 REQUEST_TIMEOUTS: Final = 3
-"""A whole request may take this many times the timeout between two bytes."""
+"""Limit of a whole request, as a multiple of the timeout between two bytes."""
 
 ROUND_SECONDS: Final = 300.0
-"""All requests of one report: the first report of a large host sends some hundred."""
+"""Limit in seconds of all requests of one report: the first one of a large host sends some hundred."""
 
 _PIECE_BYTES: Final = 2**16
 
 _LOCAL: Final = threading.local()
-"""``deadline`` of the current round, and ``watch`` over the current request, of each thread."""
+"""For each thread, the ``deadline`` of its current round and the ``watch`` of its current request."""
 
 WATCH_THREAD: Final = ThreadSpec(
     "request watch",
@@ -69,7 +66,7 @@ class AnswerTooSlowError(requests.RequestException):
 
 @contextmanager
 def round_deadline(seconds: float = ROUND_SECONDS) -> Iterator[None]:
-    """Bound the time of all requests that this thread sends in the context."""
+    """Limit the time of all requests that this thread sends in the context."""
     _LOCAL.deadline = time.monotonic() + seconds
     try:
         yield
@@ -80,10 +77,10 @@ def round_deadline(seconds: float = ROUND_SECONDS) -> Iterator[None]:
 def bounded_session(options: cfg.ConfigOpts.GroupAttr) -> requests.Session:
     """A session for keystoneauth1 with bounded answers.
 
-    :param options: those of ``[placement]``; ``timeout`` is of seconds between two bytes.
+    :param options: those of ``[placement]``; ``timeout`` is the seconds between two bytes.
     """
     session = requests.Session()
-    # keystoneauth1, where it has them, sets them on sessions that it makes itself only.
+    # keystoneauth1 sets these only on sessions that it makes itself; older releases do not have them.
     tls = {name: options[name] for name in ("tls_ciphers", "tls_min_version") if name in options}
     adapter = BoundedAdapter(REQUEST_TIMEOUTS * options.timeout if options.timeout else ROUND_SECONDS, **tls)
     for scheme in list(session.adapters):
@@ -110,12 +107,12 @@ class BoundedAdapter(TCPKeepAliveAdapter):
         return manager
 
     def send(self, request: requests.PreparedRequest, *arguments: Any, **options: Any) -> requests.Response:
-        """Send a request and read its answer.
+        """Send a request and read its whole answer.
 
-        :raises AnswerTooLargeError:
-        :raises AnswerTooSlowError:
+        :raises AnswerTooLargeError: the answer is above a limit, or has an encoding that is not accepted.
+        :raises AnswerTooSlowError: the deadline of the request or of the round has passed.
         """
-        options["stream"] = True  # requests itself would read without a bound
+        options["stream"] = True  # requests itself would read without a limit
         seconds = self._seconds
         if (deadline := getattr(_LOCAL, "deadline", None)) is not None:
             seconds = min(seconds, deadline - time.monotonic())
@@ -128,7 +125,9 @@ class BoundedAdapter(TCPKeepAliveAdapter):
                 try:
                     content = _read_bounded(response)
                 except BaseException:
-                    response.close()  # its connection has the rest of the answer
+                    # the rest of the answer is in the connection, which cannot
+                    # serve another request
+                    response.close()
                     raise
             except AnswerTooLargeError:
                 raise
@@ -138,35 +137,40 @@ class BoundedAdapter(TCPKeepAliveAdapter):
                 if isinstance(error, requests.RequestException):
                     raise
                 raise requests.ConnectionError(error, request=request) from error
-            if watch.has_expired:  # without Content-Length, an answer that is cut looks complete
+            if watch.has_expired:  # without Content-Length a truncated answer looks complete
                 response.close()
                 raise too_slow
-        # Where requests keeps what it has read: `content`, `text` and `json()` read nothing more.
+        # The attributes that requests itself sets after reading, so that `content`, `text`
+        # and `json()` read nothing more.
         response._content = content
         response._content_consumed = True  # type: ignore[attr-defined]
-        response.encoding = response.encoding or "utf-8"  # to guess takes minutes of a large answer
+        response.encoding = (
+            response.encoding or "utf-8"
+        )  # guessing an encoding takes minutes for a large answer
         return response
 
 
 def _read_bounded(response: requests.Response) -> bytes:
     """The decompressed body of a response.
 
-    :raises AnswerTooLargeError:
+    :raises AnswerTooLargeError: the body is above a limit, or has an encoding that is not accepted.
     """
     too_large = AnswerTooLargeError(f"the answer has more than {MAX_ANSWER_BYTES // 2**20} MiB")
     encoding = response.headers.get("Content-Encoding", "").strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
-        # Several encodings in a row multiply: each gives a thousandfold.
+        # Encodings in a row multiply: each one can expand a thousandfold.
         raise AnswerTooLargeError(f"the answer has the encoding {encoding[:50]!r}, which is not accepted")
-    # 32 detects the headers of gzip and zlib.
+    # Adding 32 makes zlib detect the headers of gzip and zlib.
     inflater = zlib.decompressobj(32 + zlib.MAX_WBITS) if encoding not in ("", "identity") else None
     content = bytearray()
+    # urllib3 would decompress without a limit, so the raw bytes are read.
     while piece := response.raw.read(_PIECE_BYTES, decode_content=False):
         while piece:
             if inflater is None:
                 content += piece
                 break
             try:
+                # The limit is at least 1 here: 0 would mean no limit to zlib.
                 content += inflater.decompress(piece, MAX_ANSWER_BYTES + 1 - len(content))
             except zlib.error as error:
                 raise AnswerTooLargeError(f"the answer cannot be decompressed: {error}") from error
@@ -175,14 +179,14 @@ def _read_bounded(response: requests.Response) -> bytes:
                 raise too_large
         if len(content) > MAX_ANSWER_BYTES:
             raise too_large
-    # Those within texts count as well: no answer of Placement or Keystone has many.
+    # Counted before parsing, with those in texts: no answer of Placement or Keystone has many.
     if content.count(b"{") + content.count(b"[") > MAX_CONTAINERS:
         raise AnswerTooLargeError(f"the answer has more than {MAX_CONTAINERS} objects and lists")
     return bytes(content)
 
 
 class _RequestWatch:
-    """Shuts the connection of a request down when its time is over, whatever it waits for."""
+    """Shuts down the connection of a request when its time is over, whatever the request waits for."""
 
     def __init__(self, seconds: float) -> None:
         self.has_expired = False
@@ -193,7 +197,7 @@ class _RequestWatch:
 
     def __enter__(self) -> _RequestWatch:
         _LOCAL.watch = self
-        self._timer = start_timer(WATCH_THREAD, self._seconds, self._expire)
+        self._timer = start_timer(WATCH_THREAD, self._seconds, self._end_request)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -205,7 +209,7 @@ class _RequestWatch:
                 twin.close()
             self._twins.clear()
 
-    def attach(self, connected: socket.socket) -> None:
+    def attach_socket(self, connected: socket.socket) -> None:
         """Watch a connection.
 
         The twin is a second descriptor of it: TLS and ``Connection: close`` detach and close the first one
@@ -217,7 +221,7 @@ class _RequestWatch:
             if self.has_expired:
                 _shut_down(twin)
 
-    def _expire(self) -> None:
+    def _end_request(self) -> None:
         with self._lock:
             self.has_expired = True
             for twin in self._twins:
@@ -225,35 +229,36 @@ class _RequestWatch:
 
 
 def _shut_down(twin: socket.socket) -> None:
-    with suppress(OSError):  # it is not connected any more
+    with suppress(OSError):  # not connected any more
         twin.shutdown(socket.SHUT_RDWR)
 
 
-def _attach(connected: Any) -> None:
+def _watch_socket(connected: Any) -> None:
     watch = getattr(_LOCAL, "watch", None)
     if watch is not None and connected is not None:
-        watch.attach(connected)
+        watch.attach_socket(connected)
 
 
+# A subclass has the only place where both new connections and idle ones of the pool pass by.
 class _WatchedConnection(HTTPConnection):
     def _new_conn(self) -> socket.socket:
         made = super()._new_conn()
-        _attach(made)
+        _watch_socket(made)
         return made
 
     def request(self, *arguments: Any, **options: Any) -> None:
-        _attach(self.sock)  # an idle connection of the pool; a new one has been attached
+        _watch_socket(self.sock)  # an idle connection of the pool; a new one has been attached
         super().request(*arguments, **options)
 
 
 class _WatchedTlsConnection(HTTPSConnection):
     def _new_conn(self) -> socket.socket:
         made = super()._new_conn()
-        _attach(made)
+        _watch_socket(made)
         return made
 
     def request(self, *arguments: Any, **options: Any) -> None:
-        _attach(self.sock)
+        _watch_socket(self.sock)
         super().request(*arguments, **options)
 
 

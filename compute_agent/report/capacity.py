@@ -1,4 +1,4 @@
-"""Where amounts of resource classes go on a host: where the guest's CPUs are, as far as there is capacity."""
+"""Places amounts of resource classes on a host's providers: near the guest's CPUs, as capacity allows."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNod
 from compute_agent.model.cpuset import CpuSet
 
 Held = Mapping[str, Mapping[str, Mapping[str, int]]]
-"""What consumers hold on the host's providers: amounts by consumer, provider and resource class."""
+"""Allocations on the host's providers: amounts by consumer, provider and resource class."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuLocation:
-    """Where a running guest is.
+    """The CPUs of a running guest.
 
-    ``own`` are CPUs of the dedicated set that no other guest runs on: those it uses and the siblings it keeps
-    empty. ``floating`` are the other CPUs it may run on. ``pinned_vcpus`` is how many guest CPUs run pinned
-    on ``own``.
+    :ivar own: dedicated CPUs without another guest: those that it uses, and siblings that it keeps empty.
+    :ivar floating: the other CPUs that it may run on.
+    :ivar pinned_vcpus: number of guest CPUs pinned to ``own``.
     """
 
     own: CpuSet = frozenset()
@@ -36,46 +36,47 @@ class FreeCapacity:
     def __init__(
         self, derived: ProviderTree, inventories: Mapping[str, Mapping[str, ProviderInventory]], held: Held
     ) -> None:
-        """``inventories`` are those that count, by provider of ``derived``."""
-        self.homes = _homes(derived)
+        """Count the free amounts of ``inventories``, which are by provider of ``derived``."""
+        self.homes = _provider_homes(derived)
         """The providers of each resource class, with the CPUs that are nearest to them."""
         self._names = {node.uuid: node.name for node in derived.nodes}
         self._inventories = inventories
-        self._leaves = _leaves(derived)
+        self._leaves = _leaf_cpus(derived)
         self._used: defaultdict[tuple[str, str], int] = defaultdict(int)
         for providers in held.values():
             for uuid, amounts in providers.items():
                 for name, amount in amounts.items():
                     self._used[uuid, name] += amount
 
-    def take(self, uuid: str, name: str, amount: int) -> None:
-        """There is so much less; more if the amount is negative."""
+    def take_amount(self, uuid: str, name: str, amount: int) -> None:
+        """Take an amount from a provider; a negative amount gives it back."""
         self._used[uuid, name] += amount
 
-    def fit(
+    def fit_amounts(
         self, has: Mapping[str, Mapping[str, int]], amounts: Mapping[str, int], location: CpuLocation
     ) -> dict[str, dict[str, int]] | str:
-        """Amounts by provider for each resource class, where the guest's CPUs are; or why they do not fit.
+        """Amounts by provider for each resource class, near the guest's CPUs; or why they do not fit.
 
-        ``has`` is what the consumer holds already. Parts for whose class there is none left at their location
-        go elsewhere.
+        Parts that do not fit at their location go elsewhere.
+
+        :param has: present allocations of the consumer, by provider and class.
         """
-        return self._fit(has, amounts, location, exactly=False)
+        return self._fit_parts(has, amounts, location, exactly=False)
 
     def fit_together(
         self, has: Mapping[str, Mapping[str, int]], amounts: Mapping[str, int], origin: CpuSet
     ) -> dict[str, dict[str, int]] | str:
-        """Place a need that may be anywhere.
+        """Place amounts without a location: in one zone if one has enough, else near ``origin``.
 
-        All in one zone if one has enough, rather in one with many CPUs of ``origin``.
+        Zones with more CPUs of ``origin`` come first.
         """
         for leaf in sorted(self._leaves, key=lambda cpus: -len(cpus & origin)):
-            found = self._fit(has, amounts, CpuLocation(leaf, leaf), exactly=True)
+            found = self._fit_parts(has, amounts, CpuLocation(leaf, leaf), exactly=True)
             if not isinstance(found, str):
                 return found
-        return self._fit(has, amounts, CpuLocation(origin, origin), exactly=False)
+        return self._fit_parts(has, amounts, CpuLocation(origin, origin), exactly=False)
 
-    def _fit(
+    def _fit_parts(
         self,
         has: Mapping[str, Mapping[str, int]],
         amounts: Mapping[str, int],
@@ -88,7 +89,7 @@ class FreeCapacity:
             cpus = (
                 (location.floating or location.own) if name == "VCPU" else (location.own or location.floating)
             )
-            free = [self._left(has, uuid, name) for uuid in homes]
+            free = [self._free_amount(has, uuid, name) for uuid in homes]
             parts = _share(amount, [len(cpus & home) for home in homes.values()], free, exactly)
             if parts is None:
                 amounts_left = (f"{self._names[uuid]} {left}" for uuid, left in zip(homes, free, strict=True))
@@ -97,20 +98,22 @@ class FreeCapacity:
             found[name] = {uuid: part for uuid, part in zip(homes, parts, strict=True) if part}
         return found
 
-    def _left(self, has: Mapping[str, Mapping[str, int]], uuid: str, name: str) -> int:
-        """How much more of a class a consumer may take from a provider."""
+    def _free_amount(self, has: Mapping[str, Mapping[str, int]], uuid: str, name: str) -> int:
+        """The amount of a class that a consumer may still take from a provider."""
         inventory = self._inventories.get(uuid, {}).get(name)
         if inventory is None:
-            return 0  # derived, but not reported so far
+            return 0  # derived, and not reported yet
         capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
         mine = has.get(uuid, {}).get(name, 0)
+        # max_unit limits the whole allocation of a consumer on a provider. A capacity below
+        # its use is possible: ratios and reserves change while guests hold amounts.
         return max(0, min(capacity - self._used[uuid, name], inventory.max_unit - mine))
 
 
-def _homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
+def _provider_homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
     """The providers of each resource class, with the CPUs nearest to them.
 
-    Each CPU is with the innermost provider around it, and with the NUMA node where two zones cross.
+    Each CPU belongs to the innermost provider around it, or to the NUMA node where two zones cross.
     """
     parents = {node.uuid: node.parent for node in derived.nodes}
 
@@ -118,6 +121,7 @@ def _homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
         depth, parent = 0, node.parent
         while parent is not None:
             depth, parent = depth + 1, parents[parent]
+        # The deepest first; of providers at one depth, NUMA nodes before caches that span two of them.
         return -depth, os_traits.HW_NUMA_ROOT not in node.traits
 
     found: dict[str, dict[str, CpuSet]] = {}
@@ -131,8 +135,8 @@ def _homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
     return found
 
 
-def _leaves(derived: ProviderTree) -> tuple[CpuSet, ...]:
-    """The CPUs of the innermost zones without their pools, then those of pools, in the order of the tree."""
+def _leaf_cpus(derived: ProviderTree) -> tuple[CpuSet, ...]:
+    """CPUs of the innermost zones without pools, then CPUs of pools, in the order of the tree."""
     pools = [node for node in derived.nodes if node.pool]
     pooled = frozenset[int]().union(*(node.cpus for node in pools))
     parents = {node.parent for node in derived.nodes if not node.pool}
@@ -143,10 +147,10 @@ def _leaves(derived: ProviderTree) -> tuple[CpuSet, ...]:
 def _share(
     amount: int, weights: Sequence[int], free: Sequence[int], exactly: bool = False
 ) -> list[int] | None:
-    """``amount`` in parts proportional to ``weights``, none above what is free.
+    """``amount`` in parts proportional to ``weights``, each at most what is free.
 
-    What does not fit there goes to those with the most weight, or first in order. None if there is not enough
-    free; with ``exactly`` also if parts would have to go elsewhere.
+    The rest goes to the places with the most weight, or the first in order. None if not enough is free; with
+    ``exactly`` also if a part would have to go elsewhere.
     """
     if not any(weights):
         weights = [0] * len(free)

@@ -25,6 +25,7 @@ _NO_TYPE: Final = "unknown"
 _UNCHANGED: Final = 304
 
 # Shapes of answers: see compute_agent.report.answers.
+# No shape asks for more than the agent reads, so that servers may add keys.
 _PROVIDER: Final = {"uuid": str, "name": str, "generation": int, "parent_provider_uuid": MaybeNull(str)}
 _PROVIDERS: Final = {"resource_providers": [_PROVIDER]}
 _GENERATION: Final = {"resource_provider_generation": int}
@@ -74,9 +75,9 @@ class ProviderRecord:
 
 @dataclass(frozen=True, slots=True)
 class TreeRecord:
-    """All providers of a tree as ``GET /ext/v1/trees/{uuid}`` shows them, none before its parent.
+    """All providers of a tree as ``GET /ext/v1/trees/{uuid}`` shows them, parents first.
 
-    ``tag`` tells it from any other state of the tree, and of what is held of it.
+    ``tag`` changes with any change of the tree or of its allocations.
     """
 
     tag: str
@@ -97,16 +98,16 @@ class PlacementClient(PlacementTransport):
     # Providers
 
     def providers_in_tree(self, root_uuid: str) -> list[ProviderRecord]:
-        """Every provider of the tree that ``root_uuid`` is in; empty if there is none."""
+        """All providers of the tree of ``root_uuid``; empty if that provider does not exist."""
         answer = self.send_request("GET", f"/resource_providers?in_tree={root_uuid}", shape=_PROVIDERS)
-        return [_provider(record) for record in answer["resource_providers"]]
+        return [_provider_record(record) for record in answer["resource_providers"]]
 
     def provider_record(self, name: str) -> ProviderRecord | None:
         """The provider of that name, if there is one."""
         answer = self.send_request(
             "GET", f"/resource_providers?name={quote(name, safe='')}", shape=_PROVIDERS
         )
-        return next(map(_provider, answer["resource_providers"]), None)
+        return next(map(_provider_record, answer["resource_providers"]), None)
 
     def provider_named(self, name: str) -> str | None:
         """The uuid of the provider of that name, if there is one."""
@@ -121,12 +122,14 @@ class PlacementClient(PlacementTransport):
         body: dict[str, Any] = {"uuid": uuid, "name": name}
         if parent_uuid is not None:
             body["parent_provider_uuid"] = parent_uuid
-        return _provider(self.send_request("POST", "/resource_providers", body, shape=_PROVIDER))
+        return _provider_record(self.send_request("POST", "/resource_providers", body, shape=_PROVIDER))
 
     def update_provider(self, uuid: str, name: str, parent_uuid: str | None) -> ProviderRecord:
         """Rename a provider or give it another parent."""
         body = {"name": name, "parent_provider_uuid": parent_uuid}
-        return _provider(self.send_request("PUT", f"/resource_providers/{uuid}", body, shape=_PROVIDER))
+        return _provider_record(
+            self.send_request("PUT", f"/resource_providers/{uuid}", body, shape=_PROVIDER)
+        )
 
     def delete_provider(self, uuid: str) -> None:
         """Delete a provider.
@@ -135,7 +138,7 @@ class PlacementClient(PlacementTransport):
         """
         self.send_request("DELETE", f"/resource_providers/{uuid}")
 
-    def inventories(self, uuid: str) -> tuple[dict[str, dict[str, Any]], int]:
+    def get_inventories(self, uuid: str) -> tuple[dict[str, dict[str, Any]], int]:
         """The inventories of a provider by resource class, and the provider's generation."""
         answer = self.send_request("GET", f"/resource_providers/{uuid}/inventories", shape=_INVENTORIES)
         return answer["inventories"], answer["resource_provider_generation"]
@@ -148,7 +151,7 @@ class PlacementClient(PlacementTransport):
         answer = self.send_request("PUT", f"/resource_providers/{uuid}/inventories", body, shape=_GENERATION)
         return int(answer["resource_provider_generation"])
 
-    def traits(self, uuid: str) -> tuple[frozenset[str], int]:
+    def get_traits(self, uuid: str) -> tuple[frozenset[str], int]:
         """The traits of a provider, and the provider's generation."""
         answer = self.send_request("GET", f"/resource_providers/{uuid}/traits", shape=_TRAITS | _GENERATION)
         return frozenset(answer["traits"]), answer["resource_provider_generation"]
@@ -159,16 +162,16 @@ class PlacementClient(PlacementTransport):
         answer = self.send_request("PUT", f"/resource_providers/{uuid}/traits", body, shape=_GENERATION)
         return int(answer["resource_provider_generation"])
 
-    # Attributes, which are of an API that not every Placement has
+    # Attributes, in an API that not every Placement has
 
     def keeps_attributes(self) -> bool:
         """Whether the server keeps attributes of providers; asked for once.
 
         :raises PlacementError:
         """
-        return self.extensions() >= _ATTRIBUTES_SINCE
+        return self.extension_version() >= _ATTRIBUTES_SINCE
 
-    def attributes(self, uuid: str) -> tuple[dict[str, str | float], int]:
+    def get_attributes(self, uuid: str) -> tuple[dict[str, str | float], int]:
         """The attributes of a provider, and the provider's generation."""
         answer = self.send_request("GET", f"/ext/v1/resource_providers/{uuid}/attributes", shape=_ATTRIBUTES)
         return answer["attributes"], answer["resource_provider_generation"]
@@ -181,32 +184,34 @@ class PlacementClient(PlacementTransport):
         )
         return int(answer["resource_provider_generation"])
 
-    # Whole trees, which are of that API, too
+    # Whole trees, in the same API
 
     def has_trees(self) -> bool:
         """Whether the server shows and takes whole trees at once; asked for once.
 
         :raises PlacementError:
         """
-        return self.extensions() >= _TREES_SINCE
+        return self.extension_version() >= _TREES_SINCE
 
-    def tree(self, uuid: str, known: str = "") -> TreeRecord | None:
-        """The tree of a provider with all that is of it and held of it; None if it is the ``known`` one.
+    def get_tree(self, uuid: str, known: str = "") -> TreeRecord | None:
+        """The tree of a provider with its allocations; None if it still has the tag ``known``.
 
         :raises NotFoundError: there is no such provider.
         """
         headers = {"If-None-Match": f'"{known}"'} if known else {}
-        response = self._respond("GET", f"/ext/v1/trees/{uuid}?allocations=true", None, headers, _UNCHANGED)
+        response = self._get_response(
+            "GET", f"/ext/v1/trees/{uuid}?allocations=true", None, headers, _UNCHANGED
+        )
         if response.status_code == _UNCHANGED:
             return None
         tag = response.headers.get("ETag", "").strip('"')
         return TreeRecord(tag, tuple(as_json("GET", "/ext/v1/trees", response, _TREE)["resource_providers"]))
 
     def write_tree(self, providers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-        """Make and change providers of one tree, all or nothing; the generation of each afterwards, by uuid.
+        """Make and change providers of one tree, all or nothing, and return their new generations by uuid.
 
-        :raises ConcurrentUpdateError: one is not as it was described to be.
-        :raises ConflictError: a name is taken, or an inventory that would go is in use.
+        :raises ConcurrentUpdateError: a provider has another generation than the request says.
+        :raises ConflictError: a name is taken, or an inventory to remove is in use.
         """
         answer = self.send_request("POST", "/ext/v1/trees", {"resource_providers": providers}, shape=_WRITTEN)
         return {record["uuid"]: record["generation"] for record in answer["resource_providers"]}
@@ -232,7 +237,7 @@ class PlacementClient(PlacementTransport):
 
     # Allocations
 
-    def allocations(self, consumer: str) -> ConsumerAllocations:
+    def get_allocations(self, consumer: str) -> ConsumerAllocations:
         """The allocations of a consumer on all providers."""
         answer = self.send_request("GET", f"/allocations/{quote(consumer, safe='')}", shape=_CONSUMER)
         return ConsumerAllocations(
@@ -245,9 +250,9 @@ class PlacementClient(PlacementTransport):
         )
 
     def set_allocations(self, held: ConsumerAllocations) -> None:
-        """Make a consumer hold this, and nothing else; nothing at all if its resources are empty.
+        """Replace all allocations of a consumer; empty resources remove the consumer.
 
-        :raises ConflictError: its generation is not that one any more, or there is not enough.
+        :raises ConflictError: the generation of the consumer has changed, or a provider has not enough.
         """
         body: dict[str, Any] = {
             "allocations": {uuid: {"resources": amounts} for uuid, amounts in held.resources.items()},
@@ -257,17 +262,18 @@ class PlacementClient(PlacementTransport):
         }
         microversion = None
         if held.consumer_type == _NO_TYPE:
-            microversion = UNTYPED_MICROVERSION  # what is shown for consumers without a type cannot be sent
+            # "unknown" is shown for consumers without a type, and refused in requests
+            microversion = UNTYPED_MICROVERSION
         elif held.consumer_type is not None:
             body["consumer_type"] = held.consumer_type
         self.send_request("PUT", f"/allocations/{quote(held.consumer, safe='')}", body, microversion)
 
     def expiring_claim(self, consumer: str) -> ExpiringClaim | None:
-        """When what a consumer holds is gone by itself; None if it stays, or the server cannot tell.
+        """The claim of a consumer that expires; None if it does not expire, or the server has no such claims.
 
         :raises PlacementError:
         """
-        if self.extensions() < _EXPIRIES_SINCE:
+        if self.extension_version() < _EXPIRIES_SINCE:
             return None
         try:
             claim = self.send_request("GET", f"/ext/v1/claims/{consumer}", shape=_CLAIM)["claim"]
@@ -279,7 +285,7 @@ class PlacementClient(PlacementTransport):
         """Confirm a claim, so that it does not expire.
 
         :raises NotFoundError: it has expired, or is confirmed already.
-        :raises ConcurrentUpdateError: somebody else has changed it.
+        :raises ConcurrentUpdateError: another program has changed it.
         """
         self.send_request("PUT", f"/ext/v1/claims/{consumer}", {"consumer_generation": generation})
 
@@ -290,11 +296,12 @@ class PlacementClient(PlacementTransport):
         )
         return {consumer: record["resources"] for consumer, record in answer["allocations"].items()}
 
-    def reshape(self, body: Mapping[str, Any]) -> None:
+    def send_reshape(self, body: Mapping[str, Any]) -> None:
         """Replace inventories and allocations at once, all or nothing (POST /reshaper)."""
         consumers = body["allocations"].values()
         if any(consumer.get("consumer_type") == _NO_TYPE for consumer in consumers):
-            # What is shown for consumers without a type cannot be sent. Before types came up none changes.
+            # "unknown" is shown for consumers without a type, and refused in requests.
+            # In a microversion without types none changes.
             untyped = {
                 uuid: {name: value for name, value in consumer.items() if name != "consumer_type"}
                 for uuid, consumer in body["allocations"].items()
@@ -304,7 +311,7 @@ class PlacementClient(PlacementTransport):
             self.send_request("POST", "/reshaper", body)
 
 
-def _provider(record: Mapping[str, Any]) -> ProviderRecord:
+def _provider_record(record: Mapping[str, Any]) -> ProviderRecord:
     return ProviderRecord(
         uuid=record["uuid"],
         name=record["name"],

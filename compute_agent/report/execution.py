@@ -1,6 +1,6 @@
 """Sends a plan to Placement: as one tree where Placement accepts trees, else action by action.
 
-A tree that is refused as a whole is sent action by action, to find out which action is refused.
+After a refusal of the whole tree the actions are sent one by one, which shows the refused one.
 """
 
 from __future__ import annotations
@@ -36,9 +36,12 @@ from compute_agent.report.reshape import ReshapePlan
 
 @dataclass(frozen=True, slots=True)
 class TreeWrite:
-    """Names that have to be made ``ahead``, then all other ``actions``.
+    """A plan as one request.
 
-    ``before`` are providers by uuid, ``after`` those of the actions as they make them.
+    :ivar ahead: creations of names, which are requests of their own before it.
+    :ivar actions: all other actions.
+    :ivar before: providers by uuid, as Placement has them.
+    :ivar after: the changed providers by uuid, after the actions.
     """
 
     ahead: tuple[Action, ...]
@@ -46,9 +49,9 @@ class TreeWrite:
     before: Mapping[str, ReportedProvider]
     after: Mapping[str, ReportedProvider]
 
-    def body(self) -> list[dict[str, Any]]:
-        """The descriptions: what the actions are about, and nothing else."""
-        described = {uuid: self._place(provider) for uuid, provider in self.after.items()}
+    def tree_body(self) -> list[dict[str, Any]]:
+        """The body of the request: the changed providers, with changed parts only."""
+        described = {uuid: self._placed_provider(provider) for uuid, provider in self.after.items()}
         for action in self.actions:
             match action:
                 case SetInventories(uuid, inventories):
@@ -61,7 +64,7 @@ class TreeWrite:
                     described[uuid]["attributes"] = dict(attributes)
         return list(described.values())
 
-    def _place(self, provider: ReportedProvider) -> dict[str, Any]:
+    def _placed_provider(self, provider: ReportedProvider) -> dict[str, Any]:
         known = self.before.get(provider.uuid)
         return {
             "uuid": provider.uuid,
@@ -71,8 +74,8 @@ class TreeWrite:
         }
 
 
-def together(actions: Sequence[Action], providers: Mapping[str, ReportedProvider]) -> TreeWrite | None:
-    """The actions as one request; None if one of them cannot be part of it, or it would save nothing."""
+def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedProvider]) -> TreeWrite | None:
+    """The actions as one request; None if an action cannot be a part of it, or a single request would do."""
     ahead = tuple(each for each in actions if isinstance(each, CreateResourceClass | CreateTrait))
     rest = tuple(each for each in actions if not isinstance(each, CreateResourceClass | CreateTrait))
     if len(rest) < 2:
@@ -88,7 +91,7 @@ def together(actions: Sequence[Action], providers: Mapping[str, ReportedProvider
                 after[uuid] = replace(after.get(uuid) or providers[uuid], traits=traits)
             case SetAttributes(uuid, attributes):
                 after[uuid] = replace(after.get(uuid) or providers[uuid], attributes=dict(attributes))
-            case _:  # what is moved, renamed or removed is so by requests of its own
+            case _:  # a tree can neither rename, move nor remove a provider
                 return None
     return TreeWrite(ahead, rest, providers, after)
 
@@ -96,14 +99,14 @@ def together(actions: Sequence[Action], providers: Mapping[str, ReportedProvider
 LOG = logging.getLogger(__name__)
 
 _NOT_TOGETHER: Final = frozenset({400, 403, 404, 405, 413})
-"""Answers to a whole tree after which the ordinary requests are tried: it is refused, or not let through."""
+"""Statuses after which the ordinary requests are tried: the tree is refused, or a proxy blocks it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportRefusal:
-    """A change that Placement did not take, and why: for the log, ``status`` and the metrics.
+    """A change that Placement refused, with the reason: for the log, ``status`` and the metrics.
 
-    ``provider`` is the name of the provider that it is about, where the action does not tell.
+    :ivar provider: the name of the provider, for actions that do not have it.
     """
 
     action: Action | ReshapePlan
@@ -120,14 +123,14 @@ class ReportRefusal:
 
 @dataclass(frozen=True, slots=True)
 class ReportOutcome:
-    """The outcome of one report: how many changes were sent and taken, and which were refused."""
+    """The outcome of one report: the number of accepted changes, and the refused ones."""
 
     sent: int = 0
     refusals: tuple[ReportRefusal, ...] = ()
 
 
 class PlanExecution:
-    """Carries out one plan and keeps ``providers`` what Placement has."""
+    """Carries out one plan, and updates ``providers`` with each accepted change."""
 
     def __init__(self, client: PlacementClient, providers: dict[str, ReportedProvider]) -> None:
         self._client = client
@@ -137,43 +140,46 @@ class PlanExecution:
         self._stuck_classes: set[str] = set()
 
     def run(self, actions: tuple[Action, ...]) -> ReportOutcome:
-        """Send what can be sent.
+        """Send all actions that do not depend on a refused one.
 
-        :raises PlacementError: where going on makes no sense.
+        :raises PlacementError: the next request would fail, too, or the plan is outdated.
         """
         sent, actions = self._send_together(actions)
         for action in actions:
-            obstacle = self._obstacle(action)
+            obstacle = self._find_obstacle(action)
             if obstacle:
-                self._refuse(action, obstacle)
+                self._note_refusal(action, obstacle)
                 continue
             try:
-                self._perform(action)
+                self._perform_action(action)
                 sent += 1
             except (ConcurrentUpdateError, UnavailableError):
                 raise
             except PlacementError as error:
                 if not isinstance(error, ConflictError) and error.status != 400:
                     raise
-                self._refuse(action, self._whose_name(action) or str(error))
+                self._note_refusal(action, self._whose_name(action) or str(error))
         return ReportOutcome(sent, tuple(self._refusals))
 
     def _send_together(self, actions: tuple[Action, ...]) -> tuple[int, tuple[Action, ...]]:
-        """Send what can be sent in one request, where Placement takes that; how much, and what is left."""
-        one = together(actions, self._providers)
+        """Send the plan as one request, if possible.
+
+        Returns the number of sent actions and the remaining ones.
+        """
+        one = combine_actions(actions, self._providers)
         if one is None or not self._client.has_trees():
             return 0, actions
         try:
             for action in one.ahead:
-                self._perform(action)
+                self._perform_action(action)
             LOG.debug("Placement: %d changes of a tree", len(one.actions))
-            generations = self._client.write_tree(one.body())
+            generations = self._client.write_tree(one.tree_body())
         except (ConcurrentUpdateError, UnavailableError):
             raise
         except PlacementError as error:
             if not isinstance(error, ConflictError) and error.status not in _NOT_TOGETHER:
                 raise
-            LOG.info("Placement does not take all changes at once, so one after the other: %s", error)
+            LOG.info("Placement refused the changes as one tree; they are sent one by one: %s", error)
             return 0, actions
         for uuid, provider in one.after.items():
             self._providers[uuid] = replace(provider, generation=generations[uuid])
@@ -183,6 +189,7 @@ class PlanExecution:
         """The owner of the name that the root cannot have, and the remedy; empty for other errors."""
         if not isinstance(action, CreateProvider | UpdateProvider) or action.parent is not None:
             return ""
+        # Only for the words of the refusal: without an answer the conflict itself is the reason.
         try:
             other = self._client.provider_named(action.name)
         except PlacementError:
@@ -197,8 +204,8 @@ class PlanExecution:
             " is a nova-compute's, set [compute] provider_tree = beside"
         )
 
-    def _obstacle(self, action: Action) -> str | None:
-        """Why an action must wait for one that was refused; None if nothing stands in its way."""
+    def _find_obstacle(self, action: Action) -> str | None:
+        """The reason why an action must wait for a refused one; None if it need not."""
         match action:
             case CreateProvider(parent=parent) if parent in self._missing:
                 return f"its parent {parent} could not be created"
@@ -207,12 +214,13 @@ class PlanExecution:
             ):
                 return "the provider could not be created"
             case SetInventories(uuid=uuid, inventories=inventories):
+                # Capacity that moves would otherwise be offered twice, here and on its old provider.
                 added = inventories.keys() - self._providers[uuid].inventories.keys()
                 if stuck := sorted(added & self._stuck_classes):
                     return f"{', '.join(stuck)} is still in use on another provider of the host"
         return None
 
-    def _refuse(self, action: Action, reason: str) -> None:
+    def _note_refusal(self, action: Action, reason: str) -> None:
         known = self._providers.get(getattr(action, "uuid", ""))
         self._refusals.append(ReportRefusal(action, reason, "" if known is None else known.name))
         match action:
@@ -223,7 +231,7 @@ class PlanExecution:
             case SetInventories(uuid=uuid, inventories=inventories) if uuid in self._providers:
                 self._stuck_classes |= self._providers[uuid].inventories.keys() - inventories.keys()
 
-    def _perform(self, action: Action) -> None:
+    def _perform_action(self, action: Action) -> None:
         client, providers = self._client, self._providers
         LOG.debug("Placement: %s", action)
         match action:

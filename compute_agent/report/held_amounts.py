@@ -1,16 +1,17 @@
-"""Amounts that guests still hold and that shall not be offered again. They are reserved until then.
+"""Amounts that guests still hold, and that are reserved so that no other guest gets them.
 
-Three reasons, each a pure function:
+Each reason has a pure function:
 
-- Memory becomes huge pages while it is held as ``MEMORY_MB``. Pages lie in the memory of their node, and
-  what is sold of both is never more than the node has. ``MEMORY_MB`` shrinks to the rest as far as nobody
-  holds it, and as many pages as lie in what is held are reserved until it is given back.
-- CPUs move to another pool, or to none, while guests hold them. The rest of a zone and its pools share the
-  CPUs of the zone. Where more is held of one than it has now, its guests are on CPUs of the others, and
-  these reserve as many until less is held.
-- A provider file withdraws an amount.
+- Memory becomes huge pages while guests hold it as ``MEMORY_MB`` (:func:`keep_held_memory`). Both together
+  are at most the memory of the node. The inventory of memory shrinks to the rest, but not below the held
+  amount. Pages that lie in held memory are reserved until it is given back.
+- CPUs move to another pool while guests hold them (:func:`keep_held_cpus`). Pools and the rest of a zone
+  share the CPUs of the zone. If guests hold more of one than it has now, they run on CPUs of the others,
+  which reserve as many until less is held.
+- Units are withheld (:func:`keep_withheld`), or a provider file does not add a class any more.
 
-The generation that is sent with an inventory makes Placement refuse it if somebody has claimed meanwhile.
+Each inventory is sent with the generation of its provider. If another program has claimed meanwhile,
+Placement refuses it, and the amounts are read again.
 """
 
 from __future__ import annotations
@@ -30,18 +31,21 @@ from compute_agent.report.plan import OwnedNames, Ownership, ReportedProvider, s
 def keep_held_memory(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], held_mb: Callable[[str], int]
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree as it can be reported now, and what waits for memory to be given back, a sentence each.
+    """The tree with held memory, and a sentence for each provider that waits for memory.
 
-    ``held_mb`` tells how much ``MEMORY_MB`` of a provider is held; it is asked only where that would shrink.
+    :param held_mb: returns the held ``MEMORY_MB`` of a provider. It costs a request on some servers, so it
+        is called only for inventories that would shrink.
     """
     nodes, waiting = [], []
     for node in derived.nodes:
         there = reported[node.uuid].inventories.get(MEMORY) if node.uuid in reported else None
         own = node.inventories.get(MEMORY, ProviderInventory(0))
-        if there is None or there.total <= own.total or not _sizes(node):
+        if there is None or there.total <= own.total or not _page_sizes(node):
             nodes.append(node)
             continue
         held = held_mb(node.uuid)
+        # At most the old total: an inventory never grows for held memory, even if more is
+        # held than it has.
         needed = min(there.total, max(there.reserved, own.reserved) + ceil(held / there.allocation_ratio))
         if needed <= own.total:
             nodes.append(node)
@@ -58,19 +62,21 @@ def keep_held_memory(
 def _with_memory(
     node: ProviderNode, own: ProviderInventory, needed: int
 ) -> tuple[dict[str, ProviderInventory], int]:
-    """The inventories with so much ``MEMORY_MB``, and how many pages more are reserved for that."""
+    """The inventories with ``needed`` MiB as ``MEMORY_MB``, and the number of pages reserved for it."""
     missing_kib, reserved = (needed - own.total) * 1024, 0
     found = dict(node.inventories)
     found[MEMORY] = replace(own, total=needed, max_unit=needed)
-    for size, name in _sizes(node).items():
+    for size, name in _page_sizes(node).items():
+        # Rounded up: a page of which a part is held cannot be offered. Small pages first,
+        # as they lose less by that.
         pages = min(-(-missing_kib // size), found[name].total - found[name].reserved)
         found[name] = replace(found[name], reserved=found[name].reserved + pages)
         missing_kib, reserved = max(0, missing_kib - pages * size), reserved + pages
     return found, reserved
 
 
-def _sizes(node: ProviderNode) -> dict[int, str]:
-    """The classes of pages that a provider offers, by size in KiB, the smallest first."""
+def _page_sizes(node: ProviderNode) -> dict[int, str]:
+    """Classes of pages that a provider offers, by size in KiB, the smallest first."""
     return {size: name for size, name in sorted(HUGE_PAGES.items()) if name in node.inventories}
 
 
@@ -82,9 +88,9 @@ def keep_held_cpus(
     reported: Mapping[str, ReportedProvider],
     held: Callable[[str, str], int],
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree as it can be reported now, and what waits for CPUs to be given back, a sentence each.
+    """The tree with held CPUs reserved, and a sentence for each provider that waits for CPUs.
 
-    ``held`` tells how much of a class is held of a provider; it is asked only where there are pools.
+    :param held: returns the held amount of a provider and class; called only for zones with pools.
     """
     groups: dict[str, list[ProviderNode]] = defaultdict(list)
     for node in derived.nodes:
@@ -110,12 +116,12 @@ def keep_held_cpus(
                     part = max(0, min(missing, slack))
                     reserved[other.uuid, name] += part
                     missing -= part
-    nodes = tuple(_reserving(node, reserved) for node in derived.nodes)
+    nodes = tuple(_with_reserved(node, reserved) for node in derived.nodes)
     return replace(derived, nodes=nodes), tuple(waiting)
 
 
 def _cpus(node: ProviderNode, name: str) -> int:
-    """The CPUs of a provider that can be held as a class."""
+    """Number of CPUs of a provider that guests can hold as a class."""
     own = node.inventories.get(name, ProviderInventory(0))
     return own.total - own.reserved
 
@@ -126,12 +132,12 @@ def _cpus_held(
     reported: Mapping[str, ReportedProvider],
     held: Callable[[str, str], int],
 ) -> int:
-    """How many CPUs what is held of a class takes."""
+    """Number of CPUs that the held amount of a class takes, at the reported allocation ratio."""
     there = reported[node.uuid].inventories.get(name) if node.uuid in reported else None
     return 0 if there is None else ceil(held(node.uuid, name) / there.allocation_ratio)
 
 
-def _reserving(node: ProviderNode, reserved: Mapping[tuple[str, str], int]) -> ProviderNode:
+def _with_reserved(node: ProviderNode, reserved: Mapping[tuple[str, str], int]) -> ProviderNode:
     more = {name: reserved[node.uuid, name] for name in _CLASSES if reserved.get((node.uuid, name))}
     if not more:
         return node
@@ -144,10 +150,13 @@ def _reserving(node: ProviderNode, reserved: Mapping[tuple[str, str], int]) -> P
 
 @dataclass(frozen=True, slots=True)
 class WithheldUnits:
-    """What became of ``asked`` units of a class that a provider is to withhold.
+    """The result of withholding units of a class on a provider.
 
-    ``own`` is what is reserved anyway, ``reserved`` all that is then, ``held`` what is held at ``ratio``.
-    ``foreign``: somebody set ``reserved`` through the API, and that stays.
+    :ivar asked: units to withhold.
+    :ivar own: units that are reserved anyway.
+    :ivar reserved: all reserved units.
+    :ivar held: amount that consumers hold, at the allocation ratio ``ratio``.
+    :ivar foreign: whether another program set ``reserved`` through the API, which stays.
     """
 
     uuid: str
@@ -162,11 +171,11 @@ class WithheldUnits:
 
     @property
     def in_full(self) -> bool:
-        """Whether all is withheld that is to be."""
+        """Whether all asked units are withheld."""
         return not self.foreign and self.reserved >= self.own + self.asked
 
     @property
-    def words(self) -> str:
+    def outcome_text(self) -> str:
         """The result in words."""
         if self.foreign:
             return (
@@ -181,7 +190,8 @@ class WithheldUnits:
         )
 
     def __str__(self) -> str:
-        return f"{full_name(self.name, self.uuid)}: {self.asked} are withheld; {self.reserved} {self.words}"
+        name = full_name(self.name, self.uuid)
+        return f"{name}: {self.asked} are withheld; {self.reserved} {self.outcome_text}"
 
 
 def keep_withheld(
@@ -190,9 +200,9 @@ def keep_withheld(
     owned: Ownership,
     held: Callable[[str, str], int],
 ) -> tuple[ProviderTree, tuple[WithheldUnits, ...]]:
-    """The tree with as much reserved of what is to be withheld as can be, and what became of it.
+    """The tree with withheld units reserved as far as possible, and the result for each class.
 
-    ``held`` tells how much of a class is held of a provider; it is asked only where something is withheld.
+    :param held: returns the held amount of a provider and class; called only for classes to withhold.
     """
     nodes: list[ProviderNode] = []
     found: list[WithheldUnits] = []
@@ -208,8 +218,9 @@ def keep_withheld(
             used = held(node.uuid, name) if there is not None else 0
             most = min(own.reserved + asked, most_reserved(own, ratio, used))
             node = replace(node, inventories={**node.inventories, name: replace(own, reserved=most)})
+            # A value that an operator set through the API has precedence over the agent's.
             settled = settled_inventories(derived, node, reported, owned)[name]
-            foreign = "reserved" in settled.kept
+            foreign = "reserved" in settled.kept_fields
             reserved = settled.inventory.reserved
             found.append(
                 WithheldUnits(node.uuid, node.name, name, asked, own.reserved, reserved, used, ratio, foreign)
@@ -219,10 +230,12 @@ def keep_withheld(
 
 
 def most_reserved(inventory: ProviderInventory, ratio: float, used: int) -> int:
-    """The most that can be reserved so that the capacity stays what is used or more.
+    """The largest reserve that leaves a capacity of at least the used amount.
 
-    Capacity is (total - reserved) times the ratio, as Placement has it. Never less than is reserved anyway.
+    Capacity is (total - reserved) times the ratio, as in Placement. The result is at least the present
+    reserve.
     """
+    # By halving: dividing by the ratio and rounding misses by one for some ratios.
     low, high = inventory.reserved, max(inventory.reserved, inventory.total)
     while low < high:
         middle = (low + high + 1) // 2
@@ -235,11 +248,12 @@ def most_reserved(inventory: ProviderInventory, ratio: float, used: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WithheldOffers:
-    """What is not offered so far, a sentence each.
+    """Amounts that are not offered yet, a sentence each.
 
-    ``pages`` are huge pages whose memory is held, ``cpus`` those of pools that guests of others hold.
-    ``removed`` are classes that no file adds any more, and that somebody holds, ``withheld`` is what became
-    of all that is to be withheld.
+    :ivar pages: huge pages in held memory.
+    :ivar cpus: CPUs of pools that guests of other pools hold.
+    :ivar removed: held classes that no provider file adds any more.
+    :ivar withheld: the result for each class with units to withhold.
     """
 
     pages: tuple[str, ...] = ()
@@ -248,8 +262,8 @@ class WithheldOffers:
     withheld: tuple[WithheldUnits, ...] = ()
 
     @property
-    def sentences(self) -> tuple[str, ...]:
-        """All of them that an operator should know of."""
+    def all_sentences(self) -> tuple[str, ...]:
+        """All sentences for an operator."""
         return (*self.pages, *self.cpus, *self.removed, *self.not_withheld)
 
     @property
@@ -264,10 +278,11 @@ def beside_held(
     owned: Ownership,
     held: Callable[[str, str], int],
 ) -> tuple[ProviderTree, WithheldOffers]:
-    """The tree as it can be reported now, and what waits.
+    """The tree that can be reported now, and the amounts that are not offered yet.
 
-    ``held`` tells how much of a class is held of a provider.
+    :param held: returns the held amount of a provider and class.
     """
+    # Withheld units come last: they may take only what the other reasons have left.
     tree, pages = keep_held_memory(derived, reported, lambda uuid: held(uuid, "MEMORY_MB"))
     tree, cpus = keep_held_cpus(tree, reported, held)
     tree, removed = _keep_removed(tree, reported, owned, held)
@@ -281,11 +296,11 @@ def _keep_removed(
     owned: Ownership,
     held: Callable[[str, str], int],
 ) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with removed additional classes, all reserved, as long as guests hold them."""
+    """The tree with removed additional classes, fully reserved, as long as guests hold them."""
     nodes, waiting = [], []
     for node in derived.nodes:
         kept = {}
-        for name, inventory in _removed(node, reported, owned):
+        for name, inventory in _removed_classes(node, reported, owned):
             if amount := held(node.uuid, name):
                 kept[name] = replace(inventory, reserved=inventory.total)
                 waiting.append(
@@ -296,7 +311,7 @@ def _keep_removed(
     return replace(derived, nodes=tuple(nodes)), tuple(waiting)
 
 
-def _removed(
+def _removed_classes(
     node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Iterator[tuple[str, ProviderInventory]]:
     mine = owned.get(node.uuid, OwnedNames()).classes - OWN_CLASSES - node.inventories.keys()

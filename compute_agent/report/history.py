@@ -1,20 +1,18 @@
-"""Whether what Placement has goes on from what it had, or is an older copy: pure functions.
+"""Recognises an older copy of Placement's database, and gives lost allocations back to consumers.
 
 Nouns
     A database that was restored, or failed over to a replica that lagged behind, lacks its last writes. To a
-    host that looks as if guests had given back what they hold. A *loss* is a guest that holds something else
-    than it did.
+    host this looks as if guests had given back their allocations. A *loss* is a guest that holds something
+    else than before.
 
-What tells an older copy
-    The *generation* of a provider goes up with whatever is claimed of it, and never down: one that is lower
-    than it was, or a provider that is gone, and a loss at the same look. Without that, losses of many guests
-    at one look, as the generations may have gone up again meanwhile.
+Evidence
+    The *generation* of a provider increases with each claim, and never decreases. A lower generation or a
+    missing provider together with a loss is an older copy. Without that evidence, losses of many guests at
+    one look are one, as generations may have increased again meanwhile.
 
-What always holds
-    - One guest that gives back what it holds, in a database that goes on, is believed at once.
-    - Nothing is taken for an older copy as long as no guest loses anything.
-
-Give consumers back in Placement what agents know that they held, after it lost that.
+Invariants
+    - A single guest that gives back its allocation, in a database that goes on, is believed at once.
+    - Without a loss no database counts as an older copy.
 """
 
 from __future__ import annotations
@@ -29,9 +27,10 @@ from compute_agent.report.answers import ConflictError, PlacementError, Unavaila
 from compute_agent.report.client import PlacementClient
 
 MANY: Final = 3
-"""An older copy is told by so many guests that lose all they hold at one look.
+"""Number of guests that lose everything at one look which makes an older copy, without other evidence.
 
-They have to be half of those that held anything.
+They have to be half of the guests that held anything, too: on a host with hundreds of guests three may end
+within one interval.
 """
 
 Generations = Mapping[str, int]
@@ -40,7 +39,7 @@ Generations = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class AllocationLoss:
-    """A guest, what it held of this host, and what Placement says that it holds now."""
+    """A guest with its former and its present allocation on this host."""
 
     uuid: str
     name: str
@@ -50,7 +49,7 @@ class AllocationLoss:
 
 @dataclass(frozen=True, slots=True)
 class OlderCopy:
-    """Placement has an older copy: why the agent thinks so, and since when, in seconds since the epoch."""
+    """Placement has an older copy: the evidence, and since when, in seconds since the epoch."""
 
     reason: str
     since: float
@@ -67,9 +66,9 @@ class ConsumerOwner:
 
 @dataclass(frozen=True, slots=True)
 class PlacementHistory:
-    """What is kept of Placement's history: generations as last seen, and whether it is ``older``.
+    """The kept history of Placement: generations as last seen, and whether it is an ``older`` copy.
 
-    ``holders`` are the consumers of the guests that hold something, as Placement had them.
+    ``holders`` are the owners of guests that hold something: an older copy may not know them any more.
     """
 
     generations: Generations = field(default_factory=dict)
@@ -78,14 +77,14 @@ class PlacementHistory:
 
 
 def holder_of(record: ConsumerAllocations) -> ConsumerOwner | None:
-    """The owner of a consumer; None if it holds nothing, so that Placement does not have it."""
+    """The owner of a consumer; None if it holds nothing, as Placement then does not have it."""
     if not record.resources or record.project_id is None or record.user_id is None:
         return None
     return ConsumerOwner(record.project_id, record.user_id, record.consumer_type)
 
 
 def went_back(before: Generations, now: Generations) -> str:
-    """Why ``now`` does not go on from ``before``, in words; empty if it may."""
+    """Evidence that ``now`` does not follow ``before``, in words; empty without any."""
     parts = []
     if gone := before.keys() - now.keys():
         parts.append(f"{len(gone)} of {len(before)} providers are gone")
@@ -99,10 +98,10 @@ def went_back(before: Generations, now: Generations) -> str:
 
 
 def why_older(evidence: str, losses: Collection[AllocationLoss], holding: int) -> str:
-    """Why the losses are those of an older copy; empty if they are to be believed.
+    """The reason why the losses are those of an older copy; empty if they are to be believed.
 
-    :param evidence: what :func:`went_back` says.
-    :param holding: how many guests held anything.
+    :param evidence: the result of :func:`went_back`.
+    :param holding: number of guests that held anything.
     """
     if not losses:
         return ""
@@ -119,7 +118,7 @@ DONE, WOULD, THERE = "given back", "would be given back", "not needed: it holds 
 
 @dataclass(frozen=True, slots=True)
 class HeldAllocation:
-    """The former allocations of a guest, and its owner; None where the agent does not know it."""
+    """The former allocations of a guest, and its owner; None if the agent does not know the owner."""
 
     consumer: str
     resources: Allocation
@@ -134,19 +133,23 @@ class RestoredConsumer:
     outcome: str
 
     @property
-    def failed(self) -> bool:
-        """Whether it should hold something, and does not."""
+    def has_failed(self) -> bool:
+        """Whether the consumer should hold something, and does not."""
         return self.outcome not in (DONE, WOULD, THERE)
 
 
-def restore(
+def restore_consumers(
     client: PlacementClient, wanted: Iterable[HeldAllocation], dry_run: bool
 ) -> list[RestoredConsumer]:
-    """Have the consumers that hold nothing at all hold what they held; ``dry_run``: only say so.
+    """Give former allocations back to consumers that hold nothing at all.
 
-    :raises UnavailableError: Placement is away; what was given back until then stays.
+    :param dry_run: only report what would be given back.
+
+    :raises UnavailableError: Placement does not answer. Allocations given back until then stay.
     """
     wanted = sorted(wanted, key=lambda held: held.consumer)
+    # A guest that migrated meanwhile is in the files of two hosts, and only one of them is
+    # right.
     times = Counter(held.consumer for held in wanted)
     return [
         RestoredConsumer(held, _give_back(client, held, dry_run))
@@ -158,18 +161,18 @@ def restore(
 
 def _give_back(client: PlacementClient, held: HeldAllocation, dry_run: bool) -> str:
     try:
-        record = client.allocations(held.consumer)
+        record = client.get_allocations(held.consumer)
         if record.resources:
             return THERE
         if held.holder is None:
-            return "left: whose it is is not known; compute-agent audit --heal on its host may find out"
+            return "left: its owner is unknown; compute-agent audit --heal on its host may find it out"
         if dry_run:
             return WOULD
         client.set_allocations(_as_held(record, held, held.holder, client.knows_consumer_types()))
     except UnavailableError:
         raise
     except ConflictError as error:
-        return f"refused, as somebody else holds it, or changes it now: {error}"
+        return f"refused, as another consumer holds it, or another program changes it now: {error}"
     except PlacementError as error:
         return f"refused: {error}"
     return DONE

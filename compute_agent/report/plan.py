@@ -1,21 +1,18 @@
-"""Precedence for ``reserved`` and ``allocation_ratio`` of an inventory, and plans of reports. Pure functions.
+"""Plans of reports: the actions that make Placement's providers equal to the host's tree. Pure functions.
 
-Operators and other tools set them through the API. What they set stays, as long as no option of the ini file
-says something else: that is what Nova does (its documentation of ``cpu_allocation_ratio``). What differs from
-all that the agent may have written last was set by somebody else. So the agent remembers what it writes, as
-(class, field, value), before it is sent; a value that it wrote, or would write now, is its own.
+:func:`plan_actions` compares two trees. :func:`settle_inventory` decides about ``reserved`` and
+``allocation_ratio``, which operators and other programs may set through the API. A foreign value stays unless
+an option of the ini file sets the field, as in Nova (see its documentation of ``cpu_allocation_ratio``). The
+agent remembers each value before it sends it, as (class, field, value). A value that it neither remembers nor
+would write now is foreign.
 
-    option set in the ini file   the option's value, whatever was set
-    set by somebody else         that stays
-    the agent's own              reserved: as derived; allocation_ratio: as it is (an option that is not set
-                                 changes no ratio; ``initial_*_allocation_ratio`` is for new inventories)
+- An option of the ini file sets the field: the value of the option.
+- Another program set the field: the foreign value.
+- The value is the agent's own: ``reserved`` as derived, ``allocation_ratio`` unchanged. An option that is
+  not set changes no ratio, as ``initial_*_allocation_ratio`` is for new inventories.
 
-Of an exclusive class (PCPU, LLC, ...) others can offer less than there is, never more: what one holds nobody
-else has.
-
-What has to be sent so that Placement knows the host as it is.
-
-A pure function from two trees to a list of actions.
+Foreign values can offer less of an exclusive class (PCPU, LLC, ...) than the host has, and never more: one
+unit has one holder.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ from compute_agent.model.messages import full_name
 from compute_agent.model.resource import EXCLUSIVE, HOST_OWNED
 
 Written = frozenset[tuple[str, Field, float]]
-"""What the agent may have written last to a provider: resource class, field, value."""
+"""Values that the agent may have written last to a provider: resource class, field, value."""
 
 
 class AdjustmentVerdict(enum.StrEnum):
@@ -46,7 +43,7 @@ class AdjustmentVerdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InventoryAdjustment:
-    """A field that another program set to ``value``, where the agent would have ``own``."""
+    """A field that another program set to ``value``, and the agent would set to ``own``."""
 
     field: Field
     value: float
@@ -57,18 +54,18 @@ class InventoryAdjustment:
 
 @dataclass(frozen=True, slots=True)
 class SettledInventory:
-    """An inventory as it shall be, and what others set of it."""
+    """The inventory to report, and the values that other programs set."""
 
     inventory: ProviderInventory
     adjustments: tuple[InventoryAdjustment, ...] = ()
 
     @property
-    def kept(self) -> frozenset[Field]:
-        """The fields that are not the agent's."""
+    def kept_fields(self) -> frozenset[Field]:
+        """Fields with values of other programs."""
         return frozenset(each.field for each in self.adjustments if each.becomes != each.own)
 
 
-def settle(
+def settle_inventory(
     name: str,
     derived: ProviderInventory,
     has: ProviderInventory | None,
@@ -76,12 +73,15 @@ def settle(
     configured: frozenset[tuple[str, Field]],
     ratio_elsewhere: float | None = None,
 ) -> SettledInventory:
-    """The inventory of class ``name`` as it shall be, where Placement ``has`` one (None: none so far).
+    """The inventory of a class to report.
 
-    ``configured`` are the classes and fields that an option of the ini file sets. ``ratio_elsewhere`` is the
-    ratio that the class has on other providers of the host, for one that comes here.
+    :param has: the inventory in Placement; None without one.
+    :param written: values that the agent may have written last.
+    :param configured: classes and fields that an option of the ini file sets.
+    :param ratio_elsewhere: the ratio of the class on other providers of the host.
     """
     if has is None:
+        # An inventory that moves to another provider keeps the ratio that an operator gave it there.
         free = ("allocation_ratio" not in fields_of(name, configured)) and name not in EXCLUSIVE
         if ratio_elsewhere is not None and free:
             return SettledInventory(replace(derived, allocation_ratio=ratio_elsewhere))
@@ -95,7 +95,7 @@ def settle(
             if each == "allocation_ratio" and (name, each) not in configured and name not in EXCLUSIVE:
                 result = replace(result, allocation_ratio=there)
             continue
-        verdict, becomes = _judge(name, each, there, derived, configured)
+        verdict, becomes = _judge_value(name, each, there, derived, configured)
         adjustments.append(InventoryAdjustment(each, there, own, verdict, becomes))
         if each == "reserved":
             result = replace(result, reserved=int(becomes))
@@ -105,11 +105,11 @@ def settle(
 
 
 def fields_of(name: str, configured: frozenset[tuple[str, Field]]) -> frozenset[Field]:
-    """The fields of a class that options set."""
+    """Fields of a class that options set."""
     return frozenset(field for one, field in configured if one == name)
 
 
-def _judge(
+def _judge_value(
     name: str,
     field: Field,
     there: float,
@@ -118,6 +118,7 @@ def _judge(
 ) -> tuple[AdjustmentVerdict, float]:
     if (name, field) in configured:
         return AdjustmentVerdict.OVERRULED, getattr(derived, field)
+    # Placement accepts a reserve above the total; the agent caps it.
     if field == "reserved":
         least = derived.reserved if name in EXCLUSIVE else 0
         becomes: float = max(least, min(there, derived.total))
@@ -127,7 +128,7 @@ def _judge(
 
 
 def in_words(name: str, adjustment: InventoryAdjustment) -> str:
-    """The values that operators set of an inventory of class ``name``, and the outcome."""
+    """A sentence about a value that was set through the API, and its outcome."""
     one = adjustment
     option = next((it for it, which in CONFIGURABLE.items() if which == (name, one.field)), "")
     was_set = f"{one.field} of {name} was set to {one.value:.10g} through the API"
@@ -144,28 +145,29 @@ def in_words(name: str, adjustment: InventoryAdjustment) -> str:
             return f"{was_set}, which is more than there is: it becomes {one.becomes:.10g}; {own}"
 
 
-def writing(settled: Mapping[str, SettledInventory]) -> Written:
-    """The fields of a provider's inventories, by class, that the agent writes by itself."""
-    return frozenset(_own(settled))
+def written_fields(settled: Mapping[str, SettledInventory]) -> Written:
+    """Values of a provider's inventories that the agent writes by itself."""
+    return frozenset(_own_fields(settled))
 
 
-def _own(settled: Mapping[str, SettledInventory]) -> Iterator[tuple[str, Field, float]]:
+def _own_fields(settled: Mapping[str, SettledInventory]) -> Iterator[tuple[str, Field, float]]:
     for name, one in settled.items():
         for each in FIELDS:
-            if each not in one.kept:
+            if each not in one.kept_fields:
                 yield name, each, getattr(one.inventory, each)
 
 
-def remembered(
+def remember_written(
     settled: Mapping[str, SettledInventory], claimed: Written, shown: Mapping[str, ProviderInventory]
 ) -> Written:
     """The values to remember after Placement shows these inventories.
 
-    Where it shows what the agent wrote, that alone; else all that it may have written.
+    For a field with the agent's value, that is enough. For any other all claims stay: a request without an
+    answer may still take effect.
     """
     sure = {
         (name, field, value)
-        for name, field, value in _own(settled)
+        for name, field, value in _own_fields(settled)
         if name in shown and getattr(shown[name], field) == value
     }
     certain = {(name, field) for name, field, _ in sure}
@@ -177,7 +179,7 @@ CUSTOM_PREFIX: Final = "CUSTOM_"
 
 @dataclass(frozen=True, slots=True)
 class ReportedProvider:
-    """A provider as Placement has it."""
+    """A provider in Placement."""
 
     uuid: str
     name: str
@@ -192,7 +194,7 @@ class ReportedProvider:
 class OwnedNames:
     """The agent's own parts of one provider: classes and traits that it may change and remove.
 
-    ``written`` is what it may have written last of fields that others set, too (see ``adjustments``).
+    ``written`` are the values that it may have written last to fields that other programs set, too.
     """
 
     classes: frozenset[str] = frozenset()
@@ -201,7 +203,7 @@ class OwnedNames:
 
 
 Ownership = Mapping[str, OwnedNames]
-"""By provider uuid; the providers themselves are the agent's as well."""
+"""Owned names by provider uuid. Each provider with an entry is the agent's as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,7 @@ class CreateTrait:
 
 @dataclass(frozen=True, slots=True)
 class CreateProvider:
-    """Create a provider below ``parent`` (None: as a root)."""
+    """Create a provider below ``parent``, or a root if that is None."""
 
     uuid: str
     name: str
@@ -262,7 +264,7 @@ class SetAttributes:
 
 @dataclass(frozen=True, slots=True)
 class DeleteProvider:
-    """Delete a provider that the agent made and does not need any more."""
+    """Delete a provider of the agent that the tree does not have any more."""
 
     uuid: str
 
@@ -288,24 +290,23 @@ class KnownNames:
     attributes: bool = False
 
 
-def plan(
+def plan_actions(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: KnownNames
 ) -> tuple[Action, ...]:
-    """The actions, in an order in which each can be done, that make ``reported`` what ``derived`` says.
+    """The actions that make ``reported`` equal to ``derived``, in an order in which each is possible.
 
-    Empty when nothing differs. Inventories and traits of others on our providers, and providers of others in
-    our tree, stay. Traits that the server does not know and that are not custom (its os-traits is older than
-    ours) are left out.
+    Empty if nothing differs. Inventories, traits and providers of other programs stay. A standard trait that
+    the server does not know is left out: its os-traits is older than the agent's.
     """
-    return tuple(_actions(derived, reported, owned, known))
+    return tuple(_plan_steps(derived, reported, owned, known))
 
 
-def _actions(
+def _plan_steps(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, known: KnownNames
 ) -> Iterator[Action]:
-    """Names, providers, what shrinks, what grows, traits, attributes.
+    """Names, providers, deletions, shrinking inventories, growing ones, traits, attributes.
 
-    Capacity that moves is never counted twice on the way.
+    The order matters after each action: capacity that moves is never offered twice on the way.
     """
     classes = {name for node in derived.ours for name in node.inventories}
     yield from map(CreateResourceClass, sorted(classes - known.classes))
@@ -322,14 +323,17 @@ def _actions(
             yield UpdateProvider(node.uuid, node.name, node.parent)
         current[node.uuid] = has
 
-    yield from deletions(reported, owned, derived)
+    yield from plan_deletions(reported, owned, derived)
     shrinking: list[Action] = []
     growing: list[Action] = []
     for node in derived.ours:
         has = current[node.uuid]
         wanted = wanted_inventories(derived, node, reported, owned)
         if wanted != dict(has.inventories):
-            less = any(_offered(wanted.get(name)) < _offered(own) for name, own in has.inventories.items())
+            less = any(
+                _offered_capacity(wanted.get(name)) < _offered_capacity(own)
+                for name, own in has.inventories.items()
+            )
             (shrinking if less else growing).append(SetInventories(node.uuid, wanted))
     yield from shrinking
     yield from growing
@@ -346,18 +350,15 @@ def _actions(
                 yield SetAttributes(node.uuid, kept)
 
 
-def _offered(inventory: ProviderInventory | None) -> int:
-    """The capacity of an inventory; negative for a missing one."""
+def _offered_capacity(inventory: ProviderInventory | None) -> int:
+    """The offered units of an inventory; -1 for a missing one, so that its removal counts as shrinking."""
     return -1 if inventory is None else inventory.total - inventory.reserved
 
 
 def wanted_inventories(
     derived: ProviderTree, node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> dict[str, ProviderInventory]:
-    """All inventories that the provider should have: those of others, and the agent's derived ones.
-
-    Of ours, what somebody set through the API stays.
-    """
+    """All inventories that the provider should have: foreign ones, and the agent's with foreign values."""
     has, ours = reported.get(node.uuid), owned.get(node.uuid, OwnedNames())
     present = {} if has is None else has.inventories
     others = {name: held for name, held in present.items() if name not in ours.classes}
@@ -368,11 +369,11 @@ def wanted_inventories(
 def settled_inventories(
     derived: ProviderTree, node: ProviderNode, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> dict[str, SettledInventory]:
-    """The inventories of ours on a provider by class, and what of them others set."""
+    """The agent's inventories of a provider by class, with the values that other programs set."""
     has, ours = reported.get(node.uuid), owned.get(node.uuid, OwnedNames())
     present = {} if has is None else has.inventories
     return {
-        name: settle(
+        name: settle_inventory(
             name,
             inventory,
             present.get(name),
@@ -387,7 +388,7 @@ def settled_inventories(
 def adjustment_sentences(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Iterator[str]:
-    """A sentence for each value that others set on the agent's inventories, with the outcome."""
+    """A sentence for each value that other programs set on the agent's inventories, with its outcome."""
     for node in derived.ours:
         for name, settled in settled_inventories(derived, node, reported, owned).items():
             for one in settled.adjustments:
@@ -395,7 +396,7 @@ def adjustment_sentences(
 
 
 def _ratio_elsewhere(name: str, reported: Mapping[str, ReportedProvider], owned: Ownership) -> float | None:
-    """The largest ratio of a class on our providers; None where none has it."""
+    """The largest ratio of a class on the agent's providers; None if none has the class."""
     ratios = (
         provider.inventories[name].allocation_ratio
         for uuid, provider in reported.items()
@@ -407,28 +408,28 @@ def _ratio_elsewhere(name: str, reported: Mapping[str, ReportedProvider], owned:
 def wanted_traits(
     node: ProviderNode, has: ReportedProvider, ours: OwnedNames, known: KnownNames
 ) -> frozenset[str]:
-    """All traits the provider should have: those of others, and ours as derived."""
-    return (has.traits - ours.traits) | (node.traits - _unknown(node, known))
+    """All traits that the provider should have: foreign ones, and the agent's derived ones."""
+    return (has.traits - ours.traits) | (node.traits - _unmakeable_traits(node, known))
 
 
 def unknown_traits(derived: ProviderTree, known: KnownNames) -> frozenset[str]:
-    """The traits of the tree that the server does not know and that cannot be made."""
-    return frozenset[str]().union(*(_unknown(node, known) for node in derived.ours))
+    """Traits of the tree that the server does not know, and that no client can create."""
+    return frozenset[str]().union(*(_unmakeable_traits(node, known) for node in derived.ours))
 
 
-def _unknown(node: ProviderNode, known: KnownNames) -> frozenset[str]:
+def _unmakeable_traits(node: ProviderNode, known: KnownNames) -> frozenset[str]:
     return frozenset(t for t in node.traits - known.traits if not t.startswith(CUSTOM_PREFIX))
 
 
-def deletions(
+def plan_deletions(
     reported: Mapping[str, ReportedProvider], owned: Ownership, derived: ProviderTree | None = None
 ) -> Iterator[Action]:
-    """Providers that were ours, children before their parents; none that still has somebody else's child.
+    """Deletions of the agent's former providers, children first. A provider with a foreign child stays.
 
-    Without ``derived`` it is all that is ours.
+    :param derived: the present tree; None deletes all providers of the agent.
     """
     present = {} if derived is None else {node.uuid: node.parent for node in derived.nodes}
-    # What stays of ours is below its new parent by now.
+    # Actions before these have moved the remaining providers below their new parents.
     parents = {**{uuid: provider.parent for uuid, provider in reported.items()}, **present}
     doomed = {uuid for uuid in reported if uuid in owned and uuid not in present}
     while ready := doomed - set(parents.values()):
@@ -441,7 +442,7 @@ def deletions(
 def assume_ownership(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Ownership:
-    """``owned``, with what must be ours of providers that it knows nothing of (the state file was lost)."""
+    """``owned`` with assumed entries for the agent's other providers, as after the loss of the state file."""
     assumed = {
         node.uuid: OwnedNames(
             classes=(HOST_OWNED | node.inventories.keys()) & has.inventories.keys(),
@@ -456,10 +457,10 @@ def assume_ownership(
 def ownership_before(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Ownership:
-    """The parts that may become the agent's while the plan is carried out, to remember before any request.
+    """The parts that may become the agent's while a plan is carried out. They are saved before any request.
 
-    A crash in the middle then leaves nothing that nobody owns. A trait that is there already and was put
-    there by somebody else stays theirs. Nothing of nova-compute's root is the agent's, whatever was before.
+    So a crash in the middle leaves no part that the agent would later take for a foreign one. A present
+    trait of another program stays foreign. No part of nova-compute's root is ever the agent's.
     """
     claims: dict[str, OwnedNames] = dict(owned)
     if derived.beside:
@@ -471,7 +472,7 @@ def ownership_before(
         claims[node.uuid] = OwnedNames(
             classes=old.classes | frozenset(node.inventories),
             traits=old.traits | (node.traits - foreign),
-            written=old.written | writing(settled_inventories(derived, node, reported, owned)),
+            written=old.written | written_fields(settled_inventories(derived, node, reported, owned)),
         )
     return claims
 
@@ -479,10 +480,7 @@ def ownership_before(
 def ownership_after(
     derived: ProviderTree, claims: Ownership, reported: Mapping[str, ReportedProvider]
 ) -> Ownership:
-    """The agent's own parts after Placement shows ``reported``.
-
-    Of the claims it is what is derived or still there.
-    """
+    """The agent's own parts after Placement shows ``reported``: claims that are derived, or still present."""
     result: dict[str, OwnedNames] = {}
     for uuid, claim in claims.items():
         node, has = derived.get(uuid), reported.get(uuid)
@@ -492,7 +490,7 @@ def ownership_after(
         traits = frozenset() if node is None else node.traits
         written = claim.written
         if node is not None and has is not None:
-            written = remembered(
+            written = remember_written(
                 settled_inventories(derived, node, reported, claims), claim.written, has.inventories
             )
         if has is not None:
@@ -503,12 +501,12 @@ def ownership_after(
 
 
 def to_api(inventory: ProviderInventory) -> dict[str, Any]:
-    """An inventory as the API has it."""
+    """An inventory in the form of the API."""
     return asdict(inventory)
 
 
-def described(record: Mapping[str, Any]) -> ReportedProvider:
-    """A provider as a tree shows it."""
+def provider_from_tree(record: Mapping[str, Any]) -> ReportedProvider:
+    """A provider from the form of the API of trees."""
     return ReportedProvider(
         record["uuid"],
         record["name"],

@@ -1,7 +1,7 @@
-"""The reporter: makes Placement equal to the host.
+"""The reporter: makes Placement's providers equal to the host's tree.
 
-It reads, plans, sends the difference, and remembers what is the agent's own. What Placement has is read
-rarely: again only where somebody may have changed it.
+It reads, plans, sends the difference, and saves which names are the agent's own. A provider is read again
+only after another program may have changed it.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from compute_agent.report.plan import (
     ReportedProvider,
     adjustment_sentences,
     assume_ownership,
-    deletions,
-    described,
     from_api,
     ownership_after,
     ownership_before,
-    plan,
+    plan_actions,
+    plan_deletions,
+    provider_from_tree,
     unknown_traits,
 )
 from compute_agent.report.reshape import InfeasibleReshape, ReshapePlan, plan_reshape, to_body
-from compute_agent.report.root_provider import DISABLED, MARKS, Causes, in_words, switched
+from compute_agent.report.root_provider import DISABLED, MARKS, Causes, in_words, switched_traits
 
 _MAX_ATTEMPTS: Final = 4
 
@@ -62,11 +62,12 @@ class HoldingsListing:
 
 
 class ProviderReader:
-    """Reads the providers of one host, and remembers them. Not for several threads at once.
+    """Reads the providers of one host, and remembers them. For one thread at a time.
 
-    ``reported`` are the providers by uuid, as they are believed to be: whoever changes one in Placement says
-    so there. ``generations`` are theirs when they were last read, and ``evidence`` says why what was read did
-    not go on from what was there before (empty: it did).
+    :ivar reported: the providers by uuid, as they were last read. Code that changes one in Placement changes
+        it here, too.
+    :ivar generations: their generations when they were last read.
+    :ivar evidence: the reason why the last look does not follow the one before; empty if it does.
     """
 
     def __init__(self, client: PlacementClient) -> None:
@@ -80,13 +81,13 @@ class ProviderReader:
         self.generations: Generations = {}
         self.evidence = ""
 
-    def use(self, client: PlacementClient) -> None:
+    def use_client(self, client: PlacementClient) -> None:
         """Use another client, and read everything again."""
         self._client = client
-        self.forget()
+        self.forget_providers()
 
-    def forget(self) -> None:
-        """Have everything read anew: what was there may have been made again meanwhile."""
+    def forget_providers(self) -> None:
+        """Read everything again the next time."""
         self._known = None
         self._seen = self.last_seen
         self.reported = {}
@@ -109,11 +110,11 @@ class ProviderReader:
 
     @property
     def last_seen(self) -> Mapping[str, ReportedProvider]:
-        """The providers as they were last seen, which may have been long ago."""
+        """The providers as they were last seen, possibly long ago."""
         return self.reported or self._seen
 
-    def names(self) -> KnownNames:
-        """The names that the server knows.
+    def known_names(self) -> KnownNames:
+        """Names that the server knows, read once.
 
         :raises PlacementError:
         """
@@ -126,33 +127,34 @@ class ProviderReader:
         return self._known
 
     def read(self, root_uuid: str, owned: Set[str]) -> dict[str, ReportedProvider]:
-        """The providers of the host as Placement has them, by uuid.
+        """The providers of the host in Placement, by uuid, ``owned`` ones in other trees included.
 
-        Reads only what changed since the last time. What is ``owned`` elsewhere is among them.
+        Only providers with another generation than the last time are read.
 
-        :raises PlacementError:
+        :raises PlacementError: a request failed.
         """
         read = self._read_whole if self._client.has_trees() else self._read_each
         self._listing = None
-        before = _generations(self.reported) or self.generations
+        before = _provider_generations(self.reported) or self.generations
         fresh = read(root_uuid)
         for stray in sorted(owned - fresh.keys()):
             if stray not in fresh:
                 fresh |= read(stray)
+        # A provider is gone, so the database may be another one, with other names.
         if self.reported.keys() - fresh.keys():
             self._known = None
         self._stale = frozenset()
-        self.reported, self.generations = fresh, _generations(fresh)
+        self.reported, self.generations = fresh, _provider_generations(fresh)
         self.evidence = self.evidence or went_back(before, self.generations)
         return dict(fresh)
 
     def take_listing(self) -> HoldingsListing | None:
-        """What was held when the providers were read last, where that was read with them; given once."""
+        """Allocations that were read with the providers, if they were. The second call returns None."""
         listing, self._listing = self._listing, None
         return listing
 
-    def holdings(self, uuid: str) -> Mapping[str, Mapping[str, int]]:
-        """What is held of a provider, by consumer and class.
+    def read_holdings(self, uuid: str) -> Mapping[str, Mapping[str, int]]:
+        """Allocations of a provider, by consumer and class.
 
         :raises PlacementError:
         """
@@ -161,10 +163,10 @@ class ProviderReader:
         try:
             return self._client.provider_allocations(uuid)
         except NotFoundError:
-            return {}  # removed since; the generations will tell
+            return {}  # removed since; the next request with its generation fails
 
     def _read_each(self, uuid: str) -> dict[str, ReportedProvider]:
-        """The providers of a tree, by a request for each that is new or changed."""
+        """The providers of a tree, with requests for each that is new or changed."""
         fresh: dict[str, ReportedProvider] = {}
         for record in self._client.providers_in_tree(uuid):
             old = self.reported.get(record.uuid)
@@ -175,12 +177,12 @@ class ProviderReader:
         return fresh
 
     def _read_whole(self, uuid: str) -> dict[str, ReportedProvider]:
-        """The providers of a tree, all at once, and what is held of them; next to nothing if none changed."""
+        """The providers of a tree with their allocations, in one request; empty if nothing changed."""
         as_of, known = time.monotonic(), self._trees.get(uuid)
         try:
-            tree = self._client.tree(uuid, "" if known is None else known.tag) or known
+            tree = self._client.get_tree(uuid, "" if known is None else known.tag) or known
         except (NotFoundError, CredentialsError):
-            # There is no such provider; or the server is another one by now, or lets nobody ask for trees.
+            # The provider does not exist, the server is another one by now, or a proxy refuses the request.
             self._trees.pop(uuid, None)
             return self._read_each(uuid)
         if tree is None:
@@ -194,15 +196,16 @@ class ProviderReader:
                 consumer: each["resources"] for consumer, each in record["allocations"].items()
             }
         self._listing = HoldingsListing(as_of if self._listing is None else self._listing.as_of, held)
-        return {record["uuid"]: described(record) for record in tree.providers}
+        return {record["uuid"]: provider_from_tree(record) for record in tree.providers}
 
     def _read(self, uuid: str, name: str, parent: str | None) -> ReportedProvider:
+        # Three requests: equal generations before and after show that they belong together.
         for _ in range(_MAX_ATTEMPTS):
-            inventories, before = self._client.inventories(uuid)
-            traits, after = self._client.traits(uuid)
+            inventories, before = self._client.get_inventories(uuid)
+            traits, after = self._client.get_traits(uuid)
             attributes: Mapping[str, str | float] = {}
-            if before == after and self.names().attributes:
-                attributes, after = self._client.attributes(uuid)
+            if before == after and self.known_names().attributes:
+                attributes, after = self._client.get_attributes(uuid)
             if before == after:
                 parsed = {rc: from_api(record) for rc, record in inventories.items()}
                 return ReportedProvider(uuid, name, parent, after, parsed, traits, attributes)
@@ -210,7 +213,7 @@ class ProviderReader:
         raise ConcurrentUpdateError("GET", path, "the provider changed while it was read", status=200)
 
 
-def _generations(providers: Mapping[str, ReportedProvider]) -> Generations:
+def _provider_generations(providers: Mapping[str, ReportedProvider]) -> Generations:
     return {uuid: provider.generation for uuid, provider in providers.items()}
 
 
@@ -220,7 +223,7 @@ MAX_ATTEMPTS: Final = 4
 
 
 class HostReporter:
-    """Reports trees of one host to one Placement. Not for several threads at once."""
+    """Reports trees of one host to one Placement. For one thread at a time."""
 
     def __init__(
         self,
@@ -229,9 +232,11 @@ class HostReporter:
         remember: Callable[[Ownership], None],
         generations: Generations = MappingProxyType({}),
     ) -> None:
-        """``owned`` is what ``remember`` was last called with, which has to keep it durably.
+        """Report with a client.
 
-        ``generations`` are those of the providers when they were last seen.
+        :param owned: the names that ``remember`` was last called with.
+        :param remember: saves names durably, before it returns.
+        :param generations: those of the providers when they were last seen.
         """
         self._client = client
         self._owned = owned
@@ -240,31 +245,30 @@ class HostReporter:
         self.reader.generations = generations
         self._dropped: frozenset[str] = frozenset()
         self.adjustments: tuple[str, ...] = ()
-        """What others set through the API and is there after the last report, a sentence each."""
+        """Values of other programs that Placement has after the last report, a sentence each."""
         self.waiting = WithheldOffers()
-        """What is not offered, as others hold what it lies in."""
+        """Amounts that are not offered yet, as guests hold what they lie in."""
 
-    def report(self, tree: ProviderTree) -> ReportOutcome:
-        """Send what differs between ``tree`` and Placement; nothing if nothing does.
+    def report_tree(self, tree: ProviderTree) -> ReportOutcome:
+        """Send the differences between ``tree`` and Placement.
 
-        A change that is refused (409: in use, name taken) is in the answer, and the others are made
-        nevertheless. When somebody else changes a provider meanwhile, everything is read again, four times at
-        most.
+        A refused change (409: in use, name taken) is in the outcome, and the others are made nevertheless.
+        When another program changes a provider meanwhile, everything is read again, at most four times.
 
-        :raises PlacementError: Placement cannot be reached or keeps changing under us.
+        :raises PlacementError: Placement does not answer, or other programs keep changing the providers.
         """
         try:
             for attempt in range(1, MAX_ATTEMPTS + 1):
                 try:
-                    return self._attempt(tree)
+                    return self._report_once(tree)
                 except ConcurrentUpdateError as error:
                     self.reader.reported.clear()
                     if attempt == MAX_ATTEMPTS:
                         raise
-                    LOG.info("Somebody else changed a provider meanwhile, reading again: %s", error)
+                    LOG.info("Another program changed a provider meanwhile; all are read again: %s", error)
         except Exception:
-            # What we believe to be there may be wrong: the server was restored from an older state, ...
-            self.forget()
+            # The remembered providers may be wrong, such as after a restore of an older database.
+            self.forget_providers()
             raise
         raise AssertionError("unreachable")
 
@@ -278,30 +282,29 @@ class HostReporter:
         :raises PlacementError:
         """
         self.reader.reported.clear()
-        reported = self.reported(tree.root.uuid)
+        reported = self.read_reported(tree.root.uuid)
         wanted = self.server_tree(tree)
         owned = assume_ownership(wanted, reported, self._owned)
         held: dict[str, dict[str, Mapping[str, int]]] = defaultdict(dict)
         for uuid, provider in reported.items():
             if provider.inventories:
-                for consumer, amounts in self.reader.holdings(uuid).items():
+                for consumer, amounts in self.reader.read_holdings(uuid).items():
                     held[consumer][uuid] = amounts
         return plan_reshape(wanted, reported, owned, held, locations, zones)
 
-    def _held(self, uuid: str, name: str) -> int:
-        return sum(amounts.get(name, 0) for amounts in self.reader.holdings(uuid).values())
+    def _held_amount(self, uuid: str, name: str) -> int:
+        return sum(amounts.get(name, 0) for amounts in self.reader.read_holdings(uuid).values())
 
-    def reshape(
+    def reshape_tree(
         self, tree: ProviderTree, locations: Mapping[str, CpuLocation], zones: Mapping[str, CpuSet]
     ) -> ReshapePlan | InfeasibleReshape:
-        """Move what has to be moved, in one atomic request, and return it.
+        """Move allocations with their inventories in one atomic request, and return the plan.
 
-        Traits and providers that are left over are an ordinary report's.
+        Traits and superfluous providers are left to an ordinary report. New providers are made first: they
+        are empty, and do no harm if the reshape fails. When another program changes something meanwhile,
+        everything is read and planned again, at most four times.
 
-        New providers are made first: empty, they harm nobody if it goes no further. When somebody claims or
-        changes something meanwhile, everything is read and planned again, four times at most.
-
-        :raises PlacementError: the old state being as it was.
+        :raises PlacementError: the reshape failed, and inventories and allocations are unchanged.
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
@@ -311,26 +314,28 @@ class HostReporter:
                 try:
                     self._carry_out(tree, planned)
                 finally:
-                    self.forget()
+                    self.forget_providers()
                 return planned
             except ConflictError as error:
                 if attempt == MAX_ATTEMPTS:
                     raise
-                LOG.info("Somebody else changed something meanwhile, planning the reshape again: %s", error)
+                LOG.info(
+                    "Another program changed something meanwhile; the reshape is planned again: %s", error
+                )
         raise AssertionError("unreachable")
 
     def _carry_out(self, tree: ProviderTree, planned: ReshapePlan) -> None:
         wanted = self.server_tree(tree)
         owned = assume_ownership(wanted, self.reader.reported, self._owned)
-        actions = plan(wanted, self.reader.reported, owned, self.reader.names())
-        self._keep(ownership_before(wanted, self.reader.reported, owned))
+        actions = plan_actions(wanted, self.reader.reported, owned, self.reader.known_names())
+        self._keep_owned(ownership_before(wanted, self.reader.reported, owned))
         ahead = tuple(
             action for action in actions if isinstance(action, CreateResourceClass | CreateProvider)
         )
         for refusal in PlanExecution(self._client, self.reader.reported).run(ahead).refusals:
             raise ConflictError("POST", "/resource_providers", refusal.reason, status=409)
-        records = {consumer: self._client.allocations(consumer) for consumer in planned.allocations}
-        self._client.reshape(to_body(planned, self.reader.reported, records))
+        records = {consumer: self._client.get_allocations(consumer) for consumer in planned.allocations}
+        self._client.send_reshape(to_body(planned, self.reader.reported, records))
         LOG.info(
             "Placement took a reshape: %d allocations of %d consumers moved",
             len(planned.moves),
@@ -338,13 +343,11 @@ class HostReporter:
         )
 
     def switch_scheduling(self, root_uuid: str, causes: Causes) -> bool:
-        """Keep new guests away from the host, or let them in again (see ``scheduling``).
+        """Keep new guests away from the host, or let them in again. Returns whether a trait changed.
 
-        True if anything had to be changed; a provider that is not there yet is left to the next time.
+        An absent root is left to the next call. Reports do not change these traits.
 
-        Reports leave these traits alone.
-
-        :raises PlacementError:
+        :raises PlacementError: a request failed.
         """
         try:
             for attempt in range(1, MAX_ATTEMPTS + 1):
@@ -355,19 +358,19 @@ class HostReporter:
                     if attempt == MAX_ATTEMPTS:
                         raise
         except Exception:
-            self.forget()
+            self.forget_providers()
             raise
         raise AssertionError("unreachable")
 
     def _switch_scheduling(self, root_uuid: str, causes: Causes) -> bool:
-        root = (self.reader.reported or self.reported(root_uuid)).get(root_uuid)
-        if root is None or (wanted := switched(root.traits, causes)) == root.traits:
+        root = (self.reader.reported or self.read_reported(root_uuid)).get(root_uuid)
+        if root is None or (wanted := switched_traits(root.traits, causes)) == root.traits:
             return False
         new = wanted - root.traits
-        for mark in sorted(MARKS & (new - self.reader.names().traits)):
+        for mark in sorted(MARKS & (new - self.reader.known_names().traits)):
             self._client.create_trait(mark)
             self.reader.forget_names()
-        if DISABLED in new - self.reader.names().traits:
+        if DISABLED in new - self.reader.known_names().traits:
             LOG.error("Placement does not know the trait %s: new guests cannot be kept away", DISABLED)
             wanted -= {DISABLED}
             if wanted == root.traits:
@@ -377,105 +380,109 @@ class HostReporter:
         LOG.info("For Placement, new guests of this host are %s", in_words(wanted))
         return True
 
-    def reported(self, root_uuid: str) -> dict[str, ReportedProvider]:
-        """The providers of the host as Placement has them, by uuid.
+    def read_reported(self, root_uuid: str) -> dict[str, ReportedProvider]:
+        """The providers of the host in Placement, by uuid.
 
-        Those that the agent had elsewhere are among them, as below a root that is not the host's any more.
+        Those below a former root of the host are among them.
 
-        :raises PlacementError:
+        :raises PlacementError: a request failed.
         """
         return self.reader.read(root_uuid, self._owned.keys())
 
     def take_evidence(self) -> tuple[str, Generations]:
-        """Why what was read does not go on from what was there (empty: it does), and the generations now."""
+        """Evidence, given once, that the last look does not follow the one before, and the generations."""
         evidence, self.reader.evidence = self.reader.evidence, ""
         reported = self.reader.reported
         now = {uuid: one.generation for uuid, one in reported.items()} or self.reader.generations
         return evidence, now
 
     def take_listing(self) -> HoldingsListing | None:
-        """What was held when the providers were read last, where that was read with them; given once."""
+        """Allocations that were read with the providers, if they were. The second call returns None."""
         return self.reader.take_listing()
 
     def root_traits(self, root_uuid: str) -> frozenset[str] | None:
-        """The traits of the root provider as they were last seen; None as long as it has not been."""
+        """The traits of the root provider as last seen; None before the first look."""
         root = self.reader.last_seen.get(root_uuid)
         return None if root is None else root.traits
 
-    def use(self, client: PlacementClient) -> None:
-        """Report by another client from now on."""
+    def use_client(self, client: PlacementClient) -> None:
+        """Report through another client from now on."""
         self._client = client
-        self.reader.use(client)
+        self.reader.use_client(client)
 
-    def forget(self) -> None:
-        """Have everything read anew: what was there may have been made again meanwhile."""
-        self.reader.forget()
+    def forget_providers(self) -> None:
+        """Read everything again the next time."""
+        self.reader.forget_providers()
 
     def server_tree(self, tree: ProviderTree) -> ProviderTree:
         """``tree`` with the class names that the server knows (LLC or CUSTOM_LLC).
 
-        Beside nova-compute it has those of a stock server already.
+        Beside nova-compute a tree has the names of a stock server already.
         """
-        return tree if STOCK_NAMES.keys() <= self.reader.names().classes else with_stock_names(tree)
+        return tree if STOCK_NAMES.keys() <= self.reader.known_names().classes else with_stock_names(tree)
 
     def remove_own(self, root_uuid: str) -> ReportOutcome:
-        """Remove the tree that the agent made itself, as far as nobody holds anything of it.
+        """Remove the agent's own providers, except those with allocations.
 
         :raises PlacementError:
         """
-        self.forget()
-        reported = self.reported(root_uuid)
+        self.forget_providers()
+        reported = self.read_reported(root_uuid)
         result = PlanExecution(self._client, self.reader.reported).run(
-            tuple(deletions(reported, self._owned))
+            tuple(plan_deletions(reported, self._owned))
         )
-        self._keep({uuid: owned for uuid, owned in self._owned.items() if uuid in self.reader.reported})
+        self._keep_owned({uuid: owned for uuid, owned in self._owned.items() if uuid in self.reader.reported})
         return result
 
     @property
-    def offering(self) -> frozenset[str]:
-        """The providers with inventories, as far as they were last seen."""
+    def offering_providers(self) -> frozenset[str]:
+        """Uuids of providers with inventories, as last seen."""
         seen = self.reader.last_seen
         return frozenset(uuid for uuid, provider in seen.items() if provider.inventories)
 
-    def reportable(self, tree: ProviderTree, reported: Mapping[str, ReportedProvider]) -> ProviderTree:
-        """The tree with names that the server knows, and beside what is held; may raise PlacementError."""
-        wanted, self.waiting = beside_held(self.server_tree(tree), reported, self._owned, self._held)
+    def reportable_tree(self, tree: ProviderTree, reported: Mapping[str, ReportedProvider]) -> ProviderTree:
+        """The tree with the server's names, and with held amounts reserved; may raise PlacementError."""
+        wanted, self.waiting = beside_held(self.server_tree(tree), reported, self._owned, self._held_amount)
         return wanted
 
     def plan_report(self, tree: ProviderTree) -> tuple[Action, ...]:
-        """What report() would send.
+        """The actions that report_tree() would send.
 
         :raises PlacementError:
         """
-        reported = self.reported(tree.root.uuid)
-        wanted = self.reportable(tree, reported)
-        return plan(wanted, reported, assume_ownership(wanted, reported, self._owned), self.reader.names())
+        reported = self.read_reported(tree.root.uuid)
+        wanted = self.reportable_tree(tree, reported)
+        return plan_actions(
+            wanted, reported, assume_ownership(wanted, reported, self._owned), self.reader.known_names()
+        )
 
-    def _attempt(self, tree: ProviderTree) -> ReportOutcome:
-        reported = self.reported(tree.root.uuid)
-        wanted = self.reportable(tree, reported)
+    def _report_once(self, tree: ProviderTree) -> ReportOutcome:
+        reported = self.read_reported(tree.root.uuid)
+        wanted = self.reportable_tree(tree, reported)
         owned = assume_ownership(wanted, reported, self._owned)
-        actions = plan(wanted, reported, owned, self.reader.names())
+        actions = plan_actions(wanted, reported, owned, self.reader.known_names())
         self._log_dropped(wanted)
         self._log_adjustments(wanted, reported, owned)
+        # Saved before the first request: after a crash the agent still knows the parts as
+        # its own.
         claims = ownership_before(wanted, reported, owned)
-        self._keep(claims)
+        self._keep_owned(claims)
         if not actions:
-            LOG.debug("Placement has all as it should be: %d providers", len(wanted.nodes))
-            self._keep(ownership_after(wanted, claims, reported))
+            LOG.debug("Placement is up to date: %d providers", len(wanted.nodes))
+            self._keep_owned(ownership_after(wanted, claims, reported))
             return ReportOutcome()
         result = PlanExecution(self._client, self.reader.reported).run(actions)
         if result.refusals:
             self.reader.mark_stale({getattr(refusal.action, "uuid", "") for refusal in result.refusals})
         if any(isinstance(action, CreateTrait | CreateResourceClass) for action in actions):
             self.reader.forget_names()
-        self._keep(ownership_after(wanted, claims, self.reader.reported))
+        self._keep_owned(ownership_after(wanted, claims, self.reader.reported))
         self.adjustments = tuple(adjustment_sentences(wanted, self.reader.reported, self._owned))
         return result
 
     def _log_dropped(self, tree: ProviderTree) -> None:
         """Log the traits that an older server does not know, once."""
-        dropped = unknown_traits(tree, self.reader.names())
+        dropped = unknown_traits(tree, self.reader.known_names())
         if dropped - self._dropped:
             LOG.warning(
                 "Placement does not know these traits, they are left out: %s", " ".join(sorted(dropped))
@@ -492,7 +499,7 @@ class HostReporter:
                 LOG.warning("%s", sentence)
         self.adjustments = found
 
-    def _keep(self, owned: Ownership) -> None:
+    def _keep_owned(self, owned: Ownership) -> None:
         if owned != self._owned:
             self._remember(owned)
             self._owned = owned

@@ -1,10 +1,8 @@
-"""The allocations that one POST /reshaper has to move, so that inventories can follow the tree.
+"""Plans a reshape: the allocations that one POST /reshaper moves together with inventories. Pure functions.
 
-A pure function.
-
-Allocations whose provider loses the resource class go to where the consumer's CPUs really are, memory
-included. Guests that hold ``VCPU`` and run pinned, each guest CPU alone on a CPU of the dedicated set, come
-to hold ``PCPU``. Whatever keeps its place stays untouched.
+If a provider loses a resource class, allocations of it move to the provider near the consumer's CPUs, memory
+included. A guest that holds ``VCPU`` and runs pinned, each guest CPU alone on a dedicated CPU, gets ``PCPU``
+instead. All other allocations stay unchanged.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ _OTHER_NAME: Final = {**STOCK_NAMES, **{stock: ours for ours, stock in STOCK_NAM
 
 @dataclass(frozen=True, slots=True)
 class AllocationMove:
-    """A part of a consumer's allocation that goes elsewhere or becomes another class; providers by uuid."""
+    """A part of a consumer's allocation that moves or becomes another class; providers are uuids."""
 
     consumer: str
     source: str
@@ -49,10 +47,9 @@ class InventoryChange:
 
 @dataclass(frozen=True, slots=True)
 class ReshapePlan:
-    """One reshape. Without moves none is needed: an ordinary report does all.
+    """One reshape. Without moves an ordinary report is enough.
 
-    ``allocations`` are the whole holdings on this host of each consumer that something is moved of, as they
-    shall be.
+    ``allocations`` are the complete new allocations on this host of each consumer with a move.
     """
 
     moves: tuple[AllocationMove, ...] = ()
@@ -62,7 +59,7 @@ class ReshapePlan:
 
 @dataclass(frozen=True, slots=True)
 class InfeasibleReshape:
-    """Why what consumers hold does not fit the new tree."""
+    """The reason why present allocations do not fit the new tree."""
 
     reason: str
 
@@ -77,19 +74,20 @@ def plan_reshape(
 ) -> ReshapePlan | InfeasibleReshape:
     """The reshape from ``reported`` to ``derived``.
 
-    ``held`` is what all consumers hold on the reported providers, ``locations`` where those of them are that
-    run here. ``zones`` are the CPUs of providers by uuid, also of those that ``derived`` has no more:
-    allocations without a guest stay in their zone.
+    An allocation of a class that the new tree does not have stays, as it cannot move; an ordinary report
+    refuses to remove the inventory. Foreign classes and providers stay unchanged.
 
-    Classes that the whole tree has no more stay where they are: they cannot be moved, and an ordinary report
-    tells so. Foreign classes and providers are left alone.
+    :param held: allocations of all consumers on the reported providers.
+    :param locations: CPUs of consumers that run here.
+    :param zones: CPUs of providers by uuid, removed ones included: allocations without a guest stay in their
+        zone.
     """
     if not reported:
         return ReshapePlan()
-    wanted = _wanted(derived, reported, owned)
+    wanted = _all_wanted(derived, reported, owned)
     planner = _ReshapePlanner(derived, wanted, held, zones)
-    for consumer in sorted(held, key=lambda consumer: (_certainty(locations.get(consumer)), consumer)):
-        problem = planner.move(consumer, locations.get(consumer))
+    for consumer in sorted(held, key=lambda consumer: (_certainty_rank(locations.get(consumer)), consumer)):
+        problem = planner.move_consumer(consumer, locations.get(consumer))
         if problem is not None:
             return InfeasibleReshape(f"{consumer}: {problem}")
     if not planner.moves:
@@ -112,9 +110,11 @@ def to_body(
     reported: Mapping[str, ReportedProvider],
     records: Mapping[str, ConsumerAllocations],
 ) -> dict[str, Any]:
-    """The body of POST /reshaper. ``records`` are the consumers of the plan with all they hold anywhere.
+    """The body of POST /reshaper.
 
-    :raises KeyError: for a provider that does not exist yet and for a consumer without a record.
+    :param records: the consumers of the plan, with their allocations on all hosts.
+
+    :raises KeyError: a provider does not exist yet, or a consumer has no record.
     """
     inventories = {
         change.uuid: {
@@ -126,6 +126,8 @@ def to_body(
     allocations = {}
     for consumer, here in plan.allocations.items():
         record = records[consumer]
+        # The reshaper replaces all allocations of a consumer, so those on other hosts are
+        # sent unchanged.
         elsewhere = {uuid: amounts for uuid, amounts in record.resources.items() if uuid not in reported}
         body: dict[str, Any] = {
             "allocations": {
@@ -141,10 +143,10 @@ def to_body(
     return {"inventories": inventories, "allocations": allocations}
 
 
-def _wanted(
+def _all_wanted(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> dict[str, dict[str, ProviderInventory]]:
-    """The inventories of all our providers, those included that are to vanish."""
+    """New inventories of all providers of the agent, those to be removed included."""
     wanted = {node.uuid: wanted_inventories(derived, node, reported, owned) for node in derived.ours}
     for uuid, provider in reported.items():
         if uuid not in wanted and uuid in owned:
@@ -153,10 +155,10 @@ def _wanted(
     return wanted
 
 
-def _certainty(location: CpuLocation | None) -> int:
-    """Guests on CPUs of their own are placed first, allocations without a guest last.
+def _certainty_rank(location: CpuLocation | None) -> int:
+    """Rank of a consumer in the order of moves: guests on their own CPUs, other guests, no guest.
 
-    The place of the former is the one that is right.
+    A guest on its own CPUs has only one right place; an allocation without a guest fits in any.
     """
     if location is None:
         return 2
@@ -164,7 +166,7 @@ def _certainty(location: CpuLocation | None) -> int:
 
 
 class _ReshapePlanner:
-    """Moves consumers one after the other, each into the room that those before have left."""
+    """Moves consumers one by one, each into the capacity that the earlier ones have left."""
 
     def __init__(
         self,
@@ -175,7 +177,7 @@ class _ReshapePlanner:
     ) -> None:
         self.moves: list[AllocationMove] = []
         self.stuck: set[tuple[str, str]] = set()
-        """Provider and class of what cannot be moved."""
+        """Provider and class of allocations that cannot move."""
         self.held = {
             consumer: {uuid: dict(amounts) for uuid, amounts in providers.items()}
             for consumer, providers in held.items()
@@ -184,8 +186,8 @@ class _ReshapePlanner:
         self._wanted = wanted
         self._zones = zones
 
-    def move(self, consumer: str, location: CpuLocation | None) -> str | None:
-        """Move what has to be moved of one consumer. Returns why that cannot be."""
+    def move_consumer(self, consumer: str, location: CpuLocation | None) -> str | None:
+        """Move the allocations of one consumer as necessary. Returns the reason if they do not fit."""
         sources: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
         converted = self._becomes_pcpu(consumer, location)
         for uuid, resources in list(self.held[consumer].items()):
@@ -194,14 +196,16 @@ class _ReshapePlanner:
                     sources["VCPU", "PCPU"][uuid] = amount
                 elif uuid not in self._wanted or name in self._wanted[uuid]:
                     continue
+                # The server has learned the standard class, or is a stock one now:
+                # amounts and provider stay.
                 elif (other := _OTHER_NAME.get(name)) in self._wanted[uuid]:
                     assert other is not None
-                    self._record(consumer, (name, other), {uuid: amount}, {uuid: amount})
+                    self._record_move(consumer, (name, other), {uuid: amount}, {uuid: amount})
                 elif name in MOVABLE and name in self._free.homes:
                     sources[name, name][uuid] = amount
                 else:
                     self.stuck.add((uuid, name))
-        # Each class has one source: what becomes PCPU was none before.
+        # Each new class has one old class: PCPU comes from VCPU only if the guest held none.
         amounts = {name: sum(parts.values()) for (_, name), parts in sources.items()}
         if converted and location is not None:
             amounts["PCPU"] = len(location.own)
@@ -209,7 +213,7 @@ class _ReshapePlanner:
         if isinstance(targets, str):
             return targets
         for key, parts in sources.items():
-            self._record(consumer, key, parts, targets[key[1]])
+            self._record_move(consumer, key, parts, targets[key[1]])
         return None
 
     def _becomes_pcpu(self, consumer: str, location: CpuLocation | None) -> bool:
@@ -228,38 +232,40 @@ class _ReshapePlanner:
         sources: Mapping[tuple[str, str], Mapping[str, int]],
         location: CpuLocation | None,
     ) -> dict[str, dict[str, int]] | str:
-        """Amounts by target provider for each new class, or why they do not fit."""
+        """Amounts by target provider for each new class, or the reason why they do not fit."""
         has = self.held[consumer]
         if location is not None:
-            return self._free.fit(has, amounts, location)
-        # Nobody runs: all together in one zone, in the one it is in if that is told.
+            return self._free.fit_amounts(has, amounts, location)
+        # No guest runs: everything goes to one zone, its present one if that is known.
         origin = frozenset().union(
             *(self._zones.get(uuid, frozenset()) for parts in sources.values() for uuid in parts)
         )
         return self._free.fit_together(has, amounts, origin)
 
-    def _record(
+    def _record_move(
         self, consumer: str, key: tuple[str, str], sources: Mapping[str, int], targets: Mapping[str, int]
     ) -> None:
         old, new = key
         mine = self.held[consumer]
         for uuid, amount in sources.items():
-            self._free.take(uuid, old, -amount)
+            self._free.take_amount(uuid, old, -amount)
             del mine[uuid][old]
             if not mine[uuid]:
                 del mine[uuid]
         for uuid, amount in targets.items():
             there = mine.setdefault(uuid, {})
             there[new] = there.get(new, 0) + amount
-            self._free.take(uuid, new, amount)
-        self.moves.extend(_pair(consumer, old, sources, new, targets))
+            self._free.take_amount(uuid, new, amount)
+        self.moves.extend(_pair_parts(consumer, old, sources, new, targets))
 
 
-def _pair(
+def _pair_parts(
     consumer: str, old: str, sources: Mapping[str, int], new: str, targets: Mapping[str, int]
 ) -> Iterable[AllocationMove]:
-    """Which part of what was held goes where. Amounts of the two sides may differ by a factor."""
+    """Pairs of old and new parts. The totals of the two sides may differ by a factor."""
     total_old, total_new = sum(sources.values()), sum(targets.values())
+    # Exact fractions: parts in floating point could add up to one unit more or less than was
+    # held.
     factor = Fraction(total_new, total_old)
     left = {uuid: amount * factor for uuid, amount in sources.items()}
     for target, wanted in targets.items():

@@ -1,13 +1,13 @@
 """The root provider of a host, which is nova-compute's or the agent's, and its status for new guests.
 
-nova-compute makes a provider with the name of its hypervisor and replaces all of its inventories again and
-again. So where the root is Nova's, recognised by traits that only nova-compute sets (``COMPUTE_...``), the
-agent writes nothing of it and has its inventories in providers below.
+nova-compute makes a provider with the name of its hypervisor, and replaces all of its inventories once a
+minute. Traits that only nova-compute sets (``COMPUTE_...``) show that a root is Nova's. The agent then writes
+nothing to it, and has its inventories in providers below.
 
-Nova's scheduler forbids COMPUTE_STATUS_DISABLED whatever a flavor asks for. nova-compute sets the trait for
-a disabled service. The agent sets it while at least one of its own causes holds, and marks each cause with
-a trait: so several causes share one switch, a lost state file can be read back, and a switch without a mark
-is somebody else's and stays.
+Nova's scheduler forbids COMPUTE_STATUS_DISABLED for each flavor. nova-compute sets the trait for a disabled
+service. The agent sets it while at least one of its own causes holds, and marks each cause with another
+trait. So several causes share one switch, a lost state file can be restored, and a switch without a mark
+belongs to another program and stays.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient, ProviderRecord
 
 _ALSO_OURS = frozenset({os_traits.COMPUTE_NODE, os_traits.COMPUTE_STATUS_DISABLED})
+"""Traits with the prefix of nova-compute that the agent sets, too, so that they are no evidence of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +38,12 @@ class NovaRoot:
 
 @dataclass(frozen=True, slots=True)
 class RootSearch:
-    """How it is looked for.
+    """The terms of a search for nova-compute's root.
 
-    ``name`` is that of the hypervisor, ``own`` the uuid of the agent's own root. ``beside``: the ini file
-    says that there is a nova-compute; None: that is to be found out. ``last`` is the root as it was found
-    last.
+    :ivar name: the name of the hypervisor.
+    :ivar own: the uuid of the agent's own root.
+    :ivar beside: whether the ini file says that there is a nova-compute; None leaves it to the search.
+    :ivar last: the root that was found last.
     """
 
     name: str
@@ -52,10 +54,11 @@ class RootSearch:
 
 @dataclass(frozen=True, slots=True)
 class RootOwner:
-    """Whose the root provider is.
+    """The owner of the root provider.
 
-    ``beside``: nova-compute's, which is ``novas`` as far as it is there. ``known``: that is certain, so that
-    it can be told which allocations are of this host.
+    :ivar beside: whether it is nova-compute.
+    :ivar novas: nova-compute's root; None without one so far.
+    :ivar known: whether the owner is certain. Before that, allocations of this host cannot be recognised.
     """
 
     beside: bool = False
@@ -63,15 +66,17 @@ class RootOwner:
     known: bool = True
 
 
-def whose(beside: bool) -> str:
+def root_keeper(beside: bool) -> str:
     """The owner of a root provider in words: nova-compute, if the agent is ``beside``, or the agent."""
     return "nova-compute's" if beside else "the agent's"
 
 
 def owner_of(shape: str | None, last: NovaRoot | None = None, decided: bool = True) -> RootOwner:
-    """As the ini file says in [compute] provider_tree, where nova-compute's last root was ``last``.
+    """The owner of the root by [compute] provider_tree of the ini file, and by the last search.
 
-    ``decided``: it has been found out, where the ini file does not say.
+    :param shape: the option; None if it is not set.
+    :param last: nova-compute's root, as found last.
+    :param decided: whether a search has finished.
     """
     if shape == BESIDE or (shape is None and last is not None):
         return RootOwner(True, last, last is not None)
@@ -79,7 +84,7 @@ def owner_of(shape: str | None, last: NovaRoot | None = None, decided: bool = Tr
 
 
 class RootMissingError(PlacementError):
-    """nova-compute owns the root, and there is none so far, or not any more: nothing can be reported."""
+    """nova-compute owns the root, and has not made it yet or has deleted it, so nothing can be reported."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("GET", "/resource_providers", detail)
@@ -87,7 +92,7 @@ class RootMissingError(PlacementError):
 
 
 class FormerRootError(RootMissingError):
-    """The agent's own root of before has the name that nova-compute needs."""
+    """The agent's own former root has the name that nova-compute needs."""
 
 
 def is_novas(traits: frozenset[str]) -> bool:
@@ -96,11 +101,11 @@ def is_novas(traits: frozenset[str]) -> bool:
 
 
 def find_root(client: PlacementClient, search: RootSearch) -> NovaRoot | None:
-    """Nova's root; None where the root is the agent's own.
+    """Nova's root; None if the root is the agent's own.
 
-    The name decides; a root that has another one by now is known by its uuid.
+    The name decides. A renamed root is found by its uuid.
 
-    :raises RootMissingError: it has to be waited for.
+    :raises RootMissingError: nova-compute's root does not exist yet.
     :raises PlacementError:
     """
     if search.beside is False:
@@ -109,7 +114,7 @@ def find_root(client: PlacementClient, search: RootSearch) -> NovaRoot | None:
     if record is None and last is not None:
         record = next((one for one in client.providers_in_tree(last.uuid) if one.uuid == last.uuid), None)
     if search.beside is None and last is None:
-        return _discovered(client, record)
+        return _discover_root(client, record)
     if record is None:
         hint = "" if search.beside else "; if it is gone for good, set [compute] provider_tree"
         raise RootMissingError(
@@ -121,15 +126,15 @@ def find_root(client: PlacementClient, search: RootSearch) -> NovaRoot | None:
             f"the provider {full_name(record.name, record.uuid)} is below another one, and so is no root of"
             " nova-compute's: [compute] resource_provider_name has to be the hypervisor's name in Nova"
         )
-    if record.uuid == search.own and not is_novas(client.traits(record.uuid)[0]):
+    if record.uuid == search.own and not is_novas(client.get_traits(record.uuid)[0]):
         raise FormerRootError(
             f"waiting for nova-compute to make the provider {search.name}, which the agent itself made before"
         )
     return NovaRoot(record.uuid, record.name)
 
 
-def _discovered(client: PlacementClient, record: ProviderRecord | None) -> NovaRoot | None:
-    if record is None or record.parent_uuid is not None or not is_novas(client.traits(record.uuid)[0]):
+def _discover_root(client: PlacementClient, record: ProviderRecord | None) -> NovaRoot | None:
+    if record is None or record.parent_uuid is not None or not is_novas(client.get_traits(record.uuid)[0]):
         return None
     return NovaRoot(record.uuid, record.name)
 
@@ -138,7 +143,7 @@ DISABLED: Final = "COMPUTE_STATUS_DISABLED"
 
 
 class DisableCause(enum.StrEnum):
-    """Why the agent keeps new guests away; the values are the traits that mark it."""
+    """Causes of the agent to keep new guests away. The values are the traits that mark them."""
 
     WATERMARK = "CUSTOM_WATERMARK_REACHED"
     MAINTENANCE = "CUSTOM_HOST_DISABLED"
@@ -147,14 +152,14 @@ class DisableCause(enum.StrEnum):
 MARKS: Final = frozenset(cause.value for cause in DisableCause)
 
 Causes = Mapping[DisableCause, bool]
-"""Whether each cause keeps new guests away. One that is absent is not known: its mark stays as it is."""
+"""Whether each cause keeps new guests away. An absent cause is unknown, and its mark stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostMaintenance:
-    """The last order of an operator: whether the host is ``off``, with reason and time.
+    """The last order of an operator: whether the host is ``off``, and the reason.
 
-    ``since`` is in seconds since the epoch.
+    ``since`` is the time of the order, in seconds since the epoch.
     """
 
     off: bool
@@ -162,8 +167,8 @@ class HostMaintenance:
     since: float = 0.0
 
 
-def switched(traits: frozenset[str], causes: Causes) -> frozenset[str]:
-    """The traits of the root provider with new guests kept away as long as there is any cause."""
+def switched_traits(traits: frozenset[str], causes: Causes) -> frozenset[str]:
+    """The traits of the root provider that keep new guests away while a cause holds."""
     if DISABLED in traits and not traits & MARKS:
         return traits
     asking = frozenset(cause.value for cause in DisableCause if causes.get(cause, cause.value in traits))
@@ -171,8 +176,8 @@ def switched(traits: frozenset[str], causes: Causes) -> frozenset[str]:
 
 
 def in_words(traits: frozenset[str]) -> str:
-    """The program that keeps new guests away by these traits of the root provider, in words."""
+    """Whether new guests are kept away by these traits of the root provider, and by which program."""
     if DISABLED not in traits:
         return "let in"
     causes = [cause.name.lower() for cause in DisableCause if cause.value in traits]
-    return f"kept away by {' and '.join(causes)}" if causes else f"kept away by somebody else's {DISABLED}"
+    return f"kept away by {' and '.join(causes)}" if causes else f"kept away by {DISABLED} of another program"

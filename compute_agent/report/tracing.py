@@ -1,10 +1,10 @@
-"""Spans of OpenTelemetry: of each report, within it of each request to Placement, which goes on with them.
+"""Spans of OpenTelemetry for each report, and for each request to Placement, which continues the trace.
 
-Imported only where traces are wanted: it is what needs the packages of OpenTelemetry. Nothing here waits for
-the collector: ended spans go into a queue of bounded length, which a thread of its own empties.
+A module of its own, as it imports the optional packages of OpenTelemetry: ``transport`` imports it only for
+``[tracing] enabled``. No report waits for the collector: ended spans go into a queue of limited length, which
+another thread empties.
 
-What is told of a request is its method, path, status and id. Queries, bodies, headers and texts of errors
-are not.
+A span has the method, path, status and id of a request. It has no query, body, header or text of an error.
 """
 
 from __future__ import annotations
@@ -36,39 +36,43 @@ LAST_SPANS_THREAD: Final = ThreadSpec(
 )
 
 _MAX_QUEUE: Final = 2048
+"""Ended spans that wait for the collector. Further ones are dropped, which the log says."""
 _EXPORT_TIMEOUT: Final = 5.0
-"""Seconds for a batch of spans, repetitions included."""
+"""Seconds to send a batch of spans, including retries."""
 _FLUSH_TIMEOUT: Final = 2.0
-"""Seconds that the end of the process waits for the last of them."""
+"""Seconds that the end of the process waits for the last spans."""
 
 
 class RequestTracing:
-    """What the spans of one process are made by."""
+    """Makes the spans of this process."""
 
     def __init__(self, processor: SpanProcessor, sample_ratio: float) -> None:
         resource = Resource.create({"service.name": "compute-agent", "host.name": socket.gethostname()})
         sampler = ParentBased(TraceIdRatioBased(sample_ratio))
-        # Its own way to end at exit waits for the collector, however long that hangs.
+        # The provider's own exit handler waits for the collector without limit.
         self._provider = TracerProvider(sampler, resource, shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer = self._provider.get_tracer("compute-agent")
         self._propagator = TraceContextTextMapPropagator()
 
-    def end(self) -> None:
-        """Send what is left; for a collector that hangs nobody waits long."""
+    def end_tracing(self) -> None:
+        """Send the remaining spans, and wait at most two seconds for a collector that hangs."""
         start_thread(LAST_SPANS_THREAD, self._provider.shutdown).join(_FLUSH_TIMEOUT)
 
     @contextmanager
-    def work(self, name: str) -> Iterator[None]:
-        """Requests in this context are part of one trace."""
+    def trace_work(self, name: str) -> Iterator[None]:
+        """Make the requests in this context parts of one trace."""
         with self._tracer.start_as_current_span(name, record_exception=False, set_status_on_exception=False):
             yield
 
     @contextmanager
-    def request(self, method: str, url: str, headers: dict[str, str]) -> Iterator[Callable[[int], None]]:
-        """A request with these headers, to which that one is added by which Placement goes on.
+    def trace_request(
+        self, method: str, url: str, headers: dict[str, str]
+    ) -> Iterator[Callable[[int], None]]:
+        """Trace a request, and add the header ``traceparent``, with which Placement continues the trace.
 
-        What it gives takes the status of the answer. Of what goes wrong only the kind is told.
+        The caller passes the status of the answer to the function that this yields. The span of a failed
+        request has the type of the error, as its text may have secrets.
         """
         told = {
             "http.request.method": method,
@@ -96,8 +100,8 @@ class RequestTracing:
 
 @cache
 def tracing_to(endpoint: str, sample_ratio: float) -> RequestTracing:
-    """The one for this collector; when the process ends, what is left is sent, if that is soon done."""
+    """The tracing of this collector, made once. The end of the process sends the remaining spans."""
     exporter = OTLPSpanExporter(endpoint, timeout=_EXPORT_TIMEOUT)
     tracing = RequestTracing(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), sample_ratio)
-    atexit.register(tracing.end)
+    atexit.register(tracing.end_tracing)
     return tracing

@@ -1,8 +1,7 @@
-"""How requests get to Placement and answers back, over a keystoneauth1 adapter.
+"""Sends requests to Placement over a keystoneauth1 adapter, and checks the answers.
 
-Which microversion they have is negotiated here, and which of the API below ``/ext/v1`` there is; what goes
-wrong becomes a :class:`~compute_agent.report.answers.PlacementError`. Each request has an id, which
-Placement's log has, too.
+It negotiates the microversion, and asks for the version of the API below ``/ext/v1``. Each failure becomes a
+:class:`~compute_agent.report.answers.PlacementError`. Each request has an id, which Placement logs, too.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from compute_agent.report.answers import (
     NotFoundError,
     OptionsError,
     PlacementError,
-    Spans,
+    RequestSpans,
     UnavailableError,
     check_shape,
 )
@@ -40,14 +39,14 @@ from compute_agent.report.bounded_http import AnswerTooLargeError, AnswerTooSlow
 LOG = logging.getLogger(__name__)
 
 PREFERRED_MICROVERSION: Final = (1, 39)
-# Below 1.28 neither nested providers nor consumer generations and error codes can be relied on.
+# Older ones lack nested providers (1.14), error codes (1.23) or generations of consumers (1.28).
 MINIMUM_MICROVERSION: Final = (1, 28)
 
 _NO_EXTENSIONS: Final = (0, 0)
 UNTYPED_MICROVERSION: Final = "1.37"
 
 _MAX_DETAIL: Final = 10_000
-"""Characters of an error's text; a refused tree names each provider."""
+"""Characters of an error's text. The text of a refused tree names each provider, so it may be long."""
 
 _UNAVAILABLE: Final = frozenset({502, 503, 504})
 _CONCURRENT_UPDATE: Final = "placement.concurrent_update"
@@ -60,9 +59,9 @@ _WHICH: Final = (
 
 
 class PlacementTransport:
-    """The way to one Placement endpoint. Safe to use from several threads."""
+    """Sends requests to one Placement endpoint. Safe to use from several threads."""
 
-    def __init__(self, adapter: ks_adapter.Adapter, spans: Spans | None = None) -> None:
+    def __init__(self, adapter: ks_adapter.Adapter, spans: RequestSpans | None = None) -> None:
         self.spans = spans or NoSpans()
         self.adapter = adapter
         self._microversion: str | None = None
@@ -71,10 +70,10 @@ class PlacementTransport:
 
     @classmethod
     def from_conf(cls, conf: cfg.ConfigOpts) -> Self:
-        """A client as ``[placement]`` describes it.
+        """A client with the options of ``[placement]``.
 
         :raises OptionsError: the authentication options cannot be used.
-        :raises ConfigError: what ``[tracing]`` wants needs packages that are not installed.
+        :raises ConfigError: ``[tracing]`` needs packages that are not installed.
         """
         wanted, present = conf.placement.auth_type, plugin_names()
         if wanted and wanted not in present and not conf.placement.auth_section:
@@ -88,15 +87,15 @@ class PlacementTransport:
             adapter = loading.load_adapter_from_conf_options(conf, "placement", session=session, auth=auth)
         except ks_exceptions.ClientException as error:
             raise OptionsError(f"cannot be used: {error}") from error
-        return cls(adapter, _spans(conf) if conf.tracing.enabled else None)
+        return cls(adapter, _request_spans(conf) if conf.tracing.enabled else None)
 
     def forget_extensions(self) -> None:
-        """Ask anew what the server has beside Placement's own API: it may be another one by now."""
+        """Ask again for the API below ``/ext/v1`` the next time: the server may be another one by now."""
         with self._lock:
             self._extensions = None
 
-    def extensions(self) -> tuple[int, int]:
-        """The version of the API below ``/ext/v1``, asked for once; (0, 0) where there is none.
+    def extension_version(self) -> tuple[int, int]:
+        """The version of the API below ``/ext/v1``, read once; (0, 0) without one.
 
         :raises PlacementError:
         """
@@ -109,17 +108,17 @@ class PlacementTransport:
         try:
             answer = self._send("GET", "/ext/v1", None, {}, {"version": {"max_version": str}})
             return _version("GET", "/ext/v1", answer["version"]["max_version"])
-        except (NotFoundError, CredentialsError):  # a proxy may let nobody ask for what it does not know
+        except (NotFoundError, CredentialsError):  # a proxy may refuse paths that it does not know
             return _NO_EXTENSIONS
 
-    def microversion(self) -> str:
-        """The microversion in use: 1.39, or the newest the server has, asked for once.
+    def chosen_microversion(self) -> str:
+        """The microversion in use, negotiated once: 1.39, or the newest of an older server.
 
         :raises PlacementError: the server is too old for the agent.
         """
         with self._lock:
             if self._microversion is None:
-                self._microversion = self._negotiate()
+                self._microversion = self._negotiate_microversion()
             return self._microversion
 
     def knows_consumer_types(self) -> bool:
@@ -127,9 +126,9 @@ class PlacementTransport:
 
         :raises PlacementError:
         """
-        return parse_microversion(self.microversion()) > parse_microversion(UNTYPED_MICROVERSION)
+        return parse_microversion(self.chosen_microversion()) > parse_microversion(UNTYPED_MICROVERSION)
 
-    def _negotiate(self) -> str:
+    def _negotiate_microversion(self) -> str:
         document = self._send("GET", "/", None, {}, {"versions": [{"max_version": str}]})
         offered = (_version("GET", "/", entry["max_version"]) for entry in document["versions"])
         newest = max(offered, default=(0, 0))
@@ -150,8 +149,8 @@ class PlacementTransport:
         microversion: str | None = None,
         shape: Any = None,
     ) -> Any:
-        """The answer to a request; without a ``shape`` nothing of it is read."""
-        version = microversion or self.microversion()
+        """Send a request and return its answer, checked against ``shape``; None without a shape."""
+        version = microversion or self.chosen_microversion()
         return self._send(method, url, body, {"OpenStack-API-Version": f"placement {version}"}, shape)
 
     def _send(
@@ -162,10 +161,10 @@ class PlacementTransport:
         headers: dict[str, str],
         shape: Any,
     ) -> Any:
-        response = self._respond(method, url, body, headers)
+        response = self._get_response(method, url, body, headers)
         return None if shape is None else as_json(method, url, response, shape)
 
-    def _respond(
+    def _get_response(
         self,
         method: str,
         url: str,
@@ -173,7 +172,7 @@ class PlacementTransport:
         headers: dict[str, str],
         expected: int = 200,
     ) -> Any:
-        """A response of success, or with the ``expected`` status."""
+        """Send a request and return its response, if that is a success or has the ``expected`` status."""
         request_id = f"req-{uuid.uuid4()}"
         headers = {"Accept": "application/json", REQUEST_ID: request_id, **headers}
         arguments: dict[str, Any] = {"headers": headers, "raise_exc": False}
@@ -181,25 +180,28 @@ class PlacementTransport:
             arguments["json"] = body
         started = time.monotonic()
         try:
-            with self.spans.request(method, url, headers) as answered:
+            with self.spans.trace_request(method, url, headers) as answered:
                 response = self.adapter.request(url, method, **arguments)
                 answered(response.status_code)
+        # The order matters: the first ones are subclasses of the later ones.
         except (ks_exceptions.Unauthorized, ks_exceptions.AuthorizationFailure) as error:
             raise CredentialsError(method, url, str(error)) from error
         except ks_exceptions.MissingAuthPlugin as error:
-            raise OptionsError("auth_type is not set: how to reach Placement is not said") from error
+            raise OptionsError(
+                "auth_type is not set, so there is no way to authenticate to Placement"
+            ) from error
         except ks_exceptions.UnknownConnectionError as error:
             if isinstance(error.original, AnswerTooLargeError | AnswerTooSlowError):
                 raise UnavailableError(method, url, str(error.original)) from error
-            raise UnavailableError(method, url, f"no answer: {_shortened(error)}; {_WHERE}") from error
+            raise UnavailableError(method, url, f"no answer: {_short_reason(error)}; {_WHERE}") from error
         except ks_exceptions.ConnectionError as error:
-            raise UnavailableError(method, url, f"no answer: {_shortened(error)}; {_WHERE}") from error
+            raise UnavailableError(method, url, f"no answer: {_short_reason(error)}; {_WHERE}") from error
         except ks_exceptions.EndpointNotFound as error:
             raise UnavailableError(method, url, f"{error}; {_WHICH}") from error
         except ks_exceptions.ClientException as error:
             raise UnavailableError(method, url, str(error)) from error
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-            # keystoneauth1 takes answers as they come, and would keep a token made of such a one.
+            # keystoneauth1 does not check answers, and would keep a token from a malformed one.
             self.adapter.invalidate()
             detail = f"an answer of Keystone or Placement makes no sense: {type(error).__name__}: {error}"
             raise PlacementError(method, url, detail) from error
@@ -213,20 +215,20 @@ class PlacementTransport:
             request_id,
         )
         if response.status_code >= 300 and response.status_code != expected:
-            raise _failure(method, url, response)
+            raise _error_for(method, url, response)
         return response
 
 
-def _spans(conf: cfg.ConfigOpts) -> Spans:
+def _request_spans(conf: cfg.ConfigOpts) -> RequestSpans:
     try:
-        from compute_agent.report.tracing import tracing_to  # for those who want it
+        from compute_agent.report.tracing import tracing_to  # needs optional packages
     except ImportError as error:
         raise missing_package("[tracing] enabled", str(error.name), "tracing") from error
     return tracing_to(conf.tracing.endpoint, conf.tracing.sample_ratio)
 
 
 def as_json(method: str, url: str, response: Any, shape: Any) -> Any:
-    """The document of a response, which has a shape of :mod:`compute_agent.report.answers`.
+    """The document of a response, checked against a shape of :mod:`compute_agent.report.answers`.
 
     :raises PlacementError: it is not JSON, or has another shape.
     """
@@ -242,8 +244,8 @@ def as_json(method: str, url: str, response: Any, shape: Any) -> Any:
     return document
 
 
-def _shortened(error: BaseException) -> str:
-    """What could not be reached, and the system's own reason, without the names of all that passed it on."""
+def _short_reason(error: BaseException) -> str:
+    """The address that does not answer and the system's reason, without the chain of wrapping exceptions."""
     root: BaseException | None = error
     reason = ""
     while root is not None:
@@ -256,7 +258,7 @@ def _shortened(error: BaseException) -> str:
 def parse_microversion(text: str) -> tuple[int, int]:
     """The two numbers of a version such as ``1.39``.
 
-    :raises ValueError:
+    :raises ValueError: the text is no version.
     """
     major, _, minor = text.partition(".")
     return int(major), int(minor or 0)
@@ -269,16 +271,18 @@ def _version(method: str, url: str, text: str) -> tuple[int, int]:
         raise PlacementError(method, url, f"{text[:50]!r} is not a version", status=200) from error
 
 
-def _failure(method: str, url: str, response: Any) -> PlacementError:
-    """The exception for an answer that is no success, with the error's own text where there is one."""
+def _error_for(method: str, url: str, response: Any) -> PlacementError:
+    """The exception for an answer without success, with the text of its error document if it has one."""
     status: int = response.status_code
     code, detail = None, response.text[:500] or response.reason or "no text"
     try:
         first = response.json()["errors"][0]
         code, detail = first.get("code"), str(first.get("detail") or detail)[:_MAX_DETAIL]
-        detail = detail.strip().rpartition("\n\n")[2]  # a general sentence is before it
+        detail = detail.strip().rpartition("\n\n")[
+            2
+        ]  # OpenStack Placement puts a general sentence before the specific one
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
-        pass  # a proxy answered, or an older server: its text will do
+        pass  # a proxy or an older server answered: the plain text is all there is
     kind = PlacementError
     if status in _UNAVAILABLE:
         kind = UnavailableError

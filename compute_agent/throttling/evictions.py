@@ -191,7 +191,7 @@ class GuestEvictions:
 
     def _remove_own_part(self, uuid: str, name: str) -> None:
         client = self._client
-        held = client.allocations(uuid)
+        held = client.get_allocations(uuid)
         ours = self._pipeline.world.own_part(held.resources)
         # Given back before, or moved away: a write would only cost a conflict.
         if not ours:

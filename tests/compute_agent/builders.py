@@ -34,13 +34,13 @@ def hold_resources(client, consumer, amounts, **fields):
     :raises PlacementError: it is refused.
     """
     held = {provider: resources for provider, resources in amounts.items() if resources}
-    body = claim_body(held, client.allocations(consumer).generation, **fields)
+    body = claim_body(held, client.get_allocations(consumer).generation, **fields)
     client.send_request("PUT", f"/allocations/{consumer}", body)
 
 
 def hold_untyped(client, consumer, amounts):
     """The same for a consumer that has no type, as clients before microversion 1.38 have it."""
-    body = claim_body(amounts, client.allocations(consumer).generation)
+    body = claim_body(amounts, client.get_allocations(consumer).generation)
     del body["consumer_type"]
     client.send_request("PUT", f"/allocations/{consumer}", body, UNTYPED_MICROVERSION)
 

@@ -118,11 +118,11 @@ class NovaCompute:
         self._age = 0
 
     def _read(self, uuid):
-        inventories, _ = self.client.inventories(uuid)
+        inventories, _ = self.client.get_inventories(uuid)
         aggregates = self.client.send_request(
             "GET", f"/resource_providers/{uuid}/aggregates", shape={"aggregates": [str]}
         )["aggregates"]
-        traits, generation = self.client.traits(uuid)
+        traits, generation = self.client.get_traits(uuid)
         return {
             "inventories": inventories,
             "traits": set(traits),

@@ -237,7 +237,7 @@ def test_an_agent_that_shared_novas_root_gives_it_up(start, tmp_path, client, li
     for _ in range(REFRESH + 1):  # until Nova reads again what there is
         rig.nova.update()
     assert rig.shown().keys() == {"testhost", *CHILDREN}
-    assert client.inventories(NOVAS)[0].keys() == {"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"}
+    assert client.get_inventories(NOVAS)[0].keys() == {"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"}
     live_placement.writes()
     for _ in range(3):
         assert rig.report()

@@ -63,7 +63,7 @@ class CacheRig(RunningAgent):
         return cache_mask(read_platform(self.files), present.groups[group].schemata, cache)
 
     def inventory(self, provider, name):
-        return self.client.inventories(provider)[0].get(name)
+        return self.client.get_inventories(provider)[0].get(name)
 
 
 @pytest.fixture
@@ -101,9 +101,9 @@ def test_the_service_is_told_of_ways_bandwidth_and_groups(rig):
     root = rig.provider("testhost")
     groups = rig.inventory(root, "CUSTOM_RESCTRL_GROUP")
     assert (groups["total"], groups["reserved"]) == (8, 2)
-    traits, _ = rig.client.traits(root)
+    traits, _ = rig.client.get_traits(root)
     assert {"CUSTOM_RESCTRL_L3_CAT", "CUSTOM_RESCTRL_MBA", "CUSTOM_RESCTRL_CMT"} <= traits
-    assert "CUSTOM_LLC_WAY_1024KIB" in rig.client.traits(rig.l3(1))[0]
+    assert "CUSTOM_LLC_WAY_1024KIB" in rig.client.get_traits(rig.l3(1))[0]
 
 
 def test_groups_of_others_are_shown_whatever_they_are_called_and_never_touched(rig):
@@ -383,7 +383,7 @@ def test_placement_is_told_where_guests_are_and_that_they_went_where_that_is_wan
 
         def told():
             rig.agent.reports.wake()
-            return rig.client.attributes(root)[0]
+            return rig.client.get_attributes(root)[0]
 
         rig.wait_for(lambda: f"L3 1: {ways[0]}-{ways[-1]} of 16" in str(told().get(name)))
         rig.ask("guest.stop", guest="db")
@@ -401,7 +401,7 @@ def test_placement_is_told_that_the_agent_lives_where_that_is_wanted(write_host,
 
         def beats():
             rig.agent.reports.wake()
-            told = rig.client.attributes(root)[0]
+            told = rig.client.get_attributes(root)[0]
             assert told["agent.report_due"] == told["agent.reported_at"] + 180
             seen.add(told["agent.reported_at"])
             return len(seen) >= 2

@@ -67,6 +67,6 @@ def test_the_agent_confirms_where_it_is_told_to(rig, caplog):
     rig.wait_for(lambda: rig.ask("status")["placement"] == "up")
     start(rig)
     assert rig.client.expiring_claim(UID) is None
-    assert rig.client.allocations(UID).resources == {rig.node(): {"PCPU": 1}}
+    assert rig.client.get_allocations(UID).resources == {rig.node(): {"PCPU": 1}}
     assert [it.levelname for it in told(rig, caplog)] == ["INFO"]
     assert rig.ask("guest.show", guest="web")["claim_expires"] == ""

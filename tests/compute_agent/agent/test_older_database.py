@@ -84,7 +84,7 @@ def lost(rig, copy):
     copy.back_up()
     rig.run_dedicated(UID)
     copy.restore()
-    assert rig.client.allocations(UID).resources == {}
+    assert rig.client.get_allocations(UID).resources == {}
     rig.look()
     return rig
 
@@ -139,7 +139,7 @@ def test_an_empty_database_takes_nothing_from_guests(rig, copy, migrated_file, t
 def test_the_audit_heals_with_what_was_held_and_whose_it_is(lost):
     (row,) = lost.ask("audit", heal=True)
     assert (row["outcome"], row["resources"]) == ("done", {"testhost_NUMA_0": {"PCPU": 1}})
-    record = lost.client.allocations(UID)
+    record = lost.client.get_allocations(UID)
     assert record.resources == {lost.node(): {"PCPU": 1}}
     assert (record.project_id, record.user_id, record.consumer_type) == ("project", "user", "INSTANCE")
     lost.look()
@@ -153,10 +153,10 @@ def test_the_states_of_hosts_give_everything_back_in_one_command(lost, capsys):
     assert lost.command("allocations", "restore", "--dry-run", "-f", "json", *files) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["consumer"], row["outcome"]) == (UID, "would be given back")
-    assert lost.client.allocations(UID).resources == {}
+    assert lost.client.get_allocations(UID).resources == {}
     assert lost.command("allocations", "restore", "-f", "json", *files) == 0
     assert json.loads(capsys.readouterr().out)[0]["outcome"] == "given back"
-    record = lost.client.allocations(UID)
+    record = lost.client.get_allocations(UID)
     assert record.resources == {lost.node(): {"PCPU": 1}}
     assert (record.project_id, record.user_id, record.consumer_type) == ("project", "user", "INSTANCE")
     assert lost.command("allocations", "restore", "-f", "json", *files) == 0

@@ -44,7 +44,7 @@ class ParkingRig(RunningAgent):
         return (self.root / CPUS / "online").read_text().strip()
 
     def reported(self):
-        return self.client.inventories(self.node())[0]["PCPU"]["total"]
+        return self.client.get_inventories(self.node())[0]["PCPU"]["total"]
 
 
 @pytest.fixture

@@ -244,7 +244,7 @@ def test_somebody_who_does_not_take_the_answer_leaves_no_traceback(path, monkeyp
     assert capfd.readouterr().err == ""
 
 
-def test_nobody_there(tmp_path):
+def test_a_server_that_does_not_answer_is_unavailable(tmp_path):
     with pytest.raises(DaemonUnreachableError, match=r"none\.sock.*is it running\? \[daemon\] socket, or"):
         ask(tmp_path / "none.sock", "status")
 

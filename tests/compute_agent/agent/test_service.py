@@ -107,7 +107,7 @@ def test_a_guest_is_evicted_by_hand_and_gives_back_what_it_held(rig, uid):
         rig.ask("guest.evict", guest=uid)
     rig.ask("guest.set", guest=uid, unset=["preserve"])
     rig.ask("guest.evict", guest=uid)
-    rig.wait_for(lambda: rig.client.allocations(uid).resources == {})
+    rig.wait_for(lambda: rig.client.get_allocations(uid).resources == {})
     assert rig.ask("guest.list") == []
 
 
@@ -210,7 +210,7 @@ def test_a_timer_repairs_and_sees_a_changed_file(rig):
     os.sched_setaffinity(guest["pid"], {0, 1})
     rig.write_ini(compute="cpu_shared_set = 0-1\nresource_provider_name = testhost")
     rig.agent.look()
-    rig.wait_for(lambda: "PCPU" not in rig.client.inventories(rig.node())[0])
+    rig.wait_for(lambda: "PCPU" not in rig.client.get_inventories(rig.node())[0])
     assert rig.ask("guest.show", guest=guest["uuid"])["cpus"] == "0-1"
     os.sched_setaffinity(guest["pid"], {0})
     rig.agent.pipeline.submit(ReconcileGuests())

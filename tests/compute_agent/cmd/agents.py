@@ -121,7 +121,7 @@ class AgentProcess:
 
 def give_to_migration(client, uid, migration):
     """What Nova does first when it moves a guest: all that it holds becomes the migration's."""
-    record = client.allocations(uid)
+    record = client.get_allocations(uid)
     body = {"project_id": record.project_id, "user_id": record.user_id}
     moved = {provider: {"resources": amounts} for provider, amounts in record.resources.items()}
     both = {

@@ -61,10 +61,10 @@ def test_a_guest_is_healed_and_told_so(agent, client, numa_node):
         "would be done",
         {"testhost_NUMA_0": {"VCPU": 1}},
     )
-    assert client.allocations(uuid).resources == {}
+    assert client.get_allocations(uuid).resources == {}
     status, (row,) = agent.audit("--heal")
     assert (status, row["outcome"]) == (4, "done")
-    assert client.allocations(uuid).resources == {numa_node: {"VCPU": 1}}
+    assert client.get_allocations(uuid).resources == {numa_node: {"VCPU": 1}}
     agent.wait_for(lambda: agent.ask("guest", "show", uuid)["kind"] == "shared")
     assert agent.audit() == (0, [])
 
@@ -73,7 +73,7 @@ def test_nothing_is_deleted_before_it_is_old(agent, client, unused):
     status, (row,) = agent.audit("--delete", "--yes")
     assert status == 3
     assert row["outcome"].startswith("left: it has been without a guest for 0 s")
-    assert client.allocations(unused).resources != {}
+    assert client.get_allocations(unused).resources != {}
 
 
 def test_nothing_is_deleted_without_a_yes(agent, client, unused):
@@ -82,15 +82,15 @@ def test_nothing_is_deleted_without_a_yes(agent, client, unused):
         assert done.returncode == 3
         assert f"to be deleted: {unused} (testhost_NUMA_0: PCPU=1), without a guest for 0 s" in done.stderr
         assert "Nothing is deleted." in done.stderr
-        assert client.allocations(unused).resources != {}
+        assert client.get_allocations(unused).resources != {}
     assert answer(agent, "y\n", "--delete", "--min-age", "0").returncode == 4
-    assert client.allocations(unused).resources == {}
+    assert client.get_allocations(unused).resources == {}
 
 
 def test_what_a_script_deletes(agent, client, unused):
     status, (row,) = agent.audit("--delete", "--yes", "--min-age", "0", "--consumer", unused)
     assert (status, row["outcome"]) == (4, "done")
-    assert client.allocations(unused).resources == {}
+    assert client.get_allocations(unused).resources == {}
 
 
 def test_age_counts_from_the_guests_end(agent, claim, client, uid):
@@ -138,7 +138,7 @@ def test_a_domain_gets_what_its_flavor_says_and_its_cpus(write_ini, agent, clien
     agent.wait_for(lambda: [guest["kind"] for guest in agent.ask("guest", "list")] == ["unallocated"])
     status, (row,) = agent.audit("--heal")
     assert (status, row["outcome"], row["name"]) == (4, "done", domain.name())
-    record = client.allocations(uid)
+    record = client.get_allocations(uid)
     assert record.resources == {numa_node: {"PCPU": 1, "MEMORY_MB": 64}}
     assert (record.project_id, record.user_id) == ("p1", "u1")
     agent.wait_for(lambda: agent.ask("guest", "show", uid)["cpus"] == "0")
@@ -157,7 +157,7 @@ def test_a_domain_that_is_shut_off_keeps_its_allocation(write_ini, agent, claim,
     agent.wait_for(lambda: agent.ask("guest", "list") == [])
     arguments = ("--delete", "--yes", "--min-age", "0")
     assert agent.audit(*arguments) == (0, [])
-    assert client.allocations(uid).resources != {}
+    assert client.get_allocations(uid).resources != {}
     domain.undefine()
     assert agent.audit(*arguments)[0] == 4
-    assert client.allocations(uid).resources == {}
+    assert client.get_allocations(uid).resources == {}

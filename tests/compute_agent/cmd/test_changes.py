@@ -51,7 +51,7 @@ def shown(agent, client):
         return {
             provider.name.removeprefix("testhost").lstrip("_"): {
                 name: record["total"]
-                for name, record in client.inventories(provider.uuid)[0].items()
+                for name, record in client.get_inventories(provider.uuid)[0].items()
                 if name != "DISK_GB"
             }
             for provider in client.providers_in_tree(root)
@@ -184,7 +184,7 @@ def test_a_guest_stays_where_it_is_while_its_allocation_waits_to_be_moved(
     assert agent.ask("reshape")
     assert set(shown()) == {""}
     root = agent.status()["provider_uuid"]
-    assert client.allocations(consumer).resources == {root: {"PCPU": 1}}
+    assert client.get_allocations(consumer).resources == {root: {"PCPU": 1}}
     agent.wait_for(lambda: agent.ask("guest", "show", consumer)["allocation"] == {root: {"PCPU": 1}})
     assert agent.ask("guest", "show", consumer)["kind"] == "dedicated"
     assert allowed_cpus(guest["pid"]) == "1"

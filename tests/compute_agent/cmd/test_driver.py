@@ -77,7 +77,7 @@ def test_domains_are_not_forgotten_while_libvirtd_is_away_and_that_is_seen(
 ):
     assert (agent.status()["driver"], agent.status()["driver_status"]) == ("libvirt", "up")
     assert driver_up(fetch) == ["compute_agent_driver_up 1.0"]
-    held = client.allocations(uid).resources
+    held = client.get_allocations(uid).resources
     agent.kill()
     with stopped(libvirtd):
         agent.start()
@@ -103,7 +103,7 @@ def test_domains_are_not_forgotten_while_libvirtd_is_away_and_that_is_seen(
             assert done.returncode == 1
             assert "it is not known which guests run: libvirtd" in done.stderr
             assert done.stdout == ""
-        assert client.allocations(uid).resources == held
+        assert client.get_allocations(uid).resources == held
         assert "ended" not in agent.log()
 
     agent.wait_for(lambda: agent.status()["driver_status"] == "up")

@@ -25,7 +25,7 @@ def test_a_lost_state_folder_is_told_with_the_uuid_to_write_and_nothing_is_lost(
     agent.start()
     agent.wait_for(lambda: agent.status()["placement"] == "up")
     assert (agent.status()["provider_uuid"], agent.status()["refused"]) == (before, [])
-    assert client.allocations(uid).resources == {numa_node: {"PCPU": 1}}
+    assert client.get_allocations(uid).resources == {numa_node: {"PCPU": 1}}
 
 
 def test_another_host_name_does_not_rename_the_provider_but_the_option_does(agent, client, write_ini):

@@ -145,8 +145,8 @@ def configured(agent, write_ini, libvirtd):
 
 def test_an_over_allocated_guest_runs_on_the_shared_cpus_and_says_why(agent, domain, client, libvirtd, uid):
     """Somebody made the inventory larger by hand, and claimed of it."""
-    node = next(iter(client.allocations(uid).resources))
-    inventories, generation = client.inventories(node)
+    node = next(iter(client.get_allocations(uid).resources))
+    inventories, generation = client.get_inventories(node)
     pcpu = {**inventories["PCPU"], "total": 2, "max_unit": 2}
     body = {**pcpu, "resource_provider_generation": generation}
     client.send_request("PUT", f"/resource_providers/{node}/inventories/PCPU", body)

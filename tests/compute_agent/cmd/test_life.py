@@ -24,7 +24,7 @@ def test_a_killed_agent_finds_its_guest_where_it_was(agent, claim, client, uid, 
     guest = agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "100")
     assert guest["kind"] == "dedicated"
     assert allowed_cpus(guest["pid"]) == guest["cpus"] == "0"
-    held = client.allocations(uid)
+    held = client.get_allocations(uid)
 
     for _ in range(3):
         agent.kill()
@@ -35,7 +35,7 @@ def test_a_killed_agent_finds_its_guest_where_it_was(agent, claim, client, uid, 
         assert agent.ask("guest", "show", uid) == guest
         assert procfs.identify(guest["pid"]) is not None
         assert allowed_cpus(guest["pid"]) == "0"
-        assert client.allocations(uid) == held
+        assert client.get_allocations(uid) == held
         assert live_placement.writes() == []
 
     agent.ask("guest", "stop", uid)
@@ -161,17 +161,17 @@ def test_placement_away_while_guests_run_changes_nothing_for_them(agent, claim, 
 
 
 def test_a_change_of_the_configuration_is_taken_up(agent, claim, client, numa_node, write_ini):
-    assert client.inventories(numa_node)[0].keys() >= {"PCPU", "VCPU"}
+    assert client.get_inventories(numa_node)[0].keys() >= {"PCPU", "VCPU"}
     write_ini(compute="cpu_shared_set = 0-1\nresource_provider_name = testhost")
     agent.process.send_signal(signal.SIGHUP)
-    agent.wait_for(lambda: "PCPU" not in client.inventories(numa_node)[0])
-    assert client.inventories(numa_node)[0]["VCPU"]["total"] == 2
+    agent.wait_for(lambda: "PCPU" not in client.get_inventories(numa_node)[0])
+    assert client.get_inventories(numa_node)[0]["VCPU"]["total"] == 2
 
     write_ini(compute="cpu_shared_set = 0-1,77\nresource_provider_name = testhost")
     agent.wait_for(lambda: "77" in agent.status()["config_error"])
-    assert client.inventories(numa_node)[0]["VCPU"]["total"] == 2
+    assert client.get_inventories(numa_node)[0]["VCPU"]["total"] == 2
     write_ini(compute="cpu_shared_set = 1\nresource_provider_name = testhost")
-    agent.wait_for(lambda: client.inventories(numa_node)[0]["VCPU"]["total"] == 1)
+    agent.wait_for(lambda: client.get_inventories(numa_node)[0]["VCPU"]["total"] == 1)
     assert agent.status()["config_error"] == ""
 
 
@@ -181,12 +181,12 @@ def test_capacity_in_use_is_refused_and_told(agent, claim, client, numa_node, wr
     write_ini(compute="cpu_shared_set = 0-1\nresource_provider_name = testhost")
     agent.process.send_signal(signal.SIGHUP)
     agent.wait_for(lambda: agent.status()["refused"])
-    assert client.inventories(numa_node)[0]["PCPU"]["total"] == 1
+    assert client.get_inventories(numa_node)[0]["PCPU"]["total"] == 1
     assert allowed_cpus(guest["pid"]) == "0"
     agent.ask("guest", "stop", uid)
     release_resources(client, uid)
     agent.wait_for(lambda: not agent.status()["refused"])
-    assert "PCPU" not in client.inventories(numa_node)[0]
+    assert "PCPU" not in client.get_inventories(numa_node)[0]
 
 
 def test_an_agent_killed_while_it_starts_guests_leaves_none_unpinned(agent, numa_node):

@@ -46,7 +46,7 @@ def test_a_refused_configuration_is_told_with_its_own_reason_and_no_other(agent,
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        ("", "[placement] auth_type is not set: how to reach Placement is not said"),
+        ("", "[placement] auth_type is not set, so there is no way to authenticate to Placement"),
         (
             "auth_type = none\nendpoint_override = http://127.0.0.1:1\nconnect_retries = 0",
             "GET /: no answer: Unable to establish connection to http://127.0.0.1:1/: Connection refused;"

@@ -15,7 +15,7 @@ REASON = "new memory, ticket 4711"
 def switches(agent, client, numa_node):
     """Those of the traits on the host that keep new guests away; the host has been reported by then."""
     root = agent.status()["provider_uuid"]
-    return lambda: client.traits(root)[0] & {DISABLED, OURS, WATERMARK}
+    return lambda: client.get_traits(root)[0] & {DISABLED, OURS, WATERMARK}
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def nova(agent, client, numa_node):
     root = agent.status()["provider_uuid"]
 
     def nova(disabled):
-        traits, generation = client.traits(root)
+        traits, generation = client.get_traits(root)
         client.set_traits(root, traits | {DISABLED} if disabled else traits - {DISABLED}, generation)
 
     return nova
@@ -95,7 +95,7 @@ def test_what_nova_disabled_stays_disabled(agent, switches, nova):
     nova(disabled=True)
     shown = agent.ask("host", "disable", "--reason", REASON)
     assert switches() == {DISABLED}
-    assert shown["new_guests"] == f"kept away by somebody else's {DISABLED}"
+    assert shown["new_guests"] == f"kept away by {DISABLED} of another program"
     agent.ask("host", "enable")
     assert switches() == {DISABLED}
 

@@ -27,9 +27,9 @@ def test_a_guest_keeps_its_cpu_when_its_pool_goes_and_holds_that_of_the_node_the
     root = agent.status()["provider_uuid"]
     providers = {one.name: one.uuid for one in client.providers_in_tree(root)}
     gold, node = providers["testhost_NUMA_1_POOL_gold"], providers["testhost_NUMA_1"]
-    assert client.inventories(gold)[0]["PCPU"]["total"] == 1
-    assert "CUSTOM_CPU_POOL_GOLD" in client.traits(gold)[0]
-    assert "PCPU" not in client.inventories(node)[0]
+    assert client.get_inventories(gold)[0]["PCPU"]["total"] == 1
+    assert "CUSTOM_CPU_POOL_GOLD" in client.get_traits(gold)[0]
+    assert "PCPU" not in client.get_inventories(node)[0]
     hold_resources(client, uid, {gold: {"PCPU": 1}})
     refused = agent.cli("guest", "run", "--uuid", uid, "--", "sleep", "600")
     assert "[cpu_pool:gold] admits guests of LSR, but the guest is of LS" in refused.stderr
@@ -44,7 +44,7 @@ def test_a_guest_keeps_its_cpu_when_its_pool_goes_and_holds_that_of_the_node_the
 
     agent.terminate()
     agent.start()
-    agent.wait_for(lambda: client.allocations(uid).resources == {node: {"PCPU": 1}})
+    agent.wait_for(lambda: client.get_allocations(uid).resources == {node: {"PCPU": 1}})
     agent.wait_for(lambda: gold not in {one.uuid for one in client.providers_in_tree(root)})
     shown = agent.ask("guest", "show", uid)
     assert (shown["dedicated_cpus"], shown["stray"], shown["refusal"]) == ("1", "", "")

@@ -52,11 +52,11 @@ def test_the_agent_follows_its_files_keeps_the_last_good_and_what_is_held(
     root = agent.status()["provider_uuid"]
 
     def total():
-        inventories = client.inventories(root)[0] if agent.status()["placement"] == "up" else {}
+        inventories = client.get_inventories(root)[0] if agent.status()["placement"] == "up" else {}
         return inventories.get("CUSTOM_LICENSE", {}).get("total")
 
     agent.wait_for(lambda: total() == 7)
-    assert "CUSTOM_SITE_A" in client.traits(root)[0]
+    assert "CUSTOM_SITE_A" in client.get_traits(root)[0]
 
     (files / "a.yaml").write_text("meta: 2")
     agent.wait_for(lambda: "a.yaml" in agent.status()["config_error"])
@@ -69,8 +69,8 @@ def test_the_agent_follows_its_files_keeps_the_last_good_and_what_is_held(
     (files / "a.yaml").unlink()
     agent.wait_for(lambda: agent.status()["waiting_removed_classes"])
     assert "there is no file *.yaml" in str(agent.status()["warnings"])
-    agent.wait_for(lambda: client.inventories(root)[0]["CUSTOM_LICENSE"]["reserved"] == 9)
-    assert "CUSTOM_SITE_A" not in client.traits(root)[0]
+    agent.wait_for(lambda: client.get_inventories(root)[0]["CUSTOM_LICENSE"]["reserved"] == 9)
+    assert "CUSTOM_SITE_A" not in client.get_traits(root)[0]
     hold_resources(client, uid, {})
     agent.reload()
     agent.wait_for(lambda: total() is None)

@@ -36,7 +36,7 @@ def guest(agent, claim, uid):
 def test_a_host_is_left_step_by_step(agent, guest, client, uid):
     root = agent.status()["provider_uuid"]
     agent.ask("host", "disable", "--reason", "it leaves")
-    assert DISABLED in client.traits(root)[0]
+    assert DISABLED in client.get_traits(root)[0]
     status, outcomes = release(agent)
     assert (status, agent.process.wait(SECONDS)) == (0, 0)
     assert outcomes == {
@@ -44,7 +44,7 @@ def test_a_host_is_left_step_by_step(agent, guest, client, uid):
         "pins": {"stays: --pins gives it back"},
         "provider": {"stays: --provider gives it back"},
     }
-    assert DISABLED not in client.traits(root)[0]
+    assert DISABLED not in client.get_traits(root)[0]
     assert (procfs.identify(guest["pid"]) is not None, allowed_cpus(guest["pid"])) == (True, "0")
 
     assert release(agent, "--pins")[1]["pins"] == {"given back"}
@@ -71,7 +71,7 @@ def test_new_guests_are_kept_away_as_long_as_anything_is_not_given_back(agent, g
     for _ in range(2):
         status, outcomes = release(agent, "--pins", "--provider")
         assert (status, outcomes["scheduling"], outcomes["provider"]) == (1, {stays}, {held})
-        assert DISABLED in client.traits(root)[0]
+        assert DISABLED in client.get_traits(root)[0]
     release_resources(client, uid)
     status, outcomes = release(agent, "--pins", "--provider")
     assert (status, outcomes) == (0, {"provider": {"given back"}, "scheduling": {"given back"}})
@@ -130,7 +130,7 @@ def test_what_broke_off_is_finished_by_doing_it_again(agent, guest, live_placeme
         0,
         {"scheduling": {"given back"}, "provider": {"stays: --provider gives it back"}},
     )
-    assert DISABLED not in client.traits(root)[0]
+    assert DISABLED not in client.get_traits(root)[0]
 
 
 def test_an_agent_that_was_killed_is_not_needed(agent, guest):
@@ -141,7 +141,7 @@ def test_an_agent_that_was_killed_is_not_needed(agent, guest):
 
 def test_providers_that_others_use_stay(agent, numa_node, client):
     root = agent.status()["provider_uuid"]
-    inventories, generation = client.inventories(numa_node)
+    inventories, generation = client.get_inventories(numa_node)
     client.create_resource_class("CUSTOM_THEIRS")
     theirs = {
         "total": 1,

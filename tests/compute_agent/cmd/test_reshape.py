@@ -58,11 +58,11 @@ def shown(client, root):
     names = {provider.uuid: provider.name for provider in client.providers_in_tree(root)}
     providers = {}
     for identifier, name in names.items():
-        totals = {rc: record["total"] for rc, record in client.inventories(identifier)[0].items()}
+        totals = {rc: record["total"] for rc, record in client.get_inventories(identifier)[0].items()}
         totals.pop("DISK_GB", None)
         providers[name] = totals
     held = {
-        consumer: {names[at]: amounts for at, amounts in client.allocations(consumer).resources.items()}
+        consumer: {names[at]: amounts for at, amounts in client.get_allocations(consumer).resources.items()}
         for consumer in GUESTS
     }
     return providers, held

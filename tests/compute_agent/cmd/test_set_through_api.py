@@ -9,7 +9,7 @@ def root(agent, numa_node):
 
 
 def put(client, provider, name, **fields):
-    inventories, generation = client.inventories(provider)
+    inventories, generation = client.get_inventories(provider)
     client.set_inventories(provider, {**inventories, name: {**inventories[name], **fields}}, generation)
 
 
@@ -27,7 +27,7 @@ def test_a_running_agent_and_its_next_one_leave_what_an_operator_set(agent, clie
     agent.start()
     agent.wait_for(lambda: agent.status()["placement"] == "up")
 
-    inventories = client.inventories(numa_node)[0]
+    inventories = client.get_inventories(numa_node)[0]
     assert (inventories["VCPU"]["allocation_ratio"], inventories["MEMORY_MB"]["reserved"]) == (7.5, 777)
     assert shown(agent, "VCPU")["set_by"] == "allocation_ratio: set through the API, kept"
     assert shown(agent, "MEMORY_MB")["set_by"] == "reserved: set through the API, kept"
@@ -49,6 +49,6 @@ def test_an_option_of_the_ini_file_wins(agent, client, root, numa_node, write_in
     write_ini(
         DEFAULT=f"state_path = {folder / 'state'}\nlock_path = {folder / 'locks'}\ncpu_allocation_ratio = 2.0"
     )
-    agent.wait_for(lambda: client.inventories(numa_node)[0]["VCPU"]["allocation_ratio"] == 2.0)
+    agent.wait_for(lambda: client.get_inventories(numa_node)[0]["VCPU"]["allocation_ratio"] == 2.0)
     agent.wait_for(lambda: agent.status()["set_through_api"] == [])
     assert "but [DEFAULT] cpu_allocation_ratio says 2: unset that to keep what is set here" in agent.log()

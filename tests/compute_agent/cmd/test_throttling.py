@@ -122,6 +122,6 @@ def test_a_domain_is_evicted_and_gives_back_what_it_held(
     # The host uses more than a thousandth of its memory. Nobody in the guest listens to ACPI.
     lines = {"watermark:memory": "metric = memory_usage\nevict = 0.1%\nfor_samples = 1"}
     write_ini("libvirt.ini", **sections(libvirtd, **lines, qos="interval = 0.3\nevict_grace = 0.5"))
-    agent.wait_for(lambda: not client.allocations(uid).resources)
+    agent.wait_for(lambda: not client.get_allocations(uid).resources)
     assert libvirtd.connection.listAllDomains() == []
     agent.wait_for(lambda: f"Guest {name} ({uid}) was evicted" in agent.log())

@@ -29,7 +29,7 @@ def root_traits(agent, client):
 
     def root_traits():
         try:
-            return client.traits(agent.status()["provider_uuid"])[0]
+            return client.get_traits(agent.status()["provider_uuid"])[0]
         except NotFoundError:
             return frozenset()  # it has not been reported yet
 
@@ -144,12 +144,12 @@ def test_an_eviction_is_finished_after_the_agent_was_killed(agent, write_ini, nu
     write_ini(**EVICT)
     agent.wait_for(lambda: f"evict {uid} for memory_usage (memory)" in agent.log())
     agent.kill()
-    assert client.allocations(uid).resources
+    assert client.get_allocations(uid).resources
     write_ini(**EVICT | {"qos": "interval = 0.1\nevict_grace = 0.2"})
     agent.start()
-    agent.wait_for(lambda: not client.allocations(uid).resources)
+    agent.wait_for(lambda: not client.get_allocations(uid).resources)
     assert [guest["uuid"] for guest in agent.ask("guest", "list")] == [other]
-    assert client.allocations(other).resources
+    assert client.get_allocations(other).resources
     agent.wait_for(lambda: f"Guest {uid} was evicted" in agent.log())
 
 
@@ -161,7 +161,7 @@ def test_an_eviction_is_finished_without_watermarks(agent, write_ini, numa_node,
     agent.kill()
     write_ini(qos="evict_grace = 0.2")
     agent.start()
-    agent.wait_for(lambda: not client.allocations(uid).resources)
+    agent.wait_for(lambda: not client.get_allocations(uid).resources)
 
 
 def test_metrics_are_served(agent, write_ini):

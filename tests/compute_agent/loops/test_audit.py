@@ -82,7 +82,7 @@ class AuditedHost:
         hold_resources(self.client, consumer, allocation, consumer_type=consumer_type)
 
     def held(self, consumer):
-        return self.client.allocations(consumer).resources
+        return self.client.get_allocations(consumer).resources
 
     def run(self, uuid=GUEST, vcpus=1, allocation=None):
         event = StartGuest(uuid, uuid, GuestSettings(vcpus), ("x",), allocation or {}, time.monotonic())
@@ -115,7 +115,7 @@ class TestHealing:
     def test_a_guest_on_shared_cpus_gets_vcpu(self, rig):
         rig.run(vcpus=2)
         assert rig.audit(HEAL) == [("UNALLOCATED", GUEST, "done")]
-        record = rig.client.allocations(GUEST)
+        record = rig.client.get_allocations(GUEST)
         assert record.resources == {NODES[0]: {"VCPU": 2}}
         assert (record.project_id, record.consumer_type) == (UNKNOWN_OWNER, "INSTANCE")
         assert rig.audit(HEAL) == []
@@ -124,7 +124,7 @@ class TestHealing:
         rig.run(vcpus=2)
         rig.driver.flavor_of[GUEST] = GuestFlavor(dedicated=2, project_id=PROJECT, user_id=USER)
         assert rig.audit(HEAL) == [("UNALLOCATED", GUEST, "done")]
-        record = rig.client.allocations(GUEST)
+        record = rig.client.get_allocations(GUEST)
         assert record.resources == {NODES[0]: {"PCPU": 2}}
         assert (record.project_id, record.user_id) == (PROJECT, USER)
         rig.loop.once()
@@ -234,14 +234,14 @@ class TestDeletion:
         assert rig.held(OTHER) != {}
 
     def test_a_guest_that_comes_meanwhile_keeps_its_allocation(self, rig, monkeypatch):
-        real = rig.client.allocations
+        real = rig.client.get_allocations
 
         def allocations(consumer):
             if OTHER not in rig.driver.running:
                 rig.driver.create(OTHER, "o", GuestSettings(), ())
             return real(consumer)
 
-        monkeypatch.setattr(rig.client, "allocations", allocations)
+        monkeypatch.setattr(rig.client, "get_allocations", allocations)
         assert rig.audit(DELETE) == [("UNUSED", OTHER, "not needed: its guest is here by now")]
         assert real(OTHER).resources != {}
 
@@ -254,7 +254,7 @@ class TestDeletion:
             real(wanted)
 
         monkeypatch.setattr(rig.client, "set_allocations", changed_before)
-        assert rig.audit(DELETE) == [("UNUSED", OTHER, "left: somebody changes it")]
+        assert rig.audit(DELETE) == [("UNUSED", OTHER, "left: another program changes it")]
         assert rig.held(OTHER) == {NODES[0]: {"PCPU": 2}}
 
     def test_conflicts_are_tried_again_and_then_told(self, rig, monkeypatch):

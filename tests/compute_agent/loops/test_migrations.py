@@ -94,7 +94,7 @@ class MigrationCloud:
         body = {}
         for name, held in consumers.items():
             consumer = name.replace("_", "-")
-            body[consumer] = claim_body(held, self.client.allocations(consumer).generation)
+            body[consumer] = claim_body(held, self.client.get_allocations(consumer).generation)
             del body[consumer]["consumer_type"]
         self.client.send_request("POST", "/allocations", body, NOVA)
 
@@ -107,7 +107,7 @@ class MigrationCloud:
 
     def give_to(self, migration, uuid=GUEST):
         """What the conductor does first: what the guest holds becomes the migration's."""
-        held = self.client.allocations(uuid).resources
+        held = self.client.get_allocations(uuid).resources
         self.post(**{uuid: {}, migration: held})
 
     def claim(self, uuid=GUEST, held=None):
@@ -115,7 +115,7 @@ class MigrationCloud:
 
     def give_back(self, migration, uuid=GUEST):
         """What it does when a migration is cancelled or reverted."""
-        self.post(**{migration: {}, uuid: self.client.allocations(migration).resources})
+        self.post(**{migration: {}, uuid: self.client.get_allocations(migration).resources})
 
     def arrive(self, kind, guest):
         """The driver tells of a guest."""
@@ -221,7 +221,7 @@ def test_a_claim_that_was_there_before_is_no_migration(cloud):
 @pytest.mark.parametrize("owner", [{"project_id": "q"}, {"user_id": "v"}, {"consumer_type": "INSTANCE"}])
 def test_a_claim_of_somebody_else_is_no_migration(cloud, owner):
     cloud.boot()
-    record = cloud.client.allocations(GUEST)
+    record = cloud.client.get_allocations(GUEST)
     cloud.post(**{GUEST: {}})
     cloud.claim()
     other = {"project_id": "p", "user_id": "u", "consumer_type": "MIGRATION"} | owner
@@ -390,7 +390,7 @@ def test_what_moves_while_it_is_listed_is_found(cloud, monkeypatch):
 
     def listing(uuid):
         found = ask(uuid)
-        if uuid == NODES[0] and cloud.client.allocations(GUEST).resources:
+        if uuid == NODES[0] and cloud.client.get_allocations(GUEST).resources:
             cloud.give_to(MIGRATION)
         return found
 
@@ -445,7 +445,7 @@ class TestAudit:
         pair = (FindingKind.MIGRATING, GUEST, f"held by consumer {MIGRATION}", "")
         assert self.audit(cloud) == [pair]
         assert self.audit(cloud, HealOptions(heal=True, delete=True, min_age=0.0)) == [pair]
-        assert cloud.client.allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 2}}
+        assert cloud.client.get_allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 2}}
 
     def test_of_a_guest_that_was_stopped_for_it(self, cloud):
         cloud.boot()
@@ -457,7 +457,7 @@ class TestAudit:
         assert self.audit(cloud, HealOptions(delete=True, min_age=0.0)) == [
             (FindingKind.MIGRATING, GUEST, f"held by consumer {MIGRATION}", "")
         ]
-        assert cloud.client.allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 2}}
+        assert cloud.client.get_allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 2}}
 
 
 def test_a_reshape_moves_what_the_migration_holds_to_where_the_guest_runs(cloud):
@@ -473,12 +473,12 @@ def test_a_reshape_moves_what_the_migration_holds_to_where_the_guest_runs(cloud)
     planned = cloud.loop.reshape(dry_run=False)
     assert {move.consumer for move in planned.moves} == {MIGRATION}
     cloud.settle()
-    assert cloud.client.allocations(MIGRATION).resources == {ROOT: {"PCPU": 2}}
-    assert cloud.client.allocations(GUEST).resources == {ELSEWHERE: {"PCPU": 2}}
+    assert cloud.client.get_allocations(MIGRATION).resources == {ROOT: {"PCPU": 2}}
+    assert cloud.client.get_allocations(GUEST).resources == {ELSEWHERE: {"PCPU": 2}}
     cloud.report()
     assert (cloud.cpus(), cloud.view().migration) == ({1, 5}, GuestMigration(MIGRATION))
     cloud.pipeline.submit(WorldChanged(WORLD)).result(SECONDS)
     planned = cloud.loop.reshape(dry_run=False)
-    assert cloud.client.allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 1}, NODES[1]: {"PCPU": 1}}
+    assert cloud.client.get_allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 1}, NODES[1]: {"PCPU": 1}}
     cloud.report()
     assert (cloud.cpus(), cloud.view().migration) == ({1, 5}, GuestMigration(MIGRATION))

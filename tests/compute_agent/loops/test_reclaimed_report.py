@@ -47,7 +47,7 @@ class ReclaimReporting:
         return with_offers(tree, self.offers)
 
     def reserved(self):
-        reported = self.reporter.reported(ROOT)
+        reported = self.reporter.read_reported(ROOT)
         return [reported[uuid].inventories[RECLAIMED_VCPU].reserved for uuid in ZONES]
 
 
@@ -71,7 +71,7 @@ def test_reserved_moves_and_nobody_else_can_lower_it(rig):
     assert rig.loop.once()
     assert rig.reserved() == [3, 3]
     assert rig.loop.status.adjustments == ()
-    record = rig.reporter.reported(ROOT)[ZONES[0]]
+    record = rig.reporter.read_reported(ROOT)[ZONES[0]]
     lowered = {**to_api(record.inventories[RECLAIMED_VCPU]), "reserved": 0}
     body = {"resource_provider_generation": record.generation, "inventories": {RECLAIMED_VCPU: lowered}}
     rig.client.send_request("PUT", f"/resource_providers/{ZONES[0]}/inventories", body)

@@ -96,7 +96,7 @@ def test_a_good_report_shows_in_status_and_metrics(rig):
 
 def test_an_answer_without_sense_costs_one_report(rig, monkeypatch):
     assert rig.loop.once()
-    rig.reporter.forget()
+    rig.reporter.forget_providers()
     request = rig.client.adapter.request
 
     def corrupted(url, method, **arguments):
@@ -272,23 +272,23 @@ class TestReshape:
     def rig(self, rig, client):
         """A host that was reported flat, with a consumer on its root, as found at a start."""
         flat = ProviderTree((replace(TREE.root, inventories={"PCPU": ProviderInventory(4, max_unit=4)}),))
-        HostReporter(client, {}, lambda owned: None).report(flat)
+        HostReporter(client, {}, lambda owned: None).report_tree(flat)
         rig.claim(ROOT, PCPU=2)
         return rig
 
     def test_at_start_it_is_made(self, rig, client):
         assert rig.loop.once()
-        assert client.allocations(CONSUMER).resources == {NODES[0]: {"PCPU": 2}}
+        assert client.get_allocations(CONSUMER).resources == {NODES[0]: {"PCPU": 2}}
 
     def test_later_it_is_told_and_waits_for_the_command(self, rig, client):
         rig.loop._tree_at_start = None
         assert not rig.loop.once()
         assert "guests that hold what moves: 1" in status_document(rig.loop.status)["refused"][0]
-        assert client.allocations(CONSUMER).resources == {ROOT: {"PCPU": 2}}
+        assert client.get_allocations(CONSUMER).resources == {ROOT: {"PCPU": 2}}
         assert rig.loop.reshape(dry_run=True).moves
-        assert client.allocations(CONSUMER).resources == {ROOT: {"PCPU": 2}}
+        assert client.get_allocations(CONSUMER).resources == {ROOT: {"PCPU": 2}}
         assert rig.loop.reshape(dry_run=False).moves
-        assert client.allocations(CONSUMER).resources == {NODES[0]: {"PCPU": 2}}
+        assert client.get_allocations(CONSUMER).resources == {NODES[0]: {"PCPU": 2}}
         assert rig.loop.status.refusals == ()
 
     @pytest.mark.parametrize(
@@ -301,21 +301,21 @@ class TestReshape:
         if isinstance(error, DriverError):
             rig.locate = fail
         else:
-            monkeypatch.setattr(client, "reshape", fail)
+            monkeypatch.setattr(client, "send_reshape", fail)
         assert not rig.loop.once()
         assert str(error) in status_document(rig.loop.status)["refused"][0]
         assert rig.loop.status.up
-        assert client.allocations(CONSUMER).resources == {ROOT: {"PCPU": 2}}
+        assert client.get_allocations(CONSUMER).resources == {ROOT: {"PCPU": 2}}
         monkeypatch.undo()
         rig.locate = dict
         assert rig.loop.once()
-        assert client.allocations(CONSUMER).resources == {NODES[0]: {"PCPU": 2}}
+        assert client.get_allocations(CONSUMER).resources == {NODES[0]: {"PCPU": 2}}
 
     def test_where_it_is_not_allowed_allocations_are_read_all_the_same(self, rig, client, monkeypatch):
         def fail(body):
             raise CredentialsError("POST", "/reshaper", "Policy does not allow", status=403)
 
-        monkeypatch.setattr(client, "reshape", fail)
+        monkeypatch.setattr(client, "send_reshape", fail)
         rig.run_guest({})
         assert not rig.loop.once()
         assert "Policy does not allow" in status_document(rig.loop.status)["refused"][0]
@@ -329,10 +329,10 @@ def test_the_scheduling_switch_waits_for_placement(rig, client, live_placement):
     assert not rig.loop.once()
     live_placement.start()
     assert rig.loop.once()
-    assert "COMPUTE_STATUS_DISABLED" in client.traits(ROOT)[0]
+    assert "COMPUTE_STATUS_DISABLED" in client.get_traits(ROOT)[0]
     rig.loop.switch_scheduling(DisableCause.WATERMARK, False)
     assert rig.loop.once()
-    assert client.traits(ROOT)[0] == set()
+    assert client.get_traits(ROOT)[0] == set()
 
 
 def test_new_guests_are_kept_away_even_where_the_tree_is_refused(rig, client):
@@ -342,4 +342,4 @@ def test_new_guests_are_kept_away_even_where_the_tree_is_refused(rig, client):
     rig.pipeline.submit(WorldChanged(replace(rig.pipeline.world, tree=ProviderTree(nodes)))).result(10)
     rig.loop.switch_scheduling(DisableCause.WATERMARK, True)
     assert not rig.loop.once()
-    assert "COMPUTE_STATUS_DISABLED" in client.traits(ROOT)[0]
+    assert "COMPUTE_STATUS_DISABLED" in client.get_traits(ROOT)[0]

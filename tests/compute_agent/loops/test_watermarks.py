@@ -34,7 +34,7 @@ class TraitsPlacement:
     def __init__(self):
         self.given_back = []
 
-    def allocations(self, consumer):
+    def get_allocations(self, consumer):
         held = {} if consumer in self.given_back else {NODE: {"VCPU": 4}}
         return ConsumerAllocations(consumer, held, 1, "p", "u", "INSTANCE")
 

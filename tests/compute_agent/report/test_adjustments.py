@@ -15,11 +15,11 @@ from compute_agent.report.plan import (
     adjustment_sentences,
     ownership_after,
     ownership_before,
-    plan,
-    remembered,
-    settle,
+    plan_actions,
+    remember_written,
+    settle_inventory,
     wanted_inventories,
-    writing,
+    written_fields,
 )
 
 DERIVED = ProviderInventory(16, reserved=2, max_unit=16, allocation_ratio=4.0)
@@ -37,10 +37,10 @@ def by_agent(name, reserved=2, ratio=4.0):
 @pytest.mark.parametrize(
     ("name", "has", "written", "configured", "becomes", "verdicts"),
     [
-        # Set by somebody else: it stays.
+        # Set by another program: it stays.
         ("VCPU", of(5, 9.0), by_agent("VCPU"), NOTHING, (5, 9.0), (AdjustmentVerdict.KEPT,) * 2),
         ("VCPU", of(0), by_agent("VCPU"), NOTHING, (0, 4.0), (AdjustmentVerdict.KEPT,)),
-        # Nobody remembers what the agent wrote: it stays as well.
+        # The agent's writes are forgotten: the value stays as well.
         ("VCPU", of(5, 9.0), NOTHING, NOTHING, (5, 9.0), (AdjustmentVerdict.KEPT,) * 2),
         # The agent wrote it: a reserve follows the host, a ratio without an option stays.
         ("VCPU", of(5, 9.0), by_agent("VCPU", 5, 9.0), NOTHING, (2, 9.0), ()),
@@ -65,9 +65,11 @@ def by_agent(name, reserved=2, ratio=4.0):
         ("CUSTOM_RESCTRL_GROUP", of(5), by_agent("CUSTOM_RESCTRL_GROUP", 5), NOTHING, (2, 4.0), ()),
     ],
 )
-def test_who_decides(name, has, written, configured, becomes, verdicts):
+def test_options_then_foreign_values_then_derived_ones_decide(
+    name, has, written, configured, becomes, verdicts
+):
     options = frozenset((name, field) for field in configured)
-    settled = settle(name, DERIVED, has, written, options)
+    settled = settle_inventory(name, DERIVED, has, written, options)
     assert (settled.inventory.reserved, settled.inventory.allocation_ratio) == becomes
     assert settled.inventory.total == DERIVED.total
     short = {"k": AdjustmentVerdict.KEPT, "o": AdjustmentVerdict.OVERRULED}
@@ -76,25 +78,28 @@ def test_who_decides(name, has, written, configured, becomes, verdicts):
 
 def test_a_new_inventory_has_the_ratio_that_the_class_has_on_the_host():
     """Otherwise a reshape would sell less than before, and find no room for what is sold."""
-    assert settle("VCPU", DERIVED, None, NOTHING, NOTHING, 9.0).inventory == of(ratio=9.0)
-    assert settle("VCPU", DERIVED, None, NOTHING, NOTHING).inventory == DERIVED
+    assert settle_inventory("VCPU", DERIVED, None, NOTHING, NOTHING, 9.0).inventory == of(ratio=9.0)
+    assert settle_inventory("VCPU", DERIVED, None, NOTHING, NOTHING).inventory == DERIVED
     configured = frozenset({("VCPU", "allocation_ratio")})
-    assert settle("VCPU", DERIVED, None, NOTHING, configured, 9.0).inventory == DERIVED
-    assert settle("PCPU", DERIVED, None, NOTHING, NOTHING, 9.0).inventory == DERIVED
+    assert settle_inventory("VCPU", DERIVED, None, NOTHING, configured, 9.0).inventory == DERIVED
+    assert settle_inventory("PCPU", DERIVED, None, NOTHING, NOTHING, 9.0).inventory == DERIVED
 
 
-def test_what_may_have_been_written_is_remembered_until_it_is_seen():
+def test_possible_writes_are_remembered_until_they_are_seen():
     old = by_agent("VCPU", 1)
-    settled = {"VCPU": settle("VCPU", DERIVED, of(1), old, NOTHING)}
-    claimed = old | writing(settled)
-    assert remembered(settled, claimed, {"VCPU": of(1)}) >= {("VCPU", "reserved", 1), ("VCPU", "reserved", 2)}
-    assert remembered(settled, claimed, {"VCPU": of(2)}) == by_agent("VCPU", 2)
+    settled = {"VCPU": settle_inventory("VCPU", DERIVED, of(1), old, NOTHING)}
+    claimed = old | written_fields(settled)
+    assert remember_written(settled, claimed, {"VCPU": of(1)}) >= {
+        ("VCPU", "reserved", 1),
+        ("VCPU", "reserved", 2),
+    }
+    assert remember_written(settled, claimed, {"VCPU": of(2)}) == by_agent("VCPU", 2)
 
 
-def test_what_others_set_is_never_remembered_as_the_agents():
-    settled = {"VCPU": settle("VCPU", DERIVED, of(7), by_agent("VCPU"), NOTHING)}
-    claimed = by_agent("VCPU") | writing(settled)
-    assert remembered(settled, claimed, {"VCPU": of(7)}) == by_agent("VCPU")
+def test_foreign_values_are_never_remembered_as_the_agents():
+    settled = {"VCPU": settle_inventory("VCPU", DERIVED, of(7), by_agent("VCPU"), NOTHING)}
+    claimed = by_agent("VCPU") | written_fields(settled)
+    assert remember_written(settled, claimed, {"VCPU": of(7)}) == by_agent("VCPU")
 
 
 def test_the_sentence_names_provider_value_and_option():
@@ -120,7 +125,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_over_any_history_the_last_word_is_the_operators_or_else_the_hosts(steps):
-    """Reports crash before or after Placement took them, and nobody is taken for somebody else."""
+    """Crashes before or after a write: a value is never attributed to another program."""
     known = KnownNames(frozenset({"VCPU"}), frozenset())
     owned, has, derived = {}, {}, of(0, 2.0)
     operator = None  # what an operator set last: reserved and ratio
@@ -129,7 +134,7 @@ def test_over_any_history_the_last_word_is_the_operators_or_else_the_hosts(steps
         return ProviderTree((ProviderNode("h", "u", None, {"VCPU": derived}),))
 
     def send():
-        for action in plan(tree(), has, owned, known):
+        for action in plan_actions(tree(), has, owned, known):
             if hasattr(action, "inventories"):
                 has["u"] = ReportedProvider("u", "h", None, 1, action.inventories)
             else:

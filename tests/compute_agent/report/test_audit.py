@@ -1,4 +1,4 @@
-"""What is wrong between guests and allocations, and what a guest should hold."""
+"""Differences between guests and allocations, and the allocations that a guest should have."""
 
 from dataclasses import replace
 
@@ -14,10 +14,10 @@ from compute_agent.report.audit import (
     FindingKind,
     HealOptions,
     allocation_for,
-    compare,
-    create,
-    delete,
-    needs,
+    compare_holdings,
+    decide_creation,
+    decide_deletion,
+    needed_amounts,
 )
 from compute_agent.report.capacity import CpuLocation, FreeCapacity
 
@@ -26,7 +26,7 @@ FLOATING = CpuLocation(frozenset(), frozenset({4, 5}))
 
 
 def kinds(guests, held, inactive=frozenset()):
-    return [(finding.kind, finding.consumer) for finding in compare(guests, held, inactive)]
+    return [(finding.kind, finding.consumer) for finding in compare_holdings(guests, held, inactive)]
 
 
 def audited_guest(uuid="a", vcpus=2, location=OWN, **fields):
@@ -41,14 +41,14 @@ def test_an_audit_mends_nothing_unless_it_is_told_to():
 
 
 class TestFindings:
-    """What is told."""
+    """The findings."""
 
-    def test_nothing_is_wrong(self):
+    def test_matching_guests_have_no_findings(self):
         assert kinds([audited_guest()], {"a": {"node": {"PCPU": 2}}}) == []
 
     def test_each_side_may_lack_the_other(self):
         held = {"b": {"node": {"PCPU": 2}}}
-        assert compare([audited_guest()], held, frozenset()) == [
+        assert compare_holdings([audited_guest()], held, frozenset()) == [
             AuditFinding(FindingKind.UNALLOCATED, "a", "a"),
             AuditFinding(FindingKind.UNUSED, "b", allocation=held["b"]),
         ]
@@ -56,11 +56,11 @@ class TestFindings:
     def test_a_guest_that_does_not_run_now_may_hold_what_it_will_need(self):
         assert kinds([], {"b": {"node": {"PCPU": 2}}}, frozenset({"b"})) == []
 
-    def test_guests_on_the_same_cpus_are_told_of_each_other(self):
+    def test_guests_on_the_same_cpus_are_findings_of_each_other(self):
         held = {uuid: {"node": {"PCPU": 2}} for uuid in "abc"}
         pins = {"a": {1, 2}, "b": {2, 3}, "c": {4}}
         guests = [audited_guest(uuid, held=frozenset(cpus)) for uuid, cpus in pins.items()]
-        assert [(it.kind, it.consumer, it.detail) for it in compare(guests, held, frozenset())] == [
+        assert [(it.kind, it.consumer, it.detail) for it in compare_holdings(guests, held, frozenset())] == [
             (FindingKind.OVERLAP, "a", "CPU 2 also of guest b"),
             (FindingKind.OVERLAP, "b", "CPU 2 also of guest a"),
         ]
@@ -68,11 +68,13 @@ class TestFindings:
     def test_a_guest_that_migrates_is_a_pair(self):
         held = {"m": {"node": {"PCPU": 2}}}
         pair = AuditFinding(FindingKind.MIGRATING, "a", "a", held["m"], "held by consumer m")
-        assert compare([audited_guest(migration="m")], held, frozenset(), {"m": "a"}) == [pair]
-        assert compare([], held, frozenset(), {"m": "a"}) == [replace(pair, name="")]
+        assert compare_holdings([audited_guest(migration="m")], held, frozenset(), {"m": "a"}) == [pair]
+        assert compare_holdings([], held, frozenset(), {"m": "a"}) == [replace(pair, name="")]
 
     def test_a_refused_guest_is_told_with_the_reason(self):
-        (finding,) = compare([audited_guest(refusal="no room")], {"a": {"node": {"PCPU": 2}}}, frozenset())
+        (finding,) = compare_holdings(
+            [audited_guest(refusal="no room")], {"a": {"node": {"PCPU": 2}}}, frozenset()
+        )
         assert (finding.kind, finding.detail) == (FindingKind.REFUSED, "no room")
 
     @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ class TestFindings:
         ],
     )
     def test_amounts(self, fields, held, detail):
-        found = compare([audited_guest(**fields)], {"a": {"node": held}}, frozenset())
+        found = compare_holdings([audited_guest(**fields)], {"a": {"node": held}}, frozenset())
         assert [finding.detail for finding in found] == ([detail] if detail else [])
 
     def test_amounts_are_summed_over_providers(self):
@@ -104,11 +106,11 @@ class TestFindings:
     def test_siblings_that_are_kept_empty_may_be_held_or_not(self):
         isolated = audited_guest(location=CpuLocation(frozenset({0, 1, 2, 3}), frozenset(), 2))
         for pcpu, count in ((2, 0), (4, 0), (3, 1)):
-            assert len(compare([isolated], {"a": {"node": {"PCPU": pcpu}}}, frozenset())) == count
+            assert len(compare_holdings([isolated], {"a": {"node": {"PCPU": pcpu}}}, frozenset())) == count
 
 
 class TestNeeds:
-    """What a guest that holds nothing should hold."""
+    """The allocation for a guest that holds nothing."""
 
     @pytest.mark.parametrize(
         ("fields", "amounts"),
@@ -126,7 +128,7 @@ class TestNeeds:
         ],
     )
     def test_amounts(self, fields, amounts):
-        assert needs(audited_guest(**fields)) == amounts
+        assert needed_amounts(audited_guest(**fields)) == amounts
 
 
 class TestAuditedAllocations:
@@ -207,21 +209,21 @@ WANTED = {"node": {"VCPU": 2}}
     ],
 )
 def test_an_allocation_is_not_made_for_a_guest_that_has_one_or_is_gone(record, reason):
-    assert create(record, WANTED, "project", "user") == reason
+    assert decide_creation(record, WANTED, "project", "user") == reason
 
 
 def test_an_allocation_that_is_made_has_the_owner_and_the_type_of_the_guest():
     record = ConsumerRecord(NOTHING, {}, here=True)
     made = ConsumerAllocations("c", WANTED, None, "project", "user", "INSTANCE")
-    assert create(record, WANTED, "project", "user") == made
+    assert decide_creation(record, WANTED, "project", "user") == made
     unknown = ConsumerAllocations("c", WANTED, None, UNKNOWN_OWNER, UNKNOWN_OWNER, None)
-    assert create(record, WANTED, "", "", typed=False) == unknown
+    assert decide_creation(record, WANTED, "", "", typed=False) == unknown
 
 
 @pytest.mark.parametrize(
     ("record", "age", "confirmed", "reason"),
     [
-        (ConsumerRecord(HELD, {}, here=False), 99.0, None, "left: somebody changes it"),
+        (ConsumerRecord(HELD, {}, here=False), 99.0, None, "left: another program changes it"),
         (
             ConsumerRecord(replace(HELD, consumer_type="MIGRATION"), WANTED, here=False),
             *(99.0, None, "left: a migration holds it"),
@@ -240,14 +242,14 @@ def test_an_allocation_that_is_made_has_the_owner_and_the_type_of_the_guest():
 def test_an_allocation_without_guest_stays_while_there_is_doubt(record, age, confirmed, reason):
     finding = AuditFinding(FindingKind.UNUSED, "c", allocation=WANTED)
     options = HealOptions(delete=True, min_age=10.0, confirmed=confirmed)
-    assert delete(record, finding, age, options) == reason
+    assert decide_deletion(record, finding, age, options) == reason
 
 
-def test_of_an_allocation_without_guest_the_part_of_this_host_is_taken():
+def test_only_the_part_of_this_host_of_an_unused_allocation_is_deleted():
     finding = AuditFinding(FindingKind.UNUSED, "c", allocation=WANTED)
     record = ConsumerRecord(HELD, WANTED, here=False)
     options = HealOptions(delete=True, min_age=10.0, confirmed=frozenset({"c"}))
-    assert delete(record, finding, 10.0, options) == HELD.without_providers(["node"])
+    assert decide_deletion(record, finding, 10.0, options) == HELD.without_providers(["node"])
 
 
 @pytest.mark.parametrize(
@@ -273,5 +275,5 @@ def test_guest_cpus_of_another_kind_than_the_mask_says_are_found(pinned, detail)
         dedicated_vcpus=frozenset({0, 2}),
         pinned_vcpus=frozenset(pinned),
     )
-    found = compare([guest], {"a": {"node": {"PCPU": 2, "VCPU": 1}}}, frozenset())
+    found = compare_holdings([guest], {"a": {"node": {"PCPU": 2, "VCPU": 1}}}, frozenset())
     assert [(it.kind, it.detail) for it in found] == ([(FindingKind.KINDS, detail)] if detail else [])

@@ -1,4 +1,4 @@
-"""Beside a nova-compute, on this service and a stock server: nobody undoes what the other writes."""
+"""An agent beside a nova-compute, on this service and a stock server: neither undoes the other's writes."""
 
 import contextlib
 import itertools
@@ -66,10 +66,10 @@ class HostBesideNova:
         return derive_provider_tree(TOPOLOGY, sets, found, root.uuid, root.name, CONTROL)
 
     def report(self):
-        """What a period of the agent does."""
+        """One period of the agent."""
         root = find_root(self.client, RootSearch(self.name, self.own, True, self.last))
         self.last = root
-        return self.reporter.report(self.tree(root))
+        return self.reporter.report_tree(self.tree(root))
 
     @property
     def writes(self):
@@ -77,15 +77,15 @@ class HostBesideNova:
         return found
 
     def shown(self):
-        """By the last part of its name: parent, amounts of the inventories, traits, generation."""
+        """Parent, amounts of inventories, traits and generation, by the last part of the provider's name."""
         records = self.client.providers_in_tree(self.nova.uuid)
         names = {record.uuid: record.name.removeprefix(self.name).lstrip("_") for record in records}
         return {
             names[record.uuid]: SimpleNamespace(
                 uuid=record.uuid,
                 parent=names.get(record.parent_uuid),
-                inventories=self.client.inventories(record.uuid)[0],
-                traits=self.client.traits(record.uuid)[0],
+                inventories=self.client.get_inventories(record.uuid)[0],
+                traits=self.client.get_traits(record.uuid)[0],
                 generation=record.generation,
             )
             for record in records
@@ -109,7 +109,7 @@ def host(client):
     return HostBesideNova(client)
 
 
-def test_what_the_agent_offers_is_below_novas_root(host):
+def test_inventories_of_the_agent_are_below_novas_root(host):
     host.nova.update()
     root = host.shown()[""]
     assert host.report().refusals == ()
@@ -134,7 +134,7 @@ def test_what_the_agent_offers_is_below_novas_root(host):
 
 
 def test_a_hundred_updates_of_both_undo_nothing(host):
-    """After the first of each nobody writes but for changes of its own, each of them once."""
+    """After its first write each writes only its own changes, and each change once."""
     host.nova.update()
     host.report()
     host.nova.update()
@@ -144,14 +144,14 @@ def test_a_hundred_updates_of_both_undo_nothing(host):
     conflicts = {"nova": 0, "agent": 0}
     for number in range(UPDATES):
         if number == 30:  # an operator overcommits, and disables the service
-            inventories, generation = host.client.inventories(host.nova.uuid)
+            inventories, generation = host.client.get_inventories(host.nova.uuid)
             inventories["VCPU"]["allocation_ratio"] = 8.0
             host.client.set_inventories(host.nova.uuid, inventories, generation)
             host.writes.clear()
         if number == 40:
             host.nova.service_disabled = True
             expected["nova"].append(("PUT", f"/resource_providers/{host.nova.uuid}/traits", 200))
-        if number == 50:  # the agent is started anew
+        if number == 50:  # the agent starts again
             host.restart()
         if number == 60:  # memory is added
             host.nova.inventory["MEMORY_MB"] = {**host.nova.inventory["MEMORY_MB"], "total": 65536}
@@ -190,10 +190,10 @@ def test_a_flavor_gets_cpus_of_the_root_and_cache_ways_of_a_child(host):
         {**group, "L3_0": {"CUSTOM_LLC": 4, "CUSTOM_MBA": 20}},
         {**group, "L3_10": {"CUSTOM_LLC": 4, "CUSTOM_MBA": 20}},
     ]
-    # The cache is in the subtree of the root, whose CPUs are not in that of the cache.
+    # The cache is in the subtree of the root, and its own subtree has no CPUs of the root.
     same = "resources_CPU=PCPU:2&resources_LLC=CUSTOM_LLC:4&same_subtree=_CPU,_LLC&group_policy=none"
     assert len(host.candidates(same)) == 2
-    # No more than the ways that nobody else has.
+    # Only the ways without another holder.
     assert host.candidates("resources=VCPU:1,CUSTOM_LLC:9") == []
 
 
@@ -209,7 +209,7 @@ def test_the_agent_waits_for_novas_root_and_comes_back_with_it(host):
     assert host.shown() == {}
     with pytest.raises(RootMissingError):
         host.report()
-    host.reporter.forget()
+    host.reporter.forget_providers()
     host.nova.uuid = host.nova.uuid.replace("99999999-0000", "99999999-0001")
     host.nova.update()
     assert host.report().refusals == ()
@@ -250,21 +250,21 @@ def test_the_provider_of_a_child_is_no_root(host, client):
     assert find_root(client, RootSearch(f"child{host.id}", host.own)) is None
 
 
-def test_who_owns_the_root_is_found_out(host, client):
+def test_the_owner_of_the_root_is_discovered(host, client):
     search = RootSearch(host.name, host.own)
     assert find_root(client, search) is None
     client.create_provider(host.nova.uuid, host.name, None)
-    assert find_root(client, search) is None  # nobody's so far
+    assert find_root(client, search) is None  # without an owner so far
     host.nova.update()
     assert find_root(client, search) == NovaRoot(host.nova.uuid, host.name)
     assert find_root(client, RootSearch(host.name, host.own, False)) is None
 
 
-def test_what_the_agent_had_itself_makes_room_for_novas_root(host, client, caplog):
+def test_the_agents_own_root_makes_room_for_novas_root(host, client, caplog):
     flat = derive_provider_tree(
         TOPOLOGY, resolve_cpu_sets(CpuOptions(), TOPOLOGY), InventorySettings(), host.own, host.name, CONTROL
     )
-    host.reporter.report(flat)
+    host.reporter.report_tree(flat)
     with pytest.raises(RootMissingError, match="which the agent itself made before"):
         host.report()
     with caplog.at_level(logging.WARNING, "compute_agent"):

@@ -69,7 +69,7 @@ def head(**headers):
 
 
 def blanks_in_gzip(size):
-    """So many bytes of blanks, compressed a thousandfold; the checksum at the end is left out."""
+    """A number of blanks, compressed a thousandfold, without the checksum at the end."""
     packer, blanks = zlib.compressobj(9, zlib.DEFLATED, 31), b" " * 2**20
     # After a full flush a block refers to none before it, so it can be sent again and again.
     first, block = (packer.compress(blanks) + packer.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
@@ -86,7 +86,7 @@ def test_two_gigabytes_in_nine_megabytes_of_gzip_are_refused(serve, tmp_path):
     client = make_client(tmp_path, server.url)
     before = megabytes_at_most()
     with pytest.raises(UnavailableError, match="more than 16 MiB"):
-        client.microversion()
+        client.chosen_microversion()
     assert megabytes_at_most() - before < 200
 
 
@@ -94,7 +94,7 @@ def test_a_plain_answer_without_end_is_refused(serve, tmp_path):
     server = serve(head(), *[b" " * 2**20] * 64)
     before = megabytes_at_most()
     with pytest.raises(UnavailableError, match="more than 16 MiB"):
-        make_client(tmp_path, server.url).microversion()
+        make_client(tmp_path, server.url).chosen_microversion()
     assert megabytes_at_most() - before < 200
 
 
@@ -104,7 +104,7 @@ def test_an_answer_that_is_much_larger_when_it_is_parsed_is_refused(serve, tmp_p
     server = serve(head(Content_Length=len(body)), body)
     before = megabytes_at_most()
     with pytest.raises(UnavailableError, match="more than 524288 objects and lists"):
-        make_client(tmp_path, server.url).microversion()
+        make_client(tmp_path, server.url).chosen_microversion()
     assert megabytes_at_most() - before < 200
 
 
@@ -113,13 +113,13 @@ def test_encodings_that_multiply_or_are_unknown_are_refused(serve, tmp_path, enc
     body = gzip.compress(gzip.compress(ROOT))
     server = serve(head(Content_Encoding=encoding, Content_Length=len(body)), body)
     with pytest.raises(UnavailableError, match="encoding"):
-        make_client(tmp_path, server.url).microversion()
+        make_client(tmp_path, server.url).chosen_microversion()
 
 
-def test_what_is_no_gzip_is_refused(serve, tmp_path):
+def test_malformed_gzip_is_refused(serve, tmp_path):
     server = serve(head(Content_Encoding="gzip", Content_Length=7), b"no gzip")
     with pytest.raises(UnavailableError, match="decompressed"):
-        make_client(tmp_path, server.url).microversion()
+        make_client(tmp_path, server.url).chosen_microversion()
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
@@ -127,13 +127,13 @@ def test_a_compressed_answer_is_read(serve, tmp_path, pack):
     body = pack(ROOT)
     encoding = "gzip" if pack is gzip.compress else "deflate"
     server = serve(head(Content_Encoding=encoding, Content_Length=len(body)), body)
-    assert make_client(tmp_path, server.url).microversion() == "1.39"
+    assert make_client(tmp_path, server.url).chosen_microversion() == "1.39"
 
 
 def test_an_answer_of_nearly_the_limit_is_read(serve, tmp_path):
     padding = b" " * (MAX_ANSWER_BYTES - len(ROOT))
     server = serve(head(Content_Length=MAX_ANSWER_BYTES), ROOT, padding)
-    assert make_client(tmp_path, server.url).microversion() == "1.39"
+    assert make_client(tmp_path, server.url).chosen_microversion() == "1.39"
 
 
 DRIPS = {
@@ -150,7 +150,7 @@ def test_a_byte_now_and_then_does_not_keep_a_request_waiting(serve, tmp_path, dr
     monkeypatch.setattr(bounded_http, "REQUEST_TIMEOUTS", 0.1)  # of the 10 s that are the default
     server = serve(*DRIPS[drip], pause=0.05)
     with pytest.raises(UnavailableError, match="not complete after 1 s"):
-        make_client(tmp_path, server.url).microversion()
+        make_client(tmp_path, server.url).chosen_microversion()
     assert server.connections == 1  # it is not tried again at once
 
 
@@ -160,7 +160,7 @@ def test_a_handshake_that_drips_does_not_keep_a_request_waiting(serve, tmp_path,
     server = serve(record, *[b"\x02"] * 1000, pause=0.05)
     client = make_client(tmp_path, server.url.replace("http:", "https:"))
     with pytest.raises(UnavailableError, match="not complete after 1 s"):
-        client.microversion()
+        client.chosen_microversion()
 
 
 def test_all_requests_of_a_round_have_one_deadline(serve, tmp_path):
@@ -168,10 +168,10 @@ def test_all_requests_of_a_round_have_one_deadline(serve, tmp_path):
     client = make_client(tmp_path, server.url)
     with round_deadline(0.5):
         with pytest.raises(UnavailableError, match="not complete after"):
-            client.microversion()
+            client.chosen_microversion()
         while True:
             with pytest.raises(UnavailableError, match="not complete after") as caught:
-                client.microversion()
+                client.chosen_microversion()
             if "after 0 s" in str(caught.value):
                 break
             time.sleep(0.1)
@@ -180,7 +180,7 @@ def test_all_requests_of_a_round_have_one_deadline(serve, tmp_path):
 
 def test_a_watch_ends_with_its_request(serve, tmp_path):
     server = serve(head(Content_Length=len(ROOT)) + ROOT)
-    assert make_client(tmp_path, server.url).microversion() == "1.39"
+    assert make_client(tmp_path, server.url).chosen_microversion() == "1.39"
     for thread in threading.enumerate():
         if thread.name == "request watch":
             thread.join(10)
@@ -201,14 +201,14 @@ def test_a_watch_ends_with_its_request(serve, tmp_path):
 def test_answers_without_sense_are_refused_with_the_reason(serve, tmp_path, document, complaint):
     server = serve(head(Content_Length=len(document)), document)
     with pytest.raises(PlacementError, match=complaint):
-        make_client(tmp_path, server.url).microversion()
+        make_client(tmp_path, server.url).chosen_microversion()
 
 
 def test_a_peers_text_has_no_control_characters(serve, tmp_path):
     text = json.dumps({"errors": [{"detail": "gone \x1b]0;owned\x07\x1b[2J"}]}).encode()
     server = serve(b"HTTP/1.1 500 X\r\nContent-Length: %d\r\n\r\n" % len(text), text)
     with pytest.raises(PlacementError, match="gone") as caught:
-        make_client(tmp_path, server.url).microversion()
+        make_client(tmp_path, server.url).chosen_microversion()
     assert str(caught.value).isprintable()
 
 
@@ -216,7 +216,7 @@ def test_a_peer_without_tls_is_refused_where_tls_is_asked_for(serve, tmp_path):
     server = serve(b"plain text")
     client = make_client(tmp_path, server.url.replace("http:", "https:"))
     with pytest.raises(UnavailableError, match="SSL"):
-        client.microversion()
+        client.chosen_microversion()
 
 
 KEYSTONE = """auth_type = v3password
@@ -245,7 +245,7 @@ def test_a_token_without_sense_is_said_and_not_kept(serve, tmp_path, token):
     placement = serve(head(Content_Length=len(ROOT), Connection="close"), ROOT)
     client = make_client(tmp_path, placement.url, KEYSTONE.format(keystone.url))
     with contextlib.suppress(PlacementError):
-        client.microversion()  # a time is read when the token is used again
+        client.chosen_microversion()  # a time is read when the token is used again
     with pytest.raises(PlacementError, match="makes no sense"):
         client._send("GET", "/traits", None, {}, {})
     times = {"expires_at": "2999-01-01T00:00:00Z", "issued_at": "2020-01-01T00:00:00Z"}
@@ -259,10 +259,10 @@ def test_a_large_answer_that_is_no_text_is_refused_without_guessing(serve, tmp_p
     server = serve(head(Content_Length=len(content)), content)
     client = make_client(tmp_path, server.url)
     with pytest.raises(PlacementError, match="not JSON"):
-        client.microversion()
+        client.chosen_microversion()
 
 
-def test_what_placement_options_say_of_tls_holds(tmp_path):
+def test_tls_options_of_placement_are_applied(tmp_path):
     more = "tls_min_version = 1.3\ntls_ciphers = ECDHE+AESGCM"
     client = make_client(tmp_path, "https://127.0.0.1:1", more)
     adapter = client.adapter.session.session.get_adapter("https://127.0.0.1:1")

@@ -38,34 +38,35 @@ def free(held=None, **changed):
         ({"total": 8, "reserved": 0, "allocation_ratio": 4.0, "max_unit": 6}, 6),
     ],
 )
-def test_as_much_is_taken_as_placement_would_give(fields, most):
-    assert free(**fields).fit({}, {"VCPU": most}, ON_FOUR) == {"VCPU": {ROOT: most}}
-    assert "there is no room for" in free(**fields).fit({}, {"VCPU": most + 1}, ON_FOUR)
+def test_the_largest_amount_is_that_of_placement(fields, most):
+    assert free(**fields).fit_amounts({}, {"VCPU": most}, ON_FOUR) == {"VCPU": {ROOT: most}}
+    assert "there is no room for" in free(**fields).fit_amounts({}, {"VCPU": most + 1}, ON_FOUR)
 
 
-def test_what_others_hold_is_gone_and_what_is_given_back_is_there():
+def test_held_amounts_are_not_free_and_returned_ones_are():
     fields = {"total": 8, "reserved": 1, "allocation_ratio": 1.0, "max_unit": 8}
     capacity = free({"other": {ROOT: {"VCPU": 4}}}, **fields)
-    assert capacity.fit({}, {"VCPU": 3}, ON_FOUR) == {"VCPU": {ROOT: 3}}
-    assert capacity.fit({}, {"VCPU": 4}, ON_FOUR) == "there is no room for 4 VCPU (free: h 3)"
-    capacity.take(ROOT, "VCPU", 1)
-    assert capacity.fit({}, {"VCPU": 3}, ON_FOUR) == "there is no room for 3 VCPU (free: h 2)"
-    capacity.take(ROOT, "VCPU", -3)
-    assert capacity.fit({}, {"VCPU": 5}, ON_FOUR) == {"VCPU": {ROOT: 5}}
+    assert capacity.fit_amounts({}, {"VCPU": 3}, ON_FOUR) == {"VCPU": {ROOT: 3}}
+    assert capacity.fit_amounts({}, {"VCPU": 4}, ON_FOUR) == "there is no room for 4 VCPU (free: h 3)"
+    capacity.take_amount(ROOT, "VCPU", 1)
+    assert capacity.fit_amounts({}, {"VCPU": 3}, ON_FOUR) == "there is no room for 3 VCPU (free: h 2)"
+    capacity.take_amount(ROOT, "VCPU", -3)
+    assert capacity.fit_amounts({}, {"VCPU": 5}, ON_FOUR) == {"VCPU": {ROOT: 5}}
 
 
 def test_max_unit_counts_what_the_consumer_holds_already():
     fields = {"total": 8, "reserved": 0, "allocation_ratio": 1.0, "max_unit": 4}
     capacity = free({"me": {ROOT: {"VCPU": 3}}}, **fields)
-    assert capacity.fit({ROOT: {"VCPU": 3}}, {"VCPU": 1}, ON_FOUR) == {"VCPU": {ROOT: 1}}
+    assert capacity.fit_amounts({ROOT: {"VCPU": 3}}, {"VCPU": 1}, ON_FOUR) == {"VCPU": {ROOT: 1}}
     assert (
-        capacity.fit({ROOT: {"VCPU": 3}}, {"VCPU": 2}, ON_FOUR) == "there is no room for 2 VCPU (free: h 1)"
+        capacity.fit_amounts({ROOT: {"VCPU": 3}}, {"VCPU": 2}, ON_FOUR)
+        == "there is no room for 2 VCPU (free: h 1)"
     )
 
 
 def test_a_class_that_is_not_reported_yet_has_none_left():
     capacity = FreeCapacity(HOST, {}, {})
-    assert capacity.fit({}, {"VCPU": 1}, ON_FOUR) == "there is no room for 1 VCPU (free: h 0)"
+    assert capacity.fit_amounts({}, {"VCPU": 1}, ON_FOUR) == "there is no room for 1 VCPU (free: h 0)"
 
 
 NODES = machine(nodes=2, cores=4)
@@ -82,7 +83,7 @@ UUIDS = {node.uuid: node.name for node in PARTED.nodes}
 
 
 def parted(amounts, location, held=None):
-    """What each node gives, by name; where the others hold this of the first node's classes."""
+    """Amounts from each node, by name, where others hold amounts of the first node's classes."""
     holding = {uuid: held for uuid, name in UUIDS.items() if name == "h_NUMA_0" and held}
     capacity = FreeCapacity(
         PARTED, {node.uuid: node.inventories for node in PARTED.nodes}, {"other": holding}
@@ -90,7 +91,7 @@ def parted(amounts, location, held=None):
     found = (
         capacity.fit_together({}, amounts, location)
         if isinstance(location, frozenset)
-        else capacity.fit({}, amounts, location)
+        else capacity.fit_amounts({}, amounts, location)
     )
     if isinstance(found, str):
         return found
@@ -117,7 +118,7 @@ def test_a_class_is_taken_where_those_cpus_are_that_it_is_about(location, expect
     assert parted({name: 2}, location) == expected
 
 
-def test_what_is_not_left_where_the_guest_is_comes_from_elsewhere():
+def test_missing_amounts_at_the_guests_location_come_from_elsewhere():
     here = CpuLocation(own=frozenset({0, 1}))
     assert parted({"PCPU": 2}, here, {"PCPU": 1}) == {"PCPU": {"h_NUMA_0": 1, "h_NUMA_1": 1}}
     assert parted({"PCPU": 3}, here, {"PCPU": 1}) == {"PCPU": {"h_NUMA_0": 1, "h_NUMA_1": 2}}
@@ -126,7 +127,7 @@ def test_what_is_not_left_where_the_guest_is_comes_from_elsewhere():
     )
 
 
-def test_what_may_be_anywhere_is_together_if_one_zone_has_it_all():
+def test_amounts_without_location_go_to_one_zone_that_has_enough():
     origin = frozenset({0, 1, 4})
     assert parted({"PCPU": 2, "VCPU": 2}, origin) == {"PCPU": {"h_NUMA_0": 2}, "VCPU": {"h_NUMA_0": 2}}
     assert parted({"PCPU": 2}, origin, {"PCPU": 1}) == {"PCPU": {"h_NUMA_1": 2}}

@@ -106,7 +106,7 @@ def test_the_oldest_server_that_will_do_is_used(tmp_path, server):
 def test_an_error_says_request_status_and_detail(tmp_path, server, status, code, kind):
     server.answers = [(status, errors(code, "so it is:\n  no"))]
     with pytest.raises(PlacementError) as caught:
-        make_client(tmp_path, server.url).inventories(UUID)
+        make_client(tmp_path, server.url).get_inventories(UUID)
     assert type(caught.value) is kind
     told, _, remedy = str(caught.value).partition("; ")
     assert told == f"GET /resource_providers/{UUID}/inventories: HTTP {status}: so it is: no"
@@ -114,10 +114,10 @@ def test_an_error_says_request_status_and_detail(tmp_path, server, status, code,
     assert caught.value.code == code
 
 
-def test_of_what_the_service_says_of_a_conflict_the_general_sentence_is_left_out(tmp_path, server):
+def test_the_general_sentence_of_a_conflict_is_left_out(tmp_path, server):
     server.answers = [(409, errors(None, "There was a conflict.\n\n it is\n in use  "))]
     with pytest.raises(ConflictError, match=r"HTTP 409: it is in use(;|$)"):
-        make_client(tmp_path, server.url).inventories(UUID)
+        make_client(tmp_path, server.url).get_inventories(UUID)
 
 
 def test_an_error_of_a_proxy_is_told_in_its_own_words(tmp_path, server):
@@ -138,7 +138,7 @@ def test_503_is_tried_again(tmp_path, server):
     assert make_client(tmp_path, server.url, more).known_traits() == {"A"}
 
 
-def test_nobody_there(tmp_path):
+def test_a_server_that_does_not_answer_is_unavailable(tmp_path):
     with pytest.raises(UnavailableError, match="no answer"):
         make_client(tmp_path, "http://127.0.0.1:1").known_traits()
 

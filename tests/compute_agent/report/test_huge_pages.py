@@ -1,4 +1,4 @@
-"""Memory that becomes huge pages is taken from nobody who holds it, and is never sold twice."""
+"""Memory that becomes huge pages is not taken from its holders, and is never sold twice."""
 
 from dataclasses import replace
 
@@ -33,12 +33,12 @@ def settled(derived, reported, held):
     return found.nodes[1].inventories, waiting
 
 
-def test_memory_that_nobody_holds_goes_at_once():
+def test_memory_without_holder_goes_at_once():
     derived = tree(8192, small=1024)
     assert settled(derived, there(8192), 6144) == (derived.nodes[1].inventories, ())
 
 
-def test_what_is_held_stays_and_the_pages_that_lie_in_it_wait():
+def test_held_memory_stays_and_the_pages_in_it_wait():
     found, waiting = settled(tree(8192, small=1024), there(8192), 7000)
     assert found[MEMORY].total == 7000
     assert (found[SMALL].total, found[SMALL].reserved) == (1024, 428)
@@ -48,7 +48,7 @@ def test_what_is_held_stays_and_the_pages_that_lie_in_it_wait():
     )
 
 
-def test_once_it_was_taken_nobody_is_asked_what_is_held():
+def test_held_amounts_are_not_read_after_the_memory_was_taken():
     derived = tree(8192, small=1024)
     asked = []
     keep_held_memory(derived, there(6144), asked.append)

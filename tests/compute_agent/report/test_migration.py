@@ -1,4 +1,4 @@
-"""Which migration is whose: worlds in which that is known, and what was found out of what Placement shows."""
+"""Guests and their migrations: worlds with known pairs, and the pairs found from Placement's answers."""
 
 import itertools
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.model.guest import GuestHolding, GuestMigration
-from compute_agent.report.audit import MigrationClaim, MovedGuest, resolve
+from compute_agent.report.audit import MigrationClaim, MovedGuest, resolve_holdings
 
 HELD, LESS = {"rp": {"PCPU": 2}}, {"rp": {"PCPU": 1}}
 OWNER, STRANGER = ("p", "u"), ("q", "u")
@@ -15,7 +15,7 @@ THROUGH = GuestHolding(HELD, GuestMigration("m"))
 
 
 def one(guest, *claims):
-    return resolve([guest], claims)["g"]
+    return resolve_holdings([guest], claims)["g"]
 
 
 @pytest.mark.parametrize("owner", [None, OWNER])
@@ -43,13 +43,13 @@ def test_a_migration_that_is_known_goes_on_whatever_it_holds_now():
     assert one(known, MigrationClaim("m", LESS, new=False)) == GuestHolding(LESS, GuestMigration("m"))
 
 
-def test_who_has_back_what_it_had_is_not_migrating():
+def test_a_guest_with_its_former_allocation_is_not_migrating():
     assert one(
         MovedGuest("g", HELD, HELD, migration="m"), MigrationClaim("m", HELD, new=False)
     ) == GuestHolding(HELD)
 
 
-def test_who_held_nothing_gets_nothing():
+def test_a_guest_that_held_nothing_gets_no_claim():
     assert one(MovedGuest("g", {}, {}, owner=OWNER), MigrationClaim("m", HELD, OWNER)) == GuestHolding({})
     assert one(MovedGuest("g", {}, LESS, owner=OWNER), MigrationClaim("m", HELD, OWNER)) == GuestHolding(LESS)
 
@@ -68,7 +68,7 @@ class TestNobodyKnowsWhatItHeld:
         assert one(self.guest(), MigrationClaim("m", HELD, OWNER)) == GuestHolding({})
         assert one(self.guest(owner=OWNER), MigrationClaim("n", HELD, OWNER)) == GuestHolding({})
 
-    def test_what_it_holds_by_itself_counts_more(self):
+    def test_an_own_allocation_has_precedence_over_a_claim(self):
         assert one(
             MovedGuest("g", None, LESS, "", OWNER, frozenset({"m"})), MigrationClaim("m", HELD, OWNER)
         ) == GuestHolding(LESS)
@@ -118,7 +118,7 @@ def worlds(draw):
 @given(worlds())
 def test_every_claim_of_a_migration_is_some_guests_and_nobodys_twice(world):
     guests, claims, truth = world
-    found = resolve(guests, claims)
+    found = resolve_holdings(guests, claims)
     assert found.keys() == {guest.uuid for guest in guests}
     used = [holding.migration.consumer for holding in found.values() if holding.migration]
     assert sorted(used) == sorted(truth.values())
@@ -134,11 +134,11 @@ def test_every_claim_of_a_migration_is_some_guests_and_nobodys_twice(world):
 
 
 @given(worlds())
-def test_as_many_guests_as_can_be_keep_their_places(world):
+def test_the_largest_number_of_guests_keep_their_places(world):
     """Judged by trying all ways to give the claims out."""
     guests, claims, _ = world
     guests = guests[:4]
-    found = sum(holding.migration is not None for holding in resolve(guests, claims).values())
+    found = sum(holding.migration is not None for holding in resolve_holdings(guests, claims).values())
     takers = [guest for guest in guests if guest.own != guest.before]
     best = 0
     for order in itertools.permutations(
@@ -153,6 +153,6 @@ def test_as_many_guests_as_can_be_keep_their_places(world):
 
 
 @given(worlds())
-def test_it_does_not_matter_in_which_order_consumers_are_listed(world):
+def test_the_order_of_consumers_does_not_matter(world):
     guests, claims, _ = world
-    assert resolve(guests, claims) == resolve(guests, claims[::-1])
+    assert resolve_holdings(guests, claims) == resolve_holdings(guests, claims[::-1])

@@ -20,7 +20,7 @@ LAST = NovaRoot(NOVAS, "before.example")
 
 @dataclass
 class Providers:
-    """Those that there are; with ``traits``, the same for each."""
+    """A client of some providers, each with the same traits."""
 
     there: tuple[ProviderRecord, ...] = ()
     traits: frozenset[str] = frozenset({"COMPUTE_NODE", "COMPUTE_VOLUME_ATTACH"})
@@ -39,7 +39,7 @@ class _RootClient:
     def providers_in_tree(self, uuid: str) -> list[ProviderRecord]:
         return [one for one in self.providers.there if uuid in (one.uuid, one.parent_uuid)]
 
-    def traits(self, uuid: str) -> tuple[frozenset[str], int]:
+    def get_traits(self, uuid: str) -> tuple[frozenset[str], int]:
         return self.providers.traits, 1
 
 
@@ -47,7 +47,7 @@ def root(uuid: str = NOVAS, name: str = NAME, parent: str | None = None) -> Prov
     return ProviderRecord(uuid, name, 1, parent)
 
 
-def test_it_has_the_hypervisors_name() -> None:
+def test_novas_root_has_the_hypervisors_name() -> None:
     assert Providers((root(),)).find(RootSearch(NAME, OWN, beside=True)) == NovaRoot(NOVAS, NAME)
 
 
@@ -56,7 +56,7 @@ def test_one_that_was_renamed_is_known_by_its_uuid() -> None:
     assert there.find(RootSearch(NAME, OWN, beside=True, last=LAST)) == NovaRoot(NOVAS, "renamed")
 
 
-def test_who_is_not_beside_nova_has_none() -> None:
+def test_an_agent_that_is_not_beside_nova_has_no_novas_root() -> None:
     assert Providers((root(),)).find(RootSearch(NAME, OWN, beside=False, last=LAST)) is None
 
 
@@ -69,7 +69,9 @@ def test_who_is_not_beside_nova_has_none() -> None:
         (Providers(), None),
     ],
 )
-def test_where_nobody_says_whose_it_is_its_traits_do(there: Providers, found: NovaRoot | None) -> None:
+def test_traits_show_the_owner_of_the_root_without_an_option(
+    there: Providers, found: NovaRoot | None
+) -> None:
     assert there.find(RootSearch(NAME, OWN)) == found
 
 
@@ -94,7 +96,7 @@ def test_a_child_is_no_root() -> None:
         Providers((root(parent="other"),)).find(RootSearch(NAME, OWN, beside=True))
 
 
-def test_what_the_agent_made_itself_is_novas_once_nova_keeps_it() -> None:
+def test_a_root_of_the_agent_is_novas_once_nova_keeps_it() -> None:
     search = RootSearch(NAME, OWN, beside=True)
     with pytest.raises(FormerRootError, match="which the agent itself made before"):
         Providers((root(OWN),), traits=frozenset()).find(search)

@@ -20,7 +20,7 @@ from compute_agent.report.plan import (
     assume_ownership,
     ownership_after,
     ownership_before,
-    plan,
+    plan_actions,
 )
 
 ROOT, CHILD, OTHER = "root", "child", "other"
@@ -42,7 +42,7 @@ def tree(*nodes):
 
 def test_an_unknown_host_is_created_from_the_root_down():
     derived = tree(node(ROOT, traits=["COMPUTE_NODE"]), node(CHILD, ROOT, {"PCPU": PCPU}))
-    assert plan(derived, {}, {}, KNOWN) == (
+    assert plan_actions(derived, {}, {}, KNOWN) == (
         CreateProvider(ROOT, ROOT, None),
         CreateProvider(CHILD, CHILD, ROOT),
         SetInventories(CHILD, {"PCPU": PCPU}),
@@ -50,15 +50,15 @@ def test_an_unknown_host_is_created_from_the_root_down():
     )
 
 
-def test_nothing_is_sent_when_nothing_differs():
+def test_equal_trees_need_no_action():
     derived = tree(node(ROOT, None, {"PCPU": PCPU}, ["COMPUTE_NODE"]))
     has = {ROOT: reported(ROOT, None, {"PCPU": PCPU}, ["COMPUTE_NODE"])}
-    assert plan(derived, has, {}, KNOWN) == ()
+    assert plan_actions(derived, has, {}, KNOWN) == ()
 
 
 def test_custom_names_are_made_known_first_and_unknown_standard_traits_are_left_out():
     derived = tree(node(ROOT, None, {"CUSTOM_LLC": PCPU}, ["CUSTOM_X", "HW_CPU_OF_TOMORROW"]))
-    assert plan(derived, {ROOT: reported(ROOT)}, {}, KNOWN) == (
+    assert plan_actions(derived, {ROOT: reported(ROOT)}, {}, KNOWN) == (
         CreateResourceClass("CUSTOM_LLC"),
         CreateTrait("CUSTOM_X"),
         SetInventories(ROOT, {"CUSTOM_LLC": PCPU}),
@@ -70,17 +70,17 @@ def test_inventories_and_traits_of_others_stay():
     derived = tree(node(ROOT, None, {"PCPU": PCPU}, ["COMPUTE_NODE"]))
     fpga = ProviderInventory(1)
     has = {ROOT: reported(ROOT, None, {"CUSTOM_FPGA": fpga}, ["CUSTOM_RACK_7"])}
-    assert plan(derived, has, {ROOT: OwnedNames()}, KNOWN) == (
+    assert plan_actions(derived, has, {ROOT: OwnedNames()}, KNOWN) == (
         SetInventories(ROOT, {"CUSTOM_FPGA": fpga, "PCPU": PCPU}),
         SetTraits(ROOT, frozenset({"CUSTOM_RACK_7", "COMPUTE_NODE"})),
     )
 
 
-def test_what_was_ours_and_is_no_more_is_removed():
+def test_former_parts_of_the_agent_are_removed():
     derived = tree(node(ROOT, None, {"VCPU": PCPU}))
     has = {ROOT: reported(ROOT, None, {"VCPU": PCPU, "PCPU": PCPU}, ["COMPUTE_NODE", "CUSTOM_RACK_7"])}
     owned = {ROOT: OwnedNames(frozenset({"VCPU", "PCPU"}), frozenset({"COMPUTE_NODE"}))}
-    assert plan(derived, has, owned, KNOWN) == (
+    assert plan_actions(derived, has, owned, KNOWN) == (
         SetInventories(ROOT, {"VCPU": PCPU}),
         SetTraits(ROOT, frozenset({"CUSTOM_RACK_7"})),
     )
@@ -90,7 +90,7 @@ def test_capacity_that_moves_leaves_before_it_arrives():
     derived = tree(node(ROOT), node(CHILD, ROOT, {"PCPU": PCPU}))
     has = {ROOT: reported(ROOT, None, {"PCPU": PCPU}), CHILD: reported(CHILD, ROOT)}
     owned = {ROOT: OwnedNames(frozenset({"PCPU"}))}
-    assert plan(derived, has, owned, KNOWN) == (
+    assert plan_actions(derived, has, owned, KNOWN) == (
         SetInventories(ROOT, {}),
         SetInventories(CHILD, {"PCPU": PCPU}),
     )
@@ -105,25 +105,28 @@ def test_providers_of_ours_go_leaves_first_and_those_of_others_stay():
         OTHER: reported(OTHER, ROOT),
     }
     owned = {uuid: OwnedNames() for uuid in (ROOT, "numa", "l3")}
-    assert plan(derived, has, owned, KNOWN) == (DeleteProvider("l3"), DeleteProvider("numa"))
+    assert plan_actions(derived, has, owned, KNOWN) == (DeleteProvider("l3"), DeleteProvider("numa"))
 
 
 def test_a_provider_goes_when_its_child_has_moved_elsewhere():
     derived = tree(node(ROOT), node(CHILD, ROOT))
     has = {ROOT: reported(ROOT), "gone": reported("gone", ROOT), CHILD: reported(CHILD, "gone")}
     owned = {uuid: OwnedNames() for uuid in has}
-    assert plan(derived, has, owned, KNOWN) == (UpdateProvider(CHILD, CHILD, ROOT), DeleteProvider("gone"))
+    assert plan_actions(derived, has, owned, KNOWN) == (
+        UpdateProvider(CHILD, CHILD, ROOT),
+        DeleteProvider("gone"),
+    )
 
 
-def test_a_provider_of_ours_with_a_child_of_somebody_else_stays():
+def test_a_provider_with_a_foreign_child_stays():
     has = {ROOT: reported(ROOT), CHILD: reported(CHILD, ROOT), OTHER: reported(OTHER, CHILD)}
-    assert plan(tree(node(ROOT)), has, {CHILD: OwnedNames()}, KNOWN) == ()
+    assert plan_actions(tree(node(ROOT)), has, {CHILD: OwnedNames()}, KNOWN) == ()
 
 
 def test_a_renamed_or_moved_provider_is_updated():
     derived = tree(replace(node(ROOT), name="new"), node(CHILD, ROOT))
     has = {ROOT: reported(ROOT), CHILD: reported(CHILD, OTHER), OTHER: reported(OTHER, ROOT)}
-    assert plan(derived, has, {}, KNOWN) == (
+    assert plan_actions(derived, has, {}, KNOWN) == (
         UpdateProvider(ROOT, "new", None),
         UpdateProvider(CHILD, CHILD, ROOT),
     )
@@ -136,7 +139,7 @@ def test_a_trait_that_was_there_before_us_is_not_claimed():
     assert claims == {ROOT: OwnedNames(traits=frozenset({"COMPUTE_NODE"}))}
 
 
-def test_of_novas_root_nothing_is_the_agents_any_more_whatever_was():
+def test_no_part_of_novas_root_is_the_agents():
     derived = ProviderTree((node(ROOT), node(CHILD, ROOT, {"PCPU": PCPU})), beside=True)
     owned = {ROOT: OwnedNames(classes=frozenset({"PCPU"})), CHILD: OwnedNames()}
     assert ownership_before(derived, {}, owned).keys() == {CHILD}
@@ -169,7 +172,7 @@ def trees(draw):
 
 
 def carry_out(actions, has):
-    """What Placement has after the actions; fails where Placement would."""
+    """Placement after the actions; fails where Placement would."""
     has = dict(has)
     for action in actions:
         match action:
@@ -192,14 +195,14 @@ def carry_out(actions, has):
 def test_from_any_tree_to_any_other_in_one_plan(before, after, foreign_traits, foreign_inventories):
     """Ours becomes exactly what is derived, and what others added in between is untouched."""
     known = KnownNames(frozenset(CLASSES), frozenset(TRAITS))
-    first = carry_out(plan(before, {}, {}, known), {})
+    first = carry_out(plan_actions(before, {}, {}, known), {})
     owned = ownership_after(before, ownership_before(before, {}, {}), first)
     fpga = {f"CUSTOM_FPGA_{name}": held for name, held in foreign_inventories.items()}
     racks = frozenset(f"CUSTOM_RACK_{trait}" for trait in foreign_traits)
     root = first[ROOT]
     first[ROOT] = replace(root, traits=root.traits | racks, inventories={**root.inventories, **fpga})
 
-    second = carry_out(plan(after, first, owned, known), first)
+    second = carry_out(plan_actions(after, first, owned, known), first)
 
     assert second.keys() == {node.uuid for node in after.nodes}
     for wanted in after.nodes:
@@ -209,4 +212,4 @@ def test_from_any_tree_to_any_other_in_one_plan(before, after, foreign_traits, f
         assert has.inventories == {**extra[0], **wanted.inventories}
         assert has.traits == wanted.traits | extra[1]
     claims = ownership_before(after, first, owned)
-    assert plan(after, second, ownership_after(after, claims, second), known) == ()
+    assert plan_actions(after, second, ownership_after(after, claims, second), known) == ()

@@ -59,7 +59,7 @@ def test_the_zone_reserves_what_members_of_a_smaller_pool_hold() -> None:
     assert offered(found, "VCPU") == {"zone": (6, 2), "gold": (2, 0)}
 
 
-def test_without_pools_nobody_is_asked_what_is_held() -> None:
+def test_held_amounts_are_not_read_without_pools() -> None:
     wanted = tree("PCPU", {"zone": 4})
     assert keep_held_cpus(wanted, as_reported(wanted), None) == (wanted, ())  # type: ignore[arg-type]
 
@@ -68,7 +68,7 @@ totals = st.fixed_dictionaries({uuid: st.integers(0, 6) for uuid in ("zone", "go
 
 
 @given(totals, st.data(), st.sampled_from([1.0, 1.5, 4.0]))
-def test_what_can_be_claimed_and_what_is_held_is_never_more_than_there_is(
+def test_free_and_held_cpus_are_never_more_than_the_zone_has(
     now: dict[str, int], data: st.DataObject, ratio: float
 ) -> None:
     """However the CPUs of a zone were shared before, as long as what is held fits the zone at all."""
@@ -114,7 +114,7 @@ def reshaped(
     ]
 
 
-def test_what_is_held_of_a_pool_that_is_gone_becomes_that_of_the_zone_where_its_cpus_are() -> None:
+def test_allocations_of_a_removed_pool_move_to_the_zone_of_its_cpus() -> None:
     before, after = host(frozenset({2, 3, 4, 5})), host(frozenset())
     gold = {node.name: node.uuid for node in before.nodes if node.pool}
     held = {
@@ -137,7 +137,7 @@ def test_a_new_pool_moves_nothing_that_guests_hold() -> None:
 
 
 def test_an_allocation_that_moves_between_shapes_stays_out_of_pools() -> None:
-    """One that nobody runs yet: of a flat tree, which becomes NUMA nodes with a pool."""
+    """An allocation without a running guest, of a flat tree that becomes NUMA nodes with a pool."""
     sets = CpuSets(TOPOLOGY.online, frozenset(), frozenset())
     flat = derive_provider_tree(
         TOPOLOGY, sets, InventorySettings("flat", reserved_host_memory_mb=0), ROOT, "h"

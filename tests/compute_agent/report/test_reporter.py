@@ -69,58 +69,58 @@ def client(request, client, monkeypatch):
 
 
 def idle(client):
-    """What is asked for when nothing has changed."""
+    """Requests of a report without changes."""
     return [("GET", f"/ext/v1/trees/{ROOT}" if client.has_trees() else "/resource_providers")]
 
 
 def test_a_host_is_reported_once_and_then_nothing_is_written(client, memory, live_placement):
     reporter = memory.reporter(client)
-    assert reporter.report(numa_tree()).sent == 6
+    assert reporter.report_tree(numa_tree()).sent == 6
     live_placement.writes()
-    assert reporter.report(numa_tree()).sent == 0
+    assert reporter.report_tree(numa_tree()).sent == 0
     assert live_placement.requests == idle(client)
-    assert client.inventories(NODE_0)[0]["PCPU"]["total"] == 4
-    assert client.traits(ROOT)[0] == {"COMPUTE_NODE"}
+    assert client.get_inventories(NODE_0)[0]["PCPU"]["total"] == 4
+    assert client.get_traits(ROOT)[0] == {"COMPUTE_NODE"}
 
 
 def test_a_restarted_agent_writes_nothing(client, memory, live_placement):
-    memory.reporter(client).report(numa_tree())
+    memory.reporter(client).report_tree(numa_tree())
     live_placement.writes()
-    assert memory.reporter(client).report(numa_tree()).sent == 0
+    assert memory.reporter(client).report_tree(numa_tree()).sent == 0
     assert live_placement.writes() == []
 
 
 def test_only_the_provider_that_differs_is_written(client, memory, live_placement):
     reporter = memory.reporter(client)
-    reporter.report(numa_tree())
+    reporter.report_tree(numa_tree())
     live_placement.writes()
-    assert reporter.report(numa_tree(VCPU=ProviderInventory(2, max_unit=2))).sent == 1
+    assert reporter.report_tree(numa_tree(VCPU=ProviderInventory(2, max_unit=2))).sent == 1
     assert live_placement.writes() == [("PUT", f"/resource_providers/{NODE_0}/inventories")]
 
 
-def test_what_an_operator_added_stays_and_what_was_ours_goes(client, memory):
+def test_additions_of_operators_stay_and_former_parts_of_the_agent_go(client, memory):
     reporter = memory.reporter(client)
-    reporter.report(numa_tree(VCPU=PCPU))
+    reporter.report_tree(numa_tree(VCPU=PCPU))
     client.create_trait("CUSTOM_RACK_7")
     client.create_resource_class("CUSTOM_FPGA")
-    inventories, generation = client.inventories(NODE_0)
+    inventories, generation = client.get_inventories(NODE_0)
     generation = client.set_inventories(NODE_0, {**inventories, "CUSTOM_FPGA": {"total": 1}}, generation)
     client.set_traits(NODE_0, frozenset({"HW_NUMA_ROOT", "CUSTOM_RACK_7"}), generation)
 
-    assert reporter.report(numa_tree()).sent == 1
-    assert client.inventories(NODE_0)[0].keys() == {"PCPU", "CUSTOM_FPGA"}
-    assert client.traits(NODE_0)[0] == {"HW_NUMA_ROOT", "CUSTOM_RACK_7"}
+    assert reporter.report_tree(numa_tree()).sent == 1
+    assert client.get_inventories(NODE_0)[0].keys() == {"PCPU", "CUSTOM_FPGA"}
+    assert client.get_traits(NODE_0)[0] == {"HW_NUMA_ROOT", "CUSTOM_RACK_7"}
 
 
-def test_what_an_operator_set_is_told_once_and_kept(client, memory, caplog):
+def test_values_of_operators_are_logged_once_and_kept(client, memory, caplog):
     reporter = memory.reporter(client)
-    reporter.report(numa_tree())
-    inventories, generation = client.inventories(NODE_0)
+    reporter.report_tree(numa_tree())
+    inventories, generation = client.get_inventories(NODE_0)
     client.set_inventories(NODE_0, {"PCPU": {**inventories["PCPU"], "reserved": 1}}, generation)
     for _ in range(2):
-        assert reporter.report(numa_tree()).sent == 0
+        assert reporter.report_tree(numa_tree()).sent == 0
     assert caplog.text.count("reserved of PCPU was set to 1 through the API and stays") == 1
-    assert client.inventories(NODE_0)[0]["PCPU"]["reserved"] == 1
+    assert client.get_inventories(NODE_0)[0]["PCPU"]["reserved"] == 1
 
 
 def with_attributes(tree, **attributes):
@@ -130,21 +130,21 @@ def with_attributes(tree, **attributes):
 def test_attributes_are_reported_and_those_of_others_stay(client, memory, live_placement):
     reporter = memory.reporter(client)
     first = with_attributes(numa_tree(), memory_tier=4, cpu_capacity=0.5)
-    assert reporter.report(first).sent == 7
+    assert reporter.report_tree(first).sent == 7
     live_placement.writes()
-    assert reporter.report(first).sent == 0
+    assert reporter.report_tree(first).sent == 0
     assert live_placement.requests == idle(client)
-    found, generation = client.attributes(NODE_0)
+    found, generation = client.get_attributes(NODE_0)
     assert found == {"memory_tier": 4, "cpu_capacity": 0.5}
     client.set_attributes(NODE_0, {"price": 7, "memory_tier": 9}, generation)
-    assert reporter.report(with_attributes(numa_tree(), memory_tier=5)).sent == 1
-    assert client.attributes(NODE_0)[0] == {"price": 7, "memory_tier": 5}
+    assert reporter.report_tree(with_attributes(numa_tree(), memory_tier=5)).sent == 1
+    assert client.get_attributes(NODE_0)[0] == {"price": 7, "memory_tier": 5}
 
 
-def test_a_service_without_extensions_is_asked_for_them_once_until_all_is_read_anew(
+def test_extensions_are_asked_for_once_until_everything_is_read_again(
     client, memory, live_placement, monkeypatch
 ):
-    respond, asked = type(client)._respond, []
+    respond, asked = type(client)._get_response, []
 
     def stock(self, method, url, body, headers, expected=200):
         if url.startswith("/ext/"):
@@ -152,54 +152,54 @@ def test_a_service_without_extensions_is_asked_for_them_once_until_all_is_read_a
             url = "/no" + url
         return respond(self, method, url, body, headers, expected)
 
-    monkeypatch.setattr(type(client), "_respond", stock)
+    monkeypatch.setattr(type(client), "_get_response", stock)
     reporter = memory.reporter(client)
-    assert reporter.report(with_attributes(numa_tree(), memory_tier=4)).sent == 6
-    assert reporter.report(with_attributes(numa_tree(), memory_tier=5)).sent == 0
+    assert reporter.report_tree(with_attributes(numa_tree(), memory_tier=4)).sent == 6
+    assert reporter.report_tree(with_attributes(numa_tree(), memory_tier=5)).sent == 0
     assert asked == ["/ext/v1"]
-    reporter.forget()
-    assert reporter.report(with_attributes(numa_tree(), memory_tier=5)).sent == 0
+    reporter.forget_providers()
+    assert reporter.report_tree(with_attributes(numa_tree(), memory_tier=5)).sent == 0
     assert asked == ["/ext/v1", "/ext/v1"]
 
 
 def test_a_change_behind_our_back_is_repaired(client, memory):
     reporter = memory.reporter(client)
-    reporter.report(numa_tree())
-    client.set_traits(ROOT, frozenset(), client.traits(ROOT)[1])
-    assert reporter.report(numa_tree()).sent == 1
-    assert client.traits(ROOT)[0] == {"COMPUTE_NODE"}
+    reporter.report_tree(numa_tree())
+    client.set_traits(ROOT, frozenset(), client.get_traits(ROOT)[1])
+    assert reporter.report_tree(numa_tree()).sent == 1
+    assert client.get_traits(ROOT)[0] == {"COMPUTE_NODE"}
 
 
 def test_a_conflict_is_read_again_and_retried(client, memory, monkeypatch):
     reporter = memory.reporter(client)
-    reporter.report(numa_tree())
+    reporter.report_tree(numa_tree())
     send, interfere = client.set_inventories, [True, True]
 
     def interfering(uuid, inventories, generation):
         if interfere.pop() if interfere else False:
-            traits, current = client.traits(uuid)
+            traits, current = client.get_traits(uuid)
             client.set_traits(uuid, traits ^ {"COMPUTE_NODE"}, current)
         return send(uuid, inventories, generation)
 
     monkeypatch.setattr(client, "set_inventories", interfering)
-    assert reporter.report(numa_tree(VCPU=PCPU)).refusals == ()
-    assert client.inventories(NODE_0)[0].keys() == {"PCPU", "VCPU"}
-    assert client.traits(NODE_0)[0] == {"HW_NUMA_ROOT"}
+    assert reporter.report_tree(numa_tree(VCPU=PCPU)).refusals == ()
+    assert client.get_inventories(NODE_0)[0].keys() == {"PCPU", "VCPU"}
+    assert client.get_traits(NODE_0)[0] == {"HW_NUMA_ROOT"}
 
 
 def test_a_provider_that_changes_while_it_is_read_is_read_again(client, memory, monkeypatch):
-    memory.reporter(client).report(numa_tree())
-    read, interfere = client.inventories, [True, True]
+    memory.reporter(client).report_tree(numa_tree())
+    read, interfere = client.get_inventories, [True, True]
 
     def interfering(uuid):
         answer = read(uuid)
         if interfere.pop() if interfere else False:
-            traits, current = client.traits(uuid)
+            traits, current = client.get_traits(uuid)
             client.set_traits(uuid, traits ^ {"COMPUTE_NODE"}, current)
         return answer
 
-    monkeypatch.setattr(client, "inventories", interfering)
-    found = memory.reporter(client).reported(ROOT)
+    monkeypatch.setattr(client, "get_inventories", interfering)
+    found = memory.reporter(client).read_reported(ROOT)
     assert {uuid: found[uuid].generation for uuid in found} == {
         uuid: read(uuid)[1] for uuid in (ROOT, NODE_0)
     }
@@ -215,30 +215,30 @@ def test_after_four_conflicts_it_is_left_for_the_next_time(client, memory, monke
     monkeypatch.setattr(client, "set_inventories", conflict)
     monkeypatch.setattr(client, "write_tree", conflict)
     with pytest.raises(ConcurrentUpdateError):
-        memory.reporter(client).report(numa_tree())
+        memory.reporter(client).report_tree(numa_tree())
     assert len(attempts) == MAX_ATTEMPTS
 
 
 def test_capacity_in_use_is_neither_removed_nor_counted_twice(client, memory):
     reporter = memory.reporter(client)
-    reporter.report(numa_tree())
+    reporter.report_tree(numa_tree())
     hold_resources(client, CONSUMER, {NODE_0: {"PCPU": 2}})
-    report = reporter.report(flat_tree())
+    report = reporter.report_tree(flat_tree())
     assert len(report.refusals) == 2
     assert "in use" in report.refusals[0].reason.lower() or "allocations" in report.refusals[0].reason.lower()
     assert "PCPU" in report.refusals[1].reason
-    assert client.inventories(ROOT)[0].keys() == {"DISK_GB"}
-    assert client.inventories(NODE_0)[0]["PCPU"]["total"] == 4
+    assert client.get_inventories(ROOT)[0].keys() == {"DISK_GB"}
+    assert client.get_inventories(NODE_0)[0]["PCPU"]["total"] == 4
 
     release_resources(client, CONSUMER)
-    assert reporter.report(flat_tree()).refusals == ()
-    assert client.inventories(ROOT)[0].keys() == {"DISK_GB", "PCPU"}
+    assert reporter.report_tree(flat_tree()).refusals == ()
+    assert client.get_inventories(ROOT)[0].keys() == {"DISK_GB", "PCPU"}
     assert [provider.uuid for provider in client.providers_in_tree(ROOT)] == [ROOT]
 
 
 def test_a_name_that_is_taken_is_refused_with_all_below_it(client, memory):
     client.create_provider("33333333-0000-4000-8000-000000000001", "h", None)
-    report = memory.reporter(client).report(numa_tree())
+    report = memory.reporter(client).report_tree(numa_tree())
     assert report.sent == 0
     assert len(report.refusals) == 6
     assert "h" in report.refusals[0].reason
@@ -246,7 +246,7 @@ def test_a_name_that_is_taken_is_refused_with_all_below_it(client, memory):
 
 def test_a_wrong_answer_is_not_kept_though_nothing_changes_on_the_server(client, memory, monkeypatch):
     """The answer names a trait that the server does not have, in place of one of the host's."""
-    assert not memory.reporter(client).report(numa_tree()).refusals
+    assert not memory.reporter(client).report_tree(numa_tree()).refusals
     reporter = memory.reporter(client)
     request = client.adapter.request
 
@@ -258,28 +258,28 @@ def test_a_wrong_answer_is_not_kept_though_nothing_changes_on_the_server(client,
 
     with monkeypatch.context() as patch:
         patch.setattr(client.adapter, "request", corrupted)
-        reporter.reported(ROOT)
-    assert [type(refusal.action) for refusal in reporter.report(numa_tree()).refusals] == [SetTraits]
-    assert not reporter.report(numa_tree()).refusals
-    assert client.traits(NODE_0)[0] == {"HW_NUMA_ROOT"}
+        reporter.read_reported(ROOT)
+    assert [type(refusal.action) for refusal in reporter.report_tree(numa_tree()).refusals] == [SetTraits]
+    assert not reporter.report_tree(numa_tree()).refusals
+    assert client.get_traits(NODE_0)[0] == {"HW_NUMA_ROOT"}
 
 
 def test_an_emptied_server_gets_everything_again(client, memory):
     reporter = memory.reporter(client)
-    reporter.report(numa_tree())
+    reporter.report_tree(numa_tree())
     client.delete_provider(NODE_0)
     client.delete_provider(ROOT)
-    assert reporter.report(numa_tree()).sent == 6
+    assert reporter.report_tree(numa_tree()).sent == 6
 
 
 def test_an_absent_server_is_an_error_and_then_all_is_caught_up(client, memory, live_placement):
     reporter = memory.reporter(client)
-    reporter.report(numa_tree())
+    reporter.report_tree(numa_tree())
     live_placement.stop()
     with pytest.raises(UnavailableError, match=r"/resource_providers|/ext/v1/trees"):
-        reporter.report(numa_tree(VCPU=PCPU))
+        reporter.report_tree(numa_tree(VCPU=PCPU))
     live_placement.start()
-    assert reporter.report(numa_tree(VCPU=PCPU)).sent == 1
+    assert reporter.report_tree(numa_tree(VCPU=PCPU)).sent == 1
 
 
 def test_memory_is_kept_before_anything_is_sent(client, memory, monkeypatch):
@@ -287,7 +287,7 @@ def test_memory_is_kept_before_anything_is_sent(client, memory, monkeypatch):
     for method in ("set_traits", "write_tree"):
         monkeypatch.setattr(client, method, lambda *_: (_ for _ in ()).throw(SystemExit))
     with pytest.raises(SystemExit):
-        memory.reporter(client).report(numa_tree())
+        memory.reporter(client).report_tree(numa_tree())
     assert memory.owned[NODE_0].classes == {"PCPU"}
     assert memory.owned[ROOT].traits == {"COMPUTE_NODE"}
 
@@ -301,26 +301,26 @@ class TestStockServer:
 
     def test_custom_classes_stand_for_llc_and_mba(self, client, memory):
         tree = numa_tree(LLC=ProviderInventory(10, max_unit=10), MBA=ProviderInventory(100, max_unit=100))
-        memory.reporter(client).report(tree)
-        assert client.inventories(NODE_0)[0].keys() == {"PCPU", "CUSTOM_LLC", "CUSTOM_MBA"}
+        memory.reporter(client).report_tree(tree)
+        assert client.get_inventories(NODE_0)[0].keys() == {"PCPU", "CUSTOM_LLC", "CUSTOM_MBA"}
 
 
 def test_a_server_that_knows_llc_and_mba_gets_them(client, memory):
-    memory.reporter(client).report(numa_tree(LLC=ProviderInventory(10, max_unit=10)))
-    assert client.inventories(NODE_0)[0].keys() == {"PCPU", "LLC"}
+    memory.reporter(client).report_tree(numa_tree(LLC=ProviderInventory(10, max_unit=10)))
+    assert client.get_inventories(NODE_0)[0].keys() == {"PCPU", "LLC"}
 
 
 @pytest.mark.parametrize("gone", [False, True])
 def test_a_provider_that_goes_while_a_reshape_is_planned_holds_nothing(
     client, memory, live_placement, monkeypatch, gone
 ):
-    memory.reporter(client).report(numa_tree())
+    memory.reporter(client).report_tree(numa_tree())
     hold_resources(client, CONSUMER, {NODE_0: {"PCPU": 1}})
 
     def removed(uuid):
         raise NotFoundError("GET", f"/resource_providers/{uuid}/allocations", "gone", status=404)
 
-    if gone:  # which only who asks for each provider can find
+    if gone:  # only requests for each provider can find that
         monkeypatch.setattr(client, "has_trees", lambda: False)
         monkeypatch.setattr(client, "provider_allocations", removed)
     plan = memory.reporter(client).plan_reshape(flat_tree(), {}, {})
@@ -329,26 +329,26 @@ def test_a_provider_that_goes_while_a_reshape_is_planned_holds_nothing(
 
 
 class TestWholeTrees:
-    """What is different where the service takes whole trees: nothing but the number of requests."""
+    """Whole trees differ from ordinary requests only in the number of requests."""
 
     @pytest.fixture
     def client(self, write_ini):
         return PlacementClient.from_conf(agent_conf.load([], [str(write_ini())]))
 
     def test_a_host_is_made_in_one_request(self, client, memory, live_placement):
-        memory.reporter(client).report(numa_tree(CUSTOM_FPGA=PCPU))
+        memory.reporter(client).report_tree(numa_tree(CUSTOM_FPGA=PCPU))
         assert live_placement.writes() == [
             ("PUT", "/resource_classes/CUSTOM_FPGA"),
             ("POST", "/ext/v1/trees"),
         ]
 
-    def test_what_changed_is_read_in_one_request(self, client, memory, live_placement):
+    def test_changes_are_read_in_one_request(self, client, memory, live_placement):
         reporter = memory.reporter(client)
-        reporter.report(numa_tree())
-        reporter.report(numa_tree())
+        reporter.report_tree(numa_tree())
+        reporter.report_tree(numa_tree())
         hold_resources(client, CONSUMER, {NODE_0: {"PCPU": 1}})
         live_placement.writes()
-        assert reporter.report(numa_tree()).sent == 0
+        assert reporter.report_tree(numa_tree()).sent == 0
         assert live_placement.requests == idle(client)
         assert reporter.take_listing().held == {ROOT: {}, NODE_0: {CONSUMER: {"PCPU": 1}}}
         assert reporter.take_listing() is None
@@ -363,12 +363,12 @@ class TestWholeTrees:
         monkeypatch.setattr(client, "write_tree", lost)
         reporter = memory.reporter(client)
         with pytest.raises(UnavailableError):
-            reporter.report(numa_tree())
-        assert reporter.report(numa_tree()).sent == 0
+            reporter.report_tree(numa_tree())
+        assert reporter.report_tree(numa_tree()).sent == 0
 
     @pytest.mark.parametrize("status", [403, 404, 405, 413])
     def test_where_trees_are_not_let_through_ordinary_requests_are(self, client, memory, monkeypatch, status):
-        respond = type(client)._respond
+        respond = type(client)._get_response
 
         def not_let_through(self, method, url, body, headers, expected=200):
             if url.startswith("/ext/v1/trees") and (method == "POST" or status in (403, 404)):
@@ -376,25 +376,25 @@ class TestWholeTrees:
                 raise kind(method, url, "no", status=status)
             return respond(self, method, url, body, headers, expected)
 
-        monkeypatch.setattr(type(client), "_respond", not_let_through)
+        monkeypatch.setattr(type(client), "_get_response", not_let_through)
         reporter = memory.reporter(client)
-        assert reporter.report(numa_tree()).sent == 6
-        assert reporter.report(numa_tree()).sent == 0
-        assert client.inventories(NODE_0)[0]["PCPU"]["total"] == 4
+        assert reporter.report_tree(numa_tree()).sent == 6
+        assert reporter.report_tree(numa_tree()).sent == 0
+        assert client.get_inventories(NODE_0)[0]["PCPU"]["total"] == 4
 
     def test_a_service_that_was_replaced_by_one_without_trees_is_reported_to(
         self, client, memory, monkeypatch
     ):
         reporter = memory.reporter(client)
-        reporter.report(numa_tree())
-        respond = type(client)._respond
+        reporter.report_tree(numa_tree())
+        respond = type(client)._get_response
 
         def stock(self, method, url, body, headers, expected=200):
             return respond(self, method, url.replace("/ext/", "/no/"), body, headers, expected)
 
-        monkeypatch.setattr(type(client), "_respond", stock)
-        assert reporter.report(numa_tree(VCPU=PCPU)).sent == 1
-        assert reporter.report(numa_tree()).sent == 1
+        monkeypatch.setattr(type(client), "_get_response", stock)
+        assert reporter.report_tree(numa_tree(VCPU=PCPU)).sent == 1
+        assert reporter.report_tree(numa_tree()).sent == 1
 
     def test_a_name_that_cannot_be_made_is_refused_and_all_else_is_reported(
         self, client, memory, monkeypatch
@@ -405,46 +405,46 @@ class TestWholeTrees:
         monkeypatch.setattr(client, "create_trait", refused)
         tree = numa_tree()
         tree = replace(tree, nodes=(replace(tree.root, traits=frozenset({"CUSTOM_X"})), *tree.nodes[1:]))
-        report = memory.reporter(client).report(tree)
+        report = memory.reporter(client).report_tree(tree)
         assert {type(each.action) for each in report.refusals} == {CreateTrait, SetTraits}
-        assert client.inventories(NODE_0)[0]["PCPU"]["total"] == 4
+        assert client.get_inventories(NODE_0)[0]["PCPU"]["total"] == 4
 
     def test_two_agents_of_one_host_do_not_undo_each_other(self, client, memory):
         first, second = memory.reporter(client), Memory().reporter(client)
-        first.report(numa_tree())
-        second.report(numa_tree())
+        first.report_tree(numa_tree())
+        second.report_tree(numa_tree())
         second.report(numa_tree(VCPU=PCPU))
         assert first.report(numa_tree()).refusals == ()
-        assert client.inventories(NODE_0)[0].keys() == {"PCPU", "VCPU"}
+        assert client.get_inventories(NODE_0)[0].keys() == {"PCPU", "VCPU"}
 
-    def test_the_root_of_nova_is_described_to_nobody(self, client, memory, live_placement, monkeypatch):
+    def test_the_root_of_nova_is_in_no_write(self, client, memory, live_placement, monkeypatch):
         client.create_provider(ROOT, "h", None)
         bodies, write = [], client.write_tree
         monkeypatch.setattr(client, "write_tree", lambda body: (bodies.append(body), write(body))[1])
         beside = replace(numa_tree(), beside=True)
-        assert memory.reporter(client).report(beside).refusals == ()
+        assert memory.reporter(client).report_tree(beside).refusals == ()
         assert [[each["uuid"] for each in body] for body in bodies] == [[NODE_0]]
-        assert client.inventories(ROOT) == ({}, 0)
+        assert client.get_inventories(ROOT) == ({}, 0)
 
 
-def test_memory_becomes_huge_pages_as_far_as_nobody_holds_it(client, memory):
+def test_only_memory_without_holder_becomes_huge_pages(client, memory):
     reporter = memory.reporter(client)
-    reporter.report(numa_tree(MEMORY_MB=ProviderInventory(8192, max_unit=8192)))
+    reporter.report_tree(numa_tree(MEMORY_MB=ProviderInventory(8192, max_unit=8192)))
     hold_resources(client, CONSUMER, {NODE_0: {"MEMORY_MB": 7000}})
     pages = ProviderInventory(1024, max_unit=1024)
     tree = numa_tree(MEMORY_MB=ProviderInventory(6144, max_unit=6144), CUSTOM_HUGE_PAGES_2MB=pages)
 
     def there():
-        found = reporter.reported(ROOT)[NODE_0].inventories
+        found = reporter.read_reported(ROOT)[NODE_0].inventories
         one, other = found["MEMORY_MB"], found["CUSTOM_HUGE_PAGES_2MB"]
         return one.total, other.total, other.reserved
 
     for _ in range(2):
-        assert reporter.report(tree).refusals == ()
+        assert reporter.report_tree(tree).refusals == ()
         assert there() == (7000, 1024, 428)
         assert "7000 MEMORY_MB are held" in reporter.waiting.pages[0]
     release_resources(client, CONSUMER)
-    reporter.report(tree)
+    reporter.report_tree(tree)
     assert there() == (6144, 1024, 0)
     assert reporter.waiting.pages == ()
     assert reporter.adjustments == ()

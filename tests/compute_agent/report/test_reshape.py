@@ -1,4 +1,4 @@
-"""What a reshape moves: tables of cases, and random guests on random trees."""
+"""Moves of a reshape: tables of cases, and random guests on random trees."""
 
 from dataclasses import replace
 
@@ -136,7 +136,7 @@ FLAT = {"h": {"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 10}}
         ),
     ],
 )
-def test_what_becomes_of_an_allocation_of_a_flat_tree(shape, held, location, becomes):
+def test_an_allocation_of_a_flat_tree_moves_to_the_zones(shape, held, location, becomes):
     before = tree(TWO_NODES, "flat", disk_gb=50)
     after = tree(TWO_NODES, shape, dedicated="0-9", shared="10-15", disk_gb=50)
     if location is None or location.floating >= frozenset(range(16)):
@@ -172,7 +172,7 @@ def test_an_allocation_without_a_guest_stays_in_its_zone():
     assert by_name(after, found.allocations[GUEST]) == {"h_NUMA_1": {"VCPU": 3}}
 
 
-def test_what_does_not_fit_in_one_zone_goes_to_the_next():
+def test_amounts_that_do_not_fit_in_one_zone_go_to_the_next():
     before = tree(TWO_NODES, "flat", reserved_host_memory_mb=0)
     after = tree(TWO_NODES, "numa", reserved_host_memory_mb=0)
     held = {"h": {"VCPU": 2, "MEMORY_MB": 12 << 10}}
@@ -206,7 +206,7 @@ def test_guests_on_cpus_of_their_own_come_first():
     ],
     ids=["own CPUs before floating", "own CPUs before nobody", "floating before nobody"],
 )
-def test_the_one_whose_place_is_surer_gets_the_room_where_it_runs(first, last):
+def test_a_guest_on_its_own_cpus_gets_capacity_where_it_runs(first, last):
     """Whatever their uuids are: the node has memory for one of them."""
     before, after = (
         tree(TWO_NODES, shape, "2-3,10-11", "4-7,12-15", reserved_host_memory_mb=0)
@@ -234,7 +234,7 @@ def test_too_little_room_is_told_with_consumer_class_and_what_is_free():
     assert found.reason == f"{GUEST}: there is no room for 4 VCPU (free: h_NUMA_0 2)"
 
 
-def test_what_nobody_offers_any_more_stays_where_it_is():
+def test_allocations_of_classes_without_inventory_stay():
     """Floating guests keep the VCPU of the root when all CPUs become dedicated; an ordinary report tells."""
     before, after = tree(TWO_NODES, "flat"), tree(TWO_NODES, "numa", dedicated="0-15")
     held = {GUEST: {"h": {"VCPU": 4, "MEMORY_MB": 64}}}
@@ -393,7 +393,7 @@ def test_random_transitions(case):
     if found.moves:
         inventories = {uuid: p.inventories for uuid, p in reported(before).items()}
         inventories |= {change.uuid: change.after for change in found.inventories}
-        # Who is not moved may hold more than a provider has left: that is for an ordinary report to tell.
+        # A consumer without moves may hold more than a provider has left, which an ordinary report shows.
         for uuid, name in {(move.target, move.target_class) for move in found.moves}:
             inventory = inventories[uuid][name]
             used = [holding.get(uuid, {}).get(name, 0) for holding in now.values()]

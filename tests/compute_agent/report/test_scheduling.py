@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.report.answers import UnavailableError
-from compute_agent.report.root_provider import DISABLED, MARKS, DisableCause, in_words, switched
+from compute_agent.report.root_provider import DISABLED, MARKS, DisableCause, in_words, switched_traits
 from tests.compute_agent.report.test_reporter import ROOT, Memory, numa_tree
 
 COMPUTE = "COMPUTE_NODE"
@@ -27,7 +27,7 @@ KEEP_AWAY, LET_IN = {DisableCause.WATERMARK: True}, {DisableCause.WATERMARK: Fal
     ],
 )
 def test_only_what_carries_our_mark_is_taken_away(before, off, after):
-    assert switched(frozenset(before), {DisableCause.WATERMARK: off}) == after
+    assert switched_traits(frozenset(before), {DisableCause.WATERMARK: off}) == after
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_only_what_carries_our_mark_is_taken_away(before, off, after):
 def test_several_causes_share_one_switch(before, watermark, maintenance, after):
     causes = {DisableCause.WATERMARK: watermark, DisableCause.MAINTENANCE: maintenance}
     known = {cause: off for cause, off in causes.items() if off is not None}
-    assert switched(frozenset(before) | {COMPUTE}, known) == after | {COMPUTE}
+    assert switched_traits(frozenset(before) | {COMPUTE}, known) == after | {COMPUTE}
 
 
 TRAITS = st.frozensets(st.sampled_from(["HW_A", DISABLED, *MARKS]))
@@ -61,9 +61,9 @@ WISHES = st.dictionaries(st.sampled_from(DisableCause), st.booleans())
 
 @given(TRAITS, WISHES)
 def test_whatever_there_was_others_keep_theirs_and_it_is_done_once(before, causes):
-    after = switched(before, causes)
+    after = switched_traits(before, causes)
     assert after - MARKS - {DISABLED} == before - MARKS - {DISABLED}
-    assert switched(after, causes) == after
+    assert switched_traits(after, causes) == after
     if any(causes.values()):
         assert DISABLED in after
     if DISABLED in before and not before & MARKS:
@@ -78,48 +78,48 @@ def test_whatever_there_was_others_keep_theirs_and_it_is_done_once(before, cause
         ({COMPUTE}, "let in"),
         ({DISABLED, MARK}, "kept away by watermark"),
         ({DISABLED, MARK, OTHER}, "kept away by watermark and maintenance"),
-        ({DISABLED}, "kept away by somebody else's COMPUTE_STATUS_DISABLED"),
+        ({DISABLED}, "kept away by COMPUTE_STATUS_DISABLED of another program"),
     ],
 )
-def test_who_keeps_new_guests_away_is_told(traits, words):
+def test_the_program_that_keeps_new_guests_away_is_named(traits, words):
     assert in_words(frozenset(traits)) == words
 
 
 @pytest.fixture
 def reporter(client):
     reporter = Memory().reporter(client)
-    reporter.report(numa_tree())
+    reporter.report_tree(numa_tree())
     return reporter
 
 
 def test_the_switch_is_turned_and_reports_leave_it_alone(reporter, client, live_placement):
     assert reporter.switch_scheduling(ROOT, KEEP_AWAY)
-    assert client.traits(ROOT)[0] == {COMPUTE, DISABLED, MARK}
+    assert client.get_traits(ROOT)[0] == {COMPUTE, DISABLED, MARK}
     live_placement.writes()
-    reporter.report(numa_tree())
+    reporter.report_tree(numa_tree())
     assert not reporter.switch_scheduling(ROOT, KEEP_AWAY)
     assert live_placement.writes() == []
     assert reporter.switch_scheduling(ROOT, LET_IN)
-    assert client.traits(ROOT)[0] == {COMPUTE}
+    assert client.get_traits(ROOT)[0] == {COMPUTE}
 
 
 def test_an_agent_without_a_memory_turns_it_back(reporter, client):
     reporter.switch_scheduling(ROOT, KEEP_AWAY)
     other = Memory().reporter(client)
-    other.report(numa_tree())
+    other.report_tree(numa_tree())
     assert other.switch_scheduling(ROOT, LET_IN)
-    assert client.traits(ROOT)[0] == {COMPUTE}
+    assert client.get_traits(ROOT)[0] == {COMPUTE}
 
 
 def test_a_service_that_was_disabled_in_nova_stays_disabled(reporter, client):
-    traits, generation = client.traits(ROOT)
+    traits, generation = client.get_traits(ROOT)
     client.set_traits(ROOT, traits | {DISABLED}, generation)
     assert not reporter.switch_scheduling(
         ROOT, KEEP_AWAY
     )  # what is there meanwhile is found out by reading again
-    reporter.report(numa_tree())
+    reporter.report_tree(numa_tree())
     assert not reporter.switch_scheduling(ROOT, LET_IN)
-    assert client.traits(ROOT)[0] == {COMPUTE, DISABLED}
+    assert client.get_traits(ROOT)[0] == {COMPUTE, DISABLED}
 
 
 def test_a_host_that_is_not_reported_yet_waits(client):

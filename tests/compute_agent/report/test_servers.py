@@ -81,12 +81,12 @@ class ServedHost:
     def reshape(self, tree, locations):
         zones = {node.uuid: node.cpus for node in tree.nodes}
         locations = {self.guest(number): location for number, location in locations.items()}
-        return self.reporter.reshape(tree, locations, zones)
+        return self.reporter.reshape_tree(tree, locations, zones)
 
     def holds(self, number, tree):
-        """What a guest holds, by the last part of the provider's name."""
+        """Allocations of a guest, by the last part of the provider's name."""
         names = {node.uuid: node.name.removeprefix(f"h{self.id}").lstrip("_") for node in tree.nodes}
-        held = self.client.allocations(self.guest(number)).resources
+        held = self.client.get_allocations(self.guest(number)).resources
         return {names.get(uuid, uuid): amounts for uuid, amounts in held.items()}
 
     def shown(self):
@@ -94,7 +94,7 @@ class ServedHost:
         self.reporter.reader.reported.clear()
         return {
             uuid: (provider.name, provider.parent, provider.inventories, provider.traits)
-            for uuid, provider in self.reporter.reported(self.root).items()
+            for uuid, provider in self.reporter.read_reported(self.root).items()
         }
 
 
@@ -110,14 +110,14 @@ def expected(tree):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_host_is_reported_once(host, shape):
     tree = host.tree(shape, **SETS)
-    assert host.reporter.report(tree).refusals == ()
+    assert host.reporter.report_tree(tree).refusals == ()
     assert host.shown() == expected(tree)
     assert host.restarted().report(tree).sent == 0
 
 
 def test_the_class_names_are_those_the_server_knows(host, kind):
     tree = host.tree("numa", CONTROL, **SETS)
-    assert host.reporter.report(tree).refusals == ()
+    assert host.reporter.report_tree(tree).refusals == ()
     classes = {name for _, _, inventories, _ in host.shown().values() for name in inventories}
     names = {"ours": {"LLC"}, "stock": {"CUSTOM_LLC"}}[kind]
     assert {name for name in classes if "LLC" in name} == names
@@ -129,15 +129,15 @@ def test_a_trait_that_the_server_does_not_know_is_left_out_and_told_once(host, c
     root = replace(tree.root, traits=tree.root.traits | {"HW_CPU_X86_OF_TOMORROW", "CUSTOM_OURS"})
     tree = replace(tree, nodes=(root,))
     with caplog.at_level(logging.WARNING, "compute_agent"):
-        assert host.reporter.report(tree).refusals == ()
-        assert host.reporter.report(tree).sent == 0
+        assert host.reporter.report_tree(tree).refusals == ()
+        assert host.reporter.report_tree(tree).sent == 0
     assert host.shown()[host.root][3] == root.traits - {"HW_CPU_X86_OF_TOMORROW"}
     assert caplog.text.count("HW_CPU_X86_OF_TOMORROW") == 1
 
 
 def test_from_flat_vcpu_to_pcpu_of_each_node(host, client):
     flat = host.tree("flat")
-    host.reporter.report(flat)
+    host.reporter.report_tree(flat)
     storage = f"33333333-0000-4000-8000-{host.id:012d}"
     client.create_provider(storage, f"storage{host.id}", None)
     client.set_inventories(storage, {"DISK_GB": {"total": 100}}, 0)
@@ -158,20 +158,20 @@ def test_from_flat_vcpu_to_pcpu_of_each_node(host, client):
     assert host.holds(2, numa) == {"NUMA_0": {"PCPU": 6, "MEMORY_MB": 256}, "": {"DISK_GB": 1}}
     assert host.holds(3, numa) == {"NUMA_0": {"VCPU": 1}}
     assert host.holds(4, numa) == {"": {"DISK_GB": 2}}
-    record = client.allocations(host.guest(1))
+    record = client.get_allocations(host.guest(1))
     assert (record.project_id, record.user_id, record.consumer_type) == ("project", "user", "INSTANCE")
 
-    report = host.reporter.report(numa)
+    report = host.reporter.report_tree(numa)
     assert report.refusals == ()
     assert host.shown() == expected(numa)
     assert host.reshape(numa, locations).moves == ()
-    assert host.reporter.report(numa).sent == 0
+    assert host.reporter.report_tree(numa).sent == 0
 
 
 def test_through_every_shape_and_back(host):
     locations = {1: CpuLocation(own=frozenset({8, 9})), 2: CpuLocation(floating=frozenset({6, 7}))}
     flat = host.tree("flat", CONTROL, **SETS)
-    host.reporter.report(flat)
+    host.reporter.report_tree(flat)
     l3_1 = next(node.uuid for node in flat.nodes if node.name.endswith("L3_10"))
     llc = next(name for name in host.shown()[l3_1][2] if "LLC" in name)
     host.claim(1, {host.root: {"PCPU": 2, "MEMORY_MB": 512}, l3_1: {llc: 3}})
@@ -188,7 +188,7 @@ def test_through_every_shape_and_back(host):
     for shape in ("numa", "l3", "flat", "l3", "numa", "flat"):
         tree = host.tree(shape, CONTROL, **SETS)
         assert host.reshape(tree, locations).moves
-        assert host.reporter.report(tree).refusals == ()
+        assert host.reporter.report_tree(tree).refusals == ()
         first, second = zones[shape]
         first = {**first, "L3_10": {**first.get("L3_10", {}), llc: 3}}
         assert host.holds(1, tree) == first
@@ -198,7 +198,7 @@ def test_through_every_shape_and_back(host):
 
 
 def test_consumers_keep_their_types_and_those_without_have_none(host, client):
-    host.reporter.report(host.tree("flat"))
+    host.reporter.report_tree(host.tree("flat"))
     body = claim_body({host.root: {"VCPU": 1}})
     del body["consumer_type"]
     client.send_request("PUT", f"/allocations/{host.guest(1)}", body, "1.28")
@@ -207,20 +207,20 @@ def test_consumers_keep_their_types_and_those_without_have_none(host, client):
     assert host.reshape(numa, {}).moves
     for number, consumer_type in ((1, "unknown"), (2, "MIGRATION")):
         assert host.holds(number, numa) == {"NUMA_0": {"VCPU": 1}}
-        assert client.allocations(host.guest(number)).consumer_type == consumer_type
+        assert client.get_allocations(host.guest(number)).consumer_type == consumer_type
 
 
 def test_a_claim_between_planning_and_reshape_is_not_lost(host, client, monkeypatch):
-    host.reporter.report(host.tree("flat"))
+    host.reporter.report_tree(host.tree("flat"))
     host.claim(1, {host.root: {"VCPU": 2}})
-    send, late = client.reshape, [2]
+    send, late = client.send_reshape, [2]
 
     def interfering(body):
         if late:
             host.claim(late.pop(), {host.root: {"VCPU": 5}})
         send(body)
 
-    monkeypatch.setattr(client, "reshape", interfering)
+    monkeypatch.setattr(client, "send_reshape", interfering)
     numa = host.tree("numa")
     assert host.reshape(numa, {}).moves
     assert host.holds(1, numa) == {"NUMA_0": {"VCPU": 2}}
@@ -229,8 +229,8 @@ def test_a_claim_between_planning_and_reshape_is_not_lost(host, client, monkeypa
 
 def test_after_four_conflicts_the_old_state_stays(host, client, monkeypatch):
     flat = host.tree("flat")
-    host.reporter.report(flat)
-    send, amounts = client.reshape, []
+    host.reporter.report_tree(flat)
+    send, amounts = client.send_reshape, []
 
     def interfering(body):
         amounts.append(1)
@@ -238,7 +238,7 @@ def test_after_four_conflicts_the_old_state_stays(host, client, monkeypatch):
         send(body)
 
     host.claim(1, {host.root: {"VCPU": 1}})
-    monkeypatch.setattr(client, "reshape", interfering)
+    monkeypatch.setattr(client, "send_reshape", interfering)
     with pytest.raises(ConflictError):
         host.reshape(host.tree("numa"), {})
     assert len(amounts) == MAX_ATTEMPTS
@@ -246,9 +246,9 @@ def test_after_four_conflicts_the_old_state_stays(host, client, monkeypatch):
     assert host.shown()[host.root][2] == flat.root.inventories
 
 
-def test_what_does_not_fit_changes_nothing(host):
+def test_an_infeasible_reshape_changes_nothing(host):
     flat = host.tree("flat")
-    host.reporter.report(flat)
+    host.reporter.report_tree(flat)
     host.claim(1, {host.root: {"VCPU": 16}})
     before = host.shown()
     found = host.reshape(host.tree("numa", cpu_shared_set="0"), {})
@@ -259,24 +259,24 @@ def test_what_does_not_fit_changes_nothing(host):
 
 def test_allocations_are_read_by_consumer_and_by_provider(host, client):
     numa = host.tree("numa", **SETS)
-    host.reporter.report(numa)
+    host.reporter.report_tree(numa)
     node = numa.nodes[1].uuid
     host.claim(1, {node: {"PCPU": 2, "MEMORY_MB": 64}})
-    assert client.allocations(host.guest(1)).resources == {node: {"PCPU": 2, "MEMORY_MB": 64}}
+    assert client.get_allocations(host.guest(1)).resources == {node: {"PCPU": 2, "MEMORY_MB": 64}}
     assert client.provider_allocations(node) == {host.guest(1): {"PCPU": 2, "MEMORY_MB": 64}}
-    assert client.allocations(host.guest(2)).resources == {}
+    assert client.get_allocations(host.guest(2)).resources == {}
 
 
 def set_through_api(client, provider, **classes):
-    """As an operator does it: some fields of some inventories, the rest as it is."""
-    inventories, generation = client.inventories(provider)
+    """Set some fields of some inventories, as an operator does, and leave the rest."""
+    inventories, generation = client.get_inventories(provider)
     changed = {name: {**record, **classes.get(name, {})} for name, record in inventories.items()}
     client.set_inventories(provider, changed, generation)
 
 
-def test_what_was_set_through_the_api_stays_over_restarts(host, client, caplog):
+def test_values_set_through_the_api_survive_restarts(host, client, caplog):
     tree = host.tree("flat", **SETS)
-    host.reporter.report(tree)
+    host.reporter.report_tree(tree)
     set_through_api(
         client, host.root, VCPU={"allocation_ratio": 9.5, "reserved": 1}, PCPU={"reserved": 2}, DISK_GB={}
     )
@@ -290,7 +290,7 @@ def test_what_was_set_through_the_api_stays_over_restarts(host, client, caplog):
     }
     for _ in range(2):
         with caplog.at_level(logging.WARNING, "compute_agent"):
-            assert host.reporter.report(tree).sent == 0
+            assert host.reporter.report_tree(tree).sent == 0
         assert host.shown()[host.root][2] == wanted
         host.restarted()
     assert (
@@ -298,7 +298,7 @@ def test_what_was_set_through_the_api_stays_over_restarts(host, client, caplog):
     )
     # The host changes, what was set does not.
     smaller = host.tree("flat", cpu_dedicated_set="0-5", cpu_shared_set="6-7")
-    assert host.reporter.report(smaller).refusals == ()
+    assert host.reporter.report_tree(smaller).refusals == ()
     shown = host.shown()[host.root][2]
     assert {
         name: (shown[name].total, shown[name].reserved, shown[name].allocation_ratio) for name in shown
@@ -310,15 +310,15 @@ def test_what_was_set_through_the_api_stays_over_restarts(host, client, caplog):
     }
     # Given back: the agent decides again.
     set_through_api(client, host.root, PCPU={"reserved": 0}, MEMORY_MB={"reserved": 512})
-    assert host.reporter.report(host.tree("flat", **SETS)).refusals == ()
+    assert host.reporter.report_tree(host.tree("flat", **SETS)).refusals == ()
     assert host.reporter.adjustments == tuple(
         one for one in host.reporter.adjustments if "VCPU" in one or "DISK_GB" in one
     )
 
 
-def test_what_was_set_stays_when_the_agents_memory_is_lost(host, client):
+def test_values_set_through_the_api_survive_the_loss_of_state(host, client):
     tree = host.tree("numa", **SETS)
-    host.reporter.report(tree)
+    host.reporter.report_tree(tree)
     node = tree.nodes[1].uuid
     set_through_api(client, node, VCPU={"allocation_ratio": 16.0}, MEMORY_MB={"reserved": 1000})
     host.owned = {}
@@ -332,7 +332,7 @@ def test_what_was_set_stays_when_the_agents_memory_is_lost(host, client):
 def test_options_of_the_ini_file_win_over_what_was_set(host, client, caplog):
     configured = {"cpu_allocation_ratio", "reserved_host_memory_mb"}
     tree = host.tree("flat", settings={"cpu_allocation_ratio": 3.0, "configured": configured}, **SETS)
-    host.reporter.report(tree)
+    host.reporter.report_tree(tree)
     set_through_api(client, host.root, VCPU={"allocation_ratio": 9.0}, MEMORY_MB={"reserved": 7})
     with caplog.at_level(logging.WARNING, "compute_agent"):
         assert host.restarted().report(tree).sent == 1
@@ -340,20 +340,20 @@ def test_options_of_the_ini_file_win_over_what_was_set(host, client, caplog):
     assert "[DEFAULT] cpu_allocation_ratio says 3: unset that to keep what is set here" in caplog.text
     # Unset again: a ratio stays as it is, as in Nova, and a reserve is the default's.
     unset = host.tree("flat", **SETS)
-    host.reporter.report(unset)
+    host.reporter.report_tree(unset)
     shown = host.shown()[host.root][2]
     assert (shown["VCPU"].allocation_ratio, shown["MEMORY_MB"].reserved) == (3.0, 512)
 
 
 def test_a_reshape_takes_the_ratio_along(host, client):
     flat = host.tree("flat", cpu_shared_set="0-15")
-    host.reporter.report(flat)
+    host.reporter.report_tree(flat)
     set_through_api(client, host.root, VCPU={"allocation_ratio": 16.0})
     host.claim(1, {host.root: {"VCPU": 8}})
     numa = host.tree("numa", cpu_shared_set="0-15")
     host.restarted()
     assert host.reshape(numa, {1: CpuLocation(floating=frozenset(range(16)))}).moves
-    host.reporter.report(numa)
+    host.reporter.report_tree(numa)
     ratios = {
         inventories["VCPU"].allocation_ratio
         for _, _, inventories, _ in host.shown().values()

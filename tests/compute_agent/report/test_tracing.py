@@ -1,4 +1,4 @@
-"""What a collector of OpenTelemetry is told of reports, and how Placement goes on with it."""
+"""Spans of reports that a collector of OpenTelemetry gets, and that Placement continues."""
 
 import logging
 import sys
@@ -39,7 +39,7 @@ def kept():
 
 @pytest.fixture
 def traced(client, kept):
-    """A client whose spans are kept."""
+    """A client with spans that stay in memory."""
     from compute_agent.report.tracing import RequestTracing
 
     client.spans = RequestTracing(kept.processor, 1.0)
@@ -47,7 +47,7 @@ def traced(client, kept):
 
 
 def test_requests_of_one_work_are_within_it_and_told_without_queries_and_bodies(traced, kept):
-    with traced.spans.work("report"):
+    with traced.spans.trace_work("report"):
         traced.provider_named(SECRET)
         traced.create_provider("11111111-0000-4000-8000-000000000001", SECRET, None)
     *requests, report = kept.spans
@@ -68,7 +68,7 @@ def test_requests_of_one_work_are_within_it_and_told_without_queries_and_bodies(
 
 def test_a_refusal_and_a_server_that_is_away_are_told_by_their_kind(traced, kept, live_placement):
     with pytest.raises(NotFoundError):
-        traced.inventories("11111111-0000-4000-8000-000000000009")
+        traced.get_inventories("11111111-0000-4000-8000-000000000009")
     live_placement.stop()
     with pytest.raises(UnavailableError):
         traced.known_traits()

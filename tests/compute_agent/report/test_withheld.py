@@ -1,4 +1,4 @@
-"""What is not to be sold is reserved as far as nobody holds it, by the ratio that holds in Placement."""
+"""Withheld units are reserved as far as no consumer holds them, at Placement's allocation ratio."""
 
 from dataclasses import replace
 
@@ -29,10 +29,10 @@ def kept(derived, reported, used, owned=OWNED):
     return found.root.inventories["VCPU"].reserved, said
 
 
-def test_it_is_reserved_beside_what_is_anyway():
+def test_withheld_units_add_to_the_reserve():
     reserved, said = kept(tree(5), there(), 30)
     assert reserved == 7
-    assert (said.in_full, said.reserved, said.words) == (True, 7, "reserved of VCPU, 2 of it anyway")
+    assert (said.in_full, said.reserved, said.outcome_text) == (True, 7, "reserved of VCPU, 2 of it anyway")
 
 
 def test_no_more_than_leaves_what_is_held():
@@ -49,9 +49,9 @@ def test_the_ratio_is_that_of_placement_unless_an_option_sets_it():
     assert kept(tree(5, configured=[("VCPU", "allocation_ratio")]), there(allocation_ratio=2.0), 20)[0] == 7
 
 
-def test_what_is_set_through_the_api_stays_and_is_told():
+def test_a_reserve_set_through_the_api_stays_and_is_reported():
     _, said = kept(tree(5), there(reserved=4), 0)
-    assert said.words == (
+    assert said.outcome_text == (
         "reserved of VCPU was set to 4 through the API and stays: nothing is withheld; with 7 it would be"
     )
     assert not said.in_full
@@ -59,7 +59,7 @@ def test_what_is_set_through_the_api_stays_and_is_told():
     assert kept(overruled, there(reserved=4), 0)[1].in_full
 
 
-def test_nobody_is_asked_where_nothing_is_withheld_or_nothing_is_there():
+def test_held_amounts_are_not_read_without_units_to_withhold():
     for derived, reported in ((tree(0), there()), (tree(3), {})):
         keep_withheld(derived, reported, {}, lambda uuid, name: 1 / 0)
     assert kept(tree(99), {}, 0)[0] == 16
@@ -71,7 +71,7 @@ def test_nobody_is_asked_where_nothing_is_withheld_or_nothing_is_there():
     st.floats(0.01, 20) | st.sampled_from([0.1, 1.0, 1.5, 4.0, 16.0]),
     st.integers(0, 600),
 )
-def test_it_is_the_most_that_leaves_what_is_held(total, reserved, ratio, used):
+def test_the_reserve_is_the_largest_that_leaves_held_amounts(total, reserved, ratio, used):
     reserved = min(reserved, total)
     inventory = ProviderInventory(total, reserved)
     fitting = [r for r in range(reserved, total + 1) if int((total - r) * ratio) >= used]
@@ -84,10 +84,10 @@ def test_placement_takes_it_and_gives_no_more_out(client):
     uuid = "5b0c0000-0000-4000-8000-00000000aa01"
     node = replace(tree(12).root, uuid=uuid)
     derived = ProviderTree((node,))
-    reporter.report(replace(derived, nodes=(replace(node, withheld={}),)))
+    reporter.report_tree(replace(derived, nodes=(replace(node, withheld={}),)))
     hold_resources(client, "5b0c0000-0000-4000-8000-00000000aa02", {uuid: {"VCPU": 16}})
-    reporter.report(derived)
-    assert client.inventories(uuid)[0]["VCPU"]["reserved"] == 12
+    reporter.report_tree(derived)
+    assert client.get_inventories(uuid)[0]["VCPU"]["reserved"] == 12
     (said,) = reporter.waiting.withheld
     assert (said.asked, said.reserved, said.held, said.in_full) == (12, 12, 16, False)
     assert reporter.adjustments == ()

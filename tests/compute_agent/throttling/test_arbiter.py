@@ -1,4 +1,4 @@
-"""Several ask for limits of a guest: the lowest is in force, and nobody takes away what is another's."""
+"""Several sources of limits of a guest: the lowest applies, and no source removes another's limit."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_limit_that_the_kernel_does_not_take_is_not_asked_for_any_more(host, a
     assert arbiter.combined_limits() == {"guest": {QUOTA: 3.0}}
 
 
-def test_what_differs_is_put_right(host, arbiter, caplog):
+def test_drifted_limits_are_set_again(host, arbiter, caplog):
     arbiter.replace_limits("a", {"guest": {QUOTA: 2.0}, "gone": {ThrottleControl("blockio"): 1.0}})
     arbiter.repair_limits(host.pipeline.views())
     assert host.limits() == {"guest": 2.0}

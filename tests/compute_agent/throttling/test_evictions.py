@@ -39,7 +39,7 @@ def evictions(host):
 
 
 def held(client):
-    return client.allocations(GUEST).resources
+    return client.get_allocations(GUEST).resources
 
 
 def test_a_guest_is_stopped_and_known_to_be_gone(host):
@@ -49,10 +49,10 @@ def test_a_guest_is_stopped_and_known_to_be_gone(host):
     evictions(host).stop_guest(GUEST)  # repeating it is no error
 
 
-def test_what_it_holds_elsewhere_stays(host, client):
+def test_allocations_on_other_hosts_stay(host, client):
     evictions(host).stop_guest(GUEST)
     evictions(host).give_back(GUEST)
-    left = client.allocations(GUEST)
+    left = client.get_allocations(GUEST)
     assert left.resources == {DISK: {"DISK_GB": 10}}
     assert (left.project_id, left.user_id, left.consumer_type) == ("project", "user", "INSTANCE")
 
@@ -78,13 +78,13 @@ def test_a_guest_that_has_moved_keeps_what_it_holds_there(host, client, live_pla
 def test_a_consumer_without_a_type_can_be_written_back(host, client):
     release_resources(client, GUEST)
     hold_untyped(client, GUEST, {NODE: {"VCPU": 2}, DISK: {"DISK_GB": 10}})
-    assert client.allocations(GUEST).consumer_type == "unknown"
+    assert client.get_allocations(GUEST).consumer_type == "unknown"
     evictions(host).stop_guest(GUEST)
     evictions(host).give_back(GUEST)
     assert held(client) == {DISK: {"DISK_GB": 10}}
 
 
-def test_somebody_else_who_changes_the_claim_meanwhile_is_heard(host, client, monkeypatch):
+def test_a_concurrent_change_of_the_claim_is_respected(host, client, monkeypatch):
     evictions(host).stop_guest(GUEST)
     write, interfered = client.set_allocations, []
 
@@ -151,7 +151,7 @@ def test_a_driver_that_cannot_stop_it_is_heard(host, monkeypatch):
 
 
 def test_a_guest_that_ended_while_its_end_failed_has_left(host, client, monkeypatch):
-    """Else nobody would give back what it held."""
+    """Without this, the allocation of the guest would stay."""
 
     def fail(guest, timeout):
         host.driver.end(guest)

@@ -8,7 +8,7 @@ from tests.waits import wait_for
 
 
 def finished(evictor, count=1):
-    """What ended, waited for."""
+    """Wait for ended evictions and return them."""
     over = {}
 
     def are_over():

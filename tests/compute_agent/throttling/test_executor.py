@@ -115,7 +115,7 @@ def test_round_ends_when_everything_fails():
     assert world.saved[-1][1].throttles == ()
 
 
-def test_failure_does_not_throttle_the_others_twice_when_everybody_is_throttled():
+def test_a_failure_does_not_throttle_the_others_twice_when_all_are_throttled():
     world = ExecutedWorld(rules(line("psi", "cpu_pressure", throttle_down=20, throttle_up=5)))
     world.actuator.broken["a"] = OSError("no")
     world.trigger.run_round(snapshot(guest("a"), guest("b"), host={MetricSeries("cpu_pressure"): 50.0}))

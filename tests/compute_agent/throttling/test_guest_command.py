@@ -45,7 +45,7 @@ def test_command_has_nothing_secret_of_the_agents_environment(tmp_path, monkeypa
     assert not names & {"OS_PASSWORD", "NOTIFY_SOCKET"}
 
 
-def test_of_output_without_end_only_the_end_is_kept():
+def test_only_the_end_of_endless_output_is_kept():
     run = guest_command("sh -c 'head -c 64000000 /dev/zero; printf \"\\033[2Jlast\\nwords\" ; exit 1'", 60)
     tracemalloc.start()
     try:

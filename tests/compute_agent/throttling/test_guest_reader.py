@@ -1,4 +1,4 @@
-"""What is read of guests: their threads' waiting, pressures, bytes, and what the caches tell."""
+"""Readings of guests: waiting of threads, pressures, bytes, and counters of caches."""
 
 from types import SimpleNamespace
 
@@ -84,7 +84,7 @@ def test_a_sample_is_what_has_grown_since_the_one_before(host):
     assert (reading.bandwidth, reading.cpus, reading.limited) == ({"0": 5e8}, ONLINE, True)
 
 
-def test_what_nobody_asks_for_is_not_read(host):
+def test_values_without_reader_are_not_read(host):
     host.read(100.0, ())
     host.write(15_000_000, 4_000_000_000, 50_000_000)
     reading = host.read(110.0, ()).readings["g"]
@@ -98,7 +98,7 @@ def test_threads_that_come_and_go_do_not_count(host):
     assert host.read(110.0).readings["g"].delay == 0.4
 
 
-def test_of_very_many_threads_some_stand_for_all(host, monkeypatch):
+def test_a_sample_of_threads_stands_for_very_many(host, monkeypatch):
     monkeypatch.setattr(samplers, "MAX_THREADS", 2)
     host.threads = dict.fromkeys((12, 9, 10, 11), 0)
     host.write(0, 0, 0)
@@ -133,7 +133,7 @@ def test_cycles_for_each_instruction_are_of_all_its_threads_and_only_those_that_
     assert host.cycles.asked == frozenset()
 
 
-def test_who_shares_a_cache_is_near(host):
+def test_guests_on_one_cache_are_near(host):
     host.read(100.0, ("cpi",))
     caches = (frozenset({1, 2}), frozenset({3, 4}))
     assert host.read(110.0, ("cpi",), caches).readings["g"].near == {0, 1, 2}

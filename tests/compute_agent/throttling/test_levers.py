@@ -41,7 +41,7 @@ def test_small_steps_still_take_a_granule():
     assert all_the_way_down(WAYS, ThrottleSteps(0.01, 0.5)) == [10, 9, 8, 7, 6]
 
 
-def test_nobody_is_throttled_below_a_granule():
+def test_no_guest_is_throttled_below_a_granule():
     assert all_the_way_down(GuestAllotment(1.0, 1.0), ThrottleSteps(0.2, 0.1)) == []
     assert lowest_limit(WAYS, ThrottleSteps(0.2, 0.01)) == 1
     assert lowest_limit(GuestAllotment(1.5, 1.0), ThrottleSteps(0.2, 0.9)) == 1.5
@@ -70,7 +70,7 @@ def test_steps_end_and_keep_the_floor(full, granule, step, share):
         limit = higher
 
 
-def test_what_a_limit_leaves():
+def test_a_limit_leaves_its_part_of_the_allotment():
     assert left_by(3.0, None, 2.0, CORES) == 2.0
     assert left_by(1.0, None, 2.0, CORES) == 1.0
     assert left_by(8e6, None, 4.0, WAYS) == 4 * 2**20
@@ -79,7 +79,7 @@ def test_what_a_limit_leaves():
     assert left_by(9e9, 60.0, 40.0, PERCENT) == pytest.approx(6e9)
 
 
-def test_what_a_guest_may_take_when_it_is_given_back():
+def test_a_restored_guest_may_take_its_allotment():
     assert taken_by(2.0, 2.0, 2.5, CORES) == 2.5
     assert taken_by(2.0, 2.0, None, CORES) == 4.0
     assert taken_by(1.0, 2.0, 2.5, CORES) == 1.0  # it has all it wants

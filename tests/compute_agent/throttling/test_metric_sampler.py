@@ -154,7 +154,7 @@ def test_missing_file_costs_its_metric_only(tree, missing, series, caplog):
     assert told == [f"The host does not tell {metric}: its watermarks wait until it does"]
 
 
-def test_what_the_host_tells_again_is_told_once(tree, caplog):
+def test_a_repeated_reading_of_the_host_is_reported_once(tree, caplog):
     sampler = MetricSampler(str(tree.root))
     caplog.set_level(logging.INFO, "compute_agent.throttling.samplers")
     for second in range(6):
@@ -180,7 +180,7 @@ def test_files_with_other_content_are_taken_as_missing(tree, content):
     assert [one.usage for one in now.guests.values()] == [{}, {}]
 
 
-def test_counters_that_begin_anew_are_no_usage(tree):
+def test_counters_that_begin_again_are_no_usage(tree):
     sampler = MetricSampler(str(tree.root))
     tree.at(100)
     sampler.take_snapshot(ALL, tree.subjects, 0.0)
@@ -214,7 +214,7 @@ def test_guest_that_came_or_went_between_two_rounds_is_no_error(tree):
     ("idle", "steal", "percent"),
     [(900, 100, 10.0), (0, 1000, 100.0), (1000, 0, 0.0), (0, 0, None), (100, -1, None)],
 )
-def test_what_a_hypervisor_takes_is_told_in_percent_of_the_time(tree, idle, steal, percent):
+def test_stolen_time_is_reported_in_percent(tree, idle, steal, percent):
     sampler, lines = MetricSampler(str(tree.root)), rules(line("steal", "cpu_steal", disable_scheduling=50))
     for ticks, taken in ((1000, 7), (1000 + idle, 7 + steal)):
         tree.write("proc/stat", f"cpu 10 0 10 {ticks} 0 0 0 {taken} 0 0\ncpu0 1 1 1 1\nintr 0\n")

@@ -83,7 +83,7 @@ def write_former(folder, qos=None, interference=None):
 
 
 def former_part(folder):
-    """What a former release would find of its part on watermarks."""
+    """The part on watermarks as a former release reads it."""
     return json.loads((folder / "state.json").read_text())["data"].get("qos")
 
 
@@ -186,7 +186,7 @@ def test_a_downgrade_finds_neither_part_and_what_it_leaves_wins_at_the_next_upgr
     assert state.guest_limits() == {"small": {QUOTA: 0.5}}
 
 
-def test_a_former_release_without_a_file_of_interference_had_nobody_limited(folder):
+def test_without_a_former_file_of_interference_no_guest_was_limited(folder):
     open_file(folder).keep_interference(INTERFERENCE)
     write_former(folder, FORMER_QOS)
     assert open_file(folder).state == ThrottlingState(WATERMARKS, InterferenceState((), PAIRS, TRACKS))
@@ -248,7 +248,7 @@ def test_baselines_are_saved_now_and_then_and_cases_at_once(folder):
     assert look_up_state(folder).interference.tracks == TRACKS
 
 
-def test_a_host_that_is_used_again_after_its_release_limits_nobody_for_the_past(folder):
+def test_a_released_host_limits_no_guest_for_the_past(folder):
     open_file(folder).keep_watermarks(WATERMARKS)
     open_file(folder).keep_interference(INTERFERENCE)
     (folder / FORMER_FILE).write_bytes(kept_json.dump(1, state_to_json(INTERFERENCE, NOW)))

@@ -1,4 +1,4 @@
-"""Who is told of actions beside operators."""
+"""Notices of actions to guests."""
 
 from prometheus_client import CollectorRegistry
 
@@ -8,7 +8,7 @@ from compute_agent.throttling.levers import CPU_QUOTA
 from compute_agent.throttling.telemetry import ThrottleTelemetry
 
 
-def test_whoever_is_throttled_or_evicted_is_told_of_and_nobody_else():
+def test_only_throttled_and_evicted_guests_are_reported():
     blamed = []
     telemetry = ThrottleTelemetry(CollectorRegistry(), blame=lambda *one: blamed.append(one))
     throttle = ThrottleAction("a", CPU_QUOTA.name, 1.0, "cpu_usage", "w")

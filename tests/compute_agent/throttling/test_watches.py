@@ -15,13 +15,13 @@ def watches(folder, text):
     return parse_watches(conf, parse_classes(conf))
 
 
-def test_a_signal_is_enough_and_only_told_of(tmp_path):
+def test_a_section_with_a_signal_alone_is_in_preview(tmp_path):
     (found,) = watches(tmp_path, "[interference:cpu]\nsignal = run_delay\n")
     assert (found.name, found.signal.name, found.signal.lever.name) == ("cpu", "run_delay", "cpu_quota")
     assert (found.preview, found.victims, found.consenting, found.escalate) == (True, set(), set(), None)
 
 
-def test_all_of_it_is_taken_up(tmp_path):
+def test_all_options_of_a_watch_are_read(tmp_path):
     (found,) = watches(
         tmp_path,
         "[interference:io]\nsignal = io_pressure\nmode = act\nvictims = LS, LSR\nconsenting = BE\n"
@@ -42,6 +42,6 @@ def test_all_of_it_is_taken_up(tmp_path):
         ("signal = run_delay\nescalate_command = 'x", r"\[interference:x\] escalate_command: "),
     ],
 )
-def test_what_contradicts_itself_is_refused_with_section_and_option(tmp_path, lines, said):
+def test_contradictions_are_refused_with_section_and_option(tmp_path, lines, said):
     with pytest.raises(ConfigError, match=said):
         watches(tmp_path, f"[interference:x]\n{lines}\n")

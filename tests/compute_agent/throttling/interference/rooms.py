@@ -1,4 +1,4 @@
-"""A room of a few guests on the same CPUs: who wants more than there is, waits, and so do others."""
+"""A room of a few guests on the same CPUs. Demand above the capacity makes all of them wait."""
 
 import random
 
@@ -30,7 +30,7 @@ def watch(**options):
 
 
 class Room:
-    """A server that wants one core, a job that wants half of one, and whoever else is put there."""
+    """A server that wants one core, a job that wants half of one, and further guests."""
 
     def __init__(self, *watches, seed=1):
         self.watches = watches or (watch(),)
@@ -38,7 +38,7 @@ class Room:
         self.guests = {"server": facts("server", "LS"), "job": facts("job")}
         self.wants = {"server": 1.0, "job": 0.5}
         self.foreign = {}
-        """Limits that somebody else has set."""
+        """Limits of another source."""
         self.delays = {}
         """The part of the time that guests wait whatever others do."""
         self.state, self.samples, self.time, self.decisions = InterferenceState(), (), 0.0, []
@@ -62,7 +62,7 @@ class Room:
         self.decisions += [(self.time, one) for one in decisions]
 
     def rounds(self, count, until=None):
-        """So many, or until a condition holds; how many it took."""
+        """Run a number of rounds, or until a condition holds. Returns the number of rounds."""
         for number in range(count):
             if until is not None and until():
                 return number

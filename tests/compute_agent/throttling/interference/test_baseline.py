@@ -28,12 +28,12 @@ def track(values, start=0.0):
     return found
 
 
-def test_nothing_is_a_violation_before_enough_was_learnt():
+def test_no_sample_is_a_violation_before_the_baseline_is_learnt():
     assert track([1.0] * (LEARNING - 1) + [100.0]).since == math.inf
     assert track([1.0] * LEARNING + [100.0]).since == 10.0 * LEARNING
 
 
-def test_it_lasts_when_a_whole_window_after_the_first_violation_was_above_the_threshold():
+def test_a_violation_lasts_after_a_whole_window_above_the_threshold():
     """The first one may be partly of before: what disturbs does not begin when a sample is taken."""
     quiet = [1.0] * LEARNING
     loud = [4.0, 9.0, 9.0, 9.0]
@@ -44,7 +44,7 @@ def test_it_lasts_when_a_whole_window_after_the_first_violation_was_above_the_th
     assert not found.without_recent().suffers_lastingly(10.0 * (LEARNING + 3))
 
 
-def test_a_calm_sample_or_a_window_without_any_begins_it_anew():
+def test_a_calm_sample_or_an_empty_window_begins_the_violation_again():
     calm_between = [*[1.0] * LEARNING, 9.0, 9.0, 1.0, 9.0, 9.0, 9.0]
     now = 10.0 * (len(calm_between) - 1)
     assert track(calm_between).suffers_now(now)
@@ -54,7 +54,7 @@ def test_a_calm_sample_or_a_window_without_any_begins_it_anew():
     assert not found.suffers_lastingly(now + 100)
 
 
-def test_what_lasts_for_hours_is_usual_in_the_end():
+def test_a_level_of_hours_becomes_the_baseline():
     calm, loud = [1.0, 1.2] * 200, [9.0, 9.2] * 2000
     assert track([*calm, *loud[:60]]).suffers_now(10.0 * 459)
     assert not track([*calm, *loud]).suffers_now(10.0 * 4399)

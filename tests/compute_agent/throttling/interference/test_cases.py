@@ -1,4 +1,4 @@
-"""What becomes of one case."""
+"""The course of one case."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def test_a_trial_is_judged_by_two_windows(first, second, lasts, whats, limits):
     assert (None if after is None else after.limits) == limits
 
 
-def test_nothing_is_judged_before_the_windows_are_over():
+def test_a_case_is_not_judged_before_its_windows_end():
     assert advance_case(CASE, VictimLevels(0.1, 0.1), 3.0, TRIAL_SECONDS - 1) == (CASE, ())
 
 
@@ -67,7 +67,7 @@ def test_a_victim_that_suffers_again_while_one_is_held_costs_that_one_another_st
     assert [floor.is_settled(time) for time in (60.0, TRIAL_SECONDS)] == [False, True]
 
 
-def test_who_suffers_only_in_a_part_of_the_window_costs_nobody_another_step():
+def test_suffering_in_a_part_of_the_window_takes_no_further_step():
     """Its level is partly of the calm before: nothing could be told from it."""
     held = replace(CASE, phase=CasePhase.HOLD, guilty=True)
     assert advance_case(held, VictimLevels(latest=0.7, suffers=True), 3.0, 60.0) == (held, ())
@@ -75,7 +75,7 @@ def test_who_suffers_only_in_a_part_of_the_window_costs_nobody_another_step():
     assert (after.phase, told) == (CasePhase.HOLD, (CaseVerdict.GUILTY,))
 
 
-def test_at_the_floor_it_is_held():
+def test_a_limit_at_the_floor_is_held():
     after, told = advance_case(CASE, VictimLevels(0.5, 0.5, suffers=True, lasts=True), None, TRIAL_SECONDS)
     assert (after.phase, told) == (CasePhase.HOLD, (CaseVerdict.GUILTY,))
 
@@ -117,7 +117,7 @@ def test_a_victim_that_suffers_no_more_than_when_one_was_held_does_so_by_somethi
     assert told == (CaseVerdict.CLOSE,)
 
 
-def test_nothing_is_given_back_during_the_trial_of_another_case():
+def test_no_limit_is_restored_during_the_trial_of_another_case():
     held = replace(CASE, phase=CasePhase.HOLD)
     assert advance_case(held, VictimLevels(), 3.0, 10 * HOLD_SECONDS, waits=True) == (held, ())
 
@@ -130,7 +130,7 @@ def test_nothing_is_given_back_during_the_trial_of_another_case():
         (CasePhase.RETURN, 2, RETURN_SECONDS),
     ],
 )
-def test_what_was_to_be_given_back_long_ago_is_overdue(phase, relapses, due):
+def test_a_limit_due_long_ago_is_overdue(phase, relapses, due):
     case = replace(CASE, phase=phase, relapses=relapses)
     assert [case.is_overdue(due + WAIT_SECONDS + more) for more in (-1, 0)] == [False, True]
     assert not replace(CASE, phase=CasePhase.TRIAL).is_overdue(1e6)

@@ -43,7 +43,7 @@ def disturb(room, cores=4.0, **options):
     room.wants["hog"] = cores
 
 
-def test_nothing_is_decided_where_nobody_is_disturbed(room):
+def test_no_decision_without_a_disturbed_guest(room):
     room.rounds(300)
     assert room.decisions == []
 
@@ -80,7 +80,7 @@ def test_a_trial_begins_from_a_level_that_has_nothing_of_the_calm_before(room, l
     assert case.before == pytest.approx(0.695, abs=0.05)
 
 
-def test_who_goes_on_is_held_again_and_longer_each_time(room):
+def test_a_repeated_offender_is_held_longer_each_time(room):
     disturb(room)
     room.rounds(400)
     relapses = [time for time, one in room.decisions if one.what.value == "relapse"]
@@ -145,7 +145,7 @@ def test_guests_on_other_cpus_are_no_suspects(room):
     assert "hog" not in room.limits
 
 
-def test_preview_tells_and_limits_nobody():
+def test_preview_reports_and_limits_no_guest():
     room = Room(watch(preview=True))
     room.rounds(LEARN)
     disturb(room)
@@ -154,14 +154,14 @@ def test_preview_tells_and_limits_nobody():
     assert room.told == ["preview"]
 
 
-def test_who_is_limited_itself_is_no_victim(room):
+def test_a_limited_guest_is_no_victim(room):
     disturb(room)
     room.foreign["server"] = 1.0
     room.rounds(60)
     assert room.decisions == []
 
 
-def test_after_so_many_verdicts_somebody_else_is_asked_once():
+def test_the_command_of_escalation_runs_once_after_enough_verdicts():
     room = Room(watch(escalate_after=2, escalate=lambda guest: None))
     room.rounds(LEARN)
     disturb(room)
@@ -171,7 +171,7 @@ def test_after_so_many_verdicts_somebody_else_is_asked_once():
 
 
 def test_a_victim_that_goes_on_suffering_by_itself_does_not_have_its_neighbour_limited_for_ever(room):
-    """It was better off when the neighbour was tried, by chance or because it knew."""
+    """The victim was better off while a neighbour was tried, by chance or because it noticed the trial."""
     disturb(room, 2.5)
     room.rounds(30, lambda: room.limits)
     room.rounds(20, lambda: room.state.cases[0].guilty)
@@ -191,7 +191,7 @@ def test_a_trial_that_no_agent_saw_the_end_of_is_given_back_however_the_victim_i
     assert "relapse" not in room.told
 
 
-def test_verdicts_are_counted_by_days_each_of_which_may_ask_somebody_else():
+def test_verdicts_are_counted_by_days_with_one_escalation_each():
     record = PairRecord()
     for time in (0.0, 0.9 * DAY_SECONDS, 1.8 * DAY_SECONDS):
         record = record.with_verdict(time)

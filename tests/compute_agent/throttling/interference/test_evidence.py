@@ -1,4 +1,4 @@
-"""Who is suspected: brute force for correlations, and how few samples tell nothing."""
+"""Suspects: correlations against brute force, and no evidence from few samples."""
 
 import random
 import statistics
@@ -29,7 +29,7 @@ def test_the_correlation_is_pearsons(pairs):
     assert -1.000001 <= correlation <= 1.000001
 
 
-def test_of_few_samples_or_chance_nobody_is_sure():
+def test_few_samples_or_chance_are_no_evidence():
     assert least_correlation(1.0, 9) < MIN_CORRELATION
     assert least_correlation(0.6, 60) < MIN_CORRELATION < least_correlation(0.75, 60)
     assert [least_correlation(r, 60) for r in (-0.5, 0.2, 0.9)] == sorted(
@@ -50,7 +50,7 @@ def samples(**uses):
     return found
 
 
-def test_cycles_are_spoilt_by_whoever_is_on_the_same_cache_and_by_nobody_else():
+def test_cycles_are_disturbed_only_by_guests_on_the_same_cache():
     """Replayed: the server takes twice the cycles while "thief", on other CPUs, burns."""
     rng, played = random.Random(1), []
     for number in range(60):
@@ -69,7 +69,7 @@ def test_cycles_are_spoilt_by_whoever_is_on_the_same_cache_and_by_nobody_else():
     assert find_suspects(watch(), "server", "", played) == []
 
 
-def test_the_one_that_explains_most_comes_first_and_who_explains_little_is_not_tried():
+def test_the_best_explanation_is_tried_first_and_weak_ones_never():
     found = find_suspects(watch(), "server", "", samples(hog=(0.5, 4.0), half=(1.0, 3.0), small=(0.1, 0.3)))
     assert [one.guest for one in found] == ["hog", "half"]
     assert find_suspects(watch(), "server", "", samples(less=(2.0, 1.0), same=(1.0, 1.0))) == []

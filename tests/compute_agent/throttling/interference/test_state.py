@@ -34,7 +34,7 @@ def test_all_of_it_comes_back_by_another_clock():
     assert found.tracks == FULL.tracks
 
 
-def test_what_was_set_aside_and_is_over_stays_over():
+def test_an_ended_case_that_was_set_aside_stays_ended():
     record = PairRecord(50.0, 1, 50.0)
     state = InterferenceState(pairs={SuspectPair("w", "v", "s"): record})
     found = state_from_json(state_to_json(state, 100.0), 5.0)

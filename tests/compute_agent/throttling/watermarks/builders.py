@@ -64,7 +64,7 @@ def rules(*lines, margin=0.0, step=0.2, min_share=0.1, registry=None):
 
 
 def seen(by, *snapshots):
-    """What is known of the lines after some snapshots."""
+    """The state of the lines after some snapshots."""
     streaks = {}
     for one in snapshots:
         streaks = observe_usage(streaks, by.watermarks, one)

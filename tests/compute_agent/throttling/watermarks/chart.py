@@ -138,7 +138,7 @@ def _ticks(top: float) -> Iterator[float]:
 
 
 def _thinned(values: Sequence[float]) -> Iterator[tuple[int, float]]:
-    """Of so many values that several share a pixel, the lowest and the highest of each."""
+    """The lowest and the highest value of each pixel, where several values share one."""
     size = max(1, len(values) // _WIDTH)
     for start in range(0, len(values), size):
         part = list(enumerate(values[start : start + size], start))

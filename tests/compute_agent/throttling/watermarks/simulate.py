@@ -22,7 +22,7 @@ Demand = Callable[[int], float]
 
 @dataclass
 class SimulatedGuest:
-    """``cores`` and ``memory`` are what it would use if nobody held it back."""
+    """A guest; ``cores`` and ``memory`` are its use without limits."""
 
     uuid: str
     vcpus: float
@@ -42,7 +42,7 @@ class SimulatedGuest:
 
 @dataclass(frozen=True)
 class Seen:
-    """What was in one round."""
+    """The record of one round."""
 
     usage: float
     demand: float
@@ -94,7 +94,7 @@ class SimulatedHost:
     # What is measured
 
     def snapshot(self) -> UsageSnapshot:
-        """This round's measurement. What does not fit on the CPUs waits, the same part of everybody's."""
+        """The measurement of this round. Demand above the CPUs waits, the same part for each guest."""
         wanted = {uuid: guest.wanted(self.number) for uuid, guest in self.guests.items()}
         total = sum(wanted.values()) + self.own_use
         squeeze = min(1.0, self.cpus / total)
@@ -149,7 +149,7 @@ class Loop:
         self.trigger.resume_actions()
 
     def run(self, rounds: int) -> Sequence[Seen]:
-        """So many rounds; returns what was in them."""
+        """Run a number of rounds and return their records."""
         for _ in range(rounds):
             snapshot = self.host.snapshot()
             actions = self.trigger.run_round(snapshot)

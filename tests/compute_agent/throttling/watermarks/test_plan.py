@@ -1,4 +1,4 @@
-"""What a plan does, and that it does nothing in excess."""
+"""A plan does what is necessary, and nothing in excess."""
 
 import itertools
 
@@ -59,7 +59,7 @@ def test_guests_are_throttled_one_after_the_other_until_usage_is_below_the_line(
     assert limits(plan(by, now)) == [("large", 2.56)]
 
 
-def test_as_many_steps_are_taken_as_needed_and_no_more():
+def test_a_plan_takes_the_needed_steps_and_no_more():
     by = rules(line(throttle_down=7.2, throttle_up=5))
     now = snapshot(guest("a", 4.0), guest("b", 4.0))
     assert limits(plan(by, now)) == [("a", 3.2)]
@@ -123,7 +123,7 @@ def test_lowest_line_counts_and_a_higher_one_only_for_guests_that_the_lowest_doe
     assert [(one.guest, one.watermark) for one in plan(by, now)] == [("be", "low"), ("ls", "high")]
 
 
-def test_what_a_throttle_frees_is_counted_for_every_metric_of_its_lever():
+def test_a_throttle_counts_for_each_metric_of_its_lever():
     by = rules(
         line("cpu", throttle_down=7.2, throttle_up=5),
         line("ratio", "best_effort_cpu", throttle_down=90, throttle_up=50),
@@ -167,7 +167,7 @@ def test_domains_are_throttled_apart():
     assert plan(by, now) == (ThrottleAction("b", bandwidth, 80.0, "memory_bandwidth", "bw"),)
 
 
-def test_metric_that_is_not_quantified_throttles_everybody_by_the_metric_of_highest_priority():
+def test_an_unquantified_metric_throttles_all_by_the_metric_of_highest_priority():
     by = rules(
         line("psi", "cpu_pressure", throttle_down=20, throttle_up=5),
         line("cpu", throttle_down=7.9, throttle_up=5),
@@ -178,7 +178,7 @@ def test_metric_that_is_not_quantified_throttles_everybody_by_the_metric_of_high
     assert {one.metric for one in actions} == {"cpu_usage"}
 
 
-def test_everybody_is_throttled_when_nobodys_usage_is_known():
+def test_all_guests_are_throttled_when_no_usage_is_known():
     by = rules(line(throttle_down=7, throttle_up=5))
     now = snapshot(guest("a"), guest("b"), own=8.0)
     assert sorted(limits(plan(by, now))) == [("a", 3.2), ("b", 3.2)]
@@ -194,7 +194,7 @@ def test_guests_of_unknown_usage_get_a_step_when_the_others_are_not_enough():
     assert limits(plan(by, snapshot(guest("a", 4.0), guest("new"), own=4.0))) == [("a", 2.0), ("new", 3.2)]
 
 
-def test_nothing_is_done_before_the_line_was_in_breach_for_enough_samples():
+def test_no_action_before_enough_samples_of_a_breach():
     by = rules(line(throttle_down=7, throttle_up=5, for_samples=3))
     above, below = snapshot(guest("a", 4.0), guest("b", 4.0)), snapshot(guest("a", 1.0), guest("b", 1.0))
     twice = seen(by, above, above)
@@ -231,7 +231,7 @@ def test_guest_that_is_being_evicted_counts_as_gone_and_is_not_evicted_twice():
     assert plan(lower, now, on_its_way) == (EvictAction("c", "memory_usage", "memory"),)
 
 
-def test_metric_that_is_not_quantified_evicts_everybody_that_its_line_selects():
+def test_an_unquantified_metric_evicts_all_guests_that_its_line_selects():
     selector = GuestSelector(max_priority=0)
     by = rules(line("psi", "memory_pressure", evict=20, selector=selector))
     now = snapshot(
@@ -241,7 +241,7 @@ def test_metric_that_is_not_quantified_evicts_everybody_that_its_line_selects():
     assert sorted(one.guest for one in plan(by, now)) == ["a", "b"]
 
 
-def test_what_an_eviction_frees_is_not_freed_again_by_a_throttle():
+def test_an_eviction_is_not_counted_again_by_a_throttle():
     by = rules(line(evict=9, throttle_down=6, throttle_up=4))
     now = snapshot(guest("a", 4.0), guest("b", 3.0), guest("c", 3.0))
     assert plan(by, now) == (EvictAction("a", "cpu_usage", "line"),)
@@ -249,7 +249,7 @@ def test_what_an_eviction_frees_is_not_freed_again_by_a_throttle():
     assert [type(one) for one in plan(by, now)] == [EvictAction, ThrottleAction]
 
 
-def test_guest_whose_eviction_failed_is_passed_over_but_may_be_throttled():
+def test_a_guest_after_a_failed_eviction_is_passed_over_and_may_be_throttled():
     by = rules(line(evict=7, throttle_down=7, throttle_up=4))
     now = snapshot(guest("a", 4.0), guest("b", 3.9))
     assert plan(by, now, unevictable=frozenset("a"))[0].guest == "b"
@@ -338,7 +338,7 @@ def build(described, steps):
 
 
 def freeable(one, state, steps):
-    """What a guest gives when it is throttled to its floor."""
+    """The amount that throttling a guest to its floor frees."""
     allotment = one.allotments[QUOTA]
     floor = levers.lowest_limit(allotment, steps)
     present = state.limit_of(one.uuid, QUOTA) or allotment.full
@@ -385,7 +385,7 @@ def test_throttling_is_enough_where_it_can_be_and_never_in_excess(described, dow
     actions = [one for one in plan(by, now, state) if isinstance(one, ThrottleAction)]
     touched = [one.guest for one in actions]
     target = down - margin * (now.host[CPU] - down)
-    # Within bounds: nobody protected, nobody twice, nobody below the floor, always less than before.
+    # Within bounds: no protected guest, none twice, none below the floor, always less than before.
     assert len(set(touched)) == len(touched)
     for action in actions:
         one = now.guests[action.guest]

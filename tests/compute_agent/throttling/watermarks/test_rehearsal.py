@@ -1,4 +1,4 @@
-"""What watermarks would do at a usage that the host does not have."""
+"""Actions of watermarks at a usage that the host does not have."""
 
 import pytest
 
@@ -50,6 +50,6 @@ def test_higher_up_guests_are_kept_away_and_evicted():
         ("memory_usage", "50%", "its capacity is not known: use an amount"),
     ],
 )
-def test_what_cannot_be_rehearsed_is_refused(metric, usage, words):
+def test_impossible_rehearsals_are_refused(metric, usage, words):
     with pytest.raises(ValueError, match=words):
         rehearse(usage, metric)

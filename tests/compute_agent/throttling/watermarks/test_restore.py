@@ -54,7 +54,7 @@ def test_others_follow_as_long_as_usage_stays_below_throttle_up():
     assert restores(by, now, throttled(a=2.0, b=2.0, c=2.0)) == [("c", 2.5), ("b", 2.5), ("a", 2.5)]
 
 
-def test_nothing_is_given_back_that_would_lead_above_throttle_down():
+def test_no_restore_that_would_lead_above_throttle_down():
     by = rules(line(throttle_down=8.2, throttle_up=8))
     now = snapshot(guest("a", 0.2), guest("b", 2.0), own=5.7)
     # b would take half a core, and go on to 8.4; what a gets fits.
@@ -72,12 +72,12 @@ def test_limit_is_taken_away_at_full_allotment():
 
 
 @pytest.mark.parametrize("usage", [8.0, 9.0])
-def test_nothing_is_given_back_between_the_lines(usage):
+def test_no_restore_between_the_lines(usage):
     by = rules(line(**DOWN_AND_UP))
     assert restores(by, snapshot(guest("a", 0.4), own=usage - 0.4), throttled(a=0.4)) == []
 
 
-def test_nothing_is_given_back_while_another_metric_is_in_breach_even_unconfirmed():
+def test_no_restore_while_another_metric_is_in_breach_even_unconfirmed():
     by = rules(line(**DOWN_AND_UP), line("m", "memory_usage", evict=10, for_samples=5))
     calm, tight = snapshot(guest("a", 0.4, 9.0)), snapshot(guest("a", 0.4, 11.0))
     assert restores(by, tight, throttled(a=0.4)) == []
@@ -135,13 +135,13 @@ def test_everything_is_given_back_when_there_is_no_line_any_more():
     assert restores(by, now, throttled(a=0.4, b=1.0)) == [("b", None), ("a", None)]
 
 
-def test_throttle_of_a_lever_that_nobody_knows_any_more_is_taken_away():
+def test_a_throttle_of_an_unknown_lever_is_removed():
     state = WatermarkState((ThrottledGuest("a", ThrottleControl("gone"), 0.4),), scheduling_off=False)
     assert restores(rules(line(**DOWN_AND_UP)), snapshot(guest("a", 1.0)), state) == [("a", None)]
 
 
 @pytest.mark.parametrize("lever", [QUOTA, ThrottleControl("gone")], ids=["a lever", "no lever any more"])
-def test_what_a_guest_is_not_entitled_to_any_more_is_not_limited_even_in_a_breach(lever):
+def test_a_lost_allotment_is_not_limited_even_in_a_breach(lever):
     by = rules(line(**DOWN_AND_UP))
     breach = snapshot(guest("a", 1.0, allotments={}), own=99.0)
     state = WatermarkState((ThrottledGuest("a", lever, 0.4),), scheduling_off=False)
@@ -160,7 +160,7 @@ def test_relapses_are_forgotten_after_twice_the_time_that_was_waited(metric, for
         now = snapshot(guest("a", 1.0), time=100.0 + after, host={PRESSURE: 1.0})
         return forgive_relapses(by, now, seen(by, breach, now), state).relapses
 
-    assert left(forgets - 0.1) == {"cpu_quota": 1}  # nobody watches what the other lever moves
+    assert left(forgets - 0.1) == {"cpu_quota": 1}  # no watermark has a metric of the other lever
     assert left(forgets) == {}
     in_use = replace(state, throttles=(ThrottledGuest("a", QUOTA, 1.0),))
     assert left(forgets, in_use) == {"cpu_quota": 1}
@@ -209,7 +209,7 @@ def test_domains_are_given_back_apart():
     st.lists(st.tuples(st.floats(0.4, 3.9), st.floats(0, 1)), min_size=1, max_size=6),
     st.floats(0, 20),
 )
-def test_usage_cannot_come_above_throttle_down_even_if_everybody_takes_all_that_is_given(parts, own):
+def test_usage_stays_below_throttle_down_even_if_all_guests_take_everything(parts, own):
     by = rules(line(**DOWN_AND_UP))
     limits = {f"g{number}": round(limit, 2) for number, (limit, _) in enumerate(parts)}
     # At the limit or well below it: what is between is taken for one or the other.

@@ -7,7 +7,7 @@ from tests.compute_agent.throttling.watermarks.builders import line, rules
 
 
 @pytest.mark.parametrize("order", [1, -1])
-def test_those_of_a_metric_that_ask_for_an_action(order):
+def test_watermarks_are_found_by_metric_and_action(order):
     lines = [
         line("cpu", throttle_down=80, throttle_up=60),
         line("cpu-evict", evict=90),
@@ -26,7 +26,7 @@ def test_those_of_a_metric_that_ask_for_an_action(order):
     assert names("bandwidth_usage", WatermarkAction.THROTTLE_DOWN) == {"bandwidth"}
 
 
-def test_those_of_one_mode():
+def test_watermarks_are_selected_by_mode():
     both = rules(line("real", throttle_down=80), line("tried", throttle_down=70, preview=True))
     assert [one.name for one in both.with_preview(preview=False).watermarks] == ["real"]
     assert [one.name for one in both.with_preview(preview=True).watermarks] == ["tried"]

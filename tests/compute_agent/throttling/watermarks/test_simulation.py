@@ -57,7 +57,7 @@ def test_host_recovers_in_as_many_rounds_as_confirming_takes(long_run):
 
 
 @pytest.mark.slow
-def test_nobody_is_throttled_again_without_more_demand_than_when_something_was_given_back(long_run):
+def test_no_guest_is_throttled_again_without_more_demand_than_at_its_restore(long_run):
     history = long_run.history
     given_back: dict[str, int] = {}
     flaps = []
@@ -137,7 +137,7 @@ def test_steady_demand_above_the_line_is_settled_once(lines, noise):
     assert acts(history[50:], ThrottleAction) == []
 
 
-def test_restarts_of_the_agent_leave_nobody_throttled_and_no_eviction_unfinished():
+def test_restarts_leave_no_guest_throttled_and_no_eviction_unfinished():
     loop = Loop(host(day=1000, until=1500), cpu_rules())
     for _ in range(25):
         loop.run(80)

@@ -1,4 +1,4 @@
-"""Who is acted on first."""
+"""The order of guests to act on."""
 
 import pytest
 
@@ -29,7 +29,7 @@ FIRST_BY = [
     (CPU_ORDER, CPU, guest("z", 2.0, vcpus=2.0), guest("a", 2.0, vcpus=4.0, started=9)),
     (CPU_ORDER, CPU, guest("z", 2.0, started=9), guest("a", 2.0)),
     (CPU_ORDER, CPU, guest("z", 0.1), guest("a")),
-    (CPU_ORDER, CPU, guest("z", 0.0, started=9), guest("a")),  # whose use is not known is as one without
+    (CPU_ORDER, CPU, guest("z", 0.0, started=9), guest("a")),  # unknown use counts as none
     (MEMORY_ORDER, MEMORY, guest("z", memory=0.0, started=9), guest("a")),
     (MEMORY_ORDER, MEMORY, guest("z", memory=2.0), guest("a", memory=1.0, started=9)),
     (MEMORY_ORDER, MEMORY, guest("z", memory=1.0, started=9), guest("a", memory=1.0)),
@@ -42,7 +42,7 @@ def test_first_difference_decides(sorter, series, first, second):
     assert names(sorter, series, first, second) == [first.uuid, second.uuid]
 
 
-def test_a_guest_of_which_nobody_knows_since_when_it_runs_counts_as_the_oldest():
+def test_a_guest_with_unknown_start_counts_as_the_oldest():
     unknown, young = GuestUsage("a", "BE", 0), GuestUsage("z", "BE", 0, started=0.5)
     assert names(GENERAL_ORDER, CPU, unknown, young) == ["z", "a"]
 

@@ -1,4 +1,4 @@
-"""What outlives the agent."""
+"""State that survives restarts of the agent."""
 
 import json
 
@@ -80,7 +80,7 @@ states = st.builds(
 
 
 @given(states)
-def test_what_was_saved_is_what_is_loaded(state):
+def test_saved_state_is_loaded_unchanged(state):
     assert state_from_json(json.loads(json.dumps(state_to_json(state)))) == state
 
 

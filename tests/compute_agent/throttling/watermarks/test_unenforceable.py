@@ -1,4 +1,4 @@
-"""Watermarks that a host cannot keep are told of, each with what will not come of it; others are not."""
+"""Watermarks that a host cannot enforce are reported with the missing action; others are not."""
 
 import pytest
 
@@ -35,9 +35,7 @@ UNUSABLE = {"memory_bandwidth": "there is no control", "cpu_quota": "there are n
         ),
     ],
 )  # fmt: skip
-def test_what_will_not_come_of_a_watermark_is_told_with_the_reason(
-    metric, thresholds, unmeasured, unusable, told
-):
+def test_an_impossible_action_of_a_watermark_has_a_reason(metric, thresholds, unmeasured, unusable, told):
     watermark = line("w", metric, **thresholds)
     fine = line("fine", "memory_usage", evict=5)
     found = list(find_unenforceable([fine, watermark, fine], MetricRegistry(), unmeasured, unusable))

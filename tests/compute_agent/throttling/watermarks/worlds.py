@@ -30,7 +30,7 @@ def steps(
 ) -> Demand:
     """A demand that jumps from time to time, and is ``low`` from round ``until`` on.
 
-    With a ``day`` of so many rounds it is less at night.
+    With a ``day``, in rounds, it is lower at night.
     """
     period = 97 + 13 * (seed % 20)
     levels = [random.Random(seed * 1000 + number).uniform(low, high) for number in range(211)]
@@ -72,7 +72,7 @@ def cpu_rules() -> WatermarkRules:
 
 
 def picture(loop: Loop, title: str, first: int = 0, last: int | None = None) -> str:
-    """What happened, as SVG."""
+    """The history as SVG."""
     seen = loop.history[first:last]
     acts = [[type(action) for action in one.actions] for one in seen]
 
