@@ -29,8 +29,6 @@ NOT_YET: Final = (
     "placement_extras/console",
     "placement_extras/planner",
     "compute_agent/agent",
-    "compute_agent/cmd",
-    "compute_agent/conf",
     "compute_agent/controllers",
     "compute_agent/drivers",
     "compute_agent/loops",

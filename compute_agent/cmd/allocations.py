@@ -24,7 +24,7 @@ class AllocationsAccept(AgentLister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
-        rows = self.ask("allocations.accept")
+        rows = self.ask_daemon("allocations.accept")
         if not rows:
             self.say_why_empty("No guest lost anything: see placement_history in compute-agent status.")
         return _LOST, [
@@ -67,11 +67,11 @@ class AllocationsRestore(AgentLister):
         client = PlacementClient.from_conf(self.load_conf())
         rows = restore_consumers(client, held, parsed_args.dry_run)
         self._failed = any(row.has_failed for row in rows)
-        return _RESTORED, [_shown(row) for row in rows]
+        return _RESTORED, [_shown_row(row) for row in rows]
 
 
 def _held_of(path: Path) -> list[HeldAllocation]:
-    """What the guests of a host held. A guest that migrates is left to who moves it.
+    """Allocations of the guests of a host from its state file, without guests that migrate.
 
     :raises ConfigError: the file is no state of an agent.
     """
@@ -87,7 +87,7 @@ def _held_of(path: Path) -> list[HeldAllocation]:
     ]
 
 
-def _shown(row: RestoredConsumer) -> tuple[Any, ...]:
+def _shown_row(row: RestoredConsumer) -> tuple[Any, ...]:
     held, holder = row.held, row.held.holder or ConsumerOwner("", "")
     return held.consumer, LinesColumn(held.resources), holder.project_id, holder.user_id, row.outcome
 

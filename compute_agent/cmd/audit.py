@@ -69,8 +69,8 @@ class AuditCommand(AgentLister):
         params = {"min_age": parsed_args.min_age, "consumers": parsed_args.consumer}
         options = {"heal": parsed_args.heal, "delete": parsed_args.delete, "dry_run": parsed_args.dry_run}
         if parsed_args.delete and not parsed_args.dry_run and not parsed_args.yes:
-            options["confirmed"] = self._confirmed(params)
-        rows = self.ask("audit", {**params, **options})
+            options["confirmed"] = self._confirm_deletions(params)
+        rows = self.ask_daemon("audit", {**params, **options})
         wrong = [row for row in rows if row["finding"] != FindingKind.MIGRATING]
         if wrong:
             mended = all(row["outcome"] == "done" for row in wrong)
@@ -80,9 +80,9 @@ class AuditCommand(AgentLister):
             for row in rows
         ]
 
-    def _confirmed(self, params: dict[str, Any]) -> list[str]:
+    def _confirm_deletions(self, params: dict[str, Any]) -> list[str]:
         """Show what would be deleted, and ask. The consumers of which that is wanted."""
-        rows = self.ask("audit", {**params, "delete": True, "dry_run": True})
+        rows = self.ask_daemon("audit", {**params, "delete": True, "dry_run": True})
         doomed = [row for row in rows if row["remedy"] == "--delete" and row["outcome"] == "would be done"]
         if not doomed:
             return []

@@ -1,9 +1,12 @@
-"""What the commands share: the configuration, the daemon, and the same output formats everywhere."""
+"""Base classes of commands: the configuration, requests to the daemon, and output formats."""
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TextIO
 
 import stevedore
@@ -31,30 +34,30 @@ class ConfigMixin:
     app: Any
 
     def get_epilog(self) -> str:
-        """Nothing. cliff would look through all that is installed, to say which package a command is from."""
+        """Return no epilog: cliff would search all installed packages for the one that has the command."""
         return ""
 
     def load_conf(self) -> cfg.ConfigOpts:
-        """The configuration of ``--config-file``, and of the fleet below that, read anew.
+        """The configuration of ``--config-file``, and of the fleet below that, read again.
 
-        :raises ConfigError: what is kept of the fleet cannot be used.
-        :raises cfg.Error:
+        :raises ConfigError: the kept revision of the fleet cannot be used.
+        :raises cfg.Error: a file or a value is wrong.
         """
         own = self.load_own_conf()
         if not own.fleet.group:
             return own
-        from compute_agent.fleet.configuration import with_kept  # for those who use it
+        from compute_agent.fleet.configuration import with_kept  # only hosts of a fleet need it
 
         return with_kept(own)
 
     def load_own_conf(self) -> cfg.ConfigOpts:
-        """The configuration of ``--config-file`` alone, which is all that tells where the daemon is."""
-        from compute_agent import conf  # half of what a help text would cost, which needs none
+        """The configuration of ``--config-file`` alone, which has the daemon's socket."""
+        from compute_agent import conf  # takes half of the time of a help text, which needs none
 
         return conf.load([], self.app.options.config_file or None)
 
-    def ask(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
-        """The running daemon's answer."""
+    def ask_daemon(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
+        """Send a request to the running daemon and return its answer."""
         return ask(socket_path(self.load_own_conf()), method, params)
 
 
@@ -72,14 +75,14 @@ class _CsvOne(CSVLister, SingleFormatter):
 
 
 class AgentCommand(ConfigMixin, CliffCommand):
-    """A command that prints nothing but messages."""
+    """A command that prints only messages."""
 
 
 class AgentLister(ConfigMixin, CliffLister):
     """A command that prints a list."""
 
     def say_why_empty(self, sentence: str) -> None:
-        """Tell people why a list is empty: on standard error, where no program takes it for a row."""
+        """Print the reason for an empty list to standard error, where no program takes it for a row."""
         self.app.stderr.write(f"{sentence}\n")
 
 
@@ -97,12 +100,12 @@ def offer_format(
 ) -> None:
     """Make an output format known to a command, unless it has one of that name."""
     if name not in formatters.names():
-        # An extension that comes from no entry point has none to name.
+        # This extension comes from no entry point, so there is none to pass.
         formatters.extensions.append(Extension(name, None, formatter, formatter()))  # type: ignore[arg-type]
 
 
 class LinesColumn(FormattableColumn[Any]):
-    """A list or mapping that is shown to people line by line."""
+    """A list or mapping that tables show line by line."""
 
     def human_readable(self) -> str:
         """One line for each item."""
@@ -118,7 +121,34 @@ def _one_line(value: Any) -> str:
     return str(value)
 
 
-def columns(document: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """A document as names and values for ShowOne; what is nested keeps its form in JSON and YAML."""
+def document_columns(document: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """A document as names and values for ShowOne. Nested values keep their form in JSON and YAML."""
     values = (LinesColumn(value) if isinstance(value, list | dict) else value for value in document.values())
     return tuple(document), tuple(values)
+
+
+def parse_moment(text: str) -> float:
+    """Seconds since the epoch of a time that is given to a command.
+
+    :param text: a length of time before now, or a time in ISO 8601, which without an offset is local.
+
+    :raises ArgumentTypeError: it is neither.
+    """
+    try:
+        found = _epoch_seconds(text)
+        # Commands show the time: one that datetime cannot represent is refused here.
+        datetime.fromtimestamp(found).astimezone()
+    except (ValueError, OverflowError, OSError) as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is neither a length of time, as 90, 30m, 1h or 7d, nor a time, as 2026-05-01T13:00"
+        ) from error
+    return found
+
+
+def _epoch_seconds(text: str) -> float:
+    # Options cost half of the time of a help text, which needs none.
+    from compute_agent.conf.duration import parse_duration
+
+    with suppress(ValueError):
+        return time.time() - parse_duration(text)
+    return datetime.fromisoformat(text).timestamp()

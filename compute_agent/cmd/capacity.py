@@ -11,11 +11,11 @@ _COLUMNS: Final = ("provider", "term", "amount", "unit")
 
 
 class CapacityShow(AgentLister):
-    """Show what others leave unused of shared CPUs and memory, and what of that is offered, term by term."""
+    """Show unused shared CPUs and memory, and the offered part of them, term by term."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
-        rows = self.ask("capacity.show")
+        rows = self.ask_daemon("capacity.show")
         if not rows:
             self.say_why_empty(self._why_empty())
         return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in rows]
@@ -29,7 +29,7 @@ class CapacityShow(AgentLister):
             )
         return (
             "There is nothing to measure: [capacity] mode and steal take shared CPUs ([compute]"
-            " cpu_shared_set), collectors an inventory of what they tell of."
+            " cpu_shared_set), collectors an inventory of their resource classes."
         )
 
 

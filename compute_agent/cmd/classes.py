@@ -27,7 +27,7 @@ Guests = list[Mapping[str, Any]]
 
 
 def set_values(one: Any, besides: Iterable[str] = ("name",)) -> Iterator[str]:
-    """What a class sets, such as ``weight = 50``: the fields of a dataclass that are not empty."""
+    """Settings of a class, such as ``weight = 50``: the fields of a dataclass that are not empty."""
     for field in fields(one):
         value = getattr(one, field.name)
         if field.name in besides or value is None or value is False or value in ("", (), {}, frozenset()):
@@ -56,7 +56,7 @@ class _ClassLister(AgentLister):
     def ask_guests(self) -> Guests:
         """The guests that run; none where no agent answers, which is said."""
         try:
-            found: Guests = self.ask("guest.list")
+            found: Guests = self.ask_daemon("guest.list")
         except (DaemonUnreachableError, RequestError) as error:
             self.say_why_empty(f"Guests are not shown: {error}")
             return []

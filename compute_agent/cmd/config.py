@@ -11,18 +11,16 @@ from compute_agent.fleet.configuration import file_origins
 
 
 class ConfigShow(AgentLister):
-    """Show the options that are not at their defaults, as the files have them now.
+    """Show the options that are not at their defaults, with the values of the files.
 
-    Passwords and the like are not shown.
+    Passwords and other secrets are not shown.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--all", action="store_true", help="those at their defaults, too")
-        parser.add_argument(
-            "--origin", action="store_true", help="tell for each option which file it comes from"
-        )
+        parser.add_argument("--all", action="store_true", help="options at their defaults, too")
+        parser.add_argument("--origin", action="store_true", help="the file that each option comes from")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -40,7 +40,7 @@ class AsItIsFormatter(ListFormatter, SingleFormatter):
         stdout.write(str(data[0]))
 
 
-def offer(formatters: stevedore.ExtensionManager[Any], *names: str) -> None:
+def offer_formats(formatters: stevedore.ExtensionManager[Any], *names: str) -> None:
     """Make formats known to a command, which makes a document of its own for each."""
     for name in names:
         offer_format(formatters, name, AsItIsFormatter)

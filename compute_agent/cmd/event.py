@@ -1,7 +1,4 @@
-"""What the agent decided and why.
-
-It is read from the events that are kept; no daemon is needed.
-"""
+"""Commands about decisions of the agent. They read the kept events, without the daemon."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
-from compute_agent.cmd.base import AgentLister, Commands
-from compute_agent.cmd.moment import moment
+from compute_agent.cmd.base import AgentLister, Commands, parse_moment
 from compute_agent.events.event import AgentEvent, EventKind
 from compute_agent.events.store import FILE, read_events
 
@@ -52,10 +48,10 @@ class _EventLister(AgentLister):
             return super().run(parsed_args)
         with contextlib.suppress(KeyboardInterrupt):
             try:
-                for event in _followed(self._path(), parsed_args):
-                    self.app.stdout.write(_line(event, as_json=parsed_args.formatter == "json"))
+                for event in _followed_events(self._path(), parsed_args):
+                    self.app.stdout.write(_event_line(event, as_json=parsed_args.formatter == "json"))
                     self.app.stdout.flush()
-            except BrokenPipeError:  # whoever read has seen enough
+            except BrokenPipeError:  # the reader, such as head, has ended
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -64,20 +60,20 @@ class _EventLister(AgentLister):
         for_people = parsed_args.formatter == "table"
         names = _FOR_PEOPLE if for_people else _COLUMNS
         events = read_events(self._path())
-        found = _chosen(events, parsed_args)
+        found = _chosen_events(events, parsed_args)
         if not found:
             self.say_why_empty(self._why_empty(events, parsed_args))
-        return names, [tuple(_shown(event, for_people)[name] for name in names) for event in found]
+        return names, [tuple(_shown_row(event, for_people)[name] for name in names) for event in found]
 
     def _why_empty(self, events: list[AgentEvent], wanted: argparse.Namespace) -> str:
-        """Why none of these events is one that is wanted.
+        """The reason why none of these events matches.
 
-        :raises RequestError: it is of a guest that nobody knows.
+        :raises RequestError: the guest is unknown.
         """
         about = [event for event in events if _is_about(event, wanted.guest)]
         if not about and wanted.guest is not None:
             try:
-                self.ask("guest.show", {"guest": wanted.guest})
+                self.ask_daemon("guest.show", {"guest": wanted.guest})
             except (RequestError, DaemonUnreachableError) as error:
                 raise RequestError(f"No event is kept of a guest {wanted.guest}: {error}") from error
         whom = "" if wanted.guest is None else f" of guest {wanted.guest}"
@@ -86,7 +82,7 @@ class _EventLister(AgentLister):
         older = [event for event in about if not wanted.kind or event.kind in wanted.kind]
         if not older:
             return f"Nothing so far: no event{whom} of kind {' or '.join(wanted.kind)} is kept."
-        latest = _shown(older[-1], True)["time"]
+        latest = _shown_row(older[-1], True)["time"]
         return f"Nothing since then: the latest older event is of {latest}; see --since."
 
     def _path(self) -> Path:
@@ -105,7 +101,7 @@ class EventList(_EventLister):
         parser.add_argument("--guest", metavar="GUEST", help="only those of a guest: its uuid or name")
         parser.add_argument(
             "--since",
-            type=moment,
+            type=parse_moment,
             default="1d",
             metavar="TIME",
             help="how long ago, as 90, 30m, 1h or 7d, or a time, as 2026-05-01T13:00; 1d by default",
@@ -131,7 +127,7 @@ def _is_about(event: AgentEvent, guest: str | None) -> bool:
     return guest is None or guest in (event.guest, event.name)
 
 
-def _chosen(events: list[AgentEvent], wanted: argparse.Namespace) -> list[AgentEvent]:
+def _chosen_events(events: list[AgentEvent], wanted: argparse.Namespace) -> list[AgentEvent]:
     return [
         event
         for event in events
@@ -141,23 +137,23 @@ def _chosen(events: list[AgentEvent], wanted: argparse.Namespace) -> list[AgentE
     ]
 
 
-def _followed(path: Path, wanted: argparse.Namespace) -> Iterator[AgentEvent]:
+def _followed_events(path: Path, wanted: argparse.Namespace) -> Iterator[AgentEvent]:
     """Events as they come, those since then first."""
     last, seen = 0, None
     while True:
-        present = _identity(path)
+        present = _file_identity(path)
         if present != seen:
             events = read_events(path)
             if events and events[-1].id < last:
-                last = 0  # the files were removed, and begin anew
-            yield from _chosen([event for event in events if event.id > last], wanted)
+                last = 0  # the files were removed, and numbers begin again
+            yield from _chosen_events([event for event in events if event.id > last], wanted)
             last = max([last, *(event.id for event in events[-1:])])
             seen = present
         time.sleep(_POLL_SECONDS)
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """What differs when something was written."""
+def _file_identity(path: Path) -> tuple[int, int] | None:
+    """Values of a file that change with each write."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -165,16 +161,16 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return status.st_ino, status.st_size
 
 
-def _shown(event: AgentEvent, for_people: bool) -> dict[str, Any]:
+def _shown_row(event: AgentEvent, for_people: bool) -> dict[str, Any]:
     local = datetime.fromtimestamp(event.time).astimezone()
     written = f"{local:%Y-%m-%d %H:%M:%S}" if for_people else local.isoformat(timespec="milliseconds")
     return {**asdict(event), "time": written}
 
 
-def _line(event: AgentEvent, as_json: bool) -> str:
+def _event_line(event: AgentEvent, as_json: bool) -> str:
     if as_json:
-        return json.dumps({name: _shown(event, False)[name] for name in _COLUMNS}) + "\n"
-    shown = _shown(event, True)
+        return json.dumps({name: _shown_row(event, False)[name] for name in _COLUMNS}) + "\n"
+    shown = _shown_row(event, True)
     reason = f" ({event.reason})" if event.reason else ""
     return f"{shown['time']} {event.kind} {event.outcome}: {event.text}{reason}\n"
 

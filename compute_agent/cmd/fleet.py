@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from compute_agent import conf as agent_conf
-from compute_agent.cmd.base import Commands, ShowOne, columns
+from compute_agent.cmd.base import Commands, ShowOne, document_columns
 from compute_agent.files import write_durably
 from compute_agent.fleet import revision
 from compute_agent.fleet.configuration import revision_problems
@@ -54,7 +54,7 @@ class FleetKey(_SigningCommand):
             except BaseException:
                 path.unlink()  # a part of one would be taken for the key
                 raise
-        return columns({"file": str(path), "public_key": signature.public_key(private)})
+        return document_columns({"file": str(path), "public_key": signature.public_key(private)})
 
 
 class FleetSign(_SigningCommand):
@@ -88,7 +88,7 @@ class FleetSign(_SigningCommand):
         from compute_agent.fleet import signature
 
         settings = parsed_args.settings.read_bytes()
-        _check(parsed_args.settings)
+        _check_settings(parsed_args.settings)
         private = parsed_args.key.read_bytes()
         target: Path = parsed_args.to / f"{parsed_args.group}.conf"
         days = parsed_args.days
@@ -99,7 +99,7 @@ class FleetSign(_SigningCommand):
         )
         made = signature.read(content, [signature.public_key(private)])
         write_durably(target, content, 0o644)
-        return columns({"file": str(target), **_document(made)})
+        return document_columns({"file": str(target), **_revision_document(made)})
 
 
 class FleetShow(_SigningCommand):
@@ -121,15 +121,15 @@ class FleetShow(_SigningCommand):
         keys = parsed_args.public_key or self.load_own_conf().fleet.public_keys
         with parsed_args.file.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
-        return columns(_document(signature.read(content, keys)))
+        return document_columns(_revision_document(signature.read(content, keys)))
 
 
-def _document(shown: revision.FleetRevision) -> dict[str, Any]:
+def _revision_document(shown: revision.FleetRevision) -> dict[str, Any]:
     expires = "" if shown.expires is None else shown.expires.isoformat()
     return {"group": shown.group, "generation": shown.generation, "expires": expires}
 
 
-def _check(settings: Path) -> None:
+def _check_settings(settings: Path) -> None:
     """:raises FleetError: naming what no host takes.
 
     :raises cfg.Error: it is no ini file, or a value is none of its option.

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import Any, Final
 
-from compute_agent.cmd.base import AgentLister, Commands, LinesColumn, ShowOne, columns
+from compute_agent.cmd.base import AgentLister, Commands, LinesColumn, ShowOne, document_columns
 from compute_agent.model.guest_settings import SETTING_NAMES, EmulatorPolicy, MemoryType, ThreadPolicy
 
 
@@ -48,14 +48,14 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _variable(text: str) -> tuple[str, str]:
+def _parse_variable(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals and name not in os.environ:
         raise argparse.ArgumentTypeError(f"there is no variable {name} here; write {name}=VALUE")
     return name, value if equals else os.environ[name]
 
 
-def _given(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
+def _given_options(parsed_args: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(parsed_args, name)) is not None}
 
 
@@ -68,7 +68,7 @@ class _GuestStart(ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "--uuid", help="consumer uuid whose allocation the guest uses; a new one by default"
+            "--uuid", help="consumer uuid of the allocation that the guest uses; a new one by default"
         )
         parser.add_argument("--name", help="name of the guest; its uuid by default")
         parser.add_argument("--vcpus", type=int, help="guest CPUs; as many as the allocation has by default")
@@ -79,7 +79,7 @@ class _GuestStart(ShowOne):
     def settings(parsed_args: argparse.Namespace) -> dict[str, Any]:
         """The options that were given."""
         names = ("uuid", "name", "vcpus")
-        return _given(parsed_args, *names, *_SETTINGS)
+        return _given_options(parsed_args, *names, *_SETTINGS)
 
 
 class GuestRun(_GuestStart):
@@ -95,7 +95,7 @@ class GuestRun(_GuestStart):
             "--env",
             action="append",
             default=[],
-            type=_variable,
+            type=_parse_variable,
             metavar="NAME[=VALUE]",
             help="a variable of the guest's environment, with the value that it has here unless one is given;"
             " may be given several times. Guests have PATH, HOME, USER, LOGNAME, SHELL, LANG and"
@@ -114,7 +114,7 @@ class GuestRun(_GuestStart):
         }
         if parsed_args.env:
             params["environment"] = dict(parsed_args.env)
-        return columns(self.ask("guest.run", params))
+        return document_columns(self.ask_daemon("guest.run", params))
 
 
 class GuestAdopt(_GuestStart):
@@ -140,7 +140,7 @@ class GuestAdopt(_GuestStart):
             if parsed_args.pid is not None
             else {"cgroup": os.path.abspath(parsed_args.cgroup)}
         )
-        return columns(self.ask("guest.adopt", {**self.settings(parsed_args), **origin}))
+        return document_columns(self.ask_daemon("guest.adopt", {**self.settings(parsed_args), **origin}))
 
 
 class GuestList(AgentLister):
@@ -149,7 +149,7 @@ class GuestList(AgentLister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
         names = ("uuid", "name", "pid", "vcpus", "kind", "cpus", "reason")
-        rows = self.ask("guest.list")
+        rows = self.ask_daemon("guest.list")
         if not rows:
             self.say_why_empty("Nothing so far: this host has no guests that the agent knows of.")
         return (*names, "refused"), [
@@ -169,7 +169,7 @@ class GuestShow(_OneGuest):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
-        return columns(self.ask("guest.show", {"guest": parsed_args.guest}))
+        return document_columns(self.ask_daemon("guest.show", {"guest": parsed_args.guest}))
 
 
 class GuestSet(_OneGuest):
@@ -194,10 +194,10 @@ class GuestSet(_OneGuest):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon to change it."""
-        params = {"guest": parsed_args.guest, **_given(parsed_args, *_SETTINGS)}
+        params = {"guest": parsed_args.guest, **_given_options(parsed_args, *_SETTINGS)}
         if parsed_args.unset:
             params["unset"] = parsed_args.unset
-        return columns(self.ask("guest.set", params))
+        return document_columns(self.ask_daemon("guest.set", params))
 
 
 class GuestLimit(_OneGuest):
@@ -213,7 +213,9 @@ class GuestLimit(_OneGuest):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon to limit it."""
-        return columns(self.ask("guest.limit", {"guest": parsed_args.guest, "cpus": parsed_args.cpus}))
+        return document_columns(
+            self.ask_daemon("guest.limit", {"guest": parsed_args.guest, "cpus": parsed_args.cpus})
+        )
 
 
 class GuestEvict(_OneGuest):
@@ -225,7 +227,7 @@ class GuestEvict(_OneGuest):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon to evict it."""
-        return columns(self.ask("guest.evict", {"guest": parsed_args.guest}))
+        return document_columns(self.ask_daemon("guest.evict", {"guest": parsed_args.guest}))
 
 
 class GuestMove(_OneGuest):
@@ -243,7 +245,7 @@ class GuestMove(_OneGuest):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon to move it."""
         params = {"guest": parsed_args.guest, "dry_run": parsed_args.dry_run}
-        return columns(self.ask("guest.move", params))
+        return document_columns(self.ask_daemon("guest.move", params))
 
 
 class GuestStop(_OneGuest):
@@ -251,7 +253,7 @@ class GuestStop(_OneGuest):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon to end it."""
-        return columns(self.ask("guest.stop", {"guest": parsed_args.guest}))
+        return document_columns(self.ask_daemon("guest.stop", {"guest": parsed_args.guest}))
 
 
 COMMANDS: Final[Commands] = {

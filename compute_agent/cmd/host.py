@@ -26,8 +26,8 @@ from compute_agent.agent.parked_cpus import known_topology
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
 from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.classification.resolution import ClassificationPolicy, parse_policy
-from compute_agent.cmd.base import AgentLister, Commands, ShowOne, columns
-from compute_agent.cmd.drawn import offer
+from compute_agent.cmd.base import AgentLister, Commands, ShowOne, document_columns
+from compute_agent.cmd.drawn import offer_formats
 from compute_agent.conf import find_unknown_options
 from compute_agent.drawing import host
 from compute_agent.drawing.host import draw_host
@@ -55,7 +55,7 @@ from compute_agent.throttling.settings import build_rules, read_settings
 from compute_agent.throttling.watermarks.metrics import load_registry
 
 MISTAKEN: Final = 3
-"""Exit status of a check of a configuration that the agent starts with, and that is not as it is meant."""
+"""Exit status for a configuration with which the agent starts, but which has mistakes."""
 
 
 class HostShow(ShowOne):
@@ -66,7 +66,7 @@ class HostShow(ShowOne):
         conf = self.load_conf()
         topology = _read_host(conf)
         platform = offered(open_resctrl(conf).control, parse_classes(conf).share_specs)
-        return columns(
+        return document_columns(
             {
                 "architecture": topology.architecture,
                 "model": topology.model_name,
@@ -93,7 +93,7 @@ def _read_host(conf: cfg.ConfigOpts) -> HostTopology:
 
 
 def _cache_document(platform: CachePlatform) -> dict[str, Any]:
-    """What resctrl offers: its features, how many groups, and each L3 cache."""
+    """Capabilities of resctrl: features, number of groups, and each L3 cache."""
     return {
         "features": sorted(platform.features),
         "groups": platform.groups,
@@ -103,14 +103,14 @@ def _cache_document(platform: CachePlatform) -> dict[str, Any]:
 
 
 class TopologyShow(ShowOne):
-    """Show packages, NUMA nodes and caches with their CPUs, what those are for, and who is there.
+    """Show packages, NUMA nodes and caches with their CPUs, the purpose of these, and the guests on them.
 
-    As a tree, or drawn (-f svg); in other formats, cores and all caches as well, without guests.
+    The output is a tree, or a picture (-f svg). Other formats also have cores and all caches, and no guests.
     """
 
     def _load_formatter_plugins(self) -> stevedore.ExtensionManager[SingleFormatter]:
         manager = super()._load_formatter_plugins()
-        offer(manager, "svg", "tree")
+        offer_formats(manager, "svg", "tree")
         return manager
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -121,11 +121,11 @@ class TopologyShow(ShowOne):
 
     @property
     def formatter_default(self) -> str:
-        """What a person reads at once."""
+        """The format for people."""
         return "tree"
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Columns that are asked for are a table's."""
+        """Print a table if columns are given: a tree has none."""
         if parsed_args.formatter == "tree" and parsed_args.columns:
             parsed_args.formatter = "table"
         return super().run(parsed_args)
@@ -136,7 +136,7 @@ class TopologyShow(ShowOne):
         topology = _read_host(conf)
         form, file = parsed_args.formatter, parsed_args.svg
         if file is None and form not in ("svg", "tree"):
-            return columns(topology.to_dict())
+            return document_columns(topology.to_dict())
         sets, guests = self._cpu_sets(conf, topology), self._guests()
         if file is not None:
             file.write_text(draw_host(topology, sets, guests))
@@ -144,10 +144,10 @@ class TopologyShow(ShowOne):
             return ("svg",), (draw_host(topology, sets, guests),)
         if form == "tree":
             return ("tree",), ("".join(f"{line}\n" for line in host.tree_lines(topology, sets, guests)),)
-        return columns(topology.to_dict())
+        return document_columns(topology.to_dict())
 
     def _cpu_sets(self, conf: cfg.ConfigOpts, topology: HostTopology) -> CpuSets:
-        """What CPUs are for; nothing, with a word about it, where the configuration contradicts itself."""
+        """The CPU sets; empty ones, with a message, if the configuration contradicts itself."""
         try:
             return resolve_cpu_sets(options.cpu_options(conf), topology)
         except ConfigError as error:
@@ -155,24 +155,24 @@ class TopologyShow(ShowOne):
             return CpuSets(frozenset(), frozenset(), frozenset())
 
     def _guests(self) -> dict[str, frozenset[int]] | None:
-        """The CPUs of guests by their names; None where no daemon tells."""
+        """The CPUs of guests by name; None if no daemon answers."""
         try:
-            return {guest["name"]: cpuset.parse(guest["cpus"]) for guest in self.ask("guest.list")}
+            return {guest["name"]: cpuset.parse(guest["cpus"]) for guest in self.ask_daemon("guest.list")}
         except (DaemonUnreachableError, RequestError):
             return None
 
 
 class ConfigCheck(ShowOne):
-    """Check the configuration against this host: what each CPU is for, and the inventories that follow.
+    """Check the configuration against this host: the purpose of each CPU, and the resulting inventories.
 
-    Where an agent runs, guests has the rule that each guest meets, and settings that would change.
+    If an agent runs, guests has the rule that each guest matches, and settings that would change.
 
-    Exit status: 0 good, 1 the agent would refuse to start, 3 it would start, but options or sections are
-    unknown, or Placement cannot be asked as the configuration says.
+    Exit status: 0 good; 1 the agent would refuse to start; 3 it would start, but options or sections are
+    unknown, or Placement does not answer with this configuration.
     """
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the findings, and on standard error, too, those that the exit status is of."""
+        """Print the findings; those behind the exit status go to standard error, too."""
         self._refusals: list[str] = []
         self._mistakes: list[str] = []
         super().run(parsed_args)
@@ -211,7 +211,7 @@ class ConfigCheck(ShowOne):
             self._refusals.append(str(error))
         try:
             sets = resolve_cpu_sets(options.cpu_options(conf), topology)
-            warnings += _strays(Path(conf.state_path) / STATE_FILE, sets, topology)
+            warnings += _stray_warnings(Path(conf.state_path) / STATE_FILE, sets, topology)
         except ConfigError as error:
             self._refusals.append(str(error))
         try:
@@ -233,14 +233,14 @@ class ConfigCheck(ShowOne):
             warnings += derived.warnings
         except ConfigError as error:
             self._refusals.append(str(error))
-        inventories = _inventories(tree) if tree is not None and not self._refusals else []
-        return columns(
+        inventories = _inventory_rows(tree) if tree is not None and not self._refusals else []
+        return document_columns(
             {
                 "dedicated_cpus": cpuset.format(sets.dedicated),
                 "shared_cpus": cpuset.format(sets.shared),
                 "emulator_cpus": cpuset.format(sets.emulator),
                 "host_cpus": cpuset.format(topology.online - sets.dedicated - sets.shared),
-                "provider_tree": _shape(conf, owner),
+                "provider_tree": _tree_shape(conf, owner),
                 "root_provider": root_is,
                 "policy": policy_of(conf, owner.beside),
                 "watermarks": [watermark.name for watermark in rules.watermarks] if rules else [],
@@ -257,21 +257,21 @@ class ConfigCheck(ShowOne):
         )
 
     def _check_guests(self, policy: ClassificationPolicy) -> list[dict[str, Any]]:
-        """The rule and the changes of each guest that runs; none where no agent answers."""
+        """The rule and the changes of each running guest; none if no agent answers."""
         try:
-            return check_guests(policy, self.ask("guest.inputs"))
+            return check_guests(policy, self.ask_daemon("guest.inputs"))
         except (DaemonUnreachableError, RequestError):
             return []
 
 
 def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[RootOwner, str, str]:
-    """Whose the root provider is, that in words, and why Placement cannot be asked, empty if it can be.
+    """The owner of the root provider, the same in words, and the reason why Placement does not answer.
 
-    It is asked where the ini file says how.
+    The reason is empty if it answers. Placement is asked only if the ini file has credentials.
     """
     try:
         saved = state.look_up(Path(conf.state_path) / STATE_FILE)
-    except (OSError, IdentityError):  # told by others
+    except (OSError, IdentityError):  # other checks report it
         saved = AgentState()
     if client is None or not (conf.placement.auth_type or conf.placement.auth_section):
         owner = owner_of(conf.compute.provider_tree, saved.nova_root)
@@ -280,18 +280,18 @@ def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[R
 
 
 def _own_uuid(conf: cfg.ConfigOpts) -> str:
-    """The uuid of the agent's own root, as far as it has one and it can be read."""
+    """The uuid of the agent's own root; a placeholder without one that can be read."""
     try:
         return provider_tree.look_up(Path(conf.state_path)) or PLACEHOLDER
     except (OSError, IdentityError):
         return PLACEHOLDER
 
 
-def _shape(conf: cfg.ConfigOpts, owner: RootOwner) -> str:
+def _tree_shape(conf: cfg.ConfigOpts, owner: RootOwner) -> str:
     return BESIDE if owner.beside else conf.compute.provider_tree or options.DEFAULT_SHAPE
 
 
-def _strays(path: Path, sets: CpuSets, topology: HostTopology) -> list[str]:
+def _stray_warnings(path: Path, sets: CpuSets, topology: HostTopology) -> list[str]:
     """A warning for each guest, of those last known, that holds CPUs which the sets do not have."""
     try:
         guests = state.parse(path.read_bytes()).guests
@@ -311,10 +311,10 @@ _AMOUNTS: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "al
 _DERIVED: Final = ("provider", "resource_class", *_AMOUNTS)
 
 PLACEHOLDER: Final = str(uuid.UUID(int=0))
-"""Stands for the uuid of the root where the state folder is not to be touched."""
+"""In place of the uuid of the root, where the state folder must not be written."""
 
 
-def _inventories(tree: ProviderTree) -> list[tuple[Any, ...]]:
+def _inventory_rows(tree: ProviderTree) -> list[tuple[Any, ...]]:
     """A row of ``_DERIVED`` for each inventory."""
     return [
         (node.name, name, *(to_api(inventory)[key] for key in _AMOUNTS))
@@ -332,7 +332,7 @@ class InventoryShow(AgentLister):
         parser.add_argument(
             "--derived",
             action="store_true",
-            help="only what follows from configuration and host; asks no daemon",
+            help="only inventories derived from configuration and host; needs no daemon",
         )
         return parser
 
@@ -342,13 +342,13 @@ class InventoryShow(AgentLister):
             conf = self.load_conf()
             owner, *_ = _root_owner(conf, None)
             world = build_world(conf, None, PLACEHOLDER, open_resctrl(conf).control, owner)
-            return _DERIVED, _inventories(world.tree)
-        return ("provider", "kind", "name", "derived", "reported", "differs", "set_by"), _compare(
-            self.ask("inventory")
+            return _DERIVED, _inventory_rows(world.tree)
+        return ("provider", "kind", "name", "derived", "reported", "differs", "set_by"), _comparison_rows(
+            self.ask_daemon("inventory")
         )
 
 
-def _compare(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
+def _comparison_rows(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
     derived, reported = answer["derived"], answer["reported"]
     nothing: dict[str, Any] = {"inventories": {}, "traits": []}
     rows: list[tuple[Any, ...]] = []
@@ -359,7 +359,15 @@ def _compare(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
             one, other = ours["inventories"].get(name), theirs["inventories"].get(name)
             origins = answer["set_by"].get(identifier, {}).get(name, {})
             rows.append(
-                (provider, "inventory", name, _amounts(one), _amounts(other), one != other, _set_by(origins))
+                (
+                    provider,
+                    "inventory",
+                    name,
+                    _amounts_text(one),
+                    _amounts_text(other),
+                    one != other,
+                    _set_by(origins),
+                )
             )
         for name in sorted({*ours["traits"], *theirs["traits"]}):
             mine, known = name in ours["traits"], name in theirs["traits"]
@@ -368,7 +376,7 @@ def _compare(answer: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def _set_by(origins: dict[str, str]) -> str:
-    """Who decides about an inventory: the agent, others, or of which field who."""
+    """The source of an inventory: the agent, others, or the source of each foreign field."""
     if not origins:
         return "others"
     if set(origins.values()) == {"agent"}:
@@ -376,7 +384,7 @@ def _set_by(origins: dict[str, str]) -> str:
     return ", ".join(f"{field}: {who}" for field, who in origins.items() if who != "agent")
 
 
-def _amounts(inventory: dict[str, Any] | None) -> str:
+def _amounts_text(inventory: dict[str, Any] | None) -> str:
     return "" if inventory is None else " ".join(f"{key}={inventory[key]}" for key in _AMOUNTS)
 
 

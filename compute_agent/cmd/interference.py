@@ -11,20 +11,20 @@ _COLUMNS: Final = ("section", "victim", "before", "level", "suspect", "correlati
 
 
 class InterferenceList(AgentLister):
-    """List who is limited for whom and why, and whom nothing is done about for a while.
+    """List the guests that are limited for another guest, with the reason, and pairs that are set aside.
 
-    What was decided before is in `compute-agent event list`.
+    Earlier decisions are in `compute-agent event list`.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
-        rows = self.ask("interference.list")
+        rows = self.ask_daemon("interference.list")
         if not rows:
             self.say_why_empty(self._why_empty())
         return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in rows]
 
     def _why_empty(self) -> str:
-        from compute_agent.conf.qos import interference_sections  # which to ask has imported
+        from compute_agent.conf.qos import interference_sections  # asking has imported it already
 
         watched = [
             f"[interference:{name}] signal = {options.signal}"

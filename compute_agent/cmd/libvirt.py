@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from compute_agent.agent.protocol import socket_path
-from compute_agent.cmd.base import AgentCommand, Commands, ShowOne, columns
+from compute_agent.cmd.base import AgentCommand, Commands, ShowOne, document_columns
 from compute_agent.drivers.libvirt import hook
 
 _RESTART: Final = "libvirtd (or virtqemud) looks for hooks when it starts: restart it, guests run on"
 
 
 class _HookCommand:
-    """What the commands have in common."""
+    """Base class of the commands of the hook."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = super().get_parser(prog_name)  # type: ignore[misc]  # of cliff's
@@ -29,9 +29,9 @@ class _HookCommand:
 
 
 class HookInstall(_HookCommand, AgentCommand):
-    """Have libvirt say which guests are about to start, so that they have their cache groups from the start.
+    """Install the hook by which libvirt announces starting guests, so that they get their cache groups.
 
-    Needs libvirt 6.5 or later. A hook that somebody else has put there is never overwritten.
+    Needs libvirt 6.5 or later. A hook of another program is never overwritten.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -52,14 +52,14 @@ class HookRemove(_HookCommand, AgentCommand):
 
 
 class HookShow(_HookCommand, ShowOne):
-    """Show whether the hook is installed: absent, installed, outdated (install it anew) or foreign."""
+    """Show whether the hook is installed: absent, installed, outdated (install it again) or foreign."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Look at the script."""
         socket = socket_path(self.load_conf())
         state = hook.state(parsed_args.hooks, socket)
         path = hook.place(parsed_args.hooks)
-        return columns({"path": str(path), "state": str(state), "socket": str(socket)})
+        return document_columns({"path": str(path), "state": str(state), "socket": str(socket)})
 
 
 COMMANDS: Final[Commands] = {

@@ -39,11 +39,14 @@ WORDS: Final = (
     ),
     *("status", "top", "topology", "watermark"),
 )
-"""What commands begin with."""
+"""First words of commands."""
 
 
 def commands_of(word: str) -> Commands:
-    """The commands that begin with a word, and no others: most need but a part of the agent."""
+    """The commands that begin with a word.
+
+    Only their module is imported, as most need a part of the agent.
+    """
     match word:
         case "allocations":
             from compute_agent.cmd.allocations import COMMANDS
@@ -100,17 +103,20 @@ class AgentCommandManager(CommandManager):
     """Finds commands by their words."""
 
     def find_command(self, argv: list[str]) -> tuple[type[Command], str, list[str]]:
-        """The command that a line begins with; what its first word may be short for is looked for in all."""
+        """The command at the beginning of a line.
+
+        An abbreviated first word is searched for in all modules.
+        """
         word = next(iter(argv), "")
-        if word not in self.commands:  # help is
-            self._import([word] if word in WORDS else WORDS)
+        if word not in self.commands:  # help is registered from the start
+            self._import_commands([word] if word in WORDS else WORDS)
         return super().find_command(argv)
 
     def __iter__(self) -> Iterator[tuple[str, EntryPointT]]:
-        self._import(WORDS)
+        self._import_commands(WORDS)
         return super().__iter__()
 
-    def _import(self, words: Iterable[str]) -> None:
+    def _import_commands(self, words: Iterable[str]) -> None:
         for word in words:
             for name, command in commands_of(word).items():
                 self.add_command(name, command)
@@ -146,12 +152,12 @@ class AgentShell(App):
         return parser
 
     def initialize_app(self, argv: list[str]) -> None:
-        """Refuse a line without a command: cliff's dialogue goes round for ever where its input has ended."""
+        """Refuse a line without a command: cliff's dialogue never ends after the end of its input."""
         if not argv and not self.options.deferred_help:
             self.parser.error("a command is missing; --help lists all of them")
 
     def clean_up(self, cmd: Command, result: int, err: BaseException | None) -> None:
-        """Name an error that has no text of its own, of which cliff prints an empty line."""
+        """Name an error without a text, for which cliff prints an empty line."""
         if isinstance(err, Exception) and not str(err).strip():
             self.LOG.error("%s failed by %s; --debug tells where.", cmd.cmd_name, type(err).__name__)
 

@@ -1,7 +1,4 @@
-"""What guests and classes have used of caches and memory bandwidth.
-
-It is read from the samples that are kept; no daemon is needed.
-"""
+"""Commands about the use of caches and memory bandwidth. They read the kept samples, without the daemon."""
 
 from __future__ import annotations
 
@@ -14,9 +11,8 @@ import stevedore
 from cliff.formatters.base import ListFormatter
 
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
-from compute_agent.cmd.base import AgentLister, Commands
-from compute_agent.cmd.drawn import offer
-from compute_agent.cmd.moment import moment
+from compute_agent.cmd.base import AgentLister, Commands, parse_moment
+from compute_agent.cmd.drawn import offer_formats
 from compute_agent.drawing.boxes import format_size
 from compute_agent.monitoring.history import HistoryError, SampleHistory, TimeSpan, plot_samples
 from compute_agent.monitoring.samples import FILE, StoredSample
@@ -32,7 +28,7 @@ class MetricsShow(AgentLister):
 
     def _load_formatter_plugins(self) -> stevedore.ExtensionManager[ListFormatter]:
         manager = super()._load_formatter_plugins()
-        offer(manager, "svg")
+        offer_formats(manager, "svg")
         return manager
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -41,13 +37,13 @@ class MetricsShow(AgentLister):
         parser.add_argument("guest", nargs="?", metavar="GUEST", help="uuid or name of a guest, or a class")
         parser.add_argument(
             "--since",
-            type=moment,
+            type=parse_moment,
             default="1h",
             metavar="TIME",
             help="how long ago, as 90, 30m, 1h or 7d, or a time, as 2026-05-01T13:00; 1h by default",
         )
         parser.add_argument(
-            "--until", type=moment, default="0", metavar="TIME", help="likewise; now by default"
+            "--until", type=parse_moment, default="0", metavar="TIME", help="likewise; now by default"
         )
         parser.add_argument("--svg", metavar="FILE", type=Path, help="also write a picture to FILE")
         return parser
@@ -63,7 +59,7 @@ class MetricsShow(AgentLister):
             raise HistoryError(f"there are no samples in {path}: {self._reason_for_none()}")
         history = SampleHistory(path)
         if not parsed_args.guest:
-            if not (rows := _last(history, for_people)):
+            if not (rows := _last_sample(history, for_people)):
                 raise HistoryError(f"there are no samples in {path}: {self._reason_for_none()}")
             return ("guest", "name", "class", "time", *USE), rows
         span = TimeSpan(parsed_args.since, parsed_args.until)
@@ -71,14 +67,17 @@ class MetricsShow(AgentLister):
             raise HistoryError("the time to show ends before it begins: see --since and --until")
         samples = history.samples_of(parsed_args.guest, span)
         if not samples:
-            when = f"from {_time(span.since, for_people=True)} to {_time(span.until, for_people=True)}"
-            raise HistoryError(f"there are no samples of {parsed_args.guest} {when}")
+            since, until = (_local_time(at, for_people=True) for at in (span.since, span.until))
+            raise HistoryError(f"there are no samples of {parsed_args.guest} from {since} to {until}")
         picture = plot_samples(samples, span) if drawing else ""
         if parsed_args.svg is not None:
             parsed_args.svg.write_text(picture)
         if parsed_args.formatter == "svg":
             return ("svg",), [(picture,)]
-        rows = [(_time(one.time, for_people), one.cache_id, *_use(one, for_people)) for one in samples]
+        rows = [
+            (_local_time(one.time, for_people), one.cache_id, *_use_values(one, for_people))
+            for one in samples
+        ]
         return ("time", "cache_id", *USE), rows
 
     def _reason_for_none(self) -> str:
@@ -86,7 +85,7 @@ class MetricsShow(AgentLister):
         if not self.load_conf().monitoring.store_interval:
             return "[monitoring] store_interval = 0 keeps none"
         try:
-            monitoring = self.ask("status")["cache_monitoring"]
+            monitoring = self.ask_daemon("status")["cache_monitoring"]
         except (DaemonUnreachableError, RequestError) as error:
             return str(error)
         if monitoring != "on":
@@ -94,20 +93,20 @@ class MetricsShow(AgentLister):
         return "the agent has not seen a guest or class with counters for [monitoring] store_interval so far"
 
 
-def _last(history: SampleHistory, for_people: bool) -> list[tuple[Any, ...]]:
+def _last_sample(history: SampleHistory, for_people: bool) -> list[tuple[Any, ...]]:
     rows = []
     for one in history.latest_together():
-        use = _use(one, for_people)
-        rows.append((one.guest, one.name, one.qos_class, _time(one.time, for_people), *use))
+        use = _use_values(one, for_people)
+        rows.append((one.guest, one.name, one.qos_class, _local_time(one.time, for_people), *use))
     return rows
 
 
-def _time(time: float, for_people: bool) -> str:
+def _local_time(time: float, for_people: bool) -> str:
     local = datetime.fromtimestamp(time).astimezone()
     return f"{local:%Y-%m-%d %H:%M:%S}" if for_people else local.isoformat(timespec="seconds")
 
 
-def _use(sample: StoredSample, for_people: bool) -> tuple[Any, ...]:
+def _use_values(sample: StoredSample, for_people: bool) -> tuple[Any, ...]:
     """The values of the columns ``USE``: texts with units, or numbers."""
     occupancy, rates, cpu = sample.occupancy, (sample.local, sample.total), sample.cpu
     if for_people:

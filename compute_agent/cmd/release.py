@@ -41,7 +41,7 @@ class ReleaseCommand(AgentLister):
         parser.add_argument(
             "--provider",
             action="store_true",
-            help="also delete the host's resource providers in Placement, if nobody holds anything of them",
+            help="also delete the host's resource providers in Placement, except those with allocations",
         )
         parser.add_argument(
             "--dry-run", action="store_true", help="only list what there is; a running agent goes on"
@@ -59,20 +59,20 @@ class ReleaseCommand(AgentLister):
         conf = self.load_conf()
         wanted = {"pins": parsed_args.pins, "provider": parsed_args.provider}
         if parsed_args.dry_run:
-            return self._table(self._survey(conf, wanted))
+            return self._table_rows(self._survey_host(conf, wanted))
         folder = make_state_folder(conf)
         if parsed_args.undo:
             release.unmark(folder)
             return _COLUMNS, []
         release.mark(folder)
         with contextlib.suppress(DaemonUnreachableError):
-            self.ask("release.retire")
+            self.ask_daemon("release.retire")
         with open_release(conf, ReleaseOptions(**wanted), LOCK_TIMEOUT) as found:
-            return self._table([asdict(row) for row in found.carry_out()])
+            return self._table_rows([asdict(row) for row in found.carry_out()])
 
-    def _survey(self, conf: Any, wanted: dict[str, bool]) -> list[dict[str, Any]]:
+    def _survey_host(self, conf: Any, wanted: dict[str, bool]) -> list[dict[str, Any]]:
         try:
-            rows: list[dict[str, Any]] = self.ask("release.survey", wanted)
+            rows: list[dict[str, Any]] = self.ask_daemon("release.survey", wanted)
         except DaemonUnreachableError:
             if provider_tree.look_up(Path(conf.state_path)) is None:
                 return []  # no agent has worked here, and a look leaves nothing behind
@@ -80,7 +80,7 @@ class ReleaseCommand(AgentLister):
                 rows = [asdict(row) for row in found.survey()]
         return rows
 
-    def _table(self, rows: list[dict[str, Any]]) -> tuple[Any, Any]:
+    def _table_rows(self, rows: list[dict[str, Any]]) -> tuple[Any, Any]:
         self._failed = any(row["outcome"].startswith("failed") for row in rows)
         return _COLUMNS, [tuple(row[name] for name in _COLUMNS) for row in rows]
 

@@ -23,15 +23,17 @@ _COLUMNS: Final = (
 class ResctrlGroupList(AgentLister):
     """List the resctrl groups of this host with their cache ways and bandwidth, and the guests in them.
 
-    Those that the agent did not make are of kind foreign.
+    Groups of other programs have the kind foreign.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
-        return _COLUMNS, [tuple(_cell(row[name]) for name in _COLUMNS) for row in self.ask("resctrl.groups")]
+        return _COLUMNS, [
+            tuple(_cell_value(row[name]) for name in _COLUMNS) for row in self.ask_daemon("resctrl.groups")
+        ]
 
 
-def _cell(value: Any) -> Any:
+def _cell_value(value: Any) -> Any:
     return LinesColumn(value) if isinstance(value, list | dict) else value
 
 

@@ -33,13 +33,13 @@ class ReshapeCommand(AgentLister):
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
-        answer = self.ask("reshape", {"dry_run": parsed_args.dry_run})
+        answer = self.ask_daemon("reshape", {"dry_run": parsed_args.dry_run})
         moves = [("allocation", move["guest"], *move["from"], *move["to"]) for move in answer["moves"]]
-        inventories = [_inventory(change) for change in answer["inventories"]]
+        inventories = [_inventory_change(change) for change in answer["inventories"]]
         return _COLUMNS, [*moves, *inventories]
 
 
-def _inventory(change: dict[str, Any]) -> tuple[Any, ...]:
+def _inventory_change(change: dict[str, Any]) -> tuple[Any, ...]:
     """A change of a total, on one side empty where the inventory is new or goes."""
     where = (change["provider"], change["resource_class"])
     before, after = change["before"], change["after"]

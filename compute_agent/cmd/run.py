@@ -76,10 +76,10 @@ class RunCommand(AgentLister):
 
 
 def _by_fleet(own: cfg.ConfigOpts) -> AbstractContextManager[None]:
-    """While an agent starts whose own files say ``own``."""
+    """The context of a start with the own files ``own``, which follows the fleet of the host."""
     if not own.fleet.group:
         return nullcontext()
-    from compute_agent.fleet.adoption import starting_with_fleet  # for those who use it
+    from compute_agent.fleet.adoption import starting_with_fleet  # only hosts of a fleet need it
 
     return starting_with_fleet(own, try_configuration, but_for=(LockedError, ReleasedError))
 

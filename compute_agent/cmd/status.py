@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from compute_agent.cmd.base import Commands, ShowOne, columns
+from compute_agent.cmd.base import Commands, ShowOne, document_columns
 
 
 class StatusCommand(ShowOne):
-    """Show how the running agent does."""
+    """Show the state of the running agent."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
-        return columns(self.ask("status"))
+        return document_columns(self.ask_daemon("status"))
 
 
 COMMANDS: Final[Commands] = {"status": StatusCommand}

@@ -37,22 +37,26 @@ class TopCommand(AgentCommand):
         """Add the options."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "--interval", type=_seconds, default=2.0, metavar="SECONDS", help="from one look to the next; 2"
+            "--interval",
+            type=_positive_seconds,
+            default=2.0,
+            metavar="SECONDS",
+            help="from one look to the next; 2",
         )
         parser.add_argument("--sort", choices=ORDERS, default="cpu", help="guests by what; cpu by default")
         parser.add_argument("--once", action="store_true", help="show it once, and whole")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
-        """Show it until somebody has seen enough."""
+        """Show the screen until a key ends it."""
         out, conf = self.app.stdout, self.load_conf()
-        look = partial(_look, partial(ask, socket_path(conf)), Path(conf.state_path) / FILE)
+        look = partial(_read_agent, partial(ask, socket_path(conf)), Path(conf.state_path) / FILE)
         if parsed_args.once or not (out.isatty() and sys.stdin.isatty()):
             width = shutil.get_terminal_size((200, 0)).columns if out.isatty() else 1000
             lines = screen_lines(look(), parsed_args.sort, width, sys.maxsize)
             out.write("".join(f"{line}\n" for line in lines))
             return
-        with _screen(out), contextlib.suppress(KeyboardInterrupt):
+        with _own_screen(out), contextlib.suppress(KeyboardInterrupt):
             while True:
                 width, height = shutil.get_terminal_size()
                 lines = screen_lines(look(), parsed_args.sort, width, height)
@@ -62,8 +66,8 @@ class TopCommand(AgentCommand):
                     return
 
 
-def _look(tell: Callable[[str], Any], samples: Path) -> AgentSnapshot:
-    """What the agent tells now when it is asked, and its last samples."""
+def _read_agent(tell: Callable[[str], Any], samples: Path) -> AgentSnapshot:
+    """The current answers of the agent, and its last samples."""
     now = time.strftime("%H:%M:%S")
     try:
         status, guests, watermarks = tell("status"), tell("guest.list"), tell("watermark.list")
@@ -72,11 +76,11 @@ def _look(tell: Callable[[str], Any], samples: Path) -> AgentSnapshot:
     groups: list[dict[str, Any]] = []
     with contextlib.suppress(RequestError):  # there is no resctrl, as the status says
         groups = tell("resctrl.groups")
-    return AgentSnapshot(now, status, guests, watermarks, groups, _uses(samples))
+    return AgentSnapshot(now, status, guests, watermarks, groups, _guest_uses(samples))
 
 
-def _uses(file: Path) -> dict[str, ShownUse]:
-    """What guests use, by their uuids, as far as there are samples."""
+def _guest_uses(file: Path) -> dict[str, ShownUse]:
+    """Use of guests by uuid, for guests with samples."""
     try:
         latest = SampleHistory(file).latest_together()
     except HistoryError:
@@ -90,7 +94,7 @@ def _uses(file: Path) -> dict[str, ShownUse]:
 
 
 @contextlib.contextmanager
-def _screen(out: Any) -> Iterator[None]:
+def _own_screen(out: Any) -> Iterator[None]:
     """A screen of our own, with keys as they are pressed; all is as it was in the end."""
     before = termios.tcgetattr(sys.stdin)
     out.write(_SCREEN)
@@ -108,7 +112,7 @@ def _wants_to_leave(seconds: float) -> bool:
     return bool(ready) and sys.stdin.read(1) in ("q", "Q", "\x1b", "")
 
 
-def _seconds(text: str) -> float:
+def _positive_seconds(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:

@@ -46,7 +46,7 @@ class WatermarkList(AgentLister):
         """Ask the daemon, or look what is installed."""
         if parsed_args.metrics:
             return _METRIC_COLUMNS, [_metric_row(metric) for metric in load_registry().values()]
-        rows = self.ask("watermark.list")
+        rows = self.ask_daemon("watermark.list")
         if not rows:
             self.say_why_empty(
                 "Not configured: nothing is watched without a section [watermark:NAME] with a metric;"
@@ -63,7 +63,7 @@ class AmountColumn(FormattableColumn[Any]):
         self._unit = MetricUnit(unit)
 
     def human_readable(self) -> str:
-        """With the unit; empty where there is none."""
+        """The value with its unit; empty without a value."""
         if self._value is None:
             return ""
         if str(self._value).endswith("%"):
@@ -71,16 +71,16 @@ class AmountColumn(FormattableColumn[Any]):
         amount = float(self._value)
         match self._unit:
             case MetricUnit.BYTES:
-                return _binary(amount)
+                return _binary_text(amount)
             case MetricUnit.BYTES_PER_SECOND:
-                return f"{_binary(amount)}/s"
+                return f"{_binary_text(amount)}/s"
             case MetricUnit.PERCENT:
                 return f"{amount:.4g} %"
             case _:
                 return f"{amount:.4g} {self._unit.value}".rstrip()
 
 
-def _binary(amount: float) -> str:
+def _binary_text(amount: float) -> str:
     """Bytes: ``12 GiB``."""
     prefixes = iter(("", "Ki", "Mi", "Gi", "Ti"))
     prefix = next(prefixes)
@@ -127,7 +127,7 @@ class WatermarkTest(AgentLister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon."""
         params = {"metric": parsed_args.metric, "usage": parsed_args.usage}
-        rows = self.ask("watermark.test", params)
+        rows = self.ask_daemon("watermark.test", params)
         if not rows:
             self.say_why_empty(
                 "Nothing would be done: no threshold is exceeded, or all guests are protected."

@@ -1,7 +1,20 @@
-"""The agent's ini file: options by section, one module for each section, or for sections of one kind.
+"""The agent's ini file: options by section.
 
-An option module has ``register_opts(conf)``, which makes its options known, and ``list_opts()``, the same as
-``(group, options)`` pairs for ``oslo-config-generator``. A new one is added to ``MODULES``.
+Modules
+    Each section, or family of sections such as ``[watermark:NAME]``, has a module of its name, however short.
+    So a question about an option leads to one file. Such a module has ``register_opts(conf)``, which makes
+    its options known. Its ``list_opts()`` returns them by group for ``oslo-config-generator``. ``MODULES``
+    lists these modules.
+
+    - ``duration``: the type of lengths of time
+    - ``written``: the text of ini files, for errors about unknown options and comments
+    - ``origins``: options in force, and the file of each
+    - ``restart_only``: options that a reload does not change
+
+Order of calls
+    :func:`load` registers all options, reads the files, and registers the families that the files have. It
+    then reads each value once, as oslo.config checks a value only when it is read. Each room may import this
+    one.
 """
 
 import contextlib
@@ -66,26 +79,31 @@ MODULES: Final[tuple[ModuleType, ...]] = (
 PROJECT: Final = "compute-agent"
 
 _OPTIONS: Final = "oslo.config.opts"
-"""The entry points under which packages name their options."""
+"""The group of entry points of packages with options."""
 
 OWN_OPTIONS: Final = ("config_file", "config_dir", "config_source")
-"""What oslo.config itself knows."""
+"""Options of oslo.config itself."""
 
 
 def load(
     args: Sequence[str] = (), config_files: Sequence[str] | None = None, below: Sequence[str] = ()
 ) -> cfg.ConfigOpts:
-    """The options of the command line ``args`` and of ``config_files``, later files overriding earlier ones.
+    """The options of a command line and of files.
 
-    All of them override the files ``below``. Without ``config_files`` those that oslo.config finds by itself,
-    such as /etc/compute-agent/compute-agent.conf. Raises the errors of oslo.config (cfg.Error), which name
-    the file and the option.
+    :param args: the command line.
+    :param config_files: files of which later ones override earlier ones. None reads those that oslo.config
+        finds, such as /etc/compute-agent/compute-agent.conf.
+    :param below: files that all others override.
+
+    :raises cfg.Error: a file or a value is wrong; the text names the file and the option.
     """
     conf = cfg.ConfigOpts()
     log.register_options(conf)
-    conf.set_default("use_stderr", True)  # where service managers look
+    conf.set_default("use_stderr", True)  # service managers read it
     for module in MODULES:
         module.register_opts(conf)
+    # oslo.config prints errors of values through argparse and exits, also for values from
+    # files.
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -99,7 +117,7 @@ def load(
                 default_config_dirs=None if config_files is None else [],
             )
     except SystemExit as error:
-        # As values of options are refused that could be on a command line as well, such as debug.
+        # Options that may also be on a command line, such as debug, are refused this way.
         option, _, reason = said.getvalue().strip().removeprefix("argument --").partition(": ")
         raise written.value_error("DEFAULT", option.replace("-", "_"), ValueError(reason)) from error
     sys.stderr.write(said.getvalue())
@@ -109,24 +127,24 @@ def load(
 
 
 def _check_values(conf: cfg.ConfigOpts) -> None:
-    """Look at every value, as oslo.config converts and checks them only when they are asked for."""
+    """Read every value: oslo.config converts and checks a value only when it is read."""
     for group, options in list_opts():
         if group.endswith(":NAME"):
-            continue  # stands for sections that have been looked at as they became known
+            continue  # the sections of a family were read when they became known
         section = conf if group == "DEFAULT" else conf[group]
         for option in options:
             try:
                 getattr(section, option.dest)
             except cfg.NoSuchOptError:
-                continue  # listed for the sample only, such as those of an auth plugin
+                continue  # listed for the sample only, such as options of an auth plugin
             except cfg.ConfigSourceValueError as error:
                 raise written.value_error(group, option.dest, error) from error
 
 
 def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
-    """What the files of ``conf`` say to no effect, or to another one than it looks like: a sentence each.
+    """A sentence for each line of the files without effect, or with another effect than it seems.
 
-    In the sections of watermarks and classes, and in [qos], load() refuses what it does not know.
+    Unknown options of watermarks, classes and [qos] are no part of it, as load() refuses these.
     """
     known: dict[str, set[str]] = {"DEFAULT": set(OWN_OPTIONS)}
     for group, options in known_options(conf):
@@ -146,7 +164,7 @@ def log_options() -> list[tuple[str | None, list[Any]]]:
 
 
 def free_sections(conf: cfg.ConfigOpts) -> list[str]:
-    """Sections, and beginnings of names of sections, in which any option may be, as far as files tell."""
+    """Sections, and prefixes of sections, in which any option may be."""
     free = [qos.WATERMARK, qos.QOS_CLASS, interference.INTERFERENCE]
     free += [blockio.BLOCKIO_CLASS, cpu_class.CPU_CLASS, CPU_POOL, guest_rule.GUEST_RULE]
     if conf.fleet.group:

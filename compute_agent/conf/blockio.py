@@ -1,4 +1,4 @@
-"""What guests may have of block devices: a section ``[blockio_class:NAME]`` for each class."""
+"""Block I/O of guests: a section ``[blockio_class:NAME]`` for each class."""
 
 from typing import Any, Final
 
@@ -13,23 +13,27 @@ OPTS: Final = [
         "weight",
         min=1,
         max=10_000,
-        help="What guests of the class get of a busy device beside others, whose weight is 100 (io.weight)."
+        help="Weight of guests of the class on a busy device; the weight of other guests is 100 (io.weight)."
         " The device has to divide by weight: by its I/O scheduler bfq, or by io.cost.qos.",
     ),
-    cfg.StrOpt("read_bytes", help=f"Bytes a second read from each of the devices at the most: {_RATE}."),
-    cfg.StrOpt("write_bytes", help=f"Bytes a second written to each of the devices at the most: {_RATE}."),
-    cfg.StrOpt("read_operations", help="Reads a second of each of the devices at the most."),
-    cfg.StrOpt("write_operations", help="Writes a second to each of the devices at the most."),
+    cfg.StrOpt(
+        "read_bytes", help=f"Maximum rate of reads from each of the devices, in bytes a second: {_RATE}."
+    ),
+    cfg.StrOpt(
+        "write_bytes", help=f"Maximum rate of writes to each of the devices, in bytes a second: {_RATE}."
+    ),
+    cfg.StrOpt("read_operations", help="Maximum number of reads a second from each of the devices."),
+    cfg.StrOpt("write_operations", help="Maximum number of writes a second to each of the devices."),
     cfg.FloatOpt(
         "latency_ms",
         min=0.001,
-        help="Milliseconds that guests of the class wait for the devices; others are slowed down where it is"
-        " more (io.latency, which not every kernel has).",
+        help="Target latency of the devices for guests of the class, in milliseconds. The kernel slows others"
+        " down to keep it (io.latency, which not every kernel has).",
     ),
     cfg.ListOpt(
         "devices",
         default=[],
-        help="The devices that rates and latency are about: names of /sys/block (vda), patterns of them"
+        help="Devices to which rates and latency apply: names of /sys/block (vda), patterns of names"
         " (nvme*n1), of /dev/disk/by-id (by-id/wwn-0x5000*), or guest for the guest's own disks. A partition"
         " stands for its whole disk.",
     ),
@@ -37,7 +41,7 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Nothing: the sections are known once the files have been read."""
+    """Register nothing: register_sections() of ``qos`` does, after the files have been read."""
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:

@@ -1,6 +1,6 @@
-"""What the host offers to guests: CPU sets, ratios, reserves, and the shape of the provider tree.
+"""Options of inventories: CPU sets, ratios, reserves, and the shape of the provider tree.
 
-Options are named as in Nova.
+They have the names and the defaults of Nova's, so that a nova.conf can be copied.
 """
 
 from typing import Any, Final
@@ -8,17 +8,18 @@ from typing import Any, Final
 from oslo_config import cfg
 
 _RATIO: Final = (
-    "Set here it is put back whenever somebody sets another one through the API; not set, or 0, the ratio"
-    " that Placement has stays."
+    "If it is set, the agent restores it after a change through the API. If it is not set, or 0, the ratio in"
+    " Placement stays."
 )
 _RESERVED: Final = (
-    "Set here it is put back whenever somebody sets another amount through the API; not set, theirs stays."
+    "If it is set, the agent restores it after a change through the API. If it is not set, such a change"
+    " stays."
 )
 
 DEFAULT_OPTS: Final = [
     cfg.FloatOpt(
         "cpu_allocation_ratio",
-        help="How many VCPU a CPU of cpu_shared_set is sold as. Never applied to PCPU, whose ratio is 1.0."
+        help="VCPU offered for each CPU of cpu_shared_set. Never applied to PCPU, which has the ratio 1.0."
         f" {_RATIO}",
     ),
     cfg.FloatOpt("ram_allocation_ratio", help=f"Overcommit of MEMORY_MB. {_RATIO}"),
@@ -26,17 +27,17 @@ DEFAULT_OPTS: Final = [
     cfg.FloatOpt(
         "initial_cpu_allocation_ratio",
         default=4.0,
-        help="What a new inventory of VCPU begins with where cpu_allocation_ratio is not set.",
+        help="Ratio of a new inventory of VCPU, if cpu_allocation_ratio is not set.",
     ),
     cfg.FloatOpt(
         "initial_ram_allocation_ratio",
         default=1.0,
-        help="What a new inventory of MEMORY_MB begins with where ram_allocation_ratio is not set.",
+        help="Ratio of a new inventory of MEMORY_MB, if ram_allocation_ratio is not set.",
     ),
     cfg.FloatOpt(
         "initial_disk_allocation_ratio",
         default=1.0,
-        help="What a new inventory of DISK_GB begins with where disk_allocation_ratio is not set.",
+        help="Ratio of a new inventory of DISK_GB, if disk_allocation_ratio is not set.",
     ),
     cfg.IntOpt(
         "reserved_host_memory_mb",
@@ -61,7 +62,7 @@ DEFAULT_OPTS: Final = [
     cfg.StrOpt(
         "vcpu_pin_set",
         deprecated_for_removal=True,
-        deprecated_reason="cpu_dedicated_set and cpu_shared_set tell pinned and floating guests apart.",
+        deprecated_reason="cpu_dedicated_set and cpu_shared_set separate pinned from floating guests.",
         help="CPUs that back both VCPU and PCPU; only VCPU where cpu_shared_set is set as well, which then"
         " serves emulator threads. Cannot be combined with cpu_dedicated_set.",
     ),
@@ -86,36 +87,36 @@ COMPUTE_OPTS: Final = [
             ("l3", "as numa, with PCPU and VCPU on the L3 domains inside the NUMA nodes"),
             ("beside", "the root is nova-compute's; below it what nova-compute does not offer"),
         ],
-        help="Where inventories sit. LLC and MBA are always on the provider of their L3 domain. Unless set:"
-        " beside where nova-compute is found to own the provider of this host, else numa. Set it to beside"
-        " before the agent starts on a host that is to get a nova-compute.",
+        help="Providers that have the inventories. LLC and MBA are always on the provider of their L3 domain."
+        " Default: beside if nova-compute owns the provider of this host, else numa. On a host that is to get"
+        " a nova-compute later, set it to beside before the agent starts.",
     ),
     cfg.StrOpt(
         "resource_provider_name",
-        help="Name of the root provider; by default the one that it had last, and at first the host's fully"
-        " qualified domain name. Another value renames it. Beside nova-compute it is the name that the"
-        " hypervisor has in Nova, and by default as libvirt has it.",
+        help="Name of the root provider. Default: its last name, and at first the host's fully qualified"
+        " domain name. Another value renames the provider. Beside nova-compute it is the name of the"
+        " hypervisor in Nova, by default the one of libvirt.",
     ),
     cfg.StrOpt(
         "provider_config_location",
-        help="Folder with files *.yaml in the format of Nova's provider.yaml (schema 1.0), whose inventories"
-        " and traits are added to the providers of this host; /etc/nova/provider_config where Nova itself"
-        " does not run. Files that Nova would refuse stop the start, or leave all as it was while the agent"
-        " runs.",
+        help="Folder with files *.yaml in the format of Nova's provider.yaml (schema 1.0). Their inventories"
+        " and traits are added to the providers of this host. Default: none;"
+        " /etc/nova/provider_config is possible where Nova itself does not run. A file that Nova would refuse"
+        " prevents the start of the agent. While the agent runs, such a file changes nothing.",
     ),
     cfg.IntOpt(
         "memory_overhead",
         default=64,
         min=0,
-        help="MiB that a process guest may use beyond what it holds of MEMORY_MB before the kernel kills it"
-        " (memory.max of its cgroup): what the kernel itself needs for it counts as its own there.",
+        help="MiB that a process guest may use above its MEMORY_MB before the kernel kills it (memory.max of"
+        " its cgroup). The kernel's own memory for the guest counts there, too.",
     ),
     cfg.BoolOpt(
         "huge_pages",
         default=False,
-        help="Whether huge pages of the host are offered to guests, as CUSTOM_HUGE_PAGES_2MB and its like on"
-        " the provider of their NUMA node. MEMORY_MB is then what is beside them, as soon as guests hold no"
-        " more than that.",
+        help="Whether huge pages of the host are offered to guests, as CUSTOM_HUGE_PAGES_2MB and similar"
+        " classes on the provider of their NUMA node. MEMORY_MB then shrinks to the other memory, as soon as"
+        " guests hold no more than that.",
     ),
     cfg.MultiStrOpt(
         "reserved_huge_pages",
@@ -127,29 +128,29 @@ COMPUTE_OPTS: Final = [
         "update_resources_interval",
         default=60,
         min=1,
-        help="Seconds between two comparisons of what the host has with what Placement knows.",
+        help="Seconds between two comparisons of the host with Placement.",
     ),
     cfg.IntOpt(
         "heartbeat_interval",
         default=0,
         min=0,
-        help="Seconds after which Placement is told again that the agent lives, in attributes of its first"
-        " provider, for the console to show hosts whose agent is silent. Each is a write, with the next"
-        " report: 600 is one each ten minutes. 0 tells nothing: then a host looks the same to Placement"
-        " whether its agent lives or not. Nothing is decided by it.",
+        help="Seconds between two signs of life of the agent in Placement, as attributes of its first"
+        " provider. The console shows hosts without recent ones. Each is a write with the next report. 0"
+        " writes none: then Placement cannot show whether an agent runs. No decision depends on it.",
     ),
     cfg.BoolOpt(
         "report_positions",
         default=False,
-        help="Whether Placement is told which CPUs and ways of caches guests have, and at what watermarks"
-        " act, in attributes of the agent's first provider, for the console to draw. Each guest that comes"
-        " or goes is then a write more, with the next report. Nothing is decided by it.",
+        help="Whether the CPUs and cache ways of guests and the lines of watermarks are reported to"
+        " Placement,"
+        " as attributes of the agent's first provider. The console draws them. Each start or end of a guest"
+        " is then another write with the next report. No decision depends on it.",
     ),
 ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the options of [DEFAULT] and [compute] that inventories come from known to ``conf``."""
+    """Make the options of inventories in [DEFAULT] and [compute] known to ``conf``."""
     conf.register_opts(DEFAULT_OPTS)
     conf.register_opts(COMPUTE_OPTS, group="compute")
 

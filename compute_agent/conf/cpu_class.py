@@ -1,4 +1,4 @@
-"""How fast CPUs work and how deep they sleep: a section ``[cpu_class:NAME]`` for each class."""
+"""Frequencies and idle states of CPUs: a section ``[cpu_class:NAME]`` for each class."""
 
 from typing import Any, Final
 
@@ -14,8 +14,8 @@ OPTS: Final = [
     cfg.StrOpt("max_frequency", help=f"Highest frequency: {_FREQUENCY}."),
     cfg.StrOpt(
         "energy_performance_preference",
-        help="One of energy_performance_available_preferences, such as performance or balance_power; where"
-        " the governor is performance, intel_pstate and amd_pstate take no other than that.",
+        help="One of energy_performance_available_preferences, such as performance or balance_power. With the"
+        " governor performance, intel_pstate and amd_pstate accept only performance.",
     ),
     cfg.ListOpt(
         "disabled_c_states",
@@ -25,10 +25,10 @@ OPTS: Final = [
     ),
     cfg.StrOpt(
         "uncore_min_frequency",
-        help="Lowest frequency of what is beside the cores of a package (caches, memory controllers), in kHz,"
-        " or min or turbo. Needs the kernel's intel_uncore_frequency.",
+        help="Lowest frequency of the uncore of a package (caches, memory controllers): kHz, or min or turbo."
+        " Needs the kernel's intel_uncore_frequency.",
     ),
-    cfg.StrOpt("uncore_max_frequency", help="Highest one, likewise."),
+    cfg.StrOpt("uncore_max_frequency", help="Highest frequency of the uncore, likewise."),
     cfg.StrOpt(
         "park",
         choices=[
@@ -36,21 +36,21 @@ OPTS: Final = [
             ("governor", "the governor of the class, powersave unless set, applies from then on only"),
             ("c-state", "all idle states but the deepest are disabled"),
         ],
-        help="Of [cpu_class:idle] alone: how dedicated cores are parked that no guest used for park_after."
-        " They are woken before a guest starts on them. Unless set, idle cores are not parked.",
+        help="How dedicated cores are parked that no guest used for park_after; in [cpu_class:idle] only."
+        " They are woken before a guest starts on them. Default: idle cores are not parked.",
     ),
     cfg.FloatOpt(
         "park_after",
         default=60.0,
         min=0.0,
-        help="Seconds that a core is idle before it is parked, which happens with the next [guests]"
-        " reconcile_interval or event of a guest.",
+        help="Seconds that a core is idle before it is parked, at the next event of a guest or comparison"
+        " ([guests] reconcile_interval).",
     ),
 ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Nothing: the sections are known once the files have been read."""
+    """Register nothing: register_sections() of ``qos`` does, after the files have been read."""
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:

@@ -1,4 +1,4 @@
-"""Where the daemon listens."""
+"""Section ``[daemon]``: the sockets on which the daemon listens."""
 
 from typing import Any, Final
 
@@ -9,10 +9,10 @@ GROUP = "daemon"
 OPTS: Final = [
     cfg.StrOpt(
         "socket",
-        help="UNIX socket on which the daemon answers the command line (mode 0660); agent.sock in"
-        " [DEFAULT] state_path by default. Root and the user of the daemon may ask for everything, others of"
-        " the socket's group (that of its folder, if the folder has the bit for that) for what changes"
-        " nothing. To be in a folder in which nobody else may write.",
+        help="UNIX socket on which the daemon answers the command line (mode 0660). Default: agent.sock in"
+        " [DEFAULT] state_path. Root and the user of the daemon may call every method. Other users of the"
+        " socket's group (the group of its folder, if that has the setgid bit) may call methods that change"
+        " nothing. No other user may be able to write to its folder.",
     ),
     cfg.StrOpt(
         "http_address",

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: ``90``, ``30m``, ``1h``, ``7d``."""
+"""The type of options for lengths of time: ``90``, ``30m``, ``1h``, ``7d``."""
 
 import re
 from typing import Final
@@ -9,9 +9,9 @@ SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def parse_duration(text: object) -> float:
-    """Seconds.
+    """The seconds of a length of time: a number, with s, m, h, d or w for other units.
 
-    :raises ValueError:
+    :raises ValueError: the text is no length of time.
     """
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smhdw]?)\s*", str(text), re.ASCII)
     if match is None:
@@ -20,7 +20,7 @@ def parse_duration(text: object) -> float:
 
 
 class DurationType(types.ConfigType):
-    """A type for options; their values are seconds."""
+    """A type of options with seconds as values."""
 
     def __init__(self) -> None:
         super().__init__(type_name="duration value")
@@ -28,7 +28,7 @@ class DurationType(types.ConfigType):
     def __call__(self, value: object) -> float:
         """The seconds of a length of time.
 
-        :raises ValueError: where it is no length of time.
+        :raises ValueError: the value is no length of time.
         """
         return parse_duration(value)
 

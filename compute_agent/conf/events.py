@@ -1,4 +1,4 @@
-"""How much is kept of what the agent decided."""
+"""Section ``[events]``: size limits of the record of events."""
 
 from typing import Any, Final
 
@@ -12,15 +12,15 @@ OPTS: Final = [
         default=20000,
         min=2,
         max=200000,
-        help="Events that are kept for `compute-agent event list`, in events.jsonl in [DEFAULT] state_path;"
-        " where there are more the older half goes.",
+        help="Maximum number of events kept for `compute-agent event list`, in events.jsonl in [DEFAULT]"
+        " state_path. Above it the older half is removed.",
     ),
     cfg.IntOpt(
         "max_mb",
         default=16,
         min=1,
         max=32,
-        help="Size in MB that they may take; likewise.",
+        help="Maximum size of events in MB. Above it the older half is removed.",
     ),
 ]
 

@@ -9,7 +9,7 @@ from compute_agent.model.guest_settings import MAX_PRIORITY, EmulatorPolicy, Mem
 GUEST_RULE: Final = "guest_rule:"
 
 MATCH: Final = "match_"
-"""Begins the options that say which guests a rule is about."""
+"""Prefix of options that select the guests of a rule."""
 
 _PATTERNS: Final = "a list of texts or patterns with *, ? and [abc], of which one has to match"
 _PAIRS: Final = "a list of KEY=PATTERN, or KEY for any value; patterns of one key are alternatives"
@@ -54,8 +54,8 @@ OPTS: Final = [
     cfg.IntOpt(
         "order",
         default=100,
-        help="Position among the rules. The lowest rule that matches a guest is the only one that counts; of"
-        " two rules with one order the first by name.",
+        help="Position among the rules. Only the lowest rule that matches a guest applies; of two rules with"
+        " the same order, the first by name.",
     ),
     *_MATCHES,
     cfg.StrOpt("qos_class", help="Class of the guests, a section [qos_class:NAME] or BE, LS or LSR."),
@@ -63,7 +63,8 @@ OPTS: Final = [
         "priority",
         min=-MAX_PRIORITY,
         max=MAX_PRIORITY,
-        help="Priority of the guests: guests of a lower one give way first within their class.",
+        help="Priority of the guests. Within a class, guests of a lower priority are throttled and"
+        " evicted first.",
     ),
     cfg.StrOpt(
         "resctrl", help="Annotation about caches and memory bandwidth, as --resctrl of guest set takes it."
@@ -101,7 +102,7 @@ OPTS: Final = [
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Nothing: the sections are known once the files have been read."""
+    """Register nothing: register_sections() of ``qos`` does, after the files have been read."""
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:

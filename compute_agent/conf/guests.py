@@ -1,4 +1,4 @@
-"""Section ``[guests]``: guests that the agent looks after, and how often it compares them with the kernel."""
+"""Section ``[guests]``: the driver of guests, their defaults, and comparisons with the kernel."""
 
 from typing import Any, Final
 
@@ -16,10 +16,10 @@ FLAVOR_SETTINGS: Final = (
     "spread",
     "resctrl",
 )
-"""The settings that a flavor may choose by default."""
+"""Default of the settings that a flavor may choose."""
 
 IMAGE_SETTINGS: Final = ("hw_cpu_thread_policy", "hw_emulator_threads_policy")
-"""The properties of images that count by default."""
+"""Default of the image properties that apply. Tenants make images, so only harmless ones are among them."""
 
 GUESTS_OPTS: Final = [
     cfg.StrOpt(
@@ -28,16 +28,16 @@ GUESTS_OPTS: Final = [
             ("libvirt", "QEMU domains of the libvirtd on this host"),
             ("process", "plain processes, started by the agent or adopted"),
         ],
-        help="What a guest is on this host. Unless set: what it was when the agent ran last; at first libvirt"
-        " where libvirt-python is installed and the libvirtd of [libvirt] uri has its socket, else process. A"
-        " host without process guests comes to have domains by itself when libvirtd does; everything else"
-        " takes this option, and a restart.",
+        help="Kind of guests of this host. Default: the last one; at first libvirt if libvirt-python is"
+        " installed and the libvirtd of [libvirt] uri has its socket, else process. A host without process"
+        " guests switches to libvirt by itself when libvirtd appears. Any other change needs this option and"
+        " a restart.",
     ),
     cfg.StrOpt(
         "unallocated",
         default="shared",
         choices=[("shared", "they go to the shared CPUs"), ("ignore", "they are left where they are")],
-        help="What happens to guests that hold no allocation of this host. Either way they are reported.",
+        help="Place of guests without an allocation on this host. They are reported in both cases.",
     ),
     cfg.StrOpt(
         "unplaced",
@@ -46,46 +46,46 @@ GUESTS_OPTS: Final = [
             ("shared", "they run on the shared CPUs, or where there are none on CPUs that no guest holds"),
             ("refuse", "the same, but one that starts and has no place is stopped at once"),
         ],
-        help="What happens to guests for which there are no CPUs: over-allocated ones, and on hosts without"
-        " cpu_shared_set those without an allocation. None of them ever runs on CPUs that another guest"
-        " holds, unless guests hold all CPUs of the host. Those that run already are never stopped.",
+        help="Place of guests without CPUs: over-allocated ones, and on hosts without cpu_shared_set those"
+        " without an allocation. They never run on CPUs that another guest holds, unless guests hold all CPUs"
+        " of the host. Guests that already run are never stopped.",
     ),
     cfg.StrOpt(
         "default_qos_class",
         default=LATENCY_SENSITIVE,
-        help="Class of guests for which nothing else says one: no command, metadata, flavor or rule.",
+        help="Class of guests without another source of a class: command, metadata, flavor or rule.",
     ),
     cfg.ListOpt(
         "flavor_settings",
         default=list(FLAVOR_SETTINGS),
         help="Settings that flavors of Nova may choose, by extra specs compute_agent:SETTING, such as"
-        " compute_agent:qos_class. Other extra specs of this kind have no effect, and guest show says so."
-        " hw:cpu_thread_policy and hw:emulator_threads_policy always count.",
+        " compute_agent:qos_class. Other extra specs of this kind have no effect, which guest show reports."
+        " hw:cpu_thread_policy and hw:emulator_threads_policy always apply.",
     ),
     cfg.ListOpt(
         "image_settings",
         default=list(IMAGE_SETTINGS),
-        help="Image properties that count as settings, as hw_cpu_thread_policy. Tenants make images: a"
-        " property compute_agent_SETTING counts only if it is named here. Where flavor and image have"
-        " different thread policies, the flavor counts, as in Nova.",
+        help="Image properties that apply as settings, such as hw_cpu_thread_policy. Tenants make images: a"
+        " property compute_agent_SETTING applies only if it is named here. If flavor and image have different"
+        " thread policies, the flavor's applies, as in Nova.",
     ),
     cfg.BoolOpt(
         "confirm_claims",
         default=False,
-        help="Whether the agent confirms claims of guests that run and that would expire (expires_in of POST"
-        " /ext/v1/claims). Otherwise it only says that they do, and whoever started the guest has to.",
+        help="Whether the agent confirms expiring claims of running guests (expires_in of POST"
+        " /ext/v1/claims). Otherwise it only warns, and the program that started the guest has to confirm.",
     ),
     cfg.FloatOpt(
         "stop_timeout",
         default=10.0,
         min=0.0,
-        help="Seconds that a guest has to end after it was asked to, before it is killed.",
+        help="Seconds between the request to a guest to end and its kill.",
     ),
     cfg.FloatOpt(
         "reconcile_interval",
         default=10.0,
         min=0.1,
-        help="Seconds between two comparisons of all guests with the kernel, in which drift is repaired.",
+        help="Seconds between two comparisons of all guests with the kernel, which repair drift.",
     ),
     cfg.Opt(
         "log_retention",
@@ -98,15 +98,14 @@ GUESTS_OPTS: Final = [
         "log_max_mb",
         default=512,
         min=0,
-        help="Size in MB that the output of process guests that have ended may take; the oldest goes when"
-        " there is more.",
+        help="Maximum size, in MB, of the output of ended process guests. Above it the oldest is removed.",
     ),
     cfg.IntOpt(
         "log_guest_mb",
         default=64,
         min=1,
-        help="Size in MB that the output of one process guest may take, while it runs and after its end:"
-        " looked at each second, and of more only the last MB (of a smaller size, the last half) stays.",
+        help="Maximum size, in MB, of the output of one process guest, while it runs and after its end. The"
+        " agent checks it each second. Above it only the last MB stays (with 1, the last half).",
     ),
 ]
 

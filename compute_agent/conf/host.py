@@ -1,4 +1,4 @@
-"""Where the agent reads the host, and where it keeps what must outlive a restart."""
+"""Folders of the agent: the host's files, the state that survives restarts, and locks."""
 
 from typing import Any, Final
 
@@ -8,15 +8,15 @@ DEFAULT_OPTS: Final = [
     cfg.StrOpt(
         "state_path",
         default="/var/lib/compute-agent",
-        help="Folder for what the agent keeps: its provider uuid, the guests it placed, measurements. DISK_GB"
-        " counts the file system it lies on. It has to belong to the agent's user or to root, and nobody else"
-        " may be able to write there.",
+        help="Folder of the agent's state: its provider uuid, the guests that it placed, measurements."
+        " DISK_GB is the size of its file system. It has to belong to the agent's user or to root, and no"
+        " other user may be able to write there.",
     ),
     cfg.StrOpt(
         "lock_path",
-        help="Folder for the locks that keep two agents from looking after the same guests; all agents of the"
-        " host should have the same. By default /run/compute-agent; for other users than root compute-agent"
-        " in $XDG_RUNTIME_DIR, and without that /tmp/compute-agent-UID.",
+        help="Folder of the locks that keep two agents from managing the same guests; the same for all agents"
+        " of a host. Default: /run/compute-agent. For other users than root: compute-agent in"
+        " $XDG_RUNTIME_DIR, and without that /tmp/compute-agent-UID.",
     ),
 ]
 
@@ -24,7 +24,7 @@ HOST_OPTS: Final = [
     cfg.StrOpt(
         "root",
         default="/",
-        help="Folder below which /sys and /proc are read: another than / for a tree captured elsewhere.",
+        help="Folder below which /sys and /proc are read; another one than / for a tree captured elsewhere.",
     ),
 ]
 

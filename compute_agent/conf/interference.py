@@ -1,4 +1,4 @@
-"""Who is disturbed by others and what is done about it: a section ``[interference:NAME]`` for each signal."""
+"""Guests that disturb others, and the reaction: a section ``[interference:NAME]`` for each signal."""
 
 from typing import Any, Final
 
@@ -11,52 +11,55 @@ OPTS: Final = [
         "signal",
         choices=[
             ("run_delay", "the part of its time that a guest waits for CPUs; others get a CPU quota"),
-            ("cpu_pressure", "the pressure that its cgroup tells; likewise"),
-            ("io_pressure", "the same of I/O; others get less block I/O"),
+            ("cpu_pressure", "the CPU pressure of its cgroup; likewise"),
+            ("io_pressure", "the I/O pressure of its cgroup; others get less block I/O"),
             ("cpi", "the cycles that each of its instructions takes; others get a CPU quota"),
             ("memory_bandwidth", "its CPU time for each byte of memory; others get less memory bandwidth"),
             ("llc_occupancy", "its bytes of memory for each second of CPU; others get fewer cache ways"),
         ],
-        help="What disturbed guests are known by: compared with what it mostly is of the same guest.",
+        help="Measure of disturbance. A guest is compared with its own usual value.",
     ),
     cfg.StrOpt(
         "mode",
         default="preview",
         choices=[
-            ("preview", "only log, record and count who would be limited"),
-            ("act", "limit the suspect, and see whether that helps"),
+            ("preview", "only log, record and count the guests that would be limited"),
+            ("act", "limit the suspect, and check whether that helps"),
         ],
-        help="Whether anything is done.",
+        help="Whether guests are limited.",
     ),
     cfg.ListOpt(
         "victims",
         default=[],
-        help="Classes of the guests for whose sake others may be limited; all if empty.",
+        help="Classes of guests that are protected by limits of others; all if empty.",
     ),
     cfg.ListOpt(
         "consenting",
         default=[],
-        help="Classes whose guests may be limited for another guest of the same class. Otherwise only guests"
-        " of a lower class than the disturbed one are, and never one above [qos] highest_class.",
+        help="Classes of guests that may be limited for a guest of the same class. Otherwise only guests of a"
+        " lower class than the disturbed one are limited, and never one above [qos] highest_class.",
     ),
     cfg.IntOpt(
         "escalate_after",
         default=3,
         min=1,
-        help="So often within a day a guest is found guilty for the same other one before escalate_command"
-        " is called.",
+        help="Number of verdicts within a day against one guest, for the same disturbed guest, after which"
+        " escalate_command is called.",
     ),
     cfg.StrOpt(
         "escalate_command",
-        help="Program that ends it for good: one that migrates the guilty guest, for example. Called with"
-        " its uuid as the last argument, once a day at most; ended after ten minutes. Blanks separate"
-        " arguments, quotes as in a shell; no shell is started. It has no OS_* variables of the agent's.",
+        help="Program that ends the disturbance, such as one that migrates the guilty guest. It is called"
+        " with"
+        " the uuid of that guest as the last argument, at most once a day, and ended after ten minutes."
+        " Blanks"
+        " separate arguments, quotes work as in a shell; no shell is started. The agent's OS_* variables are"
+        " not passed on.",
     ),
 ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Nothing: the sections are known once the files have been read."""
+    """Register nothing: register_sections() of ``qos`` does, after the files have been read."""
 
 
 def list_opts() -> list[tuple[str, list[Any]]]:

@@ -5,7 +5,7 @@ from typing import Any, Final
 from oslo_config import cfg
 
 LIBVIRT_OPTS: Final = [
-    cfg.StrOpt("uri", default="qemu:///system", help="Where libvirtd is; it has to be on this host."),
+    cfg.StrOpt("uri", default="qemu:///system", help="Address of libvirtd, which has to run on this host."),
 ]
 
 

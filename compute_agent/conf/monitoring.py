@@ -1,4 +1,4 @@
-"""How often cache and memory bandwidth are measured, and how long that is kept."""
+"""Section ``[monitoring]``: intervals of measurements of caches and memory bandwidth, and their retention."""
 
 from typing import Any, Final
 
@@ -13,29 +13,30 @@ OPTS: Final = [
         "interval",
         type=DurationType(),
         default="1",
-        help="Time between two readings of the counters for cache occupancy and memory bandwidth, in seconds"
-        " or as 5s, 1m, as long as somebody asks for them: watermarks, interference, a scrape of the metrics."
-        " Else they are read for the samples that are kept. 0: they are not read, and watermarks for"
-        " llc_occupancy and memory_bandwidth wait.",
+        help="Time between two readings of the counters of cache occupancy and memory bandwidth, in"
+        " seconds or"
+        " as 5s, 1m. It applies while watermarks, interference or a scrape of the metrics need them;"
+        " otherwise"
+        " store_interval does. 0 reads none, and watermarks of llc_occupancy and memory_bandwidth wait.",
     ),
     cfg.Opt(
         "store_interval",
         type=DurationType(),
         default="10",
-        help="Time between two samples that are kept for `compute-agent metrics show`, in samples.db in"
-        " [DEFAULT] state_path. 0: none are kept.",
+        help="Time between two samples kept for `compute-agent metrics show`, in samples.db in [DEFAULT]"
+        " state_path. 0 keeps none.",
     ),
     cfg.Opt(
         "retention",
         type=DurationType(),
         default="7d",
-        help="How long samples are kept: seconds, or a number with m, h, d or w.",
+        help="Age at which samples are removed: seconds, or a number with m, h, d or w.",
     ),
     cfg.IntOpt(
         "store_max_mb",
         default=512,
         min=1,
-        help="Size in MB that samples may take; the oldest go when there are more.",
+        help="Maximum size of samples in MB. Above it the oldest are removed.",
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""Which options are in force, and where each comes from."""
+"""Options in force, and the origin of each: a file, the environment or its default."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,16 +15,16 @@ from compute_agent.conf import written
 DEFAULT: Final = "default"
 SECRET: Final = "***"
 _SOUNDS_SECRET: Final = re.compile(r"password|secret|token", re.I)
-"""Of options that nobody knows, such as those of a plugin with a misspelt name."""
+"""Names of unknown options with values to hide, such as those of a plugin with a misspelt name."""
 
 
 @dataclass(frozen=True, slots=True)
 class OptionOrigin:
     """An option in force.
 
-    :param value: as it would be in a file, those of secret options hidden.
-    :param origin: the file, the variable of the environment, or ``default``; with more words where it has
-        another name there, or no effect.
+    :param value: the text of a file; ``***`` for secret options.
+    :param origin: the file, the variable of the environment, or ``default``, with a remark if the option has
+        another name there or no effect.
     """
 
     section: str
@@ -36,22 +36,23 @@ class OptionOrigin:
 def settings(
     conf: cfg.ConfigOpts, called: Mapping[Path, str] = MappingProxyType({})
 ) -> Iterator[OptionOrigin]:
-    """All options that there are, by section, and what else is in the files.
+    """All known options by section, then unknown ones in the files.
 
-    :param called: how files are called that are not called by their paths.
+    :param called: names of files that are not shown by their paths.
 
-    :raises OSError: a file has gone, or cannot be read any more.
+    :raises OSError: a file is gone, or cannot be read any more.
     """
-    found = _written(conf, called)
-    for section, option in _known(conf):
+    # Entries are taken out as known options claim them, so that the rest is unknown.
+    found = _written_values(conf, called)
+    for section, option in _known_options(conf):
         places = [(section, option.dest)] + [
-            (_normal(old.group or section), old.name) for old in option.deprecated_opts if old.name
+            (_normal_section(old.group or section), old.name) for old in option.deprecated_opts if old.name
         ]
         texts = {place: found.pop(place) for place in places if place in found}
         try:
             holder = conf if section == "DEFAULT" else conf[section]
             value = getattr(holder, option.dest)
-        except (cfg.NoSuchOptError, cfg.NoSuchGroupError):  # a plugin makes it known, when it is used
+        except (cfg.NoSuchOptError, cfg.NoSuchGroupError):  # a plugin registers it when it is used
             for text, file in texts.values():
                 yield OptionOrigin(section, option.dest, SECRET if option.secret else text, file)
             continue
@@ -72,23 +73,28 @@ def settings(
         yield OptionOrigin(section, name, SECRET if _SOUNDS_SECRET.search(name) else text, f"{file}{effect}")
 
 
-def _written(conf: cfg.ConfigOpts, called: Mapping[Path, str]) -> dict[tuple[str, str], tuple[str, str]]:
+def _written_values(
+    conf: cfg.ConfigOpts, called: Mapping[Path, str]
+) -> dict[tuple[str, str], tuple[str, str]]:
     """Texts and files by section and option, later files in place of earlier ones."""
     return {
-        (_normal(section), name): (text, called.get(file, str(file)))
+        (_normal_section(section), name): (text, called.get(file, str(file)))
         for file in written.files_of(conf)
         for section, options in written.read([file]).items()
         for name, text in options.items()
     }
 
 
-def _normal(section: str) -> str:
-    """oslo.config does not mind how names of sections are capitalised, but for DEFAULT; families do."""
+def _normal_section(section: str) -> str:
+    """The name of a section as oslo.config compares it: without case, except DEFAULT and families."""
     return section if section == "DEFAULT" or ":" in section else section.lower()
 
 
-def _known(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
-    """Every option with the section it is in, once; not those of families, which stand for many sections."""
+def _known_options(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
+    """Each option with its section, once.
+
+    Options of families are left out, as they stand for many sections.
+    """
     seen = {("DEFAULT", name) for name in agent_conf.OWN_OPTIONS}
     for section, options in agent_conf.known_options(conf):
         for option in options:

@@ -1,4 +1,4 @@
-"""How the agent reaches Placement: keystoneauth's options, in [placement] as Nova has them."""
+"""Section ``[placement]``: access to Placement, by keystoneauth's options, as in Nova."""
 
 from functools import cache
 from importlib.metadata import entry_points
@@ -14,9 +14,9 @@ RETRY_OPTS: Final = [
         "report_retry_maximum",
         default=60,
         min=1,
-        help="Longest pause in seconds between two attempts to report, when reports fail. The first is a"
-        " second, and"
-        " each is twice the one before.",
+        help="Longest pause, in seconds, between two attempts to report while reports fail. The first"
+        " pause is"
+        " a second, and each is twice the one before.",
     ),
 ]
 
@@ -28,8 +28,8 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
     loading.register_adapter_conf_options(conf, GROUP)
     conf.register_opts(RETRY_OPTS, group=GROUP)
     conf.set_default("service_type", "placement", group=GROUP)
-    # A lost connection or a restarting server should not cost a command; a server that hangs should not hang
-    # us.
+    # Retries bridge a lost connection and a restart of the server. The timeout keeps a server that hangs from
+    # blocking the agent.
     conf.set_default("connect_retries", 2, group=GROUP)
     conf.set_default("connect_retry_delay", 0.2, group=GROUP)
     conf.set_default("status_code_retries", 2, group=GROUP)
@@ -40,7 +40,7 @@ def register_opts(conf: cfg.ConfigOpts) -> None:
 def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
     """The options of the authentication plugin that ``conf`` names.
 
-    None where that cannot be told: it names none or one that is not there, or another section has them.
+    None if the plugin is not set or not installed, or another section has its options.
     """
     options = conf[GROUP]
     if options.auth_section or options.auth_type not in plugin_names():
@@ -50,7 +50,7 @@ def auth_opts(conf: cfg.ConfigOpts) -> list[Any] | None:
 
 @cache
 def plugin_names() -> frozenset[str]:
-    """The authentication plugins that are installed, as the program found them first."""
+    """Installed authentication plugins, read once, as the search takes most of a command's time."""
     return frozenset(entry.name for entry in entry_points(group="keystoneauth1.plugin"))
 
 

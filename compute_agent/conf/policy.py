@@ -1,13 +1,13 @@
-"""Section ``[policy]``: where guests go."""
+"""Section ``[policy]``: the choice of CPUs for guests."""
 
 from typing import Any, Final
 
 from oslo_config import cfg
 
 FOLLOW: Final = "follow"
-"""The policy of a host whose guests somebody else pins."""
+"""The policy of hosts where another program, such as Nova, pins guests."""
 DEFAULT_POLICY: Final = "topology-aware"
-"""The policy of all others."""
+"""The default policy of all other hosts."""
 
 POLICY_OPTS: Final = [
     cfg.StrOpt(
@@ -17,48 +17,50 @@ POLICY_OPTS: Final = [
             ("static", "dedicated CPUs in order"),
             (
                 "static-plus",
-                "the same, and who floats may use dedicated CPUs that nobody holds, until somebody does",
+                "the same, and floating guests may use dedicated CPUs while no guest holds them",
             ),
-            ("static-pools", "as static, for guests in pools ([cpu_pool:NAME]); others have no place"),
+            ("static-pools", "as static, for guests in pools ([cpu_pool:NAME]); other guests have no place"),
             ("topology-aware", "few zones for the guest, whole cores and caches for the next one"),
             (
                 FOLLOW,
-                "guests stay where somebody else pins them, such as Nova, and the agent acts on cache, memory"
-                " bandwidth, weights and watermarks by where they are; [policy] rebalance = true and [guests]"
+                "guests stay where another program, such as Nova, pins them, and the agent controls caches,"
+                " memory bandwidth, weights and watermarks there; [policy] rebalance = true and [guests]"
                 " unplaced = refuse are refused with it, and [guests] unallocated has no effect",
             ),
         ],
-        help=f"How dedicated CPUs are chosen. Unless set: {FOLLOW} where the root provider is nova-compute's,"
-        f" as positions are Nova's there, else {DEFAULT_POLICY}.",
+        help=f"Choice of dedicated CPUs. Default: {FOLLOW} if nova-compute owns the root provider, as"
+        f" Nova then"
+        f" pins guests, else {DEFAULT_POLICY}.",
     ),
     cfg.BoolOpt(
         "rebalance",
         default=False,
-        help="Whether running guests on dedicated CPUs are moved to better places that became free: at most"
-        " one guest each reconcile_interval, and only if it gains rebalance_gain.",
+        help="Whether running guests on dedicated CPUs move to better places that became free: at most one"
+        " guest each reconcile_interval, and only for a gain of rebalance_gain or more.",
     ),
     cfg.FloatOpt(
         "rebalance_gain",
         default=2.0,
         min=0.5,
-        help="What the move of a guest has to gain. Each L3 domain that it crosses no more counts 1, each"
-        " NUMA node 3 more, each package 6 more, each core that it shared with another guest 1, each CPU that"
-        " is not in cpu_dedicated_set any more 4; memory that has to be moved to other NUMA nodes counts 2"
-        " against it.",
+        help="Minimum gain of a move. Each L3 domain that the guest does not cross any more counts 1, each"
+        " NUMA node 3 more, each package 6 more. Each core that it shared with another guest counts 1. Each"
+        " CPU that is not in cpu_dedicated_set any more counts 4. Memory that moves to other NUMA nodes"
+        " counts"
+        " -2.",
     ),
     cfg.BoolOpt(
         "load_aware",
         default=False,
-        help="Whether it counts how busy guests with dedicated CPUs keep them, measured over load_minutes:"
-        " new guests get the threads beside the least busy ones where it makes no other difference, and with"
-        " rebalance a core of which two guests have threads counts 4 times the use of the less busy of the"
-        " two (1 for a thread that is always busy), in place of 1.",
+        help="Whether the use of dedicated CPUs counts, measured over load_minutes. New guests then get"
+        " threads beside the least busy ones, if other criteria are equal. With rebalance, a core of two"
+        " guests counts 4 times the use of the less busy one (1 for a thread that is always busy) in place of"
+        " 1.",
     ),
     cfg.FloatOpt(
         "load_minutes",
         default=5.0,
         min=1.0,
-        help="Minutes over which use is averaged; a guest has to run as long before its use counts.",
+        help="Minutes over which use is averaged. The use of a guest counts after it has run that long.",
     ),
 ]
 

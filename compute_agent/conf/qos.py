@@ -1,11 +1,8 @@
-"""What gives way when the host is overloaded.
+"""Reactions to an overloaded host: [qos], and sections for each watermark and each class of guests.
 
-That is [qos], and a section of its own for each watermark and for each class of guests.
-
-``[watermark:NAME]``, ``[qos_class:NAME]``, ``[interference:NAME]``, ``[blockio_class:NAME]``,
-``[cpu_class:NAME]``, ``[cpu_pool:NAME]`` and ``[guest_rule:NAME]`` are known once the files have been read,
-see ``register_sections``. In these sections and in [qos] an option that does not exist is refused, as one
-that is not applied could cost guests.
+Sections of families, such as ``[watermark:NAME]`` or ``[guest_rule:NAME]``, become known after the files have
+been read (``register_sections``). In these and in [qos] an unknown option is refused: a limit that is not
+applied could cost guests.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,49 +28,51 @@ OPTS: Final = [
         "interval",
         default=1.0,
         min=0.1,
-        help="Seconds between two rounds: usage is read, compared with the watermarks, and acted on.",
+        help="Seconds between two rounds. Each one reads usage, compares it with the watermarks, and acts.",
     ),
     cfg.FloatOpt(
         "margin",
         default=10.0,
         min=0.0,
         max=100.0,
-        help="Percent by which more is freed than the distance to the line, so that the host ends just below"
-        " it and does not flap.",
+        help="Percent to free beyond the distance to the line, so that usage ends below it and does not"
+        " oscillate.",
     ),
     cfg.FloatOpt(
         "step",
         default=20.0,
         min=1.0,
         max=90.0,
-        help="Percent of its present limit that a step of throttling takes from a guest; restoring goes by"
-        " the same steps.",
+        help="Percent of a guest's present limit that one step of throttling takes. Restoring uses the same"
+        " steps.",
     ),
     cfg.FloatOpt(
         "min_share",
         default=10.0,
         min=1.0,
         max=100.0,
-        help="Percent of what it is entitled to that a throttled guest keeps in any case.",
+        help="Percent of its allotment that a throttled guest always keeps.",
     ),
     cfg.StrOpt(
         "highest_class",
         default=BEST_EFFORT,
-        help="Guests of this class and of lower ones may be acted on; guests of higher classes, of unknown"
-        " classes, and those with dedicated CPUs never are.",
+        help="Highest class of guests that may be throttled or evicted. Guests of higher or unknown classes,"
+        " and guests with dedicated CPUs, never are.",
     ),
     cfg.FloatOpt(
         "evict_grace",
         default=60.0,
         min=0.0,
-        help="Seconds that an evicted guest has to end after it was asked to, before it is killed.",
+        help="Seconds between the request to an evicted guest to end and its kill.",
     ),
     cfg.StrOpt(
         "evict_command",
-        help="Program that makes an evicted guest leave, in place of asking it to stop: a live migration, for"
-        " example. Called with the guest's uuid as its last argument; blanks separate arguments, quotes"
-        " as in a shell; no shell is started. It has no OS_* variables of the agent's: it is to read its"
-        " credentials itself.",
+        help="Program that makes an evicted guest leave, such as by a live migration, in place of a"
+        " request to"
+        " stop. It is called with the uuid of the guest as the last argument. Blanks separate arguments,"
+        " quotes work as in a shell; no shell is started. The agent's OS_* variables are not passed on,"
+        " so the"
+        " program has to read its own credentials.",
     ),
     cfg.FloatOpt(
         "evict_command_timeout",
@@ -86,35 +85,37 @@ OPTS: Final = [
 WATERMARK_OPTS: Final = [
     cfg.StrOpt(
         "metric",
-        help="What is watched, such as cpu_usage; `compute-agent watermark list --metrics` names all.",
+        help="Metric to watch, such as cpu_usage; `compute-agent watermark list --metrics` lists all.",
     ),
     cfg.StrOpt(
         "throttle_down",
-        help="Above this line guests are throttled: a number in the metric's unit, with K, M, G or T for"
-        " powers of 1024 if wanted, or a percentage of what the host has, such as 80%.",
+        help="Line above which guests are throttled: a percentage of the host's capacity, such as 80%, or a"
+        " number in the unit of the metric. K, M, G and T are powers of 1024.",
     ),
-    cfg.StrOpt("throttle_up", help="Below this line throttled guests are given back what they had."),
-    cfg.StrOpt("evict", help="Above this line guests are evicted."),
-    cfg.StrOpt("disable_scheduling", help="Above this line no new guests are sent to this host."),
+    cfg.StrOpt("throttle_up", help="Line below which throttled guests are restored."),
+    cfg.StrOpt("evict", help="Line above which guests are evicted."),
+    cfg.StrOpt("disable_scheduling", help="Line above which the scheduler sends no new guests to this host."),
     cfg.IntOpt(
         "for_samples",
         default=3,
         min=1,
-        help="Rounds in a row in which usage is above a line before something is done.",
+        help="Consecutive rounds above a line before the agent acts.",
     ),
     cfg.FloatOpt(
         "cool_down",
         default=30.0,
         min=0.0,
-        help="Seconds without any breach of this watermark before something is given back: throttled guests"
-        " restored, new guests let in. For metrics whose gain cannot be computed, such as pressures, it"
-        " doubles each time that giving back has led to a new breach, up to 16 times.",
+        help="Seconds without any breach of this watermark before throttled guests are restored, or new"
+        " guests"
+        " let in. For metrics without a computable gain, such as pressures, it doubles after each restore"
+        " that"
+        " led to a new breach, up to 16 times.",
     ),
     cfg.StrOpt(
         "mode",
         default="act",
-        choices=[("act", "do it"), ("preview", "only log, record and count what would be done")],
-        help="Whether anything is done.",
+        choices=[("act", "act"), ("preview", "only log, record and count the actions")],
+        help="Whether the agent acts.",
     ),
     cfg.ListOpt(
         "qos_classes",
@@ -127,56 +128,55 @@ WATERMARK_OPTS: Final = [
 QOS_CLASS_OPTS: Final = [
     cfg.IntOpt(
         "rank",
-        help="Position among the classes: guests of a lower rank give way first. BE is 0, LS 10, LSR 20."
-        " A class of another name needs one. CPUs of classes that rank no higher than BE weigh as those of BE"
-        " do: a hundredth.",
+        help="Position among the classes: guests of a lower rank are throttled and evicted first. BE is 0, LS"
+        " 10, LSR 20. A class of another name needs one. CPUs of classes that rank no higher than BE have the"
+        " CPU weight of BE: a hundredth.",
     ),
     cfg.StrOpt("llc_range", help="Part of the last-level cache ways open to the class in percent: 0-30."),
     cfg.StrOpt(
         "llc_code_range",
-        help="The same for code alone, where code and data have masks of their own (mount option cdp); goes"
-        " before llc_range and llc_range_per_cache.",
+        help="The same for code only, if code and data have separate masks (mount option cdp). It overrides"
+        " llc_range and llc_range_per_cache.",
     ),
-    cfg.StrOpt("llc_data_range", help="The same for data."),
+    cfg.StrOpt("llc_data_range", help="The same for data only."),
     cfg.StrOpt(
         "l2_range",
-        help="Part of the ways of each cache of level 2 that the class may fill, where these can be divided.",
+        help="Part of the ways of each level-2 cache that the class may fill, if these can be divided.",
     ),
     cfg.StrOpt("mb_percent", help="Memory bandwidth of the class in percent."),
-    cfg.StrOpt("llc_range_per_cache", help="What differs on some caches: 0:0-50, 1:20-80."),
-    cfg.StrOpt("mb_percent_per_cache", help="What differs on some memory bandwidth domains: 0:40, 1:80."),
+    cfg.StrOpt("llc_range_per_cache", help="Ranges of single caches: 0:0-50, 1:20-80."),
+    cfg.StrOpt("mb_percent_per_cache", help="Percents of single memory bandwidth domains: 0:40, 1:80."),
     cfg.IntOpt(
         "memory_high",
         min=1,
         max=1000,
-        help="Percent of what a guest holds of MEMORY_MB above which it is slowed down and has to give memory"
-        " back (memory.high; <soft_limit> of a domain, whose memory is its MEMORY_MB and more). Unless set:"
-        " never.",
+        help="Percent of a guest's MEMORY_MB above which the kernel slows it down and reclaims its memory"
+        " (memory.high; <soft_limit> of a domain, which has its MEMORY_MB and more). Default: no limit.",
     ),
     cfg.IntOpt(
         "memory_low",
         min=0,
         max=100,
-        help="Percent of what a process guest holds of MEMORY_MB that the kernel spares as long as others"
-        " have something to give (memory.low). Unless set: 100 for LSR, else 0.",
+        help="Percent of a process guest's MEMORY_MB that the kernel does not reclaim while others have"
+        " memory to give (memory.low). Default: 100 for LSR, else 0.",
     ),
     cfg.IntOpt(
         "oom_score_adj",
         min=-1000,
         max=1000,
-        help="Guests with more of it are killed first where memory runs out, those with -1000 never. Unless"
-        " set: 500 for BE and classes that rank no higher, 0 for LSR, else 100. Less than 0 takes"
-        " CAP_SYS_RESOURCE, which the unit does not have.",
+        help="The kernel's oom_score_adj of guests. When memory runs out, guests with a higher one are killed"
+        " first, and guests with -1000 never. Default: 500 for BE and classes that rank no higher, 0 for LSR,"
+        " else 100. Less than 0 takes CAP_SYS_RESOURCE, which the unit does not have.",
     ),
     cfg.StrOpt(
         "cpu_class",
-        help="Section [cpu_class:NAME] by which the dedicated CPUs of guests of the class work. Unless set:"
-        " as they were found.",
+        help="Section [cpu_class:NAME] for the dedicated CPUs of guests of the class. Default: they stay"
+        " unchanged.",
     ),
 ]
 
 _SAMPLE_NAME: Final = "name"
-"""What ``oslo-config-generator`` calls the sections ``[KIND:NAME]``."""
+"""The lower-case NAME of the sections ``[KIND:NAME]`` that ``oslo-config-generator`` writes."""
 
 _TEMPLATES: Final = {
     WATERMARK: WATERMARK_OPTS,
@@ -200,11 +200,12 @@ def list_opts() -> list[tuple[str, list[Any]]]:
 
 
 def register_sections(conf: cfg.ConfigOpts) -> None:
-    """Make the sections known that the files of ``conf`` have for watermarks and classes.
+    """Make the sections of families known that the files of ``conf`` have.
 
-    :raises cfg.Error: naming section and option where a section or an option is misspelt, or a value is not
-        of its kind.
+    :raises cfg.Error: a section or an option is misspelt, or a value has another type. The text names section
+        and option.
     """
+    # oslo.config compares names of sections without case, so two such sections would be merged.
     written = read(files_of(conf))
     folded: dict[str, str] = {}
     for section, names in written.items():
@@ -232,41 +233,41 @@ def register_sections(conf: cfg.ConfigOpts) -> None:
 
 def watermark_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
     """Name and options of each watermark, in the order of their names."""
-    return _sections(conf, WATERMARK)
+    return _family_sections(conf, WATERMARK)
 
 
 def qos_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
     """Name and options of each configured class, in the order of their names."""
-    return _sections(conf, QOS_CLASS)
+    return _family_sections(conf, QOS_CLASS)
 
 
 def interference_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
     """Name and options of each watch for interference, in the order of their names."""
-    return _sections(conf, INTERFERENCE)
+    return _family_sections(conf, INTERFERENCE)
 
 
 def blockio_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
     """Name and options of each class of block I/O, in the order of their names."""
-    return _sections(conf, BLOCKIO_CLASS)
+    return _family_sections(conf, BLOCKIO_CLASS)
 
 
 def cpu_class_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
     """Name and options of each class of CPUs, in the order of their names."""
-    return _sections(conf, CPU_CLASS)
+    return _family_sections(conf, CPU_CLASS)
 
 
 def cpu_pool_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
     """Name and options of each pool of CPUs, in the order of their names."""
-    return _sections(conf, CPU_POOL)
+    return _family_sections(conf, CPU_POOL)
 
 
 def guest_rule_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, Any]]:
     """Name and options of each rule for guests, in the order of their names."""
-    return _sections(conf, GUEST_RULE)
+    return _family_sections(conf, GUEST_RULE)
 
 
-def _sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
-    """The sections of a kind, but for those called as in the sample file with nothing in them."""
+def _family_sections(conf: cfg.ConfigOpts, prefix: str) -> Iterator[tuple[str, Any]]:
+    """The sections of a family, without an empty one that was copied from the sample file."""
     for section in conf.list_all_sections():
         if section.startswith(prefix):
             name = section.removeprefix(prefix)
@@ -280,7 +281,7 @@ def _has_options(conf: cfg.ConfigOpts, section: str, options: Iterable[Any]) -> 
 
 
 def _options_of(section: str) -> list[Any] | None:
-    """The options that a section may have; None for sections of other subjects."""
+    """The options that a section may have; None for sections outside [qos] and the families."""
     if section == GROUP:
         return OPTS
     for prefix, options in _TEMPLATES.items():
@@ -288,6 +289,7 @@ def _options_of(section: str) -> list[Any] | None:
             if section.removeprefix(prefix).strip() != section.removeprefix(prefix) or section == prefix:
                 raise cfg.ConfigFileValueError(f"[{section}]: a name is missing after {prefix!r}")
             return options
+    # A misspelt family, such as [watermarks:NAME], would silently have no effect.
     word = section.lower()
     if word.startswith(
         ("watermark", "qos", "interference", "blockio", "cpu_class", "cpu_pool", "guest_rule")

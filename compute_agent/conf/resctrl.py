@@ -1,4 +1,4 @@
-"""Cache ways and memory bandwidth of guests, through the kernel's resctrl filesystem."""
+"""Section ``[resctrl]``: cache ways and memory bandwidth through the kernel's resctrl filesystem."""
 
 from typing import Any, Final
 
@@ -10,35 +10,37 @@ OPTS: Final = [
     cfg.BoolOpt(
         "mount",
         default=False,
-        help="Mount resctrl at /sys/fs/resctrl where it is not mounted. What is mounted is used as it is.",
+        help="Whether the agent mounts resctrl at /sys/fs/resctrl. An existing mount is used unchanged.",
     ),
     cfg.StrOpt(
         "mount_options",
         default="",
-        help="Options to mount it with, separated by commas: cdp (code and data apart), mba_MBps (bandwidth"
-        " limits in MB/s that the kernel keeps by itself; needs memory_bandwidth_gbps).",
+        help="Options of the mount, separated by commas: cdp (separate masks for code and data), mba_MBps"
+        " (bandwidth limits in MB/s that the kernel controls; needs memory_bandwidth_gbps).",
     ),
     cfg.IntOpt(
         "shared_ways",
         default=2,
         min=1,
-        help="Cache ways of each L3 cache that are never given to one guest alone: classes and the rest of"
-        " the host live there when all others are taken. Reserved in the inventory of LLC. Raised to what"
-        " the processor needs, and to hold the ways that devices fill where it can.",
+        help="Ways of each L3 cache that no guest gets exclusively. Classes and the rest of the host use them"
+        " when all others are taken. They are reserved in the inventory of LLC. The agent raises the"
+        " number to"
+        " the minimum of the processor, and to include the ways that devices fill, if possible.",
     ),
     cfg.StrOpt(
         "group_prefix",
         default="compute-agent.",
         regex=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z",
-        help="What the names of the agent's groups begin with. All other groups are listed, but never"
-        " touched. To be changed while no guest runs: groups of the former prefix are somebody else's.",
+        help="Prefix of the names of the agent's groups. Other groups are listed, but never changed."
+        " Change it"
+        " only while no guest runs: groups of the former prefix then belong to another program.",
     ),
     cfg.FloatOpt(
         "memory_bandwidth_gbps",
         min=0.1,
-        help="What 100 percent of memory bandwidth is in each L3 domain, in 10^9 bytes a second, where the"
-        " kernel wants absolute values: AMD (by default the maximum that the kernel shows) and mba_MBps"
-        " (needed there).",
+        help="Memory bandwidth of each L3 domain, in 10^9 bytes a second, that counts as 100 percent. It"
+        " applies where the kernel takes absolute values: on AMD (default: the maximum that the kernel shows)"
+        " and with mba_MBps (which needs it).",
     ),
 ]
 

@@ -1,7 +1,7 @@
-"""Options that count at the start of the agent only.
+"""Options that apply at the start of the agent only.
 
-Some name what others hold on to while the agent runs: its folder with the uuid of its provider, its
-sockets, its locks, the guests' driver. A reload that followed them would report another host.
+They name things that stay open while the agent runs: the state folder with the uuid of its provider, sockets,
+locks, the driver of guests. A reload that changed them would report another host.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _OWN: Final = (
 )
 
 _LEVEL: Final = "debug"
-"""The one option of the log that a reload follows."""
+"""The only option of the log that a reload applies."""
 
 
 def restart_only_options() -> Iterator[tuple[str, str]]:
-    """Section and name of each option that counts at the start only, those of the log included."""
+    """Section and name of each option that applies at the start only, those of the log included."""
     yield from _OWN
     for _, options in log_options():
         for option in options:
@@ -40,7 +40,7 @@ def restart_only_options() -> Iterator[tuple[str, str]]:
 
 
 def keep_started(started: cfg.ConfigOpts, reloaded: cfg.ConfigOpts) -> list[str]:
-    """Give options that count at the start only their old values in a reloaded configuration.
+    """Restore the options that apply at the start only, in a reloaded configuration.
 
     :param started: the configuration in force.
     :returns: a warning for each option that was changed.
@@ -49,12 +49,12 @@ def keep_started(started: cfg.ConfigOpts, reloaded: cfg.ConfigOpts) -> list[str]
     for section, name in restart_only_options():
         if section == _DEFAULT and name not in reloaded:
             continue  # listed by oslo.log, and registered by other programs only
-        before, now = _value(started, section, name), _value(reloaded, section, name)
+        before, now = _option_value(started, section, name), _option_value(reloaded, section, name)
         if before != now:
             reloaded.set_override(name, before, group=None if section == _DEFAULT else section)
             warnings.append(f"[{section}] {name} was changed, and takes effect when the agent is restarted")
     return warnings
 
 
-def _value(conf: cfg.ConfigOpts, section: str, name: str) -> Any:
+def _option_value(conf: cfg.ConfigOpts, section: str, name: str) -> Any:
     return conf[name] if section == _DEFAULT else conf[section][name]

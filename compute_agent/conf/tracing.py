@@ -1,4 +1,4 @@
-"""What is told to a collector of OpenTelemetry."""
+"""Section ``[tracing]``: traces of reports for a collector of OpenTelemetry."""
 
 from typing import Any, Final
 
@@ -11,24 +11,24 @@ OPTS: Final = [
         "enabled",
         default=False,
         help="Whether reports to Placement leave traces: one span for each report, and within it one for each"
-        " request, which Placement's own spans are part of, as the header traceparent says. No query, body or"
-        " token is in them. Needs the packages that the extra tracing of the wheel brings.",
+        " request. The header traceparent makes Placement's own spans parts of the trace. Spans have no"
+        " query,"
+        " body or token. Needs the packages that the extra tracing of the wheel brings.",
     ),
     cfg.URIOpt(
         "endpoint",
         default="http://127.0.0.1:4318/v1/traces",
         schemes=["http", "https"],
-        help="Where spans are sent: the whole URL at which a collector takes OTLP over HTTP. Nothing waits"
-        " for it: while it is away the newest 2048 spans are kept, and the log says that others were dropped."
-        " What a collector needs beside it is in variables of the environment: OTEL_EXPORTER_OTLP_HEADERS,"
-        " OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_RESOURCE_ATTRIBUTES.",
+        help="URL at which a collector takes OTLP over HTTP. The agent does not wait for it: while it is away"
+        " up to 2048 spans are kept, and the log reports dropped ones. Further settings come from the"
+        " environment: OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_RESOURCE_ATTRIBUTES.",
     ),
     cfg.FloatOpt(
         "sample_ratio",
         default=1.0,
         min=0.0,
         max=1.0,
-        help="Which part of the reports leaves traces.",
+        help="Part of the reports that leave traces, from 0 to 1.",
     ),
 ]
 

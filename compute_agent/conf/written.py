@@ -1,7 +1,6 @@
-"""What ini files say, word for word.
+"""The text of ini files, for errors about lines without effect.
 
-oslo.config passes over sections and options that it does not know, and takes everything behind an equals sign
-for the value.
+oslo.config ignores unknown sections and options, and takes everything behind an equals sign for the value.
 """
 
 import difflib
@@ -35,8 +34,8 @@ def files_of(conf: cfg.ConfigOpts) -> Iterator[Path]:
 def read(files: Iterable[Path]) -> Written:
     """The content of files.
 
-    :raises cfg.ConfigFileParseError:
-    :raises OSError:
+    :raises cfg.ConfigFileParseError: a file is no ini file.
+    :raises OSError: a file cannot be read.
     """
     found: dict[str, dict[str, str]] = {}
     for path in files:
@@ -55,10 +54,10 @@ def read(files: Iterable[Path]) -> Written:
 def unknown_options(
     written: Written, known: Mapping[str, Collection[str]], free: Collection[str] = ()
 ) -> list[str]:
-    """What of the files has no effect, or another one than it looks like: a sentence each.
+    """A sentence for each line of the files without effect, or with another effect than it seems.
 
-    ``known`` are the names of options by section. In sections that are called like one of ``free``, or begin
-    with one that ends in a colon, any option may be.
+    :param known: names of options by section.
+    :param free: sections in which any option may be. A name that ends in a colon is a prefix.
     """
     found = []
     for section, options in written.items():
@@ -66,23 +65,25 @@ def unknown_options(
             continue
         names = known.get(section if section == _DEFAULT else section.lower())
         if names is None:
-            found.append(f"[{section}]: there is no such section{_rather(section, known, '[{}]')}")
+            found.append(f"[{section}]: there is no such section{_name_hint(section, known, '[{}]')}")
             continue
         for name in options:
             if name not in names:
-                found.append(f"[{section}] {name}: there is no such option{_place(section, name, known)}")
+                found.append(
+                    f"[{section}] {name}: there is no such option{_place_hint(section, name, known)}"
+                )
     for section, options in written.items():
         found += [f"[{section}] {name}: {NO_COMMENTS}" for name, text in options.items() if has_comment(text)]
     return found
 
 
 def has_comment(value: str) -> bool:
-    """Whether somebody may have meant a part of a value as a comment."""
+    """Whether a part of a value may be meant as a comment."""
     return _COMMENT.search(value) is not None
 
 
 def value_error(section: str, option: str, error: Exception) -> cfg.ConfigFileValueError:
-    """What oslo.config says of a value, with section and file, and with what to do if that is a comment."""
+    """The error of oslo.config about a value, with section and file, and a hint if it may have a comment."""
     where, _, reason = str(error).rpartition(" is not valid: ")
     file = _FILE.search(where)
     source = f" (in {file[1]})" if file else ""
@@ -98,25 +99,25 @@ def names_of(options: Iterable[Any]) -> Iterator[str]:
             yield old.name
 
 
-def _place(section: str, name: str, known: Mapping[str, Collection[str]]) -> str:
+def _place_hint(section: str, name: str, known: Mapping[str, Collection[str]]) -> str:
     elsewhere = sorted(other for other, names in known.items() if name in names)
     if elsewhere:
         return f"; it is one of [{elsewhere[0]}]"
     here = known[section if section == _DEFAULT else section.lower()]
-    if close := _closest(name, here):
+    if close := _closest_name(name, here):
         return f"; did you mean {close}?"
     by_name = {option: other for other, names in sorted(known.items()) for option in names}
-    if close := _closest(name, by_name):
+    if close := _closest_name(name, by_name):
         return f"; did you mean {close} in [{by_name[close]}]?"
     return ", and nothing comes of it"
 
 
-def _rather(name: str, known: Collection[str], form: str) -> str:
-    close = _closest(name, known)
+def _name_hint(name: str, known: Collection[str], form: str) -> str:
+    close = _closest_name(name, known)
     return f"; did you mean {form.format(close)}?" if close else ", and nothing comes of it"
 
 
-def _closest(name: str, known: Collection[str]) -> str:
+def _closest_name(name: str, known: Collection[str]) -> str:
     folded = {other.lower(): other for other in known}
     close = difflib.get_close_matches(name.lower().replace("-", "_"), folded, n=1, cutoff=0.75)
     return folded[close[0]] if close else ""
