@@ -6,13 +6,14 @@ Nouns
     the *claimants*. A *generation* is the version of a provider or consumer that a client knows; a request
     with an old one is refused. A *row* is the row of a locked consumer or provider.
 
-The steps of a claim The functions of ``allocations`` lock the consumers, in the order of their uuids. Then
-    they lock the buckets of all providers of the claim, in ascending order. Under these locks they check
+The steps of a claim
+    The functions of ``allocations`` lock the consumers, in the order of their uuids. Then they lock the buckets of all providers of the claim, in ascending order. Under these locks they check
     generations, delete the holdings of the claimants, read supplies, have ``claims`` decide, and write.
     Statements are queued and sent together when an answer is read. The stamps of changed providers go out
     with the commit (:mod:`placement.db.database`).
 
-A worked example A host has VCPU 8, of which ``a`` holds 5 and ``b`` 2. In one request ``a`` moves to another
+A worked example
+    A host has VCPU 8, of which ``a`` holds 5 and ``b`` 2. In one request ``a`` moves to another
     host and ``b`` grows to 4. No other consumer uses the host, so 4 of 8 is granted. Then the total goes down
     to 3. Now ``b`` holds more than there is: it may claim 4 again, or less, but not 5. Any other consumer is
     refused even 1. Nothing that is granted makes it worse, and guests can move away.
