@@ -13,8 +13,8 @@ The two loops here take back choices without a journal of changes. They run for 
 a journal, as the planner has one, would add a call to every choice. Both are generators, so that candidates
 are found as the caller asks for them.
 
-Only :mod:`placement.search.compiled_request` uses it, and tests compare it with brute force. It knows providers
-and rules, but neither patterns nor caches.
+Only :mod:`placement.search.compiled_request` uses it, and tests compare it with brute force. It knows
+providers and rules, but neither patterns nor caches.
 """
 
 from __future__ import annotations
