@@ -145,7 +145,7 @@ def test_two_guests_on_one_core_are_moved_apart():
     host.requests["b"] = replace(host.requests["b"], thread_policy=ThreadPolicy.SPREAD)
     move = host.move()
     assert (move.guest, move.gain) == ("b", 1.0)
-    assert not TOPOLOGY.threads_of(0) & move.assignment.held
+    assert not TOPOLOGY.threads_of(0) & move.assignment.held_cpus
 
 
 def test_a_gain_below_the_threshold_moves_no_guest():
@@ -194,7 +194,7 @@ def test_moves_end_and_each_lowers_the_cost_by_its_gain(host, min_gain, policy):
         host.assignments[move.guest] = move.assignment
         assert len(move.assignment.dedicated) == len(before[move.guest].dedicated)
         others = [cpu for name, it in before.items() if name != move.guest for cpu in it.held]
-        assert move.assignment.held.isdisjoint(others)
+        assert move.assignment.held_cpus.isdisjoint(others)
         assert host.cost() <= cost - move.gain + 1e-9
         cost = host.cost()
 

@@ -112,7 +112,7 @@ def test_a_placed_guest_has_exactly_its_cpus_free_and_in_its_zone(situation, pol
         assert len(found.dedicated) == len(chosen) == count
         assert chosen <= free
         assert satisfies(supply.topology, free, chosen, policy, vcpus)
-        assert found.held == chosen
+        assert found.held_cpus == chosen
         assert found.cpus == chosen - found.withheld
 
 
