@@ -42,7 +42,7 @@ class RebalancedHost:
 
     @property
     def supply(self):
-        return replace(SUPPLY, holdings={name: it.held for name, it in self.assignments.items()})
+        return replace(SUPPLY, holdings={name: it.held_cpus for name, it in self.assignments.items()})
 
     def move(self, min_gain=1.0, policy=POLICY):
         guests = [(self.requests[name], it) for name, it in self.assignments.items()]
@@ -193,7 +193,7 @@ def test_moves_end_and_each_lowers_the_cost_by_its_gain(host, min_gain, policy):
         before = dict(host.assignments)
         host.assignments[move.guest] = move.assignment
         assert len(move.assignment.dedicated) == len(before[move.guest].dedicated)
-        others = [cpu for name, it in before.items() if name != move.guest for cpu in it.held]
+        others = [cpu for name, it in before.items() if name != move.guest for cpu in it.held_cpus]
         assert move.assignment.held_cpus.isdisjoint(others)
         assert host.cost() <= cost - move.gain + 1e-9
         cost = host.cost()
