@@ -13,7 +13,7 @@ from tests.databases.base import DatabaseServer
 
 
 class SQLite(DatabaseServer):
-    """There is no server: starting, stopping and killing it do nothing."""
+    """SQLite has no server: starting, stopping and killing do nothing."""
 
     kind: ClassVar[str] = "sqlite"
 
