@@ -1,6 +1,6 @@
-"""What import contracts cannot see: modules that are named in a text instead of imported.
+"""Import contracts cannot see modules that are imported by a name in a string, so no code does that.
 
-The contracts read statements, wherever they stand; so what is imported late is imported by a statement too.
+The contracts read all import statements, including those in functions.
 """
 
 import ast
