@@ -176,7 +176,7 @@ def template_of() -> Callable[[DatabaseServer], str]:
 
 @pytest.fixture(scope="session")
 def database_template(database_server: DatabaseServer, template_of: Callable[[DatabaseServer], str]) -> str:
-    """The URL of a migrated, empty database to make clones of; nobody connects to it."""
+    """The URL of a migrated, empty database to clone; without connections of its own."""
     return template_of(database_server)
 
 
@@ -198,7 +198,7 @@ def database_url(database_server: DatabaseServer, database_template: str) -> Ite
 
 @pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated, empty database of SQLite to make copies of; nobody connects to it."""
+    """A migrated, empty database of SQLite to copy; without connections of its own."""
     file = tmp_path_factory.mktemp("migrated") / "placement.sqlite"
     migration.upgrade_schema(f"sqlite:///{file}")
     return file

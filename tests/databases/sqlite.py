@@ -18,13 +18,13 @@ class SQLite(DatabaseServer):
     kind: ClassVar[str] = "sqlite"
 
     def start(self) -> None:
-        """Nothing to do."""
+        """Do nothing: no server runs."""
 
     def stop(self) -> None:
-        """Nothing to do."""
+        """Do nothing: no server runs."""
 
     def kill(self) -> None:
-        """Nothing to do."""
+        """Do nothing: no server runs."""
 
     def fresh_database(self) -> str:
         path = self.folder / f"{self._new_name()}.sqlite"

@@ -1,8 +1,8 @@
 """Parser of the site's pages: blocks of code with their marks.
 
-A block is fenced. Tests run the language `bash` and load `ini`. If the first line of an ini block is a
-comment with the name of a file, they write this file, too. `output` is the expected output of the block
-before it. A comment before a block, `<!-- block: WORD ... -->`, marks an exception:
+A block is fenced. Tests run the language `bash` and load `ini`. They write an ini block into the file
+that a comment in its first line names. `output` is the expected output of the block before it. A comment
+before a block, `<!-- block: WORD ... -->`, marks an exception:
 
 - `fails`: the exit status is not 0;
 - `needs WHAT`: the block runs only on machines that have this, see `world.HAS`;
