@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import requests
 
@@ -111,7 +111,7 @@ class System:
         self._http.trust_env = False
         self._http.headers.update({"X-Auth-Token": TOKEN, "OpenStack-API-Version": MICROVERSION})
 
-    def __enter__(self) -> System:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exception: object) -> None:
