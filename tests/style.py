@@ -33,25 +33,13 @@ NOT_YET: Final = (
     "compute_agent/drivers",
     "compute_agent/loops",
     "compute_agent/pipeline",
-    "tests/benchmarks",
-    "tests/browser.py",
     "tests/compute_agent/agent",
     "tests/compute_agent/cmd",
     "tests/compute_agent/controllers",
     "tests/compute_agent/drivers",
     "tests/compute_agent/loops",
     "tests/compute_agent/pipeline",
-    "tests/conformance",
-    "tests/conftest.py",
-    "tests/databases",
-    "tests/demo",
-    "tests/doc",
-    "tests/environments.py",
-    "tests/examples.py",
-    "tests/mutants.py",
-    "tests/nova",
     "tests/openstack",
-    "tests/packages",
     "tests/placement",
     "tests/placement/api",
     "tests/placement/api_ref",
@@ -66,11 +54,6 @@ NOT_YET: Final = (
     "tests/placement/workers",
     "tests/placement_extras/console",
     "tests/placement_extras/planner",
-    "tests/ports.py",
-    "tests/test_distribution.py",
-    "tests/test_extras.py",
-    "tests/test_imports.py",
-    "tests/test_makefile.py",
     "tests/vm",
 )
 """Folders and modules that are still to be rewritten: rules of sentences and names do not apply to them.
@@ -116,7 +99,7 @@ def problems_of_text(text: str, *, opens: bool) -> Iterator[tuple[str, str]]:
     """
     if opens and (found := OPENING.match(text.lstrip())):
         yield "opening word", found[0]
-    plain = _CODE.sub("code", text)
+    plain = _CODE.sub("Code", text)  # capital: a sentence may start with code
     for rule, pattern in (("person for code", PERSON), ("banned word", BANNED)):
         for found in pattern.finditer(plain):
             yield rule, found[0]
