@@ -84,14 +84,14 @@ class RequestTracing:
         ) as span:
             self._propagator.inject(headers)
 
-            def answered(status: int) -> None:
+            def note_status(status: int) -> None:
                 span.set_attribute("http.response.status_code", status)
                 if status >= 400:
                     span.set_attribute("error.type", str(status))
                     span.set_status(StatusCode.ERROR)
 
             try:
-                yield answered
+                yield note_status
             except BaseException as error:
                 span.set_attribute("error.type", type(error).__qualname__)
                 span.set_status(StatusCode.ERROR)

@@ -180,9 +180,9 @@ class PlacementTransport:
             arguments["json"] = body
         started = time.monotonic()
         try:
-            with self.spans.trace_request(method, url, headers) as answered:
+            with self.spans.trace_request(method, url, headers) as note_status:
                 response = self.adapter.request(url, method, **arguments)
-                answered(response.status_code)
+                note_status(response.status_code)
         # The order matters: the first ones are subclasses of the later ones.
         except (ks_exceptions.Unauthorized, ks_exceptions.AuthorizationFailure) as error:
             raise CredentialsError(method, url, str(error)) from error

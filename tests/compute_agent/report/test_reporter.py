@@ -413,8 +413,8 @@ class TestWholeTrees:
         first, second = memory.reporter(client), Memory().reporter(client)
         first.report_tree(numa_tree())
         second.report_tree(numa_tree())
-        second.report(numa_tree(VCPU=PCPU))
-        assert first.report(numa_tree()).refusals == ()
+        second.report_tree(numa_tree(VCPU=PCPU))
+        assert first.report_tree(numa_tree()).refusals == ()
         assert client.get_inventories(NODE_0)[0].keys() == {"PCPU", "VCPU"}
 
     def test_the_root_of_nova_is_in_no_write(self, client, memory, live_placement, monkeypatch):
