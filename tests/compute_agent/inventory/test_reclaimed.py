@@ -62,7 +62,7 @@ def test_offers_move_what_is_reserved_within_what_there_is():
     first, second = tree("numa").providers_of(RECLAIMED_VCPU)
     for offer, reserved in ((0, 2), (1, 1), (2, 0), (9, 0), (-3, 2)):
         moved = with_offers(tree("numa"), {first.uuid: offer, "another": 1})
-        assert moved.get(first.uuid).get_inventories[RECLAIMED_VCPU].reserved == reserved
+        assert moved.get(first.uuid).inventories[RECLAIMED_VCPU].reserved == reserved
         assert moved.get(second.uuid) == second
 
 

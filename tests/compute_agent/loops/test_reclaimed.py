@@ -113,7 +113,7 @@ class ReclaimingHost:
 
     @property
     def reserved(self):
-        return self.loop.offering(TREE).get(ZONE.uuid).get_inventories[RECLAIMED_VCPU].reserved
+        return self.loop.offering(TREE).get(ZONE.uuid).inventories[RECLAIMED_VCPU].reserved
 
     def terms(self):
         return {row["term"]: row["amount"] for row in self.loop.document()}
