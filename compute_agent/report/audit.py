@@ -144,17 +144,17 @@ def _match_consumers(options: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """
     taken: dict[str, str] = {}
 
-    def find(guest: str, seen: set[str]) -> bool:
+    def find_consumer(guest: str, seen: set[str]) -> bool:
         for consumer in options[guest]:
             if consumer not in seen:
                 seen.add(consumer)
-                if consumer not in taken or find(taken[consumer], seen):
+                if consumer not in taken or find_consumer(taken[consumer], seen):
                     taken[consumer] = guest
                     return True
         return False
 
     for guest in options:
-        find(guest, set())
+        find_consumer(guest, set())
     return {guest: consumer for consumer, guest in taken.items()}
 
 

@@ -117,7 +117,7 @@ def _provider_homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
     """
     parents = {node.uuid: node.parent for node in derived.nodes}
 
-    def nearness(node: ProviderNode) -> tuple[int, bool]:
+    def zone_depth(node: ProviderNode) -> tuple[int, bool]:
         depth, parent = 0, node.parent
         while parent is not None:
             depth, parent = depth + 1, parents[parent]
@@ -128,7 +128,7 @@ def _provider_homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
     for name in {name for node in derived.nodes for name in node.inventories}:
         taken: CpuSet = frozenset()
         homes: dict[str, CpuSet] = {}
-        for node in sorted(derived.providers_of(name), key=nearness):
+        for node in sorted(derived.providers_of(name), key=zone_depth):
             homes[node.uuid] = node.cpus - taken
             taken |= node.cpus
         found[name] = {node.uuid: homes[node.uuid] for node in derived.providers_of(name)}
