@@ -21,9 +21,6 @@ FOLDERS: Final = ("placement", "placement_extras", "compute_agent", "tests")
 
 NOT_YET: Final = (
     "placement/api",
-    "placement/cmd",
-    "placement/conf",
-    "placement/policies",
     "placement/schemas",
     "placement_extras/__init__.py",
     "placement_extras/console",
@@ -85,12 +82,9 @@ NOT_YET: Final = (
     "tests/placement/api",
     "tests/placement/api_ref",
     "tests/placement/client",
-    "tests/placement/cmd",
-    "tests/placement/conf",
     "tests/placement/differential",
     "tests/placement/failover",
     "tests/placement/keystone",
-    "tests/placement/policies",
     "tests/placement/schemas",
     "tests/placement/workers",
     "tests/placement_extras/console",

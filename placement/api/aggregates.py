@@ -8,7 +8,7 @@ from flask import Blueprint, Response
 from placement import microversion
 from placement.api.call import ApiRequest, operation
 from placement.api.resource_providers import about, existing, path_uuid
-from placement.policies import aggregate as rules
+from placement.policies import rest as rules
 from placement.schemas import resource_provider as schemas
 from placement.store import aggregates as store
 
@@ -25,7 +25,7 @@ def _answer(call: ApiRequest, aggregates: list[str], generation: int, last_modif
     return call.answer(document, last_modified)
 
 
-@operation(blueprint, "GET", _PATH, rules.LIST, since=microversion.AGGREGATES, writes_json=True)
+@operation(blueprint, "GET", _PATH, rules.LIST_AGGREGATES, since=microversion.AGGREGATES, writes_json=True)
 def show(call: ApiRequest, uuid: str) -> Response:
     """The aggregates of a provider."""
     with call.service.model.fresh_view() as view:
@@ -33,7 +33,7 @@ def show(call: ApiRequest, uuid: str) -> Response:
         return _answer(call, sorted(provider.aggregates), provider.generation, provider.updated_at)
 
 
-@operation(blueprint, "PUT", _PATH, rules.UPDATE, since=microversion.AGGREGATES, reads_json=True)
+@operation(blueprint, "PUT", _PATH, rules.UPDATE_AGGREGATES, since=microversion.AGGREGATES, reads_json=True)
 def replace(call: ApiRequest, uuid: str) -> Response:
     """Make these the aggregates of a provider."""
     known = path_uuid(uuid)

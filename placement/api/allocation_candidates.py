@@ -8,7 +8,7 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.call import ApiRequest, operation
-from placement.policies import allocation_candidate as rules
+from placement.policies import rest as rules
 from placement.schemas.query import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
@@ -27,7 +27,12 @@ _MIB: Final = 1024 * 1024
 
 
 @operation(
-    blueprint, "GET", "/allocation_candidates", rules.LIST, since=microversion.CANDIDATES, writes_json=True
+    blueprint,
+    "GET",
+    "/allocation_candidates",
+    rules.LIST_CANDIDATES,
+    since=microversion.CANDIDATES,
+    writes_json=True,
 )
 def list_all(call: ApiRequest) -> Response:
     """Sets of providers and amounts that would satisfy the request, each ready to be claimed."""

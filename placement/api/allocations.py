@@ -12,7 +12,7 @@ from placement.api.call import ApiRequest, operation
 from placement.api.resource_providers import existing
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
-from placement.policies import allocation as rules
+from placement.policies import rest as rules
 from placement.schemas import allocation as schemas
 from placement.schemas.base import canonical_uuid
 from placement.store import allocations as store
@@ -52,7 +52,7 @@ def _newest(allocations: list[Allocation]) -> float:
     return max((each.updated_at for each in allocations), default=time.time())
 
 
-@operation(blueprint, "GET", "/allocations/<consumer_uuid>", rules.LIST, writes_json=True)
+@operation(blueprint, "GET", "/allocations/<consumer_uuid>", rules.LIST_ALLOCATIONS, writes_json=True)
 def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     """All that a consumer holds."""
     uuid = canonical_uuid(consumer_uuid)
@@ -78,7 +78,7 @@ def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     return call.answer(document, _newest(held))
 
 
-@operation(blueprint, "PUT", "/allocations/<consumer_uuid>", rules.UPDATE, reads_json=True)
+@operation(blueprint, "PUT", "/allocations/<consumer_uuid>", rules.UPDATE_ALLOCATIONS, reads_json=True)
 def replace_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     """Make this all that a consumer holds."""
     uuid = canonical_uuid(consumer_uuid)
@@ -91,7 +91,12 @@ def replace_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
 
 
 @operation(
-    blueprint, "POST", "/allocations", rules.MANAGE, since=microversion.MANY_CONSUMERS, reads_json=True
+    blueprint,
+    "POST",
+    "/allocations",
+    rules.MANAGE_ALLOCATIONS,
+    since=microversion.MANY_CONSUMERS,
+    reads_json=True,
 )
 def replace_several(call: ApiRequest) -> Response:
     """Make this all that several consumers hold, at once."""
@@ -101,7 +106,7 @@ def replace_several(call: ApiRequest) -> Response:
     return call.nothing()
 
 
-@operation(blueprint, "DELETE", "/allocations/<consumer_uuid>", rules.DELETE)
+@operation(blueprint, "DELETE", "/allocations/<consumer_uuid>", rules.DELETE_ALLOCATIONS)
 def delete_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     """Give back all that a consumer holds."""
     uuid = canonical_uuid(consumer_uuid)
@@ -111,7 +116,13 @@ def delete_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     return call.nothing()
 
 
-@operation(blueprint, "GET", "/resource_providers/<uuid>/allocations", rules.PROVIDER_LIST, writes_json=True)
+@operation(
+    blueprint,
+    "GET",
+    "/resource_providers/<uuid>/allocations",
+    rules.LIST_PROVIDER_ALLOCATIONS,
+    writes_json=True,
+)
 def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     """All that consumers hold of a provider."""
     with call.service.model.fresh_view() as view:

@@ -256,7 +256,7 @@ def _has_login(conf: cfg.ConfigOpts) -> bool:
     return bool(conf[GROUP].auth_type or conf[GROUP].auth_section)
 
 
-def obstacle(conf: cfg.ConfigOpts) -> str | None:
+def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
     """Why no token could be validated now, as far as ``[keystone_authtoken]`` is to blame; None if it can."""
     logging.disable()  # all that is to be said is in the answer
     try:

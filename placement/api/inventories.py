@@ -10,7 +10,7 @@ from placement import microversion
 from placement.api.call import ApiRequest, operation
 from placement.api.resource_providers import about, existing, path_uuid
 from placement.exceptions import NotFound
-from placement.policies import inventory as rules
+from placement.policies import rest as rules
 from placement.read_model.feed import ModelView
 from placement.read_model.provider import Inventory, Provider
 from placement.schemas import inventory as schemas
@@ -42,14 +42,14 @@ def _show_all(call: ApiRequest, view: ModelView, provider: Provider) -> Response
     return call.answer(document, newest)
 
 
-@operation(blueprint, "GET", _PATH, rules.LIST, writes_json=True)
+@operation(blueprint, "GET", _PATH, rules.LIST_INVENTORIES, writes_json=True)
 def list_all(call: ApiRequest, uuid: str) -> Response:
     """All inventories of a provider."""
     with call.service.model.fresh_view() as view:
         return _show_all(call, view, existing(view.snapshot, uuid))
 
 
-@operation(blueprint, "POST", _PATH, rules.CREATE, reads_json=True)
+@operation(blueprint, "POST", _PATH, rules.CREATE_INVENTORY, reads_json=True)
 def create(call: ApiRequest, uuid: str) -> Response:
     """Add an inventory of one more class."""
     known = path_uuid(uuid)
@@ -66,7 +66,7 @@ def create(call: ApiRequest, uuid: str) -> Response:
     )
 
 
-@operation(blueprint, "PUT", _PATH, rules.UPDATE, reads_json=True)
+@operation(blueprint, "PUT", _PATH, rules.UPDATE_INVENTORIES, reads_json=True)
 def replace_all(call: ApiRequest, uuid: str) -> Response:
     """Make these the inventories of a provider."""
     known = path_uuid(uuid)
@@ -86,7 +86,7 @@ def replace_all(call: ApiRequest, uuid: str) -> Response:
     blueprint,
     "DELETE",
     _PATH,
-    rules.DELETE,
+    rules.DELETE_INVENTORIES,
     since=microversion.DELETE_INVENTORIES,
     before=HTTPStatus.METHOD_NOT_ALLOWED,
 )
@@ -97,7 +97,7 @@ def delete_all(call: ApiRequest, uuid: str) -> Response:
     return call.nothing()
 
 
-@operation(blueprint, "GET", f"{_PATH}/<resource_class>", rules.SHOW, writes_json=True)
+@operation(blueprint, "GET", f"{_PATH}/<resource_class>", rules.SHOW_INVENTORY, writes_json=True)
 def show(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     """One inventory."""
     with call.service.model.fresh_view() as view:
@@ -109,7 +109,7 @@ def show(call: ApiRequest, uuid: str, resource_class: str) -> Response:
         return call.answer(document, provider.offered_at(resource_class))
 
 
-@operation(blueprint, "PUT", f"{_PATH}/<resource_class>", rules.UPDATE, reads_json=True)
+@operation(blueprint, "PUT", f"{_PATH}/<resource_class>", rules.UPDATE_INVENTORIES, reads_json=True)
 def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     """Change one inventory."""
     known = path_uuid(uuid)
@@ -128,7 +128,7 @@ def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     return call.answer({"resource_provider_generation": generation, **_shown(values)}, time.time())
 
 
-@operation(blueprint, "DELETE", f"{_PATH}/<resource_class>", rules.DELETE)
+@operation(blueprint, "DELETE", f"{_PATH}/<resource_class>", rules.DELETE_INVENTORIES)
 def delete(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     """Remove one inventory."""
     known = path_uuid(uuid)

@@ -5,7 +5,7 @@ from flask import Blueprint, Response
 from placement import microversion
 from placement.api.allocations import claim_of
 from placement.api.call import ApiRequest, operation
-from placement.policies import reshaper as rules
+from placement.policies import rest as rules
 from placement.schemas import allocation as schemas
 from placement.store import reshaper as store
 from placement.store.reshaper import NewInventories

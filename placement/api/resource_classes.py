@@ -8,7 +8,7 @@ from flask import Blueprint, Response
 from placement import microversion
 from placement.api.call import ApiRequest, operation, prefix
 from placement.exceptions import Conflict, NotFound
-from placement.policies import resource_class as rules
+from placement.policies import rest as rules
 from placement.schemas import base
 from placement.schemas import resource_provider as schemas
 from placement.store import classes as store
@@ -23,7 +23,12 @@ def _shown(name: str) -> dict[str, Any]:
 
 
 @operation(
-    blueprint, "GET", "/resource_classes", rules.LIST, since=microversion.CUSTOM_CLASSES, writes_json=True
+    blueprint,
+    "GET",
+    "/resource_classes",
+    rules.LIST_CLASSES,
+    since=microversion.CUSTOM_CLASSES,
+    writes_json=True,
 )
 def list_all(call: ApiRequest) -> Response:
     """All resource classes."""
@@ -36,7 +41,12 @@ def list_all(call: ApiRequest) -> Response:
 
 
 @operation(
-    blueprint, "POST", "/resource_classes", rules.CREATE, since=microversion.CUSTOM_CLASSES, reads_json=True
+    blueprint,
+    "POST",
+    "/resource_classes",
+    rules.CREATE_CLASS,
+    since=microversion.CUSTOM_CLASSES,
+    reads_json=True,
 )
 def create(call: ApiRequest) -> Response:
     """Make a custom class."""
@@ -50,7 +60,7 @@ def create(call: ApiRequest) -> Response:
     blueprint,
     "GET",
     "/resource_classes/<name>",
-    rules.SHOW,
+    rules.SHOW_CLASS,
     since=microversion.CUSTOM_CLASSES,
     writes_json=True,
 )
@@ -62,7 +72,9 @@ def show(call: ApiRequest, name: str) -> Response:
         return call.answer(_shown(name), view.names.classes[name])
 
 
-@operation(blueprint, "PUT", "/resource_classes/<name>", rules.UPDATE, since=microversion.CUSTOM_CLASSES)
+@operation(
+    blueprint, "PUT", "/resource_classes/<name>", rules.UPDATE_CLASS, since=microversion.CUSTOM_CLASSES
+)
 def update(call: ApiRequest, name: str) -> Response:
     """To 1.6 rename a custom class, from 1.7 make sure that there is one of this name."""
     if call.version < microversion.IDEMPOTENT_CLASSES:
@@ -81,7 +93,9 @@ def _rename(call: ApiRequest, name: str) -> Response:
     return call.answer(_shown(new), time.time())
 
 
-@operation(blueprint, "DELETE", "/resource_classes/<name>", rules.DELETE, since=microversion.CUSTOM_CLASSES)
+@operation(
+    blueprint, "DELETE", "/resource_classes/<name>", rules.DELETE_CLASS, since=microversion.CUSTOM_CLASSES
+)
 def delete(call: ApiRequest, name: str) -> Response:
     """Remove a custom class that nothing uses."""
     if not base.storable(name):

@@ -15,7 +15,7 @@ from placement import microversion
 from placement.api.call import ApiRequest, operation, prefix
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
-from placement.policies import resource_provider as rules
+from placement.policies import rest as rules
 from placement.read_model.feed import ModelView
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
@@ -130,7 +130,7 @@ def about(call: ApiRequest, uuid: str) -> Iterator[None]:
         raise
 
 
-@operation(blueprint, "GET", "/resource_providers", rules.LIST, writes_json=True)
+@operation(blueprint, "GET", "/resource_providers", rules.LIST_PROVIDERS, writes_json=True)
 def list_all(call: ApiRequest) -> Response:
     """All providers, or those that the filters let through."""
     wanted = parse_provider_filter(call.parameters, call.version)
@@ -148,7 +148,7 @@ def list_all(call: ApiRequest) -> Response:
         return call.written(body, max(newest, default=time.time()))
 
 
-@operation(blueprint, "POST", "/resource_providers", rules.CREATE, reads_json=True)
+@operation(blueprint, "POST", "/resource_providers", rules.CREATE_PROVIDER, reads_json=True)
 def create(call: ApiRequest) -> Response:
     """Make a provider; from 1.20 the answer shows it."""
     body = call.body(schemas.create(call.version))
@@ -162,7 +162,7 @@ def create(call: ApiRequest) -> Response:
     return call.located(call.answer(document, time.time()), location)
 
 
-@operation(blueprint, "GET", "/resource_providers/<uuid>", rules.SHOW, writes_json=True)
+@operation(blueprint, "GET", "/resource_providers/<uuid>", rules.SHOW_PROVIDER, writes_json=True)
 def show(call: ApiRequest, uuid: str) -> Response:
     """One provider."""
     return _show(call, uuid)
@@ -174,7 +174,7 @@ def _show(call: ApiRequest, uuid: str) -> Response:
         return call.answer(shown([provider], view, call.version), provider.updated_at)
 
 
-@operation(blueprint, "PUT", "/resource_providers/<uuid>", rules.UPDATE, reads_json=True)
+@operation(blueprint, "PUT", "/resource_providers/<uuid>", rules.UPDATE_PROVIDER, reads_json=True)
 def update(call: ApiRequest, uuid: str) -> Response:
     """Rename a provider or put it elsewhere in the trees."""
     known = path_uuid(uuid)
@@ -193,7 +193,7 @@ def update(call: ApiRequest, uuid: str) -> Response:
     return _show(call, known)
 
 
-@operation(blueprint, "DELETE", "/resource_providers/<uuid>", rules.DELETE)
+@operation(blueprint, "DELETE", "/resource_providers/<uuid>", rules.DELETE_PROVIDER)
 def delete(call: ApiRequest, uuid: str) -> Response:
     """Remove a provider that has neither children nor allocations."""
     known = canonical_uuid(uuid) or uuid

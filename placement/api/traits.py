@@ -9,7 +9,7 @@ from placement import microversion
 from placement.api.call import ApiRequest, operation
 from placement.api.resource_providers import existing, path_uuid
 from placement.exceptions import InvalidRequest, NotFound
-from placement.policies import trait as rules
+from placement.policies import rest as rules
 from placement.read_model.provider import in_order
 from placement.schemas import base
 from placement.schemas import resource_provider as schemas
@@ -22,7 +22,7 @@ _TRAITS, _CUSTOM_TRAIT = schemas.TraitsBody(), schemas.CustomTrait()
 _OF_PROVIDER: Final = "/resource_providers/<uuid>/traits"
 
 
-@operation(blueprint, "GET", "/traits", rules.LIST, since=microversion.TRAITS, writes_json=True)
+@operation(blueprint, "GET", "/traits", rules.LIST_TRAITS, since=microversion.TRAITS, writes_json=True)
 def list_all(call: ApiRequest) -> Response:
     """All traits, or those with certain names, or those that providers have."""
     wanted = parse_traits(call.parameters, call.version)
@@ -35,7 +35,7 @@ def list_all(call: ApiRequest) -> Response:
     return call.answer({"traits": list(found)}, max(found.values(), default=time.time()))
 
 
-@operation(blueprint, "GET", "/traits/<name>", rules.SHOW, since=microversion.TRAITS)
+@operation(blueprint, "GET", "/traits/<name>", rules.SHOW_TRAIT, since=microversion.TRAITS)
 def show(call: ApiRequest, name: str) -> Response:
     """204 if there is such a trait."""
     with call.service.model.fresh_view() as view:
@@ -44,7 +44,7 @@ def show(call: ApiRequest, name: str) -> Response:
         return call.dated(call.nothing(), view.names.traits[name])
 
 
-@operation(blueprint, "PUT", "/traits/<name>", rules.UPDATE, since=microversion.TRAITS)
+@operation(blueprint, "PUT", "/traits/<name>", rules.UPDATE_TRAIT, since=microversion.TRAITS)
 def create(call: ApiRequest, name: str) -> Response:
     """Make a custom trait; 201 if it is new, 204 if it was there."""
     try:
@@ -58,7 +58,7 @@ def create(call: ApiRequest, name: str) -> Response:
     return call.dated(call.nothing(201 if is_new else 204, f"/traits/{name}"), time.time())
 
 
-@operation(blueprint, "DELETE", "/traits/<name>", rules.DELETE, since=microversion.TRAITS)
+@operation(blueprint, "DELETE", "/traits/<name>", rules.DELETE_TRAIT, since=microversion.TRAITS)
 def delete(call: ApiRequest, name: str) -> Response:
     """Remove a custom trait that no provider has."""
     if not base.storable(name):
@@ -71,7 +71,9 @@ def _answer(call: ApiRequest, traits: list[str], generation: int, last_modified:
     return call.answer({"traits": traits, "resource_provider_generation": generation}, last_modified)
 
 
-@operation(blueprint, "GET", _OF_PROVIDER, rules.PROVIDER_LIST, since=microversion.TRAITS, writes_json=True)
+@operation(
+    blueprint, "GET", _OF_PROVIDER, rules.LIST_PROVIDER_TRAITS, since=microversion.TRAITS, writes_json=True
+)
 def list_of_provider(call: ApiRequest, uuid: str) -> Response:
     """The traits of a provider."""
     with call.service.model.fresh_view() as view:
@@ -79,7 +81,9 @@ def list_of_provider(call: ApiRequest, uuid: str) -> Response:
         return _answer(call, in_order(provider.traits), provider.generation, provider.updated_at)
 
 
-@operation(blueprint, "PUT", _OF_PROVIDER, rules.PROVIDER_UPDATE, since=microversion.TRAITS, reads_json=True)
+@operation(
+    blueprint, "PUT", _OF_PROVIDER, rules.UPDATE_PROVIDER_TRAITS, since=microversion.TRAITS, reads_json=True
+)
 def replace_of_provider(call: ApiRequest, uuid: str) -> Response:
     """Make these the traits of a provider."""
     known = path_uuid(uuid)
@@ -90,7 +94,7 @@ def replace_of_provider(call: ApiRequest, uuid: str) -> Response:
     return _answer(call, in_order(set(body["traits"])), generation, time.time())
 
 
-@operation(blueprint, "DELETE", _OF_PROVIDER, rules.PROVIDER_DELETE, since=microversion.TRAITS)
+@operation(blueprint, "DELETE", _OF_PROVIDER, rules.DELETE_PROVIDER_TRAITS, since=microversion.TRAITS)
 def delete_of_provider(call: ApiRequest, uuid: str) -> Response:
     """Take all traits from a provider."""
     known = path_uuid(uuid)

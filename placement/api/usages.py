@@ -10,7 +10,7 @@ from placement import microversion
 from placement.api.allocations import UNKNOWN_TYPE
 from placement.api.call import ApiRequest, operation
 from placement.api.resource_providers import existing
-from placement.policies import usage as rules
+from placement.policies import rest as rules
 from placement.schemas.query import parse_usages
 from placement.store import allocations as store
 from placement.store.allocations import ClassUsage

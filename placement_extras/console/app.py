@@ -16,7 +16,7 @@ from werkzeug.exceptions import HTTPException
 
 from placement.api.errors import status_of
 from placement.exceptions import RETRY_AFTER, ServiceError
-from placement.policies import allocation, allocation_candidate, resource_class, trait, usage
+from placement.policies import rest
 from placement_extras.console import (
     candidates,
     capacity,
@@ -112,12 +112,12 @@ _HEADERS: Final = {
 }
 _SECTIONS: Final = (
     ("hosts.show_fleet", "Fleet", SEE_HOSTS),
-    ("candidates.explore", "Candidates", (*SEE_HOSTS, allocation_candidate.LIST)),
+    ("candidates.explore", "Candidates", (*SEE_HOSTS, rest.LIST_CANDIDATES)),
     ("capacity.count", "Capacity", (*SEE_HOSTS, CAPACITY)),
-    ("consumers.find", "Consumers", (allocation.LIST,)),
+    ("consumers.find", "Consumers", (rest.LIST_ALLOCATIONS,)),
     ("settings.show_settings", "Fleet settings", settings.SEE_SETTINGS),
-    ("names.show_names", "Names", (*SEE_HOSTS, resource_class.LIST, trait.LIST)),
-    ("consumers.show_project", "Project", (usage.TOTAL_USAGES,)),
+    ("names.show_names", "Names", (*SEE_HOSTS, rest.LIST_CLASSES, rest.LIST_TRAITS)),
+    ("consumers.show_project", "Project", (rest.TOTAL_USAGES,)),
 )
 """The pages that are reached from everywhere, and what REST asks of who reads the same there."""
 _KEPT: Final = "public, max-age=31536000, immutable"

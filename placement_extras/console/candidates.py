@@ -9,7 +9,7 @@ from typing import Any, Final
 from flask import Blueprint, render_template, request
 
 from placement.exceptions import InvalidRequest
-from placement.policies import allocation_candidate, ext
+from placement.policies import ext, rest
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas import base, explanation
@@ -119,7 +119,7 @@ _MIB: Final = 1 << 20
 _BODY: Final = explanation.ExplanationBody()
 
 
-@page(blueprint, "/console/candidates", *SEE_HOSTS, allocation_candidate.LIST)
+@page(blueprint, "/console/candidates", *SEE_HOSTS, rest.LIST_CANDIDATES)
 def explore(visit: PageRequest) -> str | tuple[str, int]:
     """The form, and what it asks for."""
     question = GuestQuestion.of(request.args)

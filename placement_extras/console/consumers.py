@@ -6,7 +6,7 @@ from typing import Any, Final
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 
 from placement.exceptions import NotFound
-from placement.policies import allocation, ext, usage
+from placement.policies import ext, rest
 from placement.schemas.base import canonical_uuid
 from placement_extras.console import page_request
 from placement_extras.console.page_request import SEE_HOSTS, PageRequest, ask, page
@@ -16,7 +16,7 @@ blueprint = Blueprint("consumers", __name__)
 _PER_PAGE: Final = 100
 
 
-@page(blueprint, "/console/consumers", allocation.LIST)
+@page(blueprint, "/console/consumers", rest.LIST_ALLOCATIONS)
 def find(visit: PageRequest) -> str | Response:
     """Where to ask for a consumer, and reservations: of all projects for whom that is allowed."""
     text = request.args.get("uuid", "").strip()
@@ -33,7 +33,7 @@ def find(visit: PageRequest) -> str | Response:
     return answer
 
 
-@page(blueprint, "/console/consumers/<uuid>", allocation.LIST)
+@page(blueprint, "/console/consumers/<uuid>", rest.LIST_ALLOCATIONS)
 def show_consumer(visit: PageRequest, uuid: str) -> str:
     """What a consumer holds, whose it is, and where."""
     known = canonical_uuid(uuid)
@@ -59,7 +59,7 @@ def show_consumer(visit: PageRequest, uuid: str) -> str:
     )
 
 
-@page(blueprint, "/console/project", usage.TOTAL_USAGES)
+@page(blueprint, "/console/project", rest.TOTAL_USAGES)
 def show_project(visit: PageRequest) -> str:
     """What the project that somebody has signed in for holds, and has reserved."""
     project = visit.visitor.project_id

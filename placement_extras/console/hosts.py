@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 
 from placement.api.resource_providers import existing
-from placement.policies import allocation, ext
+from placement.policies import ext, rest
 from placement.store.holders import list_holders
 from placement_extras.console import fleet, host, page_request, scheduling, settings
 from placement_extras.console.fleet import HostCondition, HostFilter
@@ -106,7 +106,7 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
         pages = {"providers": shown.part.page, "holders": number, **changes}
         return f"{url_for('hosts.show_provider', uuid=uuid)}?{urlencode(pages)}"
 
-    if visit.may(allocation.PROVIDER_LIST):
+    if visit.may(rest.LIST_PROVIDER_ALLOCATIONS):
         with visit.service.database.read() as conn:
             rows, more_holders = list_holders(conn, shown.members, _MAX_HOLDERS, (number - 1) * _MAX_HOLDERS)
         more_holders = more_holders and number < _MAX_HOLDERS_PAGES
@@ -126,6 +126,6 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
         is_silent=shown.heartbeat is not None and shown.heartbeat.is_overdue(now),
         follower=following if may_see_attributes else None,
         may_change=visit.may(*scheduling.CHANGE),
-        may_see_consumers=visit.may(allocation.LIST),
-        may_see_projects=visit.may(allocation.LIST),
+        may_see_consumers=visit.may(rest.LIST_ALLOCATIONS),
+        may_see_projects=visit.may(rest.LIST_ALLOCATIONS),
     )

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from flask import Blueprint, render_template, request, url_for
 
-from placement.policies import resource_class, trait
+from placement.policies import rest
 from placement.read_model.index import ProviderIndex
 from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import page_request
@@ -51,7 +51,7 @@ def count(
 _NOBODY: Final[Set[int]] = frozenset()
 
 
-@page(blueprint, "/console/names", *SEE_HOSTS, resource_class.LIST, trait.LIST)
+@page(blueprint, "/console/names", *SEE_HOSTS, rest.LIST_CLASSES, rest.LIST_TRAITS)
 def show_names(visit: PageRequest) -> str:
     """All names, or those with a text in them."""
     text = request.args.get("text", "").strip()[:_MAX_TEXT]

@@ -20,7 +20,7 @@ from placement.api.call import ABANDONED
 from placement.api.context import RequestContext
 from placement.api.service import PlacementService
 from placement.exceptions import Forbidden
-from placement.policies import aggregate, inventory, resource_provider, trait, usage
+from placement.policies import rest
 from placement.read_model.rows import NameTable
 from placement.read_model.snapshot import ModelSnapshot
 
@@ -34,11 +34,11 @@ REFUSAL: Final = "placement_extras.console.refusal"
 """Where it has the error that keeps everybody from all pages."""
 
 SEE_HOSTS: Final = (
-    resource_provider.LIST,
-    inventory.LIST,
-    usage.PROVIDER_USAGES,
-    trait.PROVIDER_LIST,
-    aggregate.LIST,
+    rest.LIST_PROVIDERS,
+    rest.LIST_INVENTORIES,
+    rest.PROVIDER_USAGES,
+    rest.LIST_PROVIDER_TRAITS,
+    rest.LIST_AGGREGATES,
 )
 """What REST asks of who reads all that a page of hosts shows."""
 

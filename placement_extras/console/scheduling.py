@@ -14,14 +14,14 @@ from flask import Blueprint, Response, redirect, request, url_for
 
 from placement.api.resource_providers import existing
 from placement.exceptions import CONCURRENT_UPDATE, InvalidRequest
-from placement.policies import ext, trait
+from placement.policies import ext, rest
 from placement.read_model.provider import DISABLED, Attribute, Provider
 from placement_extras.console import DISABLED_BY, DISABLED_REASON, forms
 from placement_extras.console.page_request import SEE_HOSTS, ApiRefusal, PageRequest, ask, page
 
 blueprint = Blueprint("scheduling", __name__)
 
-CHANGE: Final = (trait.PROVIDER_UPDATE, ext.WRITE_TREE, ext.ATTRIBUTES, ext.CHANGE_ATTRIBUTES)
+CHANGE: Final = (rest.UPDATE_PROVIDER_TRAITS, ext.WRITE_TREE, ext.ATTRIBUTES, ext.CHANGE_ATTRIBUTES)
 """What REST asks of who does the same there."""
 _MAX_REASON: Final = 255
 _TRIES: Final = 5  # others claim of the host meanwhile

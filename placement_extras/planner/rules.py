@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from placement.policies.base import operation
+from placement.policies.base import define_rule
 
 CAPACITY: Final = "placement:ext:capacity:count"
 
 RULES: Final = [
-    operation(
+    define_rule(
         CAPACITY,
         "Count how many guests of flavors fit.",
         ("POST", "/ext/v1/capacity"),
