@@ -21,7 +21,6 @@ FOLDERS: Final = ("placement", "placement_extras", "compute_agent", "tests")
 
 NOT_YET: Final = (
     "placement/api",
-    "placement/schemas",
     "placement_extras/__init__.py",
     "placement_extras/console",
     "placement_extras/planner",
@@ -85,7 +84,6 @@ NOT_YET: Final = (
     "tests/placement/differential",
     "tests/placement/failover",
     "tests/placement/keystone",
-    "tests/placement/schemas",
     "tests/placement/workers",
     "tests/placement_extras/console",
     "tests/placement_extras/planner",

@@ -84,7 +84,7 @@ def replace_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
     uuid = canonical_uuid(consumer_uuid)
     if uuid is None:
         raise InvalidRequest(f"Malformed consumer_uuid: {consumer_uuid}")
-    body = call.body(schemas.put(call.version))
+    body = call.body(schemas.put_allocations(call.version))
     claim = claim_of(call.service.conf, call.version, uuid, body)
     call.service.write(lambda tx: store.replace(tx, [claim]))
     return call.nothing()
@@ -100,7 +100,7 @@ def replace_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
 )
 def replace_several(call: ApiRequest) -> Response:
     """Make this all that several consumers hold, at once."""
-    body = call.wrapped_body(schemas.post(call.version), "allocations")
+    body = call.wrapped_body(schemas.post_allocations(call.version), "allocations")
     claims = [claim_of(call.service.conf, call.version, uuid, each) for uuid, each in body.items()]
     call.service.write(lambda tx: store.replace(tx, claims))
     return call.nothing()

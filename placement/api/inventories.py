@@ -14,7 +14,7 @@ from placement.policies import rest as rules
 from placement.read_model.feed import ModelView
 from placement.read_model.provider import Inventory, Provider
 from placement.schemas import inventory as schemas
-from placement.schemas.base import storable
+from placement.schemas.base import is_storable
 from placement.store import inventories as store
 from placement.store.inventories import InventoryValues
 
@@ -115,7 +115,7 @@ def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     known = path_uuid(uuid)
     with about(call, known):
         body = call.body(_UPDATE)
-    if not storable(resource_class):
+    if not is_storable(resource_class):
         raise NotFound(f"No such resource class {resource_class}.")
     values = body["values"]
     given = body["resource_provider_generation"]
@@ -132,7 +132,7 @@ def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
 def delete(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     """Remove one inventory."""
     known = path_uuid(uuid)
-    if not storable(resource_class):
+    if not is_storable(resource_class):
         raise NotFound(f"No inventory of class {resource_class} found for delete")
     call.service.write(lambda tx: store.remove(tx, known, resource_class))
     return call.nothing()

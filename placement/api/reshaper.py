@@ -16,7 +16,7 @@ blueprint = Blueprint("reshaper", __name__)
 @operation(blueprint, "POST", "/reshaper", rules.RESHAPE, since=microversion.RESHAPER, reads_json=True)
 def reshape(call: ApiRequest) -> Response:
     """Move inventories and allocations between providers, at once."""
-    body = call.body(schemas.reshaper(call.version))
+    body = call.body(schemas.reshaper_body(call.version))
     wanted = {
         uuid: NewInventories(
             each["resource_provider_generation"],

@@ -87,7 +87,7 @@ def update(call: ApiRequest, name: str) -> Response:
 def _rename(call: ApiRequest, name: str) -> Response:
     call.require_json()
     new = call.body(_CLASS)["name"]
-    if not base.storable(name):
+    if not base.is_storable(name):
         raise NotFound(f"No such resource class {name}.")
     call.service.database.write(lambda tx: store.rename_class(tx, name, new))
     return call.answer(_shown(new), time.time())
@@ -98,7 +98,7 @@ def _rename(call: ApiRequest, name: str) -> Response:
 )
 def delete(call: ApiRequest, name: str) -> Response:
     """Remove a custom class that nothing uses."""
-    if not base.storable(name):
+    if not base.is_storable(name):
         raise NotFound(f"No such resource class {name}.")
     call.service.database.write(lambda tx: store.delete(tx, name))
     return call.nothing()

@@ -151,7 +151,7 @@ def list_all(call: ApiRequest) -> Response:
 @operation(blueprint, "POST", "/resource_providers", rules.CREATE_PROVIDER, reads_json=True)
 def create(call: ApiRequest) -> Response:
     """Make a provider; from 1.20 the answer shows it."""
-    body = call.body(schemas.create(call.version))
+    body = call.body(schemas.creation_schema(call.version))
     uuid = body.get("uuid") or str(uuids.uuid4())
     name, parent = body["name"], body.get("parent_provider_uuid")
     root_of_it = call.service.database.write(lambda tx: providers.create_provider(tx, uuid, name, parent))
@@ -179,7 +179,7 @@ def update(call: ApiRequest, uuid: str) -> Response:
     """Rename a provider or put it elsewhere in the trees."""
     known = path_uuid(uuid)
     with about(call, known):
-        body = call.body(schemas.update(call.version))
+        body = call.body(schemas.update_schema(call.version))
     call.service.database.write(
         lambda tx: providers.update(
             tx,

@@ -30,7 +30,7 @@ def list_all(call: ApiRequest) -> Response:
         found = {
             name: updated_at
             for name, updated_at in view.names.traits.items()
-            if wanted.lists(name, associated=name in view.snapshot.by_trait)
+            if wanted.lists_trait(name, associated=name in view.snapshot.by_trait)
         }
     return call.answer({"traits": list(found)}, max(found.values(), default=time.time()))
 
@@ -61,7 +61,7 @@ def create(call: ApiRequest, name: str) -> Response:
 @operation(blueprint, "DELETE", "/traits/<name>", rules.DELETE_TRAIT, since=microversion.TRAITS)
 def delete(call: ApiRequest, name: str) -> Response:
     """Remove a custom trait that no provider has."""
-    if not base.storable(name):
+    if not base.is_storable(name):
         raise NotFound(f"No such trait(s): {name}.")
     call.service.database.write(lambda tx: store.delete(tx, name))
     return call.nothing()

@@ -91,7 +91,7 @@ def _provider(each: Provider, view: ModelView) -> dict[str, Any]:
 @operation(blueprint, "POST", PATH, rules.WRITE_TREE, reads_json=True, writes_json=True)
 def write(call: ApiRequest) -> Response:
     """Make and change providers of one tree, all of it or nothing."""
-    wanted = schemas.descriptions(call.body(_BODY))
+    wanted = schemas.parse_descriptions(call.body(_BODY))
     generations = call.service.write(lambda tx: store.write(tx, wanted))
     written = [{"uuid": uuid, "generation": generation} for uuid, generation in generations.items()]
     return call.answer({"resource_providers": written})
