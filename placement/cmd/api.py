@@ -54,15 +54,15 @@ def main(args: Sequence[str] | None = None) -> int:
     log.setup(conf, PROJECT)
     try:
         # in the parent, so that a wrong option is one message and not one of each worker
-        auth.check(conf)
-        middleware.check(conf)
+        auth.check_options(conf)
+        middleware.check_requirements(conf)
         engine.check_url(conf.placement_database.connection)
     except ValueError as error:
         print(f"placement-api: {error}", file=sys.stderr)
         return 1
     for warning in unknown_options(conf):
         LOG.warning("%s", warning)
-    with metrics_sharing.shared(conf):
+    with metrics_sharing.shared_directory(conf):
         ApiServer(conf).run()
     return 0
 

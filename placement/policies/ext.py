@@ -60,7 +60,7 @@ RULES: Final = [
     ),
     define_rule(
         WRITE_TREE,
-        "Create and change resource providers of a tree, with inventories, traits, aggregates and attributes.",
+        "Create and change resource providers of a tree, with inventories, traits and aggregates.",
         ("POST", "/ext/v1/trees"),
     ),
 ]

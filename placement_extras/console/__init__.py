@@ -43,12 +43,12 @@ class ConsoleApplication:
 
     path = "/console"
 
-    def check(self, conf: cfg.ConfigOpts) -> None:
+    def check_options(self, conf: cfg.ConfigOpts) -> None:
         """:raises ValueError: visitors are to sign in, and what that needs is not installed."""
         if conf.console.enabled and conf.api.auth_strategy != "noauth2" and find_spec("cryptography") is None:
             raise missing_package("[console] enabled, where visitors sign in,", "cryptography", "console")
 
-    def maker(self, conf: cfg.ConfigOpts) -> "ApplicationMaker | None":
+    def find_maker(self, conf: cfg.ConfigOpts) -> "ApplicationMaker | None":
         """What makes the console that the configuration wants; None if it wants none."""
         if not conf.console.enabled:
             return None

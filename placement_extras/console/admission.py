@@ -73,7 +73,7 @@ class SessionAdmission:
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         """Find out who looks, and go on."""
-        context.anonymous(environ)
+        context.note_anonymous(environ)
         if environ.get("PATH_INFO", "").startswith(_PUBLIC):
             return self._pages(environ, start_response)
         try:
@@ -98,7 +98,7 @@ class SessionAdmission:
         secret = forms.secret_of(environ, forms.COOKIE)
         if secret is None:
             return None
-        self._service.prepare()
+        self._service.prepare_database()
         with self._service.database.read() as conn:
             kept = sessions.find(conn, sessions.key(secret))
         self._tidy()

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 
-from placement.api.resource_providers import existing
+from placement.api.resource_providers import existing_provider
 from placement.policies import ext, rest
 from placement.store.holders import list_holders
 from placement_extras.console import fleet, host, page_request, scheduling, settings
@@ -91,7 +91,7 @@ def show_provider(visit: PageRequest, uuid: str) -> str:
     """A provider with all below it, and who holds what of them."""
     now = _now(visit)
     with visit.looking() as (snapshot, _):
-        provider = existing(snapshot, uuid)
+        provider = existing_provider(snapshot, uuid)
         shown = host.show(snapshot, provider, page_request.asked("providers"), now)
         members = snapshot.whole_trees()[shown.root.id].members
         following = settings.follower(shown.root, members)

@@ -4,7 +4,7 @@ from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Final
 
 from placement.api.auth import KeystoneAuth, NoAuth
-from placement.api.call import provide
+from placement.api.call import provide_service
 from placement.api.service import PlacementService
 from placement_extras.console import APPLICATION
 from placement_extras.console.app import create_app
@@ -25,10 +25,10 @@ def mount(service: PlacementService, handlers: "WSGIApplication") -> "WSGIApplic
     """
     is_open = service.conf.api.auth_strategy == "noauth2"
     app = create_app(signs_in=not is_open)
-    pages = _asking(provide(app, service), handlers)
+    pages = _asking(provide_service(app, service), handlers)
     if is_open:
         return _OpenAdmission(NoAuth(pages))
-    APPLICATION.check(service.conf)
+    APPLICATION.check_options(service.conf)
     from placement_extras.console import signing_in
     from placement_extras.console.admission import SessionAdmission, admitted
 

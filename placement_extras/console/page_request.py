@@ -66,7 +66,7 @@ class PageRequest:
 
     def __init__(self) -> None:
         self.service = service_of(request.environ)
-        self.visitor: RequestContext = context.of(request.environ)
+        self.visitor: RequestContext = context.caller_of(request.environ)
 
     @contextmanager
     def looking(self) -> Iterator[tuple[ModelSnapshot, NameTable]]:
@@ -111,7 +111,7 @@ def page(
             if REFUSAL in request.environ:
                 raise request.environ[REFUSAL]
             visit = g.visit = PageRequest()
-            visit.service.prepare()
+            visit.service.prepare_database()
             visit.require(rules)
             return route(visit, **arguments)
 
@@ -187,7 +187,7 @@ def ask(method: str, path: str, parameters: Mapping[str, str] | None = None, bod
     finally:
         builder.close()
     environ |= {name: request.environ[name] for name in _TAKEN if name in request.environ}
-    context.hand_over(environ, context.of(request.environ))
+    context.hand_over(environ, context.caller_of(request.environ))
     pieces, status, _ = run_wsgi_app(request.environ[HANDLERS], environ, buffered=True)
     content = b"".join(pieces)
     answer: Any = orjson.loads(content) if content else None

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from flask import Blueprint, Response, redirect, request, url_for
 
-from placement.api.resource_providers import existing
+from placement.api.resource_providers import existing_provider
 from placement.exceptions import CONCURRENT_UPDATE, InvalidRequest
 from placement.policies import ext, rest
 from placement.read_model.provider import DISABLED, Attribute, Provider
@@ -81,7 +81,7 @@ def change(visit: PageRequest, uuid: str) -> Response:
     by = (visit.visitor.user_name or visit.visitor.user_id or "")[:_MAX_REASON]
     for tries_left in reversed(range(_TRIES)):
         with visit.service.model.fresh_view() as view:
-            root = view.snapshot.providers[existing(view.snapshot, uuid).root_id]
+            root = view.snapshot.providers[existing_provider(view.snapshot, uuid).root_id]
         wanted = described(root, disabled=disabled, reason=reason, by=by)
         try:
             ask("POST", "/ext/v1/trees", body={"resource_providers": [wanted]})

@@ -102,7 +102,7 @@ def sign_in() -> Response:
     if credentials is None:
         return _form(form, _MISSING, HTTPStatus.BAD_REQUEST)
     service = service_of(request.environ)
-    service.prepare()
+    service.prepare_database()
     address = counted_as(request.remote_addr or "")
     identity: KeystoneAuth = current_app.config[IDENTITY]
     who = sessions.subject(identity.own_secret, "name", form.name.casefold(), address)
@@ -141,7 +141,7 @@ def sign_out() -> Response:
     secret = forms.secret_of(request.environ, forms.COOKIE)
     if secret is not None:
         service = service_of(request.environ)
-        service.prepare()
+        service.prepare_database()
         admission.end(service, secret)
     answer = _to(admission.SIGN_IN)
     forms.forget(answer)

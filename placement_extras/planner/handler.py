@@ -13,7 +13,7 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import ApiRequest, operation
+from placement.api.call import ApiRequest, api_operation
 from placement.api.paths import EXT
 from placement.db.database import ServiceDatabase
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
@@ -199,10 +199,10 @@ blueprint = Blueprint("ext_capacity", __name__)
 _BODY: Final = CapacityBody()
 
 
-@operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)
+@api_operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)
 def count_capacity(call: ApiRequest) -> Response:
     """How many guests of some flavors fit, and what is in the way of more. Nothing is kept."""
-    body = call.body(_BODY)
+    body = call.parse_body(_BODY)
     asked, version = parse(body, call.service.request_forms)
     topologies = parse_topologies(body, asked)
     flavors = {name: each.request for name, each in asked.items()}
@@ -257,7 +257,7 @@ def count_capacity(call: ApiRequest) -> Response:
         raise _too_long(
             deadline, "places for guests elsewhere were being looked for: ask for fewer flavors or hosts"
         ) from None
-    return call.answer(
+    return call.json_answer(
         {
             "microversion": microversion.text(version),
             "hosts": hosts,

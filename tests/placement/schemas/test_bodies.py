@@ -60,7 +60,9 @@ def test_the_last_item_of_a_provider_listed_twice_counts() -> None:
 
 def test_allocations_may_be_empty_since_consumers_have_generations() -> None:
     version = microversion.CONSUMER_GENERATIONS
-    assert load(allocation.put_allocations(version), claim(version) | {"allocations": {}})["allocations"] == {}
+    assert (
+        load(allocation.put_allocations(version), claim(version) | {"allocations": {}})["allocations"] == {}
+    )
     with pytest.raises(InvalidRequest, match="should be non-empty"):
         load(allocation.put_allocations(before(version)), claim(before(version)) | {"allocations": {}})
 

@@ -32,7 +32,7 @@ ALL = ["/console/", HOST]
 
 def test_the_console_is_there_only_where_it_is_enabled(sqlite_url):
     conf = service_conf(sqlite_url)
-    assert console.APPLICATION.maker(conf) is None
+    assert console.APPLICATION.find_maker(conf) is None
     off = Client(build_application(conf))
     answer = off.get("/console/", headers={"X-Auth-Token": "admin"})
     assert (answer.status_code, answer.mimetype) == (HTTPStatus.NOT_FOUND, "application/json")
