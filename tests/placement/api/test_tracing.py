@@ -224,7 +224,7 @@ def collector(conf) -> Iterator[Collector]:
 def traced(conf):
     from placement.api.tracing import ServiceTracing
 
-    tracing = ServiceTracing.of(conf)
+    tracing = ServiceTracing.from_options(conf)
 
     def answers(environ, start_response):
         start_response("200 OK", [])
