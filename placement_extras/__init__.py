@@ -4,7 +4,7 @@ Each registers itself by entry points (:mod:`placement.extensions`) and uses fun
 the read model, handlers of the API. The service is delivered with all of them.
 
 console
-    Pages for people, in a browser.
+    Pages for operators, in a browser.
 planner
     Counts how many guests fit, and finds moves that make room (``/ext/v1/capacity``).
 flavors
@@ -12,7 +12,7 @@ flavors
 migration
     Moves from OpenStack Placement and back: import, adoption in place, abandonment.
 shadow
-    Sends what OpenStack Placement is asked to this service, too, and compares the answers.
+    Sends the requests of OpenStack Placement to this service, too, and compares the answers.
 openstack
     Commands of the ``openstack`` client for ``/ext/v1``.
 """

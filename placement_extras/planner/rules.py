@@ -1,4 +1,4 @@
-"""Policy rules of the planner; apart, as tools that list rules load no handler."""
+"""The policy rules of the planner, apart from the handler: tools that list rules do not load it."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ CAPACITY: Final = "placement:ext:capacity:count"
 RULES: Final = [
     define_rule(
         CAPACITY,
-        "Count how many guests of flavors fit.",
+        "Count the guests of flavors that fit.",
         ("POST", "/ext/v1/capacity"),
         old_name="placement:ext:capacity",
     ),

@@ -284,10 +284,10 @@ def test_a_flavor_for_which_no_moves_make_room_is_said_to_be_one(client):
 def test_capacity_says_of_a_query_that_it_counts_disabled_hosts(client):
     query = "resources=PCPU:8"
     text = read_answer(client, "capacity", flavors=f"a={query}")
-    assert "a: hosts with COMPUTE_STATUS_DISABLED at their root count, of which there is 1; " in text
-    assert "leaves them out" not in read_answer(client, "capacity", flavors="a: vcpus=8 ram=1")
+    assert "a: 1 counted host has COMPUTE_STATUS_DISABLED at the root; " in text
+    assert "leaves such hosts out" not in read_answer(client, "capacity", flavors="a: vcpus=8 ram=1")
     text = read_answer(client, "capacity", flavors=f"a={query}&root_required=!COMPUTE_STATUS_DISABLED")
-    assert "leaves them out" not in text
+    assert "leaves such hosts out" not in text
 
 
 def test_capacity_is_counted_for_flavors_as_nova_has_them(client):
