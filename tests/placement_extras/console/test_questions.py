@@ -89,7 +89,7 @@ def test_capacity_is_counted_with_and_without_hosts(client):
         ({"flavors": "small"}, "A flavor is NAME=QUERY or NAME: vcpus=4 ram=4096 SPEC=VALUE, not 'small'"),
         ({"flavors": "small=resources=NOTHING:1"}, "NOTHING"),
         ({"flavors": "small=resources=VCPU:1", "excluded_hosts": "nobody"}, "There is no host 'nobody'"),
-        ({"flavors": "a=resources=VCPU:1\na=resources=VCPU:2"}, "is there twice"),
+        ({"flavors": "a=resources=VCPU:1\na=resources=VCPU:2"}, "Two flavors have the name 'a'"),
     ],
 )
 def test_what_is_wrong_with_flavors_or_hosts_is_said(client, parameters, said):
