@@ -115,7 +115,7 @@ def test_the_record_belongs_to_its_own_caller(client, caplog):
 
 
 def test_nothing_is_put_together_for_a_log_that_is_off(client, monkeypatch):
-    monkeypatch.setattr(request_log, "_log", None)
+    monkeypatch.setattr(request_log, "_log_request", None)
     request_log.LOG.setLevel(logging.WARNING)
     try:
         client.get("/traits", headers=TOKEN, status=200)
