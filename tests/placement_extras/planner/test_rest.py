@@ -117,7 +117,7 @@ def test_guests_are_counted_as_their_topology_splits_them(nodes, cpus, topology,
     ("body", "said"),
     [
         ({"moves": True}, "Flavor 'split' has a 'topology', which cannot be combined with 'moves'"),
-        ({"proportion": 2}, "no answers with 'proportion'"),
+        ({"proportion": 2}, "cannot be combined with 'proportion'"),
         ({"topology": "any"}, "'any' is not one of"),
         ({"query": "resources=DISK_GB:1"}, "Flavor 'split': topology splits PCPU and MEMORY_MB"),
     ],
