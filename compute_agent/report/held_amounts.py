@@ -299,8 +299,8 @@ def _keep_gone_devices(
         nodes.append(ProviderNode(provider.name, uuid, parent, inventories, traits, device=address))
         taken = ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()) if amount)
         waiting.append(
-            f"{full_name(provider.name, uuid)}: the device is gone, or [pci] device_spec does not select it any"
-            f" more, and {taken} are held: all of it is reserved, and it goes when nothing is held"
+            f"{full_name(provider.name, uuid)}: the device is gone, or [pci] device_spec does not select"
+            f" it any more, and {taken} are held: all of it is reserved, and it goes when nothing is held"
         )
     return replace(derived, nodes=(*derived.nodes, *nodes)), tuple(waiting)
 
