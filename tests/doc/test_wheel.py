@@ -60,6 +60,7 @@ def test_units_and_samples_are_in_it(installed: Path) -> None:
         "compute-agent/compute-agent.logrotate",
         "compute-agent/compute-agent.service",
         "compute-agent/compute-agent.tmpfiles",
+        "compute-agent/nova-cloud.conf",
         "grafana/fleet.json",
         "grafana/guest.json",
         "grafana/host.json",

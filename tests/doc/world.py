@@ -36,8 +36,9 @@ HAS: Final = {
     "nginx": _program("nginx"),
     "haproxy": _program("haproxy"),
     "libvirt": _program("libvirtd") and importlib.util.find_spec("libvirt") is not None,
+    "cgroup": "CGROUP_ROOT" in os.environ,
 }
-"""What blocks may need that not every machine has."""
+"""What blocks may need that not every machine has. ``CGROUP_ROOT`` names a delegated group of cgroup v2."""
 
 EMPTY: Final = (
     *map(Path, ("/home", "/opt/placement-compute", "/run")),
@@ -194,4 +195,5 @@ def _environment(installed: Installed) -> dict[str, str]:
         "PIP_NO_INDEX": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "CHECKOUT": str(ROOT),
+        **{name: os.environ[name] for name in ("CGROUP_ROOT",) if name in os.environ},
     }
