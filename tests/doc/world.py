@@ -7,6 +7,7 @@ without network and systemd cannot do is done by the programs in `stand_ins`.
 """
 
 import contextlib
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -48,6 +49,9 @@ EMPTY: Final = (
 
 COPIED: Final = (Path("/etc"),)
 """Folders of which the machine has a copy."""
+
+_LOCK: Final = Path(tempfile.gettempdir(), "placement-doc-machines")
+"""Each machine has it locked, shared. Its lines are the folders that machines have made."""
 
 _NAMESPACES: Final = ("unshare", "-m", "-n", "-p", "--fork", "--kill-child", "--mount-proc")
 
@@ -140,7 +144,37 @@ def machine(setup: str = "", installed: Installed = Installed()) -> Iterator[Doc
     :raises Missing: none can be made here.
     """
     require_namespaces()
-    absent = [place for place in EMPTY if not place.exists()]
+    with _places():
+        yield from _running(setup, installed)
+
+
+@contextlib.contextmanager
+def _places() -> Iterator[None]:
+    """The folders that machines have in another form, made where they are absent.
+
+    Machines may run side by side. To remove a folder unmounts it in each of them, so the last one removes
+    what any of them has made.
+    """
+    with _LOCK.open("a+") as made:
+        fcntl.flock(made, fcntl.LOCK_SH)
+        for place in EMPTY:
+            with contextlib.suppress(FileExistsError):
+                place.mkdir(parents=True)
+                made.write(f"{place}\n")
+                made.flush()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(made, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                made.seek(0)
+                for line in made.read().splitlines():
+                    with contextlib.suppress(OSError):  # another program uses it by now
+                        Path(line).rmdir()
+                made.truncate(0)
+
+
+def _running(setup: str, installed: Installed) -> Iterator[DocumentMachine]:
     folder = Path(tempfile.mkdtemp(prefix="doc-", dir="/tmp"))  # UNIX sockets have short names
     shell = None
     try:
@@ -166,8 +200,6 @@ def machine(setup: str = "", installed: Installed = Installed()) -> Iterator[Doc
             with contextlib.suppress(BrokenPipeError):
                 shell.stdin.close()
         shutil.rmtree(folder, ignore_errors=True)
-        for place in absent:
-            place.rmdir()
 
 
 def _folders(folder: Path) -> list[str]:
@@ -175,7 +207,6 @@ def _folders(folder: Path) -> list[str]:
     mounts: list[str] = []
     for place in EMPTY:
         (folder / place.name).mkdir()
-        place.mkdir(exist_ok=True)
     for place in COPIED:
         shutil.copytree(place, folder / place.name, symlinks=True, ignore_dangling_symlinks=True)
     for place in (*EMPTY, *COPIED):
