@@ -70,7 +70,7 @@ def test_watermarks_act_on_best_effort_guests_alone() -> None:
 
 
 def test_a_host_takes_the_file(tmp_path: Path) -> None:
-    """Of two packages with 8 cores; nothing answers for Keystone, which alone is told."""
+    """The host has two packages with 8 cores. The only warning is that Keystone does not answer."""
     host = tmp_path / "host"
     xeon(host, 32)
     describe_host(host)
