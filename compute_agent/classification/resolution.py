@@ -169,7 +169,7 @@ def _position_problems(settings: GuestSettings, sources: Mapping[str, str]) -> I
     nova_reads = (SettingSource.FLAVOR, SettingSource.IMAGE)
     for setting, spec in _POSITION_SPECS.items():
         is_known = setting != "spread" and sources[setting] in nova_reads
-        if setting in settings.chosen and not is_known:
+        if setting in settings.chosen_values and not is_known:
             yield (
                 f"{setting} = {setting_text(getattr(settings, setting))} ({sources[setting]}) has no effect,"
                 f" as [policy] name = follow leaves the choice of CPUs to Nova: set {spec} in the flavor"
