@@ -157,7 +157,7 @@ def test_a_card_that_is_gone_is_reserved_while_guests_hold_it(held: int) -> None
         return
     inventory = found["host_0000:81:00.0"].inventories["CUSTOM_PCI_8086_154C"]
     assert (inventory.total, inventory.reserved) == (3, 3)
-    assert "2 CUSTOM_PCI_8086_154C are held: all of it is reserved" in " ".join(waiting.sentences)
+    assert "2 CUSTOM_PCI_8086_154C are held: all of it is reserved" in " ".join(waiting.all_sentences)
 
 
 TOGETHER = {
