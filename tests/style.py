@@ -23,14 +23,6 @@ ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = ("placement", "placement_extras", "compute_agent", "tests")
 
 NOT_YET: Final = (
-    "placement/api",
-    "placement/cmd",
-    "placement/conf",
-    "placement/policies",
-    "placement/schemas",
-    "placement_extras/__init__.py",
-    "placement_extras/console",
-    "placement_extras/planner",
     "compute_agent/agent",
     "compute_agent/cmd",
     "compute_agent/conf",

@@ -37,8 +37,8 @@ def test_only_cached_tokens_are_accepted_without_keystone(keystone: Keystone, tm
             wait_for(partial(gets, each, new))
             assert each.status("gAAAAAB-no-token") == 401
             log = each.log.read_text()
-            assert log.count("the Identity service does not answer") == 1
-            assert log.count("the Identity service answers again") == 1
+            assert log.count("The Identity service does not answer") == 1
+            assert log.count("The Identity service answers again") == 1
             assert "Traceback" not in log
 
 
@@ -194,5 +194,5 @@ def test_a_wrong_path_to_keystone_is_logged_and_tokens_are_not_rejected(
         token = keystone.identity.token(CALLERS["admin"])
         assert read_refusal(running.ask("GET", "/resource_providers", token)) == AWAY
         log = running.log.read_text()
-        assert "no Identity service is where [keystone_authtoken] auth_url says" in log
+        assert "There is no Identity service at [keystone_authtoken] auth_url" in log
         assert "(HTTP 404)" in log
