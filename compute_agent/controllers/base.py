@@ -71,7 +71,7 @@ class ReleaseItem:
     reason: str = "stays"
 
     @property
-    def fails(self) -> bool:
+    def cannot_be_released(self) -> bool:
         """Whether it is ordered to be given back, and cannot be."""
         return self.give_back is None and self.reason.startswith(FAILED)
 
@@ -124,7 +124,7 @@ class KernelController(Protocol):
         """
         ...
 
-    def drifted(self, target: GuestTarget) -> str | None:
+    def describe_drift(self, target: GuestTarget) -> str | None:
         """How the kernel differs from the target, in words for the log; None if it does not.
 
         :raises GuestGoneError:
@@ -144,7 +144,9 @@ class KernelController(Protocol):
         """
         ...
 
-    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
+    def plan_changes(
+        self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
+    ) -> Iterator[PlannedChange]:
         """The changes that sync() and apply() would make for these targets. Nothing is written.
 
         :raises DriverError: settings of all guests together cannot be read.
@@ -171,11 +173,13 @@ class GuestController(KernelController):
         """Return at once: guests share nothing here."""
         return
 
-    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
+    def plan_changes(
+        self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
+    ) -> Iterator[PlannedChange]:
         """How each guest differs from its target. One that cannot be read is reported as such."""
         for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
             try:
-                difference = self.drifted(target)
+                difference = self.describe_drift(target)
                 if difference is not None:
                     change = self.describe_change(target, difference)
                     yield PlannedChange(self.name, str(target.guest), change)

@@ -48,9 +48,9 @@ class BlockIoController(GuestController):
     def _read_classes(self) -> None:
         if self._classes:
             self._devices = self._read_devices()
-        self._resolved = {name: resolve(one, self._devices) for name, one in self._classes.items()}
+        self._resolved = {name: resolve_class(one, self._devices) for name, one in self._classes.items()}
 
-    def drifted(self, target: GuestTarget) -> str | None:
+    def describe_drift(self, target: GuestTarget) -> str | None:
         """What the guest has instead; None if it has what it should have."""
         return self._driver.blockio_drift(target.guest, self._wanted_blockio(target)) or None
 
@@ -95,7 +95,7 @@ class BlockIoController(GuestController):
             return []
 
 
-def resolve(one: BlockIoClass, devices: BlockDevices) -> BlockIo:
+def resolve_class(one: BlockIoClass, devices: BlockDevices) -> BlockIo:
     """What a class means on a host with these devices."""
     named = {device.number for pattern in one.devices for device in devices.match_devices(pattern)}
     own = GUEST_DISKS in one.devices

@@ -39,7 +39,7 @@ class CpusetController(GuestController):
     def __init__(self, driver: CpuTuning) -> None:
         self._driver = driver
 
-    def drifted(self, target: GuestTarget) -> str | None:
+    def describe_drift(self, target: GuestTarget) -> str | None:
         """Which threads run elsewhere, or would at the next start; None if all are where they should be."""
         if target.assignment is None:
             return None
@@ -52,7 +52,7 @@ class CpusetController(GuestController):
 
     def apply(self, target: GuestTarget) -> bool:
         """Pin what is elsewhere. True if anything was."""
-        if self.drifted(target) is None or target.assignment is None:
+        if self.describe_drift(target) is None or target.assignment is None:
             return False
         self._driver.apply_cpu_settings(target.guest, _target_settings(target, target.assignment))
         return True
@@ -125,7 +125,7 @@ class CpuController(GuestController):
         #: Classes whose guests have no right to CPUs.
         self._best_effort = best_effort
 
-    def drifted(self, target: GuestTarget) -> str | None:
+    def describe_drift(self, target: GuestTarget) -> str | None:
         """Which limits the guest has instead; None if it has those that it should have."""
         wanted = self._wanted_limits(target)
         has = self._driver.cpu_limits(target.guest, wanted)

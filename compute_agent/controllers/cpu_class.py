@@ -30,7 +30,7 @@ from compute_agent.controllers.cpu_class_plan import (
     CpuClassPlan,
     FileSetting,
     bind_guest,
-    decide,
+    decide_files,
     in_words,
     make_claims,
     online_file,
@@ -209,7 +209,7 @@ class CpuClassController(KernelController):
         self._show_status(plan, _refusal_sentences(wanted, failures), targets)
         return switches
 
-    def drifted(self, target: GuestTarget) -> str | None:
+    def describe_drift(self, target: GuestTarget) -> str | None:
         """Nothing: sync() has looked at all CPUs, and repaired them."""
         return None
 
@@ -237,7 +237,9 @@ class CpuClassController(KernelController):
         if unconfigured.status.refusals:
             raise DriverError("; ".join(unconfigured.status.refusals))
 
-    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
+    def plan_changes(
+        self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
+    ) -> Iterator[PlannedChange]:
         """What sync() would change, by the CPUs that it concerns."""
         _, wanted = self._decide_files(targets)
         found: dict[str, set[int]] = defaultdict(set)
@@ -254,7 +256,7 @@ class CpuClassController(KernelController):
         configured = self._configured
         if not configured.classes and not former.values:
             return CpuClassPlan(), {}
-        lost = bool(self._driver.lost())
+        lost = bool(self._driver.lost_guests())
         claims = make_claims(
             targets,
             configured.cpu_sets,
@@ -263,7 +265,7 @@ class CpuClassController(KernelController):
             lost,
             self._choose_parked(targets, lost),
         )
-        plan = decide(self._power_layout(), claims)
+        plan = decide_files(self._power_layout(), claims)
         back = {
             path: FileSetting(text, frozenset())
             for path, text in former.values.items()
@@ -277,8 +279,8 @@ class CpuClassController(KernelController):
         if rules is None:
             return frozenset()
         used, now = frozenset[int]().union(*map(self._used_cpus, targets)), self._clock()
-        since = self._idle.observe(rules.cpus, used, now)
-        parked = self.status.parked | (self._offline() & rules.cpus)
+        since = self._idle.note_used(rules.cpus, used, now)
+        parked = self.status.parked | (self._offline_cpus() & rules.cpus)
         return choose_parked(rules, used, parked, {} if lost else since, now)
 
     def _used_cpus(self, target: GuestTarget) -> frozenset[int]:
@@ -295,9 +297,9 @@ class CpuClassController(KernelController):
         except (DriverError, OSError):  # it ended, or it is asked again next time
             return pins
         # A guest that may run anywhere goes on on the CPUs that are left.
-        return pins if rules.cpus - self._offline() <= seen else pins | seen
+        return pins if rules.cpus - self._offline_cpus() <= seen else pins | seen
 
-    def _offline(self) -> frozenset[int]:
+    def _offline_cpus(self) -> frozenset[int]:
         """The CPUs of the sets that are offline."""
         rules = self._configured.parking
         if rules is None or rules.mode is not ParkMode.OFFLINE:
@@ -313,7 +315,7 @@ class CpuClassController(KernelController):
         boot = self._files.read(_BOOT_ID) or ""
         former = self._store.former_values
         former = former if former.boot == boot else FormerValues(boot)
-        adopted = {path: ON for path in map(online_file, self._offline()) if path not in former.values}
+        adopted = {path: ON for path in map(online_file, self._offline_cpus()) if path not in former.values}
         return replace(former, values={**adopted, **former.values}) if adopted else former
 
     def _power_layout(self) -> CpuPower:

@@ -76,7 +76,7 @@ class CpuClassClaim:
     parked: bool = False
 
     @property
-    def governor(self) -> str | None:
+    def wanted_governor(self) -> str | None:
         """The governor that the CPUs are to have; None: as it was found."""
         if self.cpu_class is None or self.cpu_class.park is not ParkMode.GOVERNOR:
             return None if self.cpu_class is None else self.cpu_class.governor
@@ -153,20 +153,20 @@ def bind_guest(
     return bound if own is None else ClassBinding(bound.rank, own)
 
 
-def decide(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPlan:
+def decide_files(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPlan:
     """What the files of a host are to hold for these claims."""
     maker = _PlanBuilder()
     for domain in power.frequency_domains:
         if (claim := _winning_claim(claims, domain.cpus)) is not None:
-            maker.decide(domain.folder, domain.cpus, claim, maker.frequency_texts(domain, claim))
+            maker.decide_files(domain.folder, domain.cpus, claim, maker.frequency_texts(domain, claim))
     for beside in power.uncore_domains:
         if (claim := _winning_claim(claims, beside.cpus)) is not None:
-            maker.decide(beside.folder, beside.cpus, claim, maker.uncore_texts(beside, claim.cpu_class))
+            maker.decide_files(beside.folder, beside.cpus, claim, maker.uncore_texts(beside, claim.cpu_class))
     has_frequency = frozenset[int]().union(*(domain.cpus for domain in power.frequency_domains))
     for cpu in sorted({cpu for claim in claims for cpu in claim.cpus}):
         claim = next(claim for claim in claims if cpu in claim.cpus)
         maker.disable_states(cpu, claim, power.idle_states.get(cpu, {}))
-        maker.park(cpu, claim)
+        maker.park_cpu(cpu, claim)
         if claim.cpu_class is not None and cpu not in has_frequency:
             maker.without_frequency(cpu, claim.cpu_class)
     if not power.uncore_domains:
@@ -175,7 +175,7 @@ def decide(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPlan:
                 maker.note_missing(
                     claim.cpu_class, "uncore frequencies cannot be set on this host", claim.cpus
                 )
-    return maker.plan()
+    return maker.build_plan()
 
 
 def _winning_claim(claims: Sequence[CpuClassClaim], cpus: frozenset[int]) -> CpuClassClaim | None:
@@ -192,7 +192,7 @@ class _PlanBuilder:
         self._missing: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
         self._parked: set[int] = set()
 
-    def plan(self) -> CpuClassPlan:
+    def build_plan(self) -> CpuClassPlan:
         """What was gathered."""
         return CpuClassPlan(
             self._settings,
@@ -209,7 +209,7 @@ class _PlanBuilder:
         """Note what some CPUs cannot have of a class."""
         self._missing[cpu_class.name][f"[{CPU_CLASS}{cpu_class.name}] {reason}"].update(cpus)
 
-    def decide(
+    def decide_files(
         self, folder: str, cpus: frozenset[int], claim: CpuClassClaim, texts: Iterable[tuple[str, str]]
     ) -> None:
         """Note what the files of a folder are to hold."""
@@ -226,7 +226,7 @@ class _PlanBuilder:
         wanted = claim.cpu_class
         if wanted is None:
             return
-        governor, preference = claim.governor, wanted.energy_preference
+        governor, preference = claim.wanted_governor, wanted.energy_preference
         if governor is not None:
             if governor in domain.governors:
                 yield cpu_power.GOVERNOR, governor
@@ -285,7 +285,7 @@ class _PlanBuilder:
                     path = f"{states[state]}/{cpu_power.DISABLE}"
                     self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
 
-    def park(self, cpu: int, claim: CpuClassClaim) -> None:
+    def park_cpu(self, cpu: int, claim: CpuClassClaim) -> None:
         """Note a CPU that is to be parked, and its file where that takes it offline."""
         if claim.parked:
             self._parked.add(cpu)

@@ -74,7 +74,7 @@ class MemoryController(GuestController):
             f" let it hold MEMORY_MB of a provider with the trait {memory_trait(wanted)}"
         )
 
-    def drifted(self, target: GuestTarget) -> str | None:
+    def describe_drift(self, target: GuestTarget) -> str | None:
         """Which nodes memory comes from instead; None if it comes from where it should."""
         if target.assignment is None:
             return None
@@ -171,7 +171,7 @@ class MemoryLimitController(GuestController):
         used = self._driver.memory_use(target.guest) or 0
         return used if used > limits.maximum else 0
 
-    def drifted(self, target: GuestTarget) -> str | None:
+    def describe_drift(self, target: GuestTarget) -> str | None:
         """Which limits the guest has instead; None if it has those that it should have."""
         if self._driver.memory_limits(target.guest, self._target_limits(target)) is None:
             return None  # mostly, and then nobody has to know how much is used

@@ -42,7 +42,7 @@ class IdleTimes:
 
     since: dict[int, float] = field(default_factory=dict)
 
-    def observe(self, cpus: CpuSet, used: CpuSet, now: float) -> Mapping[int, float]:
+    def note_used(self, cpus: CpuSet, used: CpuSet, now: float) -> Mapping[int, float]:
         """Take note of the CPUs that are used now; since when each of the others is idle."""
         self.since = {cpu: self.since.get(cpu, now) for cpu in cpus - used}
         return self.since

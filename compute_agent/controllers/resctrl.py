@@ -56,11 +56,11 @@ _parse_annotation = functools.lru_cache(maxsize=1024)(parse_annotation)
 class CacheDemands:
     """The demands of all guests, and by guest why something of it makes no sense."""
 
-    demands: tuple[GuestDemand, ...] = ()
+    cache_demands: tuple[GuestDemand, ...] = ()
     faults: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def demands(
+def cache_demands(
     targets: Iterable[GuestTarget], zones: Sequence[ProviderNode], host: ResctrlLayout, present: ResctrlGroups
 ) -> CacheDemands:
     """What guests may have. One of which it is not known what it holds keeps what its group has."""
@@ -188,12 +188,12 @@ class _RoundOutcome:
     """
 
     resolution: GroupResolution
-    plan: GroupPlan
+    plan_changes: GroupPlan
     held_up: Mapping[str, ResctrlError]
     complete: bool
 
     @property
-    def refused(self) -> dict[str, tuple[str, ...]]:
+    def refused_by_name(self) -> dict[str, tuple[str, ...]]:
         """What guests in these groups, and the groups themselves, are told."""
         found: dict[str, tuple[str, ...]] = {
             name: (str(error),) for name, error in self.held_up.items() if name != DEFAULT_GROUP
@@ -250,17 +250,19 @@ class ResctrlController(KernelController):
         host = self.control.build_layout(present)
         of_classes = share_groups(host, self.classes, present).by_class
         self.class_groups, self._common = of_classes, frozenset((DEFAULT_GROUP, *of_classes.values()))
-        wanted = demands(targets, zones, host, present)
+        wanted = cache_demands(targets, zones, host, present)
         if self._synced == (wanted, present):
             return
         self._synced = None
-        outcome = self._carry_out(wanted.demands, present)
-        resolution, plan = outcome.resolution, outcome.plan
+        outcome = self._carry_out(wanted.cache_demands, present)
+        resolution, plan = outcome.resolution, outcome.plan_changes
         if wanted == self._wanted:
             self._repaired = frozenset(step.group for step in plan.steps if not isinstance(step, RemoveGroup))
         self._wanted = wanted
         self.membership = resolution.membership
-        self.refused = _joined_reasons(_joined_reasons(wanted.faults, resolution.refused), outcome.refused)
+        self.refused = _joined_reasons(
+            _joined_reasons(wanted.faults, resolution.refused), outcome.refused_by_name
+        )
         self._lacking = frozenset(resolution.refused)
         self._warn_once(plan)
         self._move_all(targets)
@@ -269,7 +271,9 @@ class ResctrlController(KernelController):
         if outcome.held_up:
             raise DriverError("; ".join(map(str, outcome.held_up.values())))
 
-    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
+    def plan_changes(
+        self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
+    ) -> Iterator[PlannedChange]:
         """What sync() would do to groups.
 
         :raises OSError:
@@ -277,7 +281,7 @@ class ResctrlController(KernelController):
         """
         present = self._read_present()
         host = self.control.build_layout(present)
-        wanted = demands(without_preserved(targets), zones, host, present).demands
+        wanted = cache_demands(without_preserved(targets), zones, host, present).cache_demands
         resolved = resolve_groups(host, self.classes, wanted, present, None)
         for step in make_plan(host, present, resolved).steps:
             change = f"{type(step).__name__.lower()} {getattr(step, 'schemata', '')}".strip()
@@ -306,7 +310,7 @@ class ResctrlController(KernelController):
             give_back = partial(_give_back_groups, control, steps)
             yield ReleaseItem(_GROUPS_KIND, ours or "default group", detail, give_back)
 
-    def drifted(self, target: GuestTarget) -> str | None:
+    def describe_drift(self, target: GuestTarget) -> str | None:
         """Whether somebody changed the guest's group, or has moved its threads."""
         group = self.membership.get(target.guest.uuid)
         if group is None:

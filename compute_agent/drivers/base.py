@@ -49,7 +49,7 @@ class RunningGuests(Protocol):
     name: str
 
     @property
-    def outage(self) -> str:
+    def outage_reason(self) -> str:
         """Why what the guests depend on (libvirtd) cannot be asked now; empty if it can."""
         ...
 
@@ -60,14 +60,14 @@ class RunningGuests(Protocol):
         """
         ...
 
-    def lost(self) -> Mapping[str, str]:
+    def lost_guests(self) -> Mapping[str, str]:
         """The guests that may run and that cannot be looked after: by uuid, with the reason and what to do.
 
         They are not among ``guests()``. What they hold is theirs as long as they are here.
         """
         ...
 
-    def watch(self, listener: Listener) -> None:
+    def watch_guests(self, listener: Listener) -> None:
         """Call ``listener`` for every guest that starts, stops or gets other settings from now on.
 
         It is called from a thread of the driver.
@@ -82,7 +82,7 @@ class RunningGuests(Protocol):
 class GuestThreads(Protocol):
     """The processes and threads of guests."""
 
-    def processes(self, guest: Guest) -> Sequence[int]:
+    def process_ids(self, guest: Guest) -> Sequence[int]:
         """The processes whose use is that of a guest without a group of its own: its main process first."""
         ...
 
@@ -350,7 +350,7 @@ class GuestFlavor:
 class FlavorSource(Protocol):
     """A driver whose guests are defined by somebody else, and outlive their processes."""
 
-    def flavor(self, guest: Guest) -> GuestFlavor:
+    def read_flavor(self, guest: Guest) -> GuestFlavor:
         """What a guest was ordered with.
 
         :raises GuestGoneError:
@@ -358,7 +358,7 @@ class FlavorSource(Protocol):
         """
         ...
 
-    def inactive(self) -> frozenset[str]:
+    def inactive_guests(self) -> frozenset[str]:
         """The uuids of the guests that are defined here and do not run now.
 
         :raises DriverError:
@@ -369,14 +369,14 @@ class FlavorSource(Protocol):
 class ExpectingDriver(Protocol):
     """Guests that are about to start, before the driver itself can see them. For any thread."""
 
-    def expect(self, description: str) -> Guest:
+    def expect_guest(self, description: str) -> Guest:
         """Wait for the process of a guest from now on. The guest that it will be, with pid 0.
 
         :raises ValueError: the description is none, or too many are waited for.
         """
         ...
 
-    def appeared(self) -> tuple[Sequence[Guest], bool]:
+    def find_appeared(self) -> tuple[Sequence[Guest], bool]:
         """The guests whose processes are there now, each told once, and whether others are waited for.
 
         :raises DriverError:
@@ -388,17 +388,17 @@ class LaunchSupport(Protocol):
     """How guests of this kind come to be: by the agent, by an order of others, or announced."""
 
     @property
-    def starting(self) -> StartingDriver | None:
+    def starting_driver(self) -> StartingDriver | None:
         """The driver itself, where the agent itself starts its guests; None where others do."""
         ...
 
     @property
-    def flavors(self) -> FlavorSource | None:
+    def flavor_source(self) -> FlavorSource | None:
         """The driver itself, where it knows the flavors of its guests; None where nobody says."""
         ...
 
     @property
-    def expecting(self) -> ExpectingDriver | None:
+    def expecting_driver(self) -> ExpectingDriver | None:
         """What waits for guests that others are about to start; None where nobody says that they are."""
         ...
 
@@ -419,7 +419,7 @@ class GuestDriver(
 class StartingDriver(GuestDriver, Protocol):
     """A driver through which the agent itself starts guests, and which records them."""
 
-    def create(
+    def create_guest(
         self,
         guest_uuid: str,
         name: str,
@@ -456,7 +456,7 @@ class StartingDriver(GuestDriver, Protocol):
         """
         ...
 
-    def adopt(
+    def adopt_guest(
         self,
         guest_uuid: str,
         name: str,

@@ -47,19 +47,19 @@ def quota_microseconds(cores: float) -> int:
     return max(round(cores * PERIOD), _MIN_QUOTA)
 
 
-def _cores(quota: str, period: str) -> float | None:
+def _quota_cores(quota: str, period: str) -> float | None:
     """The cores that cpu.max is (microseconds in each period); None if it is no limit."""
     return None if quota == "max" else int(quota) / int(period)
 
 
-def attainable(cores: float | None) -> float | None:
+def attainable_quota(cores: float | None) -> float | None:
     """A quota as it can be set, and is read back."""
     return None if cores is None else quota_microseconds(cores) / PERIOD
 
 
-def agree(has: CpuLimits, wanted: CpuLimits) -> bool:
+def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
     """Whether limits are as wanted."""
-    return wanted.weight in (None, has.weight) and attainable(wanted.quota) == has.quota
+    return wanted.weight in (None, has.weight) and attainable_quota(wanted.quota) == has.quota
 
 
 class CgroupRoot:
@@ -93,7 +93,7 @@ class CgroupRoot:
                     LOG.warning("Controller %s cannot be handed down in %s: %s", controller, folder, error)
         return cls(folder.resolve())
 
-    def make(self, guest_uuid: str) -> GuestCgroup:
+    def make_group(self, guest_uuid: str) -> GuestCgroup:
         """The group of a guest, made if absent.
 
         :raises OSError:
@@ -113,7 +113,7 @@ class CgroupRoot:
         if root.memory_limit("memory.low") not in (None, whole):
             root.limit_memory("memory.low", whole)
 
-    def owner(self, folder: Path) -> str:
+    def owner_of(self, folder: Path) -> str:
         """The uuid of the guest whose group a folder is, or below which it is; empty if it is none.
 
         The folder has no symbolic links in it.
@@ -141,7 +141,7 @@ class GuestCgroup:
             raise ProcessLookupError(errno.ESRCH, "a process of another pid namespace", str(self.folder))
         (self.folder / "cgroup.procs").write_text(str(pid))
 
-    def take(self, source: GuestCgroup) -> None:
+    def take_processes(self, source: GuestCgroup) -> None:
         """Move all processes of another group, and of those below it, here; until no new one appears there.
 
         One that ends meanwhile is no error.
@@ -151,7 +151,7 @@ class GuestCgroup:
         if source.folder == self.folder:
             return
         for _ in range(_MOVE_PASSES):
-            pids = source.processes()
+            pids = source.process_ids()
             if not pids:
                 return
             for pid in pids:
@@ -159,15 +159,15 @@ class GuestCgroup:
                     self.add(pid)
         raise OSError(errno.EBUSY, "processes are made faster than they can be moved", str(source.folder))
 
-    def processes(self) -> list[int]:
+    def process_ids(self) -> list[int]:
         """The processes in the group and in the groups below it; empty when it is gone."""
         found: list[int] = []
-        for folder in self._tree():
+        for folder in self._walk_tree():
             with contextlib.suppress(OSError):
                 found.extend(map(int, kernel_files.read(f"{folder}/cgroup.procs").split()))
         return found
 
-    def confine(self, cpus: frozenset[int]) -> None:
+    def confine_cpus(self, cpus: frozenset[int]) -> None:
         """Write the CPUs if they differ.
 
         Without the controller cpuset nothing is done.
@@ -178,11 +178,11 @@ class GuestCgroup:
 
     def memory_nodes(self) -> frozenset[int] | None:
         """The NUMA nodes memory is bound to (none if it never was); None without the controller cpuset."""
-        return self._numbers("cpuset.mems")
+        return self._read_numbers("cpuset.mems")
 
     def possible_nodes(self) -> frozenset[int]:
         """The NUMA nodes that the group could have memory of."""
-        return GuestCgroup(self.folder.parent)._numbers("cpuset.mems.effective") or frozenset()
+        return GuestCgroup(self.folder.parent)._read_numbers("cpuset.mems.effective") or frozenset()
 
     def bind_memory(self, nodes: frozenset[int]) -> None:
         """Write the NUMA nodes if they differ; the kernel moves what is elsewhere.
@@ -225,7 +225,7 @@ class GuestCgroup:
         counts = dict(zip(words[::2], words[1::2], strict=False))
         return int(counts.get(b"oom", 0)), int(counts.get(b"oom_kill", 0))
 
-    def has(self, name: str) -> bool:
+    def has_file(self, name: str) -> bool:
         """Whether the kernel has a file here."""
         return os.path.exists(f"{self.path}/{name}")
 
@@ -245,7 +245,7 @@ class GuestCgroup:
         weight, maximum = self._read("cpu.weight"), self._read("cpu.max")
         if weight is None or maximum is None:
             return None
-        return CpuLimits(int(weight), _cores(*maximum.split()))
+        return CpuLimits(int(weight), _quota_cores(*maximum.split()))
 
     def limit_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
         """Write what differs between what the group ``has`` and what is wanted.
@@ -254,7 +254,7 @@ class GuestCgroup:
         """
         if wanted.weight not in (None, has.weight):
             self._write("cpu.weight", str(wanted.weight))
-        if attainable(wanted.quota) != has.quota:
+        if attainable_quota(wanted.quota) != has.quota:
             quota = "max" if wanted.quota is None else quota_microseconds(wanted.quota)
             self._write("cpu.max", f"{quota} {PERIOD}")
 
@@ -262,7 +262,7 @@ class GuestCgroup:
         """End what is left in the group, and remove it; gone already is no error."""
         with contextlib.suppress(OSError):
             (self.folder / "cgroup.kill").write_text("1")
-        for folder in reversed(list(self._tree())):
+        for folder in reversed(list(self._walk_tree())):
             _remove(Path(folder))
 
     def remove_empty(self) -> None:
@@ -282,15 +282,15 @@ class GuestCgroup:
     def _write(self, name: str, value: str) -> None:
         (self.folder / name).write_text(f"{value}\n")
 
-    def _numbers(self, name: str) -> frozenset[int] | None:
+    def _read_numbers(self, name: str) -> frozenset[int] | None:
         text = self._read(name)
         return None if text is None else cpuset.parse(text)
 
     def _write_numbers(self, name: str, wanted: frozenset[int]) -> None:
-        if self._numbers(name) not in (None, wanted):
+        if self._read_numbers(name) not in (None, wanted):
             self._write(name, cpuset.format(wanted))
 
-    def _tree(self) -> Iterator[str]:
+    def _walk_tree(self) -> Iterator[str]:
         """The group and those below it, parents first."""
         with contextlib.suppress(OSError):
             if os.stat(self.path).st_nlink == _WITHOUT_FOLDERS:

@@ -39,7 +39,7 @@ _SOCKETS: Final = ("libvirt-sock", "virtqemud-sock")
 """Of the one daemon for everything, and of the one for QEMU alone."""
 
 
-def sockets(uri: str) -> tuple[Path, ...]:
+def socket_paths(uri: str) -> tuple[Path, ...]:
     """The UNIX sockets on which libvirtd may be found; none if the URI leads elsewhere."""
     try:
         parts = urlsplit(uri)
@@ -82,7 +82,7 @@ class DriverLock:
     mark: Path | None = None
     _held: dict[Path, int] = field(default_factory=dict)
 
-    def check(self) -> None:
+    def check_locks(self) -> None:
         """Take the locks that are not held, or not any more.
 
         :raises DriverError: naming who has one.
@@ -91,7 +91,7 @@ class DriverLock:
             return
         try:
             secure_folder(self.lock.parent)
-            self._take(self.lock)
+            self._take_lock(self.lock)
         except OSError as error:
             raise DriverError(
                 f"the lock that keeps other agents from {self.what} cannot be had: {error}; set [DEFAULT]"
@@ -100,7 +100,7 @@ class DriverLock:
         if self.mark is not None:
             try:
                 check_folder(self.mark.parent)
-                self._take(self.mark)
+                self._take_lock(self.mark)
             except UnsafeFileError as error:
                 LOG.warning("No lock is taken in %s: %s", self.mark.parent, error)
             except OSError as error:
@@ -111,7 +111,7 @@ class DriverLock:
         while self._held:
             os.close(self._held.popitem()[1])
 
-    def _take(self, path: Path) -> None:
+    def _take_lock(self, path: Path) -> None:
         held = self._held.get(path)
         if held is not None and locks.is_held(path, held):
             return
@@ -176,7 +176,7 @@ class DriverChoice:
     notice: str = ""
 
 
-def choose(configured: str | None, usable: bool, remembered: str, guests: int) -> DriverChoice:
+def choose_driver(configured: str | None, usable: bool, remembered: str, guests: int) -> DriverChoice:
     """The driver to use: ``configured`` is that of the options, ``usable`` whether libvirtd can be had.
 
     ``remembered`` is the driver that this host had last (empty: none is known), with so many ``guests``. It
@@ -219,7 +219,7 @@ def choose(configured: str | None, usable: bool, remembered: str, guests: int) -
 
 def libvirtd_is_usable(uri: str) -> bool:
     """Whether libvirt-python is installed and the libvirtd with this URI has its socket on this host."""
-    return importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, sockets(uri)))
+    return importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, socket_paths(uri)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class DriverKind:
     name: str
     lock: Callable[[cfg.ConfigOpts, str], DriverLock]
     open: Callable[[cfg.ConfigOpts, Path, DriverLock | None], GuestDriver]
-    unlimited: Callable[[cfg.ConfigOpts], str]
+    unlimited_reason: Callable[[cfg.ConfigOpts], str]
 
 
 def lock_for(name: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
@@ -242,7 +242,7 @@ def lock_for(name: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
 
     :raises DriverError: there is none.
     """
-    return _kind(name).lock(conf, holder)
+    return _find_kind(name).lock(conf, holder)
 
 
 def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> GuestDriver:
@@ -254,32 +254,32 @@ def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, lock: DriverLock 
     :raises DriverError: for one that cannot be had, and if another agent has its guests.
     :raises OSError:
     """
-    kind = _kind(name)
-    _checked(lock)()
+    kind = _find_kind(name)
+    _lock_check(lock)()
     return kind.open(conf, folder, lock)
 
 
-def unlimited(name: str, conf: cfg.ConfigOpts) -> str:
+def unlimited_reason(name: str, conf: cfg.ConfigOpts) -> str:
     """Why the CPU use of guests of that driver cannot be limited here; empty if it can, or nobody knows."""
-    return KINDS[name].unlimited(conf) if name in KINDS else ""
+    return KINDS[name].unlimited_reason(conf) if name in KINDS else ""
 
 
-def _kind(name: str) -> DriverKind:
+def _find_kind(name: str) -> DriverKind:
     if name not in KINDS:
         raise DriverError(f"there is no driver {name!r}: set [guests] driver to {' or '.join(KINDS)}")
     return KINDS[name]
 
 
-def _checked(lock: DriverLock | None) -> Callable[[], None]:
-    return DriverLock("").check if lock is None else lock.check
+def _lock_check(lock: DriverLock | None) -> Callable[[], None]:
+    return DriverLock("").check_locks if lock is None else lock.check_locks
 
 
 def _lock_domains(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
-    return libvirt_lock(conf, sockets(conf.libvirt.uri), holder)
+    return libvirt_lock(conf, socket_paths(conf.libvirt.uri), holder)
 
 
 def _open_libvirt(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> GuestDriver:
-    return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval, _checked(lock))
+    return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval, _lock_check(lock))
 
 
 def _lock_processes(conf: cfg.ConfigOpts, holder: str) -> DriverLock:

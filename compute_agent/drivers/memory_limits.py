@@ -52,13 +52,13 @@ class OomWatch:
         self._counted: dict[str, tuple[int, int]] = {}
         self._news: list[OomKill] = []
 
-    def begin(self, guest_uuid: str, group: GuestCgroup | None) -> None:
+    def begin_counting(self, guest_uuid: str, group: GuestCgroup | None) -> None:
         """Count from now on what happens to a guest that ran before: who came before has told of the rest."""
         if group is not None and (counts := group.oom_events()) is not None:
             with self._lock:
                 self._counted[guest_uuid] = counts
 
-    def look(self, guest: Guest, group: GuestCgroup, last: bool = False) -> None:
+    def look_at_group(self, guest: Guest, group: GuestCgroup, last: bool = False) -> None:
         """Look for kills in the group of a guest; ``last``: it has ended."""
         counts = group.oom_events()
         with self._lock:
@@ -71,7 +71,7 @@ class OomWatch:
             if last:
                 self._counted.pop(guest.uuid, None)
 
-    def take(self) -> list[OomKill]:
+    def take_news(self) -> list[OomKill]:
         """What is new since the last call."""
         with self._lock:
             found, self._news = self._news, []
@@ -95,7 +95,7 @@ _UNTOUCHED: Final = {LOW: 0}
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-def differing(
+def differing_limits(
     group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits, noted: Collection[str]
 ) -> dict[str, int]:
     """What is to be written to become as ``wanted``, by file; those in ``noted`` are the agent's.
@@ -103,12 +103,12 @@ def differing(
     Others that are to be as the kernel begins with are not read: whatever they say is somebody else's.
     """
     todo = {}
-    for name, amount in _amounts(wanted, noted).items():
+    for name, amount in _amounts_by_file(wanted, noted).items():
         untouched = _UNTOUCHED.get(name, UNLIMITED)
         if group is None or amount is None or (amount == untouched and name not in noted):
             continue
         has = group.memory_limit(name)
-        if has is None or has == attainable(amount):
+        if has is None or has == attainable_amount(amount):
             continue
         if name in noted or has == untouched:
             todo[name] = amount
@@ -119,11 +119,11 @@ def differing(
     return todo
 
 
-def present(group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits) -> MemoryLimits:
+def present_limits(group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits) -> MemoryLimits:
     """The limits as they are, as far as something is wanted of them."""
     has = {
         name: None if group is None or amount is None else group.memory_limit(name)
-        for name, amount in _amounts(wanted).items()
+        for name, amount in _amounts_by_file(wanted).items()
     }
     pages = None
     if wanted.huge_pages is not None:
@@ -136,7 +136,7 @@ def present(group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits
     return MemoryLimits(has[MAX], has[HIGH], has[LOW], score, pages)
 
 
-def attainable(amount: int) -> int:
+def attainable_amount(amount: int) -> int:
     """An amount as the kernel keeps it: in whole pages."""
     return UNLIMITED if amount >= UNLIMITED else amount // _PAGE * _PAGE
 
@@ -153,7 +153,7 @@ class OomScores:
     def __init__(self) -> None:
         self._refused: set[str] = set()
 
-    def attainable(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits:
+    def without_refused(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits:
         """What is wanted, without what was refused before."""
         return replace(wanted, oom_score_adj=None) if guest.uuid in self._refused else wanted
 
@@ -203,7 +203,7 @@ def _pages_file(size_kib: int) -> str:
     return f"{_PAGES}{size_kib}KB"
 
 
-def _amounts(limits: MemoryLimits, noted: Collection[str] = ()) -> dict[str, int | None]:
+def _amounts_by_file(limits: MemoryLimits, noted: Collection[str] = ()) -> dict[str, int | None]:
     """What files are to hold; those ``noted`` that limit pages are lifted where they are not limited."""
     found: dict[str, int | None] = {MAX: limits.maximum, HIGH: limits.high, LOW: limits.low}
     if limits.huge_pages is None:

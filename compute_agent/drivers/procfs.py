@@ -43,38 +43,38 @@ def boot_id() -> str:
     return read_text("/proc/sys/kernel/random/boot_id").strip()
 
 
-def identify(pid: int) -> ProcessIdentity | None:
+def identify_process(pid: int) -> ProcessIdentity | None:
     """The identity of the process that has ``pid`` now; None if there is none or it is a zombie."""
-    stat = _stat(pid)
+    stat = _read_stat(pid)
     return None if stat is None or stat.is_dead else ProcessIdentity(pid, stat.start_time, boot_id())
 
 
 def is_alive(identity: ProcessIdentity) -> bool:
     """Whether this very process (not another one with its pid) still runs."""
-    return identify(identity.pid) == identity
+    return identify_process(identity.pid) == identity
 
 
-def began(pid: int) -> float | None:
+def seconds_at_start(pid: int) -> float | None:
     """When a process began, in seconds since boot, in steps of a clock tick; None if there is none."""
-    identity = identify(pid)
+    identity = identify_process(pid)
     return None if identity is None else identity.start_time / _TICKS
 
 
-def age(pid: int) -> float | None:
+def process_age(pid: int) -> float | None:
     """The seconds since a process began; None if there is none."""
-    start = began(pid)
+    start = seconds_at_start(pid)
     return None if start is None else max(time.clock_gettime(time.CLOCK_BOOTTIME) - start, 0.0)
 
 
 def parent_of(pid: int) -> int:
     """The process that made another one, or took it over; 0 if there is none, or the other one is gone."""
-    stat = _stat(pid)
+    stat = _read_stat(pid)
     return 0 if stat is None else stat.parent
 
 
 def is_kernel_thread(pid: int) -> bool:
     """Whether a process is the kernel's own; False when it is gone."""
-    stat = _stat(pid)
+    stat = _read_stat(pid)
     return stat is not None and stat.is_kernel_thread
 
 
@@ -87,7 +87,7 @@ def command_line(pid: int) -> tuple[str, ...]:
     return tuple(part.decode(errors="replace") for part in raw.rstrip(b"\0").split(b"\0")) if raw else ()
 
 
-def pids() -> list[int]:
+def all_pids() -> list[int]:
     """Every process id in this pid namespace."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
@@ -145,7 +145,7 @@ def cgroup_path(pid: int) -> str:
     return next((path for name in ("", "name=systemd") if (path := paths.get(name, "/")) != "/"), "")
 
 
-def affinity(tid: int) -> frozenset[int] | None:
+def thread_affinity(tid: int) -> frozenset[int] | None:
     """The CPUs that the kernel lets a thread use; None when it is gone."""
     try:
         return frozenset(os.sched_getaffinity(tid))
@@ -168,7 +168,7 @@ def pin_threads(pid: int, cpus: frozenset[int]) -> int:
             break
         for tid in sorted(fresh):
             seen.add(tid)
-            if affinity(tid) in (None, cpus):
+            if thread_affinity(tid) in (None, cpus):
                 continue
             try:
                 os.sched_setaffinity(tid, cpus)
@@ -180,11 +180,11 @@ def pin_threads(pid: int, cpus: frozenset[int]) -> int:
 
 def misplaced_threads(pid: int, cpus: frozenset[int]) -> dict[int, frozenset[int]]:
     """The threads of a process whose affinity is not ``cpus``, with the affinity they have."""
-    found = {tid: affinity(tid) for tid in thread_ids(pid)}
+    found = {tid: thread_affinity(tid) for tid in thread_ids(pid)}
     return {tid: has for tid, has in found.items() if has is not None and has != cpus}
 
 
-def descendants(pid: int) -> list[int]:
+def descendants_of(pid: int) -> list[int]:
     """A process and all its descendants (/proc/PID/task/TID/children), parents first."""
     found = [pid]
     for parent in found:
@@ -200,8 +200,8 @@ def descendants(pid: int) -> list[int]:
 def session_members(session: int) -> list[int]:
     """The processes of a session without its leader, zombies excepted."""
     members = []
-    for pid in pids():
-        stat = _stat(pid)
+    for pid in all_pids():
+        stat = _read_stat(pid)
         if pid != session and stat is not None and stat.session == session and not stat.is_dead:
             members.append(pid)
     return members
@@ -216,7 +216,7 @@ def has_variable(pid: int, name: str, value: str) -> bool:
     return f"{name}={value}".encode() in environment.split(b"\0")
 
 
-def _stat(pid: int) -> ProcessStat | None:
+def _read_stat(pid: int) -> ProcessStat | None:
     """What /proc/PID/stat says; None when the process is gone."""
     try:
         return parse_process_stat(read_text(f"/proc/{pid}/stat"))

@@ -52,7 +52,7 @@ class ExpectedGuests:
         self._expected[guest.uuid] = ExpectedGuest(guest, allocation, self._now() + KEPT_SECONDS)
         self._cache.synced = False
 
-    def found(self, guest: Guest) -> ExpectedGuest | None:
+    def note_process(self, guest: Guest) -> ExpectedGuest | None:
         """Know of the process of a guest; None if it is not expected."""
         one = self._expected.get(guest.uuid)
         if one is None:
@@ -62,20 +62,20 @@ class ExpectedGuests:
         self._expected[guest.uuid] = found
         return found
 
-    def waiting(self) -> list[ExpectedGuest]:
+    def waiting_guests(self) -> list[ExpectedGuest]:
         """Those that are not among the guests yet; who did not come in time, or ended, is forgotten."""
         now = self._now()
         self._expected = {
             uuid: one
             for uuid, one in self._expected.items()
-            if one.until > now and (not one.guest.pid or procfs.age(one.guest.pid) is not None)
+            if one.until > now and (not one.guest.pid or procfs.process_age(one.guest.pid) is not None)
         }
         return [one for uuid, one in self._expected.items() if self._cache.get(uuid) is None]
 
     def note_delay(self, guest: Guest) -> None:
         """The process of an expected guest has its group as of now."""
         if (one := self._expected.get(guest.uuid)) is not None:
-            self._expected[guest.uuid] = replace(one, delay=procfs.age(guest.pid))
+            self._expected[guest.uuid] = replace(one, delay=procfs.process_age(guest.pid))
 
     def delay_of(self, guest: Guest) -> float | None:
         """How old the process of a guest was when it had its cache group: so far, if it was not expected.
@@ -83,7 +83,7 @@ class ExpectedGuests:
         None if it is gone. The guest is not expected any more, unless its next start was announced. That can
         be before Placement has answered about this one.
         """
-        age, one = procfs.age(guest.pid), self._expected.get(guest.uuid)
+        age, one = procfs.process_age(guest.pid), self._expected.get(guest.uuid)
         if one is None or (one.guest.pid or guest.pid) != guest.pid or (age is None and not one.guest.pid):
             return age
         del self._expected[guest.uuid]
@@ -113,20 +113,20 @@ class GuestEnforcer:
         self.cache = GuestCache(frozenset(controller.name for controller in controllers))
         self._expected = ExpectedGuests(self.cache)
 
-    def use(self, controllers: Sequence[KernelController]) -> None:
+    def use_controllers(self, controllers: Sequence[KernelController]) -> None:
         """Go on with other controllers: each looks at every guest."""
         self._controllers = controllers
         self.cache.controllers = frozenset(controller.name for controller in controllers)
         self.cache.synced = False  # a host without guests has CPU classes as well
         for entry in self.cache:
-            self.cache.mark(entry)
+            self.cache.mark_pending(entry)
 
-    def compare(self, world: HostState) -> None:
+    def compare_all(self, world: HostState) -> None:
         """Mark what the kernel has in another way than it should be."""
         self.cache.synced = False
         self._sync(world)
         for entry in self.cache:
-            self._compare(entry, world)
+            self._compare_guest(entry, world)
 
     def apply(self, world: HostState, but: CachedGuest | None = None) -> None:
         """Put everything that is pending into effect, but for one guest. What fails stays pending.
@@ -135,15 +135,15 @@ class GuestEnforcer:
         """
         self._sync(world)
         for controller in self._controllers:
-            waiting = [entry for entry in self.cache.pending(controller.name) if entry is not but]
+            waiting = [entry for entry in self.cache.pending_for(controller.name) if entry is not but]
             for entry in sorted(waiting, key=lambda entry: _is_pinned(entry, world)):
                 try:
-                    changed = controller.apply(self._target(entry, world))
+                    changed = controller.apply(self._target_for(entry, world))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
                 except GuestGoneError:
                     pass  # its stop event is on its way
                 except (DriverError, OSError) as error:
-                    self._failed(controller, error)
+                    self._note_failure(controller, error)
                     continue
                 entry.pending.discard(controller.name)
 
@@ -156,7 +156,7 @@ class GuestEnforcer:
         for controller in self._controllers:
             if controller.name in entry.pending:
                 try:
-                    changed = controller.apply(self._target(entry, world))
+                    changed = controller.apply(self._target_for(entry, world))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
                 except OSError as error:
                     raise DriverError(f"{controller.name}: {error}") from error
@@ -165,7 +165,7 @@ class GuestEnforcer:
     def lift_limits(self, entry: CachedGuest, world: HostState) -> None:
         """Lift the limits of a guest before the agent leaves it as it is. A failure costs a log line."""
         entry.limits.clear()
-        target = self._target(entry, world)
+        target = self._target_for(entry, world)
         # Limits of cache groups are those of all guests together, and end with the next sync.
         for controller in (each for each in self._controllers if not each.acts_early):
             try:
@@ -173,25 +173,25 @@ class GuestEnforcer:
             except GuestGoneError:
                 return
             except (DriverError, OSError) as error:
-                self._failed(controller, error)
+                self._note_failure(controller, error)
 
-    def expect(self, guest: Guest, allocation: Allocation | None, world: HostState) -> None:
+    def expect_guest(self, guest: Guest, allocation: Allocation | None, world: HostState) -> None:
         """Do what is possible for a guest that is about to start."""
         self._expected.add(guest, allocation)
         self._sync(world)
 
-    def begin(self, guest: Guest, world: HostState) -> None:
+    def begin_guest(self, guest: Guest, world: HostState) -> None:
         """Do what is possible for the process of a guest that was expected, before its start is over.
 
         :raises DriverError: something of that cannot be done.
         """
-        one = self._expected.found(guest)
+        one = self._expected.note_process(guest)
         # It took too long, or its start was told of meanwhile; a preserved guest is only awaited, so that its
         # CPUs are online.
         if one is None or one.guest.settings.preserve:
             return
         self._sync(world)
-        for controller in self._early():
+        for controller in self._early_controllers():
             try:
                 controller.apply(_target_of(one, world))
             except OSError as error:
@@ -200,33 +200,33 @@ class GuestEnforcer:
 
     def note_cache_delay(self, guest: Guest) -> None:
         """Note how long a guest that has just started was without its cache group, if it has one."""
-        entry, early = self.cache.get(guest.uuid), self._early()
+        entry, early = self.cache.get(guest.uuid), self._early_controllers()
         if entry is None or not early or any(controller.name in entry.pending for controller in early):
             return
         entry.cache_delay = self._expected.delay_of(guest)
         if entry.cache_delay is not None:
             self._metrics.cache_group_seconds.observe(entry.cache_delay)
 
-    def _early(self) -> list[KernelController]:
+    def _early_controllers(self) -> list[KernelController]:
         return [controller for controller in self._controllers if controller.acts_early]
 
     def update_gauges(self) -> None:
         """Show how much is pending."""
         for controller in self._controllers:
-            waiting = sum(1 for _ in self.cache.pending(controller.name))
+            waiting = sum(1 for _ in self.cache.pending_for(controller.name))
             self._metrics.pending.labels(controller.name).set(waiting)
 
     def _sync(self, world: HostState) -> None:
         if self.cache.synced:
             return
-        targets = [self._target(entry, world) for entry in self.cache]
-        expected = [_target_of(one, world) for one in self._expected.waiting()]
+        targets = [self._target_for(entry, world) for entry in self.cache]
+        expected = [_target_of(one, world) for one in self._expected.waiting_guests()]
         synced = True
         for controller in self._controllers:
             try:
-                controller.sync([*targets, *expected] if controller.awaits else targets, world.zones)
+                controller.sync([*targets, *expected] if controller.awaits else targets, world.all_zones)
             except (DriverError, OSError) as error:
-                self._failed(controller, error)
+                self._note_failure(controller, error)
                 synced = False
         self.cache.synced = synced
         self._log_refused()
@@ -250,15 +250,15 @@ class GuestEnforcer:
             refusals = sum(entry.guest.uuid in controller.refused for entry in self.cache)
             self._metrics.refused_settings.labels(controller.name).set(refusals)
 
-    def _compare(self, entry: CachedGuest, world: HostState) -> None:
+    def _compare_guest(self, entry: CachedGuest, world: HostState) -> None:
         if entry.guest.settings.preserve:
             return
-        target = self._target(entry, world)
+        target = self._target_for(entry, world)
         for controller in self._controllers:
             if controller.name in entry.pending:
                 continue
             try:
-                difference = controller.drifted(target)
+                difference = controller.describe_drift(target)
             except GuestGoneError:
                 return
             except (DriverError, OSError) as error:
@@ -270,25 +270,27 @@ class GuestEnforcer:
                 self._metrics.drift.labels(controller.name).inc()
                 entry.pending.add(controller.name)
 
-    def _target(self, entry: CachedGuest, world: HostState) -> GuestTarget:
-        online, spare = self._online(world), frozenset[int]()
+    def _target_for(self, entry: CachedGuest, world: HostState) -> GuestTarget:
+        online, spare = self._online_cpus(world), frozenset[int]()
         if entry.assignment is not None and online.isdisjoint(entry.assignment.cpus):
-            others = [held for uuid, held in self.cache.holdings().items() if uuid != entry.guest.uuid]
+            others = [held for uuid, held in self.cache.held_cpus().items() if uuid != entry.guest.uuid]
             spare = online.difference(*others)
         return GuestTarget(entry.guest, entry.assignment, online, entry.allocation, dict(entry.limits), spare)
 
-    def _online(self, world: HostState) -> CpuSet:
+    def _online_cpus(self, world: HostState) -> CpuSet:
         """The CPUs that are online now: a power manager may have brought some online a moment ago."""
-        return world.reachable if self._read_online is None else self.refresh(world).topology.online
+        return (
+            world.reachable_cpus if self._read_online is None else self.refresh_online(world).topology.online
+        )
 
-    def refresh(self, world: HostState) -> HostState:
+    def refresh_online(self, world: HostState) -> HostState:
         """The host with the CPUs that are online now."""
         # One file for each guest, so it is read where a power manager changes it.
         if self._read_online is None or not world.powered:
             return world
         return world.with_online(self._read_online())
 
-    def _failed(self, controller: KernelController, error: Exception) -> None:
+    def _note_failure(self, controller: KernelController, error: Exception) -> None:
         LOG.error("%s: %s; will be tried again", controller.name, error)
         self._metrics.controller_failures.labels(controller.name).inc()
 

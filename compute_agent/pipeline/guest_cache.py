@@ -85,7 +85,7 @@ class GuestCache:
         self._holdings = None
         self.unclaimed.pop(entry.guest.uuid, None)
         self.lost.pop(entry.guest.uuid, None)
-        self.mark(entry)
+        self.mark_pending(entry)
 
     def remove(self, uuid: str) -> None:
         """Forget a guest."""
@@ -93,12 +93,12 @@ class GuestCache:
         self._holdings = None
         self.synced = False
 
-    def lose(self, uuid: str, saved: SavedGuest) -> None:
+    def lose_guest(self, uuid: str, saved: SavedGuest) -> None:
         """Keep the CPUs of a guest that may run and that the driver cannot look after."""
         self.lost[uuid] = saved
         self._holdings = None
 
-    def forget(self, uuid: str) -> None:
+    def forget_lost(self, uuid: str) -> None:
         """A lost guest is gone for good."""
         del self.lost[uuid]
         self._holdings = None
@@ -117,33 +117,33 @@ class GuestCache:
         """The consumer that holds what a guest held here before it was moved; empty if there is none."""
         return next((one for one, guest in self.migrations.items() if guest == uuid), "")
 
-    def mark(self, entry: CachedGuest) -> None:
+    def mark_pending(self, entry: CachedGuest) -> None:
         """Have every controller look at a guest, unless it is to be left as it is."""
         entry.pending = set() if entry.guest.settings.preserve else set(self.controllers)
         self.synced = False
 
-    def assign(self, entry: CachedGuest, assignment: CpuAssignment | None) -> None:
+    def assign_cpus(self, entry: CachedGuest, assignment: CpuAssignment | None) -> None:
         """Give a guest an assignment, and every controller something to do if it is another one."""
         if assignment != entry.assignment:
-            if _held(assignment) != _held(entry.assignment):
+            if _held_cpus(assignment) != _held_cpus(entry.assignment):
                 self._holdings = None
             entry.assignment = assignment
-            self.mark(entry)
+            self.mark_pending(entry)
 
-    def pending(self, controller: str) -> Iterator[CachedGuest]:
+    def pending_for(self, controller: str) -> Iterator[CachedGuest]:
         """The guests that a controller has something to do for."""
         return (entry for entry in self if controller in entry.pending)
 
-    def holdings(self) -> Mapping[str, frozenset[int]]:
+    def held_cpus(self) -> Mapping[str, frozenset[int]]:
         """The dedicated CPUs that guests hold, by guest; another object whenever they have changed."""
         if self._holdings is None:
-            held = {uuid: _held(entry.assignment) for uuid, entry in self.lost.items()}
-            held |= {uuid: _held(entry.assignment) for uuid, entry in self._guests.items()}
+            held = {uuid: _held_cpus(entry.assignment) for uuid, entry in self.lost.items()}
+            held |= {uuid: _held_cpus(entry.assignment) for uuid, entry in self._guests.items()}
             self._holdings = {uuid: cpus for uuid, cpus in held.items() if cpus}
         return self._holdings
 
 
-def _held(assignment: CpuAssignment | None) -> frozenset[int]:
+def _held_cpus(assignment: CpuAssignment | None) -> frozenset[int]:
     return frozenset() if assignment is None else assignment.held
 
 
@@ -172,7 +172,7 @@ class GuestView:
         return frozenset() if self.assignment is None else self.assignment.mems - self.cpu_nodes
 
 
-def view(entry: CachedGuest, topology: HostTopology | None = None) -> GuestView:
+def view_guest(entry: CachedGuest, topology: HostTopology | None = None) -> GuestView:
     """The guest as it is now. Of which nodes its CPUs are the ``topology`` tells."""
     cpus = frozenset[int]() if entry.assignment is None else entry.assignment.cpus
     nodes = frozenset[int]() if topology is None else topology.nodes_of(cpus)

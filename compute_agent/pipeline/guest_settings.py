@@ -79,7 +79,7 @@ class ManualSettings:
         """The uuids of the guests that have any."""
         return frozenset(self._texts)
 
-    def texts(self, uuid: str, source: SettingSource) -> Mapping[str, str]:
+    def setting_texts(self, uuid: str, source: SettingSource) -> Mapping[str, str]:
         """The texts that a guest has by a source."""
         return self._texts.get(uuid, {}).get(source, {})
 
@@ -90,19 +90,19 @@ class ManualSettings:
             for source, texts in self._texts.get(uuid, {}).items()
         }
 
-    def change(
+    def change_settings(
         self, uuid: str, source: SettingSource, texts: Mapping[str, str], unset: Collection[str] = ()
     ) -> None:
         """Set and unset settings of a guest; durable when this returns.
 
         :raises OSError: they cannot be kept, and stay as they were.
         """
-        kept = {name: text for name, text in self.texts(uuid, source).items() if name not in unset}
+        kept = {name: text for name, text in self.setting_texts(uuid, source).items() if name not in unset}
         guest = {**self._texts.get(uuid, {}), source: {**kept, **texts}}
         self._replace({**self._texts, uuid: guest})
         self._absent.pop(uuid, None)
 
-    def forget(self, uuid: str) -> None:
+    def forget_guest(self, uuid: str) -> None:
         """Remove the settings of a guest that has gone. If they cannot be, they stay for another attempt."""
         try:
             self._replace({guest: texts for guest, texts in self._texts.items() if guest != uuid})
@@ -111,7 +111,7 @@ class ManualSettings:
             return
         self._absent.pop(uuid, None)
 
-    def absent(self, present: Collection[str]) -> list[str]:
+    def absent_guests(self, present: Collection[str]) -> list[str]:
         """The guests with settings that have been elsewhere for long, when those ``present`` are here."""
         now = self._clock()
         gone = self.guests - frozenset(present)
@@ -186,7 +186,7 @@ class ChangedSettings:
     words: tuple[str, ...]
 
     @classmethod
-    def between(cls, before: Guest, after: Guest) -> ChangedSettings:
+    def compare_guests(cls, before: Guest, after: Guest) -> ChangedSettings:
         """The settings that have another value or another source."""
         return cls(
             tuple(
@@ -216,7 +216,7 @@ class GuestClassifier:
         self._reported: dict[str, set[str]] = {}
         """The problems that were reported, by guest."""
 
-    def classify(
+    def classify_guest(
         self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, world: HostState
     ) -> Guest:
         """The guest with its settings, as its driver, its flavor, rules and operators have them."""
@@ -262,15 +262,15 @@ class GuestClassifier:
 
     def report_change(self, before: Guest, after: Guest) -> None:
         """Log and record settings of a running guest that have other values now."""
-        changed = ChangedSettings.between(before, after)
+        changed = ChangedSettings.compare_guests(before, after)
         if changed.words:
             words = ", ".join(changed.words)
             self._recorder.record_done(LOG.info, EventKind.CONFIGURE, after, "Guest %s is set to %s", words)
 
-    def forget(self, uuid: str) -> None:
+    def forget_guest(self, uuid: str) -> None:
         """Remove what is kept of a guest that has gone for good."""
         self._reported.pop(uuid, None)
-        self.manual.forget(uuid)
+        self.manual.forget_guest(uuid)
 
 
 def guest_facts(
@@ -287,5 +287,5 @@ def guest_facts(
         "" if owner is None else owner.user_id,
         "" if owner is None else owner.consumer_type or "",
         frozenset().union(*held.values()),
-        frozenset().union(*(zone.traits for zone in world.zones if zone.uuid in held)),
+        frozenset().union(*(zone.traits for zone in world.all_zones if zone.uuid in held)),
     )

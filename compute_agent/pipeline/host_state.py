@@ -50,7 +50,7 @@ class HostState:
     wakes: bool = False
 
     @property
-    def reachable(self) -> CpuSet:
+    def reachable_cpus(self) -> CpuSet:
         """The CPUs that guests can run on: those that are online, and those that the agent brings online."""
         return self.topology.usable if self.wakes else self.topology.online
 
@@ -60,48 +60,48 @@ class HostState:
         return self if topology is self.topology else replace(self, topology=topology)
 
     @property
-    def zones(self) -> tuple[ProviderNode, ...]:
+    def all_zones(self) -> tuple[ProviderNode, ...]:
         """All zones of the host that have or had a provider, those of the tree first."""
         return (*self.tree.nodes, *self.former)
 
     @property
     def zone_cpus(self) -> dict[str, frozenset[int]]:
         """The CPUs of each of these zones that are its own, by the uuid of its provider."""
-        return {zone.uuid: self.own_cpus(zone) for zone in self.zones}
+        return {zone.uuid: self.own_cpus(zone) for zone in self.all_zones}
 
     def own_cpus(self, zone: ProviderNode) -> frozenset[int]:
         """The CPUs of a zone without those of pools in it; those of a pool."""
         return zone.cpus if zone.pool else zone.cpus - self.cpu_sets.pooled
 
     @property
-    def pins(self) -> bool:
+    def places_guests(self) -> bool:
         """Whether the policy says where guests run."""
         return self.policy not in (place_nowhere, leave_in_place)
 
     @property
-    def follows(self) -> bool:
+    def follows_kernel(self) -> bool:
         """Whether somebody else says where guests run, and the agent goes by that."""
         return self.policy is leave_in_place
 
     @property
     def has_pools(self) -> bool:
         """Whether there are pools of CPUs, or guests may still hold CPUs of one that is gone."""
-        return any(zone.pool for zone in self.zones)
+        return any(zone.pool for zone in self.all_zones)
 
-    def around(self, zone: ProviderNode) -> frozenset[int]:
+    def surrounding_cpus(self, zone: ProviderNode) -> frozenset[int]:
         """The CPUs of a zone; of that around a pool."""
         if not zone.pool:
             return zone.cpus
-        return next((outer.cpus for outer in self.zones if outer.uuid == zone.parent), zone.cpus)
+        return next((outer.cpus for outer in self.all_zones if outer.uuid == zone.parent), zone.cpus)
 
-    def supply(
+    def cpu_supply(
         self, holdings: Mapping[str, frozenset[int]], use: Mapping[str, float] | None = None
     ) -> CpuSupply:
         """What there is to give when ``holdings`` (dedicated CPUs by guest) are taken.
 
         ``use`` is what guests use of CPUs, in cores, as far as it is to count.
         """
-        lent = self._lent(holdings) if self.lends else {}
+        lent = self._lent_cpus(holdings) if self.lends_cpus else {}
         busy = {
             cpu: min(1.0, cores / len(held))
             for guest, cores in (use or {}).items()
@@ -116,18 +116,18 @@ class HostState:
         return self.policy is STATIC_POOLS
 
     @property
-    def lends(self) -> bool:
+    def lends_cpus(self) -> bool:
         """Whether guests float on dedicated CPUs that nobody holds."""
         return self.policy is STATIC_PLUS or any(pool.max_cpus is not None for pool in self.pools)
 
-    def _lent(self, holdings: Mapping[str, frozenset[int]]) -> Mapping[str, frozenset[int]]:
+    def _lent_cpus(self, holdings: Mapping[str, frozenset[int]]) -> Mapping[str, frozenset[int]]:
         borrowers = []
         for pool in self.pools:
             if pool.max_cpus is not None:
                 mine = [node for node in self.tree.nodes if node.pool == pool.name]
                 cpus, zones = (
                     frozenset[int]().union(*each)
-                    for each in ((node.cpus for node in mine), map(self.around, mine))
+                    for each in ((node.cpus for node in mine), map(self.surrounding_cpus, mine))
                 )
                 borrowers.append(PoolBorrower(pool.name, cpus, zones, pool.max_cpus))
         held = frozenset[int]().union(*holdings.values())
@@ -135,12 +135,12 @@ class HostState:
 
     def own_part(self, allocation: Allocation) -> dict[str, dict[str, int]]:
         """The part of an allocation that is on this host's providers."""
-        ours = {zone.uuid for zone in self.zones}
+        ours = {zone.uuid for zone in self.all_zones}
         return {uuid: dict(amounts) for uuid, amounts in allocation.items() if uuid in ours}
 
     def in_words(self, allocation: Allocation) -> str:
         """An allocation of this host in words: ``2 PCPU, 1024 MEMORY_MB of host_NUMA_0 (uuid)``."""
-        names = {zone.uuid: zone.name for zone in self.zones}
+        names = {zone.uuid: zone.name for zone in self.all_zones}
         parts = (
             ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()))
             + f" of {called(names.get(uuid, ''), uuid)}"
@@ -157,7 +157,7 @@ def request_for(world: HostState, guest: Guest, allocation: Allocation) -> Guest
     their own for it.
     """
     settings = guest.settings
-    asked = demands(world, allocation)
+    asked = cpu_demands(world, allocation)
     vcpu, pcpu = sum(one.vcpu for one in asked), sum(one.pcpu for one in asked)
     if world.cpu_sets.both and not pcpu and guest.dedicated and guest.dedicated == vcpu:
         asked = tuple(replace(one, pcpu=one.vcpu, vcpu=0) for one in asked)
@@ -194,20 +194,22 @@ def held_nodes(world: HostState, allocation: Allocation) -> frozenset[int]:
     That of the root is memory of any node. A node that has none (any more) cannot give it.
     """
     classes = (MEMORY, RECLAIMED_MEMORY)
-    held = [zone for zone in world.zones if any(allocation.get(zone.uuid, {}).get(name) for name in classes)]
+    held = [
+        zone for zone in world.all_zones if any(allocation.get(zone.uuid, {}).get(name) for name in classes)
+    ]
     if any(zone.parent is None for zone in held):
         return frozenset()
     present = {node.id for node in world.topology.numa_nodes if node.memory_kib}
     return frozenset[int]().union(*(zone.numa_nodes for zone in held)) & present
 
 
-def demands(world: HostState, allocation: Allocation) -> tuple[ProviderDemand, ...]:
+def cpu_demands(world: HostState, allocation: Allocation) -> tuple[ProviderDemand, ...]:
     """The CPUs that an allocation asks of each zone, in the order of the zones."""
     found, pools = [], world.has_pools
-    for node in world.zones:
+    for node in world.all_zones:
         amounts = allocation.get(node.uuid, {})
         pcpu, vcpu = amounts.get("PCPU", 0), amounts.get("VCPU", 0) + amounts.get(RECLAIMED_VCPU, 0)
         if pcpu or vcpu:
-            around = world.around(node) if pools else frozenset()
+            around = world.surrounding_cpus(node) if pools else frozenset()
             found.append(ProviderDemand(node.name, world.own_cpus(node), pcpu, vcpu, node.pool, around))
     return tuple(found)

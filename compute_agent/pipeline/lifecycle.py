@@ -15,13 +15,13 @@ from compute_agent.pipeline.enforcer import GuestEnforcer
 from compute_agent.pipeline.guest_cache import CachedGuest, UnclaimedHolding
 from compute_agent.pipeline.guest_settings import GuestClassifier
 from compute_agent.pipeline.metrics import AgentMetrics
-from compute_agent.pipeline.placer import GuestPlacer, where
+from compute_agent.pipeline.placer import GuestPlacer, place_words
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.policy.policies import KernelPlacement
 from compute_agent.report.history import ConsumerOwner
 
 
-def observe(driver: GuestDriver, guest: Guest) -> KernelPlacement:
+def observe_guest(driver: GuestDriver, guest: Guest) -> KernelPlacement:
     """Where the kernel lets a guest run now.
 
     :raises GuestGoneError:
@@ -63,7 +63,7 @@ class GuestLifecycle:
         self._limits: Limits = {}
         self._owners: Mapping[str, ConsumerOwner] = {}
 
-    def begin(
+    def begin_with(
         self,
         saved: Mapping[str, SavedGuest],
         limits: Limits,
@@ -85,7 +85,7 @@ class GuestLifecycle:
         """Whether the guests were taken over: the driver has answered."""
         return self._saved is None
 
-    def enter(
+    def enter_guest(
         self,
         guest: Guest,
         allocation: Allocation | None,
@@ -107,30 +107,32 @@ class GuestLifecycle:
         if entry is None:
             # One that was lost until now is where it was.
             lost = self._cache.lost.get(guest.uuid)
-            place = lost.assignment if lost and self._placer.world.pins else None
+            place = lost.assignment if lost and self._placer.world.places_guests else None
             held = self._held_before(guest, allocation)
             owner = owner or self._owners.get(guest.uuid)
             self._cache.add(
-                entry := CachedGuest(self._classify(guest, held, owner), held, place, owner=owner)
+                entry := CachedGuest(self._classify_guest(guest, held, owner), held, place, owner=owner)
             )
         else:
             held = entry.allocation if allocation is None else allocation
             entry.owner = owner or entry.owner
-            guest = self._classify(guest, held, entry.owner)
+            guest = self._classify_guest(guest, held, entry.owner)
             if started and guest != entry.guest:
                 entry.limits.clear()
             self.use_settings(entry, guest)
         if allocation is not None:
             if allocation != entry.allocation:
-                self._cache.mark(entry)
+                self._cache.mark_pending(entry)
             entry.allocation, entry.as_of = allocation, as_of
             entry.migration = None if through is None else through.migration
-        self._placer.place(entry)
+        self._placer.place_guest(entry)
         if started and entry.refusal and self._placer.world.refuse_unplaced:
             self._stop_unplaced(entry)
 
-    def _classify(self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None) -> Guest:
-        found = self._classifier.classify(guest, allocation, owner, self._placer.world)
+    def _classify_guest(
+        self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None
+    ) -> Guest:
+        found = self._classifier.classify_guest(guest, allocation, owner, self._placer.world)
         self._classifier.report_problems(found)
         return found
 
@@ -139,7 +141,7 @@ class GuestLifecycle:
 
         Whether they have changed.
         """
-        return self.use_settings(entry, self._classify(entry.guest, entry.allocation, entry.owner))
+        return self.use_settings(entry, self._classify_guest(entry.guest, entry.allocation, entry.owner))
 
     def use_settings(self, entry: CachedGuest, guest: Guest) -> bool:
         """Go on with a guest as it is now; whether it is another one than before."""
@@ -151,28 +153,28 @@ class GuestLifecycle:
         if guest.settings.preserve and not before.settings.preserve and entry.limits:
             self._enforcer.lift_limits(entry, self._placer.world)
         entry.guest = guest
-        self._cache.mark(entry)
+        self._cache.mark_pending(entry)
         return True
 
     def forget_absent(self) -> None:
         """Remove what was set by hand for guests that have not been on this host for long."""
         present = {entry.guest.uuid for entry in self._cache}
         present |= self._cache.lost.keys() | self._cache.unclaimed.keys()
-        gone = self._classifier.manual.absent(present)
+        gone = self._classifier.manual.absent_guests(present)
         if not gone:
             return
-        flavors = self._driver.flavors
+        flavors = self._driver.flavor_source
         try:
             # A domain that is shut off may be without an allocation, as those are that are not of Nova.
-            defined = frozenset[str]() if flavors is None else flavors.inactive()
+            defined = frozenset[str]() if flavors is None else flavors.inactive_guests()
         except DriverError:
             return
         for uuid in gone:
             if uuid not in defined:
                 LOG.info("Guest %s has gone: its settings by hand and by the fleet are removed", uuid)
-                self._classifier.forget(uuid)
+                self._classifier.forget_guest(uuid)
 
-    def leave(self, guest: Guest, ending: str = "") -> None:
+    def forget_ended(self, guest: Guest, ending: str = "") -> None:
         """Forget a guest that ended. Its consumer keeps the allocation.
 
         :param ending: exit status or signal, for the event.
@@ -181,12 +183,12 @@ class GuestLifecycle:
         if entry is None or entry.guest.pid != guest.pid:
             return  # known before, and the consumer may have another guest by now
         self._cache.remove(guest.uuid)
-        if (starting := self._driver.starting) is not None:
-            self._classifier.forget(guest.uuid)  # a process that ended does not start again
+        if (starting := self._driver.starting_driver) is not None:
+            self._classifier.forget_guest(guest.uuid)  # a process that ended does not start again
             # A pass over all guests may see the end before the driver reports it.
             ending = ending or starting.recent_ending(guest, 0.0)
-        if guest.uuid in self._driver.lost():  # it started again, and cannot be looked after
-            self._cache.lose(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
+        if guest.uuid in self._driver.lost_guests():  # it started again, and cannot be looked after
+            self._cache.lose_guest(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
         if entry.allocation and entry.migration is None:
             self._cache.unclaimed[guest.uuid] = UnclaimedHolding(entry.allocation, time.monotonic())
         self._recorder.record_done(LOG.info, EventKind.LEAVE, guest, "Guest %s left", reason=ending)
@@ -204,10 +206,10 @@ class GuestLifecycle:
         self._saved = None
         for uuid, guest in running.items():
             if (old := saved.get(uuid)) is not None:
-                assignment = old.assignment if self._placer.world.pins else None
+                assignment = old.assignment if self._placer.world.places_guests else None
                 limits = dict(self._limits.get(uuid, {}))
                 owner = self._owners.get(uuid)
-                found = self._classify(guest, old.allocation, owner)
+                found = self._classify_guest(guest, old.allocation, owner)
                 entry = CachedGuest(found, old.allocation, assignment, limits=limits, owner=owner)
                 if limits and found.settings.preserve:
                     self._enforcer.lift_limits(entry, self._placer.world)
@@ -215,23 +217,23 @@ class GuestLifecycle:
                 through = self._through_migration(uuid)
                 if through is not None and through.allocation == old.allocation:
                     entry.migration = through.migration
-        lost = self._driver.lost()
+        lost = self._driver.lost_guests()
         for uuid in saved.keys() - running.keys():
             if uuid in lost:
-                self._cache.lose(uuid, saved[uuid])
+                self._cache.lose_guest(uuid, saved[uuid])
                 continue
-            if self._driver.starting is not None:
-                self._classifier.forget(uuid)
+            if self._driver.starting_driver is not None:
+                self._classifier.forget_guest(uuid)
             message = "Guest %s ended while the agent was away"
             self._recorder.record_done(LOG.info, EventKind.LEAVE, NamedSubject(uuid), message)
             if allocation := saved[uuid].allocation:
                 self._cache.unclaimed[uuid] = UnclaimedHolding(allocation, time.monotonic())
-        self.reconcile()
+        self.reconcile_guests()
         self._placer.place_all()  # configuration and hardware may be others than they were
         self._limits = {}  # whoever is found later is another than the one that was limited
         return True
 
-    def reconcile(self) -> None:
+    def reconcile_guests(self) -> None:
         """Make the cache have the guests that run, and the kernel what these need.
 
         :raises DriverError:
@@ -239,35 +241,35 @@ class GuestLifecycle:
         running = {guest.uuid: guest for guest in self._driver.guests()}
         for entry in self._cache:
             if entry.guest.uuid not in running:
-                self.leave(entry.guest)
+                self.forget_ended(entry.guest)
         for uuid, guest in running.items():
             if (known := self._cache.get(uuid)) is None:
                 if uuid in self._cache.lost:
-                    self.enter(guest, None)
+                    self.enter_guest(guest, None)
                 else:
-                    self._find(guest)
+                    self._find_guest(guest)
             elif known.guest.pid != guest.pid:
-                self.enter(guest, None)  # it ended and started, and nobody told
+                self.enter_guest(guest, None)  # it ended and started, and nobody told
         if self._cache.lost:
-            for uuid in self._cache.lost.keys() - self._driver.lost().keys():
+            for uuid in self._cache.lost.keys() - self._driver.lost_guests().keys():
                 LOG.info("Guest %s is said to be gone: what it held is free", uuid)
-                self._cache.forget(uuid)
-        self._placer.follow()
-        self._enforcer.compare(self._placer.world)
+                self._cache.forget_lost(uuid)
+        self._placer.follow_guests()
+        self._enforcer.compare_all(self._placer.world)
 
-    def _find(self, guest: Guest) -> None:
+    def _find_guest(self, guest: Guest) -> None:
         """Take up a guest that nobody remembers."""
         held, owner = self._held_before(guest), self._owners.get(guest.uuid)
-        guest = self._classify(guest, held, owner)
+        guest = self._classify_guest(guest, held, owner)
         try:
-            assignment = self._placer.read_back(guest, observe(self._driver, guest))
+            assignment = self._placer.read_back(guest, observe_guest(self._driver, guest))
         except GuestGoneError:
             return
         limits = dict(self._limits.get(guest.uuid, {}))
         entry = CachedGuest(guest, held, assignment, limits=limits, owner=owner)
         self._cache.add(entry)
         message = "Guest %s was not known; the kernel has it%s"
-        self._recorder.record_done(LOG.info, EventKind.FIND, guest, message, where(entry))
+        self._recorder.record_done(LOG.info, EventKind.FIND, guest, message, place_words(entry))
         self._placer.take_up(entry)
 
     def _held_before(self, guest: Guest, reported: Allocation | None = None) -> Allocation | None:
@@ -303,4 +305,4 @@ class GuestLifecycle:
             LOG.error, EventKind.STOP, guest, "Guest %s was stopped, as it has no place: %s", reason
         )
         self._metrics.guests_stopped.inc()
-        self.leave(guest)
+        self.forget_ended(guest)

@@ -50,19 +50,19 @@ class GuestPlacer:
         self._contested: tuple[HostState, CpuSet] | None = None
         """What of the CPUs that guests float on was held then."""
 
-    def decide(
+    def decide_place(
         self, guest: Guest, allocation: Allocation, current: CpuAssignment | None = None
     ) -> CpuAssignment | PlacementRefusal | None:
         """Where a guest goes; where it is (``current``) if that still serves it. None: it is left alone."""
         world = self.world
         request = request_for(world, guest, allocation)
-        is_placed = world.pins and not guest.settings.preserve
+        is_placed = world.places_guests and not guest.settings.preserve
         if not is_placed or not (request.demands or world.place_unallocated):
             LOG.debug("Guest %s is left alone", guest)
             return None
-        if (refusal := self._admit(guest, request, current)) is not None:
+        if (refusal := self._admit_to_pools(guest, request, current)) is not None:
             return refusal
-        supply = world.supply(self._cache.holdings(), self.use)
+        supply = world.cpu_supply(self._cache.held_cpus(), self.use)
         if current is not None and (kept := refit_within(supply, request, current)) is not None:
             LOG.debug("Guest %s stays where it is: that serves %s", guest, world.in_words(allocation))
             return kept
@@ -77,7 +77,7 @@ class GuestPlacer:
         )
         return decision
 
-    def _admit(
+    def _admit_to_pools(
         self, guest: Guest, request: GuestRequest, current: CpuAssignment | None
     ) -> PlacementRefusal | None:
         """Why a guest cannot be in the pools that it holds CPUs of; None if it can."""
@@ -96,16 +96,16 @@ class GuestPlacer:
             members = max(sum(not cpus.isdisjoint(other) for other in others) for cpus in wanted.values())
         return admit_guest(self.world.pools, wanted, guest.settings.qos_class, members)
 
-    def place(self, entry: CachedGuest) -> None:
+    def place_guest(self, entry: CachedGuest) -> None:
         """Decide anew where a guest goes. One without a place is kept off the CPUs of others."""
         if self._is_followed(entry):
-            self._follow(entry)
+            self._follow_guest(entry)
             return
         if entry.allocation is None:
             self._place_unknown(entry)
             return
         before, was_refused = entry.assignment, bool(entry.refusal)
-        self._place_as(entry, self.decide(entry.guest, entry.allocation, before))
+        self._place_as(entry, self.decide_place(entry.guest, entry.allocation, before))
         if was_refused and not entry.refusal:
             self._tell_place(entry, "Guest %s has a place now: it runs%s")
         elif entry.assignment != before and not entry.refusal:
@@ -114,17 +114,17 @@ class GuestPlacer:
     def _place_as(self, entry: CachedGuest, decision: CpuAssignment | PlacementRefusal | None) -> None:
         if isinstance(decision, PlacementRefusal):
             if decision.leave:
-                self._leave(entry, decision.reason)
+                self._leave_in_place(entry, decision.reason)
             else:
-                self._confine(entry, decision.reason)
+                self._confine_guest(entry, decision.reason)
             return
         entry.refusal = ""
-        self._cache.assign(entry, decision)
+        self._cache.assign_cpus(entry, decision)
 
     def place_all(self) -> None:
         """The world is another one: every guest may have another place, every controller another task."""
         for entry in self._cache:
-            self._cache.mark(entry)
+            self._cache.mark_pending(entry)
             self.take_up(entry)
 
     def take_up(self, entry: CachedGuest) -> None:
@@ -133,26 +133,28 @@ class GuestPlacer:
         One of which nothing is known stays where it is as long as nobody holds any CPU.
         """
         is_known = entry.allocation is not None or entry.assignment is not None
-        if self._is_followed(entry) or is_known or self._cache.holdings():
-            self.place(entry)
+        if self._is_followed(entry) or is_known or self._cache.held_cpus():
+            self.place_guest(entry)
 
-    def follow(self) -> None:
+    def follow_guests(self) -> None:
         """Read where those guests run that the agent does not place."""
         for entry in self._cache:
             if self._is_followed(entry):
-                self._follow(entry)
+                self._follow_guest(entry)
 
     def _is_followed(self, entry: CachedGuest) -> bool:
         """Whether the agent accepts the CPUs that a guest has: the policy does, or the guest is preserved."""
-        return self.world.follows or entry.guest.settings.preserve
+        return self.world.follows_kernel or entry.guest.settings.preserve
 
-    def _follow(self, entry: CachedGuest) -> None:
+    def _follow_guest(self, entry: CachedGuest) -> None:
         try:
             found = self._observe(entry.guest)
         except GuestGoneError:
             return  # its stop event is on its way
         before, entry.refusal = entry.assignment, ""
-        self._cache.assign(entry, found_assignment(self.world.cpu_sets, entry.guest.settings.vcpus, found))
+        self._cache.assign_cpus(
+            entry, found_assignment(self.world.cpu_sets, entry.guest.settings.vcpus, found)
+        )
         if entry.assignment != before:
             self._tell_place(entry, "Guest %s is found%s")
 
@@ -162,47 +164,49 @@ class GuestPlacer:
         Those that were refused may find a place where CPUs were given back. Those that float leave the CPUs
         that are held, and come back to others. Nobody who has a place gets other dedicated CPUs by that.
         """
-        if not self.world.pins:
+        if not self.world.places_guests:
             self._synced = None
             for entry in self._cache:
                 if self._is_followed(entry) and entry.assignment is None:
-                    self._follow(entry)
+                    self._follow_guest(entry)
             self._log_strays()
             return
         for _ in range(len(self._cache) + 1):  # whoever finds a place may give another one back
-            present = self.world, self._cache.holdings()
+            present = self.world, self._cache.held_cpus()
             if present == self._synced:
                 return
             for entry in self._cache:
                 if entry.refusal:
-                    self.place(entry)
+                    self.place_guest(entry)
             self._keep_apart()
             self._log_strays()
             self._synced = present
 
-    def move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
+    def plan_move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
         """Where a guest would go within the present CPU sets; None if it has no CPUs outside them."""
         if not entry.stray:
             return None
-        supply, request = self._case(entry)
+        supply, request = self._supply_and_request(entry)
         return self.world.policy(supply, request)
 
     def _log_strays(self) -> None:
         """Warn, once, of guests that hold CPUs which the present sets do not have."""
-        sets, reachable = self.world.cpu_sets, self.world.reachable
-        is_known = self.world.pins or self.world.follows  # with policy none nothing is known of CPUs
+        sets, reachable = self.world.cpu_sets, self.world.reachable_cpus
+        is_known = (
+            self.world.places_guests or self.world.follows_kernel
+        )  # with policy none nothing is known of CPUs
         for entry in self._cache:
             guest = entry.guest
             stray = ""
             if entry.assignment is not None and is_known and not guest.settings.preserve:
-                stray = sets.stray(entry.assignment.held, reachable, self._reach(entry))
+                stray = sets.stray(entry.assignment.held, reachable, self._cpus_in_reach(entry))
             if stray and stray != entry.stray:
                 LOG.warning("%s", stray_warning(guest.uuid, stray, guest.name))
             elif entry.stray and not stray:
                 LOG.info("Guest %s holds no CPUs outside the present sets any more", guest)
             entry.stray = stray
 
-    def _reach(self, entry: CachedGuest) -> CpuSet | None:
+    def _cpus_in_reach(self, entry: CachedGuest) -> CpuSet | None:
         """The CPUs of a guest's pools, or of no pool; None where there are no pools, or that is not known."""
         if not entry.allocation or not self.world.has_pools:
             return None
@@ -211,9 +215,9 @@ class GuestPlacer:
 
     def _keep_apart(self) -> None:
         """Have everybody float on what nobody holds."""
-        sets, reachable = self.world.cpu_sets, self.world.reachable
-        held = frozenset[int]().union(*self._cache.holdings().values())
-        floated_on = sets.shared | sets.emulator | (sets.dedicated if self.world.lends else frozenset())
+        sets, reachable = self.world.cpu_sets, self.world.reachable_cpus
+        held = frozenset[int]().union(*self._cache.held_cpus().values())
+        floated_on = sets.shared | sets.emulator | (sets.dedicated if self.world.lends_cpus else frozenset())
         before, self._contested = self._contested, (self.world, held & floated_on)
         # Mostly nobody holds a CPU that others float on: then nobody who has a place has to look for another.
         idle = self._contested == before and not self._contested[1]
@@ -222,48 +226,50 @@ class GuestPlacer:
             if entry.guest.settings.preserve:
                 continue  # it keeps the CPUs that it has, whose they are
             if assignment is not None and reachable.isdisjoint(assignment.cpus):
-                self._cache.mark(entry)  # it is on spare CPUs, and these may be held by now
+                self._cache.mark_pending(entry)  # it is on spare CPUs, and these may be held by now
             if entry.allocation is None:
                 self.take_up(entry)
             elif assignment is None or entry.refusal or idle:
                 continue
             elif entry.guest.constraints != UNCONSTRAINED:
-                self._place_as(entry, self.decide(entry.guest, entry.allocation, assignment))
+                self._place_as(entry, self.decide_place(entry.guest, entry.allocation, assignment))
             elif assignment.held:
-                self._cache.assign(entry, keep_dedicated(*self._case(entry), assignment) or assignment)
+                self._cache.assign_cpus(
+                    entry, keep_dedicated(*self._supply_and_request(entry), assignment) or assignment
+                )
             else:
-                self._place_as(entry, self.decide(entry.guest, entry.allocation, assignment))
+                self._place_as(entry, self.decide_place(entry.guest, entry.allocation, assignment))
 
     def _place_unknown(self, entry: CachedGuest) -> None:
         """Keep a guest off the CPUs of others until it is known what it may use."""
-        supply, request = self._case(entry)
+        supply, request = self._supply_and_request(entry)
         current = entry.assignment
         if request.constraints != UNCONSTRAINED:
             return  # what keeps it off the CPUs of others might be what its definition forbids
-        if current is not None and may_stay(current, supply.taken_cpus(request), self.world.reachable):
+        if current is not None and may_stay(current, supply.taken_cpus(request), self.world.reachable_cpus):
             return
         place = keep_dedicated(supply, request, current) if current is not None else None
-        decision = place or self.decide(entry.guest, {})
+        decision = place or self.decide_place(entry.guest, {})
         # A guest that holds nothing may be left alone, where that is configured: once it is known to.
-        unsure = decision is None and self.world.pins and bool(supply.taken_cpus(request))
+        unsure = decision is None and self.world.places_guests and bool(supply.taken_cpus(request))
         if unsure or isinstance(decision, PlacementRefusal):
             decision = confine_guest(supply, request)
         if decision is not None and current is not None:
             decision = replace(decision, mems=current.mems)  # which it may have is not known either
-        self._cache.assign(entry, decision)
+        self._cache.assign_cpus(entry, decision)
 
-    def _confine(self, entry: CachedGuest, reason: str) -> None:
+    def _confine_guest(self, entry: CachedGuest, reason: str) -> None:
         """Put a guest that has no place where it is in nobody's way.
 
         It keeps what it has if it may hold any dedicated CPUs at all.
         """
-        supply, request = self._case(entry)
+        supply, request = self._supply_and_request(entry)
         current = entry.assignment if request.pcpu else None
         place = keep_dedicated(supply, request, current) if current is not None else None
         # One that was never placed may be pinned by somebody else: a reshape at start goes by that.
-        undisturbed = entry.assignment is None and not supply.cpu_sets.shared and not self._cache.holdings()
+        undisturbed = entry.assignment is None and not supply.cpu_sets.shared and not self._cache.held_cpus()
         place = place or (None if undisturbed else confine_guest(supply, request))
-        self._cache.assign(entry, place)
+        self._cache.assign_cpus(entry, place)
         if undisturbed:
             reason += "; it is left where it is as long as nobody holds any CPU"
         elif place is None:
@@ -276,10 +282,10 @@ class GuestPlacer:
                 entry.guest,
                 "Guest %s has no place: %s; it runs%s",
                 reason,
-                where(entry),
+                place_words(entry),
             )
 
-    def _leave(self, entry: CachedGuest, reason: str) -> None:
+    def _leave_in_place(self, entry: CachedGuest, reason: str) -> None:
         """Let a guest be whose definition cannot be met: whoever wrote that knows why it says so."""
         reason += "; it is left where it is"
         before, entry.refusal = entry.refusal, reason
@@ -288,11 +294,11 @@ class GuestPlacer:
                 LOG.warning, EventKind.REFUSE, entry.guest, "Guest %s has no place: %s", reason
             )
 
-    def _case(self, entry: CachedGuest) -> tuple[CpuSupply, GuestRequest]:
+    def _supply_and_request(self, entry: CachedGuest) -> tuple[CpuSupply, GuestRequest]:
         request = request_for(self.world, entry.guest, entry.allocation or {})
-        return self.world.supply(self._cache.holdings(), self.use), request
+        return self.world.cpu_supply(self._cache.held_cpus(), self.use), request
 
-    def rebalance(self) -> None:
+    def rebalance_guests(self) -> None:
         """Move one running guest, if it is configured that guests are moved and one gains enough."""
         world = self.world
         if world.rebalance_gain is None:
@@ -304,7 +310,7 @@ class GuestPlacer:
             and entry.assignment
             and not (entry.refusal or entry.pending or entry.migration or entry.guest.settings.preserve)
         ]
-        supply = world.supply(self._cache.holdings(), self.use)
+        supply = world.cpu_supply(self._cache.held_cpus(), self.use)
         present = (world, guests, supply.holdings, self.use)
         if present == self._balanced:
             return
@@ -313,36 +319,36 @@ class GuestPlacer:
         if move is None or entry is None:
             self._balanced = present
             return
-        self._cache.assign(entry, move.assignment)
-        told, reason = "Guest %s is moved, gaining %.1f: it runs%s", self.because(entry.allocation)
+        self._cache.assign_cpus(entry, move.assignment)
+        told, reason = "Guest %s is moved, gaining %.1f: it runs%s", self.place_reason(entry.allocation)
         self._recorder.record_done(
-            LOG.info, EventKind.MOVE, entry.guest, told, move.gain, where(entry), reason=reason
+            LOG.info, EventKind.MOVE, entry.guest, told, move.gain, place_words(entry), reason=reason
         )
 
-    def because(self, allocation: Allocation | None) -> str:
+    def place_reason(self, allocation: Allocation | None) -> str:
         """Why a guest is where it is, in words: what it holds, and of what there was to choose."""
         world = self.world
-        if world.follows:
+        if world.follows_kernel:
             return "somebody else has it there, which policy follow goes by"
         if allocation is None:
             return "what it holds is not known yet"
-        held = frozenset[int]().union(*self._cache.holdings().values())
+        held = frozenset[int]().union(*self._cache.held_cpus().values())
         dedicated = world.cpu_sets.dedicated
         free = f"{len(dedicated - held)} of {len(dedicated)} dedicated CPUs free"
         name = next((name for name, policy in POLICIES.items() if policy is world.policy), "")
         return f"it holds {world.in_words(allocation)}; policy {name} left {free}"
 
     def _tell_place(self, entry: CachedGuest, message: str) -> None:
-        reason = self.because(entry.allocation)
+        reason = self.place_reason(entry.allocation)
         self._recorder.record_done(
-            LOG.info, EventKind.PLACE, entry.guest, message, where(entry), reason=reason
+            LOG.info, EventKind.PLACE, entry.guest, message, place_words(entry), reason=reason
         )
 
     def read_back(self, guest: Guest, found: KernelPlacement) -> CpuAssignment | None:
         """The assignment of a guest that nobody remembers, from where the kernel lets it run."""
-        if not self.world.pins:
+        if not self.world.places_guests:
             return None
-        supply = self.world.supply(self._cache.holdings(), self.use)
+        supply = self.world.cpu_supply(self._cache.held_cpus(), self.use)
         request = request_for(self.world, guest, {})
         return read_back(supply, request, found.cpus, found.vcpu_cpus, found.mems)
 
@@ -355,7 +361,7 @@ def stray_warning(uuid: str, stray: str, name: str = "") -> str:
     )
 
 
-def where(entry: CachedGuest) -> str:
+def place_words(entry: CachedGuest) -> str:
     """Where a guest runs, as the end of a sentence in the log."""
     if entry.assignment is None:
         return " where it likes, and it is left there"

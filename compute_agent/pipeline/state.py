@@ -270,10 +270,10 @@ def parse(content: bytes) -> AgentState:
             unclaimed={uuid: _allocation_to_json(held) for uuid, held in data.get("unclaimed", {}).items()},
             migrations={str(one): str(guest) for one, guest in data.get("migrations", {}).items()},
             driver=str(data.get("driver", "")),
-            maintenance=_maintenance(data.get("maintenance")),
+            maintenance=_parse_maintenance(data.get("maintenance")),
             nova_root=_nova_root(data.get("nova_root")),
             former_values=_former_values(data.get("former_values")),
-            history=_history(data.get("history")),
+            history=_parse_history(data.get("history")),
             former_watermarks=data.get("qos"),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -309,7 +309,7 @@ def _former_values(content: Any) -> FormerValues:
     return FormerValues(str(content["boot"]), values)
 
 
-def _history(content: Any) -> PlacementHistory:
+def _parse_history(content: Any) -> PlacementHistory:
     if content is None:
         return PlacementHistory()
     older = content["older"]
@@ -323,7 +323,7 @@ def _history(content: Any) -> PlacementHistory:
     )
 
 
-def _maintenance(content: Any) -> HostMaintenance | None:
+def _parse_maintenance(content: Any) -> HostMaintenance | None:
     if content is None:
         return None
     return HostMaintenance(bool(content["off"]), str(content["reason"]), float(content["since"]))

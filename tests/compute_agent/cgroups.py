@@ -48,7 +48,7 @@ class FakeCgroups:
         self.make_files(folder)
         for name in ("add", "processes", "remove", "remove_empty", "_write"):
             monkeypatch.setattr(cgroup.GuestCgroup, name, self._method(name))
-        make = cgroup.CgroupRoot.make
+        make = cgroup.CgroupRoot.make_group
         monkeypatch.setattr(cgroup.CgroupRoot, "make", lambda root, name: self.make_files(make(root, name)))
 
     def _method(self, name):
@@ -72,7 +72,7 @@ class FakeCgroups:
         return group
 
     def _add(self, group, pid):
-        if procfs.identify(pid) is None:
+        if procfs.identify_process(pid) is None:
             raise ProcessLookupError(errno.ESRCH, "No such process")
         self.members[pid] = group.folder
 
@@ -80,7 +80,7 @@ class FakeCgroups:
         return [
             pid
             for pid, folder in list(self.members.items())
-            if folder.is_relative_to(group.folder) and procfs.identify(pid)
+            if folder.is_relative_to(group.folder) and procfs.identify_process(pid)
         ]
 
     def _remove(self, group):

@@ -120,12 +120,12 @@ class LibvirtConnection:
             raise DriverError(f"libvirtd at {self.uri} is away: {error}") from error
         handle = session.handle
         try:
-            handle.registerCloseCallback(self._closed, session)
+            handle.registerCloseCallback(self._on_closed, session)
             handle.setKeepAlive(_KEEPALIVE_SECONDS, _KEEPALIVE_COUNT)
             for event in (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE):
                 session.events.append(handle.domainEventRegisterAny(None, event, self._domain_event, None))
             tuned = handle.domainEventRegisterAny(
-                None, libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, self._tuned, None
+                None, libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, self._on_tuned, None
             )
             session.events.append(tuned)
             self._host_cpus = frozenset(range(handle.getCPUMap()[0]))
@@ -135,7 +135,7 @@ class LibvirtConnection:
         self._usual_owner = None  # another configuration may be in force
         self._session = session
         if not handle.isAlive():  # it closed before anybody could see that it was ours
-            self._closed(handle, libvirt.VIR_CONNECT_CLOSE_REASON_EOF, session)
+            self._on_closed(handle, libvirt.VIR_CONNECT_CLOSE_REASON_EOF, session)
             raise DriverError(f"libvirtd at {self.uri} went away again")
 
     def close(self) -> None:
@@ -144,35 +144,35 @@ class LibvirtConnection:
         if session is not None:
             self._let_go(session)
 
-    def running(self) -> list[Any]:
+    def active_domains(self) -> list[Any]:
         """The active domains.
 
         :raises DriverError:
         """
-        return self._domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+        return self._list_domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
 
-    def inactive(self) -> list[Any]:
+    def inactive_domains(self) -> list[Any]:
         """The domains that are defined and do not run.
 
         :raises DriverError:
         """
-        return self._domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE)
+        return self._list_domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE)
 
-    def _domains(self, which: int) -> list[Any]:
+    def _list_domains(self, which: int) -> list[Any]:
         try:
-            with self._call() as handle:
+            with self._open_call() as handle:
                 domains: list[Any] = handle.listAllDomains(which)
         except self.libvirt.libvirtError as error:
             raise DriverError(f"libvirtd at {self.uri} does not list domains: {error}") from error
         return domains
 
-    def domain(self, guest_uuid: str) -> Any | None:
+    def find_domain(self, guest_uuid: str) -> Any | None:
         """The domain with a uuid; None if there is none.
 
         :raises DriverError:
         """
         try:
-            with self._call() as handle:
+            with self._open_call() as handle:
                 return handle.lookupByUUIDString(guest_uuid)
         except self.libvirt.libvirtError as error:
             if error.get_error_code() == self.libvirt.VIR_ERR_NO_DOMAIN:
@@ -188,14 +188,14 @@ class LibvirtConnection:
         """
         if self._usual_owner is None:
             try:
-                with self._call() as handle:
+                with self._open_call() as handle:
                     self._usual_owner = domain_metadata.usual_owner(handle.getCapabilities())
             except (self.libvirt.libvirtError, ValueError) as error:
                 raise DriverError(f"libvirtd does not say which user QEMU runs as: {error}") from error
         return self._usual_owner
 
     @contextlib.contextmanager
-    def _call(self) -> Iterator[Any]:
+    def _open_call(self) -> Iterator[Any]:
         """The connection, for a call: libvirt frees at once what is closed, under the feet of a call."""
         with self._calls_lock:
             session = self._session
@@ -209,9 +209,9 @@ class LibvirtConnection:
                 session.calls -= 1
                 last = session.unwanted and not session.calls
             if last:
-                self._disconnect(session)
+                self._end_session(session)
 
-    def _tuned(self, handle: Any, domain: Any, params: Mapping[str, Any], opaque: Any) -> None:
+    def _on_tuned(self, handle: Any, domain: Any, params: Mapping[str, Any], opaque: Any) -> None:
         """Limits of a disk were changed; of pins, which libvirt tells in the same way, the kernel tells."""
         if any(name.startswith("blkdeviotune") for name in params):
             self._domain_event(handle, domain)
@@ -219,7 +219,7 @@ class LibvirtConnection:
     def _domain_event(self, handle: Any, domain: Any, *details: Any) -> None:
         self._happened(domain.UUIDString())
 
-    def _closed(self, handle: Any, reason: int, session: _LibvirtSession) -> None:
+    def _on_closed(self, handle: Any, reason: int, session: _LibvirtSession) -> None:
         if self._session is session:
             self._session = None
             self._broken.append(session)  # it cannot be closed from here, libvirt's own thread
@@ -232,9 +232,9 @@ class LibvirtConnection:
             session.unwanted = True
             busy = session.calls > 0
         if not busy:
-            self._disconnect(session)
+            self._end_session(session)
 
-    def _disconnect(self, session: _LibvirtSession) -> None:
+    def _end_session(self, session: _LibvirtSession) -> None:
         """Close a connection with all that keeps it alive; a broken one cannot say goodbye."""
         handle = session.handle
         ends = [partial(handle.domainEventDeregisterAny, event) for event in session.events]

@@ -55,7 +55,7 @@ class DomainBlockIo:
     foreign: frozenset[str] = frozenset()
 
     @property
-    def disks(self) -> list[str]:
+    def disk_items(self) -> list[str]:
         """The items of the domain's own disks."""
         return [item for item in self.rates if item.startswith(_DISK)]
 
@@ -80,24 +80,26 @@ def parse_blockio(root: ElementTree.Element) -> DomainBlockIo:
     :raises ValueError: a number is none.
     """
     weight = root.findtext("blkiotune/weight")
-    rates = {f"{_DEVICE}{one.findtext('path')}": _rates(one) for one in root.iterfind("blkiotune/device")}
+    rates = {
+        f"{_DEVICE}{one.findtext('path')}": _parse_rates(one) for one in root.iterfind("blkiotune/device")
+    }
     foreign = set()
     for disk in root.iterfind("devices/disk"):
         target, tune = disk.find("target"), disk.find("iotune")
         item = f"{_DISK}{'' if target is None else target.get('dev', '')}"
-        rates[item] = DeviceRates() if tune is None else _rates(tune)
+        rates[item] = DeviceRates() if tune is None else _parse_rates(tune)
         if tune is not None and any(it.tag not in _KEYS and (it.text or "0") != "0" for it in tune):
             foreign.add(item)
     return DomainBlockIo(int(weight) if weight else None, rates, frozenset(foreign))
 
 
-def todo(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str]) -> dict[str, Item]:
+def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str]) -> dict[str, Item]:
     """The items to set, of a domain that ``has`` these, of which those in ``own`` are the agent's."""
     goal: dict[str, Item] = {}
     if wanted is not None and wanted.rates:
         goal = {f"{_DEVICE}{path}": wanted.rates for path in device_paths(wanted.devices)}
         if wanted.own_disks:
-            goal |= dict.fromkeys(has.disks, wanted.rates)
+            goal |= dict.fromkeys(has.disk_items, wanted.rates)
     found: dict[str, Item] = {}
     for item in sorted({*goal, *(item for item in own if item in has.rates)} - has.foreign):
         present, target = has.rates.get(item, DeviceRates()), goal.get(item, DeviceRates())
@@ -133,7 +135,7 @@ def set_item(domain: Any, item: str, value: Item, flag: int) -> None:
     domain.setBlkioParameters({f"device_{key}": f"{path},{amount}" for key, amount in limits.items()}, flag)
 
 
-def _rates(element: ElementTree.Element) -> DeviceRates:
+def _parse_rates(element: ElementTree.Element) -> DeviceRates:
     return DeviceRates(*(int(element.findtext(key) or 0) or None for key in _KEYS))
 
 
@@ -224,7 +226,7 @@ class DomainDefinition:
         """Whether somebody else than the agent said how many shares the domain has."""
         return self.shares is not None and self.shares not in self.noted
 
-    def within(self, wanted: CpuLimits) -> CpuLimits:
+    def limits_within(self, wanted: CpuLimits) -> CpuLimits:
         """The limits that the domain should have when the agent wants these."""
         quotas = [quota for quota in (wanted.quota, self.quota) if quota is not None]
         return CpuLimits(None if self.has_foreign_shares else wanted.weight, min(quotas, default=None))
@@ -242,7 +244,7 @@ class DomainDefinition:
             and (wanted := wanted_cpus(role, settings) & host) != (host if cpus is None else cpus)
         }
 
-    def changes(self, other: DomainDefinition) -> tuple[str, ...]:
+    def changed_fields(self, other: DomainDefinition) -> tuple[str, ...]:
         """The names of what another definition has otherwise."""
         names = (one.name for one in fields(self))
         return tuple(name for name in names if getattr(self, name) != getattr(other, name))
@@ -259,7 +261,7 @@ def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
     # Shares of 0 are none: so does libvirt show definitions of which they were taken.
     shares = int(root.findtext("cputune/shares") or 0) or None
     quota, period = (int(root.findtext(f"cputune/global_{name}") or 0) for name in ("quota", "period"))
-    pins, pinned = _pins(root) if persistent else ({}, frozenset())
+    pins, pinned = _read_pins(root) if persistent else ({}, frozenset())
     # One that is not in a definition may be the agent's.
     limited = persistent and quota > 0
     return DomainDefinition(
@@ -269,7 +271,7 @@ def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
             int(number) for number in noted.split(",", _MAX_NOTED)[:_MAX_NOTED] if _SHARES.fullmatch(number)
         ),
         quota / (period or PERIOD) if limited else None,
-        _binding(root),
+        _read_binding(root),
         pins,
         pinned,
         frozenset() if note is None else _noted_pins(note),
@@ -293,10 +295,10 @@ def parse_binding(domain_xml: str) -> MemoryBinding:
 
     :raises ValueError: this is not XML.
     """
-    return _binding(parse(domain_xml))
+    return _read_binding(parse(domain_xml))
 
 
-def note(shares: frozenset[int], pins: Iterable[Pin] = (), items: Iterable[str] = ()) -> str:
+def note_element(shares: frozenset[int], pins: Iterable[Pin] = (), items: Iterable[str] = ()) -> str:
     """The element that notes what is the agent's, as virDomainSetMetadata wants it.
 
     ``items`` are those of block I/O, and :data:`SOFT_LIMIT`.
@@ -322,7 +324,7 @@ def _noted_pins(note: ElementTree.Element) -> frozenset[Pin] | None:
         if (match := _PIN.fullmatch(piece)) is None:
             continue
         with contextlib.suppress(cpuset.BadCpuSet):
-            found.add((_role(match[1]), cpuset.parse(match[2])))
+            found.add((_parse_role(match[1]), cpuset.parse(match[2])))
     return frozenset(found)
 
 
@@ -330,7 +332,7 @@ def _noted_items(note: ElementTree.Element) -> frozenset[str]:
     return frozenset(filter(None, note.get("items", "").split(" ", _MAX_PINS)[:_MAX_PINS]))
 
 
-def _role(key: str) -> ThreadRole:
+def _parse_role(key: str) -> ThreadRole:
     if key == "e":
         return EMULATOR
     return ThreadRole(iothread=int(key[1:])) if key.startswith("i") else ThreadRole(vcpu=int(key))
@@ -342,21 +344,21 @@ def _soft_limit(root: ElementTree.Element) -> int | None:
     return None if limit >= UNLIMITED_KIB else limit
 
 
-def _binding(root: ElementTree.Element) -> MemoryBinding:
+def _read_binding(root: ElementTree.Element) -> MemoryBinding:
     memory = root.find("numatune/memory")
     if memory is None:
         return MemoryBinding()
     return MemoryBinding(memory.get("mode", "strict"), cpuset.parse(memory.get("nodeset", "")))
 
 
-def _pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
+def _read_pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
     """The pins, and what has one of its own. All else runs where ``<vcpu cpuset>`` says."""
     vcpu, tune = root.find("vcpu"), root.find("cputune")
     if vcpu is None:
         return {}, frozenset()
     default = _cpus(vcpu)
     roles = [ThreadRole(vcpu=number) for number in range(int(vcpu.text or 1))]
-    roles += [ThreadRole(iothread=number) for number in _iothreads(root)]
+    roles += [ThreadRole(iothread=number) for number in _iothread_numbers(root)]
     pins: dict[ThreadRole, frozenset[int] | None] = dict.fromkeys([*roles, EMULATOR], default)
     pinned: set[ThreadRole] = set()
     for pin in () if tune is None else tune:
@@ -375,7 +377,7 @@ def _pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
     return pins, frozenset(pinned)
 
 
-def _iothreads(root: ElementTree.Element) -> list[int]:
+def _iothread_numbers(root: ElementTree.Element) -> list[int]:
     """The numbers of the I/O threads; those that nobody chose are the lowest that are free."""
     numbers = [int(thread.get("id", 0)) for thread in root.iterfind("iothreadids/iothread")]
     missing = int(root.findtext("iothreads") or 0) - len(numbers)

@@ -116,7 +116,7 @@ _ELEMENTS: Final = {"eviction_priority": "priority", **{name: name for name in S
 """The settings by element of our namespace, with the name that ``priority`` has had from the beginning."""
 
 
-def describe(domain_xml: str) -> DomainDescription:
+def describe_domain(domain_xml: str) -> DomainDescription:
     """What the XML of a running domain says.
 
     The number of guest CPUs is that of the domain: those which are plugged in now.
@@ -142,13 +142,13 @@ def describe(domain_xml: str) -> DomainDescription:
         name.text or "",
         GuestSettings(vcpus=vcpus, **declared),
         declared,
-        _owner(root),
+        _read_owner(root),
         tuple(problems),
         read_identity(root),
     )
 
 
-def number(domain_xml: str) -> str | None:
+def run_number(domain_xml: str) -> str | None:
     """The number that libvirtd gave to this run of a domain; None if it does not run.
 
     :raises ValueError: that is not the XML of a domain.
@@ -210,7 +210,7 @@ def _named_texts(element: ElementTree.Element | None, path: str) -> dict[str, st
     return {each.get("name", ""): _text(each) for each in found}
 
 
-def _owner(root: ElementTree.Element) -> str:
+def _read_owner(root: ElementTree.Element) -> str:
     """The user of the label ``USER:GROUP`` that the DAC security driver gave the process."""
     for label in root.iterfind("seclabel[@model='dac']/label"):
         return (label.text or "").partition(":")[0]
@@ -280,7 +280,7 @@ def _read(instance: ElementTree.Element, flavor: ElementTree.Element, prefix: st
     specs = {} if listed is None else {it.get("name", ""): (it.text or "").strip() for it in listed}
 
     def number(name: str) -> int:
-        return _number(flavor.findtext(f"{prefix}{name}"))
+        return _read_amount(flavor.findtext(f"{prefix}{name}"))
 
     def owner(name: str) -> str:
         found = instance.find(f"{prefix}owner/{prefix}{name}")
@@ -293,7 +293,7 @@ def _read(instance: ElementTree.Element, flavor: ElementTree.Element, prefix: st
     resources = {"MEMORY_MB": number("memory"), "DISK_GB": disk + number("ephemeral") + swap_gib}
     vcpus = number("vcpus")
     own = _dedicated_vcpus(specs, vcpus)
-    dedicated = None if listed is None else _dedicated(specs, vcpus, own)
+    dedicated = None if listed is None else _dedicated_count(specs, vcpus, own)
     owners = owner("project"), owner("user")
     return GuestFlavor(_with_specs(resources, specs), dedicated, *owners, own or frozenset())
 
@@ -308,13 +308,13 @@ def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[
     found = [(match, amount) for name, amount in specs.items() if (match := _RESOURCES.match(name))]
     for match, amount in sorted(found, key=lambda pair: pair[0]["group"]):
         if match["group"]:
-            amounts[match["name"]] += _number(amount)
+            amounts[match["name"]] += _read_amount(amount)
         else:
-            amounts[match["name"]] = _number(amount)
+            amounts[match["name"]] = _read_amount(amount)
     return {name: amount for name, amount in amounts.items() if amount > 0 and name not in CPU_CLASSES}
 
 
-def _dedicated(specs: Mapping[str, str], vcpus: int, own: frozenset[int] | None) -> int | None:
+def _dedicated_count(specs: Mapping[str, str], vcpus: int, own: frozenset[int] | None) -> int | None:
     """How many guest CPUs are dedicated; None if the mask that tells it cannot be read."""
     match specs.get("hw:cpu_policy"):
         case "dedicated":
@@ -322,7 +322,7 @@ def _dedicated(specs: Mapping[str, str], vcpus: int, own: frozenset[int] | None)
         case "mixed":
             return None if own is None else len(own)
         case _:
-            return _number(specs.get("resources:PCPU"))
+            return _read_amount(specs.get("resources:PCPU"))
 
 
 def _dedicated_vcpus(specs: Mapping[str, str], vcpus: int) -> frozenset[int] | None:
@@ -341,7 +341,7 @@ def _dedicated_vcpus(specs: Mapping[str, str], vcpus: int) -> frozenset[int] | N
         return None
 
 
-def _number(text: str | None) -> int:
+def _read_amount(text: str | None) -> int:
     """A number that Placement could have as an amount; 0 for what is none."""
     text = (text or "").strip()
     if not text.isascii() or not text.isdecimal():

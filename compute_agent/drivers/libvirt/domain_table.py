@@ -67,19 +67,19 @@ class ExpectedDomains:
         self._lock = threading.Lock()
         self._expected: dict[str, _ExpectedProcess] = {}
 
-    def expect(self, domain_xml: str) -> Guest:
+    def expect_guest(self, domain_xml: str) -> Guest:
         """Wait for the process of a domain from now on. The guest that it will be, with pid 0.
 
         Its constraints are all pins that libvirt is about to set, those of the agent included.
 
         :raises ValueError: this is not the XML of a domain, or too many are waited for.
         """
-        found = domain_metadata.describe(domain_xml)
+        found = domain_metadata.describe_domain(domain_xml)
         guest_uuid = str(uuid.UUID(found.uuid))
         pins = {role: cpus for role, cpus in parse_definition(domain_xml, True).pins.items() if cpus}
         constraints = with_pins(UNCONSTRAINED, pins)
         guest = replace(_make_guest(found, guest_uuid, self._driver, 0), constraints=constraints)
-        older, now = frozenset(procfs.pids()), time.monotonic()
+        older, now = frozenset(procfs.all_pids()), time.monotonic()
         with self._lock:
             self._expected = {key: one for key, one in self._expected.items() if one.until > now}
             if len(self._expected) >= MAX_EXPECTED:
@@ -87,7 +87,7 @@ class ExpectedDomains:
             self._expected[guest_uuid] = _ExpectedProcess(guest, found.owner, older, now + EXPECTED_SECONDS)
         return guest
 
-    def appeared(self) -> tuple[Sequence[Guest], bool]:
+    def find_appeared(self) -> tuple[Sequence[Guest], bool]:
         """The guests whose processes are there now, each told once, and whether others are waited for.
 
         :raises DriverError: libvirtd does not say which user QEMU runs as.
@@ -101,7 +101,7 @@ class ExpectedDomains:
         owners = {key: one.owner or self._usual_owner() for key, one in waiting.items()}
         found = []
         oldest = frozenset.intersection(*(one.older for one in waiting.values()))
-        for pid in procfs.pids():
+        for pid in procfs.all_pids():
             if pid in oldest:
                 continue
             one = waiting.get(_uuid_of(pid))
@@ -157,17 +157,17 @@ class DomainTable:
 
     # For any thread
 
-    def all(self) -> list[RunningDomain]:
+    def all_domains(self) -> list[RunningDomain]:
         """The domains, as far as their ends have been seen."""
         with self._lock:
             return list(self._running.values())
 
-    def lost(self) -> dict[str, str]:
+    def lost_guests(self) -> dict[str, str]:
         """The domains that run and cannot be looked after, by uuid, with the reason and what to do."""
         with self._lock:
             return dict(self._lost)
 
-    def entry(self, guest: Guest) -> RunningDomain:
+    def find_entry(self, guest: Guest) -> RunningDomain:
         """The domain of a guest, as far as its end has been seen.
 
         :raises GuestGoneError:
@@ -178,12 +178,12 @@ class DomainTable:
             raise GuestGoneError(f"guest {guest} has ended")
         return known
 
-    def living(self, guest: Guest) -> RunningDomain:
+    def find_living(self, guest: Guest) -> RunningDomain:
         """The domain of a guest.
 
         :raises GuestGoneError: it is not this one that runs.
         """
-        known = self.entry(guest)
+        known = self.find_entry(guest)
         if not known.is_alive:
             raise GuestGoneError(f"guest {guest} has ended")
         return known
@@ -197,7 +197,7 @@ class DomainTable:
 
         :raises DriverError:
         """
-        active = {domain.UUIDString(): domain for domain in self._connection.running()}
+        active = {domain.UUIDString(): domain for domain in self._connection.active_domains()}
         known = self._running.keys()
         suspects = (known | active.keys() if anew else known ^ active.keys()) | self._lost.keys()
         for guest_uuid in sorted(suspects):
@@ -231,11 +231,11 @@ class DomainTable:
                 if was_lost:
                     LOG.info("Domain %s is not lost any more", guest_uuid)
         if before is not None and not same:
-            self._say(ChangeKind.STOPPED, before)
+            self._report_change(ChangeKind.STOPPED, before)
         if found is not None and before != found.guest:
             has_started = before is not None or (self._complete and not was_lost)
             new = ChangeKind.STARTED if has_started else ChangeKind.FOUND
-            self._say(ChangeKind.CHANGED if same else new, found.guest)
+            self._report_change(ChangeKind.CHANGED if same else new, found.guest)
 
     def look_at_definition(self, domain: Any) -> None:
         """Take up the definition of libvirt's ``domain`` if it is another one.
@@ -249,10 +249,10 @@ class DomainTable:
             try:
                 if known.definition.own_items:  # of changes of these limits libvirtd does not tell either
                     known.blockio, known.soft_limit = parse_live(domain.XMLDesc(0))
-                source = self._source(domain)
+                source = self._read_source(domain)
                 if source == known.source:
                     return
-                definition = _definition(domain, source)
+                definition = _read_definition(domain, source)
             except (self._connection.libvirt.libvirtError, ValueError) as error:
                 if not self._connection.is_open:
                     raise DriverError(f"guest {known.guest} cannot be described: {error}") from error
@@ -262,14 +262,14 @@ class DomainTable:
             except Exception:
                 LOG.exception("The definition of guest %s cannot be read", known.guest)
                 return
-            if changes := definition.changes(known.definition):
+            if changes := definition.changed_fields(known.definition):
                 LOG.info("The definition of guest %s was changed: %s", known.guest, ", ".join(changes))
             known.source, known.definition = source, definition
-            constraints = self._constrained(known.guest.constraints, definition)
+            constraints = self._with_pins(known.guest.constraints, definition)
             if constraints == known.guest.constraints:
                 return
             known.guest = replace(known.guest, constraints=constraints)
-        self._say(ChangeKind.CHANGED, known.guest)
+        self._report_change(ChangeKind.CHANGED, known.guest)
 
     def _look_closely(self, guest_uuid: str) -> tuple[RunningDomain | None, str]:
         """A domain as it runs now, and why it cannot be looked after; the log says that once.
@@ -280,7 +280,7 @@ class DomainTable:
         """
         known_reason = self._lost.get(guest_uuid)
         try:
-            return self._describe(guest_uuid), ""
+            return self._describe_domain(guest_uuid), ""
         except DriverError as error:
             if not self._connection.is_open:
                 raise
@@ -295,24 +295,24 @@ class DomainTable:
                 LOG.exception("Domain %s cannot be described", guest_uuid)
         return None, reason
 
-    def _describe(self, guest_uuid: str) -> RunningDomain | None:
+    def _describe_domain(self, guest_uuid: str) -> RunningDomain | None:
         """A domain as it runs now; None if it does not.
 
         :raises DriverError:
         """
-        domain = self._connection.domain(guest_uuid)
+        domain = self._connection.find_domain(guest_uuid)
         try:
             if domain is None:
                 return None
             xml = domain.XMLDesc(0)
-            if domain_metadata.number(xml) is None:
+            if domain_metadata.run_number(xml) is None:
                 return None
-            description, binding = domain_metadata.describe(xml), parse_binding(xml)
+            description, binding = domain_metadata.describe_domain(xml), parse_binding(xml)
             blockio, soft_limit = parse_live(xml)
             flavor = read_flavor(xml)
-            source = self._source(domain)
-            definition = _definition(domain, source)
-            constraints = self._constrained(parse_constraints(xml), definition)
+            source = self._read_source(domain)
+            definition = _read_definition(domain, source)
+            constraints = self._with_pins(parse_constraints(xml), definition)
             owner = description.owner or self._connection.usual_owner()
             known = self._running.get(guest_uuid)
             if known is not None and known.is_alive:
@@ -347,7 +347,7 @@ class DomainTable:
             guest, process, source, definition, binding, blockio=blockio, soft_limit=soft_limit
         )
 
-    def _constrained(
+    def _with_pins(
         self, constraints: PlacementConstraints, definition: DomainDefinition
     ) -> PlacementConstraints:
         return with_pins(constraints, definition.demanded_pins(self._connection.host_cpus))
@@ -360,14 +360,14 @@ class DomainTable:
 
     def _still_runs(self, guest_uuid: str, xml: str) -> bool:
         """Whether the run that has this XML goes on: a domain that was started anew has another number."""
-        domain = self._connection.domain(guest_uuid)
-        return domain is not None and str(domain.ID()) == domain_metadata.number(xml)
+        domain = self._connection.find_domain(guest_uuid)
+        return domain is not None and str(domain.ID()) == domain_metadata.run_number(xml)
 
-    def _source(self, domain: Any) -> str:
+    def _read_source(self, domain: Any) -> str:
         source: str = domain.XMLDesc(self._connection.libvirt.VIR_DOMAIN_XML_INACTIVE)
         return source
 
-    def _say(self, kind: ChangeKind, guest: Guest) -> None:
+    def _report_change(self, kind: ChangeKind, guest: Guest) -> None:
         LOG.debug("Guest %s (pid %d) %s", guest, guest.pid, kind)
         self._report(GuestChange(kind, guest))
 
@@ -387,7 +387,7 @@ def _make_guest(found: DomainDescription, guest_uuid: str, driver: str, pid: int
     )
 
 
-def _definition(domain: Any, source: str) -> DomainDefinition:
+def _read_definition(domain: Any, source: str) -> DomainDefinition:
     """The definition of a domain from its inactive XML.
 
     :raises libvirtError:

@@ -89,7 +89,7 @@ class LibvirtDriver:
         """
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._connection = LibvirtConnection(uri, self._messages.put)
-        self._table = DomainTable(self.name, self._connection, self._report)
+        self._table = DomainTable(self.name, self._connection, self._report_change)
         self._expected = ExpectedDomains(self.name, self._connection.usual_owner)
         self._oom, self._scores = OomWatch(), OomScores()
         self._listener: Listener | None = None
@@ -108,7 +108,7 @@ class LibvirtDriver:
     # What runs
 
     @property
-    def outage(self) -> str:
+    def outage_reason(self) -> str:
         """Why libvirtd cannot be asked now; empty if it can."""
         if self._listed and self._connection.is_open:
             return ""
@@ -120,27 +120,27 @@ class LibvirtDriver:
         :raises DriverError: it has not been there yet.
         """
         if not self._listed:
-            raise DriverError(self.outage)
-        return [it.guest for it in self._table.all() if it.is_alive]
+            raise DriverError(self.outage_reason)
+        return [it.guest for it in self._table.all_domains() if it.is_alive]
 
-    def lost(self) -> Mapping[str, str]:
+    def lost_guests(self) -> Mapping[str, str]:
         """The domains that run and cannot be looked after, by uuid, and why that is so."""
-        return self._table.lost()
+        return self._table.lost_guests()
 
-    def flavor(self, guest: Guest) -> GuestFlavor:
+    def read_flavor(self, guest: Guest) -> GuestFlavor:
         """What Nova wrote into the domain about the order; empty if it was not Nova that made it."""
-        with self._on_domain(self._table.living(guest), "is not described") as domain:
+        with self._on_domain(self._table.find_living(guest), "is not described") as domain:
             xml = domain.XMLDesc()
         try:
             return read_flavor(xml)
         except ValueError as error:
             raise DriverError(f"guest {guest.uuid} is not described: {error}") from error
 
-    def inactive(self) -> frozenset[str]:
+    def inactive_guests(self) -> frozenset[str]:
         """The domains that are defined and do not run."""
-        return frozenset(domain.UUIDString() for domain in self._connection.inactive())
+        return frozenset(domain.UUIDString() for domain in self._connection.inactive_domains())
 
-    def watch(self, listener: Listener) -> None:
+    def watch_guests(self, listener: Listener) -> None:
         """Call ``listener`` for every domain that starts, ends or gets other settings from now on."""
         self._listener = listener
 
@@ -155,10 +155,10 @@ class LibvirtDriver:
 
     def oom_kills(self) -> Sequence[OomKill]:
         """What the kernel killed of domains with groups of cgroup v2, as far as these were still there."""
-        for known in self._table.all():
-            if (group := known.group) is not None and group.unified:
-                self._oom.look(known.guest, GuestCgroup(group.folders[0]))
-        return self._oom.take()
+        for known in self._table.all_domains():
+            if (group := known.domain_group) is not None and group.unified:
+                self._oom.look_at_group(known.guest, GuestCgroup(group.folders[0]))
+        return self._oom.take_news()
 
     # Life
 
@@ -166,7 +166,7 @@ class LibvirtDriver:
         """Shut the domain down by ACPI; destroy it when it still runs after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         with contextlib.suppress(GuestGoneError):
-            known = self._table.living(guest)
+            known = self._table.find_living(guest)
             try:
                 with self._on_domain(known, "cannot be shut down") as domain:
                     domain.shutdown()
@@ -184,8 +184,8 @@ class LibvirtDriver:
 
     # Inner parts: one guest
 
-    def _threads(self, guest: Guest) -> Mapping[int, qemu.ThreadRole]:
-        threads = self._table.living(guest).process.threads()
+    def _living_threads(self, guest: Guest) -> Mapping[int, qemu.ThreadRole]:
+        threads = self._table.find_living(guest).process.thread_roles()
         if not threads:
             raise GuestGoneError(f"guest {guest} has ended")
         return threads
@@ -194,7 +194,7 @@ class LibvirtDriver:
     def _on_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
         """Calls on the domain of a guest; libvirt's errors become the driver's."""
         libvirt, guest_uuid = self._connection.libvirt, known.guest.uuid
-        domain = self._connection.domain(guest_uuid)
+        domain = self._connection.find_domain(guest_uuid)
         try:
             if domain is None:
                 raise GuestGoneError(f"guest {known.guest} has ended")
@@ -204,7 +204,7 @@ class LibvirtDriver:
                 raise GuestGoneError(f"guest {known.guest} has ended") from error
             raise DriverError(f"guest {known.guest} {failing}: {error}") from error
 
-    def _tuning(self, domain: Any) -> DomainTuning:
+    def _domain_tuning(self, domain: Any) -> DomainTuning:
         return DomainTuning(self._connection.libvirt, domain, self._connection.host_cpus)
 
     def _is_active(self, known: RunningDomain) -> bool:
@@ -212,7 +212,7 @@ class LibvirtDriver:
         if not known.is_alive:
             return False
         with contextlib.suppress(DriverError, self._connection.libvirt.libvirtError):
-            domain = self._connection.domain(known.guest.uuid)
+            domain = self._connection.find_domain(known.guest.uuid)
             return domain is not None and bool(domain.isActive())
         return True
 
@@ -269,94 +269,94 @@ class LibvirtDriver:
             self._look_pause = max(self._look_interval / steps, _LOOK_PAUSE)
         self._next_look = time.monotonic() + self._look_pause
 
-    def _report(self, change: GuestChange) -> None:
+    def _report_change(self, change: GuestChange) -> None:
         if self._listener is not None:
             self._listener(change)
 
     # What it can
 
     @property
-    def starting(self) -> None:
+    def starting_driver(self) -> None:
         """Domains are started by those who define them."""
         return
 
     @property
-    def flavors(self) -> LibvirtDriver:
+    def flavor_source(self) -> LibvirtDriver:
         """Nova writes its orders into the definitions of domains."""
         return self
 
     @property
-    def expecting(self) -> ExpectedDomains:
+    def expecting_driver(self) -> ExpectedDomains:
         """The hook of libvirt says which domains are about to start."""
         return self._expected
 
     # CPUs and memory
 
-    def processes(self, guest: Guest) -> Sequence[int]:
+    def process_ids(self, guest: Guest) -> Sequence[int]:
         """QEMU alone: it starts no others."""
         return (guest.pid,)
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
         """The thread ids of the domain's QEMU process now, also before libvirtd has told of it."""
-        return self._expected.thread_ids(guest) or frozenset(self._threads(guest))
+        return self._expected.thread_ids(guest) or frozenset(self._living_threads(guest))
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
         """The threads that run guest CPUs; all where QEMU has not named them."""
-        threads = self._threads(guest)
+        threads = self._living_threads(guest)
         return frozenset(tid for tid, role in threads.items() if role.runs_guest) or frozenset(threads)
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads that run elsewhere than ``settings`` want what they do, with the CPUs they have."""
-        known = self._table.living(guest)
-        found = {tid: has for tid, (_, has) in known.process.misplaced(settings).items()}
-        if known.unreported and (has := procfs.affinity(guest.pid)) is not None:
+        known = self._table.find_living(guest)
+        found = {tid: has for tid, (_, has) in known.process.misplaced_threads(settings).items()}
+        if known.unreported and (has := procfs.thread_affinity(guest.pid)) is not None:
             found.setdefault(guest.pid, has)
         return found
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
         """Which pins the persistent definition has otherwise, as far as it has been looked at."""
-        other = self._table.entry(guest).definition.other_pins(settings, self._connection.host_cpus)
+        other = self._table.find_entry(guest).definition.other_pins(settings, self._connection.host_cpus)
         return f"the definition has {len(other)} other pins, such as for {next(iter(other))}" if other else ""
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs that the threads of the QEMU process may use, all together."""
-        found = (procfs.affinity(tid) for tid in self._threads(guest))
+        found = (procfs.thread_affinity(tid) for tid in self._living_threads(guest))
         return frozenset().union(*(cpus for cpus in found if cpus is not None))
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
         """Pin what runs elsewhere, and write the pins into a persistent definition."""
-        known = self._table.living(guest)
-        misplaced = known.process.misplaced(settings)
+        known = self._table.find_living(guest)
+        misplaced = known.process.misplaced_threads(settings)
         roles = {role for role, _ in misplaced.values()}
         if known.unreported:
-            roles.update(known.process.threads().values())
+            roles.update(known.process.thread_roles().values())
         # First in the kernel: a busy libvirtd takes its time. Where its cgroups are in the way it pins alone.
         known.unreported = True
         with contextlib.suppress(DriverError):
             known.pin_rest(settings)
         with self._on_domain(known, "cannot be pinned") as domain:
-            tuning = self._tuning(domain)
-            tuning.pin(roles, settings)
+            tuning = self._domain_tuning(domain)
+            tuning.pin_threads(roles, settings)
             known.pin_rest(settings)
             with self._table.changing:
-                known.redefine(tuning.persist_pins(known.definition, settings))
+                known.note_definition(tuning.persist_pins(known.definition, settings))
         known.unreported = False
-        if left := known.process.misplaced(settings):
+        if left := known.process.misplaced_threads(settings):
             raise DriverError(f"guest {guest} has threads that cannot be pinned: {sorted(left)}")
         return len(misplaced)
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """The CPUs that the thread of each guest CPU may use; empty where one thread runs them all."""
         found = {}
-        for tid, role in self._threads(guest).items():
-            if role.vcpu is not None and (cpus := procfs.affinity(tid)) is not None:
+        for tid, role in self._living_threads(guest).items():
+            if role.vcpu is not None and (cpus := procfs.thread_affinity(tid)) is not None:
                 found[role.vcpu] = cpus
         return found
 
     def emulator_affinity(self, guest: Guest) -> frozenset[int]:
         """The CPUs of the emulator's and the I/O threads; empty where one thread may be any of them."""
-        threads = self._threads(guest).items()
-        found = (procfs.affinity(tid) for tid, role in threads if not role.runs_guest)
+        threads = self._living_threads(guest).items()
+        found = (procfs.thread_affinity(tid) for tid, role in threads if not role.runs_guest)
         return frozenset().union(*(cpus for cpus in found if cpus is not None))
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
@@ -367,23 +367,23 @@ class LibvirtDriver:
 
         :raises DriverError: a domain without a group is to have a quota.
         """
-        return self._table.entry(guest).other_limits(wanted)
+        return self._table.find_entry(guest).other_limits(wanted)
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
         """Set weight and quota where they differ, the weight in the persistent definition as well."""
         with self._table.changing:
-            known = self._table.living(guest)
-            has, group, definition = known.other_limits(wanted), known.group, known.definition
+            known = self._table.find_living(guest)
+            has, group, definition = known.other_limits(wanted), known.domain_group, known.definition
             if group is None:
                 return False
-            goal = definition.within(wanted)
-            shares = definition.shares if goal.weight is None else group.shares(goal.weight)
+            goal = definition.limits_within(wanted)
+            shares = definition.shares if goal.weight is None else group.libvirt_shares(goal.weight)
             if has is None and shares == definition.shares:
                 return False
             with self._on_domain(known, "does not take CPU limits") as domain:
-                tuning = self._tuning(domain)
+                tuning = self._domain_tuning(domain)
                 if shares is not None and shares != definition.shares:
-                    known.redefine(tuning.persist_shares(definition, shares))
+                    known.note_definition(tuning.persist_shares(definition, shares))
                 if has is not None:
                     tuning.limit(has, goal, group)
             if left := known.other_limits(wanted):
@@ -394,7 +394,7 @@ class LibvirtDriver:
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
         """The NUMA nodes that kernel and libvirt bind the domain to, where they are not those wanted."""
-        return self._table.entry(guest).other_nodes(wanted)
+        return self._table.find_entry(guest).other_nodes(wanted)
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Bind memory to the NUMA nodes wanted, in the persistent definition as well.
@@ -403,12 +403,12 @@ class LibvirtDriver:
         cgroups, on the nodes, and on the <numatune> that the domain was started with, if any.
         """
         with self._table.changing:
-            known = self._table.living(guest)
+            known = self._table.find_living(guest)
             if known.other_nodes(wanted) is None:
                 return False
             nodes = wanted or procfs.nodes_with_memory()
             with self._on_domain(known, "cannot have its memory bound") as domain:
-                tuning = self._tuning(domain)
+                tuning = self._domain_tuning(domain)
                 try:
                     tuning.bind_memory(known.binding, nodes)
                 except self._connection.libvirt.libvirtError as error:
@@ -418,18 +418,18 @@ class LibvirtDriver:
                     LOG.warning("The memory of guest %s stays where it is: %s", guest, error)
                     return False
                 known.binding, known.refused = MemoryBinding(RESTRICTIVE, nodes), None
-                known.redefine(tuning.persist_binding(known.definition, nodes))
+                known.note_definition(tuning.persist_binding(known.definition, nodes))
             if (left := known.other_nodes(wanted)) is not None:
                 raise DriverError(f"the memory of guest {guest} is still bound to nodes {sorted(left)}")
         return True
 
     def memory_use(self, guest: Guest) -> None:
         """Domains have no limit by which they would be killed: what QEMU itself needs nobody can tell."""
-        self._table.entry(guest)
+        self._table.find_entry(guest)
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
         """Domains have no limit of pages either: they are defined with as many as they have."""
-        self._table.entry(guest)
+        self._table.find_entry(guest)
         return {}
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
@@ -437,10 +437,10 @@ class LibvirtDriver:
 
         What somebody else has set, in the definition or of the process, agrees.
         """
-        known = self._table.living(guest)
-        score = self._scores.attainable(guest, MemoryLimits(oom_score_adj=wanted.oom_score_adj))
-        others = memory_limits.differing(None, [guest.pid], score, known.own_limits)
-        has = memory_limits.present(None, [guest.pid], score)
+        known = self._table.find_living(guest)
+        score = self._scores.without_refused(guest, MemoryLimits(oom_score_adj=wanted.oom_score_adj))
+        others = memory_limits.differing_limits(None, [guest.pid], score, known.own_limits)
+        has = memory_limits.present_limits(None, [guest.pid], score)
         live, defined = _soft_limit_differs(known, wanted)
         if not (others or live or defined):
             return None
@@ -454,8 +454,8 @@ class LibvirtDriver:
             return False
         try:
             if wanted.oom_score_adj is not None:
-                known = self._table.living(guest)
-                if memory_limits.differing(None, [guest.pid], wanted, known.own_limits):
+                known = self._table.find_living(guest)
+                if memory_limits.differing_limits(None, [guest.pid], wanted, known.own_limits):
                     self._scores.write(guest, [guest.pid], wanted.oom_score_adj)
                     known.own_limits = frozenset({memory_limits.OOM_SCORE})
         except OSError as error:
@@ -466,21 +466,21 @@ class LibvirtDriver:
     def _set_soft_limit(self, guest: Guest, wanted: MemoryLimits) -> None:
         """Set it where it differs, noted as the agent's before; what libvirt refuses costs a log line."""
         with self._table.changing:
-            known = self._table.living(guest)
+            known = self._table.find_living(guest)
             live, defined = _soft_limit_differs(known, wanted)
             if not live and not defined:
                 return
             kib = _soft_limit_kib(wanted)
             with self._on_domain(known, "does not take limits of memory") as domain:
-                tuning = self._tuning(domain)
+                tuning = self._domain_tuning(domain)
                 try:
-                    known.redefine(tuning.note_items(known.definition, {SOFT_LIMIT}))
+                    known.note_definition(tuning.note_items(known.definition, {SOFT_LIMIT}))
                     if live:
                         tuning.set_soft_limit(kib, persistent=False)
                         known.soft_limit = kib
                     if defined:
                         tuning.set_soft_limit(kib, persistent=True)
-                        known.redefine(replace(known.definition, soft_limit=kib))
+                        known.note_definition(replace(known.definition, soft_limit=kib))
                 except self._connection.libvirt.libvirtError as error:
                     if not domain.isActive():  # an error as well if it is libvirtd that is away
                         raise
@@ -491,7 +491,7 @@ class LibvirtDriver:
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
         """Which items of block I/O the domain, or its definition, has otherwise."""
-        known = self._table.entry(guest)
+        known = self._table.find_entry(guest)
         live, defined = _blockio_todo(known, wanted)
         parts = [f"{item} is not {value}" for item, value in live.items()]
         return "; ".join(
@@ -504,19 +504,19 @@ class LibvirtDriver:
         What libvirt does not take is asked for once: that depends on cgroups and on the kernel.
         """
         with self._table.changing:
-            known = self._table.living(guest)
+            known = self._table.find_living(guest)
             live, defined = _blockio_todo(known, wanted)
             if not live and not defined:
                 return False
             with self._on_domain(known, "does not take limits of block I/O") as domain:
-                tuning = self._tuning(domain)
+                tuning = self._domain_tuning(domain)
                 try:
-                    known.redefine(tuning.note_items(known.definition, {*live, *defined}))
+                    known.note_definition(tuning.note_items(known.definition, {*live, *defined}))
                     tuning.set_blockio(live, persistent=False)
                     known.blockio = known.blockio.with_items(live)
                     tuning.set_blockio(defined, persistent=True)
                     definition = known.definition
-                    known.redefine(replace(definition, blockio=definition.blockio.with_items(defined)))
+                    known.note_definition(replace(definition, blockio=definition.blockio.with_items(defined)))
                 except self._connection.libvirt.libvirtError as error:
                     if not domain.isActive():  # an error as well if it is libvirtd that is away
                         raise
@@ -527,7 +527,7 @@ class LibvirtDriver:
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
         """What libvirt has no setting for, and what it refused."""
-        refused = self._table.entry(guest).refused_blockio
+        refused = self._table.find_entry(guest).refused_blockio
         found = [] if refused is None or refused[0] != wanted else [f"libvirt refuses it: {refused[1]}"]
         if wanted.latency_us is not None:
             found.append("libvirt has no latency of block I/O")
@@ -541,12 +541,12 @@ def _blockio_todo(
     if known.refused_blockio is not None and known.refused_blockio[0] == wanted:
         return {}, {}
     definition = known.definition
-    live = domain_definition.todo(known.blockio, wanted, definition.own_items)
+    live = domain_definition.items_to_set(known.blockio, wanted, definition.own_items)
     if not definition.persistent:
         return live, {}
     theirs = definition.blockio.values.keys() - definition.own_items  # for the next start, and so for now
     live = {item: value for item, value in live.items() if item not in theirs}
-    return live, domain_definition.todo(definition.blockio, wanted, definition.own_items)
+    return live, domain_definition.items_to_set(definition.blockio, wanted, definition.own_items)
 
 
 def _soft_limit_kib(wanted: MemoryLimits) -> int | None:

@@ -69,7 +69,7 @@ class ForeignHookError(Exception):
     """There is something that the agent has not made; the text says what to do."""
 
 
-def script(socket: Path, python: str = sys.executable) -> str:
+def hook_script(socket: Path, python: str = sys.executable) -> str:
     """The hook for an agent that listens on ``socket``."""
     return _SCRIPT.format(
         mark=_MARK,
@@ -80,7 +80,7 @@ def script(socket: Path, python: str = sys.executable) -> str:
     )
 
 
-def place(hooks: Path) -> Path:
+def hook_path(hooks: Path) -> Path:
     """Where the hook belongs."""
     return hooks / "qemu.d" / "compute-agent"
 
@@ -90,7 +90,7 @@ def state(hooks: Path, socket: Path | None = None) -> HookState:
 
     :raises OSError:
     """
-    path = place(hooks)
+    path = hook_path(hooks)
     try:
         status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -100,11 +100,11 @@ def state(hooks: Path, socket: Path | None = None) -> HookState:
     text = path.read_text(errors="replace")
     if not any(line.startswith(_MARK) for line in text.splitlines()[:2]):
         return HookState.FOREIGN
-    usable = status.st_mode & 0o777 == 0o755 and socket is not None and text == script(socket)
+    usable = status.st_mode & 0o777 == 0o755 and socket is not None and text == hook_script(socket)
     return HookState.INSTALLED if usable else HookState.OUTDATED
 
 
-def install(hooks: Path, socket: Path) -> bool:
+def install_hook(hooks: Path, socket: Path) -> bool:
     """Put the hook where libvirt looks for it; whether there was anything to do.
 
     It is written beside, where libvirt runs nothing, and then moved: half of it is never run.
@@ -112,7 +112,7 @@ def install(hooks: Path, socket: Path) -> bool:
     :raises ForeignHookError:
     :raises OSError:
     """
-    path, found = place(hooks), state(hooks, socket)
+    path, found = hook_path(hooks), state(hooks, socket)
     if found is HookState.FOREIGN:
         raise ForeignHookError(f"{path} is not the agent's: move it away, or give it another name")
     if found is HookState.INSTALLED:
@@ -122,7 +122,7 @@ def install(hooks: Path, socket: Path) -> bool:
     try:
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with open(handle, "w", encoding="utf-8") as file:
-            file.write(script(socket))
+            file.write(hook_script(socket))
             file.flush()
             os.fsync(file.fileno())
         beside.chmod(0o755)
@@ -140,7 +140,7 @@ def remove(hooks: Path) -> bool:
     :raises ForeignHookError:
     :raises OSError:
     """
-    path, found = place(hooks), state(hooks)
+    path, found = hook_path(hooks), state(hooks)
     if found is HookState.FOREIGN:
         raise ForeignHookError(f"{path} is not the agent's, and stays")
     path.unlink(missing_ok=True)

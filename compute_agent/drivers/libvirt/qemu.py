@@ -51,7 +51,7 @@ class ThreadRole:
 EMULATOR: Final = ThreadRole()
 
 
-def role(name: str) -> ThreadRole:
+def thread_role(name: str) -> ThreadRole:
     """What a thread with this name does."""
     if match := _VCPU.match(name):
         return ThreadRole(vcpu=int(match[1]))
@@ -78,7 +78,7 @@ class QemuProcess:
     name: str
     _roles: dict[int, ThreadRole] = field(default_factory=dict)
 
-    def threads(self) -> Mapping[int, ThreadRole]:
+    def thread_roles(self) -> Mapping[int, ThreadRole]:
         """Every thread by its id; empty when the process is gone.
 
         Where no thread has the name of a guest CPU they cannot be told apart, and each may be one.
@@ -92,17 +92,17 @@ class QemuProcess:
             name = procfs.thread_name(self.identity.pid, tid)
             # A young thread may still have the name of its maker, the main thread: it is asked again.
             if name != self.name or tid == self.identity.pid:
-                self._roles[tid] = role(name)
+                self._roles[tid] = thread_role(name)
         found_roles = {tid: self._roles.get(tid, EMULATOR) for tid in tids}
         if any(it.runs_guest for it in found_roles.values()):
             return found_roles
         return dict.fromkeys(tids, ThreadRole(all_vcpus=True))
 
-    def misplaced(self, settings: CpuSettings) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
+    def misplaced_threads(self, settings: CpuSettings) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
         """The threads with another affinity than wanted: what they do, and the affinity they have."""
         found = {}
-        for tid, it in self.threads().items():
-            has = procfs.affinity(tid)
+        for tid, it in self.thread_roles().items():
+            has = procfs.thread_affinity(tid)
             if has is not None and has != wanted_cpus(it, settings):
                 found[tid] = (it, has)
         return found
@@ -116,10 +116,10 @@ def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None
     A fork that has yet to call execve(2) has the words of the process that made it, and is not taken.
     """
     users = _user_ids(owner)
-    for pid in sorted(procfs.pids() if among is None else among, reverse=True):
+    for pid in sorted(procfs.all_pids() if among is None else among, reverse=True):
         if not _is_named(pid, guest_uuid) or _is_fork(pid):
             continue
-        identity = procfs.identify(pid)
+        identity = procfs.identify_process(pid)
         found = procfs.users_of(pid)
         # Asked again, so that all of this is true of one process, not of two that had the pid in turn.
         if identity and found and found <= users and _is_named(pid, guest_uuid) and procfs.is_alive(identity):

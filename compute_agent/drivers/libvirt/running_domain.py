@@ -18,7 +18,13 @@ from typing import Any, Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings, QuotaError
-from compute_agent.drivers.cgroup import PERIOD, GuestCgroup, agree, attainable, quota_microseconds
+from compute_agent.drivers.cgroup import (
+    PERIOD,
+    GuestCgroup,
+    limits_agree,
+    attainable_quota,
+    quota_microseconds,
+)
 from compute_agent.drivers.libvirt.domain_definition import (
     NAMESPACE,
     PREFIX,
@@ -29,7 +35,7 @@ from compute_agent.drivers.libvirt.domain_definition import (
     DomainDefinition,
     Item,
     MemoryBinding,
-    note,
+    note_element,
     set_item,
 )
 from compute_agent.drivers.libvirt.qemu import QemuProcess, ThreadRole, wanted_cpus
@@ -59,14 +65,14 @@ class DomainGroup:
     folders: tuple[Path, ...]
     unified: bool
 
-    def limits(self) -> CpuLimits | None:
+    def read_limits(self) -> CpuLimits | None:
         """Weight and quota; None when they cannot be read, as when the domain has ended."""
         try:
             return self._unified_limits() if self.unified else self._legacy_limits()
         except OSError:
             return None
 
-    def shares(self, weight: int) -> int:
+    def libvirt_shares(self, weight: int) -> int:
         """What libvirt wants as ``cpu_shares`` for a weight: it hands the number to the kernel as it is."""
         if self.unified:
             return weight
@@ -81,15 +87,15 @@ class DomainGroup:
 
     def _legacy_limits(self) -> CpuLimits:
         """Of cgroup v1 (Documentation/scheduler/sched-bwc.rst), in terms of version 2."""
-        shares, quota = (self._number(name) for name in ("cpu.shares", "cpu.cfs_quota_us"))
+        shares, quota = (self._read_number(name) for name in ("cpu.shares", "cpu.cfs_quota_us"))
         weight = max(round(shares * _DEFAULT_WEIGHT / _DEFAULT_SHARES), 1)
-        return CpuLimits(weight, quota / self._number("cpu.cfs_period_us") if quota > 0 else None)
+        return CpuLimits(weight, quota / self._read_number("cpu.cfs_period_us") if quota > 0 else None)
 
-    def _number(self, name: str) -> int:
+    def _read_number(self, name: str) -> int:
         return int(read(f"{self.folders[0]}/{name}"))
 
 
-def find(pid: int) -> DomainGroup | None:
+def find_group(pid: int) -> DomainGroup | None:
     """The group of the domain whose QEMU process this is; None if libvirt made none for CPUs."""
     try:
         lines = read_text(f"/proc/{pid}/cgroup").splitlines()
@@ -97,7 +103,7 @@ def find(pid: int) -> DomainGroup | None:
         return None
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
     legacy = next((key for key in paths if "cpu" in key.split(",")), None)
-    mount = _mounts().get("cpu" if legacy is not None else "")
+    mount = _mount_points().get("cpu" if legacy is not None else "")
     leaf = Path(paths.get(legacy or "", "/"))
     if mount is None or leaf.name != _OF_MAIN_THREAD or ".." in leaf.parts:
         return None  # the last is a group outside of what the agent sees of the hierarchy
@@ -107,7 +113,7 @@ def find(pid: int) -> DomainGroup | None:
 
 
 @functools.cache
-def _mounts() -> Mapping[str, Path]:
+def _mount_points() -> Mapping[str, Path]:
     """Where the hierarchies of the controller cpu (version 1) and "" (version 2) are mounted.
 
     The source is /proc/self/mountinfo, proc(5).
@@ -158,7 +164,7 @@ class RunningDomain:
         self.binding, self.blockio = found.binding, found.blockio
         self.soft_limit = found.soft_limit
 
-    def redefine(self, definition: DomainDefinition) -> None:
+    def note_definition(self, definition: DomainDefinition) -> None:
         """Note that the agent made this the definition.
 
         Its text is another one now, which nobody has read: somebody may make it what it was before.
@@ -167,16 +173,16 @@ class RunningDomain:
             self.definition, self.source = definition, ""
 
     @property
-    def group(self) -> DomainGroup | None:
+    def domain_group(self) -> DomainGroup | None:
         """The group of the domain; None as long as libvirt has made none for CPUs."""
         if self._group is None:
-            self._group = find(self.guest.pid)
+            self._group = find_group(self.guest.pid)
         return self._group
 
     def pin_rest(self, settings: CpuSettings) -> None:
         """Pin what libvirt's calls left: without cgroups they do not reach the emulator's helpers."""
         for _ in range(procfs.MAX_PASSES):
-            misplaced = self.process.misplaced(settings)
+            misplaced = self.process.misplaced_threads(settings)
             if not misplaced:
                 return
             for tid, (it, _) in misplaced.items():
@@ -195,9 +201,9 @@ class RunningDomain:
         :raises GuestGoneError:
         :raises DriverError: a domain without a group is to have a quota.
         """
-        has = None if self.group is None else self.group.limits()
+        has = None if self.domain_group is None else self.domain_group.read_limits()
         if has is not None:
-            return None if agree(has, self.definition.within(wanted)) else has
+            return None if limits_agree(has, self.definition.limits_within(wanted)) else has
         if not self.is_alive:
             raise GuestGoneError(f"guest {self.guest} has ended")
         if wanted.quota is not None:
@@ -238,21 +244,21 @@ class DomainTuning:
         self._domain = domain
         self._host_cpus = host_cpus
 
-    def pin(self, roles: Iterable[ThreadRole], settings: CpuSettings) -> None:
+    def pin_threads(self, roles: Iterable[ThreadRole], settings: CpuSettings) -> None:
         """Pin what the threads with these roles do on the running domain."""
         live = self._libvirt.VIR_DOMAIN_AFFECT_LIVE
         for it in sorted(
             set(roles), key=lambda role: (not role.runs_guest, role.iothread or 0, role.vcpu or 0)
         ):
             if it.vcpu is not None and it.vcpu < len(settings.vcpu_cpus):
-                self._domain.pinVcpuFlags(it.vcpu, self._map(settings.vcpu_cpus[it.vcpu]), live)
+                self._domain.pinVcpuFlags(it.vcpu, self._cpu_map(settings.vcpu_cpus[it.vcpu]), live)
             elif it.runs_guest:
                 for vcpu in [it.vcpu] if it.vcpu is not None else range(len(settings.vcpu_cpus)):
-                    self._domain.pinVcpuFlags(vcpu, self._map(settings.cpus), live)
+                    self._domain.pinVcpuFlags(vcpu, self._cpu_map(settings.cpus), live)
             elif it.iothread is not None:
-                self._domain.pinIOThread(it.iothread, self._map(settings.emulator_cpus), live)
+                self._domain.pinIOThread(it.iothread, self._cpu_map(settings.emulator_cpus), live)
             else:
-                self._domain.pinEmulator(self._map(settings.emulator_cpus), live)
+                self._domain.pinEmulator(self._cpu_map(settings.emulator_cpus), live)
 
     def bind_memory(self, has: MemoryBinding, nodes: frozenset[int]) -> None:
         """Let the running domain have memory of these NUMA nodes only."""
@@ -270,14 +276,14 @@ class DomainTuning:
             return has
         pins = dict(has.pins)
         try:
-            has = self._note(replace(has, own=has.own_pins.union(wanted.items())))
+            has = self._write_note(replace(has, own=has.own_pins.union(wanted.items())))
             for role, cpus in wanted.items():
                 if role.vcpu is not None:
-                    domain.pinVcpuFlags(role.vcpu, self._map(cpus), config)
+                    domain.pinVcpuFlags(role.vcpu, self._cpu_map(cpus), config)
                 elif role.iothread is not None:
-                    domain.pinIOThread(role.iothread, self._map(cpus), config)
+                    domain.pinIOThread(role.iothread, self._cpu_map(cpus), config)
                 else:
-                    domain.pinEmulator(self._map(cpus), config)
+                    domain.pinEmulator(self._cpu_map(cpus), config)
                 pins[role] = cpus
         except self._libvirt.libvirtError as error:
             self._not_persisted("pins", error)
@@ -304,9 +310,9 @@ class DomainTuning:
         """
         change = {}
         if wanted.weight not in (None, has.weight):
-            change["cpu_shares"] = group.shares(wanted.weight)
-        if attainable(wanted.quota) != has.quota:
-            change |= _quota(wanted.quota)
+            change["cpu_shares"] = group.libvirt_shares(wanted.weight)
+        if attainable_quota(wanted.quota) != has.quota:
+            change |= _quota_parameters(wanted.quota)
         self._domain.setSchedulerParametersFlags(change, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
     def persist_shares(self, has: DomainDefinition, shares: int) -> DomainDefinition:
@@ -318,7 +324,7 @@ class DomainTuning:
         libvirt, config = self._libvirt, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG
         noted = frozenset({shares}) | ({has.shares} if has.shares else frozenset())
         try:
-            has = self._note(replace(has, noted=noted, own=has.own_pins))
+            has = self._write_note(replace(has, noted=noted, own=has.own_pins))
             if has.persistent:
                 self._domain.setSchedulerParametersFlags({"cpu_shares": shares}, config)
         except libvirt.libvirtError as error:
@@ -329,28 +335,28 @@ class DomainTuning:
     def set_soft_limit(self, kib: int | None, persistent: bool) -> None:
         """Set the soft limit of memory of the running domain, or of its definition."""
         limit = UNLIMITED_KIB if kib is None else kib
-        self._domain.setMemoryParameters({SOFT_LIMIT: limit}, self._flag(persistent))
+        self._domain.setMemoryParameters({SOFT_LIMIT: limit}, self._affect_flag(persistent))
 
     def note_items(self, has: DomainDefinition, items: Iterable[str]) -> DomainDefinition:
         """Note that these items are the agent's; the definition as it is then."""
-        return self._note(replace(has, own=has.own_pins, own_items=has.own_items.union(items)))
+        return self._write_note(replace(has, own=has.own_pins, own_items=has.own_items.union(items)))
 
     def set_blockio(self, items: Mapping[str, Item], persistent: bool) -> None:
         """Set items of block I/O on the running domain, or in its definition."""
         for item, value in items.items():
-            set_item(self._domain, item, value, self._flag(persistent))
+            set_item(self._domain, item, value, self._affect_flag(persistent))
 
-    def _flag(self, persistent: bool) -> int:
+    def _affect_flag(self, persistent: bool) -> int:
         """Says whether the definition is meant, or the running domain."""
         libvirt = self._libvirt
         flag: int = libvirt.VIR_DOMAIN_AFFECT_CONFIG if persistent else libvirt.VIR_DOMAIN_AFFECT_LIVE
         return flag
 
-    def _note(self, has: DomainDefinition) -> DomainDefinition:
+    def _write_note(self, has: DomainDefinition) -> DomainDefinition:
         """Note what is the agent's of a definition that is to be like that; its ``own`` pins are told."""
         kind = self._libvirt.VIR_DOMAIN_METADATA_ELEMENT
-        text = note(has.noted, has.own or (), has.own_items)
-        self._domain.setMetadata(kind, text, PREFIX, NAMESPACE, self._flag(has.persistent))
+        text = note_element(has.noted, has.own or (), has.own_items)
+        self._domain.setMetadata(kind, text, PREFIX, NAMESPACE, self._affect_flag(has.persistent))
         return has
 
     def _not_persisted(self, what: str, error: Exception) -> None:
@@ -363,12 +369,12 @@ class DomainTuning:
             change["numa_mode"] = self._libvirt.VIR_DOMAIN_NUMATUNE_MEM_RESTRICTIVE
         self._domain.setNumaParameters(change, flag)
 
-    def _map(self, cpus: frozenset[int]) -> tuple[bool, ...]:
+    def _cpu_map(self, cpus: frozenset[int]) -> tuple[bool, ...]:
         """A CPU map of libvirt's. CPUs that the host does not have are left out, and libvirt refuses none."""
         return tuple(cpu in cpus for cpu in sorted(self._host_cpus))
 
 
-def _quota(cores: float | None) -> dict[str, int]:
+def _quota_parameters(cores: float | None) -> dict[str, int]:
     if cores is None:
         return {"global_quota": -1}
     return {"global_period": PERIOD, "global_quota": quota_microseconds(cores)}

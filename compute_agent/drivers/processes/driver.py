@@ -60,21 +60,21 @@ class ProcessDriver:
     # What runs
 
     @property
-    def outage(self) -> str:
+    def outage_reason(self) -> str:
         """Empty: processes depend on nobody."""
         return ""
 
     def guests(self) -> Sequence[Guest]:
         """The guests that run now."""
-        return [record.guest() for record in self._table.all()]
+        return [record.as_guest() for record in self._table.running_records()]
 
-    def lost(self) -> Mapping[str, str]:
+    def lost_guests(self) -> Mapping[str, str]:
         """The guests that may run and are not looked after, by uuid, and why that is so."""
-        return self._table.lost()
+        return self._table.lost_guests()
 
-    def watch(self, listener: Listener) -> None:
+    def watch_guests(self, listener: Listener) -> None:
         """Call ``listener`` for every guest that ends from now on, or goes on with another main process."""
-        self._table.listen(listener)
+        self._table.start_watch(listener)
 
     def close(self) -> None:
         """Stop watching; the guests keep running."""
@@ -82,7 +82,7 @@ class ProcessDriver:
 
     # Life
 
-    def create(
+    def create_guest(
         self,
         guest_uuid: str,
         name: str,
@@ -112,39 +112,39 @@ class ProcessDriver:
                 os.close(output)
         except OSError as error:
             raise DriverError(f"guest {guest_uuid} cannot be started: {error}") from error
-        identity = procfs.identify(child.pid)
+        identity = procfs.identify_process(child.pid)
         if identity is None:
             raise DriverError(f"guest {guest_uuid} ended before it began; see {log}")
         record = ProcessRecord(
             guest_uuid, name, identity, settings, tuple(command), log=log, declared=tuple(declared)
         )
         try:
-            if self._groups is not None and self._groups.make(guest_uuid).processes():
+            if self._groups is not None and self._groups.make_group(guest_uuid).process_ids():
                 raise OSError(f"there are processes in its group {group_name(guest_uuid)} already")
-            record = self._grouped(record)
+            record = self._move_to_group(record)
             self._table.add(record, child)
         except OSError as error:
-            self._undo(record, child)
+            self._undo_create(record, child)
             raise DriverError(f"guest {guest_uuid} cannot be recorded: {error}") from error
-        return record.guest()
+        return record.as_guest()
 
     def release(self, guest: Guest) -> None:
         """Let a guest made by create() run its program."""
         try:
-            launch.release(self._table.child(guest.uuid))
+            launch.release(self._table.child_process(guest.uuid))
         except BrokenPipeError as error:
             raise DriverError(f"guest {guest} was killed before it began") from error
-        self._table.watch(self._table.known(guest.uuid))
+        self._table.watch_ending(self._table.known_record(guest.uuid))
 
     def discard(self, guest: Guest) -> None:
         """Undo create(): the held process ends without having run the guest's program."""
-        self._undo(self._table.known(guest.uuid), self._table.child(guest.uuid))
+        self._undo_create(self._table.known_record(guest.uuid), self._table.child_process(guest.uuid))
 
     def recent_ending(self, guest: Guest, seconds: float) -> str:
         """See :meth:`compute_agent.drivers.base.StartingDriver.recent_ending`."""
         return self._table.recent_ending(guest, seconds)
 
-    def adopt(
+    def adopt_guest(
         self,
         guest_uuid: str,
         name: str,
@@ -165,9 +165,9 @@ class ProcessDriver:
             identity = launch.adoptable_process(origin)
             self._table.forbid_guests({origin})
         else:
-            guests = {record.uuid for record in self._table.all()}
+            guests = {record.uuid for record in self._table.running_records()}
             source, identity = launch.adoptable_group(origin, self._groups, guests)
-            self._table.forbid_guests(set(source.processes()))
+            self._table.forbid_guests(set(source.process_ids()))
         command = procfs.command_line(identity.pid)
         record = ProcessRecord(
             guest_uuid,
@@ -181,22 +181,22 @@ class ProcessDriver:
             origin_cgroup=procfs.cgroup_path(identity.pid),
         )
         try:
-            record = self._grouped(record, source)
+            record = self._move_to_group(record, source)
             self._table.add(record)
         except OSError as error:
             self._give_back(guest_uuid, source)
             raise DriverError(f"guest {guest_uuid} cannot be recorded: {error}") from error
-        self._table.watch(record)
-        return record.guest()
+        self._table.watch_ending(record)
+        return record.as_guest()
 
     def stop(self, guest: Guest, timeout: float) -> None:
         """End the guest: SIGTERM, and SIGKILL after ``timeout`` seconds. Gone already is no error.
 
         :raises DriverError: the kernel does not let go of it even then, as while it waits for a disk.
         """
-        record = self._table.known(guest.uuid)
+        record = self._table.known_record(guest.uuid)
         deadline = time.monotonic() + timeout
-        _signal(record, signal.SIGTERM)
+        _signal_guest(record, signal.SIGTERM)
         while self._table.is_alive(record) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         if self._table.is_alive(record):
@@ -207,32 +207,32 @@ class ProcessDriver:
                     raise DriverError(
                         f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL: the kernel holds it"
                     )
-                _signal(record, signal.SIGKILL)
+                _signal_guest(record, signal.SIGKILL)
                 time.sleep(_POLL_SECONDS)
         with contextlib.suppress(GuestGoneError):
-            self._table.ended(self._table.known(guest.uuid))
+            self._table.handle_end(self._table.known_record(guest.uuid))
 
     def oom_kills(self) -> Sequence[OomKill]:
         """What the kernel killed of guests that have groups."""
-        for record in self._table.all_known():
-            if (group := record.group) is not None:
-                self._table.oom.look(record.guest(), group)
-        return self._table.oom.take()
+        for record in self._table.known_records():
+            if (group := record.own_group) is not None:
+                self._table.oom.look_at_group(record.as_guest(), group)
+        return self._table.oom.take_news()
 
     # Inner parts
 
-    def _grouped(self, record: ProcessRecord, source: GuestCgroup | None = None) -> ProcessRecord:
+    def _move_to_group(self, record: ProcessRecord, source: GuestCgroup | None = None) -> ProcessRecord:
         """The record with the group, if there are any, that its processes or ``source`` were moved into.
 
         :raises OSError:
         """
         if self._groups is None:
             return record
-        group = self._groups.make(record.uuid)
+        group = self._groups.make_group(record.uuid)
         if source is not None:
-            group.take(source)
+            group.take_processes(source)
         else:
-            for pid in procfs.descendants(record.identity.pid):
+            for pid in procfs.descendants_of(record.identity.pid):
                 group.add(pid)
         return replace(record, cgroup=str(group.folder))
 
@@ -241,49 +241,49 @@ class ProcessDriver:
         if source is None or self._groups is None:
             return
         try:
-            group = self._groups.make(guest_uuid)
-            source.take(group)
+            group = self._groups.make_group(guest_uuid)
+            source.take_processes(group)
             group.remove_empty()
         except OSError as error:
             LOG.error(
                 "Processes of %s are left in the group of guest %s: %s", source.folder, guest_uuid, error
             )
 
-    def _undo(self, record: ProcessRecord, child: subprocess.Popen[bytes]) -> None:
+    def _undo_create(self, record: ProcessRecord, child: subprocess.Popen[bytes]) -> None:
         """End a held process, and leave nothing of it."""
         child.kill()
         child.wait()
         assert child.stdin is not None
         with contextlib.suppress(OSError):
             child.stdin.close()
-        self._table.forget(record)
+        self._table.forget_guest(record)
 
     # What it can
 
     @property
-    def starting(self) -> ProcessDriver:
+    def starting_driver(self) -> ProcessDriver:
         """Guests are started by the agent."""
         return self
 
     @property
-    def flavors(self) -> None:
+    def flavor_source(self) -> None:
         """Processes have no flavors."""
         return
 
     @property
-    def expecting(self) -> None:
+    def expecting_driver(self) -> None:
         """Guests are held before their first instruction, and adopted ones run already."""
         return
 
     # CPUs
 
-    def processes(self, guest: Guest) -> Sequence[int]:
+    def process_ids(self, guest: Guest) -> Sequence[int]:
         """The main process and all that it has started."""
-        return procfs.descendants(guest.pid)
+        return procfs.descendants_of(guest.pid)
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
         """The kernel thread ids of the guest's processes now."""
-        pids, _ = _processes(self._table.running(guest.uuid))
+        pids, _ = _guest_processes(self._table.running_record(guest.uuid))
         return frozenset().union(*map(procfs.thread_ids, pids))
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
@@ -293,23 +293,23 @@ class ProcessDriver:
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
         """The threads of the guest with another affinity than ``settings`` give, with the one they have."""
         wanted = _process_cpus(settings)
-        record = self._table.running(guest.uuid)
-        pids, left_group = _processes(record)
+        record = self._table.running_record(guest.uuid)
+        pids, left_group = _guest_processes(record)
         found: dict[int, frozenset[int]] = {}
         for pid in pids:
             found.update(procfs.misplaced_threads(pid, wanted))
-        if left_group and (has := procfs.affinity(record.identity.pid)) is not None:
+        if left_group and (has := procfs.thread_affinity(record.identity.pid)) is not None:
             found[record.identity.pid] = has
         return found
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
         """Empty: a process is started once."""
-        self._table.known(guest.uuid)
+        self._table.known_record(guest.uuid)
         return ""
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs of the guest's main thread."""
-        cpus = procfs.affinity(self._table.running(guest.uuid).identity.pid)
+        cpus = procfs.thread_affinity(self._table.running_record(guest.uuid).identity.pid)
         if cpus is None:
             raise GuestGoneError(f"guest {guest} has ended")
         return cpus
@@ -318,15 +318,17 @@ class ProcessDriver:
         """Pin every thread of the guest's processes and read back. Returns how many threads changed."""
         wanted = _process_cpus(settings)
         changed = 0
-        record = self._table.running(guest.uuid)
+        record = self._table.running_record(guest.uuid)
         try:
-            if _processes(record)[1]:
+            if _guest_processes(record)[1]:
                 LOG.warning("Guest %s was moved out of its group: put back", guest)
-                self._grouped(record)
-            if record.group is not None:
-                record.group.confine(wanted)
+                self._move_to_group(record)
+            if record.own_group is not None:
+                record.own_group.confine_cpus(wanted)
             seen: set[int] = set()
-            while fresh := [pid for pid in _processes(self._table.running(guest.uuid))[0] if pid not in seen]:
+            while fresh := [
+                pid for pid in _guest_processes(self._table.running_record(guest.uuid))[0] if pid not in seen
+            ]:
                 seen.update(fresh)
                 changed += sum(procfs.pin_threads(pid, wanted) for pid in fresh)
         except OSError as error:
@@ -338,12 +340,12 @@ class ProcessDriver:
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """Empty: no thread of a process is a guest CPU."""
-        self._table.running(guest.uuid)
+        self._table.running_record(guest.uuid)
         return {}
 
     def emulator_affinity(self, guest: Guest) -> frozenset[int]:
         """Empty: all threads of a process are alike."""
-        self._table.running(guest.uuid)
+        self._table.running_record(guest.uuid)
         return frozenset()
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
@@ -351,24 +353,24 @@ class ProcessDriver:
 
         :raises DriverError: a guest without a group is to have a quota.
         """
-        return guest_cgroup.other_limits(guest, self._group(guest), wanted)
+        return guest_cgroup.other_limits(guest, self._group_of(guest), wanted)
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
         """Write weight and quota of the guest's group where they differ, and read back."""
-        return guest_cgroup.limit(guest, self._group(guest), wanted)
+        return guest_cgroup.limit_cpu(guest, self._group_of(guest), wanted)
 
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
         """The NUMA nodes of the guest's group where they are not those wanted."""
-        return guest_cgroup.other_nodes(self._group(guest), wanted)
+        return guest_cgroup.other_nodes(self._group_of(guest), wanted)
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Write the NUMA nodes of the guest's group if they differ, and read back.
 
         The kernel moves the memory. That of a guest without a group stays where it is.
         """
-        group = self._group(guest)
+        group = self._group_of(guest)
         if wanted and not self._warned_of_memory and (group is None or group.memory_nodes() is None):
             self._warned_of_memory = True
             LOG.warning(
@@ -376,36 +378,36 @@ class ProcessDriver:
                 " controller cpuset ([cgroup] root) binds it to NUMA nodes",
                 guest,
             )
-        return guest_cgroup.bind(guest, group, wanted)
+        return guest_cgroup.bind_memory(guest, group, wanted)
 
     def memory_use(self, guest: Guest) -> int | None:
         """The bytes that the guest's group uses, cached files among them; None without one."""
-        group = self._group(guest)
+        group = self._group_of(guest)
         return None if group is None else group.memory_use()
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
         """The bytes in huge pages that the guest's group uses, by their size in KiB; empty without one."""
-        return memory_limits.huge_page_use(self._group(guest))
+        return memory_limits.huge_page_use(self._group_of(guest))
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
         """The limits of the guest's group and of its processes where they are not those wanted."""
-        record = self._table.running(guest.uuid)
-        pids, wanted = _processes(record)[0], self._scores.attainable(guest, wanted)
-        todo = memory_limits.differing(record.group, pids, wanted, _own_limits(record))
-        return memory_limits.present(record.group, pids, wanted) if todo else None
+        record = self._table.running_record(guest.uuid)
+        pids, wanted = _guest_processes(record)[0], self._scores.without_refused(guest, wanted)
+        todo = memory_limits.differing_limits(record.own_group, pids, wanted, _own_limits(record))
+        return memory_limits.present_limits(record.own_group, pids, wanted) if todo else None
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
         """Write what differs, noted as the agent's before, and read back."""
-        record = self._table.running(guest.uuid)
-        pids, wanted = _processes(record)[0], self._scores.attainable(guest, wanted)
-        todo = memory_limits.differing(record.group, pids, wanted, _own_limits(record))
+        record = self._table.running_record(guest.uuid)
+        pids, wanted = _guest_processes(record)[0], self._scores.without_refused(guest, wanted)
+        todo = memory_limits.differing_limits(record.own_group, pids, wanted, _own_limits(record))
         if not todo:
             return False
         try:
             self._table.note_limits(guest.uuid, todo)
             for name, amount in todo.items():
-                if name != memory_limits.OOM_SCORE and record.group is not None:
-                    record.group.limit_memory(name, amount)
+                if name != memory_limits.OOM_SCORE and record.own_group is not None:
+                    record.own_group.limit_memory(name, amount)
             if memory_limits.LOW in todo and self._groups is not None:
                 self._groups.protect_guests()
             if memory_limits.OOM_SCORE in todo:
@@ -426,7 +428,7 @@ class ProcessDriver:
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
         """Write what differs, noted as the agent's before, and read back."""
         todo = self._blockio_writes(guest, wanted)
-        group = self._group(guest)
+        group = self._group_of(guest)
         if not todo or group is None:
             return False
         name = line = ""
@@ -442,28 +444,28 @@ class ProcessDriver:
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
         """What the kernel, or the guest's group, does not have."""
-        return guest_cgroup.missing(self._group(guest), wanted)
+        return guest_cgroup.missing_parts(self._group_of(guest), wanted)
 
     def _blockio_writes(self, guest: Guest, wanted: BlockIo | None) -> list[tuple[str, str]]:
-        record = self._table.running(guest.uuid)
-        if record.group is None:
+        record = self._table.running_record(guest.uuid)
+        if record.own_group is None:
             return []
-        return guest_cgroup.writes(record.group, wanted, record.limits)
+        return guest_cgroup.pending_writes(record.own_group, wanted, record.limits)
 
     # Inner parts
 
-    def _group(self, guest: Guest) -> GuestCgroup | None:
+    def _group_of(self, guest: Guest) -> GuestCgroup | None:
         """The guest's group; None if it has none.
 
         :raises GuestGoneError: where there is a group, also for an end that nobody has seen yet.
         """
-        record = self._table.known(guest.uuid)
-        return self._table.running(guest.uuid).group if record.cgroup else None
+        record = self._table.known_record(guest.uuid)
+        return self._table.running_record(guest.uuid).own_group if record.cgroup else None
 
 
-def _signal(record: ProcessRecord, number: signal.Signals) -> None:
+def _signal_guest(record: ProcessRecord, number: signal.Signals) -> None:
     if record.whole_group:
-        targets = record.members()
+        targets = record.member_pids()
     else:
         targets = [record.identity.pid] if procfs.is_alive(record.identity) else []
     for pid in targets:
@@ -474,15 +476,15 @@ def _signal(record: ProcessRecord, number: signal.Signals) -> None:
                 os.killpg(pid, number)
 
 
-def _processes(record: ProcessRecord) -> tuple[list[int], bool]:
+def _guest_processes(record: ProcessRecord) -> tuple[list[int], bool]:
     """The processes of a guest, and whether somebody moved the main one out of the guest's group.
 
     They are those of the group, and without it the main process with all descendants.
     """
-    members = record.members()
+    members = record.member_pids()
     if record.identity.pid in members:
         return members, False
-    return [*members, *procfs.descendants(record.identity.pid)], record.group is not None
+    return [*members, *procfs.descendants_of(record.identity.pid)], record.own_group is not None
 
 
 def _own_limits(record: ProcessRecord) -> frozenset[str]:

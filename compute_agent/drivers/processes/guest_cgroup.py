@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from compute_agent.drivers.base import CpuLimits, QuotaError
-from compute_agent.drivers.cgroup import GuestCgroup, agree
+from compute_agent.drivers.cgroup import GuestCgroup, limits_agree
 from compute_agent.model import cpuset
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
@@ -26,39 +26,43 @@ _KEYS: Final = ("rbps", "wbps", "riops", "wiops")
 _NO_LIMIT: Final = "max"
 
 
-def writes(group: GuestCgroup, wanted: BlockIo | None, noted: Collection[str]) -> list[tuple[str, str]]:
+def pending_writes(
+    group: GuestCgroup, wanted: BlockIo | None, noted: Collection[str]
+) -> list[tuple[str, str]]:
     """What is to be written to become as ``wanted`` (None: as nobody says anything), file by file.
 
     ``noted`` are the files that the agent has written before. Others of which nothing is wanted are not read:
     whatever they say is somebody else's.
     """
     goal = wanted or BlockIo()
-    todo = list(_weights(group, goal, noted))
+    todo = list(_weight_writes(group, goal, noted))
     if goal.rates or MAX in noted:
-        todo += _lines(group, MAX, dict.fromkeys(goal.devices, _max_text(goal.rates)), noted)
+        todo += _device_writes(group, MAX, dict.fromkeys(goal.devices, _max_text(goal.rates)), noted)
     if goal.latency_us is not None or LATENCY in noted:
-        todo += _lines(group, LATENCY, dict.fromkeys(goal.devices, _latency_text(goal.latency_us)), noted)
+        todo += _device_writes(
+            group, LATENCY, dict.fromkeys(goal.devices, _latency_text(goal.latency_us)), noted
+        )
     return todo
 
 
-def missing(group: GuestCgroup | None, wanted: BlockIo) -> list[str]:
+def missing_parts(group: GuestCgroup | None, wanted: BlockIo) -> list[str]:
     """Why some of it cannot be had, a sentence each."""
     if group is None:
         return ["it is in no cgroup v2 group of its own ([cgroup] root), which limits take"]
     found = []
-    has_weight = any(group.has(name) for name in WEIGHTS)
+    has_weight = any(group.has_file(name) for name in WEIGHTS)
     if wanted.weight is not None and not has_weight:
         found.append("the kernel has no io.weight: it takes the controller io with io.cost or bfq")
-    if wanted.rates and wanted.devices and not group.has(MAX):
+    if wanted.rates and wanted.devices and not group.has_file(MAX):
         found.append("the kernel has no io.max here: it takes the controller io in [cgroup] root")
-    if wanted.latency_us is not None and not group.has(LATENCY):
+    if wanted.latency_us is not None and not group.has_file(LATENCY):
         found.append("the kernel has no io.latency: it takes CONFIG_BLK_CGROUP_IOLATENCY")
     if wanted.own_disks:
         found.append("a process has no disks of its own: name devices of the host in place of guest")
     return found
 
 
-def _weights(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) -> Iterator[tuple[str, str]]:
+def _weight_writes(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) -> Iterator[tuple[str, str]]:
     for name, most in WEIGHTS.items():
         if goal.weight is None and name not in noted:
             continue
@@ -71,7 +75,7 @@ def _weights(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) -> Itera
             yield name, f"default {wanted}"
 
 
-def _lines(
+def _device_writes(
     group: GuestCgroup, name: str, wanted: dict[str, str], noted: Collection[str]
 ) -> Iterator[tuple[str, str]]:
     """The lines of a file with one for each device that has limits."""
@@ -106,10 +110,10 @@ def other_limits(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> 
     if has is None and wanted.quota is not None:
         why = "it is in no cgroup v2 group of its own with the controller cpu ([cgroup] root)"
         raise QuotaError(guest, wanted.quota, why)
-    return None if has is None or agree(has, wanted) else has
+    return None if has is None or limits_agree(has, wanted) else has
 
 
-def limit(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> bool:
+def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> bool:
     """Write the limits that differ, and read them back. True if any did.
 
     :raises DriverError:
@@ -137,7 +141,7 @@ def other_nodes(group: GuestCgroup | None, wanted: frozenset[int]) -> frozenset[
     return None if not wanted and has >= group.possible_nodes() else has
 
 
-def bind(guest: Guest, group: GuestCgroup | None, wanted: frozenset[int]) -> bool:
+def bind_memory(guest: Guest, group: GuestCgroup | None, wanted: frozenset[int]) -> bool:
     """Write the NUMA nodes if they differ, and read them back. True if they did.
 
     :raises DriverError:

@@ -33,7 +33,7 @@ def adoptable_process(pid: int) -> ProcessIdentity:
 
     :raises DriverError: it cannot be a guest.
     """
-    identity = procfs.identify(pid)
+    identity = procfs.identify_process(pid)
     if identity is None:
         raise DriverError(f"there is no process with pid {pid}")
     if procfs.is_kernel_thread(pid):
@@ -63,34 +63,36 @@ def adoptable_group(
     except OSError as error:
         raise DriverError(f"group {folder} cannot be a guest: {error}") from error
     why_not = (
-        _objection(group, groups, guests) if same_system else f"it is not in the hierarchy of {groups.folder}"
+        _find_objection(group, groups, guests)
+        if same_system
+        else f"it is not in the hierarchy of {groups.folder}"
     )
     if why_not:
         raise DriverError(f"group {folder} cannot be a guest: {why_not}")
-    leader = oldest(group.processes())
+    leader = oldest_process(group.process_ids())
     if leader is None:
         raise DriverError(f"group {folder} cannot be a guest: its processes have ended")
     return group, leader
 
 
-def oldest(pids: Iterable[int]) -> ProcessIdentity | None:
+def oldest_process(pids: Iterable[int]) -> ProcessIdentity | None:
     """Of some processes the one that runs longest; None if none of them runs."""
-    alive = (identity for pid in pids if (identity := procfs.identify(pid)) is not None)
+    alive = (identity for pid in pids if (identity := procfs.identify_process(pid)) is not None)
     return min(alive, key=lambda identity: (identity.start_time, identity.pid), default=None)
 
 
-def _objection(group: GuestCgroup, groups: CgroupRoot, guests: Collection[str]) -> str:
+def _find_objection(group: GuestCgroup, groups: CgroupRoot, guests: Collection[str]) -> str:
     """Why a group cannot be a guest; empty if it can."""
     folder, root = group.folder, groups.folder.resolve()
     if not (folder / "cgroup.procs").is_file() or not (folder / "cgroup.controllers").is_file():
         return "it is no group of cgroup v2"
     if root.is_relative_to(folder):
         return f"it holds all guests ([cgroup] root is {root})"
-    if (owner := groups.owner(folder)) in guests:
+    if (owner := groups.owner_of(folder)) in guests:
         return f"it belongs to guest {owner} already"
     if folder.name.endswith(".slice"):
         return "it is a slice of the system, which holds services and users"
-    pids = group.processes()
+    pids = group.process_ids()
     if not pids:
         return "there is no process in it"
     if os.getpid() in pids:

@@ -70,7 +70,7 @@ class PidWatch(Generic[Key]):
             self._watched[pid] = descriptor, poll
         return True
 
-    def runs(self, pid: int) -> bool:
+    def is_running(self, pid: int) -> bool:
         """Whether a process is watched and has not ended."""
         with self._lock:
             watched = self._watched.get(pid)
@@ -142,31 +142,31 @@ class ProcessTable:
         records, self._unusable = store.load()
         for record in records:
             self._records[record.uuid] = record
-            if self.current(record.uuid) is None:
+            if self.current_record(record.uuid) is None:
                 if look_only:
                     del self._records[record.uuid]
                     continue
                 LOG.info("Guest %s (pid %d) ended while nobody looked", record, record.identity.pid)
                 _end_leftovers(record)
-                self.forget(record)
+                self.forget_guest(record)
             elif record.newer:
                 LOG.warning(
                     "The record of guest %s was written by a later release: it is used as far as it is"
                     " understood, and the settings of the guest cannot be changed",
                     record,
                 )
-            self.oom.begin(record.uuid, record.group)
+            self.oom.begin_counting(record.uuid, record.own_group)
         for it in self._unusable:
-            LOG.error("%s", describe(it))
+            LOG.error("%s", describe_unusable(it))
 
-    def listen(self, listener: Listener) -> None:
+    def start_watch(self, listener: Listener) -> None:
         """Call ``listener`` for every guest that ends, or gets another main process, from now on."""
         with self._lock:
             self._listener = listener
-            self._watch = PidWatch(self.ended)
+            self._watch = PidWatch(self.handle_end)
             records = list(self._records.values())
         for record in records:
-            self.watch(record)
+            self.watch_ending(record)
 
     def close(self) -> None:
         """Stop watching; the guests keep running."""
@@ -190,14 +190,14 @@ class ProcessTable:
         :raises DriverError: there may be a guest of that uuid, whose record cannot be used.
         """
         if (it := self._store.find_unusable(guest_uuid)) is not None:
-            raise DriverError(describe(it))
+            raise DriverError(describe_unusable(it))
 
     def forbid_guests(self, pids: set[int]) -> None:
         """See that none of the processes is the main process of a guest.
 
         :raises DriverError: one of the processes is the main process of a guest.
         """
-        for record in self.all():
+        for record in self.running_records():
             if record.identity.pid in pids:
                 raise DriverError(f"pid {record.identity.pid} is guest {record} already")
 
@@ -214,12 +214,12 @@ class ProcessTable:
             if child is not None:
                 self._children[record.uuid] = child
 
-    def watch(self, record: ProcessRecord) -> None:
+    def watch_ending(self, record: ProcessRecord) -> None:
         """Wait for the end of a guest, which may have come already."""
         if self._watch is not None and not self._watch.add(record, record.identity.pid):
-            self.ended(record)
+            self.handle_end(record)
 
-    def child(self, guest_uuid: str) -> subprocess.Popen[bytes]:
+    def child_process(self, guest_uuid: str) -> subprocess.Popen[bytes]:
         """The process of a guest that this process started.
 
         :raises KeyError:
@@ -228,32 +228,32 @@ class ProcessTable:
 
     # Running
 
-    def lost(self) -> dict[str, str]:
+    def lost_guests(self) -> dict[str, str]:
         """The guests that may run and are not looked after, as their records cannot be used, and why."""
         with self._lock:
             found = {it.guest_uuid: self._store.find_unusable(it.guest_uuid) for it in self._unusable}
-        return {guest_uuid: describe(it) for guest_uuid, it in found.items() if it is not None}
+        return {guest_uuid: describe_unusable(it) for guest_uuid, it in found.items() if it is not None}
 
-    def all(self) -> list[ProcessRecord]:
+    def running_records(self) -> list[ProcessRecord]:
         """The guests that run now."""
-        known = (record.uuid for record in self.all_known())
-        return [record for guest_uuid in known if (record := self.current(guest_uuid)) is not None]
+        known = (record.uuid for record in self.known_records())
+        return [record for guest_uuid in known if (record := self.current_record(guest_uuid)) is not None]
 
-    def all_known(self) -> list[ProcessRecord]:
+    def known_records(self) -> list[ProcessRecord]:
         """The guests whose end nobody has seen yet."""
         with self._lock:
             return list(self._records.values())
 
-    def current(self, guest_uuid: str) -> ProcessRecord | None:
+    def current_record(self, guest_uuid: str) -> ProcessRecord | None:
         """The record of a guest that runs; None if it has ended.
 
         When the main process of a whole group ends before others, the oldest of these takes its place.
         """
         with self._lock:
             record = self._records.get(guest_uuid)
-            if record is None or self._runs(record.identity):
+            if record is None or self._is_running(record.identity):
                 return record
-            heir = launch.oldest(record.members()) if record.whole_group else None
+            heir = launch.oldest_process(record.member_pids()) if record.whole_group else None
             if heir is None:
                 return None
             record = replace(record, identity=heir, command=procfs.command_line(heir.pid))
@@ -263,13 +263,13 @@ class ProcessTable:
             self._store.save(record)
         except OSError as error:
             LOG.warning("That cannot be recorded, and is found out again when it has to be: %s", error)
-        self._report(ChangeKind.CHANGED, record)
-        self.watch(record)
+        self._report_change(ChangeKind.CHANGED, record)
+        self.watch_ending(record)
         return record
 
-    def _runs(self, identity: ProcessIdentity) -> bool:
+    def _is_running(self, identity: ProcessIdentity) -> bool:
         """Whether a process runs. Of one that is watched that is known sooner than /proc can be read."""
-        return (self._watch is not None and self._watch.runs(identity.pid)) or procfs.is_alive(identity)
+        return (self._watch is not None and self._watch.is_running(identity.pid)) or procfs.is_alive(identity)
 
     def note_limits(self, guest_uuid: str, names: Collection[str]) -> ProcessRecord:
         """Note that these limits of a guest are the agent's, on disk first.
@@ -278,7 +278,7 @@ class ProcessTable:
         :raises DriverError: that cannot be kept.
         """
         with self._lock:
-            record = self.running(guest_uuid)
+            record = self.running_record(guest_uuid)
             if not set(names) <= set(record.limits):
                 record = replace(record, limits=tuple(sorted({*record.limits, *names})))
                 try:
@@ -290,17 +290,17 @@ class ProcessTable:
                 self._records[guest_uuid] = record
         return record
 
-    def running(self, guest_uuid: str) -> ProcessRecord:
+    def running_record(self, guest_uuid: str) -> ProcessRecord:
         """The record of a guest that runs.
 
         :raises GuestGoneError:
         """
-        record = self.current(guest_uuid)
+        record = self.current_record(guest_uuid)
         if record is None:
             raise GuestGoneError(f"guest {guest_uuid} has ended")
         return record
 
-    def known(self, guest_uuid: str) -> ProcessRecord:
+    def known_record(self, guest_uuid: str) -> ProcessRecord:
         """The record of a guest whose end nobody has seen yet.
 
         :raises GuestGoneError:
@@ -313,29 +313,29 @@ class ProcessTable:
 
     def is_alive(self, record: ProcessRecord) -> bool:
         """Whether anything of a guest runs that is to end with it; a child that has ended is reaped."""
-        self._reap(record.uuid)
-        return procfs.is_alive(record.identity) or (record.whole_group and bool(record.members()))
+        self._reap_child(record.uuid)
+        return procfs.is_alive(record.identity) or (record.whole_group and bool(record.member_pids()))
 
     # Leaving
 
-    def ended(self, record: ProcessRecord) -> None:
+    def handle_end(self, record: ProcessRecord) -> None:
         """Clean up after a guest and tell of it; once, whoever sees its end first."""
-        if record.whole_group and self.current(record.uuid) is not None:
+        if record.whole_group and self.current_record(record.uuid) is not None:
             return
         with self._lock:
             present = self._records.get(record.uuid)
             if present is None or present.identity != record.identity:
                 return  # done before, and there may be a new guest of that consumer
-            status = self._reap(record.uuid)
+            status = self._reap_child(record.uuid)
             ending = "" if status is None else describe_status(status)
             self._endings[record.uuid, record.identity.pid] = ending
             while len(self._endings) > MAX_ENDINGS:
                 del self._endings[next(iter(self._endings))]
             _end_leftovers(record)  # before there can be a new guest with this mark
             del self._records[record.uuid]
-        self.forget(record)
+        self.forget_guest(record)
         LOG.info("Guest %s ended%s", record, f": {ending}" if ending else "")
-        self._report(ChangeKind.STOPPED, record, ending)
+        self._report_change(ChangeKind.STOPPED, record, ending)
 
     def recent_ending(self, guest: Guest, seconds: float) -> str:
         """See :meth:`compute_agent.drivers.base.StartingDriver.recent_ending`."""
@@ -351,11 +351,11 @@ class ProcessTable:
                 if self.is_alive(record):
                     return ""
                 # Another thread has seen the end, and ended() has not come to it yet.
-                status = self._reap(guest.uuid)
+                status = self._reap_child(guest.uuid)
                 return "" if status is None else describe_status(status)
             return self._endings.get((guest.uuid, guest.pid), "")
 
-    def forget(self, record: ProcessRecord) -> None:
+    def forget_guest(self, record: ProcessRecord) -> None:
         """Leave nothing of a guest that has ended: neither record nor group.
 
         A record that cannot be removed is found again by the next agent.
@@ -363,15 +363,15 @@ class ProcessTable:
         with self._lock:
             self._records.pop(record.uuid, None)
             self._children.pop(record.uuid, None)
-        if (group := record.group) is not None:
-            self.oom.look(record.guest(), group, last=True)
+        if (group := record.own_group) is not None:
+            self.oom.look_at_group(record.as_guest(), group, last=True)
             group.remove()
         try:
             self._store.remove(record)
         except OSError as error:
             LOG.error("The record of guest %s cannot be removed: %s", record, error)
 
-    def _reap(self, guest_uuid: str) -> int | None:
+    def _reap_child(self, guest_uuid: str) -> int | None:
         """Take the exit status of a guest that is a child of this process.
 
         None if it is not, or has not ended.
@@ -380,9 +380,9 @@ class ProcessTable:
             child = self._children.get(guest_uuid)
             return None if child is None else child.poll()
 
-    def _report(self, kind: ChangeKind, record: ProcessRecord, ending: str = "") -> None:
+    def _report_change(self, kind: ChangeKind, record: ProcessRecord, ending: str = "") -> None:
         if self._listener is not None:
-            self._listener(GuestChange(kind, record.guest(), ending))
+            self._listener(GuestChange(kind, record.as_guest(), ending))
 
 
 def describe_status(status: int) -> str:
@@ -395,7 +395,7 @@ def describe_status(status: int) -> str:
         return f"signal {-status}"
 
 
-def describe(it: UnusableRecord) -> str:
+def describe_unusable(it: UnusableRecord) -> str:
     """What is wrong with a record, and what to do about it."""
     return (
         f"the guest record {it.path} cannot be used ({it.reason}), so that its guest is not looked after:"
@@ -410,7 +410,7 @@ def _end_leftovers(record: ProcessRecord) -> None:
         return  # the group has them all; what others started is theirs; nothing outlives a boot
     killed: set[int] = set()
     for _ in range(procfs.MAX_PASSES):  # one may start another one while it is looked for
-        left = _leftovers(record)
+        left = _find_leftovers(record)
         if not left:
             return
         for pid in left:
@@ -420,20 +420,22 @@ def _end_leftovers(record: ProcessRecord) -> None:
             LOG.warning("Guest %s ended and left process %d behind: killed", record, pid)
         killed |= left
         time.sleep(_KILL_PAUSE)
-    LOG.error("Guest %s ended, and there are processes of it still: %s", record, sorted(_leftovers(record)))
+    LOG.error(
+        "Guest %s ended, and there are processes of it still: %s", record, sorted(_find_leftovers(record))
+    )
 
 
-def _leftovers(record: ProcessRecord) -> set[int]:
+def _find_leftovers(record: ProcessRecord) -> set[int]:
     """The processes of the guest's session, and those of other ones that have its mark from it.
 
     A mark in the environment of a process that is older than the guest is not from the guest.
     """
     leader = record.identity.pid
     # A pid is not given to another process as long as there is a session of that number.
-    found = set(procfs.session_members(leader)) if procfs.identify(leader) is None else set()
-    for pid in procfs.pids():
+    found = set(procfs.session_members(leader)) if procfs.identify_process(leader) is None else set()
+    for pid in procfs.all_pids():
         if pid != os.getpid() and procfs.has_variable(pid, GUEST_VARIABLE, record.uuid):
-            identity = procfs.identify(pid)
+            identity = procfs.identify_process(pid)
             if identity is not None and identity.start_time >= record.identity.start_time:
                 found.add(pid)
     return found

@@ -68,7 +68,7 @@ class EndedLog:
     ended: float
 
 
-def choose(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
+def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
     """The logs to remove.
 
     These are of guests that ended longer than ``retention`` seconds ago, and the oldest of the others while
@@ -83,12 +83,12 @@ def choose(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: in
     return chosen
 
 
-def prune(folder: Path, retention: float, max_bytes: int) -> None:
+def prune_logs(folder: Path, retention: float, max_bytes: int) -> None:
     """Remove what is to be removed in the folder of the records.
 
     :raises OSError:
     """
-    chosen = choose(_ended(folder), time.time(), retention, max_bytes)
+    chosen = choose_logs(_ended_logs(folder), time.time(), retention, max_bytes)
     for log in chosen:
         log.path.unlink(missing_ok=True)
     if chosen:
@@ -99,7 +99,7 @@ def prune(folder: Path, retention: float, max_bytes: int) -> None:
 def try_prune(folder: Path, options: cfg.ConfigOpts.GroupAttr) -> None:
     """As prune(), by the options of [guests]; a failure is a line of the log."""
     try:
-        prune(folder, options.log_retention, options.log_max_mb * 10**6)
+        prune_logs(folder, options.log_retention, options.log_max_mb * 10**6)
     except OSError as error:
         LOG.warning("The logs of guests that have ended cannot be removed: %s", error)
 
@@ -117,7 +117,7 @@ class GuestLogs:
         self._folder = folder
         self._told: dict[str, str] = {}
 
-    def shorten(self, max_bytes: int) -> None:
+    def shorten_logs(self, max_bytes: int) -> None:
         """Have only the end of each log that is larger; a failure is a line of the log, once."""
         try:
             names = set(os.listdir(self._folder))
@@ -128,24 +128,24 @@ class GuestLogs:
             guest_uuid, suffix = os.path.splitext(name)
             if suffix == LOG_SUFFIX and is_uuid(guest_uuid):
                 try:
-                    if (removed := _shorten(self._folder / name, max_bytes)) > 0:
-                        self._tell(
+                    if (removed := _shorten_log(self._folder / name, max_bytes)) > 0:
+                        self._warn_once(
                             guest_uuid, "has much output: [guests] log_guest_mb is what its log may have"
                         )
                         LOG.debug("Removed %d bytes of %s", removed, name)
                 except FileNotFoundError:
                     continue
                 except OSError as error:
-                    self._tell(guest_uuid, f"has a log that cannot be shortened: {error}")
+                    self._warn_once(guest_uuid, f"has a log that cannot be shortened: {error}")
         self._told = {guest: text for guest, text in self._told.items() if guest + LOG_SUFFIX in names}
 
-    def _tell(self, guest_uuid: str, text: str) -> None:
+    def _warn_once(self, guest_uuid: str, text: str) -> None:
         if self._told.get(guest_uuid) != text:
             self._told[guest_uuid] = text
             LOG.warning("Guest %s %s", guest_uuid, text)
 
 
-def _shorten(path: Path, max_bytes: int) -> int:
+def _shorten_log(path: Path, max_bytes: int) -> int:
     """The bytes that were removed of a log larger than that. Its modification time stays.
 
     :raises OSError:
@@ -166,7 +166,7 @@ def _shorten(path: Path, max_bytes: int) -> int:
     return start
 
 
-def _ended(folder: Path) -> Iterator[EndedLog]:
+def _ended_logs(folder: Path) -> Iterator[EndedLog]:
     names = set(os.listdir(folder)) if folder.is_dir() else set()
     for name in names:
         guest_uuid, suffix = os.path.splitext(name)
@@ -188,7 +188,7 @@ T = TypeVar("T")
 
 
 @functools.lru_cache(maxsize=4096)
-def _group(folder: str) -> GuestCgroup:
+def _cached_group(folder: str) -> GuestCgroup:
     """The group in a folder; every round asks for it a dozen times."""
     return GuestCgroup(Path(folder))
 
@@ -224,15 +224,15 @@ class ProcessRecord:
         return called(self.name, self.uuid)
 
     @property
-    def group(self) -> GuestCgroup | None:
+    def own_group(self) -> GuestCgroup | None:
         """The guest's own group; None if it has none."""
-        return _group(self.cgroup) if self.cgroup else None
+        return _cached_group(self.cgroup) if self.cgroup else None
 
-    def members(self) -> list[int]:
+    def member_pids(self) -> list[int]:
         """The processes in the guest's own group."""
-        return [] if self.group is None else self.group.processes()
+        return [] if self.own_group is None else self.own_group.process_ids()
 
-    def guest(self) -> Guest:
+    def as_guest(self) -> Guest:
         """The guest as others know it."""
         details = {
             "command": printable(" ".join(self.command)),
@@ -291,7 +291,11 @@ class RecordStore:
             return
         if record.newer:
             raise OSError(f"{self._path(record.uuid)} was written by a later release, and stays as it is")
-        content = {"format": _FORMAT, **dataclasses.asdict(record), "settings": _chosen(record.settings)}
+        content = {
+            "format": _FORMAT,
+            **dataclasses.asdict(record),
+            "settings": _chosen_settings(record.settings),
+        }
         del content["newer"]
         if self.find_unusable(record.uuid) is not None:
             self._put_aside(record.uuid)
@@ -305,7 +309,7 @@ class RecordStore:
         if self._look_only:
             return
         with contextlib.suppress(OSError):
-            os.utime(self._log(record.uuid), follow_symlinks=False)
+            os.utime(self._log_path(record.uuid), follow_symlinks=False)
         if record.newer:
             with contextlib.suppress(FileNotFoundError):
                 self._put_aside(record.uuid)
@@ -334,7 +338,7 @@ class RecordStore:
 
         :raises OSError:
         """
-        descriptor = open_own(self._log(guest_uuid), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+        descriptor = open_own(self._log_path(guest_uuid), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
         try:
             os.utime(descriptor)
         except BaseException:
@@ -344,7 +348,7 @@ class RecordStore:
 
     def log_of(self, guest_uuid: str) -> str:
         """Where the output of a guest goes that the agent starts."""
-        return str(self._log(guest_uuid))
+        return str(self._log_path(guest_uuid))
 
     def _read(self, path: Path) -> ProcessRecord | UnusableRecord:
         try:
@@ -362,7 +366,7 @@ class RecordStore:
     def _path(self, guest_uuid: str) -> Path:
         return self.folder / f"{guest_uuid}{RECORD_SUFFIX}"
 
-    def _log(self, guest_uuid: str) -> Path:
+    def _log_path(self, guest_uuid: str) -> Path:
         return self.folder / f"{guest_uuid}{LOG_SUFFIX}"
 
 
@@ -383,7 +387,7 @@ def parse_record(content: Any) -> ProcessRecord:
     guest_uuid = content["uuid"]
     if not is_uuid(guest_uuid):
         raise ValueError(f"{guest_uuid!r} is not a uuid as it is written here")
-    cgroup = _typed(content, "cgroup", str)
+    cgroup = _typed_value(content, "cgroup", str)
     if cgroup and (not os.path.isabs(cgroup) or Path(cgroup).name != group_name(guest_uuid)):
         raise ValueError(f"{cgroup!r} is not the group of guest {guest_uuid}")
     command = content["command"]
@@ -391,21 +395,22 @@ def parse_record(content: Any) -> ProcessRecord:
         raise ValueError("the command is no list of words")
     return ProcessRecord(
         uuid=guest_uuid,
-        name=_typed(content, "name", str),
-        identity=_identity(content["identity"]),
+        name=_typed_value(content, "name", str),
+        identity=_read_identity(content["identity"]),
         settings=parse_settings(content["settings"], strict=not newer),
         command=tuple(command),
-        adopted=_typed(content, "adopted", bool),
+        adopted=_typed_value(content, "adopted", bool),
         cgroup=cgroup,
-        whole_group="whole_group" in content and _typed(content, "whole_group", bool),  # absent in old ones
-        limits=_names("limits", content),
+        whole_group="whole_group" in content
+        and _typed_value(content, "whole_group", bool),  # absent in old ones
+        limits=_read_names("limits", content),
         newer=newer,
-        declared=tuple(name for name in _names("declared", content) if name in SETTING_NAMES),
-        origin_cgroup=_typed(content, "origin_cgroup", str) if "origin_cgroup" in content else "",
+        declared=tuple(name for name in _read_names("declared", content) if name in SETTING_NAMES),
+        origin_cgroup=_typed_value(content, "origin_cgroup", str) if "origin_cgroup" in content else "",
     )
 
 
-def _names(key: str, content: Mapping[str, Any]) -> tuple[str, ...]:
+def _read_names(key: str, content: Mapping[str, Any]) -> tuple[str, ...]:
     names = content.get(key, [])  # absent in old records
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{key}: no list of names")
@@ -437,7 +442,7 @@ def parse_settings(content: Mapping[str, Any], strict: bool = True) -> GuestSett
     return settings
 
 
-def _chosen(settings: GuestSettings) -> dict[str, Any]:
+def _chosen_settings(settings: GuestSettings) -> dict[str, Any]:
     """The settings that are not at their defaults, as an earlier release refuses those that it does not know.
 
     It would then find the guest without its record, and record it under its uuid in place of its name.
@@ -446,14 +451,16 @@ def _chosen(settings: GuestSettings) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(settings).items() if value != defaults[name]}
 
 
-def _identity(content: Mapping[str, Any]) -> ProcessIdentity:
-    pid = _typed(content, "pid", int)
+def _read_identity(content: Mapping[str, Any]) -> ProcessIdentity:
+    pid = _typed_value(content, "pid", int)
     if pid < 1:
         raise ValueError(f"{pid} is no process id")
-    return ProcessIdentity(pid, _typed(content, "start_time", int), _typed(content, "boot_id", str))
+    return ProcessIdentity(
+        pid, _typed_value(content, "start_time", int), _typed_value(content, "boot_id", str)
+    )
 
 
-def _typed(content: Mapping[str, Any], name: str, kind: type[T]) -> T:
+def _typed_value(content: Mapping[str, Any], name: str, kind: type[T]) -> T:
     value = content[name]
     if type(value) is not kind:
         raise ValueError(f"{name} cannot be {value!r}")

@@ -287,7 +287,7 @@ def test_a_frequency_that_the_firmware_holds_down_is_told_and_is_no_drift(intel)
 
 def test_cpus_stay_as_they_are_while_a_guest_is_lost(intel):
     intel.sync(class_target("a", "LSR", 2))
-    intel.driver.lost = lambda: {"a": "nobody knows"}
+    intel.driver.lost_guests = lambda: {"a": "nobody knows"}
     intel.start(FAST, QUIET, IDLE, SHARED)
     intel.sync()
     assert intel.policy(2) == QUICK
@@ -308,7 +308,7 @@ def test_a_cpu_that_was_offline_meanwhile_is_given_back_later(intel):
 
 
 def test_what_would_change_is_told_without_changing_it(intel):
-    rows = intel.controller.plan([class_target("a", "LSR", 2, 3)], ())
+    rows = intel.controller.plan_changes([class_target("a", "LSR", 2, 3)], ())
     planned = [(row.subject, row.change) for row in rows]
     assert ("CPUs 2-3", "scaling_governor powersave -> performance") in planned
     assert ("CPUs 2-3", "state3/disable 0 -> 1") in planned

@@ -56,9 +56,9 @@ def test_only_whole_idle_cores_are_parked_and_no_domain_goes_dark(used, cpus, pa
 
 def test_a_cpu_is_idle_since_it_was_used_last():
     times = IdleTimes()
-    times.observe(DEDICATED, frozenset({2}), 10.0)
-    assert times.observe(DEDICATED, frozenset({3}), 20.0)[2] == 20.0
-    assert times.observe(DEDICATED, frozenset({3}), 30.0) == dict.fromkeys(DEDICATED - {2, 3}, 10.0) | {
+    times.note_used(DEDICATED, frozenset({2}), 10.0)
+    assert times.note_used(DEDICATED, frozenset({3}), 20.0)[2] == 20.0
+    assert times.note_used(DEDICATED, frozenset({3}), 30.0) == dict.fromkeys(DEDICATED - {2, 3}, 10.0) | {
         2: 20.0
     }
 
@@ -162,7 +162,7 @@ def test_a_guest_that_others_pinned_keeps_its_cpus(host, monkeypatch):
 def test_while_a_guest_is_lost_nothing_more_is_parked_and_guests_still_wake_cores(host):
     host.sync(class_target("a", "LS", 2))
     host.sync(class_target("a", "LS", 2), after=60.0)
-    host.driver.lost = lambda: {"a": "not known"}
+    host.driver.lost_guests = lambda: {"a": "not known"}
     host.start()
     host.sync(after=60.0)
     host.sync(after=60.0)
@@ -235,7 +235,9 @@ def test_a_cpu_that_does_not_come_online_is_told_and_tried_again(host):
 def test_what_would_be_parked_is_told_without_doing_it(host):
     host.sync()
     host.now += 60.0
-    planned = [(row.subject, row.change) for row in host.controller.plan([class_target("a", "LS", 2)], ())]
+    planned = [
+        (row.subject, row.change) for row in host.controller.plan_changes([class_target("a", "LS", 2)], ())
+    ]
     assert planned == [("CPUs 4-7", "online 1 -> 0")]
     assert host.snapshot() == host.before
 

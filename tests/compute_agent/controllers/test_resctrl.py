@@ -109,7 +109,7 @@ class ResctrlHost:
     def drift(self):
         """What the worker does at each reconcile."""
         self.sync()
-        return {uuid: self.controller.drifted(target) for uuid, target in self.targets.items()}
+        return {uuid: self.controller.describe_drift(target) for uuid, target in self.targets.items()}
 
     def group(self, uuid):
         return self.controller.membership[uuid]
@@ -513,7 +513,7 @@ def test_a_mount_that_cannot_be_read_leaves_guests_alone_until_it_can(rig, monke
         with pytest.raises(ResctrlError):
             rig.sync()
         assert rig.controller.apply(rig.targets["a"]) is False
-        assert rig.controller.drifted(rig.targets["a"]) is None
+        assert rig.controller.describe_drift(rig.targets["a"]) is None
     rig.sync()
     assert rig.inside("a")
 

@@ -117,11 +117,11 @@ def test_a_path_by_another_name_is_the_same(lock, sockets, tmp_path):
 def test_groups_below_one_root_are_one_agents(load, tmp_path):
     conf = load(f"[DEFAULT]\nlock_path = {tmp_path / 'locks'}\n[cgroup]\nroot = {tmp_path}\n")
     first, second = cgroup_lock(conf, "first"), cgroup_lock(conf, "second")
-    first.check()
+    first.check_locks()
     with pytest.raises(
         DriverError, match=rf"\(first\) looks after the guests below {tmp_path}: .*\[cgroup\]"
     ):
-        second.check()
+        second.check_locks()
     first.release()
 
 
@@ -129,11 +129,11 @@ def test_locks_that_cannot_be_had_are_an_error_with_the_option(load, sockets, tm
     (tmp_path / "locks").write_text("no folder")
     lock = libvirt_lock(load(f"[DEFAULT]\nlock_path = {tmp_path / 'locks'}\n"), sockets, "me")
     with pytest.raises(DriverError, match=r"set \[DEFAULT\] lock_path"):
-        lock.check()
+        lock.check_locks()
 
 
 def test_nothing_to_claim_is_nothing_to_lock():
-    DriverLock("me").check()
+    DriverLock("me").check_locks()
 
 
 @pytest.mark.parametrize(

@@ -37,13 +37,13 @@ class OrderedDriver(FakeDriver):
         self.flavor_of, self.defined = {}, set()
 
     @property
-    def flavors(self):
+    def flavor_source(self):
         return self
 
-    def flavor(self, guest):
+    def read_flavor(self, guest):
         return self.flavor_of.get(guest.uuid, GuestFlavor())
 
-    def inactive(self):
+    def inactive_guests(self):
         return frozenset(self.defined - self.running.keys())
 
 
@@ -238,7 +238,7 @@ class TestDeletion:
 
         def allocations(consumer):
             if OTHER not in rig.driver.running:
-                rig.driver.create(OTHER, "o", GuestSettings(), ())
+                rig.driver.create_guest(OTHER, "o", GuestSettings(), ())
             return real(consumer)
 
         monkeypatch.setattr(rig.client, "allocations", allocations)

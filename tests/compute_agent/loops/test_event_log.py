@@ -20,7 +20,7 @@ class StoredEventLog:
         self.log = EventLog(SimpleNamespace(state_path=str(folder), events=events), self.registry)
 
     @property
-    def lost(self):
+    def lost_guests(self):
         return self.registry.get_sample_value("compute_agent_events_lost_total")
 
 

@@ -270,7 +270,7 @@ class Caches:
 def test_who_fills_the_cache_gets_fewer_ways_and_has_them_back(tmp_path):
     host = InterferenceHost(tmp_path)
     host.greedy = False
-    host.views = lambda uuid: next(one for one in host.pipeline.views() if one.guest.uuid == uuid)
+    host.views = lambda uuid: next(one for one in host.pipeline.guest_views() if one.guest.uuid == uuid)
     host.watches = (InterferenceWatch("cache", SIGNALS["llc_occupancy"], preview=False),)
     host.boot()
     host.loop._reader._cache = Caches(host)
