@@ -30,7 +30,7 @@ class FakeDriver:
         self.running = {}
         self.released = []
         self.broken = None
-        self.lost_guests = {}
+        self.lost_reasons = {}
         self.writes = 0
         self._listener = None
         self.starting_guests = True
@@ -157,7 +157,7 @@ class FakeDriver:
         pass
 
     def lost_guests(self):
-        return self.lost_guests
+        return self.lost_reasons
 
     def create_guest(self, guest_uuid, name, settings, command, cwd="/", environment=None, declared=()):
         if guest_uuid in self.running:

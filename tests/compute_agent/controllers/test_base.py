@@ -14,7 +14,7 @@ from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.compute_agent.fakes import FakeDriver
 
-METHODS = ("sync", "drifted", "apply", "plan", "release")
+METHODS = ("sync", "describe_drift", "apply", "plan_changes", "release")
 
 
 def classes():

@@ -205,13 +205,13 @@ def test_the_end_of_a_guest_is_reported_and_its_chosen_settings_are_declared(sta
 
 
 def test_a_discarded_guest_leaves_nothing(starting_driver):
-    guest = starting_driver.create(str(uuid.uuid4()), "a", GuestSettings(), ("sleep", "60"))
+    guest = starting_driver.create_guest(str(uuid.uuid4()), "a", GuestSettings(), ("sleep", "60"))
     starting_driver.discard(guest)
     assert list(starting_driver.guests()) == []
 
 
 def test_the_same_uuid_twice_is_refused(starting_driver):
-    guest = starting_driver.create(str(uuid.uuid4()), "a", GuestSettings(), ("sleep", "60"))
+    guest = starting_driver.create_guest(str(uuid.uuid4()), "a", GuestSettings(), ("sleep", "60"))
     starting_driver.release(guest)
     with pytest.raises(DriverError, match="exists already"):
-        starting_driver.create(guest.uuid, "b", GuestSettings(), ("sleep", "60"))
+        starting_driver.create_guest(guest.uuid, "b", GuestSettings(), ("sleep", "60"))

@@ -174,9 +174,9 @@ def test_a_guest_ordered_with_a_class_that_does_not_exist_stops_no_other(rig):
 
 def test_the_allocation_of_a_guest_that_is_lost_is_not_offered_for_deletion(rig):
     rig.claim(GUEST, {NODES[0]: {"PCPU": 1}})
-    rig.driver.lost_guests[GUEST] = "its record cannot be used"
+    rig.driver.lost_reasons[GUEST] = "its record cannot be used"
     assert rig.audit(DELETE) == []
-    rig.driver.lost_guests.clear()
+    rig.driver.lost_reasons.clear()
     assert rig.audit() == [("UNUSED", GUEST, "")]
 
 

@@ -324,7 +324,7 @@ class TestALostGuest:
     def lost(self, rig):
         rig.run("a", (0, 1, 0))
         guest = rig.driver.running.pop("a")
-        rig.driver.lost_guests["a"] = "the guest record a.json cannot be used"
+        rig.driver.lost_reasons["a"] = "the guest record a.json cannot be used"
         rig.restart()
         return guest
 
@@ -339,7 +339,7 @@ class TestALostGuest:
 
     def test_adopted_anew_has_the_place_that_it_had(self, rig, lost):
         rig.run("b", (0, 1, 0))
-        rig.driver.lost_guests.clear()
+        rig.driver.lost_reasons.clear()
         view = rig.handle(
             AdoptGuest("a", "a", GuestSettings(), lost.pid, {"node0": {"PCPU": 1, "VCPU": 0}}, 1.0)
         )
@@ -351,19 +351,19 @@ class TestALostGuest:
         """As domains do, whose processes libvirtd starts: the old one ends, the new one is not understood."""
         rig.run("a", (0, 1, 0))
         guest = rig.driver.running.pop("a")
-        rig.driver.lost_guests["a"] = "domain a cannot be described"
+        rig.driver.lost_reasons["a"] = "domain a cannot be described"
         rig.handle(GuestStopped(guest))
         assert rig.run("b", (0, 1, 0)).assignment.dedicated == (2,)
         again = replace(guest, pid=guest.pid + 1000)
         rig.driver.running["a"] = again
         rig.driver.affinities["a"] = {again.pid: rig.driver.cpus}
-        rig.driver.lost_guests.clear()
+        rig.driver.lost_reasons.clear()
         rig.handle(ReconcileGuests())
         assert rig.observed("a") == {1}
         assert rig.metric("lost_guests") == 0
 
     def test_said_to_be_gone_gives_its_cpus_back(self, rig, lost):
-        rig.driver.lost_guests.clear()
+        rig.driver.lost_reasons.clear()
         rig.handle(ReconcileGuests())
         assert rig.run("b", (0, 2, 0), vcpus=2).assignment.dedicated == (1, 2)
         assert rig.saved.keys() == {"b"}

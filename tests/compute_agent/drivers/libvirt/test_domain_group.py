@@ -13,7 +13,7 @@ SCOPE = "machine.slice/machine-qemu\\x2d1\\x2da.scope"
 def find(tmp_path, monkeypatch):
     """The group of a process whose /proc/PID/cgroup says this."""
     monkeypatch.setattr(
-        running_domain, "_mounts", lambda: {"": tmp_path / "unified", "cpu": tmp_path / "cpu"}
+        running_domain, "_mount_points", lambda: {"": tmp_path / "unified", "cpu": tmp_path / "cpu"}
     )
 
     def look(text):

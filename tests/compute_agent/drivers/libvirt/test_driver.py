@@ -135,7 +135,7 @@ def test_one_domain_that_cannot_be_described_hides_no_other(libvirtd, monkeypatc
             raise ZeroDivisionError("nobody thought of this")
         return real(xml)
 
-    monkeypatch.setattr(domain_metadata, "describe", describe)
+    monkeypatch.setattr(domain_metadata, "describe_domain", describe)
     driver = LibvirtDriver(libvirtd.uri, look_interval=0.1)
     try:
         assert [guest.uuid for guest in driver.guests()] == [good]
@@ -479,7 +479,7 @@ def test_a_guest_whose_process_ended_before_libvirtd_noticed_has_stopped(watched
     domain = libvirtd.run(persistent=True)
     first = watched.started()
     table = watched.driver._table
-    monkeypatch.setattr(domain_metadata, "number", lambda xml: "1")
+    monkeypatch.setattr(domain_metadata, "run_number", lambda xml: "1")
     monkeypatch.setattr(table, "_is_starting", lambda domain: False)
     monkeypatch.setattr(table, "_still_runs", lambda guest_uuid, xml: True)
     domain.destroy()
