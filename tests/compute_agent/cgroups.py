@@ -49,7 +49,9 @@ class FakeCgroups:
         for name in ("add", "process_ids", "remove", "remove_empty", "_write"):
             monkeypatch.setattr(cgroup.GuestCgroup, name, self._method(name))
         make = cgroup.CgroupRoot.make_group
-        monkeypatch.setattr(cgroup.CgroupRoot, "make_group", lambda root, name: self.make_files(make(root, name)))
+        monkeypatch.setattr(
+            cgroup.CgroupRoot, "make_group", lambda root, name: self.make_files(make(root, name))
+        )
 
     def _method(self, name):
         fake = getattr(self, f"_{name.lstrip('_')}")

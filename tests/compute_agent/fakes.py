@@ -4,7 +4,7 @@ import itertools
 from dataclasses import fields, replace
 
 from compute_agent.drivers.base import UNLIMITED, ChangeKind, CpuLimits, GuestChange, MemoryLimits
-from compute_agent.drivers.cgroup import limits_agree, attainable_quota
+from compute_agent.drivers.cgroup import attainable_quota, limits_agree
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 

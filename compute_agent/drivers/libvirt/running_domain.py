@@ -21,8 +21,8 @@ from compute_agent.drivers.base import CpuLimits, CpuSettings, QuotaError
 from compute_agent.drivers.cgroup import (
     PERIOD,
     GuestCgroup,
-    limits_agree,
     attainable_quota,
+    limits_agree,
     quota_microseconds,
 )
 from compute_agent.drivers.libvirt.domain_definition import (

@@ -107,7 +107,9 @@ def test_a_domain_is_in_its_cache_group_before_it_has_cpus(rig, hooked, uid, tmp
 def test_a_domain_is_no_guest_before_its_start_is_over(rig, hooked, uid, tmp_path, monkeypatch):
     """Calls on it would wait in libvirtd, and a fork of the wrapper that ends would take its group along."""
     looks, held, running = [], tmp_path / "held", LibvirtConnection.active_domains
-    monkeypatch.setattr(LibvirtConnection, "active_domains", lambda self: looks.append(running(self)) or looks[-1])
+    monkeypatch.setattr(
+        LibvirtConnection, "active_domains", lambda self: looks.append(running(self)) or looks[-1]
+    )
     held.touch()
     rig.claim_on(uid, {rig.l3(1): {"LLC": 4}})
     xml = hooked.xml(uid, vcpus=2).replace(EMULATOR, str(waiting_emulator(rig.files, tmp_path)))

@@ -26,7 +26,7 @@ DEVICES = BlockDevices((BlockDevice("sda", "8:0"), BlockDevice("vda", "254:0"), 
 
 
 class BlockioHost:
-    """The controller on a host whose devices may change."""
+    """The controller on a host with devices that may change."""
 
     def __init__(self):
         self.driver, self.devices = FakeDriver(CPUS), DEVICES
@@ -84,7 +84,7 @@ def test_a_device_that_comes_is_limited_at_the_next_look(host):
     assert "254:32" in host.driver.blockio["a"].devices
 
 
-def test_what_cannot_be_had_is_said_with_names(host):
+def test_refusals_name_class_and_devices(host):
     host.driver.without_blockio = ["the kernel has no io.max here"]
     for name, reasons in {
         "": None,

@@ -99,7 +99,7 @@ def test_the_weight_of_a_guest_that_is_left_alone_stays_but_limits_hold(
     assert driver.limits["a"] == CpuLimits(777, 0.5)
 
 
-def test_weights_that_somebody_else_changed_are_seen_and_put_right(controller, driver, target):
+def test_weights_that_another_program_changed_are_repaired(controller, driver, target):
     held = target(allocation={"p": {"VCPU": 2}})
     controller.apply(held)
     driver.limits["a"] = CpuLimits(1, 0.1)

@@ -54,7 +54,7 @@ def texts(plan):
     return {path: setting.text for path, setting in plan.settings.items()}
 
 
-def test_guests_come_by_rank_then_shared_cpus_then_those_that_nobody_holds():
+def test_claims_are_of_guests_by_rank_then_of_shared_cpus_then_of_unheld_ones():
     guests = [
         class_target("a", "BE", 2),
         class_target("b", "LSR", 3),
@@ -96,7 +96,7 @@ def test_cpus_that_a_lost_guest_may_hold_stay_as_they_are():
     assert plan.frozen >= {"policy0", "policy4", "cpu4/state2"}
 
 
-def test_cpus_of_both_sets_are_shared_ones_unless_somebody_holds_them():
+def test_cpus_of_both_sets_are_shared_ones_unless_a_guest_holds_them():
     both = CpuSets(cpu_set(0, 1, 2), cpu_set(0, 1, 2), cpu_set(0, 1, 2))
     assert make_claims([class_target("b", "LSR", 1)], both, BINDINGS, CLASSES, lost=False) == [
         CpuClassClaim(cpu_set(1), FAST),
@@ -199,7 +199,7 @@ def test_a_guest_without_a_class_keeps_its_domain_from_idle():
         ),
     ],
 )
-def test_what_cannot_be_had_is_said_and_the_rest_is_done(one, domain_fields, missing, wanted):
+def test_missing_settings_are_reported_and_the_rest_is_planned(one, domain_fields, missing, wanted):
     plan = decide_files(power(domain(0, 0, **domain_fields)), [CpuClassClaim(cpu_set(0), one)])
     assert plan.missing == {"x": (missing,)}
     assert texts(plan) == {f"policy0/{name}": text for name, text in wanted.items()}

@@ -43,7 +43,7 @@ def test_memory_goes_with_the_guest_and_is_let_go_when_it_is_shared(controller, 
         assert controller.describe_drift(on(mems)) is None
 
 
-def test_memory_that_somebody_else_bound_is_seen_and_put_right(controller, driver, on):
+def test_memory_that_another_program_bound_is_repaired(controller, driver, on):
     controller.apply(on(ZERO))
     driver.nodes["a"] = BOTH
     assert controller.describe_drift(on(ZERO)) == "memory from NUMA nodes 0-1 in place of 0"

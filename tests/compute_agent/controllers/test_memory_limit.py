@@ -1,4 +1,4 @@
-"""Controller memory_limit: what guests hold is what they may use, and their class says who gives way."""
+"""Controller memory_limit: guests may use what they hold, and their class says which of them give way."""
 
 import pytest
 

@@ -120,7 +120,7 @@ def test_idle_cores_go_offline_after_a_while_and_come_online_for_a_guest(host):
     assert host.drifts == []
 
 
-def test_a_core_whose_sibling_is_used_is_never_parked(host):
+def test_a_core_with_a_used_sibling_is_never_parked(host):
     host.sync(class_target("a", "LS", 3))
     host.sync(class_target("a", "LS", 3), after=1000.0)
     assert host.online == "0-3"
@@ -232,7 +232,7 @@ def test_a_cpu_that_does_not_come_online_is_told_and_tried_again(host):
     assert host.online == "0-1,4-5"
 
 
-def test_what_would_be_parked_is_told_without_doing_it(host):
+def test_planned_parking_is_listed_without_a_write(host):
     host.sync()
     host.now += 60.0
     planned = [

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from compute_agent.drivers.libvirt import domain_definition
-from compute_agent.drivers.libvirt.domain_definition import DomainBlockIo, parse_blockio, items_to_set
+from compute_agent.drivers.libvirt.domain_definition import DomainBlockIo, items_to_set, parse_blockio
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.model.resource import BlockIo, DeviceRates
 from tests.compute_agent.libvirtd import CGROUPS, Libvirtd, LibvirtMissing
