@@ -39,7 +39,6 @@ NOT_YET: Final = (
     "compute_agent/loops",
     "compute_agent/model",
     "compute_agent/optional_packages.py",
-    "compute_agent/pipeline",
     "compute_agent/report",
     "tests/benchmarks",
     "tests/browser.py",

@@ -1,4 +1,8 @@
-"""The set of guests: those found at the start, those found later, and those that have gone."""
+"""The set of guests in the cache: takes over those that run, adds new ones, and removes ended ones.
+
+This is the part of the worker that compares the cache with the driver. It is apart from
+:mod:`compute_agent.pipeline.worker`, so that the order of the steps of an event stays on one page there.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ from compute_agent.report.history import ConsumerOwner
 
 
 def observe_guest(driver: GuestDriver, guest: Guest) -> KernelPlacement:
-    """Where the kernel lets a guest run now.
+    """The CPUs and NUMA nodes that the kernel lets a guest use at the moment.
 
     :raises GuestGoneError:
     """
@@ -37,11 +41,11 @@ def observe_guest(driver: GuestDriver, guest: Guest) -> KernelPlacement:
 LOG = logging.getLogger(__name__)
 
 Limits = Mapping[str, Mapping[ThrottleControl, float]]
-"""What the watermarks hold guests down to, by guest."""
+"""The limits of throttling, by uuid of the guest."""
 
 
 class GuestLifecycle:
-    """Keeps the cache to the guests that run, by what the driver says. For the worker."""
+    """Keeps the cache equal to the guests that the driver reports. For the worker."""
 
     def __init__(
         self,
@@ -71,10 +75,13 @@ class GuestLifecycle:
         migrations: Mapping[str, str],
         owners: Mapping[str, ConsumerOwner],
     ) -> None:
-        """Remember, until the guests are taken over, what the agent before has ``saved`` of them.
+        """Keep the state of the former agent until the guests are taken over.
 
-        And the ``limits`` of the watermarks, what consumers without a guest held, whose ``migrations`` some
-        of these are, and the ``owners`` of consumers.
+        :param saved: the guests, by uuid.
+        :param limits: the limits of throttling, by guest.
+        :param unclaimed: the allocations of consumers without a guest.
+        :param migrations: the guests of those consumers that are migrations.
+        :param owners: the owners of consumers.
         """
         self._cache.migrations = dict(migrations)
         self._cache.hold_for(unclaimed, time.monotonic())
@@ -82,7 +89,7 @@ class GuestLifecycle:
 
     @property
     def is_known(self) -> bool:
-        """Whether the guests were taken over: the driver has answered."""
+        """Whether the guests were taken over, for which the driver had to answer."""
         return self._saved is None
 
     def enter_guest(
@@ -93,10 +100,11 @@ class GuestLifecycle:
         started: bool = False,
         owner: ConsumerOwner | None = None,
     ) -> None:
-        """Take a guest, and what it holds if that is known, as the driver has it now, and place it.
+        """Add a guest, or note its changes, and place it.
 
-        Whether it has ``started`` is for the driver to say: the pid of one that goes on may be another, and
-        one that started may have been found before its start was told.
+        :param allocation: what it holds; None: not known.
+        :param started: whether the driver reports a start. The cache cannot tell: a guest may go on with
+            another pid, and one that has started may have been found before its start was reported.
         """
         entry = self._cache.get(guest.uuid)
         through = (
@@ -105,7 +113,7 @@ class GuestLifecycle:
         if through is not None:
             allocation = through.allocation
         if entry is None:
-            # One that was lost until now is where it was.
+            # A guest that was lost until now still runs on its former CPUs.
             lost = self._cache.lost.get(guest.uuid)
             place = lost.assignment if lost and self._placer.world.places_guests else None
             held = self._held_before(guest, allocation)
@@ -117,6 +125,7 @@ class GuestLifecycle:
             held = entry.allocation if allocation is None else allocation
             entry.owner = owner or entry.owner
             guest = self._classify_guest(guest, held, entry.owner)
+            # A start makes new cgroups without limits; throttling decides about the new run by itself.
             if started and guest != entry.guest:
                 entry.limits.clear()
             self.use_settings(entry, guest)
@@ -137,17 +146,18 @@ class GuestLifecycle:
         return found
 
     def classify_again(self, entry: CachedGuest) -> bool:
-        """Resolve the settings of a guest anew, as rules, what it holds, or what was set may be others.
+        """Resolve the settings of a guest again; whether they have changed.
 
-        Whether they have changed.
+        The worker calls it when the rules, the allocation or the settings by hand may have changed.
         """
         return self.use_settings(entry, self._classify_guest(entry.guest, entry.allocation, entry.owner))
 
     def use_settings(self, entry: CachedGuest, guest: Guest) -> bool:
-        """Go on with a guest as it is now; whether it is another one than before."""
+        """Replace the guest of an entry; whether it differs from the one before."""
         before = entry.guest
         if guest == before:
             return False
+        # Settings of a new run are no change of a running guest.
         if guest.pid == before.pid:
             self._classifier.report_change(before, guest)
         if guest.settings.preserve and not before.settings.preserve and entry.limits:
@@ -157,7 +167,7 @@ class GuestLifecycle:
         return True
 
     def forget_absent(self) -> None:
-        """Remove what was set by hand for guests that have not been on this host for long."""
+        """Remove settings by hand of guests that left this host some time ago."""
         present = {entry.guest.uuid for entry in self._cache}
         present |= self._cache.lost.keys() | self._cache.unclaimed.keys()
         gone = self._classifier.manual.absent_guests(present)
@@ -165,7 +175,7 @@ class GuestLifecycle:
             return
         flavors = self._driver.flavor_source
         try:
-            # A domain that is shut off may be without an allocation, as those are that are not of Nova.
+            # A domain that is shut off keeps its settings, with or without an allocation of Nova.
             defined = frozenset[str]() if flavors is None else flavors.inactive_guests()
         except DriverError:
             return
@@ -175,37 +185,42 @@ class GuestLifecycle:
                 self._classifier.forget_guest(uuid)
 
     def forget_ended(self, guest: Guest, ending: str = "") -> None:
-        """Forget a guest that ended. Its consumer keeps the allocation.
+        """Remove a guest that ended from the cache. Its consumer keeps the allocation.
 
         :param ending: exit status or signal, for the event.
         """
         entry = self._cache.get(guest.uuid)
         if entry is None or entry.guest.pid != guest.pid:
-            return  # known before, and the consumer may have another guest by now
+            return  # This end was handled before, and the consumer may have another guest by now.
         self._cache.remove(guest.uuid)
         if (starting := self._driver.starting_driver) is not None:
-            self._classifier.forget_guest(guest.uuid)  # a process that ended does not start again
+            # A process guest that ended does not start again, unlike a domain.
+            self._classifier.forget_guest(guest.uuid)
             # A pass over all guests may see the end before the driver reports it.
             ending = ending or starting.recent_ending(guest, 0.0)
-        if guest.uuid in self._driver.lost_guests():  # it started again, and cannot be looked after
+        # It has started again already, and the driver cannot manage it: the new run may use these CPUs.
+        if guest.uuid in self._driver.lost_guests():
             self._cache.lose_guest(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
         if entry.allocation and entry.migration is None:
             self._cache.unclaimed[guest.uuid] = UnclaimedHolding(entry.allocation, time.monotonic())
         self._recorder.record_done(LOG.info, EventKind.LEAVE, guest, "Guest %s left", reason=ending)
 
     def take_over(self) -> bool:
-        """Fill the cache, once, from what runs; positions from the state file, or else from the kernel.
+        """Fill the cache, once, with the guests that run.
 
-        Whether that was done now.
+        Assignments come from the state file, or else from the kernel.
 
-        :raises DriverError: the driver cannot say what runs: nothing is forgotten then.
+        :return: whether this call did it.
+        :raises DriverError: the driver cannot list the guests. Nothing is forgotten then.
         """
         if (saved := self._saved) is None:
             return False
         running = {guest.uuid: guest for guest in self._driver.guests()}
+        # From here on the driver has answered, and nothing below may make the agent take over twice.
         self._saved = None
         for uuid, guest in running.items():
             if (old := saved.get(uuid)) is not None:
+                # Without pinning the saved CPUs say nothing about where the guest runs.
                 assignment = old.assignment if self._placer.world.places_guests else None
                 limits = dict(self._limits.get(uuid, {}))
                 owner = self._owners.get(uuid)
@@ -229,14 +244,14 @@ class GuestLifecycle:
             if allocation := saved[uuid].allocation:
                 self._cache.unclaimed[uuid] = UnclaimedHolding(allocation, time.monotonic())
         self.reconcile_guests()
-        self._placer.place_all()  # configuration and hardware may be others than they were
-        self._limits = {}  # whoever is found later is another than the one that was limited
+        self._placer.place_all()  # Configuration and hardware may have changed while the agent was away.
+        self._limits = {}  # A guest that is found later is another run than the one with limits.
         return True
 
     def reconcile_guests(self) -> None:
-        """Make the cache have the guests that run, and the kernel what these need.
+        """Make the cache equal to the guests that run, and mark drift of the kernel.
 
-        :raises DriverError:
+        :raises DriverError: the driver cannot list the guests.
         """
         running = {guest.uuid: guest for guest in self._driver.guests()}
         for entry in self._cache:
@@ -249,16 +264,16 @@ class GuestLifecycle:
                 else:
                     self._find_guest(guest)
             elif known.guest.pid != guest.pid:
-                self.enter_guest(guest, None)  # it ended and started, and nobody told
+                self.enter_guest(guest, None)  # The driver missed an end and a start.
         if self._cache.lost:
             for uuid in self._cache.lost.keys() - self._driver.lost_guests().keys():
-                LOG.info("Guest %s is said to be gone: what it held is free", uuid)
+                LOG.info("Guest %s, which the driver could not manage, is gone: its CPUs are free", uuid)
                 self._cache.forget_lost(uuid)
         self._placer.follow_guests()
         self._enforcer.compare_all(self._placer.world)
 
     def _find_guest(self, guest: Guest) -> None:
-        """Take up a guest that nobody remembers."""
+        """Add a guest that is neither in the cache nor in the saved state."""
         held, owner = self._held_before(guest), self._owners.get(guest.uuid)
         guest = self._classify_guest(guest, held, owner)
         try:
@@ -273,9 +288,10 @@ class GuestLifecycle:
         self._placer.take_up(entry)
 
     def _held_before(self, guest: Guest, reported: Allocation | None = None) -> Allocation | None:
-        """What the consumer of a new guest held when Placement was last heard.
+        """The allocation of a new guest: the reported one, or else the last known one of its consumer.
 
-        Unless it is ``reported`` now; None if it was never heard of.
+        :param reported: the answer of Placement; None: there was none.
+        :return: None: the consumer is not known.
         """
         known = self._cache.unclaimed.get(guest.uuid) or self._cache.lost.get(guest.uuid)
         if reported is not None or known is None or known.allocation is None:
@@ -285,14 +301,14 @@ class GuestLifecycle:
         return allocation
 
     def _through_migration(self, uuid: str) -> GuestHolding | None:
-        """What is held here by the migration of a guest, as far as it is known; not what it holds itself."""
+        """The holding of a guest's migration here; None without one, or if it holds something itself."""
         consumer = self._cache.migration_of(uuid)
         if not consumer or uuid in self._cache.unclaimed:
             return None
         return GuestHolding(self._cache.unclaimed[consumer].allocation, GuestMigration(consumer))
 
     def _stop_unplaced(self, entry: CachedGuest) -> None:
-        """End a guest that has no place before it does anything; where that cannot be, it stays confined."""
+        """Stop a guest that has no place, as early as possible; if that fails, it stays confined."""
         guest, reason = entry.guest, entry.refusal
         try:
             self._driver.stop(guest, 0.0)

@@ -67,10 +67,10 @@ class GuestOverview:
         self._driver = driver
         self._metrics = metrics
         self._unallocated: frozenset[str] = frozenset()
-        """The guests that were logged as holding nothing."""
+        """The guests without an allocation that were logged."""
 
     def show_gauges(self, topology: HostTopology) -> None:
-        """Show how many guests there are of each kind, on a host with this topology."""
+        """Set the gauges of guests by kind, on a host with this topology."""
         metrics, entries = self._metrics, list(self._cache)
         metrics.guests.set(len(entries))
         metrics.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
@@ -84,12 +84,12 @@ class GuestOverview:
         metrics.remote_memory_guests.set(remote)
 
     def warn_of_unallocated(self) -> None:
-        """Warn of guests that are known to hold nothing, once each."""
+        """Warn, once each, of guests with an empty allocation."""
         unallocated = {entry.guest.uuid: entry for entry in self._cache if entry.allocation == {}}
         for uuid in sorted(unallocated.keys() - self._unallocated):
             entry = unallocated[uuid]
             LOG.warning(
-                "Guest %s holds nothing of this host, and runs%s: see compute-agent audit",
+                "Guest %s has no allocation of this host, and runs%s: see compute-agent audit",
                 entry.guest,
                 place_words(entry),
             )
@@ -105,7 +105,7 @@ _NOT_FOUND_OUT: Final = (
     GuestExpected,
     GuestAppeared,
 )
-"""Events of which nothing is found out by itself when the guests are taken over."""
+"""Events that must fail until the guests are taken over. Taking them over makes up for all other events."""
 
 
 WORKER_THREAD: Final = ThreadSpec(
@@ -135,12 +135,12 @@ class GuestPipeline:
         read_online: Callable[[], CpuSet] | None = None,
         manual: ManualSettings | None = None,
     ) -> None:
-        """``read_online`` gives the CPUs that are online now.
+        """Make the parts of the pipeline; start() begins the work.
 
-        ``save`` keeps durably the guests, what consumers without one hold, and whose migrations these are.
-
-        It may raise OSError. ``manual`` has the settings by hand and by the fleet; without it they do not
-        outlive the process.
+        :param save: keeps durably the guests, the allocations of consumers without a guest, and the guests of
+            migrations. It may raise OSError.
+        :param read_online: reads the CPUs that are online at the moment.
+        :param manual: the settings by hand and by the fleet; None: they do not outlive the process.
         """
         self._driver = driver
         self._recorder = recorder = recorder or EventRecorder()
@@ -157,6 +157,7 @@ class GuestPipeline:
         self._applied = 0.0
         """When pending changes last went to the kernel (monotonic seconds)."""
         self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float]] = queue.SimpleQueue()
+        # Reentrant, because guests() and its like are also called by code that runs inside an event.
         self._lock = threading.RLock()
         self._thread = PeriodicTask(
             WORKER_THREAD,
@@ -169,55 +170,55 @@ class GuestPipeline:
     # For other threads
 
     def submit(self, event: Event) -> Future[Any]:
-        """Queue an event. The future has its answer, or what went wrong."""
+        """Queue an event. The future gets its answer or its error."""
         future: Future[Any] = Future()
         self._queue.put((event, future, time.monotonic()))
         self._thread.wake()
         return future
 
     def guest_views(self) -> list[GuestView]:
-        """All guests as they are now, by uuid."""
+        """Copies of all guests, by uuid."""
         with self._lock:
             views = (view_guest(entry, self.host_state.topology) for entry in self._cache)
             return sorted(views, key=lambda one: one.guest.uuid)
 
     def guests(self) -> list[Guest]:
-        """All guests, without what is known of them: a tenth of what views() costs."""
+        """All guests without the rest of their entries, for a tenth of the cost of guest_views()."""
         with self._lock:
             return [entry.guest for entry in self._cache]
 
     def resolution_inputs(self) -> list[ResolutionInput]:
-        """All guests with what their settings are resolved from."""
+        """All guests with the inputs of their settings."""
         with self._lock:
             resolve = self._classifier.resolution_input
             return [resolve(one.guest, one.allocation, one.owner, self.host_state) for one in self._cache]
 
     @property
     def unclaimed_holdings(self) -> dict[str, UnclaimedHolding]:
-        """The allocations without a guest, by consumer, as far as they are known."""
+        """The known allocations of consumers without a guest, by consumer."""
         with self._lock:
             return dict(self._cache.unclaimed)
 
     @property
     def guest_migrations(self) -> dict[str, str]:
-        """The consumers that hold what a guest held here before it was moved, and that guest."""
+        """Guests by the consumer of their migration, which holds their allocation here meanwhile."""
         with self._lock:
             return dict(self._cache.migrations)
 
     @property
     def host_state(self) -> HostState:
-        """The host as the worker has it in mind."""
+        """The host state that the worker decides by."""
         return self._placer.world
 
     @property
     def has_taken_over(self) -> bool:
-        """Whether the guests that run are known: the driver has answered."""
+        """Whether the running guests are known, for which the driver had to answer."""
         return self._lifecycle.is_known and self._thread.is_alive()
 
     def check_taken_over(self) -> None:
-        """See that it is known which guests run.
+        """Check that the running guests are known.
 
-        :raises DriverError: as long as it is not known which guests run: no answer would be none at all.
+        :raises DriverError: they are not known yet, so an empty list would mislead.
         """
         if not self.has_taken_over:
             reason = self._driver.outage_reason or "the agent is about to look"
@@ -237,13 +238,18 @@ class GuestPipeline:
         migrations: Mapping[str, str] | None = None,
         owners: Mapping[str, ConsumerOwner] | None = None,
     ) -> None:
-        """Take over the guests that run, then handle events in a thread of its own.
+        """Take over the guests that run, then handle events in a thread.
 
-        A driver that cannot say what runs is asked again before each event. ``listener`` makes events of what
-        the driver says; unless given, ends of guests are all that is heard of it. ``limits`` are those of the
-        watermarks, by guest, ``unclaimed`` is what consumers without a guest held when last known, and
-        ``migrations`` whose migrations some of these are. ``owners`` are those of consumers, as last known.
+        A driver that cannot list the guests is asked again before each event.
+
+        :param saved: the guests in the state file, by uuid.
+        :param listener: makes events of the driver's reports; None: ends of guests are the only ones.
+        :param limits: the limits of throttling, by guest.
+        :param unclaimed: the last known allocations of consumers without a guest.
+        :param migrations: the guests of those consumers that are migrations.
+        :param owners: the last known owners of consumers.
         """
+        # Watched before the guests are listed, so that no start or end falls between the two.
         self._driver.watch_guests(listener or self._on_change)
         self._lifecycle.begin_with(saved, limits or {}, unclaimed or {}, migrations or {}, owners or {})
         with self._lock:
@@ -251,10 +257,11 @@ class GuestPipeline:
                 self._take_over()
             except DriverError as error:
                 LOG.error("The guests cannot be taken over: %s; will be tried again", error)
+        # Started in any case: each event tries again to take over.
         self._thread.start()
 
     def stop(self) -> None:
-        """Handle what is queued, then end the worker. Guests stay as they are."""
+        """Handle the queued events, then end the worker. Guests stay as they are."""
         self._thread.stop(timeout=None)
 
     # The worker
@@ -285,7 +292,7 @@ class GuestPipeline:
             future.set_result(answer)
 
     def handle_event(self, event: Event) -> GuestView | CpuAssignment | None:
-        """Handle one event to its end; what start() does in a thread, done here and now."""
+        """Handle one event to its end. The worker's thread calls it, and tests do."""
         if isinstance(event, WorldChanged):
             self._placer.world = event.world
             if event.controllers is not None:
@@ -296,7 +303,7 @@ class GuestPipeline:
         except DriverError:
             if isinstance(event, _NOT_FOUND_OUT):
                 raise
-            return None  # what it tells of is found out anyway when the guests are taken over
+            return None  # Taking over the guests will find the same.
         match event:
             case StartGuest():
                 return self._start_guest(event)
@@ -344,7 +351,7 @@ class GuestPipeline:
         self.submit(GuestStopped(change.guest, change.ending))
 
     def _start_guest(self, event: StartGuest) -> GuestView:
-        """Place, create held, pin, release: the program's first instruction runs where it should."""
+        """Place the guest, create it held, pin it, and release it: its first instruction runs in place."""
         driver, assignment = self._admit_guest(event)
         guest = driver.create_guest(
             event.uuid,
@@ -358,7 +365,7 @@ class GuestPipeline:
         entry = self._new_entry(guest, event, assignment)
         self._cache.add(entry)
         self._placer.sync()
-        self._enforcer.apply(self.host_state, but=entry)  # whoever is in the way leaves first
+        self._enforcer.apply(self.host_state, but=entry)  # Floating guests leave its CPUs first.
         try:
             self._enforcer.apply_to(entry, self.host_state)
             driver.release(guest)
@@ -393,9 +400,9 @@ class GuestPipeline:
         )
 
     def _admit_guest(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, CpuAssignment | None]:
-        """Who makes a new guest, and where it is to run.
+        """The driver for a new guest, and the guest's assignment.
 
-        :raises GuestRefusedError: it cannot be.
+        :raises GuestRefusedError: the agent starts no guests of this driver, or there is no place.
         """
         driver = self._driver.starting_driver
         if driver is None:
@@ -403,6 +410,7 @@ class GuestPipeline:
         declared = {name: getattr(event.settings, name) for name in event.declared}
         draft = Guest(event.uuid, driver.name, event.name, 0, event.settings, declared=declared)
         draft = self._classifier.classify_guest(draft, event.allocation, event.owner, self.host_state)
+        # An adopted process may be the lost guest itself, which still runs on its former CPUs.
         lost = self._cache.lost.get(event.uuid)
         assignment = self._placer.decide_place(draft, event.allocation, lost.assignment if lost else None)
         if isinstance(assignment, PlacementRefusal):
@@ -418,11 +426,11 @@ class GuestPipeline:
         owners: Mapping[str, ConsumerOwner],
         as_of: float,
     ) -> None:
-        LOG.debug("Guests that hold something else than was known: %d", len(allocations))
+        LOG.debug("Guests with a new allocation: %d", len(allocations))
         for uuid, held in allocations.items():
             entry = self._cache.get(uuid)
             if entry is None or as_of < entry.as_of:
-                continue  # older than what a later start of the guest has brought
+                continue  # A later start of the guest has brought a newer answer.
             entry.as_of = as_of
             allocation = self.host_state.own_part(held)
             self._follow_migration(entry, migrations.get(uuid))
@@ -440,7 +448,7 @@ class GuestPipeline:
                 self._placer.place_guest(entry)
 
     def _follow_migration(self, entry: CachedGuest, migration: GuestMigration | None) -> None:
-        """Note through whom a guest holds its place, and say so when it is another one."""
+        """Note the migration that holds a guest's allocation, and log a change."""
         if migration is not None:
             self._cache.migrations[migration.consumer] = entry.guest.uuid
             if migration != entry.migration:
@@ -451,7 +459,7 @@ class GuestPipeline:
         entry.migration = migration
 
     def _configure_guest(self, event: ConfigureGuest) -> None:
-        """Keep settings of a guest, and have it be so.
+        """Keep settings of a guest, and put them into effect.
 
         :raises DriverError: they cannot be kept.
         """
@@ -466,7 +474,7 @@ class GuestPipeline:
     def _limit_guest(self, event: LimitGuest) -> None:
         entry = self._known_guest(event.uuid)
         if entry.guest.settings.preserve:
-            return  # it has no limits; one that is lifted late is gone already
+            return  # Its limits were lifted when it was preserved.
         before = dict(entry.limits)
         if event.limit is None:
             entry.limits.pop(event.knob, None)
@@ -478,12 +486,17 @@ class GuestPipeline:
         try:
             self._enforcer.apply_to(entry, self.host_state)
         except DriverError:
+            # The limit is not in effect, so throttling must not find it in the views of the guest.
             entry.limits = before
             self._cache.mark_pending(entry)
             raise
 
     def _move_guest(self, event: MoveGuest) -> CpuAssignment | None:
-        """Have a guest leave CPUs outside the present sets. Where it goes; None if it has none to leave."""
+        """Move a guest off CPUs outside the present sets.
+
+        :return: its new assignment; None if it has no such CPUs.
+        :raises GuestRefusedError: there is no place within the sets.
+        """
         entry = self._known_guest(event.uuid)
         place = self._placer.plan_move(entry)
         if isinstance(place, PlacementRefusal):
@@ -508,17 +521,16 @@ class GuestPipeline:
     def _take_over(self) -> None:
         """Take over the guests that run.
 
-        :raises DriverError: the driver cannot say what runs: nothing is forgotten then.
+        :raises DriverError: the driver cannot list the guests. Nothing is forgotten then.
         """
         if self._lifecycle.take_over():
             self._finish_event()
             self.update_gauges()
 
     def _finish_event(self) -> None:
-        """The end of every event.
+        """The end of every event: adapt all guests, write pending changes to the kernel, save the state.
 
-        Guests give way to each other, what is pending goes to the kernel, then the cache goes to the state
-        file.
+        The kernel comes first. After a crash in between, the assignments are read back from it.
         """
         self._placer.sync()
         self._enforcer.apply(self.host_state)
@@ -533,6 +545,6 @@ class GuestPipeline:
             self._metrics.state_failures.inc()
 
     def update_gauges(self) -> None:
-        """Bring gauges up to what is true now, which the worker does after each event."""
+        """Set the gauges, as the worker does after each event."""
         self._overview.show_gauges(self.host_state.topology)
         self._enforcer.update_gauges()

@@ -21,8 +21,8 @@ class Pipeline:
 
     def __init__(self):
         self.submitted = SimpleQueue()
-        self.unclaimed = {}
-        self.world = SimpleNamespace(root_known=True, own_part=lambda held: held)
+        self.unclaimed_holdings = {}
+        self.host_state = SimpleNamespace(root_known=True, own_part=lambda held: held)
 
     def submit(self, event):
         self.submitted.put(event)
