@@ -15,9 +15,14 @@ NO_PLACE = "the host has no shared CPUs, and the guest holds no PCPU"
 
 
 @pytest.fixture
-def sets(configure):
+def metrics_port():
+    """The port of the agent's metrics."""
+    return free_port()
+
+
+@pytest.fixture
+def sets(configure, metrics_port):
     """Writes the ini file for CPU sets; the agent looks at Placement every second."""
-    port = free_port()
 
     def sets(dedicated, shared=None):
         lines = [f"cpu_dedicated_set = {dedicated}"] if dedicated else []
@@ -25,10 +30,9 @@ def sets(configure):
         return configure(
             "\n".join([*lines, "provider_tree = flat", "update_resources_interval = 1"]),
             guests="driver = process\nreconcile_interval = 0.3\nstop_timeout = 0.2",
-            daemon=f"http_port = {port}",
+            daemon=f"http_port = {metrics_port}",
         )
 
-    sets.port = port
     return sets
 
 
@@ -53,9 +57,9 @@ def claim(agent, client):
 
 
 @pytest.fixture
-def metric(sets):
+def metric(metrics_port):
     def metric(name):
-        with urllib.request.urlopen(f"http://127.0.0.1:{sets.port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name} "))
 
@@ -81,7 +85,7 @@ def test_a_guest_that_loses_its_allocation_gives_way_where_nothing_is_shared(age
     assert agent.status()["refused_guests"] == [uid]
     assert agent.status()["reasons"] == {uid: NO_PLACE}
     assert metric("compute_agent_refused_guests") == 1
-    assert f"has no place: {NO_PLACE}; it runs on CPUs that nobody holds, 0-1" in agent.log()
+    assert f"has no place: {NO_PLACE}; it runs on CPUs that no guest holds, 0-1" in agent.log()
 
     other = f"{uid[:-4]}0000"
     claim(other, PCPU=1)
@@ -105,14 +109,14 @@ def test_cpu_sets_that_move_under_a_guest_are_told_everywhere_and_it_moves_when_
     sets("1", "0")
     (warning,) = agent.ask("config", "check")["warnings"]
     assert warning == (
-        f"Guest {uid} stays where it is, and nobody else gets its CPUs, but {stray}: compute-agent guest move"
+        f"Guest {uid} stays where it is, and no other guest gets its CPUs, but {stray}: compute-agent guest move"
         f" {uid} moves it into the present sets"
     )
     agent.wait_for(lambda: agent.status()["stray_guests"] == [uid])
     assert agent.status()["reasons"] == {uid: stray}
     assert listed(agent, uid)["reason"] == stray
     assert metric("compute_agent_stray_guests") == 1
-    assert f"({uid}) stays where it is, and nobody else gets its CPUs, but {stray}" in agent.log()
+    assert f"({uid}) stays where it is, and no other guest gets its CPUs, but {stray}" in agent.log()
     agent.wait_for(lambda: agent.cli("audit").returncode == 3)  # not while the change is being reported
     _, findings = agent.audit("--consumer", uid)
     assert [(it["finding"], it["detail"], it["remedy"]) for it in findings] == [

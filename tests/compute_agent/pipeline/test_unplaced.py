@@ -64,7 +64,7 @@ class TestWithSharedCpus:
         starts(rig, "another", (0, 1, 0))
         assert (
             "Guest another has no place: h_0 has 0 free dedicated CPUs (none), but 1 are needed; it runs on"
-            " CPUs that nobody holds, 3,7"
+            " CPUs that no guest holds, 3,7"
         ) in caplog.text
 
     def test_it_gets_its_place_when_somebody_leaves(self, rig):
@@ -289,7 +289,7 @@ class TestSetsThatMovedUnderAGuest:
         rig.handle(ReconcileGuests())
         assert rig.observed("a") == {1, 2}
         assert find_view(rig.pipeline, "a").stray == self.STRAY
-        assert caplog.text.count("Guest a stays where it is, and nobody else gets its CPUs") == 1
+        assert caplog.text.count("Guest a stays where it is, and no other guest gets its CPUs") == 1
         rig.pipeline.update_gauges()
         assert rig.metric("stray_guests") == 1
 
@@ -323,7 +323,7 @@ class TestSetsThatMovedUnderAGuest:
         with caplog.at_level("INFO"):
             rig.handle(WorldChanged(WORLD))
         assert find_view(rig.pipeline, "a").stray == ""
-        assert "Guest a holds no CPUs outside the present sets any more" in caplog.text
+        assert "Guest a no longer holds CPUs outside the present sets" in caplog.text
 
     def test_a_guest_whose_cpus_are_all_offline_runs_on_those_that_nobody_holds(self, rig):
         rig.run("b", (1, 1, 0))
