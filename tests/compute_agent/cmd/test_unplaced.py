@@ -109,8 +109,8 @@ def test_cpu_sets_that_move_under_a_guest_are_told_everywhere_and_it_moves_when_
     sets("1", "0")
     (warning,) = agent.ask("config", "check")["warnings"]
     assert warning == (
-        f"Guest {uid} stays where it is, and no other guest gets its CPUs, but {stray}: compute-agent guest move"
-        f" {uid} moves it into the present sets"
+        f"Guest {uid} stays where it is, and no other guest gets its CPUs, but {stray}:"
+        f" compute-agent guest move {uid} moves it into the present sets"
     )
     agent.wait_for(lambda: agent.status()["stray_guests"] == [uid])
     assert agent.status()["reasons"] == {uid: stray}

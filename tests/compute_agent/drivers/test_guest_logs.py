@@ -92,17 +92,10 @@ def test_only_logs_of_guests_without_a_record_are_removed(tmp_path, make_old):
             f"{ended}.json.damaged-x",
         )
     ]
-<<<<<<< HEAD
-    (folder.path / f"{uuid.uuid4()}.log").symlink_to(stay[2])
-    (folder.path / f"{uuid.uuid4()}.log").mkdir()
-    before = len(os.listdir(folder.path))
-    prune_logs(folder.path, 7 * DAY, 1000)
-=======
     (tmp_path / f"{uuid.uuid4()}.log").symlink_to(stay[2])
     (tmp_path / f"{uuid.uuid4()}.log").mkdir()
     before = len(os.listdir(tmp_path))
-    prune(tmp_path, 7 * DAY, 1000)
->>>>>>> main
+    prune_logs(tmp_path, 7 * DAY, 1000)
     assert not gone.exists()
     assert all(path.exists() for path in stay)
     assert len(os.listdir(tmp_path)) == before - 1
