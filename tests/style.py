@@ -32,7 +32,6 @@ NOT_YET: Final = (
     "compute_agent/agent",
     "compute_agent/cmd",
     "compute_agent/conf",
-    "compute_agent/drivers",
     "compute_agent/files.py",
     "compute_agent/kept_json.py",
     "compute_agent/locks.py",

@@ -113,11 +113,11 @@ QUOTA: Final = ThrottleControl("cpu_quota")
 _PER_CPU: Final = 100
 # A hundredth: best effort guests give way under contention, and still run when all CPUs are busy.
 _PER_CPU_OF_BEST_EFFORT: Final = 1
+# The kernel's default ``cpu.weight`` of a new group.
 _DEFAULT_WEIGHT: Final = 100
-"""The kernel's default ``cpu.weight`` of a new group."""
 
+# The highest ``cpu.weight``: a guest with more than a hundred CPUs counts as one with a hundred.
 _MAX_WEIGHT: Final = 10_000
-"""The highest ``cpu.weight``: a guest with more than a hundred CPUs counts as one with a hundred."""
 
 
 class CpuController(GuestController):

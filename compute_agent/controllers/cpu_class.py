@@ -54,6 +54,7 @@ from compute_agent.model.messages import DriverError
 
 LOG = logging.getLogger(__name__)
 
+# Order of writes. Governors come first, because ``performance`` also changes the energy preference.
 _ORDER: Final = (
     cpu_power.GOVERNOR,
     cpu_power.MAX_FREQUENCY,
@@ -61,10 +62,9 @@ _ORDER: Final = (
     cpu_power.MAX_UNCORE,
     cpu_power.MIN_UNCORE,
 )
-"""Order of writes. Governors come first, because ``performance`` also changes the energy preference."""
 
+# Passes of writes. The kernel keeps the minimum below the maximum, so either may have to come first.
 _ROUNDS: Final = 2
-"""Passes of writes. The kernel keeps the minimum below the maximum, so either may have to come first."""
 
 _BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
 _ONLINE: Final = "sys/devices/system/cpu/online"

@@ -46,11 +46,11 @@ OFF: Final = "0"
 ONLINE_FILE: Final = re.compile(rf"{CPU_FOLDER}/cpu([0-9]+)/online", re.ASCII)
 
 _PARKED_GOVERNOR: Final = "powersave"
+# Idle states that a CPU must have, so that the deepest one differs from the others.
 _MIN_STATES: Final = 2
-"""Idle states that a CPU must have, so that the deepest one differs from the others."""
 
+# Drivers that refuse each energy preference but ``performance`` (EBUSY) while that is the governor.
 _ONE_PREFERENCE: Final = {"intel_pstate", "amd-pstate-epp"}
-"""Drivers that refuse each energy preference but ``performance`` (EBUSY) while that is the governor."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,8 +111,8 @@ def _nodes_text(nodes: frozenset[int]) -> str:
 
 _MIB: Final = 1 << 20
 
+# Memory limits of a new group. Without huge pages the agent's own limits of them are lifted.
 _NO_LIMITS: Final = MemoryLimits(UNLIMITED, UNLIMITED, 0, 0, ())
-"""Memory limits of a new group. Without huge pages the agent's own limits of them are lifted."""
 
 PageLimits = tuple[tuple[int, int], ...]
 """Sizes of huge pages in KiB, each with the bytes that a guest may have in such pages."""

@@ -181,8 +181,8 @@ _GROUPS_KIND: Final = "cache and bandwidth"
 ATTEMPTS: Final = 4
 """Attempts to plan groups when the kernel has no room for one. After the last the next sync() tries again."""
 
+# Errors of mkdir(2) without room. EBUSY: all free RMIDs wait until their data has left the cache.
 _FULL: Final = (errno.ENOSPC, errno.EBUSY)
-"""Errors of mkdir(2) without room. EBUSY: all free RMIDs wait until their data has left the cache."""
 
 
 @dataclass(frozen=True, slots=True)

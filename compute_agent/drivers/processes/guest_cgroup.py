@@ -1,8 +1,10 @@
-"""The cgroup of a process guest: its CPU weight, memory nodes and block I/O, read and written.
+"""The cgroup of a process guest: its CPU weight, memory nodes and block I/O, compared and written.
 
-A value in a file that the agent never wrote belongs to somebody else and stays. A value that the agent
-wrote is repaired, and removed when it is no longer wanted. A guest without a group cannot be confined in
-this way.
+A value in a file that the agent never wrote belongs to another program and stays. A value that the agent
+wrote is repaired, and removed when it is no longer wanted. A guest without a group has none of these.
+
+This module decides what to write; :mod:`compute_agent.drivers.cgroup` knows the files. It is apart from the
+process driver, so that these decisions can be read and tested without processes.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from compute_agent.model.resource import DEFAULT_WEIGHT, BlockIo, DeviceRates
 MAX: Final = "io.max"
 LATENCY: Final = "io.latency"
 WEIGHTS: Final = {"io.weight": 10_000, "io.bfq.weight": 1000}
-"""The files of io.cost and of the scheduler bfq, with the most that they take."""
+"""The weight files of io.cost and of the scheduler bfq, with their highest values."""
 
 _KEYS: Final = ("rbps", "wbps", "riops", "wiops")
 _NO_LIMIT: Final = "max"
@@ -29,11 +31,12 @@ _NO_LIMIT: Final = "max"
 def pending_writes(
     group: GuestCgroup, wanted: BlockIo | None, noted: Collection[str]
 ) -> list[tuple[str, str]]:
-    """What is to be written to become as ``wanted`` (None: as nobody says anything), file by file.
+    """The lines to write for the ``wanted`` block I/O, with the file of each.
 
-    ``noted`` are the files that the agent has written before. Others of which nothing is wanted are not read:
-    whatever they say is somebody else's.
+    :param wanted: None: the kernel's defaults.
+    :param noted: the files that the agent has written before.
     """
+    # A file that is neither wanted nor noted is not read: any value in it is another program's.
     goal = wanted or BlockIo()
     todo = list(_weight_writes(group, goal, noted))
     if goal.rates or MAX in noted:
@@ -46,7 +49,7 @@ def pending_writes(
 
 
 def missing_parts(group: GuestCgroup | None, wanted: BlockIo) -> list[str]:
-    """Why some of it cannot be had, a sentence each."""
+    """Sentences about the parts of ``wanted`` that the kernel, or a guest without a group, cannot have."""
     if group is None:
         return ["it is in no cgroup v2 group of its own ([cgroup] root), which limits take"]
     found = []
@@ -63,6 +66,7 @@ def missing_parts(group: GuestCgroup | None, wanted: BlockIo) -> list[str]:
 
 
 def _weight_writes(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) -> Iterator[tuple[str, str]]:
+    # Both files, where the kernel has both: which one counts depends on the scheduler of each device.
     for name, most in WEIGHTS.items():
         if goal.weight is None and name not in noted:
             continue
@@ -71,6 +75,7 @@ def _weight_writes(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) ->
             continue
         has = next((int(line.split()[-1]) for line in text.splitlines() if line.startswith("default")), None)
         wanted = min(DEFAULT_WEIGHT if goal.weight is None else goal.weight, most)
+        # The default weight may be overwritten: it says nothing about another program.
         if has != wanted and (name in noted or has in (None, DEFAULT_WEIGHT)):
             yield name, f"default {wanted}"
 
@@ -78,12 +83,13 @@ def _weight_writes(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) ->
 def _device_writes(
     group: GuestCgroup, name: str, wanted: dict[str, str], noted: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """The lines of a file with one for each device that has limits."""
+    """The lines to write to a file that has one line for each device with limits."""
     text = group.io_text(name)
     if text is None:
         return
     has = {device: rest for device, _, rest in (line.partition(" ") for line in text.splitlines()) if device}
     nothing = _max_text(DeviceRates()) if name == MAX else _latency_text(None)
+    # The kernel drops the line of a device without limits, so a missing line equals "nothing".
     for device in sorted({*has, *wanted}):
         goal = wanted.get(device, nothing)
         if has.get(device, nothing).split() != goal.split() and (name in noted or device not in has):
@@ -102,9 +108,9 @@ def _latency_text(latency_us: int | None) -> str:
 
 
 def other_limits(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> CpuLimits | None:
-    """The limits of the group where they are not those wanted; None if they agree.
+    """The limits of the group where they differ from those wanted; None if they agree.
 
-    :raises DriverError: a guest that cannot have a quota is to have one.
+    :raises DriverError: a quota is wanted, and the guest cannot have one.
     """
     has = None if group is None else group.cpu_limits()
     if has is None and wanted.quota is not None:
@@ -114,9 +120,9 @@ def other_limits(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> 
 
 
 def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> bool:
-    """Write the limits that differ, and read them back. True if any did.
+    """Write the limits that differ, and read them back; whether any did.
 
-    :raises DriverError:
+    :raises DriverError: the kernel refuses them.
     """
     has = other_limits(guest, group, wanted)
     if group is None or has is None:
@@ -131,20 +137,21 @@ def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> boo
 
 
 def other_nodes(group: GuestCgroup | None, wanted: frozenset[int]) -> frozenset[int] | None:
-    """The NUMA nodes of the group where they are not those wanted (empty: all that it could have).
+    """The NUMA nodes of the group where they differ from those wanted (empty: all that it could have).
 
     None if they agree or cannot be set.
     """
     has = None if group is None else group.memory_nodes()
     if group is None or has is None or has == wanted:
         return None
+    # A lifted binding names all nodes (see bind_memory of the group), and counts as no binding.
     return None if not wanted and has >= group.possible_nodes() else has
 
 
 def bind_memory(guest: Guest, group: GuestCgroup | None, wanted: frozenset[int]) -> bool:
-    """Write the NUMA nodes if they differ, and read them back. True if they did.
+    """Write the NUMA nodes if they differ, and read them back; whether they did.
 
-    :raises DriverError:
+    :raises DriverError: the kernel refuses them.
     """
     if group is None or other_nodes(group, wanted) is None:
         return False

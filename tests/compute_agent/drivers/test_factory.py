@@ -37,8 +37,8 @@ def conf(tmp_path):
         (None, True, "process", 2, "process", ("the 2 guests", "set [guests] driver = libvirt")),
         (None, True, "process", 0, "libvirt", ("set [guests] driver = process",)),
         # The option decides, and says what that means.
-        ("process", True, "libvirt", 3, "process", ("The 3 of driver libvirt", "not looked after any more")),
-        ("libvirt", False, "process", 1, "libvirt", ("The 1 of driver process", "not looked after any more")),
+        ("process", True, "libvirt", 3, "process", ("The 3 of driver libvirt", "not managed any more")),
+        ("libvirt", False, "process", 1, "libvirt", ("The 1 of driver process", "not managed any more")),
         ("libvirt", False, "libvirt", 3, "libvirt", ()),
     ],
 )
