@@ -85,7 +85,7 @@ class BlockIoController(GuestController):
         wanted = self._resolved.get(target.guest.settings.blockio_class)
         percent = target.limits.get(ThrottleControl(BLOCKIO))
         # A guest without a class is throttled from the kernel's default weight.
-        return wanted if percent is None else (wanted or BlockIo()).scaled(percent)
+        return wanted if percent is None else (wanted or BlockIo()).scaled_limits(percent)
 
     def _missing_parts(self, target: GuestTarget) -> list[str]:
         """Reasons why a guest does not get all of its class."""

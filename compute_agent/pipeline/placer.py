@@ -10,7 +10,7 @@ from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import UNCONSTRAINED, Allocation, CpuAssignment, Guest
-from compute_agent.model.messages import GuestGoneError, called
+from compute_agent.model.messages import GuestGoneError, full_name
 from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache
 from compute_agent.pipeline.host_state import HostState, request_for
 from compute_agent.policy import POLICIES
@@ -207,7 +207,9 @@ class GuestPlacer:
             guest = entry.guest
             stray = ""
             if entry.assignment is not None and is_known and not guest.settings.preserve:
-                stray = sets.stray(entry.assignment.held, reachable, self._cpus_in_reach(entry))
+                stray = sets.describe_strays(
+                    entry.assignment.held_cpus, reachable, self._cpus_in_reach(entry)
+                )
             if stray and stray != entry.stray:
                 LOG.warning("%s", stray_warning(guest.uuid, stray, guest.name))
             elif entry.stray and not stray:
@@ -242,7 +244,7 @@ class GuestPlacer:
                 continue
             elif entry.guest.constraints != UNCONSTRAINED:
                 self._place_as(entry, self.decide_place(entry.guest, entry.allocation, assignment))
-            elif assignment.held:
+            elif assignment.held_cpus:
                 self._cache.assign_cpus(
                     entry, keep_dedicated(*self._supply_and_request(entry), assignment) or assignment
                 )
@@ -367,7 +369,7 @@ class GuestPlacer:
 def stray_warning(uuid: str, stray: str, name: str = "") -> str:
     """The warning of a guest that holds CPUs outside the present sets."""
     return (
-        f"Guest {called(name, uuid)} stays where it is, and no other guest gets its CPUs, but {stray}:"
+        f"Guest {full_name(name, uuid)} stays where it is, and no other guest gets its CPUs, but {stray}:"
         f" compute-agent guest move {uuid} moves it into the present sets"
     )
 
