@@ -8,7 +8,7 @@ Parts:
 - :mod:`~compute_agent.controllers.blockio`: limits block devices.
 - :mod:`~compute_agent.controllers.resctrl`: divides cache ways and memory bandwidth.
 - :mod:`~compute_agent.controllers.cpu_class`: sets frequencies and idle states of CPUs.
-  :mod:`~compute_agent.controllers.cpu_class_plan` and :mod:`~compute_agent.controllers.parking` decide.
+  :mod:`~compute_agent.controllers.cpu_class_plan` and :mod:`~compute_agent.controllers.idle_cores` decide.
 
 Order of calls: after each event the worker's enforcer calls ``sync`` of every controller with all targets,
 and then ``apply`` for each guest with something pending. Reconcile adds ``describe_drift`` before ``apply``.

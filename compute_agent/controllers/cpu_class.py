@@ -36,7 +36,7 @@ from compute_agent.controllers.cpu_class_plan import (
     online_file,
     parked_offline,
 )
-from compute_agent.controllers.parking import IdleTimes, ParkingRules, choose_parked
+from compute_agent.controllers.idle_cores import IdleTimes, ParkingRules, choose_parked
 from compute_agent.drivers.base import CpuTuning, RunningGuests
 from compute_agent.host import cpu_power, kernel_files
 from compute_agent.host.cpu_power import CpuPower, read_cpu_power

@@ -11,7 +11,7 @@ domain ``2-7`` all of it is ``fast``, and CPUs 4-7 have the idle states of ``idl
 Always: a file that no claim with a class reaches has its former content; the same claims lead to the same
 files.
 
-Parked idle cores (see :mod:`compute_agent.controllers.parking`) are one more claim, the weakest.
+Parked idle cores (see :mod:`compute_agent.controllers.idle_cores`) are one more claim, the weakest.
 """
 
 from __future__ import annotations

@@ -281,23 +281,26 @@ def _read(instance: ElementTree.Element, flavor: ElementTree.Element, prefix: st
     listed = flavor.find(f"{prefix}extraSpecs")
     specs = {} if listed is None else {it.get("name", ""): (it.text or "").strip() for it in listed}
 
-    def number(name: str) -> int:
+    def flavor_amount(name: str) -> int:
         return _read_amount(flavor.findtext(f"{prefix}{name}"))
 
-    def owner(name: str) -> str:
+    def owner_id(name: str) -> str:
         found = instance.find(f"{prefix}owner/{prefix}{name}")
         return "" if found is None else found.get("uuid", "")
 
     # The root disk of a guest that boots from a volume is not on this host.
     boots_from = instance.find(f"{prefix}root")
-    disk = number("disk") if boots_from is not None and boots_from.get("type") == "image" else 0
+    disk = flavor_amount("disk") if boots_from is not None and boots_from.get("type") == "image" else 0
     # Nova rounds swap, which flavors have in MiB, up to whole GiB of DISK_GB.
-    swap_gib = -(-number("swap") // _MIB_IN_GIB)
-    resources = {"MEMORY_MB": number("memory"), "DISK_GB": disk + number("ephemeral") + swap_gib}
-    vcpus = number("vcpus")
+    swap_gib = -(-flavor_amount("swap") // _MIB_IN_GIB)
+    resources = {
+        "MEMORY_MB": flavor_amount("memory"),
+        "DISK_GB": disk + flavor_amount("ephemeral") + swap_gib,
+    }
+    vcpus = flavor_amount("vcpus")
     own = _dedicated_vcpus(specs, vcpus)
     dedicated = None if listed is None else _dedicated_count(specs, vcpus, own)
-    owners = owner("project"), owner("user")
+    owners = owner_id("project"), owner_id("user")
     return GuestFlavor(_with_specs(resources, specs), dedicated, *owners, own or frozenset())
 
 

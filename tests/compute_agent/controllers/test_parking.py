@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses
 from compute_agent.controllers.cpu_class_plan import ClassBinding
-from compute_agent.controllers.parking import IdleTimes, ParkingRules, choose_parked
+from compute_agent.controllers.idle_cores import IdleTimes, ParkingRules, choose_parked
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuClass, CpuSets, FormerValues, ParkMode
 from compute_agent.model.guest import PlacementConstraints
