@@ -204,7 +204,7 @@ def host(tmp_path, write_ini, shape):
 
 def test_one_query_finds_a_device_with_cpus_of_its_node(host, shape, client, live_placement):
     world = build_world(agent_conf.load(config_files=[str(host)]), root_uuid=ROOT)
-    HostReporter(client, {}, lambda owned: None).report(world.tree)
+    HostReporter(client, {}, lambda owned: None).report_tree(world.tree)
     node_of = {node.uuid: min(node.numa_nodes, default=None) for node in world.tree.nodes}
 
     def candidates(query):
