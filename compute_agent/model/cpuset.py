@@ -90,6 +90,14 @@ def parse_mask(text: str) -> frozenset[int]:
     return frozenset(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
 
 
+def format_mask(cpus: Iterable[int]) -> str:
+    """A kernel mask of ``cpus``, such as ``ff,ffffffff``, without leading zeros."""
+    digits = f"{sum(1 << cpu for cpu in set(cpus)):x}"
+    digits = digits.zfill(-(-len(digits) // 8) * 8)
+    words = [digits[index : index + 8] for index in range(0, len(digits), 8)]
+    return ",".join((words[0].lstrip("0") or "0", *words[1:]))
+
+
 @dataclass(frozen=True, slots=True)
 class CpuSets:
     """What each usable CPU is for; those in no set belong to the host.

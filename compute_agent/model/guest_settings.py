@@ -74,6 +74,20 @@ class EmulatorPolicy(enum.StrEnum):
     ISOLATE = "isolate"
 
 
+class IsolationLevel(enum.StrEnum):
+    """How far the host's own work keeps off the dedicated CPUs of a guest."""
+
+    UNSET = ""
+    """Of a guest: the level of its class. Of a class: ``shared``."""
+    SHARED = "shared"
+    """Interrupts, workqueues and watchdogs of the host may run there."""
+    QUIET = "quiet"
+
+
+ISOLATION_LEVELS: Final = tuple(level.value for level in IsolationLevel if level)
+"""The levels that options and commands take."""
+
+
 @dataclass(frozen=True, slots=True)
 class GuestSettings:
     """The settings of a guest beside amounts.
@@ -82,7 +96,7 @@ class GuestSettings:
     text is no wish, and so it is for ``blockio_class``. ``memory_type`` is the kind of memory that the guest
     gets. ``cpu_class`` is the class of its dedicated CPUs; empty: that of its ``qos_class``. ``spread``:
     dedicated CPUs go to as many cores as possible, where the thread policy is ``prefer``. ``preserve``: the
-    agent leaves the guest as it is.
+    agent leaves the guest as it is. ``isolation`` is the level of its dedicated CPUs.
     """
 
     vcpus: int = 1
@@ -96,6 +110,7 @@ class GuestSettings:
     cpu_class: str = ""
     spread: bool = False
     preserve: bool = False
+    isolation: IsolationLevel = IsolationLevel.UNSET
 
     @property
     def core_policy(self) -> ThreadPolicy:
@@ -163,7 +178,7 @@ def _choice(kind: type[enum.StrEnum]) -> Callable[[str], enum.StrEnum]:
         try:
             return kind(text)
         except ValueError as error:
-            raise ValueError(f"one of {', '.join(kind)}") from error
+            raise ValueError(f"one of {', '.join(filter(None, kind))}") from error
 
     return read_choice
 
@@ -174,6 +189,7 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "resctrl": _annotation,
     "blockio_class": _optional_class,
     "cpu_class": _optional_class,
+    "isolation": _choice(IsolationLevel),
     "memory_type": _choice(MemoryType),
     "spread": _truth,
     "thread_policy": _choice(ThreadPolicy),
