@@ -16,13 +16,20 @@ from tests.compute_agent.isolation.fake_kernel import IsolationHost
 SETTINGS = IsolationSettings({"LSR": IsolationLevel.QUIET}, frozenset(range(2, 8)))
 
 
+class GuestHost(IsolationHost):
+    """A host with a driver and a controller."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.driver = FakeDriver(range(8))
+        self.controller = IsolationController(self.driver, SETTINGS, self.store, self.kernel)
+
+
 @pytest.fixture
 def host(tmp_path):
-    host = IsolationHost(tmp_path)
+    host = GuestHost(tmp_path)
     host.kernel.add_interrupt(30, "eth0", {2, 3})
     host.kernel.add_interrupt(31, "nvme0q3", {3}, managed=True)
-    host.driver = FakeDriver(range(8))
-    host.controller = IsolationController(host.driver, SETTINGS, host.store, host.kernel)
     return host
 
 
