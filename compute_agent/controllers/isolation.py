@@ -108,7 +108,7 @@ class IsolationController(KernelController):
         together: dict[str, list[str]] = defaultdict(list)
         for write in self._isolator.plan_changes(self._make_demand(targets)):
             change = f"{cpuset.format(write.mask.cpus)} -> {cpuset.format(write.cpus)}"
-            together[change].append(write.mask.subject)
+            together[change].append(write.mask.in_words)
         for change, subjects in sorted(together.items()):
             more = f" and {len(subjects) - 1} more" if len(subjects) > 1 else ""
             yield PlannedChange(self.name, f"{subjects[0]}{more}", change)
@@ -116,7 +116,7 @@ class IsolationController(KernelController):
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
         """All masks that were written, as one thing."""
         try:
-            changed = sum(bool(mask.written) for mask in self._isolator.originals.masks.values())
+            changed = sum(bool(mask.written) for mask in self._isolator.kept_originals.masks.values())
         except OSError as error:
             yield failed_item("isolation", "host", error)
             return
@@ -131,9 +131,9 @@ class IsolationController(KernelController):
         :raises OSError:
         """
         status = self._isolator.bring_about(IsolationDemand())
-        left = [path for path, mask in self._isolator.originals.masks.items() if mask.written]
+        left = [path for path, mask in self._isolator.kept_originals.masks.items() if mask.written]
         if left:
-            reasons = "; ".join(f"{one.mask.subject}: {one.reason}" for one in status.stuck)
+            reasons = "; ".join(f"{one.mask.in_words}: {one.reason}" for one in status.stuck)
             raise DriverError(reasons or f"{len(left)} masks, such as {left[0]}")
 
     def _make_demand(self, targets: Sequence[GuestTarget]) -> IsolationDemand:
@@ -149,7 +149,7 @@ class IsolationController(KernelController):
             if target.assignment is not None and target.assignment.held
         )
         # A lost guest may run on: its CPUs stay quiet until it is known what became of it.
-        kept = self._isolator.originals.quiet if self._driver.lost() else frozenset()
+        kept = self._isolator.kept_originals.quiet if self._driver.lost() else frozenset()
         return IsolationDemand(guests, self._settings.dedicated, self._settings.nodes, kept)
 
     def _is_quiet(self, target: GuestTarget) -> bool:

@@ -51,17 +51,17 @@ class IsolationDemand:
     kept: CpuSet = frozenset()
 
     @property
-    def quiet(self) -> CpuSet:
+    def quiet_cpus(self) -> CpuSet:
         """The CPUs that are to be quiet."""
         return self.kept.union(*(guest.cpus for guest in self.guests if guest.quiet))
 
     @property
-    def held(self) -> CpuSet:
+    def held_cpus(self) -> CpuSet:
         """The CPUs that guests hold."""
         return self.kept.union(*(guest.cpus for guest in self.guests))
 
     @property
-    def processes(self) -> dict[str, int]:
+    def main_processes(self) -> dict[str, int]:
         """The main processes of guests that hold CPUs."""
         return {guest.uuid: guest.pid for guest in self.guests if guest.pid}
 
@@ -114,7 +114,7 @@ def decide_masks(
     """The plan for the masks of a host. Originals of another boot do not count."""
     if originals.boot != facts.boot:
         originals = OriginalMasks(facts.boot)
-    return _MaskPlanner(facts, demand, originals, answers).plan()
+    return _MaskPlanner(facts, demand, originals, answers).plan_masks()
 
 
 class _MaskPlanner:
@@ -128,9 +128,9 @@ class _MaskPlanner:
         answers: KernelAnswers,
     ) -> None:
         self._facts, self._demand, self._originals, self._answers = facts, demand, originals, answers
-        self._quiet = demand.quiet
+        self._quiet = demand.quiet_cpus
         self._guests = {guest.uuid: guest for guest in demand.guests}
-        free = facts.online - demand.held
+        free = facts.online - demand.held_cpus
         self._tiers = (free - demand.dedicated, free & demand.dedicated)
         default = originals.masks.get(DEFAULT_MASK)
         self._default = None if default is None or not default.written else default
@@ -138,9 +138,9 @@ class _MaskPlanner:
         self._load: Counter[int] = Counter()
         for mask in facts.masks.values():
             if mask.kind is MaskKind.INTERRUPT:
-                self._count(mask, mask.reach)
+                self._count_vector(mask, mask.reached_cpus)
 
-    def plan(self) -> MaskPlan:
+    def plan_masks(self) -> MaskPlan:
         """All masks of the facts, and originals of those that cannot be read now."""
         kept = {
             path: original
@@ -160,23 +160,23 @@ class _MaskPlanner:
                 elif path in self._answers.refused or not mask.movable:
                     reason, cpus = self._answers.refused.get(path, KERNEL_MANAGED), None
             # Without a quiet CPU in its reach it is an original that cannot be given back.
-            if reason and (mask.reach & self._quiet or original.written):
-                stuck.append(StuckMask(mask, mask.reach & self._quiet, reason))
+            if reason and (mask.reached_cpus & self._quiet or original.written):
+                stuck.append(StuckMask(mask, mask.reached_cpus & self._quiet, reason))
             if cpus is None:
-                kept |= self._entry(path, mask, original)
+                kept |= self._kept_entry(path, mask, original)
                 continue
             if cpus != mask.cpus:
                 before = (mask.cpus,) if mask.cpus in original.written else ()
                 original = replace(original, written=tuple(dict.fromkeys((*before, cpus))))
-                writes.append(MaskWrite(mask, cpus, self._text(mask, original, cpus)))
+                writes.append(MaskWrite(mask, cpus, self._new_text(mask, original, cpus)))
                 kept[path] = original
             else:
                 original = replace(original, written=() if cpus == original.cpus else (cpus,))
-                kept |= self._entry(path, mask, original)
+                kept |= self._kept_entry(path, mask, original)
         found = OriginalMasks(self._facts.boot, self._quiet, kept)
         return MaskPlan(found, tuple(writes), tuple(stuck), tuple(changed))
 
-    def _entry(self, path: str, mask: KernelMask, original: OriginalMask) -> dict[str, OriginalMask]:
+    def _kept_entry(self, path: str, mask: KernelMask, original: OriginalMask) -> dict[str, OriginalMask]:
         """The entry of a mask: of each while CPUs are quiet, later of those that are not given back."""
         return {path: original} if self._quiet or mask.cpus != original.cpus else {}
 
@@ -214,19 +214,19 @@ class _MaskPlanner:
             and mask.cpus != self._default.cpus
         )
 
-    def _text(self, mask: KernelMask, original: OriginalMask, cpus: CpuSet) -> str:
+    def _new_text(self, mask: KernelMask, original: OriginalMask, cpus: CpuSet) -> str:
         return original.text if cpus == original.cpus else mask.format_cpus(cpus)
 
     def _wanted_cpus(self, mask: KernelMask, original: OriginalMask) -> CpuSet | None:
         """The CPUs that a mask is to have; None if it cannot leave a quiet CPU."""
         base = original.cpus
-        owner = self._guests.get(self._facts.owners.get(mask.device, "")) if mask.device else None
+        owner = self._guests.get(self._facts.owners.get(mask.pci_address, "")) if mask.pci_address else None
         if owner is not None and (owner.quiet or base & self._quiet) and owner.cpus & self._facts.online:
             return (base & owner.cpus) or owner.cpus
         if not base & self._quiet:
             return base
         is_interrupt = mask.kind is MaskKind.INTERRUPT
-        sinks = [cpus - self._answers.full if is_interrupt else cpus for cpus in self._sinks(mask)]
+        sinks = [cpus - self._answers.full if is_interrupt else cpus for cpus in self._list_sinks(mask)]
         for cpus in sinks:
             if base & cpus:
                 return self._as_stored(mask, base & cpus)
@@ -242,7 +242,7 @@ class _MaskPlanner:
         written, stored = self._answers.stored.get(mask.path, (frozenset(), frozenset()))
         return stored if written == cpus and stored and not stored & self._quiet else cpus
 
-    def _sinks(self, mask: KernelMask) -> Iterator[CpuSet]:
+    def _list_sinks(self, mask: KernelMask) -> Iterator[CpuSet]:
         near = self._demand.nodes.get(-1 if mask.node is None else mask.node, frozenset())
         for tier in self._tiers:
             if near:
@@ -257,11 +257,11 @@ class _MaskPlanner:
         if not room:
             return None
         chosen = min(room, key=lambda cpu: (self._load[cpu], self._vectors[cpu], cpu))
-        self._count(mask, frozenset({chosen}))
+        self._count_vector(mask, frozenset({chosen}))
         return chosen
 
-    def _count(self, mask: KernelMask, cpus: CpuSet) -> None:
+    def _count_vector(self, mask: KernelMask, cpus: CpuSet) -> None:
         # Of a mask of several CPUs the kernel chooses one, which only its effective mask tells.
         if len(cpus) == 1:
             self._vectors.update(cpus)
-            self._load[min(cpus)] += self._facts.counts.get(mask.number, 0)
+            self._load[min(cpus)] += self._facts.counts.get(mask.irq_number, 0)

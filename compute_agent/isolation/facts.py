@@ -2,17 +2,21 @@
 
 Files: /proc/irq (Documentation/core-api/irq/irq-affinity.rst), /sys/devices/virtual/workqueue
 (Documentation/core-api/workqueue.rst), kernel.watchdog_cpumask (Documentation/admin-guide/sysctl/kernel.rst)
-and rps_cpus (Documentation/networking/scaling.rst). All paths are relative to the root of /proc and /sys.
+and rps_cpus (Documentation/networking/scaling.rst). The affinity of a kernel thread is a mask as well: it is
+read in /proc/PID/status, and set by sched_setaffinity(2). All paths are relative to the root of these
+folders.
 """
 
 from __future__ import annotations
 
 import enum
+import errno
 import os
 import re
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -33,13 +37,35 @@ _ONLINE: Final = "sys/devices/system/cpu/online"
 MASK_PATH: Final = re.compile(
     rf"{INTERRUPTS}/(?:(?P<number>[0-9]{{1,10}})/smp_affinity_list|default_smp_affinity)"
     rf"|{WORKQUEUES}/(?:(?P<queue>[^/]+)/)?cpumask|{WATCHDOG_MASK}"
-    rf"|{NETWORK}/(?P<device>[^/]+)/queues/(?P<rx>rx-[0-9]+)/rps_cpus",
+    rf"|{NETWORK}/(?P<device>[^/]+)/queues/(?P<rx>rx-[0-9]+)/rps_cpus"
+    r"|proc/(?P<thread>[0-9]{1,10})/status",
     re.ASCII,
 )
 """The paths of all masks."""
 
 _PASSTHROUGH: Final = re.compile(r"vfio-[a-z]+\S*\(([0-9a-f:.]+)\)", re.ASCII)
 """The action of an interrupt of a device that a guest has: ``vfio-msix[0](0000:3b:00.0)``."""
+
+
+_KERNEL_THREADS: Final = "proc/2/task/2/children"
+"""The threads of the kernel, all of which are children of kthreadd."""
+
+_STAT: Final = re.compile(
+    r"[0-9]+ \((?P<name>.*)\) \S(?: -?[0-9]+){5} (?P<flags>[0-9]+)(?: -?[0-9]+){12} (?P<start>[0-9]+) ",
+    re.DOTALL | re.ASCII,
+)
+"""Name, flags and start of a thread in /proc/PID/stat (Documentation/filesystems/proc.rst)."""
+
+_NO_AFFINITY: Final = 0x04000000
+"""PF_NO_SETAFFINITY of include/linux/sched.h: a thread of one CPU, or a worker of workqueues."""
+
+_FOLLOWING: Final = ("irq/", "vhost-")
+"""Threads that others place: those of interrupts follow these, those of vhost follow their guest."""
+
+_ALLOWED: Final = re.compile(r"^Cpus_allowed_list:\s*(\S*)$", re.MULTILINE)
+_SINCE: Final = " since "
+_TRUSTED_READS: Final = 30
+"""Reads after which threads without an affinity are looked at again, as a number may be of another one."""
 
 
 class MaskKind(enum.StrEnum):
@@ -50,6 +76,7 @@ class MaskKind(enum.StrEnum):
     WORKQUEUE = "unbound workqueues"
     WATCHDOG = "lockup watchdog"
     PACKETS = "receive packet steering"
+    THREAD = "kernel thread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +85,7 @@ class KernelMask:
 
     Node, effective CPUs and movability are read only where a decision needs them.
 
-    :ivar names: the actions of an interrupt, which tell a device from another one with the same number.
+    :ivar names: the actions of an interrupt, or name and start of a thread, which identify it.
     :ivar node: the NUMA node of its device.
     :ivar effective: the CPUs that the kernel chose of the mask.
     :ivar movable: the file can be written.
@@ -76,26 +103,32 @@ class KernelMask:
     @property
     def is_list(self) -> bool:
         """Whether the file has a list of CPUs; otherwise it has a hexadecimal mask."""
-        return self.path.endswith("_list") or self.kind is MaskKind.WATCHDOG
+        return is_list_file(self.path)
 
     @property
-    def number(self) -> int:
+    def irq_number(self) -> int:
         """The number of the interrupt; -1 for other masks."""
         match = MASK_PATH.fullmatch(self.path)
         return -1 if match is None or match["number"] is None else int(match["number"])
 
     @property
-    def device(self) -> str:
+    def pci_address(self) -> str:
         """The PCI address of a passthrough device; empty for other masks."""
         match = _PASSTHROUGH.search(self.names)
         return "" if match is None else match[1]
 
     @property
-    def subject(self) -> str:
+    def in_words(self) -> str:
         """The mask in words: ``interrupt 45 (eth0-rx-1)``."""
         match = MASK_PATH.fullmatch(self.path)
         if self.kind is MaskKind.INTERRUPT:
-            return f"interrupt {self.number} ({self.names})" if self.names else f"interrupt {self.number}"
+            return (
+                f"interrupt {self.irq_number} ({self.names})"
+                if self.names
+                else f"interrupt {self.irq_number}"
+            )
+        if self.kind is MaskKind.THREAD:
+            return f"{self.kind} {self.names.rpartition(_SINCE)[0]}"
         if match is not None and match["queue"]:
             return f"workqueue {match['queue']}"
         if match is not None and match["device"]:
@@ -114,9 +147,14 @@ class KernelMask:
         return cpuset.format(cpus) if self.is_list else cpuset.format_mask(cpus)
 
     @property
-    def reach(self) -> CpuSet:
+    def reached_cpus(self) -> CpuSet:
         """The CPUs on which the work runs, as far as the kernel tells."""
         return self.effective or self.cpus
+
+
+def is_list_file(path: str) -> bool:
+    """Whether a mask is a list of CPUs, and not hexadecimal."""
+    return path.endswith(("_list", "/status")) or path == WATCHDOG_MASK
 
 
 def parse_mask_text(path: str, text: str) -> CpuSet:
@@ -124,7 +162,12 @@ def parse_mask_text(path: str, text: str) -> CpuSet:
 
     :raises cpuset.BadCpuSet:
     """
-    is_list = path.endswith("_list") or path == WATCHDOG_MASK
+    return _parse_text(is_list_file(path), text)
+
+
+@lru_cache(1024)
+def _parse_text(is_list: bool, text: str) -> CpuSet:
+    # Hundreds of masks have the same few texts.
     return cpuset.parse(text) if is_list else cpuset.parse_mask(text)
 
 
@@ -151,11 +194,14 @@ class MaskReader:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        #: Kernel threads that have no affinity or follow something else, by number.
+        self._fixed: set[str] = set()
+        self._reads = 0
 
     @property
-    def boot(self) -> str:
+    def boot_id(self) -> str:
         """The identifier of the boot; empty where the kernel has none."""
-        return (self._text(_BOOT_ID) or "").strip()
+        return (self._read_text(_BOOT_ID) or "").strip()
 
     @property
     def has_masks(self) -> bool:
@@ -170,7 +216,7 @@ class MaskReader:
         :param known: paths of masks that have originals.
         :param processes: main processes of guests by uuid, one of which may have a passthrough device.
         """
-        boot, online = self.boot, self._parse(_ONLINE, cpuset.parse) or frozenset()
+        boot, online = self.boot_id, self._parse_file(_ONLINE, cpuset.parse) or frozenset()
         masks = {mask.path: mask for mask in self._read_masks(known)}
         touching = [mask for mask in masks.values() if mask.kind is MaskKind.INTERRUPT and mask.cpus & quiet]
         masks |= {mask.path: self._with_details(mask) for mask in touching}
@@ -178,30 +224,57 @@ class MaskReader:
         if any(mask.cpus <= quiet and masks[mask.path].movable for mask in touching):
             counts = self._read_counts()
             masks = {
-                path: replace(mask, effective=self._effective(mask)) if mask.number >= 0 else mask
+                path: replace(mask, effective=self._read_effective(mask)) if mask.irq_number >= 0 else mask
                 for path, mask in masks.items()
             }
         owners: Mapping[str, str] = {}
-        if processes and any(mask.device for mask in masks.values()):
+        if processes and any(mask.pci_address for mask in masks.values()):
             owners = self._read_owners(processes)
         # A file that cannot be read for a moment is not gone.
-        gone = frozenset(path for path in known if not os.path.lexists(self.root / path))
+        gone = frozenset(path for path in known if path not in masks and self._is_gone(path))
         return IsolationFacts(boot, online, masks, gone, counts, owners)
+
+    def _is_gone(self, path: str) -> bool:
+        match = MASK_PATH.fullmatch(path)
+        if match is not None and match["thread"]:
+            # A process may have the number now, or the thread may be bound to one CPU for good.
+            threads, thread = self._read_text(_KERNEL_THREADS), match["thread"]
+            is_ended = threads is not None and thread not in threads.split()
+            return is_ended or (self._read_text(f"proc/{thread}/stat") is not None and thread in self._fixed)
+        return not os.path.lexists(f"{self.root}/{path}")
 
     def read_cpus(self, path: str) -> CpuSet | None:
         """The CPUs of one mask; None where it cannot be read."""
-        text = self._text(path)
+        text = self._mask_text(path)
         try:
-            return None if text is None else parse_mask_text(path, text.strip())
+            return None if text is None else parse_mask_text(path, text)
         except cpuset.BadCpuSet:
             return None
 
-    def write_mask(self, path: str, text: str) -> None:
+    def write_mask(self, path: str, text: str, names: str = "") -> None:
         """Write a mask.
 
+        :param names: those of the mask when it was read, which a thread must still have.
+        :raises ProcessLookupError: the thread has ended.
         :raises OSError: the kernel refuses it.
         """
+        match = MASK_PATH.fullmatch(path)
+        if match is not None and match["thread"]:
+            if self._thread_names(match["thread"]) != names:
+                raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), path)
+            self.bind_thread(int(match["thread"]), cpuset.parse(text))
+            return
         kernel_files.write_text(f"{self.root}/{path}", f"{text}\n")
+
+    def bind_thread(self, thread: int, cpus: CpuSet) -> None:
+        """Set the affinity of a thread of this kernel.
+
+        :raises OSError: the kernel refuses it, or the root is not that of this kernel.
+        """
+        # Below another root the numbers are those of another machine.
+        if self.root != Path("/"):
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), str(self.root))
+        os.sched_setaffinity(thread, cpus)
 
     def _read_masks(self, known: Collection[str]) -> Iterator[KernelMask]:
         # The default first: an interrupt that is made afterwards has what this says, or something newer.
@@ -210,28 +283,56 @@ class MaskReader:
         yield from self._read_interrupts(known)
         for path in (
             WORKQUEUE_MASK,
-            *(f"{WORKQUEUES}/{name}/cpumask" for name in self._folders(WORKQUEUES)),
+            *(f"{WORKQUEUES}/{name}/cpumask" for name in self._list_folders(WORKQUEUES)),
         ):
             yield from self._read_mask(path, MaskKind.WORKQUEUE)
-        for device in self._names(NETWORK):
-            for queue in self._names(f"{NETWORK}/{device}/queues"):
+        yield from self._read_threads()
+        for device in self._list_names(NETWORK):
+            for queue in self._list_names(f"{NETWORK}/{device}/queues"):
                 if queue.startswith("rx-"):
                     path = f"{NETWORK}/{device}/queues/{queue}/rps_cpus"
                     yield from self._read_mask(path, MaskKind.PACKETS)
 
     def _read_interrupts(self, known: Collection[str]) -> Iterator[KernelMask]:
-        for name in self._names(INTERRUPTS):
+        for name in self._list_names(INTERRUPTS):
             if name.isascii() and name.isdigit():
                 path = f"{INTERRUPTS}/{name}/smp_affinity_list"
-                actions = printable(", ".join(self._folders(f"{INTERRUPTS}/{name}")))
+                actions = printable(", ".join(self._list_folders(f"{INTERRUPTS}/{name}")))
                 # An interrupt without an action never fires, and takes the default when it gets one.
                 if actions or path in known:
                     yield from self._read_mask(path, MaskKind.INTERRUPT, actions)
 
+    def _read_threads(self) -> Iterator[KernelMask]:
+        """The threads of the kernel that can move."""
+        present = (self._read_text(_KERNEL_THREADS) or "").split()
+        self._reads += 1
+        self._fixed = set() if self._reads % _TRUSTED_READS == 0 else self._fixed.intersection(present)
+        for thread in present:
+            if thread in self._fixed:
+                continue
+            if names := self._thread_names(thread):
+                yield from self._read_mask(f"proc/{thread}/status", MaskKind.THREAD, names)
+            else:
+                self._fixed.add(thread)
+
+    def _thread_names(self, thread: str) -> str:
+        """Name and start of a kernel thread that can move; empty for others."""
+        match = _STAT.match(self._read_text(f"proc/{thread}/stat") or "")
+        if match is None or int(match["flags"]) & _NO_AFFINITY or match["name"].startswith(_FOLLOWING):
+            return ""
+        return printable(f"{match['name']}{_SINCE}{match['start']}")
+
+    def _mask_text(self, path: str) -> str | None:
+        """The part of a file that is the mask."""
+        text = self._read_text(path)
+        if text is None or not path.endswith("/status"):
+            return None if text is None else text.strip()
+        match = _ALLOWED.search(text)
+        return None if match is None else match[1]
+
     def _read_mask(self, path: str, kind: MaskKind, names: str = "") -> Iterator[KernelMask]:
-        text = self._text(path)
+        text = self._mask_text(path)
         if text is not None and MASK_PATH.fullmatch(path):
-            text = text.strip()
             try:
                 yield KernelMask(path, kind, parse_mask_text(path, text), text, names)
             except cpuset.BadCpuSet:
@@ -239,7 +340,7 @@ class MaskReader:
 
     def _with_details(self, mask: KernelMask) -> KernelMask:
         folder = mask.path.rpartition("/")[0]
-        node = (self._text(f"{folder}/node") or "").strip()
+        node = (self._read_text(f"{folder}/node") or "").strip()
         try:
             mode = os.stat(self.root / mask.path).st_mode
         except OSError:
@@ -247,19 +348,19 @@ class MaskReader:
         return replace(
             mask,
             node=int(node) if node.isascii() and node.isdigit() else None,
-            effective=self._effective(mask),
+            effective=self._read_effective(mask),
             # From Linux 6.11 on, the file of an interrupt that cannot be moved is read-only.
             movable=bool(mode & stat.S_IWUSR),
         )
 
-    def _effective(self, mask: KernelMask) -> CpuSet:
+    def _read_effective(self, mask: KernelMask) -> CpuSet:
         folder = mask.path.rpartition("/")[0]
-        return self._parse(f"{folder}/effective_affinity_list", cpuset.parse) or frozenset()
+        return self._parse_file(f"{folder}/effective_affinity_list", cpuset.parse) or frozenset()
 
     def _read_counts(self) -> dict[int, int]:
         """Interrupts since boot, by number: the sum of the columns of /proc/interrupts."""
         found: dict[int, int] = {}
-        for line in (self._text("proc/interrupts") or "").splitlines():
+        for line in (self._read_text("proc/interrupts") or "").splitlines():
             number, colon, rest = line.partition(":")
             if colon and number.strip().isdigit():
                 total = 0
@@ -275,42 +376,42 @@ class MaskReader:
         found: dict[str, str] = {}
         for uuid, pid in processes.items():
             folder = f"proc/{pid}/fd"
-            for name in self._names(folder):
-                target = self._link(f"{folder}/{name}")
+            for name in self._list_names(folder):
+                target = self._read_link(f"{folder}/{name}")
                 match = re.fullmatch(r"/dev/vfio/(?:([0-9]+)|devices/(vfio[0-9]+))", target, re.ASCII)
                 if match is None:
                     continue
                 if match[1]:
-                    devices = self._names(f"sys/kernel/iommu_groups/{match[1]}/devices")
+                    devices = self._list_names(f"sys/kernel/iommu_groups/{match[1]}/devices")
                 else:
-                    devices = [os.path.basename(self._link(f"sys/class/vfio-dev/{match[2]}/device"))]
+                    devices = [os.path.basename(self._read_link(f"sys/class/vfio-dev/{match[2]}/device"))]
                 found |= dict.fromkeys(devices, uuid)
         return found
 
-    def _text(self, path: str) -> str | None:
+    def _read_text(self, path: str) -> str | None:
         return kernel_files.read_optional(f"{self.root}/{path}")
 
-    def _parse(self, path: str, parse: cpuset.Parser) -> CpuSet | None:
-        text = self._text(path)
+    def _parse_file(self, path: str, parse: cpuset.Parser) -> CpuSet | None:
+        text = self._read_text(path)
         try:
             return None if text is None else parse(text.strip())
         except cpuset.BadCpuSet:
             return None
 
-    def _names(self, folder: str) -> list[str]:
+    def _list_names(self, folder: str) -> list[str]:
         try:
-            return sorted(os.listdir(self.root / folder), key=lambda name: (len(name), name))
+            return sorted(os.listdir(f"{self.root}/{folder}"), key=lambda name: (len(name), name))
         except OSError:
             return []
 
-    def _folders(self, folder: str) -> list[str]:
+    def _list_folders(self, folder: str) -> list[str]:
         try:
-            with os.scandir(self.root / folder) as entries:
+            with os.scandir(f"{self.root}/{folder}") as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except OSError:
             return []
 
-    def _link(self, path: str) -> str:
+    def _read_link(self, path: str) -> str:
         try:
             return os.readlink(self.root / path)
         except OSError:

@@ -53,7 +53,7 @@ class OriginalStore(Protocol):
     """Keeps originals."""
 
     @property
-    def originals(self) -> OriginalMasks:
+    def kept_originals(self) -> OriginalMasks:
         """The originals that are kept.
 
         :raises OSError: they cannot be read.
@@ -77,7 +77,7 @@ class OriginalsFile:
         self._damaged = False
 
     @property
-    def originals(self) -> OriginalMasks:
+    def kept_originals(self) -> OriginalMasks:
         """The originals in the file; none where it is absent or damaged.
 
         :raises UnsafeFileError: it is not ours.
@@ -104,7 +104,7 @@ class OriginalsFile:
 
         :raises OSError:
         """
-        if originals == self.originals:
+        if originals == self.kept_originals:
             return
         if self._damaged:
             with contextlib.suppress(FileNotFoundError):
@@ -136,15 +136,15 @@ def parse_originals(content: bytes) -> OriginalMasks:
 
     :raises ValueError: it is something else.
     """
-    return kept_json.parse(_VERSION, content, lambda found: _originals(kept_json.checked_data(found)))
+    return kept_json.parse(_VERSION, content, lambda found: _read_originals(kept_json.checked_data(found)))
 
 
-def _originals(data: Any) -> OriginalMasks:
-    masks = {str(path): _original(str(path), one) for path, one in data["masks"].items()}
+def _read_originals(data: Any) -> OriginalMasks:
+    masks = {str(path): _read_original(str(path), one) for path, one in data["masks"].items()}
     return OriginalMasks(kept_json.text(data["boot"]), cpuset.parse(data["quiet"]), masks)
 
 
-def _original(path: str, one: Any) -> OriginalMask:
+def _read_original(path: str, one: Any) -> OriginalMask:
     # The agent writes to these files as root: a path from elsewhere is not believed.
     if MASK_PATH.fullmatch(path) is None or "/../" in path:
         raise ValueError(f"{path!r} is no mask")

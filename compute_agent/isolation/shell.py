@@ -61,14 +61,14 @@ class HostIsolator:
         self.status = IsolationStatus()
 
     @property
-    def originals(self) -> OriginalMasks:
+    def kept_originals(self) -> OriginalMasks:
         """The originals of this boot.
 
         :raises OSError: they cannot be read.
         """
-        found = self._store.originals
+        found = self._store.kept_originals
         # Nothing but the boot is read where there is nothing to give back.
-        return found if not found.masks or found.boot == self._reader.boot else OriginalMasks()
+        return found if not found.masks or found.boot == self._reader.boot_id else OriginalMasks()
 
     def bring_about(self, demand: IsolationDemand) -> IsolationStatus:
         """Make the masks what a demand says; what remains is in the status.
@@ -79,19 +79,19 @@ class HostIsolator:
         full: CpuSet = frozenset()
         plan = MaskPlan(OriginalMasks())
         for number in range(_ROUNDS):
-            originals = self.originals
-            if not demand.quiet and not originals.masks:
+            originals = self.kept_originals
+            if not demand.quiet_cpus and not originals.masks:
                 break
-            facts, plan = self._decide(demand, originals, full)
+            facts, plan = self._decide_masks(demand, originals, full)
             self._store.keep_originals(plan.originals)
             if number == 0:
                 self._tell_changed(plan)
             if not plan.writes or number == _ROUNDS - 1:
                 break
             failures, full = self._write_masks(plan.writes, facts, full)
-        stuck = (*plan.stuck, *_unfinished(plan, demand.quiet, failures))
+        stuck = (*plan.stuck, *_unfinished_masks(plan, demand.quiet_cpus, failures))
         changed = sum(bool(mask.written) for mask in plan.originals.masks.values())
-        self._show_status(IsolationStatus(demand.quiet, stuck, changed))
+        self._show_status(IsolationStatus(demand.quiet_cpus, stuck, changed))
         return self.status
 
     def plan_changes(self, demand: IsolationDemand) -> tuple[MaskWrite, ...]:
@@ -99,15 +99,15 @@ class HostIsolator:
 
         :raises OSError: originals cannot be read.
         """
-        originals = self.originals
-        if not demand.quiet and not originals.masks:
+        originals = self.kept_originals
+        if not demand.quiet_cpus and not originals.masks:
             return ()
-        return self._decide(demand, originals, frozenset())[1].writes
+        return self._decide_masks(demand, originals, frozenset())[1].writes
 
-    def _decide(
+    def _decide_masks(
         self, demand: IsolationDemand, originals: OriginalMasks, full: CpuSet
     ) -> tuple[IsolationFacts, MaskPlan]:
-        facts = self._reader.read_facts(demand.quiet, originals.masks.keys(), demand.processes)
+        facts = self._reader.read_facts(demand.quiet_cpus, originals.masks.keys(), demand.main_processes)
         self._refused = {
             path: refusal
             for path, refusal in self._refused.items()
@@ -125,9 +125,9 @@ class HostIsolator:
         for write in writes:
             path = write.mask.path
             try:
-                self._reader.write_mask(path, write.text)
-            except FileNotFoundError:
-                continue  # the device has gone
+                self._reader.write_mask(path, write.text, write.mask.names)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # the device or the thread has gone
             except OSError as error:
                 if error.errno in _FINAL:
                     self._refused[path] = write.mask.names, KERNEL_MANAGED
@@ -154,7 +154,7 @@ class HostIsolator:
                 "%d masks were changed by another program and touch quiet CPUs, such as %s = %s: repaired."
                 " irqbalance needs IRQBALANCE_BANNED_CPULIST with the dedicated CPUs",
                 len(plan.changed),
-                plan.changed[0].subject,
+                plan.changed[0].in_words,
                 cpuset.format(plan.changed[0].cpus),
             )
 
@@ -164,12 +164,12 @@ class HostIsolator:
         self.status = status
 
 
-def _unfinished(plan: MaskPlan, quiet: CpuSet, failures: Mapping[str, str]) -> Iterable[StuckMask]:
+def _unfinished_masks(plan: MaskPlan, quiet: CpuSet, failures: Mapping[str, str]) -> Iterable[StuckMask]:
     """The masks that should have changed, and did not."""
     for write in plan.writes:
         mask = write.mask
         reason = failures.get(mask.path, f"the kernel has {cpuset.format(mask.cpus)} instead")
-        yield StuckMask(mask, mask.reach & quiet, reason)
+        yield StuckMask(mask, mask.reached_cpus & quiet, reason)
 
 
 def stuck_sentences(stuck: Iterable[StuckMask], cpus: CpuSet | None = None) -> tuple[str, ...]:
@@ -177,5 +177,5 @@ def stuck_sentences(stuck: Iterable[StuckMask], cpus: CpuSet | None = None) -> t
     together: dict[str, list[str]] = defaultdict(list)
     for one in stuck:
         if cpus is None or one.cpus & cpus:
-            together[one.reason].append(one.mask.subject)
+            together[one.reason].append(one.mask.in_words)
     return tuple(f"{', '.join(subjects)}: {reason}" for reason, subjects in sorted(together.items()))

@@ -73,6 +73,8 @@ class FakeKernel(MaskReader):
         """Another program writes a mask."""
         if "/irq/" in path and path.endswith("_list"):
             self._set_interrupt(int(path.split("/")[2]), frozenset(cpus))
+        elif path.endswith("/status"):
+            self._bind(int(path.split("/")[1]), cpus)
         else:
             self.put(path, self.as_kernel(path, cpus))
 
@@ -87,6 +89,39 @@ class FakeKernel(MaskReader):
         for path, mask in self.masks().items():
             if path.endswith("_list") and not mask & self.online:
                 self.change(path, self.online)
+            elif path.endswith("/status") and not mask & self.online:
+                self.change(path, self.cpus)
+
+    def add_thread(self, number, name, cpus=None, flags=0, start=0):
+        """A thread of the kernel, on all CPUs unless it says otherwise."""
+        before = "S 2 0 0 0 -1"
+        fields = " ".join("0" * 12)
+        text = f"{number} ({name}) {before} {0x208040 | flags} {fields} {start or number} 0 0"
+        self.put(f"proc/{number}/stat", text)
+        self._bind(number, self.cpus if cpus is None else cpus)
+        self._list_threads()
+
+    def remove_thread(self, number):
+        for file in (self.root / f"proc/{number}").iterdir():
+            file.unlink()
+        (self.root / f"proc/{number}").rmdir()
+        self._list_threads()
+
+    def _list_threads(self):
+        threads = sorted(int(file.parent.name) for file in (self.root / "proc").glob("[0-9]*/stat"))
+        self.put("proc/2/task/2/children", " ".join(map(str, threads)))
+
+    def _bind(self, number, cpus):
+        listed = cpuset.format(cpus)
+        self.put(f"proc/{number}/status", f"Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t{listed}")
+
+    def bind_thread(self, thread, cpus):
+        if self.kill_at is not None and len(self.writes) >= self.kill_at:
+            raise Killed
+        self.writes.append((f"proc/{thread}/status", cpuset.format(cpus)))
+        if not cpus & self.online:
+            raise OSError(errno.EINVAL, "no CPU of the mask is online")
+        self._bind(thread, cpus)
 
     def add_queue(self, device, queue, cpus=()):
         self.put(f"sys/class/net/{device}/queues/rx-{queue}/rps_cpus", self.hexadecimal(cpus))
@@ -94,14 +129,25 @@ class FakeKernel(MaskReader):
     def masks(self):
         """The CPUs of all masks by path."""
         found = {}
-        for folder in ("proc/irq", "proc/sys/kernel", "sys/devices/virtual/workqueue", "sys/class/net"):
+        for folder in (
+            *self.threads(),
+            "proc/irq",
+            "proc/sys/kernel",
+            "sys/devices/virtual/workqueue",
+            "sys/class/net",
+        ):
             for file in (self.root / folder).rglob("*"):
                 path = str(file.relative_to(self.root))
-                if file.name in ("smp_affinity_list", "watchdog_cpumask"):
+                if path.endswith("/status"):
+                    found[path] = self.read_cpus(path)
+                elif file.name in ("smp_affinity_list", "watchdog_cpumask"):
                     found[path] = cpuset.parse(self.text(path))
                 elif file.name in ("default_smp_affinity", "cpumask", "rps_cpus"):
                     found[path] = cpuset.parse_mask(self.text(path))
         return found
+
+    def threads(self):
+        return [f"proc/{file.parent.name}" for file in (self.root / "proc").glob("[0-9]*/stat")]
 
     def texts(self):
         return {path: self.text(path) for path in self.masks()}
@@ -109,11 +155,14 @@ class FakeKernel(MaskReader):
     def effective(self, number):
         return cpuset.parse(self.text(f"proc/irq/{number}/effective_affinity_list"))
 
-    def write_mask(self, path, text):
+    def write_mask(self, path, text, names=""):
         """Answer as the kernel does.
 
         :raises OSError:
         """
+        if path.endswith("/status"):
+            super().write_mask(path, text, names)
+            return
         if self.kill_at is not None and len(self.writes) >= self.kill_at:
             raise Killed
         self.writes.append((path, text))
@@ -165,7 +214,7 @@ class IsolationHost:
         self.drifts += 1
 
     def kept(self):
-        return OriginalsFile(self.file).originals if self.file.exists() else OriginalMasks()
+        return OriginalsFile(self.file).kept_originals if self.file.exists() else OriginalMasks()
 
     def bring_about(self, demand):
         return self.isolator.bring_about(demand)

@@ -28,7 +28,12 @@ EVENTS = st.one_of(
     st.tuples(st.just("add"), NUMBERS, st.one_of(st.none(), SETS), st.booleans()),
     st.tuples(st.just("remove"), NUMBERS),
     st.tuples(st.just("reset"), NUMBERS),
-    st.tuples(st.just("foreign"), st.one_of(NUMBERS, st.sampled_from([WORKQUEUE_MASK, WATCHDOG_MASK])), SETS),
+    st.tuples(st.just("thread"), st.sampled_from([200, 201]), SETS),
+    st.tuples(
+        st.just("foreign"),
+        st.one_of(NUMBERS, st.sampled_from([WORKQUEUE_MASK, WATCHDOG_MASK, "proc/200/status"])),
+        SETS,
+    ),
     st.tuples(st.just("offline"), st.sampled_from([1, 4])),
     st.tuples(st.just("online")),
     st.tuples(st.just("kill"), st.integers(0, 12)),
@@ -83,6 +88,14 @@ class IsolationWorld:
                     self.kernel.reset_interrupt(number)
                     self.natural[path] |= self.natural[DEFAULT_MASK]
                     self.break_affinity(path)
+            case ("thread", number, cpus):
+                path = f"proc/{number}/status"
+                if self.natural.pop(path, None) is not None:
+                    self.kernel.remove_thread(number)
+                elif cpus & self.kernel.online:
+                    self.serial += 1
+                    self.kernel.add_thread(number, f"k{self.serial}", cpus)
+                    self.natural[path] = {cpus}
             case ("foreign", mask, cpus):
                 path = mask if isinstance(mask, str) else self.kernel.irq(mask)
                 known = self.host.kept().masks.get(path)
@@ -99,6 +112,10 @@ class IsolationWorld:
                 self.kernel.set_online(self.kernel.online - {cpu})
                 for path in self.irqs():
                     self.break_affinity(path)
+                for path in self.natural:
+                    online = self.kernel.online
+                    if path.endswith("/status") and any(not each & online for each in self.natural[path]):
+                        self.natural[path].add(CPUS)
                 self.look()
             case ("online",):
                 self.look()
@@ -128,11 +145,11 @@ class IsolationWorld:
             if path in self.kernel.managed:
                 assert cpus == before[path]
                 continue
-            assert path in stuck or not cpus & demand.quiet, (path, cpus)
+            assert path in stuck or not cpus & demand.quiet_cpus, (path, cpus)
             # Work comes to a CPU that a guest holds only if its original says so.
             allowed = frozenset().union(*self.natural[path])
-            assert cpus & demand.held <= allowed | (cpus & before[path]), (path, cpus)
-            if not any(each & demand.quiet for each in self.natural[path]):
+            assert cpus & demand.held_cpus <= allowed | (cpus & before[path]), (path, cpus)
+            if not any(each & demand.quiet_cpus for each in self.natural[path]):
                 assert cpus in self.natural[path], (path, cpus, self.natural[path])
         assert stuck <= self.kernel.managed
         writes = len(self.kernel.writes)

@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent.isolation.decision import KERNEL_MANAGED, NO_SINK, HeldCpus, IsolationDemand
-from compute_agent.isolation.facts import DEFAULT_MASK, WATCHDOG_MASK, WORKQUEUE_MASK
+from compute_agent.isolation.facts import DEFAULT_MASK, WATCHDOG_MASK, WORKQUEUE_MASK, MaskReader
 from compute_agent.isolation.shell import stuck_sentences
 from tests.compute_agent.isolation.fake_kernel import BOOT, IsolationHost, Killed
 
@@ -199,6 +199,50 @@ def test_the_interrupts_of_a_passthrough_device_go_to_its_own_guest(host):
     assert (irq_masks(host)[70], irq_masks(host)[71]) == (set(range(8)), {2, 3})
 
 
+def test_movable_kernel_threads_leave_and_those_of_one_cpu_stay(host):
+    host.kernel.add_thread(60, "kswapd0", {0, 1, 2, 3})
+    host.kernel.add_thread(61, "khugepaged")
+    host.kernel.add_thread(62, "ksoftirqd/2", {2}, flags=0x04000000)
+    host.kernel.add_thread(63, "irq/32-eth0", {2})
+    host.kernel.add_thread(64, "rcuop/2", {2})
+    before = host.kernel.texts()
+    assert host.bring_about(demand(2)).stuck == ()
+    bound = {path: cpus for path, cpus in host.kernel.masks().items() if "status" in path}
+    assert bound == {
+        "proc/60/status": {0, 1},
+        "proc/61/status": {0, 1, 4, 5},
+        "proc/62/status": {2},
+        "proc/63/status": {2},
+        "proc/64/status": {0, 1, 4, 5},
+    }
+    host.bring_about(NOTHING)
+    assert host.kernel.texts() == before
+
+
+def test_a_thread_with_the_number_of_one_that_ended_keeps_its_affinity(host):
+    host.kernel.add_thread(60, "khugepaged", start=1)
+    host.bring_about(demand(2))
+    host.kernel.add_thread(60, "ksmd", {5}, start=2)
+    host.bring_about(NOTHING)
+    assert host.kernel.masks()["proc/60/status"] == {5}
+    assert host.kept().masks == {}
+
+
+def test_the_original_of_a_thread_that_ended_is_forgotten(host):
+    host.kernel.add_thread(60, "khugepaged")
+    host.bring_about(demand(2))
+    host.kernel.remove_thread(60)
+    # A process of the host has the number now.
+    host.kernel.put("proc/60/status", "Cpus_allowed_list:\t0-7")
+    host.bring_about(NOTHING)
+    assert host.kept().masks == {}
+
+
+def test_threads_of_another_machine_are_never_bound(tmp_path):
+    with pytest.raises(OSError, match="not supported"):
+        MaskReader(tmp_path).bind_thread(1, frozenset({0}))
+
+
 def test_originals_of_another_boot_do_not_count(host):
     host.bring_about(demand(2))
     host.kernel.put(BOOT, "boot-2")
@@ -236,6 +280,7 @@ def test_killed_at_any_write_the_next_agent_gives_all_back(tmp_path_factory):
             host = IsolationHost(tmp_path_factory.mktemp("kill"))
             for cpu in range(8):
                 host.kernel.add_interrupt(30 + cpu, f"eth0-rx-{cpu}", {cpu}, node=cpu // 4)
+            host.kernel.add_thread(60, "kswapd0", {2, 3})
             before = host.kernel.texts()
             host.kernel.kill_at = number
             try:
