@@ -90,7 +90,7 @@ class IsolationController(KernelController):
             if guest.quiet and (sentences := stuck_sentences(status.stuck, guest.cpus))
         }
         for target in without_preserved(targets):
-            placed = target.assignment is not None and not target.assignment.held
+            placed = target.assignment is not None and not target.assignment.held_cpus
             if placed and self._is_quiet(target):
                 refused[target.guest.uuid] = (_NONE_HELD,)
         self.refused = refused
@@ -141,12 +141,12 @@ class IsolationController(KernelController):
         guests = tuple(
             HeldCpus(
                 target.guest.uuid,
-                target.assignment.held,
+                target.assignment.held_cpus,
                 target.guest.uuid not in preserved and self._is_quiet(target),
                 target.guest.pid,
             )
             for target in targets
-            if target.assignment is not None and target.assignment.held
+            if target.assignment is not None and target.assignment.held_cpus
         )
         # A lost guest may run on: its CPUs stay quiet until it is known what became of it.
         kept = self._isolator.kept_originals.quiet if self._driver.lost() else frozenset()

@@ -156,7 +156,7 @@ class _MaskPlanner:
             reason = "" if cpus is not None else NO_SINK
             if cpus is not None and cpus != mask.cpus:
                 if not (cpus & self._facts.online):
-                    reason, cpus = f"{cpuset.named(cpus)} is offline", None
+                    reason, cpus = f"{cpuset.named_cpus(cpus)} is offline", None
                 elif path in self._answers.refused or not mask.movable:
                     reason, cpus = self._answers.refused.get(path, KERNEL_MANAGED), None
             # Without a quiet CPU in its reach it is an original that cannot be given back.

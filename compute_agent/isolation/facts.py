@@ -23,7 +23,7 @@ from typing import Final
 from compute_agent.host import kernel_files
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
-from compute_agent.model.messages import printable
+from compute_agent.model.messages import printable_text
 
 INTERRUPTS: Final = "proc/irq"
 DEFAULT_MASK: Final = f"{INTERRUPTS}/default_smp_affinity"
@@ -297,7 +297,7 @@ class MaskReader:
         for name in self._list_names(INTERRUPTS):
             if name.isascii() and name.isdigit():
                 path = f"{INTERRUPTS}/{name}/smp_affinity_list"
-                actions = printable(", ".join(self._list_folders(f"{INTERRUPTS}/{name}")))
+                actions = printable_text(", ".join(self._list_folders(f"{INTERRUPTS}/{name}")))
                 # An interrupt without an action never fires, and takes the default when it gets one.
                 if actions or path in known:
                     yield from self._read_mask(path, MaskKind.INTERRUPT, actions)
@@ -320,7 +320,7 @@ class MaskReader:
         match = _STAT.match(self._read_text(f"proc/{thread}/stat") or "")
         if match is None or int(match["flags"]) & _NO_AFFINITY or match["name"].startswith(_FOLLOWING):
             return ""
-        return printable(f"{match['name']}{_SINCE}{match['start']}")
+        return printable_text(f"{match['name']}{_SINCE}{match['start']}")
 
     def _mask_text(self, path: str) -> str | None:
         """The part of a file that is the mask."""

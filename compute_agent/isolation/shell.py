@@ -22,7 +22,7 @@ from compute_agent.isolation.decision import (
 from compute_agent.isolation.facts import IsolationFacts, MaskReader
 from compute_agent.isolation.originals import OriginalMasks, OriginalStore
 from compute_agent.model import cpuset
-from compute_agent.model.cpuset import CpuSet, named
+from compute_agent.model.cpuset import CpuSet, named_cpus
 
 LOG = logging.getLogger(__name__)
 
@@ -133,7 +133,7 @@ class HostIsolator:
                     self._refused[path] = write.mask.names, KERNEL_MANAGED
                 elif error.errno == errno.ENOSPC:
                     full |= write.cpus
-                    failures[path] = f"{named(write.cpus)} has no free vector"
+                    failures[path] = f"{named_cpus(write.cpus)} has no free vector"
                 else:
                     failures[path] = os.strerror(error.errno or 0)
                     if error.errno not in _PASSING:

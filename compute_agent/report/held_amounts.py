@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
-from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.model.messages import called
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree, device_of
+from compute_agent.model.messages import full_name
 from compute_agent.model.resource import HUGE_PAGES, MEMORY, OWN_CLASSES
 from compute_agent.report.plan import OwnedNames, Ownership, ReportedProvider, settled_inventories
 
@@ -49,8 +49,8 @@ def keep_held_memory(
         inventories, pages = _with_memory(node, own, needed)
         nodes.append(replace(node, inventories=inventories))
         waiting.append(
-            f"{called(node.name, node.uuid)}: {held} MEMORY_MB are held, and {own.total} are beside its huge"
-            f" pages: {pages} of these are not offered until less is held"
+            f"{full_name(node.name, node.uuid)}: {held} MEMORY_MB are held, and {own.total} are beside its"
+            f" huge pages: {pages} of these are not offered until less is held"
         )
     return replace(derived, nodes=tuple(nodes)), tuple(waiting)
 
@@ -102,7 +102,7 @@ def keep_held_cpus(
                 if missing <= 0:
                     continue
                 waiting.append(
-                    f"{called(node.name, node.uuid)}: guests hold {used[node.uuid]} CPUs as {name}, and it"
+                    f"{full_name(node.name, node.uuid)}: guests hold {used[node.uuid]} CPUs as {name}, and it"
                     f" has {_cpus(node, name)}: others of the zone do not offer {missing} until less is held"
                 )
                 for other in members:
@@ -181,7 +181,7 @@ class WithheldUnits:
         )
 
     def __str__(self) -> str:
-        return f"{called(self.name, self.uuid)}: {self.asked} are withheld; {self.reserved} {self.words}"
+        return f"{full_name(self.name, self.uuid)}: {self.asked} are withheld; {self.reserved} {self.words}"
 
 
 def keep_withheld(
@@ -270,9 +270,39 @@ def beside_held(
     """
     tree, pages = keep_held_memory(derived, reported, lambda uuid: held(uuid, "MEMORY_MB"))
     tree, cpus = keep_held_cpus(tree, reported, held)
+    tree, gone = _keep_gone_devices(tree, reported, owned, held)
     tree, removed = _keep_removed(tree, reported, owned, held)
     tree, withheld = keep_withheld(tree, reported, owned, held)
-    return tree, WithheldOffers(pages, cpus, removed, withheld)
+    return tree, WithheldOffers(pages, cpus, (*gone, *removed), withheld)
+
+
+def _keep_gone_devices(
+    derived: ProviderTree,
+    reported: Mapping[str, ReportedProvider],
+    owned: Ownership,
+    held: Callable[[str, str], int],
+) -> tuple[ProviderTree, tuple[str, ...]]:
+    """The tree with devices that are gone, all reserved, as long as guests hold them.
+
+    Placement refuses to delete a provider with allocations, and would offer the rest of a card to others.
+    """
+    nodes, waiting = [], []
+    for uuid, provider in reported.items():
+        if uuid not in owned or derived.get(uuid) is not None or not (address := device_of(provider.name)):
+            continue
+        amounts = {name: held(uuid, name) for name in provider.inventories}
+        if not any(amounts.values()):
+            continue
+        parent = provider.parent if derived.get(provider.parent or "") is not None else derived.root.uuid
+        inventories = {name: replace(one, reserved=one.total) for name, one in provider.inventories.items()}
+        traits = provider.traits & owned[uuid].traits
+        nodes.append(ProviderNode(provider.name, uuid, parent, inventories, traits, device=address))
+        taken = ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()) if amount)
+        waiting.append(
+            f"{full_name(provider.name, uuid)}: the device is gone, or [pci] device_spec does not select"
+            f" it any more, and {taken} are held: all of it is reserved, and it goes when nothing is held"
+        )
+    return replace(derived, nodes=(*derived.nodes, *nodes)), tuple(waiting)
 
 
 def _keep_removed(
@@ -289,8 +319,8 @@ def _keep_removed(
             if amount := held(node.uuid, name):
                 kept[name] = replace(inventory, reserved=inventory.total)
                 waiting.append(
-                    f"{called(node.name, node.uuid)}: {amount} {name} are held, which is not to be there any"
-                    " more: all of it is reserved, and it goes when nothing is held"
+                    f"{full_name(node.name, node.uuid)}: {amount} {name} are held, which is not to be there"
+                    " any more: all of it is reserved, and it goes when nothing is held"
                 )
         nodes.append(replace(node, inventories={**node.inventories, **kept}) if kept else node)
     return replace(derived, nodes=tuple(nodes)), tuple(waiting)
