@@ -1,8 +1,11 @@
-"""Counts guests whose dedicated CPUs and memory a topology policy splits over the zones of a host.
+"""Counts guests with dedicated CPUs and memory that a topology policy splits over the zones of a host.
 
-Where a guest always takes of one zone, and each class of it is at one provider, the ways of the flavor are
-filtered and packed, which is exact. Elsewhere the search of claims places one guest after the other on a copy
-of the host: that is the lower bound, and sums of the free amounts give the upper bound.
+If a guest always takes from one zone, and a zone has each class at one provider, the ways of the flavor are
+filtered and packed, which is exact. Otherwise the search of claims places one guest after the other on a copy
+of the host. That is the lower bound, and sums of free amounts give the upper bound.
+
+Only :mod:`placement_extras.planner.handler` uses it. It is apart from ``capacity``, as it uses the search of
+claims.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from placement_extras.planner.packing import (
     FlavorFootprints,
     FootprintFinder,
     Way,
-    packer,
+    fit_function,
 )
 
 CountedHost = tuple[HostTree, FitBounds]
@@ -37,7 +40,7 @@ CountedHost = tuple[HostTree, FitBounds]
 def count_split(cloud: CloudHosts, request: CandidatesRequest, topology: TopologyPolicy) -> FlavorCapacity:
     """Return how many guests of a flavor fit if a topology policy splits each of them.
 
-    Why no more fit on full hosts is not found out: the shortages are None.
+    Shortages of full hosts are not computed: they are None.
 
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
@@ -70,8 +73,8 @@ class _SplitCount:
                 alone.append((tree, fit))
         group = self._count_coupled(coupled)
         single = sum([fit for _, fit in alone], NONE)
-        whole = group.fit()
-        left = [(single + group.fit(without=tree.root.id), tree) for tree, _ in coupled]
+        whole = group.fit_bounds()
+        left = [(single + group.fit_bounds(without=tree.root.id), tree) for tree, _ in coupled]
         if alone:
             tree, fit = max(alone, key=lambda each: each[1].lower_bound)
             left.append((single - fit + whole, tree))
@@ -100,7 +103,7 @@ class _SplitCount:
             ways = self._allowed_ways(tree, shared, names)
             if not ways.ways:
                 return False, NONE
-            return bool(ways.within(tree.capacities)), packer(ways, self._budget)(tree.free)
+            return bool(ways.ways_within(tree.capacities)), fit_function(ways, self._budget)(tree.free)
         guests = self._placing.count_guests(tree, shared)
         # a host where not even the first has a place takes none, whatever the sums say
         upper = self._bounds.most_guests(tree, shared) if guests else 0
@@ -110,7 +113,7 @@ class _SplitCount:
         self, tree: HostTree, shared: Sequence[Provider], names: tuple[str, ...]
     ) -> FlavorFootprints:
         """Return the ways of an unsplit guest that take all split classes of one zone."""
-        ways = self._finder.at(tree, shared)
+        ways = self._finder.footprints_at(tree, shared)
         if not names or not ways.ways:
             return ways
         key = ways, tree.kind
@@ -127,7 +130,7 @@ class _SplitCount:
                 at = {zone_of.get(slot) for slot, _ in way if ways.classes[slot] in names}
                 return len(at) == 1 and None not in at
 
-            self._allowed[key] = ways.only(tuple(filter(is_allowed, ways.ways)))
+            self._allowed[key] = ways.with_ways(tuple(filter(is_allowed, ways.ways)))
         return self._allowed[key]
 
     def _count_coupled(self, hosts: Sequence[tuple[HostTree, Sequence[Provider]]]) -> _CoupledCount:
@@ -148,7 +151,7 @@ class _SplitCount:
             for aggregate in tree.root.aggregates:
                 found[aggregate] = found.get(aggregate, NONE) + fit
         for aggregate, roots in group.roots_by_aggregate().items():
-            found[aggregate] = found.get(aggregate, NONE) + group.fit(roots)
+            found[aggregate] = found.get(aggregate, NONE) + group.fit_bounds(roots)
         return {aggregate: fit for aggregate, fit in sorted(found.items()) if fit.upper_bound}
 
 
@@ -164,7 +167,7 @@ class _CoupledCount:
     most: Mapping[int, int]
     asked: Mapping[str, int]
 
-    def fit(self, among: Collection[int] | None = None, without: int | None = None) -> FitBounds:
+    def fit_bounds(self, among: Collection[int] | None = None, without: int | None = None) -> FitBounds:
         """Return how many fit, on the hosts of some roots, while one root and its providers serve none."""
         hosts = [
             (tree, shared)
@@ -207,7 +210,7 @@ class _HostPlacing:
 
     def count_guests(self, tree: HostTree, shared: Sequence[Provider]) -> int:
         """Return the number of guests that have a place at a host, one after the other."""
-        likeness = self._likeness(tree, shared)
+        likeness = self._host_likeness(tree, shared)
         state = likeness, tree.free
         if state not in self._known:
             snapshot, count = self.copy_host(tree, shared), 0
@@ -218,7 +221,7 @@ class _HostPlacing:
 
     def is_capable(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
         """Return whether a host could serve a guest with nothing used of it, nor of what shares with it."""
-        likeness = self._likeness(tree, shared)
+        likeness = self._host_likeness(tree, shared)
         if likeness not in self._capable:
             used = self.copy_host(tree, shared)
             empty = ModelSnapshot(replace(each, used={}) for each in used)
@@ -244,7 +247,7 @@ class _HostPlacing:
         choices = SplitChoices(snapshot, self._request, self._topology, self._distances, self._cloud.budget)
         return next((each for each in choices.choices_at(root) if each is not None), None)
 
-    def _likeness(self, tree: HostTree, shared: Sequence[Provider]) -> Hashable:
+    def _host_likeness(self, tree: HostTree, shared: Sequence[Provider]) -> Hashable:
         zones = [tree.members[zone[0]].id for zone in tree.kind.zone_positions]
         # known distances decide which zones are taken first
         apart = tuple(self._distances.get(pair) for pair in combinations(zones, 2)) if self._distances else ()
