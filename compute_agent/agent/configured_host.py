@@ -313,7 +313,7 @@ def build_world(
         root_known=whose.known,
         pools=derived.pools,
         warnings=tuple(warnings),
-        classification=parse_policy(conf),
+        classification=parse_policy(conf, follows=not may_move),
         powered=cpu_sets.dedicated & parkable_cpus(conf, whose.beside),
         wakes=not whose.beside,
         rebalance_gain=conf.policy.rebalance_gain if may_move and conf.policy.rebalance else None,
@@ -330,8 +330,8 @@ def build_controllers(
 ) -> tuple[KernelController, ...]:
     """The controllers in the order in which they act. ``resctrl`` is the mount of this host.
 
-    None of them pins guests or binds memory where others do, as beside nova-compute by default. ``store``
-    keeps former contents of kernel files.
+    Where another program pins guests, as nova-compute does by default, no controller pins them, and memory
+    is bound for guests with a memory type only. ``store`` keeps former contents of kernel files.
 
     :raises ConfigError:
     """
@@ -410,7 +410,6 @@ def make_controllers(
     """
     files = KernelFiles(root)
     pinning = (CpusetController(driver),) if settings.pins else ()
-    binding = (MemoryController(driver, settings.memory_types),) if settings.pins else ()
     caches = () if control is None else (ResctrlController(driver, control, settings.cache_shares),)
     return (
         # Pins first: a weight means little on CPUs that a guest is about to leave.
@@ -431,7 +430,7 @@ def make_controllers(
             MaskReader(root),
             partial(count_drift, IsolationController.name),
         ),
-        *binding,
+        MemoryController(driver, settings.memory_types, settings.pins),
         *caches,
     )
 

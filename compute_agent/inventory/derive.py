@@ -97,7 +97,12 @@ def derive_provider_tree(
         tree = _tree_beside_nova(
             topology, control, zone_layout(topology, "flat", controlled), root_uuid, root_name
         )
-        return with_reclaimed(tree, cpu_sets, settings.reclaimed_memory) if settings.reclaimed else tree
+        if not settings.reclaimed:
+            return tree
+        # The host's memory is in the inventory of nova-compute, which the agent's tree does not have.
+        memory_mb = sum(node.memory_kib for node in topology.numa_nodes) // 1024
+        unreserved = max(0, memory_mb - settings.reserved_host_memory_mb)
+        return with_reclaimed(tree, cpu_sets, settings.reclaimed_memory, unreserved)
     zones = zone_layout(topology, settings.provider_tree, controlled)
     homes = _home_cpus(topology, zones)
     pool_parts = list_pool_parts(pools, homes)

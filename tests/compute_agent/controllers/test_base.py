@@ -47,7 +47,9 @@ def test_one_list_makes_all_controllers():
     made = make_controllers(FakeDriver([0]), object(), ControllerSettings(), *stores, Path("/"))
     assert {type(one) for one in made} == set(classes())
     following = make_controllers(FakeDriver([0]), None, ControllerSettings(pins=False), *stores, Path("/"))
-    assert [one.name for one in following] == ["cpu", "memory_limit", "blockio", "cpu_class", "isolation"]
+    assert [one.name for one in following] == [
+        *("cpu", "memory_limit", "blockio", "cpu_class", "isolation", "memory")
+    ]
 
 
 class Differing(GuestController):
