@@ -95,7 +95,7 @@ class IsolationController(KernelController):
                 refused[target.guest.uuid] = (_NONE_HELD,)
         self.refused = refused
 
-    def drifted(self, target: GuestTarget) -> str | None:
+    def describe_drift(self, target: GuestTarget) -> str | None:
         """Nothing: sync() has looked at all masks, and repaired them."""
         return None
 
@@ -103,7 +103,9 @@ class IsolationController(KernelController):
         """Nothing is left to do for a guest alone."""
         return False
 
-    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
+    def plan_changes(
+        self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
+    ) -> Iterator[PlannedChange]:
         """What sync() would change, masks with the same change together."""
         together: dict[str, list[str]] = defaultdict(list)
         for write in self._isolator.plan_changes(self._make_demand(targets)):

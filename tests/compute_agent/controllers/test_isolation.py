@@ -82,7 +82,7 @@ def test_a_plan_names_changes_and_writes_nothing(host):
     before = host.kernel.texts()
     planned = [
         (each.where, each.subject, each.change)
-        for each in host.controller.plan((class_target("a", "LSR", 2),), ())
+        for each in host.controller.plan_changes((class_target("a", "LSR", 2),), ())
     ]
     assert planned == [
         ("isolation", "default mask of interrupts and 3 more", "0-7 -> 0-1"),
