@@ -96,17 +96,17 @@ class IsolationController(KernelController):
         self.refused = refused
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """Nothing: sync() has looked at all masks, and repaired them."""
+        """Return None: sync() has compared all masks, and repaired them."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Nothing is left to do for a guest alone."""
+        """Return False: no mask belongs to one guest alone."""
         return False
 
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
-        """What sync() would change, masks with the same change together."""
+        """Changes that sync() would make, masks with the same change together."""
         together: dict[str, list[str]] = defaultdict(list)
         for write in self._isolator.plan_changes(self._make_demand(targets)):
             change = f"{cpuset.format(write.mask.cpus)} -> {cpuset.format(write.cpus)}"
@@ -151,7 +151,7 @@ class IsolationController(KernelController):
             if target.assignment is not None and target.assignment.held_cpus
         )
         # A lost guest may run on: its CPUs stay quiet until it is known what became of it.
-        kept = self._isolator.kept_originals.quiet if self._driver.lost() else frozenset()
+        kept = self._isolator.kept_originals.quiet if self._driver.lost_guests() else frozenset()
         return IsolationDemand(guests, self._settings.dedicated, self._settings.nodes, kept)
 
     def _is_quiet(self, target: GuestTarget) -> bool:

@@ -55,7 +55,7 @@ def test_the_level_is_that_of_the_guest_or_else_of_its_class(host):
         assert default_mask(host) == expected
 
 
-def test_what_stays_is_said_of_the_guest_on_whose_cpus_it_is(host):
+def test_a_guest_is_refused_the_masks_that_stay_on_its_own_cpus(host):
     host.controller.sync((class_target("a", "LSR", 2), class_target("b", "LSR", 3)), ())
     assert host.controller.refused == {"b": (f"interrupt 31 (nvme0q3): {KERNEL_MANAGED}",)}
     assert host.controller.status.quiet == {2, 3}
@@ -70,10 +70,10 @@ def test_a_guest_without_dedicated_cpus_is_told(host):
 
 def test_cpus_of_a_lost_guest_stay_quiet(host):
     host.controller.sync((class_target("a", "LSR", 2),), ())
-    host.driver.lost_guests = {"a": "its record cannot be read"}
+    host.driver.lost_reasons = {"a": "its record cannot be read"}
     host.controller.sync((), ())
     assert default_mask(host) == {0, 1}
-    host.driver.lost_guests = {}
+    host.driver.lost_reasons = {}
     host.controller.sync((), ())
     assert default_mask(host) == set(range(8))
 
