@@ -97,8 +97,8 @@ class CpuSets:
     ``dedicated`` and ``shared`` are disjoint but for the legacy ``vcpu_pin_set`` alone, which is both.
     ``emulator`` is where emulator threads run that have no CPU of their own; it is empty where there is no
     shared CPU. ``pooled`` are those of them that are in a pool, for its members only. ``offline`` are CPUs
-    of ``[compute] cpu_dedicated_set`` that are offline and not parked, and so in no set until they are
-    online.
+    of ``[compute] cpu_dedicated_set`` that are offline and were never seen online, and so in no set until
+    they are online.
     """
 
     dedicated: frozenset[int]
@@ -116,8 +116,8 @@ class CpuSets:
             return ""
         return (
             f"[compute] cpu_dedicated_set: {named(self.offline)} {_are(self.offline)} offline, and left out"
-            " until online: a CPU that nova-compute's cpu_power_management or [cpu_class:idle] park takes"
-            " offline counts once the agent has seen it online"
+            " until online: a CPU that goes offline, such as by nova-compute's cpu_power_management, counts"
+            " once the agent has seen it online"
         )
 
     @property

@@ -52,7 +52,19 @@ class HostState:
     @property
     def reachable(self) -> CpuSet:
         """The CPUs that guests can run on: those that are online, and those that the agent brings online."""
-        return self.topology.usable if self.wakes else self.topology.online
+        return self.topology.online | self.woken
+
+    @property
+    def woken(self) -> CpuSet:
+        """The parked CPUs that the agent brings online for a guest."""
+        return self.topology.parked & self.powered if self.wakes else frozenset()
+
+    @property
+    def stopped(self) -> CpuSet:
+        """The dedicated CPUs of the agent's own inventory that are offline for another reason than power."""
+        if self.tree.beside:  # nova-compute reports them, and keeps those offline that no guest holds
+            return frozenset()
+        return (self.topology.parked & self.cpu_sets.dedicated | self.cpu_sets.offline) - self.powered
 
     def with_online(self, online: CpuSet) -> HostState:
         """The same host when these CPUs are online, as far as a power manager may have changed that."""
@@ -108,7 +120,7 @@ class HostState:
             for held in [holdings.get(guest, frozenset())]
             for cpu in held
         }
-        return CpuSupply(self.topology, self.cpu_sets, holdings, lent, busy, self.wakes)
+        return CpuSupply(self.topology, self.cpu_sets, holdings, lent, busy, self.woken)
 
     @property
     def pools_only(self) -> bool:
