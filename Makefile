@@ -63,7 +63,7 @@ adopt-demo: packages $(INSTALLED)
 test: export PLACEMENT_EXAMPLES_PERCENT ?= 40
 test: HERE += and not long
 
-# What is to be had from Debian and from PyPI comes at once; then mypy and sphinx use one processor each.
+# Packages of Debian and PyPI are installed side by side; then mypy and sphinx use one processor each.
 test test-long: $(RUNTIME)
 	@$(MAKE) --no-print-directory --jobs 2 packages $(LIBVIRT)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint doc
@@ -110,6 +110,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.style
 

@@ -170,7 +170,8 @@ def _median(looks: Sequence[Seen]) -> Seen:
     def middle(name: str) -> Any:
         return statistics.median(getattr(each, name) for each in looks)
 
-    return Seen(*(middle(name) for name in ("paint", "largest", "blocking", "shift")), int(middle("size")))
+    paint, largest, blocking, shift = (middle(name) for name in ("paint", "largest", "blocking", "shift"))
+    return Seen(paint, largest, blocking, shift, int(middle("size")))
 
 
 def _follow(url: str, hosts: int) -> None:

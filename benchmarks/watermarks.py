@@ -111,8 +111,8 @@ def recovery(guests: int, over: float) -> Recovery:
     restored = next(number for number, seen in enumerate(later) if seen.throttled == 0)
     lowest = lowest_limit(GuestAllotment(4.0), ThrottleSteps())
     gains = [cores - lowest for cores in wants.values()]
-    fewest = [_fewest(gains, widened) for widened in (gap, gap * (1 + _MARGIN))]
-    return Recovery(guests, 100 * over, len(touched), *fewest, recovered, restored)
+    fewest, with_margin = (_fewest(gains, widened) for widened in (gap, gap * (1 + _MARGIN)))
+    return Recovery(guests, 100 * over, len(touched), fewest, with_margin, recovered, restored)
 
 
 def cost(guests: int, rounds: int, folder: Path) -> Cost:

@@ -1,4 +1,4 @@
-"""Chromium, as Debian has it."""
+"""Chromium from Debian's package."""
 
 import shutil
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ def chromium() -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        # root has no sandbox, and what is looked at here is our own
+        # root has no sandbox, and the tests open only our own pages
         browser = playwright.chromium.launch(executable_path=PROGRAM, args=["--no-sandbox"])
         yield browser
         browser.close()
@@ -29,9 +29,9 @@ def chromium() -> Iterator[Any]:
 
 @contextmanager
 def looking(browser: Any, *, but_of: Sequence[str] = (), **options: Any) -> Iterator[Any]:
-    """A new window; whatever the browser complains about, such as a content security policy, is a failure.
+    """Open a window. An error in the browser's log, such as a violated content security policy, is a failure.
 
-    :param but_of: what it is meant to complain about.
+    :param but_of: text of expected errors
     """
     context = browser.new_context(viewport={"width": 1440, "height": 900}, reduced_motion="reduce", **options)
     page = context.new_page()

@@ -25,7 +25,7 @@ from tests.examples import examples
 _MARKS = {"postgresql": [pytest.mark.postgresql], "mariadb": [pytest.mark.mysql]}
 _QUICK = 2
 
-# Nothing is judged by the time that it takes: a busy machine would fail what is right.
+# No example has a deadline: on a busy machine correct code would miss it.
 settings.register_profile(
     "unhurried", deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow]
 )
@@ -35,7 +35,7 @@ _PAIRS = "tests/placement/differential"
 
 
 class OneProcessForWhatShares(LoadFileScheduling):
-    """A module stays in one process, and all that asks two services the same, for each kind of database."""
+    """Keeps a module in one process, and comparisons of two services in one per kind of database."""
 
     def _split_scope(self, nodeid: str) -> str:
         module = super()._split_scope(nodeid)
@@ -53,7 +53,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> OneProc
 def pytest_configure() -> None:
     """Refuse an environment that was installed before ``setup.cfg`` got an entry point.
 
-    :raises pytest.UsageError: it is one.
+    :raises pytest.UsageError: the environment lacks the entry point
     """
     setup = configparser.ConfigParser(delimiters="=")
     setup.read(ROOT / "setup.cfg")
@@ -101,7 +101,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Thousands of tests stay until the end: the collector need not look through them time and again."""
+    """Freeze the collected tests, so that the garbage collector does not scan them again and again."""
     gc.disable()
     try:
         return (yield)
@@ -112,7 +112,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Modules that take long come first; quick ones fill what time is left of parallel runs in the end."""
+    """Sort slow modules first, so that quick ones fill the gaps at the end of parallel runs."""
     ranks: dict[Path, int] = {}
     tests = Counter(item.path for item in items)
     for item in items:
@@ -121,7 +121,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _rank(item: pytest.Item) -> int:
-    """How early a test begins: those that start servers, those of databases and properties, all others."""
+    """Return the rank of a test: first servers, then databases and properties, then all others."""
     if item.get_closest_marker("slow"):
         return 0
     if "database_server" in getattr(item, "fixturenames", ()):
@@ -143,7 +143,7 @@ def no_log_handler_is_left() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def running_server() -> Iterator[Callable[[str], DatabaseServer]]:
-    """The server of a kind, which is started for the first module that wants it, and stays for the others."""
+    """Start the server of a kind for the first module that needs it; it stays for the others."""
     with ExitStack() as running:
         yield cache(lambda kind: running.enter_context(databases.create(kind)))
 
@@ -176,7 +176,7 @@ def template_of() -> Callable[[DatabaseServer], str]:
 
 @pytest.fixture(scope="session")
 def database_template(database_server: DatabaseServer, template_of: Callable[[DatabaseServer], str]) -> str:
-    """The URL of a migrated, empty database to make clones of; nobody connects to it."""
+    """The URL of a migrated, empty database to clone; without connections of its own."""
     return template_of(database_server)
 
 
@@ -198,7 +198,7 @@ def database_url(database_server: DatabaseServer, database_template: str) -> Ite
 
 @pytest.fixture(scope="session")
 def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated, empty database of SQLite to make copies of; nobody connects to it."""
+    """A migrated, empty database of SQLite to copy; without connections of its own."""
     file = tmp_path_factory.mktemp("migrated") / "placement.sqlite"
     migration.upgrade_schema(f"sqlite:///{file}")
     return file

@@ -1,4 +1,4 @@
-"""Environments as users have them: with nothing but what the wheel needs, and with single extras."""
+"""Environments like those of users: with only the dependencies of the wheel, or with single extras."""
 
 import os
 import shutil
@@ -21,9 +21,9 @@ SOURCES = [
 
 
 def run(*command: object, cwd: Path, **variables: str) -> str:
-    """What a command prints; it has to succeed, and has no terminal.
+    """Run a command without a terminal and return its output; it has to succeed.
 
-    PYTHONPATH and the like of this process are not those of the command.
+    The command does not inherit PYTHONPATH and similar variables.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
@@ -41,7 +41,7 @@ def run(*command: object, cwd: Path, **variables: str) -> str:
 
 
 def copy_sources(target: Path) -> Path:
-    """A copy of what a wheel is built from: building leaves files that the next wheel would have."""
+    """Copy the sources of a wheel, because building leaves files that the next wheel would contain."""
     target.mkdir()
     for name in SOURCES:
         if (ROOT / name).is_dir():
@@ -54,7 +54,7 @@ def copy_sources(target: Path) -> Path:
 
 
 def build_wheel(folder: Path) -> Path:
-    """The wheel of this checkout."""
+    """Build the wheel of this checkout."""
     source = copy_sources(folder / "source")
     run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder, source, cwd=folder)
     (wheel,) = folder.glob("*.whl")
@@ -62,9 +62,9 @@ def build_wheel(folder: Path) -> Path:
 
 
 def install(wheel: str, environment: Path) -> None:
-    """Have pip install it, with what it needs from the index in the versions that are pinned.
+    """Install the wheel with pip, which takes the dependencies from the index in the pinned versions.
 
-    The few programs that are run compile what they import, which is a part of all that pip would compile.
+    pip does not compile them: the few programs of the tests compile only their own imports.
     """
     constraints = ROOT / "etc" / "constraints.txt"
     pip = (environment / "bin" / "pip", "--quiet", "--disable-pip-version-check")
@@ -72,9 +72,9 @@ def install(wheel: str, environment: Path) -> None:
 
 
 def needed(requirement: str) -> dict[str, Distribution]:
-    """All distributions that are needed, by name, as they are installed beside the tests.
+    """Return all required distributions by name, as installed beside the tests.
 
-    :raises PackageNotFoundError: one is not.
+    :raises PackageNotFoundError: one is not installed
     """
     found: dict[str, Distribution] = {}
     seen: set[tuple[str, str]] = set()
@@ -95,13 +95,13 @@ def needed(requirement: str) -> dict[str, Distribution]:
 
 
 def link(distributions: Sequence[Distribution], folder: Path) -> Path:
-    """A folder for PYTHONPATH that has these distributions, file by file, and no other."""
+    """Link the files of these distributions into a folder for PYTHONPATH."""
     libraries = Path(sysconfig.get_path("purelib"))
     for each in distributions:
         for file in each.files or ():
             source = libraries / str(file)
             if ".." in file.parts or "__pycache__" in file.parts or not source.exists():
-                continue  # programs, and what is compiled
+                continue  # programs and bytecode
             target = folder / str(file)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(source)
@@ -109,7 +109,7 @@ def link(distributions: Sequence[Distribution], folder: Path) -> Path:
 
 
 def extras() -> Iterator[str]:
-    """The extras for users: those that the installation's page names."""
+    """Return the extras for users, from the page about installation."""
     page = (ROOT / "doc" / "install" / "package.md").read_text()
     table = page.partition("### Extras")[2]
     for line in table.splitlines():

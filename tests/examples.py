@@ -1,12 +1,12 @@
-"""How many random examples a property is tried with, and how often what races or is killed does so."""
+"""Number of random examples of property tests, and of rounds in tests with races or kills."""
 
 import os
 from typing import Final
 
 PERCENT: Final = int(os.environ.get("PLACEMENT_EXAMPLES_PERCENT", "100"))
-"""`make check` and `make test` try a part, `make test-long` all; with more than 100 it looks further."""
+"""`make check` and `make test` try a part, `make test-long` all; above 100 a search goes further."""
 
 
 def examples(number: int) -> int:
-    """That many of them, or as many percent as are wanted."""
+    """Return PERCENT percent of this number, at least 1."""
     return max(1, number * PERCENT // 100)

@@ -1,11 +1,10 @@
-"""Mutants: do the quick tests notice when what decides decides otherwise?
+"""Mutants: do the quick tests detect a change in deciding code?
 
-``make mutants`` changes one token of the modules that decide, in a copy of the checkout, and runs those quick
-tests that are about the module. A mutant that fails one of them, or does not let it end, is noticed; others
-are shown. Who meets one writes a test that states the behaviour or, where nobody can tell the difference,
-says why in ``mutants_explained.yaml``.
+``make mutants`` changes one token of a module that decides, in a copy of the checkout, and runs the quick
+tests of the module. A mutant is detected if a test fails or does not end; the others are printed. For each of
+those, write a test of the behaviour or, if the behaviour is the same, say why in ``mutants_explained.yaml``.
 
-Places and changes are Cosmic Ray's. Annotations and decorators are left alone: they decide nothing.
+Cosmic Ray finds places and changes. Annotations and decorators are not changed, because they decide nothing.
 """
 
 import argparse
@@ -45,7 +44,7 @@ DECIDING: Final = {
     **{f"placement/{name}": [] for name in ("search", "read_model")},
     "placement/store": ["tests/placement/api"],
 }
-"""Folders that decide, and whose tests are about them beside their own and those that import the module."""
+"""Folders that decide, with further folders of tests beside their own and those that import the module."""
 
 _CPU_SECONDS, _SECONDS = 40, 400  # of one test
 _OURS: Final = ("tests", "placement", "compute_agent")
@@ -53,7 +52,7 @@ _ALL: Final = OperatorProvider()
 _OPERATORS: Final = {
     name: _ALL[name]()
     for name in _ALL
-    # Variables want names. Small numbers and members of enumerations do not tell `==` from `is`.
+    # Operators on variables need names. Small numbers and members of enumerations do not tell `==` from `is`.
     if not re.match("Variable|RemoveDecorator|ReplaceComparison.*_Is", name)
     or re.search("Is_IsNot|IsNot_Is$", name)
 }
@@ -63,7 +62,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Mutant:
-    """A file with one change."""
+    """One changed file."""
 
     file: str
     line: int
@@ -75,13 +74,13 @@ class Mutant:
         return "\n".join((f"{self.file}:{self.line}", *list(diff)[3:]))
 
     def change(self) -> dict[str, str]:
-        """What an explanation names it by: line numbers change too often."""
+        """Key in the file of explanations, without line numbers, which change too often."""
         lines = [*difflib.ndiff(self.before.splitlines(), self.after.splitlines())]
         was, now = (" ".join(line[2:].strip() for line in lines if line[0] == sign) for sign in "-+")
         return {"file": self.file, "was": was, "now": now}
 
     def tests(self) -> list[str]:
-        """The modules with tests that are about it: its own, those of its folder, those that use it."""
+        """Return the test modules of a module: its own, those of its folder, those that import it."""
         path = Path(self.file)
         tests = Path("tests", path.parts[0])
         folders = [tests.joinpath(*path.parts[1:2]), *map(Path, DECIDING["/".join(path.parts[:2])])]
@@ -103,7 +102,7 @@ def _tests_that_mention(module: Path, folder: Path) -> list[Path]:
 
 
 def sample(count: int, seed: int) -> list[Mutant]:
-    """Mutants at random: first a place, then what is done there, as some places know many changes."""
+    """Draw random mutants: first a place, then an operator, because some places have many operators."""
     chance, places = random.Random(seed), []
     for file in sorted(file for folder in DECIDING for file in Path(folder).rglob("*.py")):
         source = file.read_text()
@@ -117,7 +116,7 @@ def sample(count: int, seed: int) -> list[Mutant]:
 
 
 def changes_of(source: str) -> dict[Place, list[tuple[str, int, int]]]:
-    """By place: operator, which one of the places that the operator finds it is, and the line."""
+    """Return by place: the operator, the number of the place for this operator, and the line."""
     left_alone = list(_declarations(source))
     nodes = [node for node in ast_nodes(get_ast(source)) if not _is_never_changed(node)]
     found = defaultdict(list)
@@ -130,12 +129,12 @@ def changes_of(source: str) -> dict[Place, list[tuple[str, int, int]]]:
 
 
 def _is_never_changed(node: NodeOrLeaf) -> bool:
-    """Whether no operator changes it, which is soon told of most."""
+    """Whether no operator applies, which a quick check tells for most."""
     return node.type in ("name", "string", "newline") or getattr(node, "value", "") in tuple("()[]{},.:=")
 
 
 def _declarations(source: str) -> Iterator[tuple[Place, Place]]:
-    """Types, decorators, and whether :func:`zip` compares lengths, which are always the same."""
+    """Whether the place is a type, a decorator, or the `strict` of :func:`zip` (lengths are equal)."""
     for node in ast.walk(ast.parse(source)):
         hints = (getattr(node, "annotation", None), getattr(node, "returns", None))
         strict = [node.value] if isinstance(node, ast.keyword) and node.arg == "strict" else []
@@ -144,7 +143,7 @@ def _declarations(source: str) -> Iterator[tuple[Place, Place]]:
 
 
 class Limits:
-    """Ends the process where a test does not end; property tests come last, as they take longest."""
+    """Ends the process if a test does not end. Runs property tests last, because they take longest."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -157,7 +156,7 @@ class Limits:
 
 
 def run_tests(arguments: Sequence[str]) -> int:
-    """Run tests up to the first that fails; an example that fails need not be made smaller."""
+    """Run tests up to the first failure, without shrinking of failing examples."""
     phases = set(hypothesis.Phase) - {hypothesis.Phase.shrink, hypothesis.Phase.explain}
     usual = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
     hypothesis.settings.register_profile(
@@ -169,12 +168,12 @@ def run_tests(arguments: Sequence[str]) -> int:
         "no:cacheprovider",
         "--hypothesis-profile",
         "mutants",
-    ]  # and not that of conftest.py
+    ]  # instead of that of conftest.py
     return int(pytest.main([*options, *arguments], [Limits()]))
 
 
 def in_child(do: Callable[[], int]) -> int:
-    """What it returns in a process of its own that finds our packages in the folder where we are."""
+    """Call the function in a new process that imports our packages from the current folder."""
     child = os.fork()
     if not child:
         os.setsid()
@@ -192,12 +191,12 @@ def in_child(do: Callable[[], int]) -> int:
             os._exit(status)
     _, status = os.waitpid(child, 0)
     with suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)  # what a test left behind
+        os.killpg(child, signal.SIGKILL)  # processes that a test left behind
     return os.waitstatus_to_exitcode(status)
 
 
 def import_libraries(quick: Sequence[str], folder: Path) -> None:
-    """Import the libraries that tests use, once; bytecode of what is ours is written meanwhile."""
+    """Import the libraries of the tests once, and write the bytecode of our modules."""
     names = folder / "names"
 
     def collect() -> int:
@@ -220,7 +219,7 @@ def is_noticed(mutant: Mutant, options: Sequence[str]) -> bool:
     ignored = tuple(each.removeprefix("--ignore=") for each in options if each.startswith("--ignore="))
     tests = [test for test in mutant.tests() if not test.startswith(ignored)]
     path.write_text(mutant.after)
-    os.utime(path, (times.st_atime, times.st_mtime + 10))  # or bytecode of before might be taken for it
+    os.utime(path, (times.st_atime, times.st_mtime + 10))  # otherwise old bytecode might be used
     sys.dont_write_bytecode = True
     try:
         status = in_child(lambda: run_tests([*options, *tests]))
@@ -231,7 +230,7 @@ def is_noticed(mutant: Mutant, options: Sequence[str]) -> bool:
 
 
 def copy_checkout(to: Path) -> None:
-    """What git knows or would ask about, as it is now."""
+    """Copy the files that git tracks, and untracked ones that it does not ignore."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in [name for name in listed.split("\0") if name and os.path.lexists(ROOT / name)]:

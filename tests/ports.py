@@ -1,4 +1,4 @@
-"""Ports for servers of the tests, and of the demo, which has no packages but those of the product."""
+"""Ports for servers of the tests and of the demo, which has only the packages of the product."""
 
 import contextlib
 import random
@@ -6,13 +6,13 @@ import socket
 from typing import Final
 
 _PORTS: Final = range(15000, 32000)
-"""Below those that Linux and BSD give to connections, so that none comes between a look and a bind."""
+"""Below the ephemeral ports of Linux and BSD, so that no connection takes one between check and bind."""
 
 
 def free_port() -> int:
-    """A loopback port that was free a moment ago, and that only who asks for it is given.
+    """Return a loopback port that is free, and reserved for the caller among all tests.
 
-    :raises OSError: of a hundred none was.
+    :raises OSError: none of a hundred ports was free
     """
     for port in random.SystemRandom().sample(_PORTS, 100):
         with socket.socket() as probe, contextlib.suppress(OSError):

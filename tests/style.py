@@ -42,8 +42,6 @@ NOT_YET: Final = (
     "compute_agent/optional_packages.py",
     "compute_agent/pipeline",
     "compute_agent/report",
-    "tests/benchmarks",
-    "tests/browser.py",
     "tests/compute_agent/agent",
     "tests/compute_agent/builders.py",
     "tests/compute_agent/cgroups.py",
@@ -70,17 +68,7 @@ NOT_YET: Final = (
     "tests/compute_agent/throttling",
     "tests/compute_agent/two_caches.py",
     "tests/compute_agent/usage",
-    "tests/conformance",
-    "tests/conftest.py",
-    "tests/databases",
-    "tests/demo",
-    "tests/doc",
-    "tests/environments.py",
-    "tests/examples.py",
-    "tests/mutants.py",
-    "tests/nova",
     "tests/openstack",
-    "tests/packages",
     "tests/placement",
     "tests/placement/api",
     "tests/placement/api_ref",
@@ -95,11 +83,6 @@ NOT_YET: Final = (
     "tests/placement/workers",
     "tests/placement_extras/console",
     "tests/placement_extras/planner",
-    "tests/ports.py",
-    "tests/test_distribution.py",
-    "tests/test_extras.py",
-    "tests/test_imports.py",
-    "tests/test_makefile.py",
     "tests/vm",
 )
 """Folders and modules that are still to be rewritten: rules of sentences and names do not apply to them.
@@ -145,7 +128,7 @@ def problems_of_text(text: str, *, opens: bool) -> Iterator[tuple[str, str]]:
     """
     if opens and (found := OPENING.match(text.lstrip())):
         yield "opening word", found[0]
-    plain = _CODE.sub("code", text)
+    plain = _CODE.sub("Code", text)  # capital: a sentence may start with code
     for rule, pattern in (("person for code", PERSON), ("banned word", BANNED)):
         for found in pattern.finditer(plain):
             yield rule, found[0]

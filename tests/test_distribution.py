@@ -1,4 +1,4 @@
-"""What a built wheel contains."""
+"""Content of a built wheel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder with the contents of a wheel; it is built from a copy, as building leaves files behind."""
+    """Build a wheel from a copy, as building leaves files behind; return a folder with its content."""
     folder = tmp_path_factory.mktemp("wheel")
     source = copy_sources(folder / "source")
     subprocess.run(
@@ -81,7 +81,7 @@ def test_the_schema_is_made_by_the_migrations_in_the_wheel(installed: Path, tmp_
     assert {"resource_providers", "inventories", "allocations", "change_buckets"} <= tables
 
 
-def test_a_wheel_contains_what_the_console_draws_with(installed: Path) -> None:
+def test_a_wheel_contains_templates_and_static_files_of_the_console(installed: Path) -> None:
     for kind in ("static", "templates"):
         folder = Path("placement_extras/console") / kind
         expected = {path.name for path in (ROOT / folder).iterdir()}
@@ -101,13 +101,13 @@ def test_a_wheel_contains_units_and_samples(installed: Path) -> None:
         assert there == here
 
 
-def test_without_git_and_tags_there_is_a_version_nevertheless(installed: Path) -> None:
+def test_a_wheel_built_without_git_has_a_version(installed: Path) -> None:
     metadata = (next(installed.glob("*.dist-info")) / "METADATA").read_text()
     assert "\nVersion: 0.1.0.dev0\n" in metadata
 
 
 @pytest.mark.parametrize(("tag", "version"), [("v1.2.3", "1.2.4.dev1"), (None, "0.0")])
-def test_what_git_archive_exports_knows_its_version(tag: str | None, version: str, tmp_path: Path) -> None:
+def test_an_export_of_git_archive_has_its_version(tag: str | None, version: str, tmp_path: Path) -> None:
     checkout, exported = tmp_path / "checkout", tmp_path / "exported"
     checkout.mkdir()
     exported.mkdir()

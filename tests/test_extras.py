@@ -1,4 +1,4 @@
-"""All programs in environments as users have them: with no extra, and with each one."""
+"""All programs work in environments like those of users: without extras, and with each one."""
 
 import configparser
 import sys
@@ -65,7 +65,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def libraries_of(extra: str, folder: Path) -> str:
-    """A folder with what an extra brings beside what is always there."""
+    """A folder with the distributions that an extra adds."""
     always = needed(NAME)
     brought = {name: each for name, each in needed(f"{NAME}[{extra}]").items() if name not in always}
     assert brought, extra
@@ -117,7 +117,7 @@ def test_the_demo_needs_no_extra(bare: Path) -> None:
 
 
 def test_the_tutorial_needs_no_extra(bare: Path, tmp_path: Path) -> None:
-    """It has the reader install OpenStack's own command line, which brings what it needs."""
+    """Its reader installs OpenStack's command line, which has the other requirements."""
     always = needed(NAME)
     client = {**needed("python-openstackclient"), **needed("osc-placement")}
     brought = link([each for name, each in client.items() if name not in always], tmp_path / "client")

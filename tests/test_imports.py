@@ -1,6 +1,6 @@
-"""What import contracts cannot see: modules that are named in a text instead of imported.
+"""Import contracts cannot see modules that are imported by a name in a string, so no code does that.
 
-The contracts read statements, wherever they stand; so what is imported late is imported by a statement too.
+The contracts read all import statements, including those in functions.
 """
 
 import ast
@@ -19,7 +19,7 @@ LOADERS = {"EntryPoint", "__import__", "exec", "import_class", "import_module", 
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=str)
-def test_nothing_is_imported_by_its_name(path):
+def test_no_module_is_imported_by_a_name_in_a_string(path):
     called = {
         getattr(node.func, "attr", getattr(node.func, "id", ""))
         for node in ast.walk(ast.parse((ROOT / path).read_text()))

@@ -1,4 +1,4 @@
-"""What the first lines of the Makefile promise is there."""
+"""The targets in the first lines of the Makefile exist."""
 
 import re
 import shutil
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-def test_every_target_that_is_told_of_has_something_to_do() -> None:
+def test_every_documented_target_has_commands_or_dependencies() -> None:
     targets = re.findall(r"^# make ([a-z-]+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert {"demo", "test"} < set(targets)
     for target in targets:

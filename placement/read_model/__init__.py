@@ -32,6 +32,17 @@ Modules
     - ``rows`` reads providers from the database; ``follower`` decides which to read, and checks the result.
     - ``feed`` gives requests their turns and their views.
     - ``columns`` encodes a model and decodes it; ``model_file`` decides when a worker may write and read it.
+    - ``metrics`` counts updates, and shows the inventories to Prometheus.
+
+The order of calls
+    A request opens :meth:`~placement.read_model.feed.ReadModel.fresh_view`. That asks the database for its
+    version, takes the turn, and compares. If the version has changed, ``follower`` reads the stamped
+    providers by ``rows``, and puts them into the snapshot. The request searches the snapshot of its view
+    until the turn ends.
+
+Imports
+    The search, the API, the store (``provider`` and ``rows`` alone) and the extras import it. It imports
+    ``placement.db``. It knows neither requests nor HTTP.
 
 A worked example
     A host has two NUMA nodes. Each VCPU inventory has 8; 5 of the first node are used:

@@ -71,7 +71,7 @@ class ReadGate:
         self.pin_count = 0
 
     def pin_snapshot(self, snapshot: ModelSnapshot) -> None:
-        """Pin the snapshot: it does not change until :meth:`let_go` is called as often.
+        """Pin the snapshot: it does not change until :meth:`unpin_snapshot` is called as often.
 
         Call it within the turn: it makes the trees, which no later reader may do.
         """
@@ -81,7 +81,7 @@ class ReadGate:
             self.pin_count += 1
 
     def unpin_snapshot(self, snapshot: ModelSnapshot) -> None:
-        """Undo one :meth:`keep`."""
+        """Undo one :meth:`pin_snapshot`."""
         with self.counting:
             snapshot.pin_count -= 1
             self.pin_count -= 1

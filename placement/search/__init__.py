@@ -30,6 +30,19 @@ Modules
     - ``diagnosis`` explains why candidates are few or none, and which changes would help.
     - ``claims`` places claims, scores choices and writes them.
 
+The order of calls
+    ``placement.api`` parses a query, takes a view of the read model, and calls
+    :func:`~placement.search.candidate_search.find_candidates` with a budget. The search makes needs and
+    conditions, filters roots, groups trees, compiles the request once for each group, and tries assignments.
+    :func:`~placement.search.candidates.topology_first` orders the offers, and
+    :func:`~placement.search.rendering.render_pieces` writes the answer. Diagnosis and claims begin at the
+    same functions.
+
+Imports
+    The API, the schemas and the extras import it. It imports the read model, and ``claims`` also the store.
+    Within it the order is that of the contract in ``pyproject.toml``: ``claims`` may use ``diagnosis``, and
+    both may use candidates.
+
 A worked example
     Three hosts have one structure: DISK_GB 100, and two NUMA nodes with VCPU 8 each. On ``cn1`` 5 VCPU of
     the first node are used, on ``cn3`` 10 GB and 2 VCPU of the second node. The request is

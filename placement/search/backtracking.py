@@ -12,6 +12,9 @@ providers.
 The two loops here take back choices without a journal of changes. They run for each tree of each request, and
 a journal, as the planner has one, would add a call to every choice. Both are generators, so that candidates
 are found as the caller asks for them.
+
+Only :mod:`placement.search.compiled_request` uses it, and tests compare it with brute force. It knows
+providers and rules, but neither patterns nor caches.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ class DeadEnds:
         members = assignment.rules.snapshot.trees
         everyone = assignment.rules.snapshot.providers
         roots = {provider.root_id for provider in providers.values()}
+        # the parents of all members of the trees, not only of the options: any of them may be above an option
         # a provider with children is a kind of its own: its lineage matters to rules
         self._parents = {everyone[each].parent_id for root in roots for each in members[root]}
         kinds = {}
@@ -60,6 +64,7 @@ class DeadEnds:
 
     def add(self) -> None:
         """Remember that the current assignment cannot be completed."""
+        # beyond the limit the search stays right, and is only slower
         if len(self._known) < MAX_DEAD_ENDS:
             self._known.add(self._chosen_kinds())
 

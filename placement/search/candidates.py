@@ -32,6 +32,7 @@ class CandidatePattern(NamedTuple):
         mappings: dict[str, tuple[int, ...]] = {}
         for need, amounts, at in zip(rules.needs, rules.amounts, chosen, strict=True):
             suffix = need.suffix
+            # a tuple rather than a set: answers list the providers of a suffix in the order of the request
             served = mappings.get(suffix)
             if served is None:
                 mappings[suffix] = (at,)
@@ -53,6 +54,7 @@ class PatternBatch(tuple[CandidatePattern, ...]):
     __slots__ = ()
     # by identity: batches are keys of dictionaries, and to hash the patterns would cost more than their use
     __eq__ = object.__eq__
+    # tuple defines it, too, and would compare the patterns
     __ne__ = object.__ne__
     __hash__ = object.__hash__
 
@@ -105,9 +107,12 @@ def topology_first(offers: Sequence[Offer], budget: SearchBudget | None = None) 
     budget = budget or SearchBudget()
     budget.spend_anyway(len(offers) // 16)
     # a provider set in several offers: its patterns are ordered over all its batches
+    # without a second batch of any set the common cases below need no grouping
     if len({provider_set for provider_set, _ in offers}) < len(offers):
         return _of_several_batches(offers, budget)
+    # a batch of one pattern is in order already
     where = {batch: provider_set for provider_set, batch in offers if len(batch) > 1}
+    # mostly all sets have one structure: then one branch table serves each batch
     if len({provider_set.shape for provider_set, _ in offers}) > 1:
         return _of_several_shapes(offers, budget)
     ordered = {batch: _order_batches(branches_of(each), (batch,), budget)[0] for batch, each in where.items()}
@@ -131,6 +136,7 @@ def _of_several_shapes(offers: Iterable[Offer], budget: SearchBudget) -> list[Of
                     (ordered,) = _order_batches(branches, (batch,), budget)
                     of_branches[batch, branches] = ordered
                 of_shapes[batch, shape] = ordered
+            # the offer stays the same object where nothing moves, so that no tuple is made
             if ordered is not batch:
                 offer = (provider_set, ordered)
         found.append(offer)
@@ -163,11 +169,13 @@ def _order_batches(
     for batch in batches:
         for pattern in batch:
             used = pattern.resources
+            # None stands for the root and for pools, which are no branch
             found = {*map(branch, used)}
             spread = (len(found) - (None in found), len(used))
             in_order, last = in_order and last <= spread, spread
             by_spread.setdefault(spread, []).append(pattern)
         budget.spend_anyway(len(batch))
+    # mostly they are: equivalent trees then keep the batch that the search has cached
     if in_order:
         return batches
     rest = chain.from_iterable([by_spread[spread] for spread in sorted(by_spread)])

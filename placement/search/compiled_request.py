@@ -5,6 +5,9 @@ asked for. Of classes that several parts of the request ask for, the free amount
 of these parts. Trees that are equal in these have candidates of the same patterns.
 
 Trees of several structures share results, too, where the structures are the same to the request.
+
+Only :mod:`placement.search.candidate_search` uses it, which goes from tree to tree. This module sees one tree
+at a time.
 """
 
 import random

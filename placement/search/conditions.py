@@ -48,6 +48,7 @@ class _RememberedValues(dict[_K, bool], Generic[_K]):
     def __init__(self, answer: Callable[[_K], bool]) -> None:
         self._answer = answer
 
+    # a dict subclass, so that known values are looked up in C, without a call
     def __missing__(self, value: _K) -> bool:
         met = self[value] = self._answer(value)
         return met
@@ -77,6 +78,7 @@ class ConditionWords:
         template: str, names: Sequence[str], amount: int | None = None, found: int | None = None
     ) -> str:
         """Return a template with its fields filled in."""
+        # one name reads better without "any of"
         any_of = names[0] if len(names) == 1 else f"any of {', '.join(names)}"
         return template.format(
             names=" or ".join(names), any_of=any_of, all_of=" and ".join(names), amount=amount, found=found
@@ -105,6 +107,7 @@ class ProviderCondition(ABC):
     condition if it meets every piece.
     """
 
+    # class variables rather than methods: the registry reads them before there is any condition
     name: ClassVar[str]
     """Its name in explanations."""
     field: ClassVar[str]
@@ -141,6 +144,7 @@ class ProviderCondition(ABC):
 
     def met_in(self, snapshot: ModelSnapshot) -> MetPositions:
         """Return a function that checks all positions of a tree, for use in one request."""
+        # right for any condition, and slow; the conditions of most requests override it
         return lambda tree: tuple([self.met_by(each, snapshot) for each in tree.members])
 
     def single_pieces(self) -> Iterator[Self]:
@@ -161,6 +165,7 @@ class ProviderCondition(ABC):
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
         """Yield the names by which the index finds the providers that meet it."""
+        # an index of providers with the names does not find those without them
         if self.index is not None and not self.excludes:
             for names in self.sets:
                 yield IndexedNames(getattr(snapshot, self.index), tuple(names), self.of_roots)
@@ -172,6 +177,7 @@ class ProviderCondition(ABC):
     def is_unknown(self, snapshot: ModelSnapshot) -> bool:
         """Return whether no provider has any of its names."""
         if self.index is None:
+            # without an index there is nothing to look the names up in, and a wrong remark is worse than none
             return False
         index = getattr(snapshot, self.index)
         return all(name not in index for names in self.sets for name in names)
@@ -186,6 +192,7 @@ _C = TypeVar("_C", bound=type[ProviderCondition])
 
 def register_condition(condition: _C) -> _C:
     """Register a class with everything that enumerates conditions; a decorator."""
+    # in the order of the module, which is that of explanations
     (_OF_ROOTS if condition.of_roots else _OF_GROUPS).append(condition)
     return condition
 
@@ -197,6 +204,7 @@ def condition_class(name: str) -> type[ProviderCondition] | None:
 
 def group_conditions(group: RequestGroup) -> list[ProviderCondition]:
     """Return the conditions that a group states."""
+    # a false field states nothing: each field of a group has an empty default
     return [each.from_field(said, group) for each in _OF_GROUPS if (said := getattr(group, each.field))]
 
 
@@ -229,6 +237,7 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
     changes = {}
     for condition in found:
         kept = tuple([piece.sets[0] for piece in condition.single_pieces() if keeps(piece)])
+        # a condition with all of its pieces stays as the client stated it
         if len(kept) < len(condition.sets):
             changes[condition.field] = _join_sets(kept, getattr(stating, condition.field))
     # by replace, so that a field that no class here knows stays as it is
@@ -237,6 +246,7 @@ def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
 
 def _split_field(said: Any) -> tuple[Names, ...]:
     """Return the sets of names of a field: alternatives as one set, other names one by one."""
+    # alternatives: the parser has made the sets
     if isinstance(said, tuple):
         return said
     # sorted, so that explanations list names in the same order each time
@@ -247,6 +257,7 @@ def _join_sets(sets: tuple[Names, ...], said: Any) -> Any:
     """Return the sets as a value of the same type as that of the field."""
     if isinstance(said, tuple):
         return sets
+    # the same type as before, as the request may be written as a query again
     names = frozenset[str]().union(*sets)
     return next(iter(names), None) if isinstance(said, str) else names
 
@@ -256,6 +267,7 @@ class _TraitCondition(ProviderCondition):
 
     __slots__ = ()
 
+    # the traits of the provider alone, so that all trees of a class read the same
     reads = ("traits",)
     index = "by_trait"
 
@@ -348,6 +360,7 @@ class InTree(ProviderCondition):
         return self._named_member(snapshot) is None
 
     def _named_member(self, snapshot: ModelSnapshot) -> Provider | None:
+        # a request names one tree; a second set would be another condition
         ((uuid,),) = self.sets
         return snapshot.get(uuid)
 
@@ -359,6 +372,7 @@ class _AggregateCondition(ProviderCondition):
     The root counts in the group without a suffix, where an aggregate of a root spans its whole tree.
     """
 
+    # without or_root that of the root is read in vain, which costs time only: a class cannot know or_root
     reads = ("aggregates", "root.aggregates")
     index = "by_aggregate"
 
@@ -377,6 +391,7 @@ class _AggregateCondition(ProviderCondition):
         """Return whether the aggregates of the provider, or of its root, meet it."""
         root = None
         if self.or_root and provider.parent_id is not None:
+            # not for the root itself, with its own aggregates checked already
             root = snapshot.providers[provider.root_id].aggregates
         return self._admits_names(provider.aggregates, root)
 
@@ -411,6 +426,7 @@ class MemberOf(_AggregateCondition):
     )
 
     def _admits_names(self, own: Names, root: Names | None) -> bool:
+        # never some sets by the provider and others by its root: one of the two is in all of them
         return self._reaches_all(own) or (root is not None and self._reaches_all(root))
 
     def _reaches_all(self, aggregates: Names) -> bool:
@@ -421,11 +437,13 @@ class MemberOf(_AggregateCondition):
         own = partial(replace(self, or_root=False).met_by, snapshot=snapshot)
         if not self.or_root:
             return (own,)
+        # two alternatives, so that a relaxation can leave sets out for either of the two
         return own, lambda provider: own(snapshot.providers[provider.root_id])
 
     def indexed_names(self, snapshot: ModelSnapshot) -> Iterator[IndexedNames]:
         """Yield the names by which the index finds the providers, or the roots that count for them."""
         for names in self.sets:
+            # the base class does not know that the aggregate of a root spans its tree
             yield IndexedNames(snapshot.by_aggregate, tuple(names), spans_trees=self.or_root)
 
 
@@ -440,6 +458,7 @@ class ForbiddenAggregates(_AggregateCondition):
     excludes = True
 
     def _admits_names(self, own: Names, root: Names | None) -> bool:
+        # here both have to be outside: a forbidden aggregate of the root forbids the whole tree
         return all(map(own.isdisjoint, self.sets)) and (root is None or all(map(root.isdisjoint, self.sets)))
 
 
@@ -487,6 +506,7 @@ class ProviderNeed:
     @property
     def serving_terms(self) -> Hashable:
         """Everything that decides which providers can serve the need."""
+        # without the suffix: two groups with the same terms have the same options, which are computed once
         return self.resources, self.conditions
 
     def served_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:

@@ -28,6 +28,7 @@ def filter_providers(snapshot: ModelSnapshot, wanted: ProviderFilter, budget: Se
 def _filter_passing(found: list[Provider], wanted: ProviderFilter) -> list[Provider]:
     """Return the providers that pass the filters that have no index."""
     if wanted.forbidden:
+        # an index lists the providers with a trait; to subtract it from all would copy the whole fleet
         found = [each for each in found if each.traits.isdisjoint(wanted.forbidden)]
     if wanted.forbidden_aggregates:
         found = [each for each in found if each.aggregates.isdisjoint(wanted.forbidden_aggregates)]

@@ -53,6 +53,7 @@ class ProviderSummaries:
     """
 
     def __init__(self) -> None:
+        # by the tree itself: it is the same object until anything in it changes, so no entry becomes wrong
         self._kept: dict[SummaryShape, dict[HostTree, bytes]] = {}
 
     def __len__(self) -> int:
@@ -68,6 +69,7 @@ class ProviderSummaries:
         """Return the summaries of each tree in this shape."""
         budget = budget or SearchBudget()
         kept = self._kept.setdefault(shape, {})
+        # two requests may render one tree at the same time: both results are equal, and the later one stays
         found = [kept.get(tree) or _render_tree(snapshot, tree, shape, kept, budget) for tree in trees]
         present = snapshot.whole_trees()
         if len(kept) > len(present) * (1 + _MAX_OUTDATED):
@@ -86,6 +88,7 @@ def _render_tree(
     summaries = b",".join(
         [_provider_summary(snapshot, each, shape, each.inventories) for each in tree.members]
     )
+    # by identity of the tree, so that a later answer finds it without reading a provider
     kept[tree] = summaries
     return summaries
 
@@ -119,6 +122,7 @@ def render_pieces(
     :param budget: the budget of the search; a long answer yields to other threads.
     """
     if not offers:
+        # the code below takes the first and the last part for granted
         return [b'{"allocation_requests":[],"provider_summaries":{}}']
     parts = _allocation_requests(offers, version, budget)
     parts[0] = b'{"allocation_requests":[' + parts[0]
@@ -148,7 +152,9 @@ def _allocation_requests(offers: Sequence[Offer], version: Microversion, budget:
         if template is None:
             template = templates[patterns] = make(patterns)
         text, pick = template
+        # counted by bytes: filling in copies the text, and a batch may have thousands of candidates
         budget.spend_anyway(1 + len(text) // _STEP)
+        # uuids are bytes already, so that neither side is encoded for each candidate
         requests.append(text % pick(provider_set.uuids))
     return requests
 
@@ -172,6 +178,7 @@ class _CandidateTemplates:
 
     def __call__(self, patterns: Iterable[CandidatePattern]) -> _Template:
         """Return the template of a batch."""
+        # joined as text and encoded once: the pieces of patterns are shared by batches
         gaps: list[int] = []
         requests = []
         for pattern in patterns:
@@ -196,6 +203,7 @@ class _CandidateTemplates:
         return f'{{"allocations":{{{allocations}}},"mappings":{{{mappings}}}}}', gaps
 
     def _known_allocation(self, amounts: Mapping[str, int]) -> str:
+        # by identity: amounts are shared objects (RequestRules.sum_of), few for all candidates
         known = self._allocations.get(id(amounts))
         if known is None:
             known = self._allocations[id(amounts)] = _allocation_template(amounts, self._version)
@@ -203,6 +211,7 @@ class _CandidateTemplates:
 
 
 def _allocation_template(amounts: Mapping[str, int], version: Microversion) -> str:
+    # names of classes are upper case letters, digits and underscores, which JSON does not escape
     resources = ",".join([f'"{name}":{amount}' for name, amount in amounts.items()])
     if version < microversion.ALLOCATIONS_BY_PROVIDER:
         return f'{{"resource_provider":{{"uuid":"%b"}},"resources":{{{resources}}}}}'
@@ -223,6 +232,7 @@ def _summary_parts(
 ) -> Iterable[bytes]:
     """Return ``"uuid":{...}`` of the providers in the candidates, with their whole trees from 1.29 on."""
     shape = SummaryShape.for_version(version)
+    # whole trees do not depend on the request, and are kept from one answer to the next
     if shape.nested:
         return kept.of_trees(snapshot, _used_trees(snapshot, offers), shape, budget)
     ids: dict[int, None] = {}
@@ -234,6 +244,7 @@ def _summary_parts(
         classes = classes or set().union(*resources.values())
     budget.spend_anyway(len(ids))
     used = [snapshot.providers[provider_id] for provider_id in ids]
+    # below 1.27 the API shows only the classes that the request asks for
     if version >= microversion.ALL_CLASSES_SUMMARISED:
         return [_provider_summary(snapshot, provider, shape, provider.inventories) for provider in used]
     return [_provider_summary(snapshot, provider, shape, classes) for provider in used]
@@ -267,6 +278,7 @@ def _provider_summary(
     snapshot: ModelSnapshot, provider: Provider, shape: SummaryShape, classes: Mapping[str, Any] | set[str]
 ) -> bytes:
     summary: dict[str, Any] = {
+        # no template as for candidates: a summary is made once for each change of its tree
         "resources": {
             name: {"capacity": inventory.capacity, "used": provider.used.get(name, 0)}
             for name, inventory in provider.inventories.items()

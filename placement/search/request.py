@@ -18,6 +18,7 @@ class RequestGroup:
     needs one element of each set in ``required`` (traits) and ``member_of`` (aggregates).
     """
 
+    # a field is stated if it is true: a new field needs an empty default, which states nothing
     suffix: str = ""
     resources: Mapping[str, int] = field(default_factory=dict)
     required: tuple[frozenset[str], ...] = ()
@@ -39,6 +40,7 @@ class CandidatesRequest:
     root_required: frozenset[str] = frozenset()
     root_forbidden: frozenset[str] = frozenset()
     same_subtrees: tuple[frozenset[str], ...] = ()
+    # a limit is no condition: explanations ignore it
     limit: int | None = None
     nested: bool = True
 
@@ -73,6 +75,7 @@ def check_names(
 
     :raises InvalidRequest: one does not exist; the message names it, classes first.
     """
+    # the messages of the two resources differ, and clients compare them
     if isinstance(request, ProviderFilter):
         _check_classes(request.resources, classes)
         prefix = 'Invalid trait(s) in "required" parameter: '
@@ -95,6 +98,7 @@ def _check_classes(resources: Iterable[str], classes: Container[str]) -> None:
 
 
 def _check_traits(named: Iterable[frozenset[str]], traits: Container[str], prefix: str = "") -> None:
+    # all unknown traits in one message: a client corrects them at once
     unknown = {name for names in named for name in names if name not in traits}
     if unknown:
         raise InvalidRequest(f"{prefix}No such trait(s): {', '.join(sorted(unknown))}.")

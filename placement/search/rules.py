@@ -326,7 +326,7 @@ class NeedAssignment:
             self.taken[key] = self.taken.get(key, 0) + amount
 
     def release(self, index: int) -> None:
-        """Undo :meth:`take`, if it was done."""
+        """Undo :meth:`take_provider`, if it was done."""
         provider = self.chosen[index]
         if provider is not None:
             self.chosen[index] = None

@@ -45,7 +45,7 @@ class ConsumerGroup:
     def host_preference(self, hosts: Collection[int], present: Mapping[int, int], size: int) -> float:
         """Return how well one more member is placed on these hosts, from 0 to 1.
 
-        :param present: as for :meth:`allows`.
+        :param present: as for :meth:`allows_hosts`.
         :param size: the number of other members; one on several hosts counts once.
         """
         here = max((present.get(host, 0) for host in hosts), default=0)

@@ -1,4 +1,4 @@
-"""That the measurement of the agent's cost still runs; what it measures is for nobody to assert."""
+"""The measurement of the agent's cost still runs; no test asserts the measured values."""
 
 import os
 

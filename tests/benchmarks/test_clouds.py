@@ -1,4 +1,4 @@
-"""Clouds of unlike hosts can be made again, and are as full and as unlike as they say."""
+"""Clouds of unlike hosts are reproducible, and have the stated load and variety."""
 
 import subprocess
 import sys
@@ -16,33 +16,33 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("cloud", CLOUDS.values(), ids=CLOUDS)
-def test_a_host_is_the_same_whatever_else_there_is(cloud: Cloud) -> None:
+def test_a_host_does_not_depend_on_the_other_hosts(cloud: Cloud) -> None:
     assert list(cloud.hosts(9))[7] == cloud.host(7)
     assert cloud.host(7) != cloud.host(8)
 
 
 @pytest.mark.parametrize(("name", "full"), [("mixed", 0.90), ("mixed-full", 0.97), ("unlike-full", 0.97)])
-def test_clouds_are_as_full_as_they_say(name: str, full: float) -> None:
+def test_clouds_have_the_stated_load(name: str, full: float) -> None:
     having = [each for each in model_of(CLOUDS[name], 120) if "VCPU" in each.inventories]
     used = sum(each.used.get("VCPU", 0) for each in having)
     assert used / sum(each.inventories["VCPU"].capacity for each in having) == pytest.approx(full, abs=0.02)
 
 
 @pytest.mark.parametrize("cloud", CLOUDS.values(), ids=CLOUDS)
-def test_nothing_holds_more_than_it_has(cloud: Cloud) -> None:
+def test_no_provider_holds_more_than_its_capacity(cloud: Cloud) -> None:
     for each in model_of(cloud, 60):
         for name, amount in each.used.items():
             assert 0 < amount <= each.inventories[name].capacity
 
 
-def test_no_two_unlike_hosts_are_of_one_shape() -> None:
+def test_unlike_hosts_have_different_structures() -> None:
     snapshot = model_of(CLOUDS["unlike"], 60)
     hosts = [tree for tree in snapshot.whole_trees().values() if "VCPU" in tree.kind.shape.classes]
     assert len({tree.kind.shape for tree in hosts}) == len(hosts) == 60
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_every_question_is_another(name: str) -> None:
+def test_all_questions_differ(name: str) -> None:
     questions = list(islice(paths(name, CLOUDS["mixed"], 100), 20))
     assert len(set(questions)) == 20
     assert questions == list(islice(paths(name, CLOUDS["mixed"], 100), 20))

@@ -25,7 +25,7 @@ def test_hosts_are_as_full_as_their_guests_make_them() -> None:
         assert all(provider.free(name) >= 0 for name in used)
 
 
-def test_there_is_somebody_to_displace_and_somebody_to_move() -> None:
+def test_the_world_has_guests_to_displace_and_guests_to_move() -> None:
     one, ten, large, larger = (deed() for _, deed in moves(20))
     assert isinstance(one, DisplacedGuests)
     assert isinstance(ten, DisplacedGuests)
@@ -35,5 +35,5 @@ def test_there_is_somebody_to_displace_and_somebody_to_move() -> None:
         assert each.moves
 
 
-def test_percentiles_are_told() -> None:
+def test_percentiles_are_printed() -> None:
     assert percentiles(list(map(float, range(100)))) == "   50.0 (p95    95.0, p99    99.0)"

@@ -1,9 +1,9 @@
-"""What the programs of `benchmarks` say before they measure anything."""
+"""Messages of the programs of `benchmarks` before they measure anything."""
 
 import benchmarks
 
 
-def test_what_is_not_installed_is_told_in_one_line_with_what_installs_it(capsys):
+def test_a_missing_package_is_reported_in_one_line_with_the_command_that_installs_it(capsys):
     error = ModuleNotFoundError("No module named 'pymysql'", name="pymysql")
     benchmarks.tell(type(error), error, None)
     told = capsys.readouterr().err
@@ -11,6 +11,6 @@ def test_what_is_not_installed_is_told_in_one_line_with_what_installs_it(capsys)
     assert told.count("\n") == 1
 
 
-def test_other_errors_are_told_as_always(capsys):
+def test_other_errors_are_raised_unchanged(capsys):
     benchmarks.tell(ValueError, ValueError("seven"), None)
     assert "ValueError: seven" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from compute_agent.throttling.interference.cases import CaseVerdict
 CPU = world("quick 2", "cpu")
 
 
-def test_culprits_are_found_and_have_all_back_and_the_innocent_keep_their_work():
+def test_culprits_are_found_and_restored_and_innocent_guests_keep_their_work():
     found = interference.Result()
     for kind in KINDS[:3]:
         found.add(interference.judge(world(f"quick {kind}", kind)))
@@ -23,14 +23,14 @@ def test_culprits_are_found_and_have_all_back_and_the_innocent_keep_their_work()
     assert len(interference.rows(found)) == 14
 
 
-def test_nobody_is_limited_where_all_is_calm():
+def test_no_guest_is_limited_on_a_calm_host():
     found = interference.judge(world("quick calm", "calm"))
     assert (found.actions, found.calm_actions, found.disturbed) == (0, 0, 0)
     assert found.calm_hours > 9
 
 
-def test_the_judge_counts_those_as_wrong_who_make_no_difference():
-    """A controller that limits somebody who uses nearly nothing."""
+def test_the_judge_counts_limits_of_harmless_guests_as_wrong():
+    """A controller that limits a guest with nearly no usage."""
 
     class Wrong(interference.Agent):
         def take(self, sample):

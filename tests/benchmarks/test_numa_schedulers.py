@@ -1,4 +1,4 @@
-"""The table of NUMA schedulers says what their formulas say, and the same each time."""
+"""The table of NUMA schedulers agrees with their formulas and is reproducible."""
 
 import pytest
 
@@ -37,12 +37,12 @@ def test_crane_counts_zones_by_their_cpus_alone() -> None:
     assert crane(hosts(without_memory), (8, GIB)) == (0, [0])
     assert crane(hosts(without_memory), (10, GIB)) == (0, [0, 1])
     assert crane_aware(hosts(without_memory), (10, GIB)) is None
-    # the memory is then another zone's
+    # the memory then belongs to another zone
     assert fill(hosts(without_memory)[0], [0], (8, GIB)) == {0: (8, 0), 1: (0, GIB)}
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
-def test_each_has_the_same_guests_every_time(name: str) -> None:
+def test_each_scheduler_gets_the_same_guests_in_each_run(name: str) -> None:
     first, second = (SCHEDULERS[name](1, 3, 60) for _ in range(2))
     assert first == second
     assert len(first.zones) + first.refused == len(SCHEDULERS["crane"](1, 3, 60).zones) + refused("crane")

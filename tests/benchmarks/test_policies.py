@@ -68,7 +68,7 @@ def test_the_fewest_domains_are_those_that_brute_force_finds(free, count, policy
 
 
 @pytest.mark.parametrize("given_away", [{0}, {0, 1, 2}, {0, 99}])
-def test_who_gives_away_what_is_not_free_is_found_out(given_away):
+def test_the_judge_detects_a_policy_that_assigns_occupied_cpus(given_away):
     class Careless:
         def arrive(self, guest):
             return Decision(frozenset(given_away), 1)
@@ -78,7 +78,7 @@ def test_who_gives_away_what_is_not_free_is_found_out(given_away):
         run(HOST, map(Arrival, guests), Careless(), Record())
 
 
-def test_our_policies_take_all_that_fits_on_a_host_with_room():
+def test_our_policies_place_every_guest_that_fits():
     guests = [Guest(str(number), 2, policy) for number, policy in enumerate(list(ThreadPolicy)[:3])]
     record = Record()
     run(
@@ -115,7 +115,7 @@ def test_results_are_printed_and_written(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_nova_is_asked_the_same():
+def test_nova_gets_the_same_requests():
     if not is_installed(NOVA, NOVA_REQUIREMENTS):
         pytest.skip("Nova is not installed for comparison: run python -m benchmarks.policies once")
     with Nova(environment(NOVA, NOVA_REQUIREMENTS) / "python") as nova:

@@ -7,7 +7,7 @@ from benchmarks.reclaimed_traces import DAY, HostTrace, host, noise_table
 from compute_agent.reclaim.estimate import EstimateLimits
 
 
-def test_few_promises_are_broken_and_much_is_promised():
+def test_much_is_promised_and_few_promises_are_broken():
     noise = noise_table(random.Random(1))
     found = reclaimed.Result()
     for number in range(6):

@@ -62,7 +62,7 @@ def test_claims_are_measured_one_by_one() -> None:
 
 
 @pytest.mark.parametrize(("world", "providers"), [("nested", 7), ("flat", 1), ("numa", 5), ("wide", 17)])
-def test_trees_are_as_large_as_they_should_be_and_parents_come_first(world: str, providers: int) -> None:
+def test_trees_have_the_wanted_size_and_parents_precede_children(world: str, providers: int) -> None:
     tree = WORLDS[world].tree(3)
     assert len(tree) == providers
     uuids = [provider.uuid for provider in tree]
@@ -102,7 +102,7 @@ def test_sides_take_turns_and_one_that_fails_is_left_out_and_reported() -> None:
 
 
 @pytest.mark.slow
-def test_every_large_question_is_answered_and_its_turns_are_measured() -> None:
+def test_every_large_question_is_answered_and_its_slices_are_measured() -> None:
     command = [sys.executable, "-m", "benchmarks.neighbours", "--hosts", "20", "--times", "1"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -123,7 +123,7 @@ def test_a_model_of_each_size_is_written_read_and_asked() -> None:
 @pytest.mark.slow
 @pytest.mark.long
 @needs_browser
-def test_the_pages_of_the_console_are_measured_and_as_small_as_they_should_be() -> None:
+def test_the_pages_of_the_console_are_measured_and_below_their_limit_of_size() -> None:
     command = [sys.executable, "-m", "benchmarks.console", "--hosts", "60", "--repeats", "1"]
     done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -12,17 +12,17 @@ from tests.conformance.world import Allocation, FixtureWorld, Provider, identifi
 _HEADERS: Final = {
     "accept": "application/json",
     "x-auth-token": "admin",
-    # the last version in which a consumer may come without a type
+    # the last version that accepts a consumer without a type
     "openstack-api-version": "placement 1.37",
 }
 
 
 class WorldNotBuilt(Exception):
-    """The application refused a request that makes part of the world; the message is its answer."""
+    """The application refused a request that builds a part of the world; the message is its answer."""
 
 
 def build(application: WSGIApplication, world: FixtureWorld) -> None:
-    """Make everything of ``world``, each inventory and each allocation with a request of its own.
+    """Create everything in ``world``, one request for each inventory and each allocation.
 
     :raises WorldNotBuilt: on the first request that does not succeed.
     """

@@ -1,4 +1,4 @@
-"""Tells at the end of a run how many requests of the conformance suite passed on which database."""
+"""Reports at the end of a run how many requests of the conformance suite passed on which database."""
 
 from collections import Counter, defaultdict
 

@@ -1,4 +1,4 @@
-"""The fixtures that the files of requests ask for by name: how the service is set up, and what is in it."""
+"""Fixtures that the files of requests name: configurations of the service and their content."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,27 +19,27 @@ from tests.conformance.world import FixtureWorld, identifier
 from tests.placement.running import service_conf
 
 Setting: TypeAlias = Callable[[ConfigOpts, Path], None]
-"""Changes the configuration; the folder is for files that it names."""
+"""A function that changes the configuration; files that the options name go into the folder."""
 
 
 def _default_policy(conf: ConfigOpts, folder: Path) -> None:
-    """No more than the policies that the service has by itself."""
+    """Only the built-in policies of the service."""
 
 
 def _open_policy(conf: ConfigOpts, folder: Path) -> None:
-    """Everybody may do everything."""
+    """Every user may call every operation."""
     path = folder / "policy.yaml"
     path.write_text(yaml.safe_dump({rule.name: "@" for rule in policies.list_rules()}))
     conf.set_override("policy_file", str(path), "oslo_policy")
 
 
 def _legacy_policy(conf: ConfigOpts, folder: Path) -> None:
-    """The deprecated defaults of policies hold beside the new ones."""
+    """The deprecated defaults of policies apply beside the new ones."""
     conf.set_override("enforce_new_defaults", False, "oslo_policy")
 
 
 def _secure_policy(conf: ConfigOpts, folder: Path) -> None:
-    """Only the new defaults of policies hold."""
+    """Only the new defaults of policies apply."""
     conf.set_override("enforce_new_defaults", True, "oslo_policy")
 
 
@@ -49,7 +49,7 @@ def _allowed_origin(conf: ConfigOpts, folder: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """What a file of requests starts from."""
+    """Configuration and content of the service at the start of a file of requests."""
 
     world: FixtureWorld = worlds.EMPTY
     setting: Setting = _default_policy
@@ -71,7 +71,7 @@ FIXTURES: Final[Mapping[str, Fixture]] = {
     "SharedStorageFixture": Fixture(worlds.SHARED_STORAGE),
 }
 
-# what requests make themselves, and whom they make it for
+# objects that the requests create, and the projects and users of their consumers
 _IDENTIFIERS: Final = (
     *("RP_UUID", "RP_UUID1", "RP_UUID2", "ALT_RP_UUID"),
     *("PARENT_PROVIDER_UUID", "ALT_PARENT_PROVIDER_UUID"),
@@ -90,14 +90,14 @@ _NAMES: Final = {
 
 
 def environment(fixture: Fixture) -> dict[str, str]:
-    """The environment variables that requests of files with this fixture refer to."""
+    """Environment variables that the requests refer to in files with this fixture."""
     variables = {*_IDENTIFIERS, *fixture.world.variables()}
     return {**{variable: identifier(variable) for variable in variables}, **_NAMES}
 
 
 @contextmanager
 def running(fixture: Fixture, database_url: str, folder: Path) -> Iterator[WSGIApplication]:
-    """The service as the fixture sets it up, on an empty database, with the fixture's world in it."""
+    """The service on an empty database, with the configuration and content of the fixture."""
     conf = service_conf(database_url, placement={"additional_resource_classes": []})
     fixture.setting(conf, folder)
     application = build_application(conf)

@@ -1,4 +1,4 @@
-"""Runs requests of the files one by one, each file against a service of its own."""
+"""Runs the requests of each file in order, against a service for this file alone."""
 
 import copy
 import unittest
@@ -16,12 +16,16 @@ from tests.databases import DatabaseServer
 
 
 class Runner:
-    """Keeps the service of the file that was asked for last; the requests of a file should come in a row."""
+    """Keeps only the service of the last file, so the requests of a file should be consecutive."""
 
     def __init__(
         self, files: Mapping[str, dict[str, Any]], server: DatabaseServer, template: str, folder: Path
     ) -> None:
-        """``template`` is the URL of a migrated, empty database; ``folder`` is for files of the services."""
+        """Keep the template and the folder.
+
+        :param template: URL of a migrated, empty database
+        :param folder: place for files of the services
+        """
         self._files = files
         self._server = server
         self._template = template
@@ -40,9 +44,9 @@ class Runner:
         self._running.close()
 
     def run(self, file: str, number: int) -> str | None:
-        """Make a request of a file, after those before it, and compare the answer.
+        """Send a request after its predecessors in the file, and compare the answer.
 
-        :returns: None if the answer is right, else what is wrong with it.
+        :returns: the difference from the expected answer, None if they agree
         """
         if file != self._file:
             self._file = ""
@@ -50,14 +54,14 @@ class Runner:
             self._requests = self._running.enter_context(self._service(file))
             self._problems = []
             self._file = file
-        # Not left to gabbi, for which a request that it ran on the way to a later one has passed.
+        # gabbi reports a request as passed when it ran only as the predecessor of another one
         for request in self._requests[len(self._problems) : number + 1]:
             self._problems.append(_run(request))
         return self._problems[number]
 
     @contextmanager
     def _service(self, file: str) -> Iterator[list[unittest.TestCase]]:
-        content = copy.deepcopy(self._files[file])  # gabbi writes into what it is given
+        content = copy.deepcopy(self._files[file])  # gabbi writes into its argument
         (fixture,) = content.pop("fixtures")
         url = self._server.clone(self._template)
         try:
@@ -79,7 +83,7 @@ class Runner:
 
 
 def _strict(application: WSGIApplication) -> WSGIApplication:
-    """Gives the application paths as PEP 3333 has them, bytes in Latin-1; gabbi's client decodes them."""
+    """Encodes paths as PEP 3333 wants them (bytes as Latin-1), since gabbi's client decodes them."""
 
     def call(environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
         environ["PATH_INFO"] = environ["PATH_INFO"].encode().decode("latin-1")

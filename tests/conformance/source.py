@@ -1,8 +1,7 @@
 """The YAML files of requests and expected answers that OpenStack Placement's source package holds.
 
-The archive is fetched with pip, from whatever index pip is set up for, once:
-it stays in the user's cache folder. Its hash is pinned, and checked whenever
-it is read. Nothing of it is unpacked: the files are read out of the archive.
+pip downloads the archive once, from its configured index, into the user's cache folder. Each reading checks
+the pinned hash. The files are read from the archive without unpacking it.
 """
 
 import hashlib
@@ -28,13 +27,13 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class SourceMissing(Exception):
-    """The archive is not to be had; the message says why."""
+    """The archive is not available; the message has the reason."""
 
 
 def load() -> Mapping[str, dict[str, Any]]:
-    """The content of each file, by its name without the suffix, in the order of the names.
+    """Return the content of each file by its name without the suffix, sorted by name.
 
-    :raises SourceMissing: when the archive is neither cached nor can be downloaded.
+    :raises SourceMissing: the archive is neither cached nor downloadable
     """
     files = {}
     with tarfile.open(fileobj=io.BytesIO(_archive())) as archive:
@@ -47,7 +46,7 @@ def load() -> Mapping[str, dict[str, Any]]:
 
 
 def _archive() -> bytes:
-    """The bytes of the archive, from the cache if they are there as they should be."""
+    """Return the bytes of the archive, from the cache if their hash is right."""
     path = _cache() / f"{PROJECT}-{VERSION}.tar.gz"
     try:
         content = path.read_bytes()
@@ -72,7 +71,7 @@ def _cache() -> Path:
 
 
 def _download() -> bytes:
-    """Fetch the archive with pip, which refuses one with another hash before it looks into it."""
+    """Download the archive with pip, which checks the hash before it opens the archive."""
     with tempfile.TemporaryDirectory() as folder:
         requirements = Path(folder) / "requirements.txt"
         requirements.write_text(f"{PROJECT}=={VERSION} --hash=sha256:{SHA256}\n")

@@ -1,8 +1,7 @@
-"""Every request of OpenStack Placement's own functional tests is answered here as it was there.
+"""Every request of OpenStack Placement's own functional tests gets the expected answer.
 
-The requests come in files, each for a service with a world of its own and in
-an order that matters: where a later one is asked for alone, the earlier ones
-of its file run first.
+Each file of requests starts with a service and a world of its own, and its order matters. If only a later
+request is selected, the earlier ones of its file run first.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The archive of requests is cached, used only if it is the pinned one, and missed with a reason."""
+"""The archive of requests is cached and checked against its hash; a failure has a reason."""
 
 import hashlib
 import io
@@ -24,7 +24,7 @@ def _archive(**files: str) -> bytes:
 
 @pytest.fixture
 def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the archive is cached; there is nothing yet."""
+    """Path of the cached archive, which does not exist yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "placement-compute" / "openstack-placement-16.0.0.tar.gz"
 
@@ -46,7 +46,7 @@ def test_only_files_of_requests_are_read_in_the_order_of_their_names(
 
 
 @pytest.mark.parametrize("before", [None, b"", b"another"])
-def test_what_is_downloaded_replaces_what_is_not_the_pinned_archive(
+def test_a_download_replaces_a_cached_file_with_the_wrong_hash(
     cached: Path, monkeypatch: pytest.MonkeyPatch, before: bytes | None
 ) -> None:
     content = _archive(**{"gabbits/a.yaml": "tests: []"})
@@ -59,9 +59,7 @@ def test_what_is_downloaded_replaces_what_is_not_the_pinned_archive(
     assert cached.read_bytes() == content
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(
-    cached: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_cache_is_ignored(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     content = _archive(**{"gabbits/a.yaml": "tests: []"})
     _pin(content, monkeypatch)
     monkeypatch.setattr(source, "_download", lambda: content)
@@ -69,7 +67,7 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     assert list(source.load()) == ["a"]
 
 
-def test_pip_tells_why_the_archive_is_not_to_be_had(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_has_the_message_of_pip(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PIP_NO_INDEX", "1")

@@ -1,4 +1,4 @@
-"""What a world is: the providers and allocations that a file of requests starts from."""
+"""Data model of a world: providers and allocations at the start of a file of requests."""
 
 import uuid
 from collections.abc import Iterator, Mapping
@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 Inventory: TypeAlias = Mapping[str, float]
-"""The fields of one inventory: ``total``, and those that are not as they are by default."""
+"""Fields of one inventory: ``total``, and those that differ from the default."""
 
 
 def identifier(variable: str) -> str:
-    """The UUID that an environment variable holds; the same in every run."""
+    """Return the UUID in an environment variable; each run has the same."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, variable))
 
 
@@ -18,9 +18,11 @@ def identifier(variable: str) -> str:
 class Provider:
     """A resource provider.
 
-    ``variable`` is the environment variable in which the requests look for its
-    UUID, ``parent`` that of the provider above it, and ``aggregates`` those
-    of the aggregates that it is in.
+    Identifiers are names of environment variables that hold UUIDs for the requests.
+
+        :param variable: the provider's own
+        :param parent: its parent's
+        :param aggregates: those of the aggregates that it is a member of
     """
 
     variable: str
@@ -33,7 +35,7 @@ class Provider:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What a consumer has of one provider; names are environment variables as above."""
+    """One consumer's allocation from one provider; names are environment variables as above."""
 
     consumer: str
     project: str
@@ -44,13 +46,13 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class FixtureWorld:
-    """Providers, each of them after its parent, and allocations."""
+    """Providers, each after its parent, and allocations."""
 
     providers: tuple[Provider, ...] = ()
     allocations: tuple[Allocation, ...] = ()
 
     def variables(self) -> Iterator[str]:
-        """The environment variables that hold this world's UUIDs, some of them twice."""
+        """Names of the environment variables with this world's UUIDs, with duplicates."""
         for provider in self.providers:
             yield provider.variable
             yield from provider.aggregates

@@ -1,8 +1,7 @@
 """The worlds that the conformance suite's requests start from.
 
-The files of requests tell what they are: by the amounts and the numbers of
-candidates that they expect, by their comments, and by the names of the
-environment variables in which they look for UUIDs.
+The worlds are derived from the files of requests: from expected amounts and numbers of candidates, from
+comments, and from the names of environment variables with UUIDs.
 """
 
 from dataclasses import replace
@@ -14,7 +13,7 @@ SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
 
 
 def _of(**totals: int) -> dict[str, Inventory]:
-    """Inventories that are all default but for their totals."""
+    """Return inventories with these totals and otherwise default fields."""
     return {name: {"total": total} for name, total in totals.items()}
 
 
@@ -109,7 +108,7 @@ NUMA_AGGREGATES: Final = FixtureWorld(
 
 
 def _ports(number: str, *amounts: int) -> tuple[Provider, ...]:
-    """A network card of cn2 and its ports, which are on the two physical networks in turn."""
+    """A network card of cn2; its ports alternate between the two physical networks."""
     return (
         Provider(f"NIC{number}_UUID", f"nic{number}", parent="CN2_UUID", traits=("CUSTOM_HW_NIC_ROOT",)),
         *(
@@ -188,7 +187,7 @@ NUMA_NETWORK: Final = FixtureWorld(
     allocations=(Allocation("NUMA0_CONSUMER", "PROJECT_ID", "USER_ID", "NUMA0_UUID", {"VCPU": 2}),),
 )
 
-# The same below one root, with two more providers of nothing between it and the hosts.
+# The same below one root, with two providers without inventory between it and the hosts.
 DEEP_NUMA_NETWORK: Final = FixtureWorld(
     providers=(
         Provider("TOP_UUID", "top"),
@@ -204,7 +203,7 @@ DEEP_NUMA_NETWORK: Final = FixtureWorld(
 
 
 def _openstack_host(name: str, **bridges: tuple[str, int]) -> tuple[Provider, ...]:
-    """A host with an Open vSwitch agent; its bridges tell their segment and their bandwidth each way."""
+    """A host with an Open vSwitch agent; each bridge has a segment and bandwidth in both directions."""
     agent = f"{name}:ovs_agent"
     return (
         Provider(name, name, inventories=_of(VCPU=8, MEMORY_MB=4096, DISK_GB=500)),
@@ -228,7 +227,7 @@ def _openstack_host(name: str, **bridges: tuple[str, int]) -> tuple[Provider, ..
     )
 
 
-# Networks of one segment (other) and of two (S1 and S2), of which compute3 has both on narrower bridges.
+# One network has one segment (other), one has two (S1 and S2). compute3 has both on narrower bridges.
 MULTI_SEGMENT_NETWORK: Final = FixtureWorld(
     providers=(
         *_openstack_host("compute0", br_ex=("CUSTOM_PHYSNET_OTHER", 5000)),

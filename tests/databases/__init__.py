@@ -1,6 +1,6 @@
-"""Database servers of the tests' own: started on free loopback ports, gone when the tests are.
+"""Database servers for tests: started on free loopback ports, removed at the end of the tests.
 
-``with create("postgresql") as server: url = server.fresh_database()`` is all there is to it.
+Example: ``with create("postgresql") as server: url = server.fresh_database()``.
 A server that is not installed raises :class:`ServerMissing`, which names the Debian package.
 """
 
@@ -19,9 +19,9 @@ KINDS = tuple(_SERVERS)
 def create(kind: str, *, durable: bool = False) -> DatabaseServer:
     """A server of one of the :data:`KINDS`, not started yet.
 
-    Without ``durable`` a commit outlives the end of the server, however sudden,
-    but not that of the machine, which most tests gladly trade for speed.
+    Without ``durable`` a commit survives SIGKILL of the server but not a power cut, which is faster and
+    enough for most tests.
 
-    :raises ServerMissing: when its programs are not installed.
+    :raises ServerMissing: its programs are not installed
     """
     return _SERVERS[kind](durable=durable)

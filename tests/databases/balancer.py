@@ -1,4 +1,4 @@
-"""What HAProxy is to a Galera cluster: leads to nodes that are up, and ends connections to others."""
+"""A stand-in for HAProxy before a Galera cluster: connects to running nodes and ends other connections."""
 
 import socket
 import threading
@@ -17,13 +17,13 @@ _PERIOD: Final = 0.3  # seconds between health checks
 
 
 class Health:
-    """Which nodes are up, asked all the time; and when none of them was."""
+    """Checks repeatedly which nodes are up, and records the times without any."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
         self.up = [node.is_ready() for node in nodes]
         self.balancers: list[Balancer] = []
-        #: times (:func:`time.monotonic`) between which the cluster as a whole took nothing
+        #: intervals (:func:`time.monotonic`) in which no node accepted requests
         self.without_quorum: list[tuple[float, float]] = []
         self._ended = threading.Event()
         self._threads = [
@@ -62,10 +62,10 @@ class Health:
 
 
 class Balancer:
-    """Listens on a loopback port and leads each connection to the first node of its own order that is up."""
+    """Listens on a loopback port and connects each client to the first node in its order that is up."""
 
     def __init__(self, url: str, health: Health, first: int) -> None:
-        """``url`` is that of a database on any of the nodes."""
+        """Keep the ``url`` of a database on any of the nodes."""
         self._url = make_url(url)
         self._health = health
         count = len(health.nodes)
@@ -75,7 +75,7 @@ class Balancer:
 
     @property
     def url(self) -> str:
-        """The database as it is reached through here."""
+        """URL of the database through this proxy."""
         port = self._listener.getsockname()[1]
         return self._url.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
 

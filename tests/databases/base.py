@@ -1,4 +1,4 @@
-"""What all kinds of database offer to tests."""
+"""Interface that all kinds of database servers have for tests."""
 
 import itertools
 import os
@@ -18,12 +18,15 @@ class ServerMissing(Exception):
 
 
 class DatabaseServer(ABC):
-    """One server with any number of databases, all of it below one temporary folder."""
+    """One server with any number of databases, in one temporary folder."""
 
     kind: ClassVar[str]
 
     def __init__(self, *, durable: bool) -> None:
-        """``durable``: commits also outlive a power cut, not only the end of the server."""
+        """Keep the options.
+
+        :param durable: whether commits survive a power cut, too
+        """
         self.durable = durable
         self._numbers = itertools.count(1)
 
@@ -52,18 +55,18 @@ class DatabaseServer(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start the server and wait until it answers; all URLs stay as they were."""
+        """Start the server and wait until it answers; URLs do not change."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Shut the server down in good order, if it runs."""
+        """Shut the server down cleanly, if it runs."""
 
     @abstractmethod
     def kill(self) -> None:
         """End the server with SIGKILL, as a crash would; :meth:`start` brings it back."""
 
     def restart(self) -> None:
-        """Stop and start; connections break, databases stay."""
+        """Stop and start the server; connections break, databases stay."""
         self.stop()
         self.start()
 
@@ -73,25 +76,25 @@ class DatabaseServer(ABC):
 
     @abstractmethod
     def clone(self, url: str) -> str:
-        """The URL of a new copy of this server's database ``url``, to which nobody may be connected."""
+        """Copy this server's database ``url``, which must have no connections; return the new URL."""
 
     @abstractmethod
     def backup(self, url: str) -> Path:
-        """A file with all that is in a database now."""
+        """Write a file with the current content of a database."""
 
     @abstractmethod
     def restore(self, url: str, backup: Path) -> None:
-        """Make a database what it was when the backup was made, while others are connected to it."""
+        """Restore the content of a database from a backup, while clients are connected."""
 
     @abstractmethod
     def replace(self, url: str, backup: Path) -> None:
-        """As :meth:`restore`, into a new database or file that takes the place of the one that is there."""
+        """Restore like :meth:`restore`, into a new database or file that replaces the existing one."""
 
     @abstractmethod
     def drop_database(self, url: str) -> None:
-        """Remove a database, and whoever is connected to it."""
+        """Remove a database and end its connections."""
 
 
 def _has_room(folder: Path) -> bool:
-    """Whether we may write into the folder, and it has room enough for a server and its logs."""
+    """Whether the folder is writable and has enough room for a server and its logs."""
     return os.access(folder, os.W_OK | os.X_OK) and shutil.disk_usage(folder).free > _BYTES_WANTED

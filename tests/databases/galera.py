@@ -1,4 +1,4 @@
-"""Galera clusters for tests: three MariaDB nodes on loopback, each of which takes writes."""
+"""Galera clusters for tests: three MariaDB nodes on loopback, which all accept writes."""
 
 import re
 import shutil
@@ -20,7 +20,7 @@ from tests.ports import free_port
 _PROVIDERS: Final = (Path("/usr/lib/galera/libgalera_smm.so"), Path("/usr/lib64/galera/libgalera_smm.so"))
 _NODES: Final = 3
 
-#: Nodes that say nothing are given up by the others a few seconds sooner than by default: tests are short.
+#: Silent nodes are expelled a few seconds sooner than by default, because tests are short.
 _TIMES: Final = {
     "evs.keepalive_period": "PT0.5S",
     "evs.inactive_check_period": "PT0.25S",
@@ -31,7 +31,7 @@ _TIMES: Final = {
 
 
 def provider() -> Path:
-    """Galera's library.
+    """Return the path of Galera's library.
 
     :raises ServerMissing: it is not installed.
     """
@@ -42,7 +42,7 @@ def provider() -> Path:
 
 
 class Node(MariaDB):
-    """One node; it is ready when it is part of the cluster."""
+    """One node, which is ready when it is a member of the cluster."""
 
     kind: ClassVar[str] = "galera"
 
@@ -61,7 +61,7 @@ class Node(MariaDB):
         return self.folder / "data"
 
     def prepare(self, source: Path | None = None) -> None:
-        """Make the folder, with files like those of a node that is down, or those of a new one."""
+        """Create the folder, with a copy of the files of a stopped node or with new ones."""
         self.folder = self._make_folder()
         if source is None:
             self._initialise()
@@ -73,20 +73,20 @@ class Node(MariaDB):
             self._position = self._recovered_position()
         super().start()
         self._position = ""
-        self.bootstraps = False  # whoever comes back joins those that are there
+        self.bootstraps = False  # a node that returns joins the running ones
 
     def remove(self) -> None:
-        """Stop, and forget all."""
+        """Stop the node and remove its folder."""
         self.resume()
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def pause(self) -> None:
-        """Stop the process where it is, as a host that is frozen."""
+        """Stop the process with SIGSTOP, like a frozen host."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Continue a frozen process."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -94,21 +94,21 @@ class Node(MariaDB):
             self._process.send_signal(number)
 
     def has_ended(self) -> bool:
-        """Whether the process ended, by itself or because it was killed."""
+        """Whether the process ended, cleanly or by a signal."""
         return self._process is None or self._process.poll() is not None
 
     def isolate(self, isolated: bool) -> None:
-        """Cut the node off from the others, or connect it again; clients reach it all the time."""
+        """Cut the node off from the others, or reconnect it; clients always reach it."""
         with self._connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"SET GLOBAL wsrep_provider_options = 'gmcast.isolate={int(isolated)}'")
 
     def is_ready(self) -> bool:
-        """Whether it takes reads and writes as a part of the cluster."""
+        """Whether the node accepts reads and writes as a member of the cluster."""
         status = self.status()
         return status.get("wsrep_ready") == "ON" and status.get("wsrep_local_state") in ("2", "4")
 
     def status(self) -> dict[str, str]:
-        """What the node says of the cluster; nothing if it does not answer in time."""
+        """Return the node's state of the cluster, empty if it does not answer in time."""
         with (
             suppress(pymysql.err.MySQLError, OSError),
             self._connect(1) as connection,
@@ -149,7 +149,7 @@ class Node(MariaDB):
         ]
 
     def _has_no_position(self) -> bool:
-        """Whether it was killed, and has to look up what it has."""
+        """Whether the node was killed and has to recover its position."""
         state = self.data / "grastate.dat"
         return state.exists() and re.search(r"^seqno:\s+-1$", state.read_text(), re.MULTILINE) is not None
 
@@ -168,7 +168,7 @@ class Node(MariaDB):
 
 
 class Galera:
-    """A cluster of three nodes, all of it below temporary folders."""
+    """A cluster of three nodes in temporary folders."""
 
     def __init__(self) -> None:
         self.nodes = [Node(bootstraps=number == 0) for number in range(_NODES)]
@@ -182,7 +182,7 @@ class Galera:
             first.prepare()
             stack.callback(first.remove)
             first.start()
-            first.stop()  # its files become those of all, so that nobody has to be sent them
+            first.stop()  # all nodes start with copies of its files, so no state transfer is needed
             first.folder.chmod(0o755)
             for node in others:
                 node.prepare(first.data)
@@ -204,5 +204,5 @@ class Galera:
         return [url.set(port=node.port).render_as_string(hide_password=False) for node in self.nodes]
 
     def ready(self) -> list[Node]:
-        """The nodes that take reads and writes."""
+        """Nodes that accept reads and writes."""
         return [node for node in self.nodes if node.is_ready()]

@@ -16,7 +16,7 @@ _SYSTEM_FOLDERS: Final = (Path("/usr/sbin"), Path("/usr/libexec"))
 
 
 class MariaDB(ProcessServer):
-    """A server whose ``root`` needs no password on loopback."""
+    """A server with a ``root`` user without a password on loopback."""
 
     kind: ClassVar[str] = "mariadb"
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
@@ -39,7 +39,7 @@ class MariaDB(ProcessServer):
 
     def _command(self) -> Sequence[str | Path]:
         options = [
-            "--no-defaults",  # first, or it is not known
+            "--no-defaults",  # only known as the first option
             f"--datadir={self.folder / 'data'}",
             f"--socket={self.folder / 'socket'}",
             f"--pid-file={self.folder / 'pid'}",
@@ -52,7 +52,7 @@ class MariaDB(ProcessServer):
             "--innodb-buffer-pool-size=64M",
         ]
         if not self.durable:
-            # commits are written, not flushed: they outlive the server, not the machine
+            # commits are written, not flushed: they survive a crash of the server, not of the machine
             options += ["--innodb-flush-log-at-trx-commit=2", "--skip-innodb-doublewrite"]
         return [self._mariadbd, *options]
 
@@ -68,14 +68,14 @@ class MariaDB(ProcessServer):
         with self._connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"CREATE DATABASE `{name}`")
         url = URL.create("mysql+pymysql", username="root", host="127.0.0.1", port=self.port, database=name)
-        # without "ssl_disabled" each connection would load the machine's certificates first
+        # without "ssl_disabled" each connection loads the machine's certificates first
         return url.update_query_dict({"charset": "utf8mb4", "ssl_disabled": "1"}).render_as_string()
 
     def clone(self, url: str) -> str:
         source = make_url(url).database
         copy = self.fresh_database()
         with self._connect() as connection, connection.cursor() as cursor:
-            cursor.execute("SET foreign_key_checks = 0")  # tables come in any order
+            cursor.execute("SET foreign_key_checks = 0")  # the order of the tables is arbitrary
             cursor.execute(f"USE `{make_url(copy).database}`")
             cursor.execute(
                 "SELECT table_name FROM information_schema.tables WHERE table_schema = %s", (source,)
@@ -101,7 +101,7 @@ class MariaDB(ProcessServer):
         self.restore(url, backup)
 
     def _client(self, name: str, url: str) -> Sequence[str | Path]:
-        """A program that is connected to the database."""
+        """Build the command of a client program that connects to the database."""
         return [
             program(name, "mariadb-client"),
             "--no-defaults",
@@ -118,7 +118,7 @@ class MariaDB(ProcessServer):
             # open transactions would keep the tables from being dropped
             cursor.execute("SELECT id FROM information_schema.processlist WHERE db = %s", (name,))
             for (number,) in cursor.fetchall():
-                with suppress(pymysql.err.OperationalError):  # it may have gone by itself meanwhile
+                with suppress(pymysql.err.OperationalError):  # the connection may have ended meanwhile
                     cursor.execute(f"KILL {number}")
             cursor.execute(f"DROP DATABASE IF EXISTS `{name}`")
 

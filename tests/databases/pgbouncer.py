@@ -11,7 +11,7 @@ _SERVER_CONNECTIONS = 3
 
 
 class PgBouncer(PostgreSQL):
-    """A pooler in one of its modes, ``session`` or ``transaction``: a server, as far as clients see."""
+    """A pooler in the mode ``session`` or ``transaction``, which clients use like a server."""
 
     kind: ClassVar[str] = "pgbouncer"
 
@@ -22,7 +22,7 @@ class PgBouncer(PostgreSQL):
         self._server_port = server_port
 
     def _initialise(self) -> None:
-        """Nothing to do: the databases are the server's."""
+        """Does nothing, because the server has the databases."""
 
     def _command(self) -> Sequence[str | Path]:
         size = 100 if self.mode == "session" else _SERVER_CONNECTIONS

@@ -15,7 +15,7 @@ OWNER = "placement"
 
 
 class PostgreSQL(ProcessServer):
-    """A cluster whose superuser ``placement`` needs no password on loopback."""
+    """A cluster with the superuser ``placement``, without a password on loopback."""
 
     kind: ClassVar[str] = "postgresql"
     stop_signal: ClassVar[signal.Signals] = signal.SIGINT  # "fast": connections are broken, not waited for
@@ -51,7 +51,7 @@ class PostgreSQL(ProcessServer):
             "shared_buffers": "64MB",
         }
         if not self.durable:
-            # commits are written, not flushed: they outlive the server, not the machine
+            # commits are written, not flushed: they survive a crash of the server, not of the machine
             settings |= {"fsync": "off", "full_page_writes": "off"}
         options = [f"--{name}={value}" for name, value in settings.items()]
         return [self._postgres, "-D", self.folder / "data", *options]
@@ -85,7 +85,7 @@ class PostgreSQL(ProcessServer):
         self._run(*self._client("pg_restore", url), backup)
 
     def _client(self, name: str, url: str) -> Sequence[str | Path]:
-        """A program of the same version, connected to the database."""
+        """Build the command of a client program of the same version that connects to the database."""
         database = make_url(url).database
         connection = f"host=127.0.0.1 port={self.port} user={OWNER} dbname={database}"
         return [program(name, "postgresql-client", folders=self._folders), f"--dbname={connection}"]

@@ -1,4 +1,4 @@
-"""Servers that are processes: found, started as an unprivileged user, waited for, and ended by their id."""
+"""Servers that are processes, which run as an unprivileged user and are ended by their id."""
 
 import os
 import pwd
@@ -29,7 +29,7 @@ class ProcessServer(DatabaseServer):
 
     stop_signal: ClassVar[signal.Signals]
     users: ClassVar[tuple[str, ...]]
-    """Whom to run the server as when the tests run as root: the first of these that exists."""
+    """Users that run the server when the tests run as root; the first existing one is used."""
 
     def __init__(self, *, durable: bool) -> None:
         super().__init__(durable=durable)
@@ -45,15 +45,15 @@ class ProcessServer(DatabaseServer):
 
     @abstractmethod
     def _initialise(self) -> None:
-        """Make the data folder of a server that was never started."""
+        """Create the data folder of a new server."""
 
     @abstractmethod
     def _command(self) -> Sequence[str | Path]:
-        """The command that runs the server in the foreground on :attr:`port`."""
+        """Return the command that runs the server in the foreground on :attr:`port`."""
 
     @abstractmethod
     def _answers(self) -> bool:
-        """Whether the server takes connections."""
+        """Whether the server accepts connections."""
 
     def start(self) -> None:
         """Start the server and wait until it answers.
@@ -61,7 +61,7 @@ class ProcessServer(DatabaseServer):
         :raises ServerFailed: with the end of the server's log.
         """
         if self.port:
-            # what a killed server left behind (memory, children) may live a moment longer than it did
+            # memory and children of a killed server may live a moment longer than the server
             self._attempt(_RESTARTS_TO_TRY)
             return
         self._initialise()
@@ -71,11 +71,11 @@ class ProcessServer(DatabaseServer):
                 self._attempt(1)
                 return
             except ServerFailed:
-                if not remaining:  # else somebody may have taken the port meanwhile
+                if not remaining:  # else another process may have taken the port meanwhile
                     raise
 
     def stop(self) -> None:
-        """Ask the process to end and wait; one that does not listen is killed."""
+        """Send SIGTERM and wait; kill a process that does not end."""
         if self._process is None:
             return
         self._process.send_signal(self.stop_signal)
@@ -110,7 +110,7 @@ class ProcessServer(DatabaseServer):
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for the tests, which then stop the server
+                start_new_session=True,  # only the tests get Ctrl-C, and then stop the server
                 **self._as_user(),
             )
         deadline = time.monotonic() + _SECONDS_TO_START
@@ -123,7 +123,7 @@ class ProcessServer(DatabaseServer):
             time.sleep(0.02)
 
     def _bound_to_us(self) -> Sequence[str]:
-        """What to put before a command that shall stop when the tests end without stopping it."""
+        """Return the prefix of a command that has to end with the tests in any case."""
         setpriv = shutil.which("setpriv")
         return [setpriv, "--pdeathsig", self.stop_signal.name.removeprefix("SIG")] if setpriv else []
 
@@ -151,7 +151,7 @@ class ProcessServer(DatabaseServer):
 
 
 def program(name: str, package: str, *, folders: Iterable[Path] = ()) -> Path:
-    """Where a program is: on the PATH, or in one of ``folders``, which Debian keeps off it.
+    """Return the path of a program, from PATH or from one of ``folders``, which Debian leaves out of PATH.
 
     :raises ServerMissing: naming the package to install.
     """
@@ -163,7 +163,7 @@ def program(name: str, package: str, *, folders: Iterable[Path] = ()) -> Path:
 
 
 def _unprivileged(names: Iterable[str]) -> pwd.struct_passwd | None:
-    """Whom servers run as; None when the tests are not root's anyway."""
+    """Return the user that runs servers, None if the tests do not run as root."""
     if os.geteuid() != 0:
         return None
     for name in names:

@@ -1,4 +1,4 @@
-"""A network between clients and a database server that can stop to carry anything."""
+"""A network between clients and a database server that can stop to carry data."""
 
 import socket
 import threading
@@ -13,14 +13,14 @@ _CHUNK = 65_536
 
 
 class Proxy:
-    """Listens on a loopback port and carries what comes to a server, and back, until it is told to swallow.
+    """Listens on a loopback port and carries data to a server and back, until :meth:`swallow`.
 
-    Then it goes on to accept connections and to acknowledge what is sent, and nobody gets an answer; what was
-    swallowed arrives when it carries again.
+    Then it still accepts connections and acknowledges data, but carries none. The swallowed data arrives
+    after :meth:`carry`.
     """
 
     def __init__(self, url: str) -> None:
-        """``url`` is that of a database on loopback."""
+        """Keep the ``url`` of a database on loopback."""
         self._url = make_url(url)
         self._carries = threading.Event()
         self._carries.set()
@@ -29,7 +29,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """The database as it is reached through here."""
+        """URL of the database through this proxy."""
         port = self._listener.getsockname()[1]
         return self._url.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
 
@@ -46,7 +46,7 @@ class Proxy:
         self.cut()
 
     def lead_to(self, url: str) -> None:
-        """Connect to another server from now on; who is connected is cut off."""
+        """Connect to another server from now on, and end current connections."""
         self._url = make_url(url)
         self.cut()
 
@@ -58,11 +58,11 @@ class Proxy:
                 each.shutdown(socket.SHUT_RDWR)
 
     def swallow(self) -> None:
-        """Carry nothing from now on."""
+        """Stop carrying data."""
         self._carries.clear()
 
     def carry(self) -> None:
-        """Carry everything, also what was swallowed before."""
+        """Carry all data again, including the swallowed."""
         self._carries.set()
 
     def _accept(self) -> None:

@@ -13,18 +13,18 @@ from tests.databases.base import DatabaseServer
 
 
 class SQLite(DatabaseServer):
-    """There is no server: starting, stopping and killing it do nothing."""
+    """SQLite has no server: starting, stopping and killing do nothing."""
 
     kind: ClassVar[str] = "sqlite"
 
     def start(self) -> None:
-        """Nothing to do."""
+        """Do nothing: no server runs."""
 
     def stop(self) -> None:
-        """Nothing to do."""
+        """Do nothing: no server runs."""
 
     def kill(self) -> None:
-        """Nothing to do."""
+        """Do nothing: no server runs."""
 
     def fresh_database(self) -> str:
         path = self.folder / f"{self._new_name()}.sqlite"

@@ -30,7 +30,7 @@ class Member(PostgreSQL):
         return self.folder / "data"
 
     def prepare(self, source: "Member | None" = None) -> None:
-        """Make the folder, with new data, or with those of a running server, which it will follow."""
+        """Create the folder, with new data or as a copy of the running server that this one follows."""
         self.folder = self._make_folder()
         if source is None:
             self._initialise()
@@ -48,17 +48,17 @@ class Member(PostgreSQL):
             )
 
     def _command(self) -> Sequence[str | Path]:
-        return [*super()._command(), "--full_page_writes=on"]  # pg_rewind wants them
+        return [*super()._command(), "--full_page_writes=on"]  # pg_rewind needs them
 
     @property
     def address(self) -> str:
-        """How the other one, and tools, reach it."""
+        """Connection string for the other server and for tools."""
         return f"host=127.0.0.1 port={self.port} user={OWNER} dbname=postgres"
 
     def follow(self, primary: "Member") -> None:
-        """Come back as the standby of the server that took over, without what only this one had."""
+        """Return as the standby of the promoted server, without the commits that only this server had."""
         with primary.connected() as connection:
-            connection.execute("CHECKPOINT")  # until then its files do not say that it was promoted
+            connection.execute("CHECKPOINT")  # its files do not record the promotion before that
         self._run(
             program("pg_rewind", "postgresql", folders=self._folders),
             f"--target-pgdata={self.data}",
@@ -69,16 +69,16 @@ class Member(PostgreSQL):
         self.start()
 
     def promote(self) -> None:
-        """Become the primary; returns when it takes writes."""
+        """Become the primary, and wait until it accepts writes."""
         with self.connected() as connection:
             connection.execute("SELECT pg_promote(true, 60)")
 
     def pause(self) -> None:
-        """Stop all its processes where they are, as a host that is frozen."""
+        """Stop all its processes with SIGSTOP, like a frozen host."""
         self._signal_all(signal.SIGSTOP)
 
     def kill(self) -> None:
-        """As a host that loses its power, also if it is frozen."""
+        """Kill all its processes, frozen ones too, like a power cut."""
         self._signal_all(signal.SIGKILL)
         super().kill()
 
@@ -91,12 +91,12 @@ class Member(PostgreSQL):
                         each.send_signal(number)
 
     def remove(self) -> None:
-        """Stop, and forget all."""
+        """Stop the server and remove its folder."""
         self.stop()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def connected(self) -> psycopg.Connection[Any]:
-        """A connection to it, whatever its role."""
+        """Connect to it in either role."""
         return psycopg.connect(self.address, autocommit=True, connect_timeout=2)
 
     def is_standby(self) -> bool:
@@ -105,7 +105,7 @@ class Member(PostgreSQL):
 
 
 class StandbyPair:
-    """A primary and its synchronous standby; either may become the other."""
+    """A primary and its synchronous standby, which can swap roles."""
 
     def __init__(self) -> None:
         self.primary, self.standby = Member(), Member()
@@ -129,23 +129,23 @@ class StandbyPair:
         self._stack.close()
 
     def fresh_database(self) -> str:
-        """The URL of a new database without any table, which names both servers."""
+        """Create a database without tables; return its URL, which names both servers."""
         url = make_url(self.primary.fresh_database()).set(host=None, port=None)
         hosts = [f"127.0.0.1:{member.port}" for member in (self.primary, self.standby)]
         return url.update_query_dict({"host": hosts}).render_as_string(hide_password=False)
 
     def fail_over(self) -> None:
-        """The standby takes over; the primary has to be down, and comes back by :meth:`restore`."""
+        """Promote the standby. The primary has to be down; :meth:`restore` brings it back."""
         self.standby.promote()
         self.primary, self.standby = self.standby, self.primary
 
     def restore(self) -> None:
-        """Who was the primary comes back as the standby; returns when commits go to both."""
+        """Bring the old primary back as the standby, and wait until commits go to both."""
         self.standby.follow(self.primary)
         self.wait_for_standby()
 
     def wait_for_standby(self) -> None:
-        """Until the standby confirms commits."""
+        """Wait until the standby confirms commits."""
         query = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'"
         with self.primary.connected() as connection:
             wait_for(lambda: connection.execute(query).fetchone() == (1,), "the standby follows")

@@ -1,4 +1,4 @@
-"""The test servers keep what they promise to the tests that use them."""
+"""The test servers fulfil their interface."""
 
 from collections.abc import Iterator
 
@@ -49,14 +49,14 @@ def test_a_clone_has_the_rows_and_constraints_of_its_source(
     database_server.drop_database(clone)
 
 
-def test_a_clone_changes_apart_from_its_source(database_server: DatabaseServer, url: str) -> None:
+def test_a_clone_changes_independently_of_its_source(database_server: DatabaseServer, url: str) -> None:
     clone = database_server.clone(url)
     _run(clone, "INSERT INTO parents VALUES (2)")
     assert _run(url, "SELECT id FROM parents") == [(1,)]
     database_server.drop_database(clone)
 
 
-def test_a_restored_database_is_what_it_was_and_whoever_was_connected_sees_it(
+def test_a_restored_database_has_its_old_content_and_open_connections_see_it(
     database_server: DatabaseServer, url: str
 ) -> None:
     backup = database_server.backup(url)

@@ -1,7 +1,7 @@
-"""The whole system on this machine: one guest from its claim to its release.
+"""Demo of the whole system on this machine: one guest from its claim to its release.
 
-Run by `make demo`. With KEEP=1 in the environment everything is left running to look around in.
-Ends with status 0 only if every step did what it should.
+Run by `make demo`. With KEEP=1 in the environment everything is left running for inspection.
+The exit status is 0 only if every step succeeded.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ doc/tutorial/index.md      do it by hand, step by step
 doc/install/index.md       install it for production
 doc/howto/careful-start.md on a host where guests run already: look first
 make doc                   all pages as a site, with search"""
-GUEST_SECONDS = "3600"  # a guest that everybody forgot ends by itself
+GUEST_SECONDS = "3600"  # a forgotten guest ends after this time
 
 
 def say(step: str, text: str = "") -> None:
-    """Prints one readable line, or several that belong together."""
+    """Print one readable line, or several that belong together."""
     first, *others = text.split("\n")
     print(f"{step:<12} {first}", *(f"{'':<12} {line}".rstrip() for line in others), sep="\n", flush=True)
 
 
 def expect(truth: bool, complaint: str) -> None:
-    """Ends the demo with the complaint unless it is true."""
+    """End the demo with the complaint unless the condition is true."""
     if not truth:
         raise DemoError(complaint)
 
 
 def run(system: System) -> None:
-    """All steps up to the point where the host is empty again."""
+    """Run all steps until the host is empty again."""
     cpus = CpuSets.of_this_machine()
     set_up(system, cpus)
     show_providers(system)
@@ -65,7 +65,7 @@ def run(system: System) -> None:
 
 
 def set_up(system: System, cpus: CpuSets) -> None:
-    """Database, service and agent."""
+    """Start database, service and agent."""
     system.configure_service()
     system.manage("db", "sync")
     say("database", f"{system.database}, tables made by placement-manage db sync")
@@ -89,7 +89,7 @@ def set_up(system: System, cpus: CpuSets) -> None:
 
 
 def show_providers(system: System) -> None:
-    """Prints the reported tree, children below their parent."""
+    """Print the reported tree, children below their parent."""
     providers = system.providers()
     children: dict[str | None, list[Any]] = {}
     for provider in providers:
@@ -113,7 +113,7 @@ def show_providers(system: System) -> None:
 
 
 def inventory(name: str, record: dict[str, Any]) -> str:
-    """One inventory as a line."""
+    """Format one inventory as a line."""
     text = f"{name} {record['total']}"
     if record["reserved"]:
         text += f", {record['reserved']} of them reserved"
@@ -123,14 +123,14 @@ def inventory(name: str, record: dict[str, Any]) -> str:
 
 
 def some(words: list[str], limit: int = 4) -> str:
-    """The words in a row, or the first few of a long list and how many follow."""
+    """Join the words; of a long list, the first few and the number of the others."""
     if len(words) <= limit:
         return ", ".join(words)
     return f"{', '.join(words[:limit])} and {len(words) - limit} more"
 
 
 def run_guest(system: System) -> tuple[str, int]:
-    """Finds room for one dedicated CPU, claims it, runs a process on it; its consumer uuid and pid."""
+    """Find room for one dedicated CPU, claim it and run a process on it; return consumer uuid and pid."""
     answer = system.call("GET", QUERY)
     expect(bool(answer["allocation_requests"]), "there is no allocation candidate for one dedicated CPU")
     candidate = answer["allocation_requests"][0]
@@ -160,7 +160,7 @@ def run_guest(system: System) -> tuple[str, int]:
 
 
 def show_usage(system: System, consumer: str) -> str:
-    """Prints what is used where the consumer's allocation is; that provider's name."""
+    """Print the usage of the provider of the consumer's allocation; return the provider's name."""
     holder = next(iter(system.call("GET", f"/allocations/{consumer}")["allocations"]))
     name = next(str(provider["name"]) for provider in system.providers() if provider["uuid"] == holder)
     used = usages(system)[name]
@@ -170,7 +170,7 @@ def show_usage(system: System, consumer: str) -> str:
 
 
 def usages(system: System) -> dict[str, dict[str, int]]:
-    """Amounts used by provider name and resource class."""
+    """Return the used amounts by provider name and resource class."""
     return {
         provider["name"]: system.call("GET", f"/resource_providers/{provider['uuid']}/usages")["usages"]
         for provider in system.providers()
@@ -178,12 +178,12 @@ def usages(system: System) -> dict[str, dict[str, int]]:
 
 
 def quantities(resources: dict[str, int]) -> str:
-    """Text such as `PCPU 1, VCPU 0`."""
+    """Format amounts like `PCPU 1, VCPU 0`."""
     return ", ".join(f"{name} {amount}" for name, amount in sorted(resources.items()))
 
 
 def leave_running(system: System) -> None:
-    """Starts a guest again and prints how to look at everything and how to end it."""
+    """Start a guest again and print the commands to inspect everything and to end it."""
     consumer, _pid = run_guest(system)
     system.keep()
     scripts = SCRIPTS.relative_to(Path.cwd()) if SCRIPTS.is_relative_to(Path.cwd()) else SCRIPTS
@@ -215,7 +215,7 @@ def leave_running(system: System) -> None:
 
 
 def main() -> int:
-    """The demo's exit status."""
+    """Run the demo and return its exit status."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
     began = time.monotonic()

@@ -1,7 +1,7 @@
-"""A placement service and a compute agent, installed ones, running in a temporary folder.
+"""An installed placement service and an installed compute agent that run in a temporary folder.
 
-Only the console scripts, the configuration files and REST are used, as an operator would; nothing is
-imported from the two packages, so that what runs is what was installed.
+The demo uses only console scripts, configuration files and REST, like an operator. It imports nothing from
+the two packages, so it runs the installed code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import requests
 
@@ -26,33 +26,33 @@ from tests.ports import free_port
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 MICROVERSION = "placement 1.39"
-TOKEN = "admin"  # what the service takes for an administrator with auth_strategy=noauth2
+TOKEN = "admin"  # the administrator's token with auth_strategy=noauth2
 START_SECONDS = 30
 STOP_SECONDS = 10
-# Whatever we start, and what that starts in turn, carries this variable with our folder's name.
+# Every process of the demo and its descendants have this variable with the name of our folder.
 MARK = "PLACEMENT_COMPUTE_DEMO"
 
 
 class DemoError(Exception):
-    """Something did not do what it should; the text says what, with the end of its log."""
+    """A step failed; the text says which, with the end of the log."""
 
 
 @dataclass(frozen=True)
 class CpuSets:
-    """Which CPUs of this machine back PCPU and VCPU, as lists of CPU numbers."""
+    """CPU numbers of this machine that back PCPU and VCPU."""
 
     dedicated: tuple[int, ...]
     shared: tuple[int, ...]
 
     @classmethod
     def of_this_machine(cls) -> CpuSets:
-        """The CPUs that we may run on: the first half shared, the others dedicated; of one CPU, dedicated."""
+        """Share the first half of the CPUs of our affinity and dedicate the others; dedicate a single one."""
         cpus = sorted(os.sched_getaffinity(0))
         half = len(cpus) // 2
         return cls(dedicated=tuple(cpus[half:]), shared=tuple(cpus[:half]))
 
     def options(self) -> str:
-        """The lines of the `[compute]` section."""
+        """Return the lines of the `[compute]` section."""
         lines = [f"cpu_dedicated_set = {cpu_list(self.dedicated)}"]
         if self.shared:
             lines.append(f"cpu_shared_set = {cpu_list(self.shared)}")
@@ -60,7 +60,7 @@ class CpuSets:
 
 
 def cpu_list(cpus: Iterable[int]) -> str:
-    """Text such as `0-3,8` for the given CPU numbers, as the kernel writes it."""
+    """Format CPU numbers like the kernel, as `0-3,8`."""
     text: list[str] = []
     ordered = sorted(cpus)
     while ordered:
@@ -73,7 +73,7 @@ def cpu_list(cpus: Iterable[int]) -> str:
 
 
 def allowed_cpus(pid: int) -> str:
-    """The CPUs that the kernel lets the process run on (`Cpus_allowed_list` of proc(5))."""
+    """Return the CPUs that the process may run on (`Cpus_allowed_list` of proc(5))."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == "Cpus_allowed_list":
@@ -82,7 +82,7 @@ def allowed_cpus(pid: int) -> str:
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process exists and is not just waiting to be reaped."""
+    """Whether the process exists and is not a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -91,7 +91,7 @@ def is_running(pid: int) -> bool:
 
 
 class System:
-    """One temporary installation, of which nothing is left at the end unless `keep()` was called."""
+    """One temporary installation, which is removed at the end unless `keep()` was called."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="placement-demo-"))
@@ -111,7 +111,7 @@ class System:
         self._http.trust_env = False
         self._http.headers.update({"X-Auth-Token": TOKEN, "OpenStack-API-Version": MICROVERSION})
 
-    def __enter__(self) -> System:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -119,36 +119,36 @@ class System:
             self.close()
 
     def keep(self) -> None:
-        """Leaves everything running and in place at the end."""
+        """Leave everything running and in place at the end."""
         self.kept = True
 
     # The service
 
     def configure_service(self, database_options: str = "") -> None:
-        """Writes the service's ini file: SQLite, no Keystone."""
+        """Write the service's ini file: SQLite, no Keystone."""
         self.service_ini.write_text(
             f"[api]\nauth_strategy = noauth2\n\n[console]\nenabled = true\n\n"
             f"[placement_database]\nconnection = {self.database}\n{database_options}\n"
         )
 
     def manage(self, *arguments: str) -> str:
-        """Output of a `placement-manage` command."""
+        """Run a `placement-manage` command and return its output."""
         return self._run("placement-manage", "--config-file", self.service_ini, *arguments)
 
     def start_service(self, workers: int = 2) -> None:
-        """Starts the service under gunicorn and returns when it answers."""
+        """Start the service under gunicorn and wait until it answers."""
         self.launch_service(workers)
         self.wait_for_service()
 
     def launch_service(self, workers: int) -> None:
-        """Starts the service and does not wait for it."""
+        """Start the service without waiting."""
         bind = self.url.removeprefix("http://")
         self._start(
             "placement-api", "--config-file", self.service_ini, "--bind", bind, "--workers", str(workers)
         )
 
     def wait_for_service(self) -> None:
-        """Returns when the service answers."""
+        """Wait until the service answers."""
         self.wait("placement-api", "answer", self._answers)
 
     def _answers(self) -> bool:
@@ -157,7 +157,10 @@ class System:
         return False
 
     def call(self, method: str, path: str, *, body: object = None) -> Any:
-        """The service's answer to a request, from JSON (None if empty); `DemoError` from status 400 on."""
+        """Send a request and return the decoded JSON, None if empty.
+
+        :raises DemoError: the status is 400 or above
+        """
         response = self._http.request(method, f"{self.url}{path}", json=body, timeout=30)
         if response.status_code >= 400:
             raise DemoError(f"{method} {path} -> {response.status_code} {response.text}")
@@ -166,7 +169,7 @@ class System:
     # The agent
 
     def configure_agent(self, compute_options: str) -> None:
-        """Writes the agent's ini file, with the given lines in its `[compute]` section."""
+        """Write the agent's ini file, with the given lines in its `[compute]` section."""
         self.agent_ini.write_text(
             f"[DEFAULT]\nstate_path = {self.folder / 'agent'}\n\n"
             f"[placement]\nauth_type = admin_token\nendpoint = {self.url}\ntoken = {TOKEN}\n\n"
@@ -176,7 +179,7 @@ class System:
         )
 
     def start_agent(self) -> None:
-        """Starts the agent and returns when it answers and all that it has to report is reported."""
+        """Start the agent and wait until it answers and its reports are complete."""
         self._start("compute-agent", "--config-file", self.agent_ini, "run")
         self.wait("compute-agent", "report", self._has_reported)
 
@@ -187,12 +190,12 @@ class System:
         return False
 
     def providers(self) -> list[Any]:
-        """All resource providers."""
+        """Return all resource providers."""
         providers: list[Any] = self.call("GET", "/resource_providers")["resource_providers"]
         return providers
 
     def agent(self, *arguments: str) -> Any:
-        """What a `compute-agent` command answers, from its JSON."""
+        """Run a `compute-agent` command and return its decoded JSON."""
         at = arguments.index("--") if "--" in arguments else len(arguments)
         command = [*arguments[:at], "-f", "json", *arguments[at:]]
         return json.loads(self._run("compute-agent", "--config-file", self.agent_ini, *command))
@@ -223,7 +226,7 @@ class System:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # a Ctrl-C at the terminal is for us alone: we stop them in order
+                start_new_session=True,  # only the demo gets Ctrl-C, and stops the servers in order
             )
 
     @staticmethod
@@ -234,13 +237,16 @@ class System:
         return str(path)
 
     def log(self, script: str) -> Path:
-        """File with all that a server has printed."""
+        """Return the file with the output of a server."""
         return self.folder / f"{script}.log"
 
     def wait(
         self, script: str, verb: str, condition: Callable[[], bool], seconds: float = START_SECONDS
     ) -> None:
-        """Returns when the condition holds; `DemoError` if the server ends or the time is over first."""
+        """Wait until the condition holds.
+
+        :raises DemoError: the server ends or the time is over first
+        """
         deadline = time.monotonic() + seconds
         while not condition():
             status = self.processes[script].poll()
@@ -254,7 +260,7 @@ class System:
         return "\n".join(self.log(script).read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self, script: str) -> int:
-        """Ends a server with SIGTERM and returns its exit status."""
+        """End a server with SIGTERM and return its exit status."""
         process = self.processes.pop(script)
         process.terminate()
         try:
@@ -267,13 +273,13 @@ class System:
             ) from None
 
     def kill(self, script: str) -> None:
-        """Ends a server with SIGKILL."""
+        """End a server with SIGKILL."""
         process = self.processes.pop(script)
         process.kill()
         process.wait()
 
     def close(self) -> None:
-        """Stops the servers, ends every process that came from here, and removes the folder. Never raises."""
+        """Stop the servers, end all processes of this installation, and remove the folder. Never raises."""
         interrupts = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = [signal.signal(number, signal.SIG_IGN) for number in interrupts]
         for script in reversed(list(self.processes)):
@@ -287,7 +293,7 @@ class System:
             signal.signal(number, handler)
 
     def _marked(self) -> list[int]:
-        """Processes that come from here: guests outlive the agent, and workers a killed gunicorn."""
+        """Find processes of this installation: guests survive the agent, and workers a killed gunicorn."""
         mark = f"{MARK}={self.folder}".encode()
         pids = []
         for environ in Path("/proc").glob("[0-9]*/environ"):

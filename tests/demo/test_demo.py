@@ -49,11 +49,11 @@ def start(folder: Path, keep: str = "") -> subprocess.Popen[str]:
 
 
 def _mind_interrupts() -> None:
-    """What a shell starts in the background ignores interrupts, and so does all below it."""
+    """Interrupt the demo with its default handler: background processes of a shell ignore SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_the_demo_takes_no_more_of_the_tests_than_what_runs_without_their_packages() -> None:
+def test_the_demo_imports_only_test_modules_that_need_no_test_packages() -> None:
     told = "import sys, tests.demo.__main__; print(*[n for n in sys.modules if n.startswith('tests')])"
     done = subprocess.run([sys.executable, "-c", told], cwd=ROOT, capture_output=True, text=True, check=True)
     own = {"tests.demo", "tests.demo.__main__", "tests.demo.system"}
@@ -61,7 +61,7 @@ def test_the_demo_takes_no_more_of_the_tests_than_what_runs_without_their_packag
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Files in the folder, and command lines of processes that were started for it."""
+    """Files in the folder, and command lines of its processes."""
     found = [str(path) for path in folder.iterdir()]
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
@@ -73,11 +73,11 @@ def left_behind(folder: Path) -> list[str]:
 
 
 def steps(output: str) -> list[str]:
-    """The first word of each line that has one at its beginning."""
+    """The first word of each line without indentation."""
     return [line.split()[0] for line in output.splitlines() if line and not line.startswith(" ")]
 
 
-def test_the_demo_takes_every_step_and_leaves_nothing_behind(folder: Path) -> None:
+def test_the_demo_completes_every_step_and_leaves_nothing_behind(folder: Path) -> None:
     demo = start(folder)
     output, errors = demo.communicate(timeout=120)
     assert (demo.returncode, errors) == (0, "")
@@ -101,7 +101,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(
     assert left_behind(folder) == []
 
 
-def test_what_was_kept_can_be_looked_at_and_ended_as_printed(folder: Path) -> None:
+def test_the_printed_commands_show_and_end_a_kept_demo(folder: Path) -> None:
     demo = start(folder, keep="1")
     output, errors = demo.communicate(timeout=120)
     assert (demo.returncode, errors) == (0, "")

@@ -1,4 +1,4 @@
-"""What the installed system must survive, with its real programs and a real guest."""
+"""The installed system survives crashes and bad configuration, with real programs and a real guest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def system() -> Iterator[System]:
 
 
 def claim_one_dedicated_cpu(system: System) -> str:
-    """The consumer that holds it."""
+    """Return the consumer of the guest."""
     consumer = str(uuid.uuid4())
     candidate = system.call("GET", "/allocation_candidates?resources=PCPU:1&limit=1")["allocation_requests"][
         0
@@ -36,7 +36,7 @@ def claim_one_dedicated_cpu(system: System) -> str:
     return consumer
 
 
-def test_a_killed_agent_finds_its_guest_where_it_was(system: System) -> None:
+def test_a_restarted_agent_finds_its_guest_on_the_same_cpu(system: System) -> None:
     system.configure_service()
     system.manage("db", "sync")
     system.start_service()

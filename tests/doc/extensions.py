@@ -1,4 +1,4 @@
-"""The modules of the site's extensions, for tests: they lie in a folder that Sphinx alone has in its path."""
+"""The modules of the site's extensions, for tests; only Sphinx has their folder in its path."""
 
 import sys
 

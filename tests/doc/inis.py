@@ -1,4 +1,4 @@
-"""Ini blocks, loaded as the programs load them."""
+"""Ini blocks, loaded with the loaders of the programs."""
 
 import configparser
 from pathlib import Path
@@ -24,18 +24,19 @@ _SERVICE = {
 
 
 def program_of(block: Block) -> str | None:
-    """Whose ini file a block is of, by its file or its sections; None if it is another program's."""
+    """Return the program that reads the block, by its file or sections; None for a foreign program."""
     name = Path(block.file).name if block.file else ""
     if {"Unit", "Service", "Install"} & set(_parse(block).sections()):
-        return None  # a unit for systemd
+        return None  # a systemd unit
     if name == "placement.conf" or _SERVICE & set(_parse(block).sections()):
         return "placement"
     return "compute-agent"
 
 
 def load(block: Block, folder: Path) -> None:
-    """Load a block with the program's own loader. Fails for a value or an option that the program does not
-    know.
+    """Load a block with the program's own loader.
+
+    :raises AssertionError: the program does not know an option or a value
     """
     program = program_of(block)
     if program is None:

@@ -1,12 +1,12 @@
-"""The pages of the site as tests see them: blocks of code with what is marked about them.
+"""Parser of the site's pages: blocks of code with their marks.
 
-A block is a fenced one. Its language says what becomes of it: `bash` is run, `ini` is loaded (and written, if
-its first line is a comment that names a file), `output` is what the block before it prints. A comment before
-a block, `<!-- block: WORD ... -->`, says what is different about it:
+A block is fenced. Tests run the language `bash` and load `ini`. They write an ini block into the file
+that a comment in its first line names. `output` is the expected output of the block before it. A comment
+before a block, `<!-- block: WORD ... -->`, marks an exception:
 
-- `fails`: the commands end with another status than 0;
-- `needs WHAT`: it is run where there is that, see `world.HAS`;
-- `elsewhere REASON`: it is not run but parsed, as it is for another machine or person.
+- `fails`: the exit status is not 0;
+- `needs WHAT`: the block runs only on machines that have this, see `world.HAS`;
+- `elsewhere REASON`: the block is parsed, not run, because it is for another machine or person.
 """
 
 import re
@@ -26,7 +26,7 @@ _FILE: Final = re.compile(r"# (add to )?([~/]?[\w./-]+\.(?:conf|ini|service|cfg)
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: where it begins, its language and text, and what is marked about it."""
+    """One fenced block: position, language, text and mark."""
 
     page: str
     line: int
@@ -37,13 +37,13 @@ class Block:
 
     @property
     def file(self) -> str | None:
-        """The file that the first line of an ini block names."""
+        """Name of the file in the first line of an ini block."""
         named = _FILE.match(self.text.partition("\n")[0])
         return named[2] if named else None
 
     @property
     def is_addition(self) -> bool:
-        """Whether the file has more than this block."""
+        """Whether the block extends a file instead of replacing it."""
         named = _FILE.match(self.text.partition("\n")[0])
         return bool(named and named[1])
 
@@ -52,7 +52,7 @@ class Block:
 
 
 def pages(*folders: str) -> list[Path]:
-    """The pages in some folders of the site; without folders, all of them."""
+    """Return the pages in these folders of the site; without folders, all."""
     places = [SITE / folder for folder in folders] or [SITE]
     return sorted(
         page
@@ -63,7 +63,7 @@ def pages(*folders: str) -> list[Path]:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """The fenced blocks of a page, from top to bottom."""
+    """Return the fenced blocks of a page, from top to bottom."""
     mark, reason = "", ""
     for token in MarkdownIt().parse(page.read_text(encoding="utf-8")):
         if token.type == "html_block":
@@ -77,7 +77,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def commands(text: str) -> Iterator[str]:
-    """The command lines of a shell block, those that go over several lines as one, without comments."""
+    """Return the command lines of a shell block without comments, with continued lines joined."""
     for line in text.replace("\\\n", " ").splitlines():
         stripped = line.strip()
         if stripped and not stripped.startswith("#"):
@@ -85,11 +85,11 @@ def commands(text: str) -> Iterator[str]:
 
 
 def agrees(expected: str, printed: str) -> bool:
-    """Whether the lines of an `output` block stand in what was printed, in this order.
+    """Whether the output contains the lines of an `output` block, in this order.
 
-    `...` stands for anything within a line, and on a line of its own for any lines; lines may have others
-    between them. Blanks count as one, and what differs each time is to be written as `...`: numbers, uuids,
-    times.
+    `...` stands for any text within a line, and on a line of its own for any lines. The output may have
+    further lines. Any number of blanks counts as one. Pages write `...` for values that differ each time:
+    numbers, uuids, times.
     """
     wanted = [line for line in expected.splitlines() if line.strip() not in ("", "...")]
     lines = iter(printed.splitlines())

@@ -1,7 +1,7 @@
 """Make the pictures of the README: ``python -m tests.doc.pictures`` writes into ``doc/_static``.
 
-One is the console's page of a fleet, in Chromium; the other one a host with its guests, as
-``compute-agent topology show --svg`` draws it.
+One shows the console's page of a fleet, in Chromium. The other shows a host with its guests, drawn by
+``compute-agent topology show --svg``.
 """
 
 import random
@@ -43,7 +43,7 @@ def fill_cloud(admin: Admin) -> None:
 
 
 def save_console(path: Path) -> None:
-    """The console's first page of that cloud."""
+    """Take a picture of the console's first page of this cloud."""
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/placement.sqlite"
         migration.upgrade_schema(url)
@@ -71,7 +71,7 @@ def draw_host() -> str:
 
 
 def main() -> None:
-    """Write both."""
+    """Write both pictures."""
     STATIC.joinpath("host.svg").write_text(draw_host())
     save_console(STATIC / "console.png")
 

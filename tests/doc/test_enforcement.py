@@ -1,4 +1,4 @@
-"""The table of what guests hold and what enforces it is that of the code: no row misses or is of nothing."""
+"""The table of allocations and their enforcement agrees with the code: each row exists in both."""
 
 import dataclasses
 import re
@@ -27,13 +27,13 @@ def rows():
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_whatever_a_guest_can_hold_or_be_set_to_has_a_row():
+def test_each_resource_and_setting_of_a_guest_has_a_row():
     known = {one.name for one in RESOURCE_CLASSES} | {one.name for one in dataclasses.fields(GuestSettings)}
     assert {row[0].strip("`") for row in rows()} == known
     assert len(rows()) == len(known)
 
 
-def test_controllers_and_tests_that_the_table_names_are_there():
+def test_controllers_and_tests_in_the_table_exist():
     for held, enforced, _, tests, repaired in rows():
         for name in re.findall(r"controllers? `(\w+)`", enforced):
             assert name in CONTROLLERS, held

@@ -1,4 +1,4 @@
-"""The drawing of the floors says which imports go up, and that none of ours does."""
+"""The drawing of the floors marks imports that go up; none of our imports does."""
 
 import pytest
 
@@ -16,13 +16,13 @@ HOUSE = [["roof"], ["east", "west"], ["ground"]]
         ({("garden", "roof"): 1}, {}),
     ],
 )
-def test_what_goes_up_or_sideways_is_said_and_red(imports, wrong):
+def test_imports_that_go_up_or_sideways_are_named_and_red(imports, wrong):
     assert floors.against(HOUSE, imports) == wrong
     assert f"{sum(wrong.values())} up or sideways" in floors.summary("house", HOUSE, imports)
     assert floors.drawing("house", HOUSE, {}, imports).count(floors._UP) == len(wrong)
 
 
-# imports between folders that there are at least, else the graph was not read
+# fewer imports between folders mean that the graph was not read
 LEAST = {"placement": 100, "placement_extras": 4, "compute_agent": 100}
 
 

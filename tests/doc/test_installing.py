@@ -1,4 +1,4 @@
-"""How to install is said with a path to the wheel: on the index anybody may take the name."""
+"""Installation commands name a path to a wheel, because the project's name on the index is not reserved."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ BY_NAME = re.compile(
 )
 
 
-def test_what_is_looked_for_is_found() -> None:
+def test_the_pattern_finds_names_of_packages() -> None:
     for line in (
         "`pip install placement-compute`",
         "pip install 'placement-compute[fleet]'",
@@ -37,7 +37,7 @@ def test_no_page_message_or_help_text_names_a_package_of_the_index() -> None:
             continue
         text = path.read_bytes().decode(errors="replace")
         if "pip" in text:
-            # a text that is broken over lines, in sources into pieces and in samples by signs of comments
+            # text may be broken over lines: in sources into pieces, in samples by comment signs
             joined = re.sub(r"""["']?\s*\n[#\s]*["']?""", " ", text)
             found += [f"{name}: {each.group()}" for each in BY_NAME.finditer(joined)]
     assert found == []

@@ -1,4 +1,4 @@
-"""The pages for man(1): every program has one, which tells all of it, and formatters have no complaint."""
+"""The pages for man(1): every program has a complete one, and formatters accept it."""
 
 import configparser
 import os
@@ -15,7 +15,7 @@ from tests.doc.pages import ROOT
 
 
 def scripts() -> list[str]:
-    """Programs that an installation has, by what it is built from."""
+    """Programs of an installation, from the files that it is built from."""
     setup = configparser.ConfigParser(interpolation=None)
     setup.read(ROOT / "setup.cfg")
     entries = setup["options.entry_points"]["console_scripts"].split("\n")
@@ -25,7 +25,7 @@ def scripts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the pages."""
+    """Build the pages; return their folder."""
     folder = tmp_path_factory.mktemp("man")
     subprocess.run(
         [sys.executable, ROOT / "doc/_ext/man.py", folder],
@@ -40,12 +40,12 @@ def test_every_program_has_a_page(pages: Path) -> None:
     assert sorted(path.name for path in pages.iterdir()) == [f"{name}.8" for name in scripts()]
 
 
-def test_a_page_is_of_the_day_that_it_is_told(pages: Path) -> None:
+def test_a_page_has_the_given_date(pages: Path) -> None:
     assert ' 8 2026-01-01 "placement-compute ' in (pages / "compute-agent.8").read_text()
 
 
 @pytest.mark.parametrize("program", scripts())
-def test_a_page_tells_every_command_and_option(program: str, pages: Path) -> None:
+def test_a_page_has_every_command_and_option(program: str, pages: Path) -> None:
     if shutil.which("groff") is None:
         pytest.skip("groff is not installed")
     done = subprocess.run(
@@ -69,7 +69,7 @@ def test_a_page_tells_every_command_and_option(program: str, pages: Path) -> Non
     [("mandoc", "-Tlint", "-Wwarning"), ("groff", "-man", "-ww", "-z", "-K", "utf8")],
     ids=lambda words: words[0],
 )
-def test_formatters_have_nothing_to_say(formatter: tuple[str, ...], pages: Path) -> None:
+def test_formatters_print_no_warning(formatter: tuple[str, ...], pages: Path) -> None:
     if shutil.which(formatter[0]) is None:
         pytest.skip(f"{formatter[0]} is not installed")
     for page in pages.iterdir():

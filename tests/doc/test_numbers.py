@@ -1,4 +1,4 @@
-"""Numbers that pages say are those of the programs."""
+"""Numbers on pages agree with the programs."""
 
 import re
 
@@ -9,13 +9,13 @@ PROXY = (SITE / "install" / "proxy.md").read_text(encoding="utf-8")
 
 
 def limit(what: str) -> list[int]:
-    """The numbers in the table of limits, in its row about that."""
+    """Return the numbers in one row of the table of limits."""
     (row,) = re.findall(rf"^\| {re.escape(what)} \| (.*) \|$", PROXY, flags=re.MULTILINE)
     return [int(number) for number in re.findall(r"\d+", row)]
 
 
 def setting(name: str) -> int:
-    """What a line of the proxies' files sets, without its unit."""
+    """Return the value of a setting in the proxies' files, without its unit."""
     (value,) = re.findall(rf"^ *{name} (\d+)[sm];?$", PROXY, flags=re.MULTILINE)
     return int(value)
 
@@ -32,7 +32,7 @@ def test_the_limits_of_the_service_are_those_of_its_web_server() -> None:
     ]
 
 
-def test_the_proxies_of_the_page_go_well_with_them() -> None:
+def test_limits_of_the_proxies_on_the_page_match_them() -> None:
     for headers in ("timeout http-request", "client_header_timeout"):
         assert setting(headers) < connection.HEADERS_TIMEOUT
     assert setting("client_max_body_size") == connection.MAX_BODY // 1024**2

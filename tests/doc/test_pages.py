@@ -1,4 +1,4 @@
-"""What the pages of tutorial, installation and how-to say is true: their blocks are run and loaded."""
+"""The pages of tutorial, installation and how-to are correct: tests run and load their blocks."""
 
 import re
 from pathlib import Path
@@ -12,10 +12,10 @@ from tests.doc.world import HAS, DocumentMachine, DocumentWorldMissing, machine
 from tests.doc.worlds import SETUPS
 
 RUN = ("tutorial", "install", "howto")
-"""Folders whose blocks are run; those of other pages are loaded and parsed only."""
+"""Folders with pages that tests run; blocks of other pages are only loaded and parsed."""
 
 ALSO_RUN = ("host/cpu-sets",)
-"""Pages of other folders whose blocks are run."""
+"""Pages of other folders that tests run."""
 
 RUN_PAGES = [*pages(*RUN), *(SITE / f"{name}.md" for name in ALSO_RUN)]
 
@@ -25,7 +25,7 @@ def name_of(page: Path) -> str:
 
 
 def is_run(block: Block) -> bool:
-    """Whether its commands are run here."""
+    """Whether this machine runs the commands of the block."""
     return block.mark not in ("elsewhere", "needs") or (block.mark == "needs" and HAS[block.reason])
 
 
@@ -34,7 +34,7 @@ def is_run(block: Block) -> bool:
 @pytest.mark.parametrize(
     "page", [page for page in RUN_PAGES if any(b.language == "bash" for b in blocks(page))], ids=name_of
 )
-def test_the_blocks_of_a_page_do_what_it_says(page: Path) -> None:
+def test_the_blocks_of_a_page_work(page: Path) -> None:
     try:
         with machine(SETUPS.get(name_of(page), "")) as made:
             read(page, made)
@@ -43,7 +43,7 @@ def test_the_blocks_of_a_page_do_what_it_says(page: Path) -> None:
 
 
 def read(page: Path, made: DocumentMachine) -> None:
-    """Do what the page says."""
+    """Run the blocks of the page in order."""
     printed: str | None = ""
     for block in blocks(page):
         if block.language == "bash":

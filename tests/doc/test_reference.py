@@ -1,4 +1,4 @@
-"""What is generated for the reference, held against the programs; and what pages say of it."""
+"""Generated parts of the reference agree with the programs, and pages name existing parts."""
 
 import re
 from pathlib import Path
@@ -31,7 +31,7 @@ def test_every_error_of_the_log_has_a_remedy() -> None:
     assert errors - known.keys() == set()
 
 
-def test_every_remedy_is_of_a_line_that_is_logged() -> None:
+def test_every_remedy_belongs_to_a_line_that_is_logged() -> None:
     logged = {message.template for package in PACKAGES for message in sources.messages(package)}
     assert sources.remedies(REMEDIES).keys() - logged == set()
 
@@ -46,7 +46,7 @@ def test_all_metrics_that_the_agent_registers_are_listed() -> None:
 
 
 @pytest.mark.parametrize("page", [*pages(), ROOT / "README.md"], ids=lambda page: page.stem)
-def test_metrics_that_a_page_names_exist(page: Path) -> None:
+def test_metrics_on_a_page_exist(page: Path) -> None:
     named = set(re.findall(r"\bcompute_agent_[a-z_]+", page.read_text(encoding="utf-8")))
     assert named <= METRICS
 
@@ -75,7 +75,7 @@ def test_options_and_commands_are_looked_up() -> None:
     assert command_target("openstack server create --flavor small") is None  # others have commands, too
 
 
-def test_options_and_commands_that_notes_of_changes_name_exist() -> None:
+def test_options_and_commands_in_notes_of_changes_exist() -> None:
     for note in sorted((SITE / "changes").glob("*.md")):
         for named in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", note.read_text(encoding="utf-8")):
             assert UNKNOWN not in (option_target(named), command_target(named)), f"{note.name}: {named}"
@@ -95,7 +95,7 @@ def test_every_program_has_its_commands_in_the_reference(program: str) -> None:
     assert f"## {program}" in generated.expand(f"<!-- generated: commands {program} -->")
 
 
-def test_notes_are_of_a_kind_that_there_is() -> None:
+def test_notes_have_an_existing_kind() -> None:
     kinds = {"upgrade", "security", "feature", "fix", "deprecation"}
     for note in (ROOT / "doc/changes").glob("*.md"):
         if note.name != "README.md":

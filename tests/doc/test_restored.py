@@ -1,4 +1,4 @@
-"""The pages that restore a database, walked with a guest that is younger than the backup."""
+"""The commands on pages about restoring a database work with a guest that is younger than the backup."""
 
 import pytest
 
@@ -24,7 +24,7 @@ ask -X PUT -H "Content-Type: application/json" $SERVICE/allocations/{GUEST} --da
 compute-agent guest run --uuid {GUEST} --name young -- sleep 3600 > /dev/null
 until grep -q '"project_id": "{PROJECT}"' /var/lib/compute-agent/state.json; do sleep 0.2; done
 """
-"""A guest on a CPU of its own, and time for the agent to look once."""
+"""Starts a guest on a dedicated CPU, and waits for one round of the agent."""
 
 KEPT = """
 until test "$(compute-agent status -f value -c placement_history)" = older; do sleep 0.2; done

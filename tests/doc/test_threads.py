@@ -14,7 +14,7 @@ STARTING = {"PeriodicTask", "run_aside", "start_thread", "start_timer"}
 
 
 def calls(file):
-    """The calls of a module, by the name that is called, with their first arguments."""
+    """Return the calls in a module by called name, with their first arguments."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
@@ -30,7 +30,7 @@ def test_one_module_starts_all_threads():
     assert elsewhere == set()
 
 
-def test_every_thread_that_is_started_has_a_role_in_the_table():
+def test_every_started_thread_has_a_role_in_the_table():
     started = {role for file in modules() for name, role in calls(file) if name in STARTING}
     listed = {
         name

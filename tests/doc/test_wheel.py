@@ -1,4 +1,4 @@
-"""The wheel of `make dist`, in an environment of the system's Python, as the installation says."""
+"""The wheel of `make dist` works in an environment of the system's Python, as the page says."""
 
 import shutil
 import subprocess
@@ -25,9 +25,9 @@ def run(*command: object, cwd: Path) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The environment. pip takes what the wheel needs from the index, in the versions that are pinned.
+    """Create the environment. pip installs the dependencies from the index, in the pinned versions.
 
-    Its few programs compile what they import, which is a part of all that pip would compile.
+    pip does not compile them: the few programs of the test compile only their own imports.
     """
     folder = tmp_path_factory.mktemp("dist")
     run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder, ROOT, cwd=folder)
@@ -43,7 +43,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment
 
 
-def test_its_programs_run_and_know_one_version(installed: Path, tmp_path: Path) -> None:
+def test_the_programs_run_and_have_one_version(installed: Path, tmp_path: Path) -> None:
     versions = {
         run(installed / "bin" / program, "--version", cwd=tmp_path).stdout.split()[-1]
         for program in ("placement-manage", "compute-agent")
@@ -53,7 +53,7 @@ def test_its_programs_run_and_know_one_version(installed: Path, tmp_path: Path) 
         assert (installed / "bin" / program).exists()
 
 
-def test_units_and_samples_are_in_it(installed: Path) -> None:
+def test_the_wheel_contains_units_and_samples(installed: Path) -> None:
     share = installed / "share" / "placement-compute"
     assert {str(path.relative_to(share)) for path in share.rglob("*") if path.is_file()} == {
         "compute-agent/compute-agent.conf.sample",
@@ -78,7 +78,7 @@ def test_units_and_samples_are_in_it(installed: Path) -> None:
         assert f"ExecStart=/opt/placement-compute/bin/{program} " in text
 
 
-def test_it_makes_its_schema_and_describes_this_host(installed: Path, tmp_path: Path) -> None:
+def test_the_wheel_creates_its_schema_and_describes_this_host(installed: Path, tmp_path: Path) -> None:
     ini = tmp_path / "placement.conf"
     ini.write_text("[placement_database]\nconnection = sqlite:///made.db\n")
     done = run(installed / "bin" / "placement-manage", "--config-file", ini, "db", "sync", cwd=tmp_path)

@@ -1,9 +1,9 @@
-"""A machine of a page's own, in which its blocks are run as a reader would type them, one after the other.
+"""A machine for one page, which runs the page's blocks in order, as a reader would type them.
 
-It is this machine in namespaces of their own: mounts (empty folders in the place of those that pages write
-to), network (a loopback device, on which every port is free) and processes (all of which end with it). Paths,
-ports and commands of a page are therefore those that it says, and nothing of it is left. What a machine
-without network and systemd cannot do is done by the programs in `stand_ins`.
+The machine consists of new namespaces on this one. Mounts: empty folders replace those that pages write to.
+Network: a loopback device with every port free. Processes: all end with the machine. Therefore paths,
+ports and commands are those of the page, and nothing is left afterwards. The programs in `stand_ins` replace
+commands that need a network or systemd.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from typing import Final
 from tests.doc.pages import ROOT, Block
 
 SECONDS: Final = 240
-"""How long a block may take: a guard against hanging."""
+"""Maximum seconds of a block: a guard against hanging."""
 
 
 def _program(name: str) -> bool:
@@ -37,16 +37,16 @@ HAS: Final = {
     "haproxy": _program("haproxy"),
     "libvirt": _program("libvirtd") and importlib.util.find_spec("libvirt") is not None,
 }
-"""What blocks may need that not every machine has."""
+"""Requirements of blocks that not every machine meets."""
 
 EMPTY: Final = (
     *map(Path, ("/home", "/opt/placement-compute", "/run")),
     *map(Path, ("/var/backups", "/var/lib/compute-agent", "/var/lib/placement")),
 )
-"""Folders that are empty in the machine, and its own."""
+"""Folders that are new and empty in the machine."""
 
 COPIED: Final = (Path("/etc"),)
-"""Folders of which the machine has a copy."""
+"""Folders that the machine has a copy of."""
 
 _NAMESPACES: Final = ("unshare", "-m", "-n", "-p", "--fork", "--kill-child", "--mount-proc")
 
@@ -63,11 +63,14 @@ exec "$@"
 
 
 class DocumentWorldMissing(Exception):
-    """No such machine can be made here; the text says why."""
+    """The host cannot make such a machine; the text has the reason."""
 
 
 def require_namespaces() -> None:
-    """:raises Missing: namespaces cannot be made."""
+    """Check that the host can make namespaces.
+
+    :raises DocumentWorldMissing: it cannot
+    """
     if os.geteuid() != 0:
         raise DocumentWorldMissing("only root may make namespaces")
     tried = subprocess.run([*_NAMESPACES, "true"], capture_output=True, check=False)
@@ -76,7 +79,7 @@ def require_namespaces() -> None:
 
 
 class DocumentMachine:
-    """One machine, with a shell that blocks are typed into."""
+    """One machine with a shell that runs the blocks."""
 
     def __init__(self, folder: Path, shell: "subprocess.Popen[str]") -> None:
         self._folder = folder
@@ -84,9 +87,9 @@ class DocumentMachine:
         self._count = 0
 
     def run(self, block: Block) -> str:
-        """What a block prints. Fails if one of its commands does, or does not where it is marked to.
+        """Run a block and return its output.
 
-        :raises AssertionError: with what was printed.
+        :raises AssertionError: a command failed, or none of a block marked `fails`; has the output
         """
         self._count += 1
         printed = self._folder / f"{self._count}.out"
@@ -97,15 +100,13 @@ class DocumentMachine:
         return text
 
     def write(self, block: Block) -> None:
-        """Write an ini block into the file that it names, relative to where the shell is."""
+        """Write an ini block into its file, relative to the shell's folder."""
         redirection = ">>" if block.is_addition else ">"
         script = f"cat {redirection} {block.file} <<'END-OF-FILE'\n{block.text}END-OF-FILE\n"
         self.run(Block(block.page, block.line, "bash", f'mkdir -p "$(dirname {block.file})"\n{script}'))
 
     def _type(self, block: Block, printed: Path) -> str:
-        """The exit status of a block: it is sourced, so that variables, folder and jobs stay for the next
-        one.
-        """
+        """Source a block, so that variables, folder and jobs stay for the next; return its exit status."""
         script, done = printed.with_suffix(".sh"), printed.with_suffix(".done")
         script.write_text(block.text)
         os.mkfifo(done)
@@ -125,7 +126,7 @@ class DocumentMachine:
 
 @dataclass(frozen=True)
 class Installed:
-    """Where the programs of this checkout are installed; by default as what runs the tests is."""
+    """Folder with the installed programs of this checkout; by default that of the running Python."""
 
     programs: Path = Path(sysconfig.get_path("scripts"))
     libraries: str = sysconfig.get_path("purelib")
@@ -134,13 +135,15 @@ class Installed:
 
 @contextlib.contextmanager
 def machine(setup: str = "", installed: Installed = Installed()) -> Iterator[DocumentMachine]:
-    """A machine in which `setup`, a shell script, has run.
+    """Make a machine and run `setup`, a shell script, in it.
 
-    :raises Missing: none can be made here.
+    :raises DocumentWorldMissing: the host cannot make one
     """
     require_namespaces()
     absent = [place for place in EMPTY if not place.exists()]
-    folder = Path(tempfile.mkdtemp(prefix="doc-", dir="/tmp"))  # UNIX sockets have short names
+    folder = Path(
+        tempfile.mkdtemp(prefix="doc-", dir="/tmp")
+    )  # paths of UNIX sockets are limited to 107 bytes
     shell = None
     try:
         command = [*_NAMESPACES, "bash", "-c", _SETUP, "setup", *_folders(folder), "--"]
@@ -170,7 +173,7 @@ def machine(setup: str = "", installed: Installed = Installed()) -> Iterator[Doc
 
 
 def _folders(folder: Path) -> list[str]:
-    """Folders of the machine's own, made below `folder`, and where each is to be."""
+    """Create the machine's folders below `folder`; return the mount point of each."""
     mounts: list[str] = []
     for place in EMPTY:
         (folder / place.name).mkdir()
@@ -183,7 +186,7 @@ def _folders(folder: Path) -> list[str]:
 
 
 def _environment(installed: Installed) -> dict[str, str]:
-    """A plain one. The programs of this checkout are found last, and pip finds its libraries installed."""
+    """Return a minimal environment with this checkout's programs last in PATH and with its libraries."""
     stand_ins = Path(__file__).parent / "stand_ins"
     system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return {

@@ -1,4 +1,4 @@
-"""What a page finds on the machine that it is read on, beside an empty one."""
+"""Preparation of machines for pages that need more than an empty one."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ for name in placement compute-agent; do
     ln -s "$CHECKOUT/etc/$name" /opt/placement-compute/share/placement-compute/$name
 done
 """
-"""The wheel is installed."""
+"""Installs the wheel."""
 
 SERVICE: Final = (
     INSTALLED
@@ -37,7 +37,7 @@ do sleep 0.2; done
 export OS_AUTH_TYPE=admin_token OS_ENDPOINT=$SERVICE OS_TOKEN=admin OS_PLACEMENT_API_VERSION=1.39
 """
 )
-"""The service runs, without Keystone."""
+"""Runs the service without Keystone."""
 
 CONFIGURED: Final = """
 mkdir -p /etc/compute-agent
@@ -58,7 +58,7 @@ provider_tree = numa
 END
 cp $CHECKOUT/etc/compute-agent/compute-agent.service /etc/systemd/system/
 """
-"""The agent of this host is configured, with a dedicated CPU and a shared one."""
+"""Configures the agent of this host, with a dedicated CPU and a shared one."""
 
 AGENT: Final = (
     CONFIGURED
@@ -68,7 +68,7 @@ until curl --silent http://127.0.0.1:9464/metrics | grep -q '^compute_agent_plac
 do sleep 0.2; done
 """
 )
-"""It runs, and has reported."""
+"""Runs the agent and waits until it has reported."""
 
 POSTGRESQL: Final = """
 for folder in /usr/lib/postgresql/*/bin; do PATH=$PATH:$folder; done
@@ -78,13 +78,13 @@ runuser -u postgres -- initdb --pgdata /run/data --auth-local peer --auth-host s
 runuser -u postgres -- pg_ctl --pgdata /run/data --silent --wait --log /run/data/log \
     --options "-c fsync=off -c unix_socket_directories=/run/postgresql" start
 """
-"""A PostgreSQL as Debian's package starts it."""
+"""Runs PostgreSQL like Debian's package."""
 
 PLACEMENT_IN_POSTGRESQL: Final = """
 runuser -u postgres -- psql -qc "CREATE ROLE placement LOGIN PASSWORD 'secret'"
 runuser -u postgres -- createdb --owner placement --encoding UTF8 --template template0 placement
 """
-"""The database of the service is made."""
+"""Creates the database of the service."""
 
 MARIADB: Final = """
 install -d -o mysql /run/mysqld /run/mysql
@@ -93,10 +93,10 @@ mariadbd --no-defaults --user=mysql --datadir=/run/mysql --socket=/run/mysqld/my
     --bind-address=127.0.0.1 > /run/mysql/log 2>&1 &
 until mariadb -e 'SELECT 1' > /dev/null 2>&1; do sleep 0.5; done
 """
-"""A MariaDB as Debian's package starts it."""
+"""Runs MariaDB like Debian's package."""
 
 KEYSTONE: Final = "export OPENSTACK_ONLY_READS=yes"
-"""The cloud is one whose client only reads commands."""
+"""Replaces the cloud by a client that only parses commands."""
 
 PLACEMENT_IN_MARIADB: Final = """
 mariadb -e "DELETE FROM mysql.global_priv WHERE User = ''; FLUSH PRIVILEGES"
@@ -104,19 +104,19 @@ mariadb -e "CREATE DATABASE placement CHARACTER SET utf8mb4"
 mariadb -e "CREATE USER placement@'%' IDENTIFIED BY 'secret'"
 mariadb -e "GRANT ALL ON placement.* TO placement@'%'"
 """
-"""The same; Debian's package makes no users without a name."""
+"""Runs MariaDB without anonymous users, like Debian's package."""
 
 IN_MARIADB: Final = SERVICE.replace(
     "sqlite:////var/lib/placement/placement.sqlite",
     "mysql+pymysql://placement:secret@127.0.0.1/placement?charset=utf8mb4",
 )
-"""The service runs on MariaDB."""
+"""Runs the service on MariaDB."""
 
 IN_POSTGRESQL: Final = SERVICE.replace(
     "sqlite:////var/lib/placement/placement.sqlite",
     "postgresql+psycopg://placement:secret@127.0.0.1/placement",
 )
-"""The service runs on PostgreSQL."""
+"""Runs the service on PostgreSQL."""
 
 SETUPS: Final = {
     "install/package": INSTALLED,
@@ -144,4 +144,4 @@ SETUPS: Final = {
     "howto/restore-mariadb": MARIADB + PLACEMENT_IN_MARIADB + IN_MARIADB + AGENT,
     "howto/restore-sqlite": SERVICE + AGENT,
 }
-"""What has been done, by page; on the others nothing."""
+"""Preparation by page; other pages start with an empty machine."""

@@ -1,6 +1,7 @@
-"""Nova, as PyPI has it, in an environment of its own: its functional tests, and what it makes of flavors.
+"""Nova from PyPI in an environment of its own: its functional tests, and its translation of flavors.
 
-:mod:`tests.nova.test_functional` runs the tests with this service where they start OpenStack Placement, as
-:mod:`tests.nova.inside` there. :mod:`tests.nova.test_flavors` compares what this service makes of flavors
-with what Nova asks for, which :mod:`tests.nova.judge` says there.
+:mod:`tests.nova.test_functional` runs Nova's tests with this service in place of OpenStack Placement.
+:mod:`tests.nova.inside` runs them in Nova's environment. :mod:`tests.nova.test_flavors` compares this
+service's translation of flavors with Nova's queries, which :mod:`tests.nova.judge` prints in Nova's
+environment.
 """

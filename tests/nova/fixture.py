@@ -1,4 +1,4 @@
-"""What Nova's tests import of OpenStack Placement's, with this service behind it."""
+"""The modules of OpenStack Placement's tests that Nova's tests import, with this service behind them."""
 
 import atexit
 import shutil
@@ -22,7 +22,7 @@ _URL: Final = "http://placement.test:8780"
 
 
 class Database(fixtures.Fixture):  # type: ignore[misc]  # ships no types
-    """A database of a test's own, which several services of it use one after the other."""
+    """A database for one test, which several services of the test use in turn."""
 
     def __init__(self, conf_fixture: Any, set_config: bool = False) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class PlacementFixture(fixtures.Fixture):  # type: ignore[misc]  # ships no type
         conf = placement.conf.new_config(config_files=())
         conf.set_override("auth_strategy", "noauth2", "api")
         conf.set_override("connection", self._connection(), "placement_database")
-        if self.conf_fixture is None:  # with which some tests set options of the running service
+        if self.conf_fixture is None:  # some tests set options of the running service with it
             self.conf_fixture = self.useFixture(Config(conf))
         app = build_application(conf)
         self.useFixture(_Served(app))
@@ -72,7 +72,7 @@ class PlacementFixture(fixtures.Fixture):  # type: ignore[misc]  # ships no type
 
 
 class _Served(fixtures.Fixture):  # type: ignore[misc]  # ships no types
-    """Requests to the URL go to the application."""
+    """Sends requests to the URL to the application."""
 
     def __init__(self, application: Any) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class _Served(fixtures.Fixture):  # type: ignore[misc]  # ships no types
 
 @cache
 def _template() -> str:
-    """A migrated, empty database, for this process."""
+    """Create a migrated, empty database once for this process; return its path."""
     folder = tempfile.mkdtemp(prefix="placement-template-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = f"{folder}/placement.sqlite"
@@ -95,9 +95,9 @@ def _template() -> str:
 
 
 def install() -> None:
-    """Have `import placement.tests...` find what is here."""
+    """Make the classes of this module importable from `placement.tests`."""
 
-    _template()  # before tests have folders of their own for what is temporary
+    _template()  # before each test gets its own temporary folder
     placement.conf.register_opts = opts.register_opts  # type: ignore[attr-defined]  # as OpenStack's has it
     for name in ("tests", "tests.functional", "tests.functional.fixtures"):
         sys.modules[f"placement.{name}"] = ModuleType(f"placement.{name}")

@@ -1,4 +1,4 @@
-"""Flavors and images at random: most of them could be somebody's, some have what nobody should say."""
+"""Random flavors and images: most of them are realistic, some have invalid values."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from typing import Any, Final
 Case = dict[str, Any]
 
 WRONG: Final = 0.2
-"""In this share of the cases something is put in that is likely to be wrong."""
+"""Share of the cases with an inserted value that is probably wrong."""
 
 _FLAGS: Final = ("true", "True", "1", "yes", "on", "false", "False", "0", "no", "off")
 _ODD: Final = (
@@ -55,7 +55,7 @@ _CLASSES: Final = (
 
 
 def cases(count: int, seed: int) -> list[Case]:
-    """So many of them; the same for the same seed."""
+    """Generate this number of cases; equal seeds give equal cases."""
     rng = random.Random(seed)
     return [_case(rng) for _ in range(count)]
 
@@ -80,7 +80,7 @@ _DEVICES: Final = (
 
 
 class _Maker:
-    """Makes one, a little at a time."""
+    """Builds one case step by step."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -94,7 +94,7 @@ class _Maker:
         return self.rng.random() < chance
 
     def both(self, name: str, values: Sequence[str], prefix: str = "hw") -> None:
-        """Said by the flavor, the image or both, which mostly agree."""
+        """Set a value in the flavor, the image or both, which mostly agree."""
         value = self.rng.choice(values)
         who = self.rng.choice("ffiib")
         if who in "fb":
@@ -103,7 +103,7 @@ class _Maker:
             self.properties[f"{prefix}_{name}"] = value if self.likely(0.8) else self.rng.choice(values)
 
     def cpus(self, most: int) -> str:
-        """A list of CPUs, mostly of those that there are."""
+        """Return a list of CPUs, mostly of existing ones."""
         parts = []
         for _ in range(self.rng.randrange(1, 4)):
             low = self.rng.randrange(most + self.likely(0.05))
@@ -374,7 +374,7 @@ _PROPERTIES: Final = (
 
 
 def _make_wrong(make: _Maker) -> None:
-    """Something odd under a name that means something, or what another one may say."""
+    """Set an odd value, or the value of another name, under a known name."""
     if make.likely(0.6):
         make.specs[make.rng.choice(_SPECS)] = _odd(make)
     else:

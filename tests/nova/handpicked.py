@@ -1,7 +1,7 @@
-"""Flavors and images that each show one thing; what Nova makes of them is recorded.
+"""Flavors and images that each show one thing, with Nova's recorded translations.
 
-``python -m tests.nova.handpicked`` records them anew, together with those of Nova's unit tests and some at
-random, for the tests that have no Nova: :mod:`tests.placement_extras.flavors.test_translation`.
+``python -m tests.nova.handpicked`` records them again, together with those of Nova's unit tests and random
+ones, for the tests without Nova: :mod:`tests.placement_extras.flavors.test_translation`.
 """
 
 import json
@@ -214,7 +214,7 @@ FLAVORS: Final[dict[str, tuple[dict[str, str], dict[str, str]]]] = {
     "comparisons that end with a comma": ({}, {"img_hv_requested_version": ">=6.0,"}),
     "VMware's words": ({}, {"vmware_adaptertype": "lsiLogicsas", "hw_scsi_model": "virtio-scsi"}),
 }
-"""By what they show: extra specs and image properties, of 4 CPUs, 2048 MiB, 10 GB."""
+"""Extra specs and image properties by subject, for flavors of 4 CPUs, 2048 MiB and 10 GB."""
 
 _OFF: Final = {
     "query_placement_for_image_type_support": False,
@@ -241,11 +241,11 @@ DEVICES: Final[dict[str, dict[str, str]]] = {
         "resources_B:VGPU": "0",
     },
 }
-"""By what they show: extra specs, where the aliases are known."""
+"""Extra specs by subject, for a configuration that knows the aliases."""
 
 
 def handpicked() -> Iterator[tuple[str, Case]]:
-    """All of them, with what each shows."""
+    """Return all cases by subject."""
     for about, (specs, properties) in FLAVORS.items():
         yield about, _case({}, specs, {"properties": properties})
     for about, specs in DEVICES.items():
@@ -274,7 +274,7 @@ def _case(
 
 
 def main() -> None:
-    """Record them."""
+    """Record Nova's translations."""
     programs = environment("nova-functional-34.0.0", REQUIREMENTS)
     named = [
         *handpicked(),

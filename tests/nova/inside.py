@@ -1,7 +1,8 @@
-"""``python inside.py ours|stock NAME...``: runs tests of Nova, in the environment that it is in.
+"""Runner of Nova's tests in Nova's environment: ``python inside.py ours|stock NAME...``.
 
-Each line of the standard output is the name of a test and what came of it, with a tab between: first
-"waiting" for all of them, then one line for each that ended. A test that cannot even be given up ends all.
+Each line of the standard output is the name of a test and its result, separated by a tab. The first result of
+all tests is "waiting"; each test that ends has a further line. A test that cannot be aborted ends the
+process.
 """
 
 import faulthandler
@@ -15,16 +16,16 @@ from types import ModuleType
 from typing import Any, Final
 
 _PATIENCE: Final = 12
-"""Nova's tests wait five or ten seconds for most things; a busy machine may take longer, so many times."""
+"""Factor for the five or ten seconds that Nova's tests wait, since a busy machine may take longer."""
 
 _SECONDS_EACH: Final = 600
-"""After which a test is given up: a few of Nova's stop once in a while, whatever the service."""
+"""Time limit of a test: a few of Nova's hang once in a while with either service."""
 _SECONDS_TO_GIVE_UP: Final = 60
-"""Some clean up for ever then."""
+"""Time limit of the cleanup of an aborted test, which may hang, too."""
 
 
 class _Told(unittest.TestResult):
-    """Says what came of each test as soon as it is known."""
+    """Prints the result of each test immediately."""
 
     def __init__(self, output: Any) -> None:
         super().__init__()
@@ -75,7 +76,7 @@ class _Told(unittest.TestResult):
 
 
 def _have_patience() -> None:
-    """Lengthen what Nova's tests wait at most, wherever a default says so."""
+    """Multiply the default timeouts of Nova's tests."""
     from nova.tests.fixtures import notifications
     from nova.tests.functional import integrated_helpers
 
@@ -90,14 +91,14 @@ def _have_patience() -> None:
 
 
 def _functions(module: ModuleType) -> list[Any]:
-    """The methods of the classes that are defined there."""
+    """Return the methods of the classes that the module defines."""
     classes = [each for each in vars(module).values() if inspect.isclass(each)]
     own = [each for each in classes if each.__module__ == module.__name__]
     return [each for one in own for each in vars(one).values() if inspect.isfunction(each)]
 
 
 def _ignore_deprecations() -> None:
-    """Nova's tests take for errors what later versions of SQLAlchemy than Nova was made with deprecate."""
+    """Ignore warnings of SQLAlchemy versions newer than Nova, which Nova's tests turn into errors."""
     from sqlalchemy.exc import SADeprecationWarning
 
     from nova.tests import fixtures
@@ -120,11 +121,11 @@ def _tests(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
 
 
 def main() -> None:
-    """Run what the arguments name."""
+    """Run the tests in the arguments."""
     kind, *names = sys.argv[1:]
     output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever tests print is of the other one
-    import nova.tests.functional  # noqa: F401  # first: it changes modules that others import
+    os.dup2(2, 1)  # tests print to the other one
+    import nova.tests.functional  # noqa: F401  # first, because it replaces modules that others import
 
     if kind == "ours":
         from tests.nova import fixture

@@ -1,8 +1,8 @@
-"""What Nova asks Placement for, for flavors and images: run in Nova's environment.
+"""Nova's queries to Placement for flavors and images; runs in Nova's environment.
 
-Each line of the standard input is a case: a flavor as ``POST /ext/v1/claims`` takes it, and the rules by
-which it is translated. Each line of the output is what Nova makes of it: a query, and the one that it falls
-back to, or the name of the error with which it refuses the guest.
+Each line of the standard input is a case: a flavor in the format of ``POST /ext/v1/claims``, and the rules of
+its translation. Each line of the output is Nova's result: a query with its fallback, or the name of the error
+that refuses the guest.
 """
 
 import itertools
@@ -18,14 +18,14 @@ _OWNER_SINCE: Final = 73
 
 
 class _Context:
-    """Of a user who may do everything."""
+    """Context of an administrator, which passes every policy check."""
 
     def can(self, *rule: Any, **target: Any) -> bool:
         return True
 
 
 def _checked(case: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """The flavor, the image and PCI devices, as Nova's API checks them before it makes a guest."""
+    """Check a flavor, image and PCI devices like Nova's API; return Nova's objects."""
     from nova import objects
     from nova.compute import api
     from nova.pci import request as pci_request
@@ -37,7 +37,7 @@ def _checked(case: dict[str, Any]) -> tuple[Any, Any, Any]:
     api.API._validate_flavor_image_nostatus(_Context(), image, flavor, root)
     meta = api._get_image_meta_obj(image)
     hardware.numa_get_constraints(flavor, meta)
-    ids = (f"00000000-0000-0000-0000-{number:012}" for number in itertools.count())  # the same each time
+    ids = (f"00000000-0000-0000-0000-{number:012}" for number in itertools.count())  # reproducible
     with mock.patch("oslo_utils.uuidutils.generate_uuid", side_effect=ids):
         devices = pci_request.get_pci_requests_from_flavor(flavor)
     if flavor.extra_specs.get("accel:device_profile"):
@@ -46,7 +46,7 @@ def _checked(case: dict[str, Any]) -> tuple[Any, Any, Any]:
 
 
 def _given(said: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """A flavor as Nova's database has it, an image as Glance shows it."""
+    """Convert a case to a flavor of Nova's database and an image of Glance."""
     from nova import objects
 
     flavor = objects.Flavor(
@@ -64,7 +64,7 @@ def _given(said: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def _wanted(case: dict[str, Any], flavor: Any, image: Any, devices: Any) -> Any:
-    """What a scheduler is given."""
+    """Build the request spec that a scheduler gets."""
     from nova import objects
 
     spec = objects.RequestSpec(
@@ -84,7 +84,7 @@ def _wanted(case: dict[str, Any], flavor: Any, image: Any, devices: Any) -> Any:
 
 
 def _asked(case: dict[str, Any], spec: Any) -> dict[str, Any]:
-    """What a scheduler asks for."""
+    """Return the query that a scheduler sends."""
     from nova.scheduler import request_filter, utils
 
     version = _OWNER_SINCE if case["rules"].get("require_owner_nova") else 0
@@ -98,7 +98,7 @@ def _asked(case: dict[str, Any], spec: Any) -> dict[str, Any]:
 
 
 def _verdict(case: dict[str, Any]) -> dict[str, Any]:
-    """What Nova makes of a case. Whatever goes wrong while it looks at a flavor, there is no guest of it."""
+    """Return Nova's result for a case. Any error of Nova about the flavor refuses the guest."""
     try:
         checked = _checked(case)
     except Exception as error:
@@ -111,7 +111,7 @@ def _verdict(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Judge what comes in."""
+    """Judge the cases of the standard input."""
     import nova.conf
     from nova import objects
     from nova.pci import request as pci_request
@@ -121,7 +121,7 @@ def main() -> None:
     conf = nova.conf.CONF
     conf([], project="nova", default_config_files=[])
     output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever Nova prints
+    os.dup2(2, 1)  # Nova prints to the other one
     for line in sys.stdin:
         case = json.loads(line)
         for name in ("query_placement_for_image_type_support", "image_metadata_prefilter"):

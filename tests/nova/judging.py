@@ -1,4 +1,4 @@
-"""Asking Nova what it makes of flavors."""
+"""Client of the judge in Nova's environment."""
 
 import json
 import os
@@ -14,12 +14,12 @@ _SECONDS: Final = 900
 
 
 def verdicts(programs: Path, asked: list[Case]) -> list[dict[str, Any]]:
-    """What :mod:`tests.nova.judge` says of each, in an environment that has Nova."""
+    """Return the result of :mod:`tests.nova.judge` for each case."""
     return _said(programs, "judge.py", "".join(f"{json.dumps(case)}\n" for case in asked))
 
 
 def of_unit_tests(programs: Path) -> list[Case]:
-    """What Nova's unit tests are about, which takes minutes: see :mod:`tests.nova.tables`."""
+    """Return the cases of Nova's unit tests from :mod:`tests.nova.tables`, which takes minutes."""
     return _said(programs, "tables.py", "")
 
 

@@ -1,7 +1,7 @@
-"""The flavors and images of Nova's own unit tests, as cases: run in Nova's environment.
+"""Cases from the flavors and images of Nova's unit tests; runs in Nova's environment.
 
-Its tests are run, and what they give to functions that decide about flavors is written to the standard
-output, one case a line. What they expect does not matter: Nova is asked again, as for all cases.
+The module runs Nova's tests and prints the arguments of functions that decide about flavors, one case a line.
+The results of the tests do not matter, because the judge asks Nova again for all cases.
 """
 
 import functools
@@ -20,13 +20,13 @@ _TESTS: Final = (
 )
 _DECIDING: Final = ("get_", "numa_get_constraints", "_get_")
 _BYTES: Final = 4096
-"""Of a case; some tests have a guest with very many of something."""
+"""Maximum length of a case, because some tests have a guest with very many devices."""
 
 _seen: dict[str, None] = {}
 
 
 def _note(arguments: dict[str, Any]) -> None:
-    """Keep a flavor with its image, if they can be said in a body."""
+    """Keep a flavor with its image, if a request body can express them."""
     from nova import objects
 
     spec = next((each for each in arguments.values() if isinstance(each, objects.RequestSpec)), None)
@@ -59,7 +59,7 @@ def _of(flavor: Any, name: str, default: Any) -> Any:
 
 
 def _properties(said: Any) -> dict[str, str]:
-    """As Glance would have them."""
+    """Convert image properties to Glance's format."""
     found: dict[str, str] = {}
     for name in said.obj_fields:
         if name not in said:
@@ -86,12 +86,12 @@ def _watched(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def main() -> None:
-    """Run Nova's tests and say what they are about."""
+    """Run Nova's tests and print their cases."""
     from nova.scheduler import utils
     from nova.virt import hardware
 
     output = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever Nova prints
+    os.dup2(2, 1)  # Nova prints to the other one
     for name, function in list(vars(hardware).items()):
         if name.startswith(_DECIDING) and callable(function):
             setattr(hardware, name, _watched(function))

@@ -1,6 +1,6 @@
-"""What Nova would ask Placement for, for flavors and images, is what this service translates them to.
+"""This service translates flavors and images to the same queries as Nova.
 
-FLAVORS says how many are tried at random, FLAVORS_SEED which.
+FLAVORS is the number of random cases, FLAVORS_SEED their seed.
 """
 
 import os
@@ -24,7 +24,7 @@ SEED: Final = int(os.environ.get("FLAVORS_SEED", "34"))
 
 @pytest.fixture(scope="module")
 def programs() -> Path:
-    """Nova."""
+    """Environment with Nova."""
     try:
         return environment("nova-functional-34.0.0", REQUIREMENTS)
     except ReferenceMissing as error:

@@ -1,4 +1,4 @@
-"""Nova's own functional tests: whatever passes with OpenStack Placement passes with this service."""
+"""Nova's own functional tests pass with this service if they pass with OpenStack Placement."""
 
 import os
 import subprocess
@@ -62,17 +62,17 @@ MODULES: Final = {
     "aggregates": ("test_aggregates",),
     "resource tracker": ("compute.test_resource_tracker",),
 }
-"""What of Nova's tests is about Placement."""
+"""Nova's tests that use Placement."""
 
 
 @pytest.fixture(scope="module")
 def programs() -> Path:
-    """Nova and its tests, with what either service needs."""
+    """Environment with Nova, its tests, and the requirements of both services."""
     try:
         found = environment("nova-functional-34.0.0", _FOLDER / "requirements.txt")
     except ReferenceMissing as error:
         pytest.skip(str(error))
-    # Nova's tests look for its configuration where a checkout has it
+    # Nova's tests expect its configuration in the place of a checkout
     (packages,) = found.parent.glob("lib/python3*/site-packages")
     if not (packages / "etc").exists():
         (packages / "etc").symlink_to(found.parent / "etc")
@@ -80,7 +80,7 @@ def programs() -> Path:
 
 
 @pytest.mark.parametrize("about", MODULES)
-def test_what_passes_with_openstack_placement_passes_with_ours(
+def test_tests_that_pass_with_openstack_placement_pass_with_this_service(
     programs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], about: str
 ) -> None:
     names = [f"{_FUNCTIONAL}.{module}" for module in MODULES[about]]
@@ -95,7 +95,7 @@ def test_what_passes_with_openstack_placement_passes_with_ours(
 
 
 def _passed(programs: Path, folder: Path, kind: str, names: Sequence[str]) -> set[str]:
-    """What passes; what fails is tried again, alone: some of Nova's tests measure time, or stop for ever."""
+    """Return the tests that pass. Failed ones run again alone: some of Nova's tests measure time or hang."""
     good: set[str] = set()
     left = list(names)
     for _ in range(_ATTEMPTS):
@@ -107,10 +107,10 @@ def _passed(programs: Path, folder: Path, kind: str, names: Sequence[str]) -> se
 
 
 def _outcomes(programs: Path, folder: Path, kind: str, names: Sequence[str]) -> dict[str, str]:
-    """What comes of Nova's tests of these names, on a service of this kind."""
+    """Run Nova's tests of these names on a service of this kind; return their results."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "OS_"))}
     if kind == "ours":
-        environ["PYTHONPATH"] = str(_CHECKOUT)  # before what is installed, which is OpenStack's
+        environ["PYTHONPATH"] = str(_CHECKOUT)  # before the installed package, which is OpenStack's
     with (folder / f"{kind}.log").open("ab") as log:
         done = subprocess.run(
             [programs / "python", "-P", _FOLDER / "inside.py", kind, *names],

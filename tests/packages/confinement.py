@@ -1,8 +1,7 @@
-"""Runs a command with what a unit for systemd leaves it, where no systemd runs.
+"""Runs a command with the confinement of a systemd unit, on a machine without systemd.
 
-It is a model of those settings that can be had without systemd: the kernel is asked for the same. ``command``
-tells what to run; as a program, by Debian's Python (for python3-seccomp), this puts the filters in place and
-becomes the command.
+The module applies the settings that the kernel offers directly. ``command`` returns the command to run. As a
+program of Debian's Python (with python3-seccomp), the module installs the filters and executes the command.
 """
 
 import contextlib
@@ -23,11 +22,11 @@ _DEBIAN_PYTHON = "/usr/bin/python3"
 
 
 class ConfinementMissing(Exception):
-    """What this takes is not on this machine; the text says what."""
+    """This machine lacks a requirement, which the text names."""
 
 
 def settings_of(unit: Path) -> dict[str, list[str]]:
-    """All values of each setting of section [Service], in their order."""
+    """Return all values of each setting in section [Service], in their order."""
     found: dict[str, list[str]] = {}
     section = unit.read_text().partition("\n[Service]\n")[2].partition("\n[Install]")[0]
     for line in section.splitlines():
@@ -38,9 +37,10 @@ def settings_of(unit: Path) -> dict[str, list[str]]:
 
 
 def command(unit: Path, words: Sequence[object], writable: Sequence[Path]) -> list[str]:
-    """The command that runs these words as the unit would; the folders are those that it may write to.
+    """Return the command that runs these words like the unit.
 
-    :raises Missing: this machine cannot do that.
+    :param folders: folders that the command may write to
+    :raises ConfinementMissing: this machine lacks a requirement
     """
     if os.geteuid() != 0:
         raise ConfinementMissing("only root may confine")
@@ -63,12 +63,12 @@ def command(unit: Path, words: Sequence[object], writable: Sequence[Path]) -> li
 
 
 def _bytes(limit: str) -> str:
-    """A limit as ``prlimit`` takes it: systemd has multiples of bytes, and another word for no limit."""
+    """Convert a limit of systemd to ``prlimit``, which has no suffixes and another word for unlimited."""
     return re.sub(r"(\d+)G", lambda found: str(int(found[1]) * 2**30), limit).replace("infinity", "unlimited")
 
 
 def allowed_calls(lines: Sequence[str]) -> set[str]:
-    """The system calls that the lines of ``SystemCallFilter=`` leave; the first one allows some."""
+    """Return the system calls that ``SystemCallFilter=`` allows; its first line is a list of allowed ones."""
     groups = _groups()
 
     def calls(word: str) -> Iterator[str]:
@@ -82,7 +82,7 @@ def allowed_calls(lines: Sequence[str]) -> set[str]:
     for line in lines:
         named = {call for word in line.removeprefix("~").split() for call in calls(word)}
         allowed = allowed - named if line.startswith("~") else allowed | named
-    return allowed | set(calls("@default"))  # which systemd always leaves
+    return allowed | set(calls("@default"))  # systemd always allows these
 
 
 def _groups() -> dict[str, list[str]]:
@@ -110,7 +110,7 @@ def _confine(settings: dict[str, list[str]]) -> None:
     for call in allowed_calls(settings["SystemCallFilter"]):
         with contextlib.suppress(
             ValueError, RuntimeError
-        ):  # of another processor, or younger than the library
+        ):  # a call of another processor, or newer than the library
             calls.add_rule(seccomp.ALLOW, call)
     sockets.load()
     if settings.get("MemoryDenyWriteExecute") == ["yes"]:

@@ -1,4 +1,4 @@
-"""What tests of several deployment tools want."""
+"""Fixtures for tests of several deployment tools."""
 
 import os
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ REQUIREMENTS = Path(__file__).with_name("kolla-requirements.txt")
 
 @pytest.fixture(scope="session")
 def kolla() -> Path:
-    """The programs of kolla and kolla-ansible."""
+    """Environment with kolla and kolla-ansible."""
     try:
         return environment("kolla-ansible-22.2.0", REQUIREMENTS)
     except ReferenceMissing as error:

@@ -1,7 +1,7 @@
-"""A small Debian of the tests' own: some packages that this machine has, and all that they depend on.
+"""A small Debian for tests: copies of some packages of this machine, with all their dependencies.
 
-It has their files and what dpkg knows of them, so that dpkg refuses there what lacks a dependency. Nothing is
-downloaded, and no maintainer script has run: users are those that every Debian has.
+The copy includes dpkg's database, so dpkg refuses packages with missing dependencies. Nothing is downloaded,
+and no maintainer script runs: users are those of every Debian.
 """
 
 import re
@@ -18,13 +18,13 @@ Stanza = Mapping[str, str]
 
 
 class DebianMissing(Exception):
-    """Such a Debian cannot be made here; the text says why."""
+    """This machine cannot make a Debian; the text has the reason."""
 
 
 def make(root: Path, wanted: Sequence[str]) -> None:
-    """Fill an empty folder with these packages, those that are essential, and what all of them need.
+    """Fill an empty folder with these packages, the essential ones, and all their dependencies.
 
-    :raises Missing: this machine is no Debian, or lacks one of them.
+    :raises DebianMissing: this machine is no Debian, or lacks a package
     """
     if shutil.which("dpkg-query") is None:
         raise DebianMissing("dpkg is not installed: this machine is no Debian")
@@ -37,13 +37,13 @@ def make(root: Path, wanted: Sequence[str]) -> None:
     for folder in ("proc", "sys", "dev", "run", "tmp"):
         (root / folder).mkdir(exist_ok=True)
     (root / "tmp").chmod(0o1777)
-    root.chmod(0o755)  # it is everybody's, whose-ever folder it lies in
-    shutil.copy(_INFO / "format", root / "var/lib/dpkg/info")  # how the files in there are named
+    root.chmod(0o755)  # readable by all users, whatever the mode of its parent
+    shutil.copy(_INFO / "format", root / "var/lib/dpkg/info")  # the format of file names in this folder
     subprocess.run(["ldconfig", "-r", root], check=True, timeout=_SECONDS)
 
 
 def needs_of(stanza: Stanza) -> list[list[str]]:
-    """Names of packages, of each of which lists one has to be there."""
+    """Parse dependencies: the package requires one name of each list."""
     groups = ", ".join(stanza[field] for field in ("Pre-Depends", "Depends") if field in stanza)
     return [
         [re.split(r"[ (:]", name.strip())[0] for name in group.split("|")]
@@ -53,7 +53,7 @@ def needs_of(stanza: Stanza) -> list[list[str]]:
 
 
 def _stanzas() -> Iterator[tuple[str, Stanza]]:
-    """What dpkg knows of each installed package; the whole of it is at the empty key."""
+    """Yield name and fields of each installed package in dpkg's database; the empty field is the text."""
     for text in (_DPKG / "status").read_text().split("\n\n"):
         fields = dict(re.findall(r"^([A-Za-z-]+): (.*)$", text, re.MULTILINE))
         if fields.get("Status", "").endswith(" installed"):
@@ -91,7 +91,7 @@ def _files_of(name: str) -> Iterator[str]:
 
 
 def _copy(root: Path, paths: Sequence[str]) -> None:
-    """Folders first, of which some are links since /usr has all; what was deleted here is left out."""
+    """Copy files with tar; first link top folders into /usr, and skip documentation and deleted files."""
     for name in ("bin", "sbin", "lib", "lib64", "lib32", "libx32"):
         if Path("/", name).is_symlink():
             (root / "usr" / name).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The service with a configuration that a deployment tool wrote."""
+"""The service with a configuration from a deployment tool."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ _SECONDS: Final = 300
 
 
 def run(*words: object, folder: Path, status: int = 0, **environ: str) -> "subprocess.CompletedProcess[str]":
-    """A program that has to do what it is told, without what would have it use the Python of the tests."""
+    """Run a program that has to succeed, without the variables of the tests' Python."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ANSIBLE"))}
     done = subprocess.run(
         [*map(str, words)],
@@ -33,7 +33,7 @@ def run(*words: object, folder: Path, status: int = 0, **environ: str) -> "subpr
 
 
 def assert_the_service_runs(configuration: str, database: str, folder: Path) -> None:
-    """What deployment tools run works with this configuration, on an empty database; so does the service."""
+    """Run the commands of deployment tools with this configuration on an empty database, then the service."""
     (folder / "placement.conf").write_text(configuration)
     programs = Path(sys.executable).parent
     environ = {"OS_PLACEMENT_CONFIG_DIR": str(folder), "PATH": f"{programs}:/usr/bin:/bin"}

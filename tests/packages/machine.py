@@ -1,4 +1,4 @@
-"""A machine without systemd: a root folder of the test's own, with processes that end with it."""
+"""A machine without systemd: a root folder with processes that end with the test."""
 
 import os
 import subprocess
@@ -23,14 +23,14 @@ exec chroot "$1" sh -c 'echo up; exec sleep infinity'
 
 
 class BootedMachine:
-    """Runs commands; who is not waited for lives until the machine ends."""
+    """Runs commands. Background processes live until the machine ends."""
 
     def __init__(self, root: Path, init: int) -> None:
         self.root = root
         self._enter = ("nsenter", "--target", str(init), "--mount", "--pid", "--root", "--wdns=/")
 
     def run(self, *words: object, check: bool = True) -> "subprocess.CompletedProcess[str]":
-        """What becomes of a command; of one that fails the test fails, unless told otherwise."""
+        """Run a command and return its result; with ``check``, a failing command fails the test."""
         done = subprocess.run(
             [*self._enter, *map(str, words)],
             env=_ENVIRONMENT,
@@ -44,7 +44,7 @@ class BootedMachine:
         return done
 
     def start(self, words: Sequence[object], log: str) -> "subprocess.Popen[bytes]":
-        """A command that goes on."""
+        """Start a command in the background."""
         with (self.root / log).open("ab") as output:
             return subprocess.Popen(
                 [*self._enter, *map(str, words)],
@@ -63,14 +63,14 @@ _ENVIRONMENT: Final = {
 
 
 class BootedMachineMissing(Exception):
-    """No such machine can be made here; the text says why."""
+    """The host cannot make such a machine; the text has the reason."""
 
 
 @contextmanager
 def booted(root: Path) -> Iterator[BootedMachine]:
-    """A machine with this root.
+    """Run a machine with this root.
 
-    :raises Missing: namespaces cannot be made.
+    :raises BootedMachineMissing: the host cannot make namespaces
     """
     if os.geteuid() != 0:
         raise BootedMachineMissing("only root may make namespaces")

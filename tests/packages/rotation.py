@@ -14,7 +14,7 @@ RULES = {"placement": "/var/log/placement/", "compute-agent": "/var/log/compute-
 
 
 class Rotation:
-    """The rules of a program, for a folder of the test's own; logrotate runs when it is told to."""
+    """The rules of a program for a temporary folder; logrotate runs on demand."""
 
     def __init__(self, program: str, folder: Path, logs: Path) -> None:
         if LOGROTATE is None:
@@ -24,11 +24,13 @@ class Rotation:
         text = (ETC / program / f"{program}.logrotate").read_text()
         assert RULES[program] in text
         text = text.replace(RULES[program], f"{logs}/")
-        self._rules.write_text(re.sub(r"^ *su .*\n", "", text, flags=re.M))  # the user is that of the test
+        self._rules.write_text(
+            re.sub(r"^ *su .*\n", "", text, flags=re.M)
+        )  # the files belong to the user of the test
         self._rules.chmod(0o644)
 
     def __call__(self, *options: str) -> str:
-        """What logrotate says, which is nothing unless it is asked to."""
+        """Run logrotate and return its output, which is empty without `--debug` or an error."""
         done = subprocess.run(
             [str(LOGROTATE), "--state", self._state, *options, self._rules],
             capture_output=True,
@@ -41,7 +43,7 @@ class Rotation:
 
 
 def lines_of(logs: Path, name: str) -> list[str]:
-    """Every line of a log and of its older parts."""
+    """Return all lines of a log and of its rotated parts."""
     lines = []
     for part in logs.glob(f"{name}*"):
         with (gzip.open if part.suffix == ".gz" else open)(part, "rt") as file:

@@ -1,4 +1,4 @@
-"""The programs with what their units leave them: files to read, no capabilities, few system calls."""
+"""The programs work when confined by their units: read-only files, no capabilities, few system calls."""
 
 import json
 import os
@@ -25,7 +25,7 @@ ADMIN = {"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.39"}
 
 @contextmanager
 def confined(unit: str, folder: Path, *words: object) -> "Iterator[subprocess.Popen[bytes]]":
-    """A program of the checkout as a unit has it, able to write to this folder only."""
+    """Return a program of the checkout confined by its unit, with one writable folder."""
     try:
         command = confinement.command(ETC / unit, [sys.executable, *words], [folder])
     except confinement.ConfinementMissing as missing:
@@ -37,7 +37,7 @@ def confined(unit: str, folder: Path, *words: object) -> "Iterator[subprocess.Po
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of the service, confined; two workers on a database in a file."""
+    """Run the confined service with two workers on a SQLite database; return its URL."""
     folder = tmp_path_factory.mktemp("service")
     database = f"sqlite:///{folder}/placement.sqlite"
     migration.upgrade_schema(database)
@@ -93,7 +93,7 @@ def test_the_service_listens_on_a_socket_in_a_file(tmp_path: Path) -> None:
 
 
 def test_the_proxy_passes_on_and_compares(service: str, tmp_path: Path) -> None:
-    """The same service plays both parts."""
+    """One service plays both sides."""
     (tmp_path / "shadow.conf").write_text(
         f"[DEFAULT]\nstock = {service}\nours = {service}\nbind = 127.0.0.1:{free_port()}\n"
         f"report_bind = 127.0.0.1:{free_port()}\n"
@@ -106,7 +106,7 @@ def test_the_proxy_passes_on_and_compares(service: str, tmp_path: Path) -> None:
     with confined("placement-shadow.service", tmp_path, *words) as process:
         report = f"http://{options['report_bind']}/report.json"
         wait_for_answer(f"http://{options['bind']}/", process, log)
-        wait_for_answer(report, process, log)  # another process, which may be the later one
+        wait_for_answer(report, process, log)  # another process, which may answer later
         answer = requests.get(f"http://{options['bind']}/resource_providers", headers=ADMIN, timeout=SECONDS)
         assert answer.status_code == 200, answer.text
 
@@ -120,8 +120,8 @@ def test_the_proxy_passes_on_and_compares(service: str, tmp_path: Path) -> None:
     assert "not permitted" not in log.read_text()
 
 
-def test_what_the_unit_takes_away_is_away(tmp_path: Path) -> None:
-    """The judge of the other tests: who tries it anyway is refused."""
+def test_a_confined_process_cannot_do_what_its_unit_forbids(tmp_path: Path) -> None:
+    """Validate the other tests: a forbidden action fails."""
     tries = {
         "a file elsewhere": "open('/etc/placement-was-here', 'w')",
         "a raw socket": "__import__('socket').socket(17, 3)",

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 NAMES = ("placement-compute-common", "placement-compute-api", "placement-compute-agent")
 NEWER = "99.0-1"
 
-# What the scripts of packages tell systemd.
+# Commands to systemd from the scripts of packages.
 SYSTEMCTL = '#!/bin/sh\necho "$@" >> /run/systemctl.log\n'
 
 PLACEMENT = """\
@@ -52,7 +52,7 @@ http_port = 0
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The packages of this checkout, by their names."""
+    """Build the packages of this checkout; return them by name."""
     for program, package in (("dh", "debhelper"), ("dpkg-buildpackage", "dpkg-dev")):
         if shutil.which(program) is None:
             pytest.skip(f"{package} is not installed")
@@ -74,7 +74,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def newer(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The same packages as of a later version, in which rules and units have changed."""
+    """The same packages with a later version, changed rules and changed units."""
     folder = tmp_path_factory.mktemp("newer")
     made = {}
     for name, package in built.items():
@@ -95,7 +95,7 @@ def newer(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> d
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Iterator[BootedMachine]:
-    """A Debian with Python and systemd's tools, and without us; it notes what systemctl is asked."""
+    """A Debian with Python and systemd's tools and without our packages; it records calls of systemctl."""
     try:
         debian.make(tmp_path, ["python3", "systemd"])
         (tmp_path / "usr/bin/systemctl").unlink()
@@ -108,7 +108,7 @@ def empty(tmp_path: Path) -> Iterator[BootedMachine]:
 
 
 def install(here: BootedMachine, packages: dict[str, Path], *, check: bool = True) -> str:
-    """What dpkg says; the packages are those of this machine."""
+    """Run dpkg with these packages and return its output."""
     for package in packages.values():
         shutil.copy(package, here.root / "tmp")
     names = [f"/tmp/{package.name}" for package in packages.values()]
@@ -119,7 +119,7 @@ def install(here: BootedMachine, packages: dict[str, Path], *, check: bool = Tru
 
 
 def asked(here: BootedMachine) -> list[str]:
-    """What systemctl was asked since the last time, of our units."""
+    """Return the recorded calls of systemctl about our units since the last call."""
     log = here.root / "run/systemctl.log"
     lines = log.read_text().splitlines() if log.exists() else []
     log.write_text("")
@@ -172,13 +172,13 @@ def test_installing_makes_users_and_folders_and_starts_nothing(
     assert not [path for path in texts if path.is_file() and b"/debian/placement" in path.read_bytes()]
 
 
-def test_an_upgrade_keeps_guests_and_what_somebody_wrote(
+def test_an_upgrade_keeps_guests_and_edited_files(
     empty: BootedMachine, built: dict[str, Path], newer: dict[str, Path]
 ) -> None:
     if not {0, 1} <= os.sched_getaffinity(0):
         pytest.skip("needs CPUs 0 and 1")
     port = free_port()
-    # that of OpenStack Placement is there already
+    # the user of OpenStack Placement exists already
     (empty.root / "etc/placement").mkdir()
     (empty.root / "etc/placement/placement.conf").write_text(PLACEMENT)
     install(empty, built)

@@ -1,4 +1,4 @@
-"""The image: built by buildah on a small Debian in the place of the base image, and the service in it."""
+"""The image, built by buildah with a small Debian instead of the base image, runs the service."""
 
 import json
 import os
@@ -25,7 +25,7 @@ EXTRAS = "postgresql,mysql,memcached"
 
 
 class Buildah:
-    """buildah with a store of its own, and containers that are folders to chroot into."""
+    """buildah with a store of its own, and with containers in chroots."""
 
     def __init__(self, store: Path) -> None:
         self._words = ["buildah", "--root", f"{store}/root", "--runroot", f"{store}/run"]
@@ -51,7 +51,7 @@ class Buildah:
 
 @pytest.fixture(scope="module")
 def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an sdist and nothing else."""
+    """A folder with only an sdist."""
     folder = tmp_path_factory.mktemp("context")
     words = [sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", folder, ROOT]
     subprocess.run(words, check=True, capture_output=True, timeout=SECONDS)
@@ -60,7 +60,7 @@ def context(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheels(context: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What pip installs in the image, for Debian's Python: there is no network within."""
+    """Download the wheels for Debian's Python, because the build has no network."""
     folder = tmp_path_factory.mktemp("wheels")
     environment = folder.with_name("pip")
     made = subprocess.run(["/usr/bin/python3", "-m", "venv", environment], capture_output=True, check=False)
@@ -103,7 +103,7 @@ def container(buildah: Buildah, context: Path, wheels: Path) -> Iterator[str]:
     buildah("rm", "placement")
 
 
-def test_what_it_says_of_itself(buildah: Buildah, container: str) -> None:
+def test_the_image_has_its_user_command_port_and_environment(buildah: Buildah, container: str) -> None:
     config = json.loads(buildah("inspect", "--type", "image", "localhost/placement-compute"))["Docker"][
         "config"
     ]
@@ -116,7 +116,7 @@ def test_what_it_says_of_itself(buildah: Buildah, container: str) -> None:
     assert not [name for name in environ if "PIP" in name or "PASSWORD" in name]
 
 
-def test_it_has_the_pinned_versions_and_no_configuration(buildah: Buildah, container: str) -> None:
+def test_the_image_has_the_pinned_versions_and_no_configuration(buildah: Buildah, container: str) -> None:
     root = Path(buildah("mount", container))
     assert [*(root / "etc/placement").iterdir()] == []
     assert not (root / "source").exists()

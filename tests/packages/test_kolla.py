@@ -1,4 +1,4 @@
-"""kolla's own tools take our samples, and the service runs with what they make of them."""
+"""kolla's own tools accept our samples, and the service runs with the resulting configuration."""
 
 from configparser import ConfigParser
 from pathlib import Path
@@ -49,7 +49,7 @@ nova_api_database_password: secret
 """
 
 
-def test_its_images_have_this_service(kolla: Path, tmp_path: Path) -> None:
+def test_images_of_kolla_have_this_service(kolla: Path, tmp_path: Path) -> None:
     sdist = tmp_path / "placement_compute-1.0.0.tar.gz"
     sdist.touch()
     settings = (SAMPLES / "kolla-build.conf").read_text()
@@ -71,7 +71,7 @@ def test_its_images_have_this_service(kolla: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def rendered(kolla: Path, database: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that kolla-ansible writes for its container, with our sample beside its own template."""
+    """The folder that kolla-ansible writes for its container, from its template and our sample."""
     folder = tmp_path_factory.mktemp("kolla")
     (folder / "custom").mkdir()
     (folder / "custom/placement.conf").write_text((SAMPLES / "placement.conf").read_text())
@@ -101,7 +101,7 @@ def rendered(kolla: Path, database: str, tmp_path_factory: pytest.TempPathFactor
     return folder / "kolla/placement-api"
 
 
-def test_its_configuration_has_what_our_sample_says(rendered: Path) -> None:
+def test_the_configuration_of_kolla_ansible_has_the_options_of_the_sample(rendered: Path) -> None:
     conf = ConfigParser(interpolation=None)
     conf.read(rendered / "placement.conf")
     assert conf["placement_database"]["adopt"] == "true"
@@ -112,6 +112,8 @@ def test_its_configuration_has_what_our_sample_says(rendered: Path) -> None:
     assert "module = placement.wsgi.api:application" in uwsgi
 
 
-def test_the_service_runs_with_it(rendered: Path, database: str, tmp_path: Path) -> None:
+def test_the_service_runs_with_the_configuration_of_kolla_ansible(
+    rendered: Path, database: str, tmp_path: Path
+) -> None:
     text = (rendered / "placement.conf").read_text()
     assert_the_service_runs(text.replace("/var/log/kolla/placement", str(tmp_path)), database, tmp_path)

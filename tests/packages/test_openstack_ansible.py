@@ -1,7 +1,7 @@
-"""The role os_placement of OpenStack-Ansible takes our sample, and the service runs with what it makes of it.
+"""OpenStack-Ansible's role os_placement accepts our sample, and the service runs with the result.
 
-The role is in no index of packages: PLACEMENT_COMPUTE_OS_PLACEMENT names a checkout of
-openstack/openstack-ansible-os_placement, without which its own templates cannot be rendered.
+The role is in no index of packages. Rendering of its templates needs a checkout of
+openstack/openstack-ansible-os_placement, which PLACEMENT_COMPUTE_OS_PLACEMENT names.
 """
 
 import os
@@ -18,7 +18,7 @@ from tests.packages.deployed import assert_the_service_runs, run
 SAMPLE = Path(__file__).parents[2] / "etc/packages/openstack-ansible/user_placement.yml"
 ROLE = os.environ.get("PLACEMENT_COMPUTE_OS_PLACEMENT", "")
 
-# What other roles and the deployment say.
+# Variables that other roles and the deployment set.
 DEPLOYMENT = """\
 keystone_service_internaluri_insecure: false
 keystone_service_adminuri: http://127.0.0.1:5000/v3
@@ -42,7 +42,7 @@ PLAYBOOK = """\
 """
 
 
-def test_the_sample_names_what_the_role_takes() -> None:
+def test_the_sample_sets_variables_of_the_role() -> None:
     sample = yaml.safe_load(SAMPLE.read_text())
     assert set(sample) == {
         "placement_git_repo",
@@ -59,8 +59,10 @@ def test_the_sample_names_what_the_role_takes() -> None:
 @pytest.mark.slow
 @pytest.mark.mysql
 @pytest.mark.skipif(not ROLE, reason="PLACEMENT_COMPUTE_OS_PLACEMENT names no checkout of the role")
-def test_the_service_runs_with_what_the_role_writes(kolla: Path, database: str, tmp_path: Path) -> None:
-    """Ansible is kolla-ansible's. The role merges overrides by a plug-in from elsewhere, the test by hand."""
+def test_the_service_runs_with_the_configuration_of_the_role(
+    kolla: Path, database: str, tmp_path: Path
+) -> None:
+    """The test uses kolla-ansible's Ansible, and merges overrides itself instead of the role's plug-in."""
     url = make_url(database)
     (tmp_path / "defaults.yml").write_text((Path(ROLE) / "defaults/main.yml").read_text())
     (tmp_path / "deployment.yml").write_text(DEPLOYMENT.format(port=url.port, password=url.password or ""))

@@ -1,4 +1,4 @@
-"""What can be said of packages and image without building them."""
+"""Recipes of packages and image are right; these tests build none."""
 
 import configparser
 import re
@@ -43,7 +43,7 @@ def test_every_program_is_a_command_of_a_package() -> None:
 
 
 def uncommented(text: str) -> str:
-    """A sample with all of its examples in force, the first one of each option."""
+    """Uncomment the first example of each option in a sample."""
     lines: list[str] = []
     for line in text.splitlines():
         example = re.sub(r"^# (?=\w+ = )", "", line)
@@ -52,7 +52,7 @@ def uncommented(text: str) -> str:
     return "\n".join(lines)
 
 
-def test_the_first_configuration_of_the_service_names_options_that_there_are(tmp_path: Path) -> None:
+def test_the_first_configuration_of_the_service_has_existing_options(tmp_path: Path) -> None:
     file = tmp_path / "placement.conf"
     for sample in (PACKAGES / "placement.conf", PACKAGES / "kolla/placement.conf"):
         file.write_text(uncommented(sample.read_text()))
@@ -62,7 +62,7 @@ def test_the_first_configuration_of_the_service_names_options_that_there_are(tmp
     assert new_config(config_files=[str(file)]).placement_database.sync_on_startup is True
 
 
-def test_the_first_configuration_of_the_agent_names_options_that_there_are(tmp_path: Path) -> None:
+def test_the_first_configuration_of_the_agent_has_existing_options(tmp_path: Path) -> None:
     file = tmp_path / "compute-agent.conf"
     file.write_text(uncommented((PACKAGES / "compute-agent.conf").read_text()))
     conf = agent_conf.load([], [str(file)])
@@ -76,7 +76,7 @@ def test_the_first_configuration_of_the_agent_names_options_that_there_are(tmp_p
         assert set(sections[section]) <= known
 
 
-def test_the_image_is_not_root_s_and_has_the_pinned_versions() -> None:
+def test_the_image_runs_without_root_and_has_the_pinned_versions() -> None:
     text = re.sub(r"\\\n\s*", "", (PACKAGES / "Containerfile").read_text())
     lines = [line.partition(" ") for line in text.splitlines() if line and not line.startswith("#")]
     words = [(name, rest) for name, _, rest in lines]

@@ -1,4 +1,4 @@
-"""Logs that logrotate moves away under running programs: nobody is told, and no line is lost."""
+"""logrotate moves logs of running programs without a signal, and no line is lost."""
 
 import re
 import threading
@@ -17,7 +17,7 @@ ROTATIONS = 8
 
 
 @pytest.mark.parametrize("program", RULES)
-def test_logrotate_understands_every_line(program: str, tmp_path: Path) -> None:
+def test_logrotate_accepts_every_line(program: str, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir(mode=0o750)
     (logs / "some.log").write_text("a line\n")
@@ -28,7 +28,7 @@ def test_logrotate_understands_every_line(program: str, tmp_path: Path) -> None:
 
 
 def test_no_line_of_the_service_is_lost(tmp_path: Path) -> None:
-    """Each answer has an id, with which its request is in the log; logs are rotated while clients ask."""
+    """Rotate logs while clients send requests; each request id of an answer is in the logs."""
     logs = tmp_path / "logs"
     logs.mkdir(mode=0o750)
     rotate = Rotation("placement", tmp_path, logs)

@@ -1,4 +1,4 @@
-"""What systemd says of the units, and of the users and folders that go with them."""
+"""systemd accepts the units, and the files of users and folders."""
 
 import re
 import shutil
@@ -16,7 +16,7 @@ UNITS = {
     "placement/placement-shadow.service": 1.3,
     "compute-agent/compute-agent.service": 4.0,
 }
-"""How exposed a unit may be, from 0 to 10, by ``systemd-analyze security``."""
+"""Maximum exposure of a unit, from 0 to 10, in ``systemd-analyze security``."""
 
 OF_ITS_OWN = {"ExecStart", "Restart", "RestartSec", "StateDirectory", "StateDirectoryMode"}
 OF_ITS_OWN |= {"RuntimeDirectory", "RuntimeDirectoryMode", "SystemCallFilter"}
@@ -39,7 +39,7 @@ def test_a_unit_exposes_little(unit: str) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_systemd_understands_every_line(unit: str, tmp_path: Path) -> None:
+def test_systemd_accepts_every_line(unit: str, tmp_path: Path) -> None:
     text = (ETC / unit).read_text()
     copy = tmp_path / Path(unit).name
     copy.write_text(re.sub(r"/opt/placement-compute/bin/[a-z-]+", sys.executable, text))
@@ -59,7 +59,7 @@ def test_the_proxy_has_no_more_than_the_service() -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Root of a machine that has root and nobody else."""
+    """Root folder of a machine with only the user root."""
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/bash\n")
     (tmp_path / "etc/group").write_text("root:x:0:\n")
@@ -68,7 +68,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.root
 def test_sysusers_makes_the_user_of_the_service(root: Path) -> None:
-    for _ in range(2):  # nothing is left to do the second time
+    for _ in range(2):  # the second run changes nothing
         done = run("systemd-sysusers", f"--root={root}", ETC / "placement/placement.sysusers")
         assert done.returncode == 0, done.stderr
     made = (root / "etc/passwd").read_text().splitlines()[1:]

@@ -11,10 +11,10 @@ Nouns
 
 Modules
     - ``claim`` has the nouns.
-    - ``placing`` decides: pure functions over the read model find a choice for each wanted claim.
+    - ``placement`` decides: pure functions over the read model find a choice for each wanted claim.
     - ``scores`` compares choices by the order of the claim; ``score_bounds`` has upper bounds for each host,
       so that few hosts are searched.
-    - ``topology`` splits amounts over zones; ``splitting`` combines splits with candidates for the rest.
+    - ``topology`` splits amounts over zones; ``split_choices`` combines splits with candidates for the rest.
     - ``service`` acts: it places claims, writes them (``placement.store``), and repeats both after a lost
       race.
     - ``refusal`` explains why no host has a place, and which changes would help.

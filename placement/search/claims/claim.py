@@ -43,10 +43,12 @@ class WantedClaim:
     """
 
     consumer: str
+    # as the client knows it, not as the model has it: the transaction compares it with the row
     generation: int | None
     owner: ConsumerOwnership
     request: CandidatesRequest
     version: Microversion
+    # a whole request: Nova asks for VCPU where no PCPU is left, and nothing else of the two is shared
     fallback: CandidatesRequest | None = None
     warnings: tuple[str, ...] = ()
     only: frozenset[str] | None = None
@@ -95,6 +97,7 @@ class HostChoice:
         """Return the choice of a candidate that was found in the snapshot."""
         members, providers = candidate.provider_set.members, snapshot.providers
         return cls(
+            # the first member is in the tree where the candidate is anchored; pools follow it
             providers[members[0].root_id],
             tuple((providers[each], amounts) for each, amounts in candidate.resources.items()),
             {suffix: tuple(providers[each] for each in ids) for suffix, ids in candidate.mappings.items()},
@@ -108,6 +111,7 @@ class HostChoice:
     @property
     def providers(self) -> Iterator[Provider]:
         """All providers that made this a candidate by their inventories or traits; some may come twice."""
+        # the root, too: it may count for its traits alone, which the transaction has to check
         yield self.root
         for provider, _ in self.resources:
             yield provider
@@ -122,6 +126,7 @@ def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bo
 
     True if the request asks for a class that no sharing provider has; else a choice may be of pools alone.
     """
+    # only pools can take a choice off its host, and a cloud has few of them
     pools = [snapshot.providers[each] for each in snapshot.by_trait.get(SHARES, ())]
     shared = {name for pool in pools for name in pool.inventories}
     return any(not shared.issuperset(group.resources) for group in request.groups)
@@ -134,6 +139,7 @@ def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice) -> ModelSnapsh
 
 def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> ModelSnapshot:
     """Return the snapshot without these allocations; the original must not change meanwhile."""
+    # less is more with a minus: one function keeps indexes right for both directions
     return _using_more(snapshot, ((each.provider, {each.resource_class: -each.used}) for each in held))
 
 
@@ -148,9 +154,11 @@ def within_reservation(
     amounts: dict[int, dict[str, int]] = {}
     for each in held:
         provider = snapshot.get(each.provider)
+        # an operator may have removed the inventory, or the provider, since the reservation was made
         if provider is not None and each.resource_class in provider.inventories:
             amounts.setdefault(provider.id, {})[each.resource_class] = each.used
     roots = {snapshot.providers[provider_id].root_id for provider_id in amounts}
+    # pools are at no host of the reservation, but what they give has to be reserved as well
     concerned = {member for root in roots for member in snapshot.trees[root]} | snapshot.by_trait.get(
         SHARES, set()
     )
@@ -170,6 +178,7 @@ def _using_more(snapshot: ModelSnapshot, more: Iterable[tuple[str, Mapping[str, 
     used: dict[int, dict[str, int]] = {}
     for uuid, amounts in more:
         provider = snapshot.get(uuid)
+        # allocations were read before the snapshot, so that a provider may be gone by now
         if provider is not None:
             here = used.setdefault(provider.id, {**provider.used})
             for name, amount in amounts.items():
@@ -198,16 +207,19 @@ class ClaimScenario:
         cls, snapshot: ModelSnapshot, members: Members, wanted: Iterable[WantedClaim]
     ) -> ClaimScenario:
         """Return the scenario before any of the wanted claims has a place."""
+        # it is read several times, and a caller may pass a generator
         wanted = list(wanted)
         # a consumer that moves is not beside itself
         moving = {each.consumer for each in wanted}
         groups = {name: members_by_host(each, moving) for name, each in members.items()}
+        # distances are computed from attributes of the whole fleet: most claims do not need them
         far = any(each.topology is not None or "numa_distance" in dict(each.order) for each in wanted)
         sizes = {name: size(each, moving) for name, each in members.items()}
         return cls(snapshot, groups, snapshot.zone_distances() if far else {}, sizes)
 
     def members_beside(self, group: ConsumerGroup | None) -> Mapping[int, int]:
         """Return how many members each host has, for a consumer that joins this group."""
+        # one empty mapping for all, as this is asked for each choice
         return NO_MEMBERS if group is None else self.groups.get(group.name, NO_MEMBERS)
 
     def size_of(self, group: ConsumerGroup | None) -> int:
@@ -221,7 +233,9 @@ class ClaimScenario:
         world = replace(self, snapshot=with_choice_held(self.snapshot, choice))
         if wanted.group is None:
             return world
+        # a copy: the scenario without this choice is tried with other ones
         count = Counter(self.members_beside(wanted.group))
+        # a member on two hosts counts at both, which is why the size is kept apart
         count.update(choice.hosts)
         name = wanted.group.name
         sizes = {**self.sizes, name: self.size_of(wanted.group) + 1}

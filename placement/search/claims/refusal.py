@@ -68,6 +68,7 @@ def looser_topologies(
 
     :raises BudgetExhausted: the budget is spent.
     """
+    # one search instead of three: no policy fits where this one does not
     most = TopologyPolicy.BEST_EFFORT
     if wanted.topology is not most and has_place(world, replace(wanted, topology=most), budget):
         yield most
@@ -82,6 +83,7 @@ def tried_relaxations(world: ClaimScenario, wanted: WantedClaim, budget: SearchB
             yield from fitting_roots(world, replace(wanted, request=changed), budget)
 
     def amounts_to_try(clause: RequestClause) -> set[int]:
+        # a clause of resources names one class
         (name,) = clause.names
         is_split = clause.group == "" and name in SPLIT
         return full_amounts(world.snapshot, name, wanted.topology if is_split else None, budget)
@@ -99,6 +101,7 @@ def claim_refusal(
     """Return why the first claim without a place has none."""
     each, world = wanted[unplaced.number], unplaced.world
     prefix = _no_candidate(wanted, unplaced)
+    # both are explained: an operator does not know which of the two failed for which reason
     ways = [each] if each.fallback is None else [each, replace(each, request=each.fallback)]
     left, left_out = _hosts_left(world, ways)
     # a pool that is avoided has nothing to give, whichever host it shares with
@@ -108,10 +111,13 @@ def claim_refusal(
             explain_request(snapshot, way.request, budget, left, relaxing=each.topology is None)
             for way in ways
         ]
+    # the refusal is certain without reasons, and the client must not wait for more of them
     except BudgetExhausted:
         return NoCandidate(f"{prefix}; the reasons would take too long to find.", None)
     found = [_try_relaxations(world, *both, budget) for both in zip(ways, found, strict=True)]
+    # avoided pools were made to look full, and must not be called full
     found = [_mark_avoided(world.snapshot, each, explanation) for explanation in found]
+    # no search explains this: the claim itself names no possible host
     if left_out and not left:
         said = f"no host may be chosen: {_count_hosts(left_out)}"
     else:
@@ -119,6 +125,7 @@ def claim_refusal(
             no_place = TopologyFit(each.topology, 0, 0)
             found = [_explain_split(world, *both, no_place, budget) for both in zip(ways, found, strict=True)]
         said = of_both(*map(explanation_sentence, found))
+        # the explanation knows no groups, so that it finds hosts which the policy of the group excludes
         if each.topology is None and any(explanation.fitting for explanation in found):
             said = f"its group excludes all hosts that fit; without the group: {said}"
         if left_out:
@@ -126,6 +133,7 @@ def claim_refusal(
     shown = {
         "microversion": microversion.text(each.version),
         **explanation_document(*found),
+        # after the document, which has a summary without groups and excluded hosts
         "summary": said,
         "warnings": list(each.warnings),
     }
@@ -141,6 +149,7 @@ def _try_relaxations(
     Without sharing providers, the possible hosts decide that. Else a choice may take of a pool that is
     avoided, or be of pools alone, which its group may not allow.
     """
+    # each try places the claim again, so that it is only done where it can change the answer
     if SHARES not in world.snapshot.by_trait or (not wanted.avoid and wanted.group is None):
         return explanation
     kept = list[RequestRelaxation]()
@@ -190,15 +199,18 @@ def _explain_split(
     budget: SearchBudget,
 ) -> RequestExplanation:
     """Return the explanation with the hosts that a topology leaves, and with changes that would help."""
+    # lists that are filled as results come, so that a spent budget leaves those found before
     changes, others, incomplete = (
         list[RequestRelaxation](),
         list[TopologyPolicy](),
         list(explanation.incomplete),
     )
+    # some hosts were not tried: the two bounds differ
     if fit.fitting < fit.at_most:
         incomplete.append("topology")
     # no change is needed where the request has a place
     is_complete = bool(fit.fitting) or (
+        # in this order: a looser policy is the smallest change, and one search tells
         not fit.at_most
         and gather_found(looser_topologies(world, wanted, budget), others)
         and gather_found(tried_relaxations(world, wanted, budget).find_changes(), changes)
@@ -217,6 +229,7 @@ def reservation_refusal(
     wanted: Sequence[WantedClaim], unplaced: UnplacedClaim, reserved: Sequence[allocations.Allocation]
 ) -> NoCandidate:
     """Return the refusal of a claim for which a reservation does not hold enough."""
+    # few of them: a reservation of a thousand hosts would make an unreadable error
     holds = ", ".join(
         f"{held.used} {held.resource_class} of {held.provider}" for held in reserved[:_MAX_SAID]
     )
@@ -236,6 +249,7 @@ def _hosts_left(
     left, left_out = set(snapshot.roots()), dict[str, int]()
     named = {root for root in left if wanted.only and snapshot.providers[root].uuid in wanted.only}
     avoided = {root for root in left if snapshot.providers[root].uuid in wanted.avoid}
+    # only where a choice stays at its host: else its pools decide which host counts for the group
     full = set[int]()
     if group is not None and all(stays_at_its_host(snapshot, way.request) for way in ways):
         full = {root for root in left if not group.allows_hosts((root,), beside)}
@@ -253,6 +267,7 @@ def _hosts_left(
 
 def _without_pools(snapshot: ModelSnapshot, wanted: WantedClaim) -> ModelSnapshot:
     """Return the snapshot in which pools of avoided roots have nothing free."""
+    # a snapshot is copied below, which most claims do not need
     if not wanted.avoid:
         return snapshot
     avoided = {snapshot.by_uuid.get(uuid) for uuid in wanted.avoid}
@@ -278,6 +293,7 @@ def _mark_avoided(
         replace(
             each,
             examples=tuple(replace(miss, found=None) if is_avoided(miss) else miss for miss in each.examples),
+            # only its capacity was changed for the explanation: other reasons are those of the pool itself
             is_avoided=each.clause.condition == "capacity" and is_avoided(each.examples[0]),
         )
         for each in explanation.reasons

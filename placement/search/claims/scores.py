@@ -43,6 +43,7 @@ class ChoiceScorer:
     def __init__(self, world: ClaimScenario, wanted: WantedClaim) -> None:
         self._world = world
         self._wanted = wanted
+        # by class of trees and pattern: equivalent hosts take the same of the same positions
         self._terms: dict[tuple[TreeClass, int], _PatternTerms] = {}
         #: for each requested class, the sums by tree, and the requested amount
         self._asked = {
@@ -52,6 +53,7 @@ class ChoiceScorer:
 
     def score_choice(self, found: Found) -> ChoiceScore:
         """Return the score by each criterion, and their sum."""
+        # only for the choices that are returned: the search itself needs the rank alone
         taking = self._taken_by(found)
         criteria = {
             name: self._criterion_value(taking, name, weight) or 0.0 for name, weight in self._wanted.order
@@ -129,6 +131,7 @@ class _PatternTerms:
 
     @classmethod
     def from_pattern(cls, world: ClaimScenario, tree: HostTree, pattern: CandidatePattern) -> _PatternTerms:
+        # positions, as these terms hold for all trees of the class
         at = {member.id: position for position, member in enumerate(tree.members)}
         zones = {zone_of(world.snapshot, tree.members[position]) for position in pattern.resources}
         slots = tree.kind.shape.slots
@@ -158,6 +161,7 @@ class _TreeTaking:
         return [self.tree.members[position] for position in self.terms.pattern.resources]
 
     def used_shares(self) -> Iterable[float]:
+        # without pools each class is at the host, so that its sums are there
         root = self.tree.root.id
         return [used_share(*sums[root], amount) for sums, amount in self.asked.values()]
 
@@ -190,6 +194,7 @@ class _ChoiceTaking:
     def used_shares(self) -> Iterator[float]:
         root = self.choice.root.id
         for name, (sums, amount) in self.asked.items():
+            # a class that only pools have is missing in the sums of the host
             used, capacity = sums.get(root, (0, 0))
             for provider, amounts in self.choice.resources:
                 # a pool counts as a part of the host, for the classes that are taken of it
@@ -232,6 +237,7 @@ def spread_score(taking: _TakenAmounts) -> float:
 
 def zones_score(taking: _TakenAmounts) -> float:
     """Return 1 by the number of NUMA nodes that something is taken of; providers outside do not count."""
+    # no zone at all is as good as one: nothing crosses zones
     return 1 / (taking.zone_count() or 1)
 
 
@@ -272,6 +278,7 @@ def attribute_score(snapshot: ModelSnapshot, taking: _TakenAmounts, name: str, *
 def position_in_range(whole: tuple[float, float], number: float, *, low: bool) -> float:
     """Return where a number is between the lowest (0) and the highest of all (1), or the other way round."""
     least, most = whole
+    # all numbers are equal, so that the criterion must not prefer any host
     if most <= least:
         return 1.0
     # halves, as the difference of two large numbers could overflow
@@ -291,6 +298,7 @@ CRITERIA: Final[Mapping[str, Callable[[_TakenAmounts], float]]] = {
 
 def used_share(used: int, capacity: int, taken: int) -> float:
     """Return the used share if this amount were taken, too."""
+    # a ratio that was lowered leaves more used than there is, and scores end at 1
     return min(1.0, (used + taken) / capacity) if capacity else 1.0
 
 

@@ -66,6 +66,7 @@ class ClaimService:
         self._database = database
         self._limits = limits
         self._check_awaited = check_awaited
+        # seeded by the system: workers that chose alike would lose races against each other
         self._rng = random.Random()
 
     def claim_places(
@@ -87,6 +88,7 @@ class ClaimService:
             search takes too long.
         :raises Unavailable: every attempt lost a race.
         """
+        # for all attempts together, as the client waits for all of them
         end = thread_time() + self._limits.searching
         at_once = not dry_run and reservation is None and all(map(_takes_any_place, wanted))
         # attempt 0 uses an older snapshot and does not count: its age is not due to other claims
@@ -94,6 +96,7 @@ class ClaimService:
             placed = self._place_at_once(wanted, end - thread_time()) if at_once else None
             if at_once and placed is None:
                 # before a refusal searches and explains all, for a generation that is wrong anyway
+                # a dry run does not reach the transaction, which would check them
                 self._check_generations(wanted)
             at_once = False
             if placed is None:
@@ -137,6 +140,7 @@ class ClaimService:
         :raises LostRace: the choice is no longer good.
         """
         claims = [_consumer_claim(each.wanted, each.choice) for each in placed]
+        # all providers of a choice are checked, not only those that give something: one may have lost a trait
         chosen = {provider.uuid: provider for each in placed for provider in each.choice.providers}
         joining = [
             claim_commit.GroupMembership(each.wanted.consumer, each.wanted.group, each.choice.hosts)
@@ -156,6 +160,7 @@ class ClaimService:
                 also(tx)
             return times
 
+        # expired reservations may hold the room that the choice needs
         times = reservations.write_with_room(self._database, write_all)
         return [replace(each, expires_at=times.get(each.wanted.consumer)) for each in placed]
 
@@ -165,6 +170,7 @@ class ClaimService:
         with self._model.recent_view(_RECENT) as view:
             try:
                 self._check_names(view, wanted)
+                # without members: claims of groups do not come here
                 placed = self._place_in(view, view.snapshot, {}, wanted, seconds)
             except InvalidRequest:
                 # the name may exist by now
@@ -202,6 +208,7 @@ class ClaimService:
         seconds: float,
         reservation: str | None,
     ) -> list[PlacedClaim]:
+        # read before the view: amounts taken until the write make it a lost race
         reserved = None if reservation is None else self._reserved_amounts(reservation, wanted)
         with self._model.fresh_view() as view:
             self._check_names(view, wanted)
@@ -301,6 +308,7 @@ class ClaimService:
         snapshot = view.snapshot
         for each in wanted:
             check_names(each.request, view.names.classes, view.names.traits)
+            # a name that does not exist is an error of the client, and no reason for "no candidate"
             named_roots(snapshot, each.only or (), "allowed_hosts names")
             named_roots(snapshot, each.avoid, "excluded_hosts names")
             for name, _ in each.order:
@@ -313,6 +321,7 @@ class ClaimService:
 
 def _takes_any_place(wanted: WantedClaim) -> bool:
     """Return whether any place will do: a new consumer, without order, group, topology or fallback."""
+    # each of these needs the current state: a group its members, an order the best host, a fallback a proof
     depends = wanted.order or wanted.group or wanted.topology or wanted.fallback
     return wanted.generation is None and not depends
 

@@ -160,6 +160,7 @@ class SplitChoices:
         self._budget.spend()
         names = self._zoned_classes.get(tree.kind)
         if names is None:
+            # by class of trees, as zones are known by their traits
             names = self._zoned_classes[tree.kind] = zoned_classes(tree, self._asked)
         if names:
             # a sum over the tree, before splits are tried: crowded hosts mostly fail it
@@ -251,6 +252,7 @@ class _SplitSearch:
 
     def roots(self) -> RootFilter:
         """Return the roots that may serve."""
+        # no index knows sums over zones, so that each root may serve
         return RootFilter(self._snapshot.roots()) if self._rest is None else self._rest.roots()
 
     def choices_at(self, tree: HostTree) -> Iterator[HostChoice | None]:

@@ -29,6 +29,7 @@ class RequestClause:
     - ``amount`` is the requested amount.
     """
 
+    # frozen and hashable: clauses are keys of reasons, and members of the sets that relaxations leave out
     condition: str
     group: str = ""
     names: tuple[str, ...] = ()
@@ -45,6 +46,7 @@ class ClauseCheck:
     """
 
     clause: RequestClause
+    # apart from the clause: all checks of an amount are left out together, with the amount
     drop: RequestClause
     met_by: ProviderCheck
     ways: tuple[ProviderCheck, ...] = ()
@@ -98,12 +100,14 @@ def _on_inventories(need: ProviderNeed) -> Iterator[ClauseCheck]:
     ) -> ClauseCheck:
         def met_by(provider: Provider) -> bool:
             inventory = provider.inventories.get(name)
+            # a missing inventory counts once, for resource_class
             return inventory is None or met(provider, inventory)
 
         return ClauseCheck(
             RequestClause(condition, need.suffix, (name,), amount), resource_clause(need.suffix, name), met_by
         )
 
+    # a loop for each check: the funnel counts all classes before any amount
     for name, amount in need.resources:
         yield ClauseCheck(
             RequestClause("resource_class", need.suffix, (name,), amount),
@@ -160,6 +164,7 @@ def root_checks(snapshot: ModelSnapshot, request: CandidatesRequest) -> tuple[Cl
     for condition in root_conditions(request):
         for piece in condition.single_pieces():
             clause = clause_of(piece)
+            # piece by piece, so that a relaxation can leave one trait out
             found.append(ClauseCheck(clause, clause, partial(piece.met_by, snapshot=snapshot)))
     return tuple(found)
 
@@ -169,6 +174,7 @@ def checks_together(snapshot: ModelSnapshot, request: CandidatesRequest) -> tupl
     found = []
     for group in request.groups:
         for condition in group_conditions(group):
+            # the others are checks of single providers, in the parts
             for piece in condition.single_pieces() if condition.met_together else ():
                 clause = clause_of(piece, group.suffix)
                 found.append(ClauseCheck(clause, clause, partial(piece.met_by, snapshot=snapshot)))
@@ -186,6 +192,7 @@ def joint_clauses(request: CandidatesRequest) -> Iterator[tuple[RequestClause, C
     for number, suffixes in enumerate(request.same_subtrees, start=1):
         upto = replace(request, same_subtrees=request.same_subtrees[:number], group_policy=None)
         yield _same_subtree(suffixes), upto
+    # for one group isolation changes nothing, and would be a step that no host fails
     if _has_isolation(request):
         yield RequestClause("group_policy", names=("isolate",)), request
 
@@ -214,6 +221,7 @@ def without_clauses(
 
     :param amounts: other amounts for clauses of resources that are not left out.
     """
+    # by their original sets, as these are their clauses; the groups that are gone leave them below
     subtrees = [suffixes for suffixes in request.same_subtrees if _same_subtree(suffixes) not in left_out]
     named = frozenset[str]().union(*subtrees)
     # amounts and conditions first, as a group may be none any more without them
@@ -224,8 +232,10 @@ def without_clauses(
         if group.resources or (group.suffix in named and group != RequestGroup(group.suffix))
     ]
     suffixes_left = frozenset(group.suffix for group in groups)
+    # the API refuses a query without resources
     if not any(group.resources for group in groups):
         return None
+    # "none" and not None: the API requires a policy as soon as several groups have suffixes
     shared = RequestClause("group_policy", names=("isolate",)) in left_out
     return replace(
         keep_pieces(request, lambda piece: clause_of(piece) not in left_out),

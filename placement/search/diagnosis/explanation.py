@@ -31,6 +31,7 @@ class FunnelStep:
 
     clause: RequestClause
     hosts: int
+    # None for conditions of hosts: there a number of providers would mean nothing
     providers: int | None = None
 
 
@@ -53,6 +54,7 @@ class NearestMiss:
 
     root: Provider
     provider: Provider | None = None
+    # None for traits: a host either has one or not
     found: int | None = None
 
 
@@ -89,6 +91,7 @@ class LargestAmount:
     """The largest amount of a resource class that fits with all else unchanged; None if no amount does."""
 
     clause: RequestClause
+    # None, and not 0: no amount at all fits, so that something else is in the way
     fits: int | None
 
 
@@ -140,7 +143,9 @@ def explain_request(
     :param relaxing: whether to look for changes that would help, and for the largest amounts.
     :raises BudgetExhausted: the budget did not suffice for the conditions on single providers.
     """
+    # not in the try: without the survey there is nothing to say, and the caller refuses
     whole = _WholeFunnel(survey_hosts(snapshot, request, budget, among), budget)
+    # the budget may end at any step: each says what is missing, and what was found before stays
     incomplete: list[str] = []
     try:
         whole.check_together()
@@ -151,8 +156,10 @@ def explain_request(
         incomplete += ["reasons", "relaxations", "max_amounts"]
     relaxations: list[RequestRelaxation] = []
     largest: list[LargestAmount] = []
+    # last, as each change is a search of its own
     if not incomplete and relaxing:
         relaxer = RelaxationSearch(whole.found, budget)
+        # a request that fits needs no change; its largest amounts say how far it could grow
         if not whole.left and not gather_found(relaxer.find_relaxations(), relaxations):
             incomplete.append("relaxations")
         if not gather_found(_largest_amounts(relaxer, request), largest):
@@ -174,6 +181,7 @@ T = TypeVar("T")
 
 def gather_found(found: Iterable[T], into: list[T]) -> bool:
     """Append items as they are found; return False if the budget is spent before the last."""
+    # into a list that outlives the error: a generator would lose what it has yielded
     try:
         for each in found:
             into.append(each)
@@ -185,6 +193,7 @@ def gather_found(found: Iterable[T], into: list[T]) -> bool:
 def _largest_amounts(relaxer: RelaxationSearch, request: CandidatesRequest) -> Iterator[LargestAmount]:
     for group in request.groups:
         for name, amount in group.resources.items():
+            # with the amount, which answers show; the search goes by the clause without it
             clause = RequestClause("resources", group.suffix, (name,), amount)
             yield LargestAmount(clause, relaxer.largest_amount(resource_clause(group.suffix, name)))
 
@@ -195,6 +204,7 @@ def _count_hosts(hosts: list[LikeHosts]) -> int:
 
 def _part_funnels(found: HostDiagnosis) -> Iterator[PartFunnel]:
     for number, part in enumerate(found.parts):
+        # counted by the first failed check, and added up once: hosts times checks would be too many steps
         by_first = [0] * (len(part.checks) + 1)
         for host in found.hosts:
             by_first[host.firsts[number]] += host.host_count
@@ -232,9 +242,11 @@ class _WholeFunnel:
             self._add_step(
                 RequestClause("group", part.need.suffix, tuple(name for name, _ in part.need.resources))
             )
+        # by the bits of the survey, which has checked the root of each group of like hosts
         for check in self.found.on_roots:
             bit = 1 << droppable.index(check.clause)
             self._keep_passing(check.clause, [not host.root & bit for host in self.left])
+        # the empty set among the options: nothing has to be left out for these traits
         for number, check in enumerate(self.found.together):
             self._keep_passing(check.clause, [0 in host.traits[number] for host in self.left])
 
@@ -250,9 +262,11 @@ class _WholeFunnel:
         for clause, request in steps:
             tell = self._serving_function(request)
             self._keep_passing(clause, [host in fitting or tell(host) for host in self.left])
+        # the last step was decided first, so that it only counts
         self._keep_passing(last, [host in fitting for host in self.left])
 
     def _serving_function(self, request: CandidatesRequest) -> Callable[[LikeHosts], bool]:
+        # one compiled request for all hosts of a step
         tell = serving_check(self.found.snapshot, request, self._budget)
         return lambda host: tell(host.alike.tree, host.alike.shared_providers)
 
@@ -277,6 +291,7 @@ class _WholeFunnel:
         # stable, so that reasons of equally many hosts stay in the documented order
         by_count = sorted(self._failed.items(), key=lambda item: -_count_hosts(item[1][0]))
         for clause, (hosts, part) in by_count:
+            # each group of like hosts has its five nearest in order; five of all are needed
             nearest = heapq.merge(*(self._nearest_misses(clause, part, host) for host in hosts))
             examples = tuple([_nearest_miss(clause, *miss[-2:]) for miss in islice(nearest, MAX_EXAMPLES)])
             places, portions = self._closest_places(clause, part, hosts)
@@ -294,6 +309,7 @@ class _WholeFunnel:
     ) -> tuple[frozenset[ProviderPlace], frozenset[int]]:
         """Return the places and the step sizes of the closest providers, until each has two values."""
         places, steps = set[ProviderPlace](), set[int]()
+        # only sentences about amounts name places
         if part is None or clause.condition not in _AMOUNTS:
             return frozenset(), frozenset()
         for host in hosts:
@@ -315,6 +331,7 @@ class _WholeFunnel:
             first < len(each.checks) for first, each in zip(host.firsts, self.found.parts, strict=True)
         )
         about_amount = part is not None and clause.condition in _AMOUNTS
+        # for other conditions all hosts are equally near, and names decide
         positions = host.closest[part] if part is not None and about_amount else ()
         missing = _distance_function(clause, positions, host)
         self._budget.spend(len(host.alike.trees) // 8)
@@ -342,6 +359,7 @@ def _place_of(provider: Provider) -> ProviderPlace:
 def _names_nothing_known(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
     """Return whether the clause names a tree, or aggregates, that no provider is in."""
     condition = condition_class(clause.condition)
+    # most conditions have no such remark: names of traits are checked before the search
     if condition is None or not condition.words.unknown:
         return False
     return condition((frozenset(clause.names),)).is_unknown(snapshot)
@@ -364,9 +382,11 @@ def _distance_function(
     clause: RequestClause, positions: tuple[int, ...], host: LikeHosts
 ) -> Callable[[HostTree], int]:
     """Return a function that computes how far one of these hosts is from the amount of a clause."""
+    # nothing to measure: all are equally near
     if not positions or clause.amount is None:
         return lambda _: 0
     amount, kin = clause.amount, host.alike.kin
+    # bounds of portions differ between hosts of a kin, so that each inventory is read
     if clause.condition != "capacity":
 
         def missing_portion(tree: HostTree) -> int:
@@ -376,6 +396,7 @@ def _distance_function(
         return missing_portion
     name, own = clause.names[0], kin.own
     slots = [kin.slots[at, name] for at in positions if at < own]
+    # the same pools serve all these hosts, and are asked once
     most = max((_found_amount(clause, kin.shared[at - own]) for at in positions if at >= own), default=0)
     pickers: dict[TreeStructure, Callable[[tuple[int, ...]], tuple[int, ...]]] = {}
 
@@ -403,6 +424,7 @@ def _nearest_miss(clause: RequestClause, tree: HostTree, at: _ClosestProviders) 
         )
         for position in at.positions
     ]
+    # own providers before pools, then by id: the same question names the same provider each time
     *_, provider, amount = min(found, key=lambda each: (abs(each[3] - (clause.amount or 0)), *each[:2]))
     return NearestMiss(tree.root, provider, amount)
 
@@ -412,6 +434,7 @@ def _found_amount(clause: RequestClause, provider: Provider) -> int:
     name = clause.names[0]
     inventory = provider.inventories[name]
     if clause.condition == "capacity":
+        # overcommitted providers have nothing free; a negative amount would confuse in a sentence
         return max(0, provider.free(name))
     return {
         "min_unit": inventory.min_unit,

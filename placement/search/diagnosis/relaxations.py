@@ -76,9 +76,11 @@ class RelaxationSearch:
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
         self._budget = budget
+        # thousands of hosts lack the same few sets of clauses
         self._by_missing: dict[UnmetFilters, list[LikeHosts]] = {}
         for host in found.hosts:
             self._by_missing.setdefault(host.unmet_filters, []).append(host)
+        # kept, as each change of an amount asks for them again
         self._most_shared: dict[str, list[tuple[int, int]]] = {}
         self._smallest_of: dict[str, list[int]] = {}
         self._asked = asked_amounts(found.request)
@@ -117,12 +119,14 @@ class RelaxationSearch:
         :param clause: the clause of the resource class.
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
+        # without an upper bound: the largest amount may be above the requested one
         return self._largest_amount(clause, frozenset(), {})
 
     def _needed_sets(self) -> frozenset[Bits]:
         """Return minimal sets of clauses: a host may serve the request only without all of one of them."""
         found: set[Bits] = set()
         for missing in self._by_missing:
+            # the roots' clauses are needed in each way, those of parts by one of their options
             sets = {missing.root}
             for options in (*missing.options, *missing.traits):
                 self._budget.spend(len(sets) * len(options))
@@ -145,6 +149,7 @@ class RelaxationSearch:
             amounts = {
                 clause: amount for clause, amount in zip(asked, choice, strict=True) if amount is not None
             }
+            # each choice is a search over all hosts that it leaves
             self._budget.spend()
             if any(self._fitting_counts(bits, [each for each in changed if each not in amounts], amounts)):
                 yield amounts
@@ -152,6 +157,7 @@ class RelaxationSearch:
     def _smallest_amounts(self, clause: RequestClause) -> list[int]:
         """Return the smallest amounts below the requested one that providers give of a class at once."""
         name = clause.names[0]
+        # asked for each set of clauses that contains the class
         if name not in self._smallest_of:
             # by structure: thousands of trees have the same portions
             shapes = {tree.shape for host in self._found.hosts for tree in host.alike.trees}
@@ -172,6 +178,7 @@ class RelaxationSearch:
 
         :param bits: all clauses that are changed.
         """
+        # one request for all hosts, compiled once
         request = without_clauses(self._found.request, frozenset(left_out), amounts)
         if request is None:
             return
@@ -188,6 +195,7 @@ class RelaxationSearch:
         """Yield hosts that may serve the request if these clauses are changed, some by asking for less."""
         for missing, hosts in self._by_missing.items():
             self._budget.spend()
+            # a quick test of bits: most hosts lack something else, and are not searched
             if missing.is_met(changed, lessened):
                 yield from hosts
 
@@ -200,6 +208,7 @@ class RelaxationSearch:
         """Return the relaxation of these clauses with amounts as large as possible, where any amount fits."""
         amounts = dict(start)
         left_out = dict.fromkeys(each for each in self._found.clauses_of(bits) if each not in amounts)
+        # one after the other: the amounts of later classes have to fit beside those of earlier ones
         for clause in self._found.clauses_of(bits):
             if clause in self._asked:
                 others = {each: amount for each, amount in amounts.items() if each != clause}
@@ -223,6 +232,7 @@ class RelaxationSearch:
 
         Hosts are tried in the order of the largest amount that they could give.
         """
+        # the bits of amounts apart: traits of a class that is only asked for less are still required
         spared = self._found.clause_bits(left_out)
         lessened = self._found.clause_bits([clause, *amounts])
         bits = lessened | spared
@@ -257,6 +267,7 @@ class RelaxationSearch:
 
         The largest amount is first. A host comes again for the providers that share with it.
         """
+        # the index has each tree by its own providers; a pool gives to other hosts, too
         if name not in self._most_shared:
             found = []
             for host in self._found.hosts:
@@ -299,6 +310,7 @@ class RelaxationSearch:
         """Yield the amounts of a class that providers of a tree could give: from, to, and step."""
         name = clause.names[0]
         providers = alike.kin.providers(tree)
+        # the free amounts are those of the tree itself, the positions those of its kin
         for at in self._could_give(clause, alike, bits):
             provider = providers[at]
             inventory = provider.inventories[name]
@@ -450,12 +462,14 @@ class TriedRelaxations:
             changed = without_clauses(self._request, (), {clause: amount})
             return changed is not None and next(self._serving(changed), None) is not None
 
+        # the largest first, so that the first that fits is the answer
         for amount in self._likely_amounts(clause, asked):
             if amount_fits(amount):
                 return amount
         best = 0
         for lowest, step in self._least_portions(clause.names[0]):
             most = (asked - 1) // step
+            # bisection needs an amount that fits to begin at
             starts = (lowest // step * times for times in _STARTS)
             below = next((start for start in starts if start <= most and amount_fits(start * step)), None)
             if below is None:

@@ -26,23 +26,28 @@ def explanation_sentence(explanation: RequestExplanation) -> str:
     For instance ``0 of 10,000 hosts: 8,218 have no NUMA node with 30 PCPU free (most: 28 on h17), 913 lack
     CUSTOM_A; asking for 28 PCPU would leave 41 hosts``. Names of providers are shown in printable form.
     """
+    # not "0 of 0 hosts": the database is empty, and all other words would mislead
     if not explanation.hosts:
         return "there are no resource providers"
     if explanation.topology is not None:
         return _topology_sentence(explanation, explanation.topology)
+    # the budget was spent before the rules between groups were checked
     fitting = "an unknown number" if explanation.fitting is None else _format_number(explanation.fitting)
     text = f"{fitting} of {counted_noun(explanation.hosts, 'host')}"
     reasons = [
         _count_predicate(each.hosts, _reason_text(each)) for each in explanation.reasons[:_MAX_REASONS]
     ]
+    # a sentence in a log has to end; the document has all of them
     if others := explanation.reasons[_MAX_REASONS:]:
         reasons.append(_count_predicate(sum(each.hosts for each in others), "have other reasons"))
     if reasons:
         text += ": " + ", ".join(reasons)
+    # otherwise the reasons are incomplete, and "fit" would claim too much
     elif explanation.fitting == explanation.hosts:
         text += " fit"
     if explanation.relaxations:
         text += "; " + best_relaxation(explanation.relaxations)
+    # the option to raise, so that the reader need not search the manual
     if explanation.incomplete:
         text += " (incomplete: [api] explanations_deadline)"
     return text
@@ -61,6 +66,7 @@ def _topology_sentence(explanation: RequestExplanation, fit: TopologyFit) -> str
     said += ["further changes would take too long to find"] if "relaxations" in explanation.incomplete else []
     # the topology's own fields are in the first part
     others = tuple(each for each in explanation.incomplete if each not in ("topology", "relaxations"))
+    # relaxations were tried with the topology, and are in the first part
     unsplit = replace(explanation, topology=None, relaxations=(), incomplete=others)
     return f"{', '.join(said)}; without a topology {explanation_sentence(unsplit)}"
 
@@ -71,6 +77,7 @@ def best_relaxation(relaxations: Sequence[RequestRelaxation]) -> str:
     return _relaxation_text(
         max(
             (each for each in relaxations if _count_changes(each) == fewest),
+            # of equally many hosts rather one that keeps asking for the resources
             key=lambda each: (each.hosts, not any(map(_is_of_resources, each.left_out))),
         )
     )
@@ -93,6 +100,7 @@ _OF_ONE: Final = {"have": "has", "lack": "lacks", "are": "is", "give": "gives"}
 
 def _count_predicate(count: int, predicate: str) -> str:
     """Return a predicate with the number of its hosts as subject."""
+    # predicates begin with a verb in the plural: that of one host is a table of four
     verb, rest = predicate.split(" ", 1)
     return f"{_format_number(count)} {_OF_ONE.get(verb, verb) if count == 1 else verb} {rest}"
 
@@ -106,6 +114,7 @@ def _reason_text(reason: UnmetReason) -> str:
     if clause.condition == "capacity":
         return f"have {_too_little_free(reason)}"
     if clause.condition == "step_size" and len(reason.steps) > 1:
+        # one number would be true of some hosts only
         return f"give {clause.names[0]} in other steps{_of_group(clause)}"
     words = words_of(clause.condition)
     lacking = words.render(words.lacking, clause.names, clause.amount, example.found)
@@ -119,11 +128,14 @@ def _too_little_free(reason: UnmetReason) -> str:
     amount = f"{clause.amount} {clause.names[0]} free{_of_group(clause)}"
     if reason.is_avoided:
         return f"no provider with {amount} that is not avoided"
+    # the host is one provider, so that "no root with" would be odd
     if reason.places == {ProviderPlace.ROOT}:
         has = f"less than {amount}"
     else:
+        # of several kinds of places none is true of all hosts
         (place,) = reason.places if len(reason.places) == 1 else (ProviderPlace.ELSEWHERE,)
         has = f"no {place.value} with {amount}"
+    # the first example is the nearest miss: all other hosts have less
     provider = example.provider or example.root
     # the free amount of a pool is not on the host that it shares with
     on = provider if provider.root_id != example.root.id else example.root
@@ -171,6 +183,7 @@ def _relaxation_text(relaxation: RequestRelaxation) -> str:
     if relaxation.amounts:
         amounts = [f"{each.amount} {each.names[0]}{_of_group(each)}" for each in relaxation.amounts]
         parts.append(f"asking for {' and '.join(amounts)}")
+    # the policy cannot be left out of a query with several groups: "none" is its opposite
     left_out = [_left_out(each) for each in relaxation.left_out if each.condition != "group_policy"]
     if left_out:
         parts.append(f"leaving out {' and '.join(left_out)}")
@@ -190,12 +203,14 @@ def _left_out(clause: RequestClause) -> str:
     if clause.condition == "same_subtree":
         return f"same_subtree={names}"
     words = words_of(clause.condition)
+    # as a query is written: required=in:A,B means any of them
     mark = "in:" if len(clause.names) > 1 else words.mark
     return f"{words.parameter}{clause.group}={mark}{names}"
 
 
 def printable_name(name: str) -> str:
     """Return a name in the form that may stand in a line of a log: printable, and not too long."""
+    # names come from clients: a line break would forge a line of the log
     shown = name if name.isprintable() else ascii(name)[1:-1]
     return shown if len(shown) <= _MAX_NAME else shown[: _MAX_NAME - 3] + "..."
 
@@ -271,6 +286,7 @@ def _topology_document(fit: TopologyFit) -> dict[str, Any]:
 def _step_document(step: FunnelStep) -> dict[str, Any]:
     shown = {**_clause_document(step.clause), "hosts": step.hosts}
     if step.providers is not None:
+        # missing for conditions of hosts, as the API reference says
         shown["providers"] = step.providers
     return shown
 

@@ -26,6 +26,7 @@ class FilterResult(NamedTuple):
     - ``demands`` are slot, amount, index and clause of the checks that depend on free amounts.
     """
 
+    # by index and not by check: it also says how far the provider came
     first: int
     spared: frozenset[Bits]
     demands: tuple[tuple[int, int, int, Bits], ...]
@@ -39,6 +40,7 @@ class TreeResults(NamedTuple):
     """
 
     bare: tuple[tuple[FilterResult, tuple[int, ...], int], ...]
+    # apart, so that providers without the class, mostly many, are one entry
     giving: tuple[tuple[int, FilterResult], ...]
 
 
@@ -86,6 +88,7 @@ class UnmetFilters(NamedTuple):
         return (
             not self.root & ~changed
             and all(any(not option & ~changed for option in options) for options in self.options)
+            # a class that is asked for less keeps the traits of its group, so that this change spares none
             and all(any(not option & (~changed | lessened) for option in options) for options in self.traits)
         )
 
@@ -110,6 +113,7 @@ class HostDiagnosis:
 
     def clause_bits(self, left_out: Iterable[RequestClause]) -> Bits:
         """Return a set of clauses as bits."""
+        # a set, as a clause may be named twice and its bit counts once
         return sum({1 << self.droppable.index(clause) for clause in left_out})
 
     def clauses_of(self, bits: Bits) -> tuple[RequestClause, ...]:
@@ -152,6 +156,7 @@ class _HostSurveyor:
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self._found = found
         self._budget = budget
+        # sets of clauses as integers: unions and subsets are one operation, and keys hash fast
         self._bit = {clause: 1 << at for at, clause in enumerate(found.droppable)}
         self._unsuffixed = [part for part in found.parts if part.need.unsuffixed]
         #: by part and class, the index and the clause of the check of free amounts
@@ -185,6 +190,7 @@ class _HostSurveyor:
     def _survey_alike(self, alike: LikeTrees) -> LikeHosts:
         parts = self._found.parts
         standings = self._found.standings.get(alike.kin)
+        # by kin: hosts that differ in free amounts alone share everything but the demands
         if standings is None:
             standings = self._found.standings[alike.kin] = [
                 self._results_of_tree(number, alike) for number in range(len(parts))
@@ -289,6 +295,7 @@ class _HostSurveyor:
 
     def _result_of_shared(self, number: int, provider: Provider) -> FilterResult:
         key = (number, provider.id)
+        # with its current usage: a pool is one provider, not one of a class
         if key not in self._sharing:
             self._sharing[key] = self._check_provider(self._found.parts[number], provider, in_use=True)
         return self._sharing[key]
@@ -300,6 +307,7 @@ class _HostSurveyor:
         by_ways: dict[str, list[Bits]] = {}
         self._budget.spend(1 + len(part.checks) // 4)
         for index, check in enumerate(part.checks):
+            # alternatives are judged by all of these clauses together, after the loop
             if check.ways:
                 lacking = by_ways.setdefault(check.clause.condition, [0] * len(check.ways))
                 for way, met_by in enumerate(check.ways):
@@ -316,6 +324,7 @@ class _HostSurveyor:
 
     def _lacking_together(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
         """Yield the clauses to leave out for each check that the group without a suffix passes together."""
+        # the common case: no traits of a group that several providers serve
         if not self._found.together:
             return
         classes = {name for part in self._unsuffixed for name, _ in part.need.resources}
@@ -334,6 +343,7 @@ class _HostSurveyor:
 def minimal_sets(sets: Iterable[Bits]) -> frozenset[Bits]:
     """Return the minimal sets: those that contain no other."""
     kept: list[Bits] = []
+    # small sets first, so that one pass finds all that contain another
     for each in sorted(sets, key=int.bit_count):
         if not any(other & ~each == 0 for other in kept):
             kept.append(each)

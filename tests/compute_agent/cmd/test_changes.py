@@ -18,18 +18,22 @@ SELDOM = 10 * SECONDS
 
 
 @pytest.fixture
-def rewrite(configure):
+def metrics_port():
+    """The port of the agent's metrics."""
+    return free_port()
+
+
+@pytest.fixture
+def rewrite(configure, metrics_port):
     """Writes the ini file anew, with an agent that by itself looks seldom."""
-    port = free_port()
 
     def rewrite(compute=""):
         return configure(
             f"update_resources_interval = {SELDOM}\n{compute}",
             guests=f"reconcile_interval = {SELDOM}",
-            daemon=f"http_port = {port}",
+            daemon=f"http_port = {metrics_port}",
         )
 
-    rewrite.port = port
     return rewrite
 
 
@@ -61,9 +65,9 @@ def shown(agent, client):
 
 
 @pytest.fixture
-def metric(rewrite):
+def metric(metrics_port):
     def metric(name):
-        with urllib.request.urlopen(f"http://127.0.0.1:{rewrite.port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name} ")), None)
 

@@ -15,9 +15,14 @@ NO_PLACE = "the host has no shared CPUs, and the guest holds no PCPU"
 
 
 @pytest.fixture
-def sets(configure):
+def metrics_port():
+    """The port of the agent's metrics."""
+    return free_port()
+
+
+@pytest.fixture
+def sets(configure, metrics_port):
     """Writes the ini file for CPU sets; the agent looks at Placement every second."""
-    port = free_port()
 
     def sets(dedicated, shared=None):
         lines = [f"cpu_dedicated_set = {dedicated}"] if dedicated else []
@@ -25,10 +30,9 @@ def sets(configure):
         return configure(
             "\n".join([*lines, "provider_tree = flat", "update_resources_interval = 1"]),
             guests="driver = process\nreconcile_interval = 0.3\nstop_timeout = 0.2",
-            daemon=f"http_port = {port}",
+            daemon=f"http_port = {metrics_port}",
         )
 
-    sets.port = port
     return sets
 
 
@@ -53,9 +57,9 @@ def claim(agent, client):
 
 
 @pytest.fixture
-def metric(sets):
+def metric(metrics_port):
     def metric(name):
-        with urllib.request.urlopen(f"http://127.0.0.1:{sets.port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name} "))
 

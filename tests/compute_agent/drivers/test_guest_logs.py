@@ -67,8 +67,8 @@ def test_what_stays_is_young_enough_and_fits_and_nothing_in_excess_goes(logs, da
 
 
 @pytest.fixture
-def folder(tmp_path):
-    """A folder of guests; a function that makes an old file in it."""
+def make_old(tmp_path):
+    """A function that makes an old file in a folder of guests."""
 
     def make(name):
         path = tmp_path / name
@@ -76,15 +76,14 @@ def folder(tmp_path):
         os.utime(path, (time.time() - 30 * DAY,) * 2)
         return path
 
-    make.path = tmp_path
     return make
 
 
-def test_only_logs_of_guests_without_a_record_are_removed(folder):
+def test_only_logs_of_guests_without_a_record_are_removed(tmp_path, make_old):
     ended, running = str(uuid.uuid4()), str(uuid.uuid4())
-    gone = folder(f"{ended}.log")
+    gone = make_old(f"{ended}.log")
     stay = [
-        folder(name)
+        make_old(name)
         for name in (
             f"{running}.log",
             f"{running}.json",
@@ -93,13 +92,13 @@ def test_only_logs_of_guests_without_a_record_are_removed(folder):
             f"{ended}.json.damaged-x",
         )
     ]
-    (folder.path / f"{uuid.uuid4()}.log").symlink_to(stay[2])
-    (folder.path / f"{uuid.uuid4()}.log").mkdir()
-    before = len(os.listdir(folder.path))
-    prune(folder.path, 7 * DAY, 1000)
+    (tmp_path / f"{uuid.uuid4()}.log").symlink_to(stay[2])
+    (tmp_path / f"{uuid.uuid4()}.log").mkdir()
+    before = len(os.listdir(tmp_path))
+    prune(tmp_path, 7 * DAY, 1000)
     assert not gone.exists()
     assert all(path.exists() for path in stay)
-    assert len(os.listdir(folder.path)) == before - 1
+    assert len(os.listdir(tmp_path)) == before - 1
 
 
 def test_there_need_be_no_folder(tmp_path):

@@ -156,8 +156,8 @@ def test_offline_cpus_are_only_in_the_sets_of_offline_and_present_cpus(tmp_path:
         (tmp_path / CPU / "present").unlink()
     topology = read_topology(tmp_path)
     assert (topology.online, topology.offline, topology.present) == ({0, 1, 2}, {3}, {0, 1, 2, 3})
-    sets = [*topology.packages, *topology.cores, *topology.caches, *topology.numa_nodes]
-    assert all(3 not in part.cpus for part in sets)
+    parts = (topology.packages, topology.cores, topology.caches, topology.numa_nodes)
+    assert all(3 not in part.cpus for sets in parts for part in sets)
 
 
 def test_old_kernels_have_a_file_per_offline_cpu_and_only_masks(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ class InterferenceHost(Overload):
         self.lines = ""
         self.now, self.waited, self.ran = 1000.0, {}, {}
         self.watches, self.events, self.blamed = (WATCH,), [], []
+        self.greedy = False
 
     def boot(self):
         super().boot()
@@ -62,6 +63,10 @@ class InterferenceHost(Overload):
     def conf(self):
         options = SimpleNamespace(host=SimpleNamespace(root=str(self.folder)), state_path=str(self.folder))
         return configuration(options=options, settings=self.settings())
+
+    def view(self, uuid):
+        """Return the current view of a guest."""
+        return next(one for one in self.pipeline.views() if one.guest.uuid == uuid)
 
     def crash(self):
         self.loop.stop()
@@ -258,7 +263,7 @@ class Caches:
         self.host = host
 
     def read(self):
-        limit = self.host.views("thief").limits.get(WAYS, 16.0)
+        limit = self.host.view("thief").limits.get(WAYS, 16.0)
         held = min(limit, 14.0 if self.host.greedy else 2.0)
         misses = 1e8 + 1.5e8 * max(0.0, held - 4)
         return CacheReading(
@@ -269,8 +274,6 @@ class Caches:
 
 def test_who_fills_the_cache_gets_fewer_ways_and_has_them_back(tmp_path):
     host = InterferenceHost(tmp_path)
-    host.greedy = False
-    host.views = lambda uuid: next(one for one in host.pipeline.views() if one.guest.uuid == uuid)
     host.watches = (InterferenceWatch("cache", SIGNALS["llc_occupancy"], preview=False),)
     host.boot()
     host.loop._reader._cache = Caches(host)
@@ -281,11 +284,11 @@ def test_who_fills_the_cache_gets_fewer_ways_and_has_them_back(tmp_path):
         host.seconds(500)
         host.greedy = True
         host.seconds(500)
-        assert host.views("thief").limits[WAYS] <= 6
+        assert host.view("thief").limits[WAYS] <= 6
         assert host.kinds()[0] == ("throttle_down", "done", "thief")
         assert "it misses the cache: 1.62 GB/s" in host.events[0].reason
         host.greedy = False
         host.seconds(3000)
-        assert host.views("thief").limits == {}
+        assert host.view("thief").limits == {}
     finally:
         host.crash()

@@ -11,6 +11,7 @@ import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from compute_agent.resctrl import schemata
 from compute_agent.resctrl.filesystem import STATUS_FILE, ResctrlError, ResctrlFilesystem
@@ -76,7 +77,7 @@ class FakeResctrl(ResctrlFilesystem):
             (root / "mon_groups").mkdir(exist_ok=True)
 
     @classmethod
-    def of(cls, machine: FakeMachine, root: Path) -> "FakeResctrl":
+    def of(cls, machine: FakeMachine, root: Path) -> Self:
         """A freshly mounted tree."""
         root.mkdir(parents=True)
         names = ("L3DATA", "L3CODE") if machine.cdp else ("L3",)
@@ -129,7 +130,7 @@ class FakeResctrl(ResctrlFilesystem):
         return fake
 
     @classmethod
-    def copied(cls, tree: Path, root: Path) -> "FakeResctrl":
+    def copied(cls, tree: Path, root: Path) -> Self:
         """A copy of a captured tree."""
         shutil.copytree(tree, root)
         return cls(root)

@@ -61,7 +61,8 @@ def test_runs_are_the_maximal_pieces_of_a_mask(bits):
     ],
 )
 def test_a_range_in_percent_selects_ways(mask, percents, at_least, part):
-    assert str(WayMask.parse_hex(mask).percent_range(*percents, at_least)) == part
+    first, last = percents
+    assert str(WayMask.parse_hex(mask).percent_range(first, last, at_least)) == part
 
 
 @given(st.integers(1, 2**20 - 1), st.integers(0, 99), st.integers(1, 100), st.integers(1, 4))

@@ -1,6 +1,7 @@
 """Turns at the model, and their locks, which are released however a turn ends."""
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def is_free(gate: ReadGate) -> bool:
 
 
 def _is_free(gate: ReadGate) -> bool:
-    locks = (gate.first, gate.later, gate.counting, gate.long_requests)
+    locks: tuple[Any, ...] = (gate.first, gate.later, gate.counting, gate.long_requests)
     got = [lock.acquire(blocking=False) for lock in locks]
     for lock, acquired in zip(locks, got, strict=True):
         if acquired:

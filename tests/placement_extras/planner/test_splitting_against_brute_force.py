@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from hypothesis import HealthCheck, given, reject, settings
 
@@ -94,8 +95,8 @@ def count(snapshot: ModelSnapshot, wanted: WantedClaim) -> FlavorCapacity:
 
 @exhaustive
 @given(worlds_of_topologies, queries)
-def test_the_number_of_guests_is_between_the_bounds(asked: object, query: str) -> None:
-    world, topology = asked  # type: ignore[misc]
+def test_the_number_of_guests_is_between_the_bounds(asked: tuple[Any, Any], query: str) -> None:
+    world, topology = asked
     snapshot, wanted = world.snapshot, wants(query, topology)
     roots = [each.id for each in snapshot if each.parent_id is None]
     expected = {root: guests_at(snapshot, wanted, root) for root in roots}
