@@ -97,7 +97,7 @@ def _range(parts: Sequence[int]) -> int:
 def _most_even(
     amount: int, values: Sequence[Sequence[int]], unit: int, budget: SearchBudget
 ) -> Division | None:
-    """Return the division of the least sum of squares whose parts differ by at most the unit."""
+    """Return the division of the least sum of squares with parts that differ by at most the unit."""
     if not _is_possible(amount, values, budget):
         return None
     found = _least_squares(amount, values, budget)
