@@ -13,7 +13,8 @@ OPTIONS: list[cfg.Opt] = [
 How long, in seconds of work, it may take to count how many guests of some
 flavors fit (POST /ext/v1/capacity). If that is not enough, the answer is 400
 with the code placement.ext.search_too_long, and names the flavor that it came
-to.
+to. For a flavor with a topology the answer is a range, and a warning names the
+number of hosts that were counted.
 
 It waits for other requests, and is limited, as [api] candidates_deadline says
 of searches for allocation candidates.

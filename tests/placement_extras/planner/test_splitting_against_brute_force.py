@@ -4,12 +4,13 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, reject, settings
 
 from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
-from placement.search.budget import SearchBudget
+from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.topology import TopologyPolicy
 from placement_extras.planner.capacity import CloudHosts, FlavorCapacity
@@ -86,6 +87,40 @@ def test_a_pool_that_fails_takes_its_guests_with_it() -> None:
     assert found.fit == FitBounds(3, 3)
     assert found.worst is not None
     assert (found.worst.name, found.without_worst) == ("pool", FitBounds(0, 0))
+
+
+def test_hosts_without_time_have_bounds() -> None:
+    specs = []
+    for name in ("one", "two"):
+        specs.append(Spec(name, None, {"DISK_GB": 9}))
+        specs += [Spec(f"{name}_{number}", name, {"PCPU": 6}, [ZONE]) for number in range(2)]
+    snapshot, wanted = build(*specs), wants("resources=PCPU:4,DISK_GB:1", TopologyPolicy.BEST_EFFORT)
+    out_of_time = SpentBudget()
+    cloud = CloudHosts(snapshot, SearchBudget())
+    found = count_split(cloud, wanted.request, TopologyPolicy.BEST_EFFORT, out_of_time)
+    assert (found.fit, found.uncounted_hosts) == (FitBounds(0, 6), 2)
+    assert (found.hosts, found.candidate_hosts) == (0, 0)
+    with pytest.raises(BudgetExhausted):
+        count_split(CloudHosts(snapshot, out_of_time), wanted.request, TopologyPolicy.BEST_EFFORT)
+
+
+def test_coupled_hosts_without_time_have_bounds() -> None:
+    pool = Spec("pool", None, {"DISK_GB": 5}, [SHARES], aggregates=["rack"])
+    specs = [pool]
+    for name in ("one", "two"):
+        specs.append(Spec(name, aggregates=["rack"]))
+        specs += [Spec(f"{name}_{number}", name, {"PCPU": 6}, [ZONE]) for number in range(2)]
+    wanted = wants("resources=PCPU:4,DISK_GB:1", TopologyPolicy.BEST_EFFORT)
+    cloud = CloudHosts(build(*specs), SearchBudget())
+    found = count_split(cloud, wanted.request, TopologyPolicy.BEST_EFFORT, SpentBudget())
+    assert (found.fit, found.uncounted_hosts) == (FitBounds(0, 5), 3)  # the pool is a tree, too
+
+
+class SpentBudget(SearchBudget):
+    """A budget of which nothing is left."""
+
+    def spend(self, steps: int = 1) -> None:
+        raise BudgetExhausted
 
 
 def count(snapshot: ModelSnapshot, wanted: WantedClaim) -> FlavorCapacity:
