@@ -65,7 +65,7 @@ class Ours:
             found = self._policy(supply, request)
             nanoseconds += time.process_time_ns() - started
             if isinstance(found, CpuAssignment):
-                self._holdings[guest.name] = found.held
+                self._holdings[guest.name] = found.held_cpus
                 return Decision(found.cpus, nanoseconds)
         return Decision(None, nanoseconds)
 

@@ -1,4 +1,22 @@
 """The host agent: reads the hardware, reports it to Placement, and keeps guests where they belong.
 
-Imports point one way, from the commands down to ``model``, whose nouns know nobody: see CONTRIBUTING.md.
+Rooms
+    - ``cmd``: the commands of ``compute-agent``; each one asks the running agent or works without it
+    - ``agent``: assembles the agent, serves its sockets, and follows changes of the configuration
+    - ``loops``: the rounds of the agent, one thread or one part of the main loop each
+    - ``throttling``: limits guests of lower classes for the sake of others
+    - ``pipeline``: gives each guest its place, and repairs drift through ``controllers``
+    - ``report``: keeps Placement's providers, inventories and allocations as the host has them
+    - ``classification``, ``classes``, ``policy``: settings of a guest, and the CPUs that fit them
+    - ``drivers``: libvirt domains and plain processes; ``monitoring`` and ``usage`` read their counters
+    - ``inventory``, ``host``, ``resctrl``: the capabilities of the hardware and the kernel
+    - ``conf``, ``events``, ``fleet``: options, the record of decisions, settings of a group of hosts
+
+Order of calls
+    ``agent.service`` reads the host, builds the pipeline and starts the loops. Each round of the main loop
+    reads the guests from the driver, resolves their settings, lets the policy choose CPUs, and lets the
+    controllers write these to the kernel. The reporting loop compares the inventories with Placement.
+
+Imports point one way, from the commands down to ``model``, which imports no other room. CONTRIBUTING.md has
+the table, and ``pyproject.toml`` the contract.
 """

@@ -1,7 +1,7 @@
-"""The agent's own files: whole after a crash, and nobody else's; and how those of others are read.
+"""Files of the agent: whole after a crash, and written by no other user; and bounded reads of other files.
 
-After a crash there is the old content or the new one, never a part. A folder or a file that another user
-could have made or changed is not used.
+After a crash a file has the old content or the new one, never a part. The agent uses no folder and no file
+that another user could have made or changed.
 """
 
 from __future__ import annotations
@@ -18,56 +18,62 @@ from pathlib import Path
 from typing import Final
 
 MAX_ASIDE: Final = 5
-"""Files of one name that are kept aside; the oldest go."""
+"""Damaged files kept aside for each name; put_aside() removes the oldest ones above that."""
 
 MAX_BYTES: Final = 64 << 20
-"""Bytes of a file that are read into memory."""
+"""Upper limit, in bytes, of a file that is read into memory: hostile content cannot exhaust it."""
 
 _ASIDE: Final = ".damaged-"
 
 _TEMPORARY: Final = re.compile(r"\..+\.[a-z0-9_]{8}")
-"""Names that write_durably() has from tempfile."""
+"""Names of the temporary files of write_durably(): tempfile adds eight characters to the prefix."""
 
 
 class UnsafeFileError(OSError):
-    """A file or folder that somebody else may have made or may change; with what to do about it."""
+    """A file or folder that another user may have made or may change. The text says what to do about it."""
 
 
 def secure_folder(folder: Path) -> None:
-    """Make ``folder`` if it is absent (mode 0750), and see that nobody else can put anything in its place.
+    """Make ``folder`` if it is absent (mode 0750), and check that no other user can replace it.
 
-    :raises UnsafeFileError: somebody else owns it or one of those above it, or may write there.
-    :raises OSError:
+    :raises UnsafeFileError: another user owns it or a folder above it, or may write there.
+    :raises OSError: the folder cannot be made.
     """
+    # Checked before mkdir, so that nothing is made below a folder of another user; and after it, as
+    # the new folders have the modes that the umask leaves them.
     check_folder(folder)
     folder.mkdir(mode=0o750, parents=True, exist_ok=True)
-    check_folder(folder)  # what is new has the modes that the umask lets it have
+    check_folder(folder)
 
 
 def check_folder(folder: Path) -> None:
-    """Symbolic links on the way may lead where they like, as long as nobody else can lead them elsewhere.
+    """Check that no other user can replace a folder, or redirect a symbolic link on the way to it.
 
-    :raises UnsafeFileError: as secure_folder() does; what is not there yet is right.
+    An absent folder passes.
+
+    :raises UnsafeFileError: as secure_folder() does.
     """
+    # The folder that the links lead to is checked first, then each link by itself: the owner of a
+    # link, or of the folder that has it, decides where it leads tomorrow.
     real = folder.resolve()
     _check_part(real, folder, stat.S_IWOTH | stat.S_IWGRP)
     _check_above(real, folder)
-    for link in _links(folder.absolute()):
+    for link in _symbolic_links(folder.absolute()):
         _check_owner(link, link.lstat(), folder)
         _check_above(link.parent.resolve() / link.name, folder)
 
 
-def _links(path: Path) -> Iterator[Path]:
-    """The symbolic links on the way to a path, of which resolve() has shown that they come to an end."""
+def _symbolic_links(path: Path) -> Iterator[Path]:
+    """The symbolic links on the way to a path. The caller has resolved it, so links form no circle."""
     for part in (path, *path.parents):
         if part.is_symlink():
             yield part
-            yield from _links(part.parent / part.readlink())
+            yield from _symbolic_links(part.parent / part.readlink())
 
 
 def _check_above(path: Path, folder: Path) -> None:
-    # Above the folder itself a group may be trusted (that of the user, mostly), and in a folder such as
-    # /tmp nobody can rename what others have.
+    # A group may write above the folder itself: it is the user's own in most cases. In a sticky folder such
+    # as /tmp only the owner of an entry can rename it.
     for part in path.parents:
         _check_part(part, folder, stat.S_IWOTH, sticky=True)
 
@@ -86,7 +92,7 @@ def _check_part(part: Path, folder: Path, shared: int, *, sticky: bool = False) 
 
 
 def _check_owner(part: Path, status: os.stat_result, folder: Path) -> None:
-    if status.st_uid not in _trusted():
+    if status.st_uid not in _trusted_users():
         link = " is a symbolic link that" if stat.S_ISLNK(status.st_mode) else ""
         raise UnsafeFileError(
             f"{part}{link} belongs to user {status.st_uid}, who could replace what the agent keeps in"
@@ -95,22 +101,26 @@ def _check_owner(part: Path, status: os.stat_result, folder: Path) -> None:
 
 
 def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
-    """The descriptor of a regular file of our own, not of what a symbolic link leads to.
+    """Open a regular file of the agent, without following a symbolic link, and return its descriptor.
 
-    ``flags`` and ``mode`` are those of open(2).
+    :param flags: those of open(2).
+    :param mode: the mode of a file that open(2) makes.
 
-    :raises UnsafeFileError:
-    :raises OSError:
+    :raises UnsafeFileError: the path is a link or no regular file, or another user may write to it.
+    :raises OSError: the file is absent or cannot be opened.
     """
     try:
-        # A FIFO that somebody put there is not to be waited for.
+        # O_NONBLOCK: open(2) of a FIFO would wait for its other end without limit.
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     except OSError as error:
+        # O_NOFOLLOW gives ELOOP at a symbolic link, O_NONBLOCK gives ENXIO at a FIFO
+        # without a reader.
         if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise _odd(path) from error
+            raise _unusable_file(path) from error
         raise
     try:
-        _check(path, os.fstat(descriptor))
+        # The descriptor is checked, not the path: the path may lead to another file by now.
+        _check_status(path, os.fstat(descriptor))
         os.set_blocking(descriptor, True)
     except BaseException:
         os.close(descriptor)
@@ -119,21 +129,22 @@ def open_own(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def check_own(path: Path) -> None:
-    """As open_own(), for a file that a library opens; an absent one is right.
+    """Check as open_own() does, for a file that a library opens. An absent file passes.
 
-    :raises UnsafeFileError:
+    :raises UnsafeFileError: the path is a link or no regular file, or another user may write to it.
     """
     with contextlib.suppress(FileNotFoundError):
-        _check(path, path.lstat())
+        _check_status(path, path.lstat())
 
 
 def read_own(path: Path) -> bytes:
-    """The content of a file of our own.
+    """The content of a file of the agent.
 
-    :raises UnsafeFileError:
-    :raises OSError:
+    :raises UnsafeFileError: as open_own() does.
+    :raises OSError: the file is absent, cannot be read, or has more than ``MAX_BYTES``.
     """
     with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
+        # One byte more than allowed tells a file that is too large; its size may change meanwhile.
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise OSError(errno.EFBIG, f"larger than {MAX_BYTES} bytes", str(path))
@@ -141,11 +152,11 @@ def read_own(path: Path) -> bytes:
 
 
 def read_bounded(path: Path, max_bytes: int) -> bytes:
-    """The content of a regular file of others, to which symbolic links may lead.
+    """The content of a regular file of operators or packages, which symbolic links may lead to.
 
-    :raises OSError: it is none, is larger than that, or cannot be read.
+    :raises OSError: the path is no regular file, has more than ``max_bytes``, or cannot be read.
     """
-    # A FIFO that somebody put there is not to be waited for.
+    # O_NONBLOCK: open(2) of a FIFO would wait for its other end without limit.
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(f"{path} is no regular file")
@@ -158,47 +169,54 @@ def read_bounded(path: Path, max_bytes: int) -> bytes:
 def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace ``path`` with ``content``: temporary file, fsync, rename, fsync of the folder.
 
-    :raises OSError: disk full, no permission; the old file is then untouched and no temporary file is left.
+    :raises OSError: disk full, no permission. The old file is then untouched, and no temporary file remains.
     """
+    # In the same folder, as a rename is atomic within one file system only.
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)
             file.write(content)
             file.flush()
+            # Before the rename: a file system may write the new name first, and after a
+            # power cut the file would be empty.
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # of a write the kernel does not say it
+            error.filename = str(path)  # errors of write(2) and fsync(2) name no file
         raise
     sync_folder(path.parent)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what write_durably() left in a folder when it was killed. Nobody may write there meanwhile.
+    """Remove temporary files that a killed write_durably() left in a folder.
 
-    What cannot be removed stays: it is in nobody's way.
+    The caller makes sure that no other thread writes there meanwhile. A file that cannot be removed stays,
+    and does no harm.
     """
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             path = folder / name
+            # lstat(): a link of this name belongs to an operator, as write_durably()
+            # makes regular files.
             if _TEMPORARY.fullmatch(name) and stat.S_ISREG(path.lstat().st_mode):
                 path.unlink()
 
 
 def put_aside(path: Path) -> Path:
-    """Rename a file that cannot be used, so that somebody can look at it; its new name.
+    """Rename a file that cannot be used, for an operator to look at, and return its new name.
 
-    Of each name the last ``MAX_ASIDE`` are kept.
+    The last ``MAX_ASIDE`` files of each name are kept.
 
-    :raises OSError:
+    :raises OSError: the file cannot be renamed.
     """
     aside = path.with_name(f"{path.name}{_ASIDE}{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}")
     os.rename(path, aside)
     sync_folder(path.parent)
+    # The time in the name sorts as text, so the first names are the oldest.
     names = sorted(name for name in os.listdir(path.parent) if name.startswith(path.name + _ASIDE))
     for name in names[:-MAX_ASIDE]:
         with contextlib.suppress(OSError):
@@ -207,7 +225,7 @@ def put_aside(path: Path) -> Path:
 
 
 def remove_durably(path: Path) -> None:
-    """Remove ``path`` so that it stays removed after a power cut; an absent file is no error."""
+    """Remove ``path`` so that it stays removed after a power cut. An absent file is no error."""
     path.unlink(missing_ok=True)
     sync_folder(path.parent)
 
@@ -221,21 +239,21 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _trusted() -> frozenset[int]:
-    """The users whose files are believed: our own, and root, who could do anything anyway."""
+def _trusted_users() -> frozenset[int]:
+    """Ids of trusted owners of files: the agent's user, and root, which can change any file anyway."""
     return frozenset({0, os.geteuid()})
 
 
-def _check(path: Path, status: os.stat_result) -> None:
+def _check_status(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise _odd(path)
-    if status.st_uid not in _trusted() or status.st_mode & stat.S_IWOTH:
+        raise _unusable_file(path)
+    if status.st_uid not in _trusted_users() or status.st_mode & stat.S_IWOTH:
         raise UnsafeFileError(
             f"{path} belongs to user {status.st_uid} (mode {stat.S_IMODE(status.st_mode):04o}), so that"
             " others decide what is in it: move it away, or chown and chmod it"
         )
 
 
-def _odd(path: Path) -> UnsafeFileError:
+def _unusable_file(path: Path) -> UnsafeFileError:
     kind = "a symbolic link" if path.is_symlink() else "no regular file"
     return UnsafeFileError(f"{path} is {kind} and is not used: move it away")

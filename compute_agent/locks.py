@@ -1,4 +1,4 @@
-"""Locks that die with their holder, and say who that is."""
+"""File locks that the kernel releases when their holder dies, and that name the holder."""
 
 from __future__ import annotations
 
@@ -8,52 +8,57 @@ from pathlib import Path
 from typing import Final
 
 from compute_agent.files import open_own
-from compute_agent.model.messages import printable
+from compute_agent.model.messages import printable_text
 
 _MAX_LENGTH: Final = 1000
-"""Bytes of what a holder says of itself."""
+"""Bytes of a lock file that name its holder."""
 
 _ATTEMPTS: Final = 10
+"""Attempts to lock a file that is removed again and again, before the lock counts as held."""
 
 
 class LockedError(Exception):
-    """Somebody else holds the lock; the text says who, as far as that is known."""
+    """Another process holds the lock. The text names the holder, if the file does."""
 
 
-def hold(path: Path, holder: str) -> int:
-    """Take the lock that is the file ``path``, and write into it who has it.
+def hold_lock(path: Path, holder: str) -> int:
+    """Lock the file ``path``, write ``holder`` into it, and return its descriptor.
 
-    The file is made if absent, in a folder that is there. The lock is held until the descriptor that is
-    returned is closed, at the end of the process at the latest.
+    The file is made if absent, in a folder that exists. The lock is held until the descriptor is closed, at
+    the latest by the end of the process.
 
-    :raises LockedError:
-    :raises UnsafeFileError:
-    :raises OSError:
+    :raises LockedError: another process holds the lock.
+    :raises UnsafeFileError: the path is a link or no regular file, or another user may write to it.
+    :raises OSError: the file cannot be opened or written.
     """
     for _ in range(_ATTEMPTS):
         descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The file may have been removed between open(2) and flock(2). Its lock is
+            # then worthless, as another process locks the next file of this name.
             if is_held(path, descriptor):
                 content = f"{holder}\n".encode()[:_MAX_LENGTH]
                 os.pwrite(descriptor, content, 0)
+                # After the write: a reader in between sees a holder with some old
+                # text, never an empty file.
                 os.ftruncate(descriptor, len(content))
                 return descriptor
         except BlockingIOError as error:
-            other = printable(os.pread(descriptor, _MAX_LENGTH, 0).decode(errors="replace").strip())
+            other = printable_text(os.pread(descriptor, _MAX_LENGTH, 0).decode(errors="replace").strip())
             os.close(descriptor)
-            raise LockedError(other or "somebody who does not say who") from error
+            raise LockedError(other or "a process that has not written its name") from error
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)  # it was removed between the two, and is nobody's any more
-    raise LockedError("somebody who removes it all the time")
+        os.close(descriptor)  # removed between open(2) and flock(2): the next attempt makes a new file
+    raise LockedError("a process that removes the lock file again and again")
 
 
 def is_held(path: Path, descriptor: int) -> bool:
-    """Whether the lock in ``descriptor`` is still that of ``path``.
+    """Whether ``descriptor`` is still the file ``path``.
 
-    The file may have been removed, and somebody else may have the next one.
+    The file may have been removed, and another process may have locked the next one.
     """
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))

@@ -26,7 +26,7 @@ from compute_agent.loops.throttling import WatermarkStatus
 from compute_agent.model import cpuset
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import SETTING_NAMES
-from compute_agent.model.messages import printable
+from compute_agent.model.messages import printable_text
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.history import AllocationLoss
@@ -59,7 +59,7 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
         "cpus": "" if assignment is None else cpuset.format(assignment.cpus),
         "vcpu_cpus": [] if assignment is None else [cpuset.format(cpus) for cpus in assignment.vcpu_cpus],
         "emulator_cpus": "" if assignment is None else cpuset.format(assignment.emulator_cpus),
-        "dedicated_cpus": "" if assignment is None else cpuset.format(assignment.held),
+        "dedicated_cpus": "" if assignment is None else cpuset.format(assignment.held_cpus),
         "withheld_cpus": "" if assignment is None else cpuset.format(assignment.withheld),
         "numa_nodes": "" if assignment is None else cpuset.format(assignment.mems),
         "cpu_numa_nodes": cpuset.format(view.cpu_nodes),
@@ -114,12 +114,12 @@ def guest_reason(view: GuestView) -> str:
 
 def move_document(view: GuestView, to: CpuAssignment | None, outcome: str) -> dict[str, Any]:
     """What became of moving a guest into the present CPU sets; ``view`` is the guest as it was before."""
-    held = frozenset[int]() if view.assignment is None else view.assignment.held
+    held = frozenset[int]() if view.assignment is None else view.assignment.held_cpus
     return {
         "uuid": view.guest.uuid,
         "name": view.guest.name,
         "from": cpuset.format(held),
-        "to": cpuset.format(held if to is None else to.held),
+        "to": cpuset.format(held if to is None else to.held_cpus),
         "outcome": "stays" if to is None else outcome,
         "reason": view.stray or "it holds no CPUs outside the present CPU sets",
     }
@@ -132,7 +132,7 @@ def _guest_kind(view: GuestView) -> str:
         if view.refusal or view.assignment is None:
             return "unplaced"
         return "shared" if view.allocation else "unallocated"
-    return "dedicated" if view.assignment.cpus <= view.assignment.held else "mixed"
+    return "dedicated" if view.assignment.cpus <= view.assignment.held_cpus else "mixed"
 
 
 def provider_document(
@@ -207,7 +207,7 @@ def group_documents(controller: ResctrlController, views: Iterable[GuestView]) -
         classes.setdefault(group, []).append(name)
     return [
         {
-            "group": printable(group.name) or "(default)",
+            "group": printable_text(group.name) or "(default)",
             "kind": _group_kind(host, group, classes),
             "qos_class": ", ".join(classes.get(group.name, ())),
             "guests": sorted(guests[group.name]),
@@ -216,7 +216,7 @@ def group_documents(controller: ResctrlController, views: Iterable[GuestView]) -
             "ways": {cache: len(cache_mask(host.platform, group.schemata, cache)) for cache in _l3_ids(host)},
             "llc_kib": _llc_kib(host, group),
             "bandwidth_percent": _bandwidth_percents(host, group),
-            "mode": printable(group.mode),
+            "mode": printable_text(group.mode),
             "monitoring_groups": len(group.monitoring_groups),
             "refused": list(controller.refused.get(group.name, ())),
         }

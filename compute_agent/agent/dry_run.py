@@ -41,7 +41,7 @@ from compute_agent.loops.audit import by_consumer, locate
 from compute_agent.loops.reclaimed import first_tree
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest import Guest
-from compute_agent.model.messages import ConfigError, DriverError, called
+from compute_agent.model.messages import ConfigError, DriverError, full_name
 from compute_agent.pipeline import state
 from compute_agent.pipeline.guest_settings import FILE_NAME as MANUAL_FILE
 from compute_agent.pipeline.guest_settings import ManualSettings
@@ -150,7 +150,7 @@ def look_up_owner(
         return presumed, f"{whose(presumed.beside)}, as far as is known: {unasked}", unasked
     if found is None:
         return RootOwner(), whose(False), ""
-    root = f"{whose(True)}, {called(found.name, found.uuid)}"
+    root = f"{whose(True)}, {full_name(found.name, found.uuid)}"
     if explicit_own:
         return RootOwner(), f"{root}: set [compute] provider_tree = {BESIDE}, or both write it for ever", ""
     return RootOwner(True, found), root, ""

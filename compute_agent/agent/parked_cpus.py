@@ -27,7 +27,7 @@ from compute_agent.host.kernel_files import read_optional
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.offline_cpus import recall_topology, remember_topology, with_parked
 from compute_agent.model import cpuset
-from compute_agent.model.cpuset import IDLE, CpuSet, CpuSets, ParkMode, named
+from compute_agent.model.cpuset import IDLE, CpuSet, CpuSets, ParkMode, named_cpus
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.state import look_up
 
@@ -137,6 +137,6 @@ def stopped_warning(stopped: CpuSet) -> str:
     if not stopped:
         return ""
     return (
-        f"[compute] cpu_dedicated_set: {named(stopped)} offline: reported as before, and no guest is placed"
-        " there until online; bring them online, or take them out of the option"
+        f"[compute] cpu_dedicated_set: {named_cpus(stopped)} offline: reported as before, and no guest is"
+        " placed there until online; bring them online, or take them out of the option"
     )

@@ -37,7 +37,7 @@ from compute_agent.inventory import provider_tree
 from compute_agent.locks import LockedError
 from compute_agent.loops.allocations import allocations_by_consumer
 from compute_agent.model.guest import Guest
-from compute_agent.model.messages import DriverError, GuestGoneError, called
+from compute_agent.model.messages import DriverError, GuestGoneError, full_name
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile, lock_state_folder
@@ -282,7 +282,7 @@ class HostRelease:
             or state != WatermarkState(scheduling_off=state.scheduling_off)
             or (said is not None and said.off)
         ):
-            name = self._root_uuid if root is None else called(root.name, root.uuid)
+            name = self._root_uuid if root is None else full_name(root.name, root.uuid)
             detail = (
                 "limits and switch in the state file"
                 if root is None
@@ -306,7 +306,7 @@ class HostRelease:
         reasons = blocked(reported, self._state.state.owned, self._root_uuid)
         for uuid in children_first(reported):
             provider = reported[uuid]
-            name, detail = called(provider.name, uuid), ", ".join(sorted(provider.inventories))
+            name, detail = full_name(provider.name, uuid), ", ".join(sorted(provider.inventories))
             if not self._options.provider:
                 yield ReleaseItem("provider", name, detail, None, f"{STAYS}: --provider gives it back")
             elif held:

@@ -30,7 +30,7 @@ from compute_agent.model.guest_settings import (
     ThreadPolicy,
     read_setting,
 )
-from compute_agent.model.messages import ConfigError, printable
+from compute_agent.model.messages import ConfigError, printable_text
 
 NAMESPACE: Final = "compute_agent:"
 """Begins the extra specs of flavors that are settings."""
@@ -98,7 +98,7 @@ class _SourceFindings:
         try:
             value = read_setting(setting, text)
         except ValueError as error:
-            self.problems.append(f"{where} = {printable(text[:_MAX_SHOWN])!r} cannot be used ({error})")
+            self.problems.append(f"{where} = {printable_text(text[:_MAX_SHOWN])!r} cannot be used ({error})")
             return {}
         return self.check_class(where, setting, value)
 
@@ -166,7 +166,7 @@ def _flavor_values(found: _SourceFindings, policy: ClassificationPolicy, facts: 
             # Our own extra spec of the same setting is the more special one.
             values = {**found.read_value(f"flavor: {key}", _NOVA_SPECS[key], text), **values}
         elif key.startswith(NAMESPACE):
-            setting, shown = key.removeprefix(NAMESPACE), printable(key[:_MAX_SHOWN])
+            setting, shown = key.removeprefix(NAMESPACE), printable_text(key[:_MAX_SHOWN])
             if setting not in SETTING_NAMES:
                 found.problems.append(f"flavor: there is no setting {shown}")
             elif setting not in policy.flavor_settings:
@@ -187,7 +187,7 @@ def _image_values(found: _SourceFindings, policy: ClassificationPolicy, facts: G
     if values.get("thread_policy", flavors) != flavors != ThreadPolicy.PREFER:
         found.problems.append(
             f"image: hw_cpu_thread_policy = {values.pop('thread_policy')} differs from hw:cpu_thread_policy ="
-            f" {printable(flavors[:_MAX_SHOWN])} of the flavor, which counts"
+            f" {printable_text(flavors[:_MAX_SHOWN])} of the flavor, which counts"
         )
     return values
 

@@ -14,7 +14,7 @@ from compute_agent.files import write_durably
 from compute_agent.fleet import revision
 from compute_agent.fleet.configuration import revision_problems
 from compute_agent.fleet.revision import MAX_BYTES, FleetError
-from compute_agent.optional_packages import require_cryptography
+from compute_agent.model.messages import require_cryptography
 
 
 class _SigningCommand(ShowOne):

@@ -302,7 +302,8 @@ def _strays(path: Path, sets: CpuSets, reachable: CpuSet) -> list[str]:
     return [
         stray_warning(uuid, stray)
         for uuid, guest in guests.items()
-        if guest.assignment is not None and (stray := sets.stray(guest.assignment.held, reachable))
+        if guest.assignment is not None
+        and (stray := sets.describe_strays(guest.assignment.held_cpus, reachable))
     ]
 
 

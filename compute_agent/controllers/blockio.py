@@ -77,7 +77,7 @@ class BlockIoController(GuestController):
     def _wanted_blockio(self, target: GuestTarget) -> BlockIo | None:
         wanted = self._resolved.get(target.guest.settings.blockio_class)
         percent = target.limits.get(ThrottleControl(BLOCKIO))
-        return wanted if percent is None else (wanted or BlockIo()).scaled(percent)
+        return wanted if percent is None else (wanted or BlockIo()).scaled_limits(percent)
 
     def _missing_parts(self, target: GuestTarget) -> list[str]:
         """Why a guest does not get all of its class."""

@@ -47,7 +47,7 @@ from compute_agent.model.cpuset import (
     CpuSets,
     FormerValues,
     ParkMode,
-    named,
+    named_cpus,
 )
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
@@ -222,7 +222,7 @@ class CpuClassController(KernelController):
         if values := self._store.former_values.values:
             detail = f"{len(values)} files of frequencies and idle states"
             if parked := parked_offline(self._store.former_values):
-                detail += f", {named(parked)} offline"
+                detail += f", {named_cpus(parked)} offline"
             yield ReleaseItem("CPU classes", "host", detail, self._give_back)
 
     def _give_back(self) -> None:
@@ -246,7 +246,7 @@ class CpuClassController(KernelController):
             if has is not None and has != setting.text:
                 found[f"{_file_name(path)} {has} -> {setting.text}"] |= setting.cpus
         for change, cpus in sorted(found.items()):
-            yield PlannedChange(self.name, named(frozenset(cpus)) if cpus else "host", change)
+            yield PlannedChange(self.name, named_cpus(frozenset(cpus)) if cpus else "host", change)
 
     def _decide_files(self, targets: Sequence[GuestTarget]) -> tuple[CpuClassPlan, dict[str, FileSetting]]:
         """The plan, and what files are to hold: those of the plan, and those to be as they were found."""
@@ -285,7 +285,7 @@ class CpuClassController(KernelController):
         """The CPUs that a guest uses, or that its definition will have it use."""
         place, guest = target.assignment, target.guest
         if place is not None:
-            return place.held | place.cpus | place.emulator_cpus
+            return place.held_cpus | place.cpus | place.emulator_cpus
         pins = guest.constraints.emulator.union(*(cpus for _, cpus in guest.constraints.pins))
         rules = self._configured.parking
         if rules is None or not guest.pid:
@@ -369,7 +369,7 @@ class CpuClassController(KernelController):
         bindings, refused = self._configured.bindings, {}
         for target in targets:
             bound = bind_guest(target.guest.settings, bindings, self._configured.classes, NO_BINDING)
-            has_own = target.assignment is not None and bool(target.assignment.held)
+            has_own = target.assignment is not None and bool(target.assignment.held_cpus)
             if has_own and bound.cpu_class and (reasons := by_class.get(bound.cpu_class.name)):
                 refused[target.guest.uuid] = reasons
         self.refused = refused
@@ -418,7 +418,7 @@ def _refusal_sentences(
         where = path if not setting.cpus else _file_name(path)
         together[setting.cpu_class, f"{where} = {setting.text}: {reason}"] |= setting.cpus
     for (name, sentence), cpus in together.items():
-        yield name, f"{named(frozenset(cpus))}: {sentence}" if cpus else sentence
+        yield name, f"{named_cpus(frozenset(cpus))}: {sentence}" if cpus else sentence
 
 
 def _file_name(path: str) -> str:

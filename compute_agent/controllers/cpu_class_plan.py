@@ -36,7 +36,7 @@ from compute_agent.model.cpuset import (
     FormerValues,
     NamedFrequency,
     ParkMode,
-    named,
+    named_cpus,
 )
 from compute_agent.model.guest_settings import GuestSettings
 
@@ -122,13 +122,13 @@ def make_claims(
     highest = ClassBinding(max((one.rank for one in bindings.values()), default=0) + 1)
     held: list[tuple[tuple[int, bool, str, str], CpuClassClaim]] = []
     for target in targets:
-        if target.assignment is not None and target.assignment.held:
+        if target.assignment is not None and target.assignment.held_cpus:
             settings = target.guest.settings
             # The CPUs of a preserved guest stay as they were found: without a claim they would count as idle.
             bound = highest if settings.preserve else bind_guest(settings, bindings, classes, highest)
             name = "" if bound.cpu_class is None else bound.cpu_class.name
             strength = (-bound.rank, not name, name, target.guest.uuid)
-            held.append((strength, CpuClassClaim(target.assignment.held, bound.cpu_class)))
+            held.append((strength, CpuClassClaim(target.assignment.held_cpus, bound.cpu_class)))
     shared = cpu_sets.shared | cpu_sets.emulator
     idle_class = classes.get(IDLE)
     nobodys = CpuClassClaim(cpu_sets.dedicated - shared - parked, None if lost else idle_class, frozen=lost)
@@ -199,7 +199,9 @@ class _PlanBuilder:
             frozenset(self._frozen),
             {name: frozenset(cpus) for name, cpus in sorted(self._classes.items())},
             {
-                name: tuple(f"{reason} ({named(frozenset(cpus))})" for reason, cpus in sorted(found.items()))
+                name: tuple(
+                    f"{reason} ({named_cpus(frozenset(cpus))})" for reason, cpus in sorted(found.items())
+                )
                 for name, found in sorted(self._missing.items())
             },
             frozenset(self._parked),

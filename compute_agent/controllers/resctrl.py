@@ -27,7 +27,7 @@ from compute_agent.drivers.base import GuestThreads
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Allocation, Guest
-from compute_agent.model.messages import DriverError, GuestGoneError, printable
+from compute_agent.model.messages import DriverError, GuestGoneError, printable_text
 from compute_agent.model.resource import (
     CACHE_WAYS,
     MEMORY_BANDWIDTH,
@@ -403,7 +403,7 @@ class ResctrlController(KernelController):
     def _warn_once(self, plan: GroupPlan) -> None:
         """Log what is new of what the operator should know."""
         texts = {
-            f"resctrl group {printable(one.foreign)}, which is not ours, can fill ways of L3 cache"
+            f"resctrl group {printable_text(one.foreign)}, which is not ours, can fill ways of L3 cache"
             f" {one.cache} that belong to {one.group} alone"
             for one in plan.conflicts
         }

@@ -116,7 +116,7 @@ class DriverLock:
         if held is not None and locks.is_held(path, held):
             return
         try:
-            fresh = locks.hold(path, self.holder)
+            fresh = locks.hold_lock(path, self.holder)
         except locks.LockedError as error:
             raise DriverError(
                 f"another agent ({error}) looks after {self.what}: stop one of the two, or {self.remedy}"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Protocol
 
-from compute_agent.model.messages import called, printable
+from compute_agent.model.messages import full_name, printable_text
 
 _MAX_ID: Final = 1 << 53
 
@@ -141,7 +141,7 @@ class NamedSubject:
     name: str = ""
 
     def __str__(self) -> str:
-        return called(self.name, self.uuid)
+        return full_name(self.name, self.uuid)
 
 
 class EventRecorder:
@@ -192,11 +192,11 @@ class EventRecorder:
         event = AgentEvent(
             time=time.time(),
             kind=kind,
-            text=printable(message % args),
+            text=printable_text(message % args),
             outcome=outcome,
-            guest="" if guest is None else printable(guest.uuid),
-            name="" if guest is None else printable(guest.name),
-            reason=printable(reason),
+            guest="" if guest is None else printable_text(guest.uuid),
+            name="" if guest is None else printable_text(guest.name),
+            reason=printable_text(reason),
         )
         self._keep(event)
         # stacklevel: the log names the deciding code, two calls above this method.

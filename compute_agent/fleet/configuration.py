@@ -13,8 +13,7 @@ from compute_agent.conf.fleet import GUEST
 from compute_agent.fleet import guests, kept, rules, source
 from compute_agent.fleet.revision import FleetError, FleetRevision
 from compute_agent.fleet.source import TlsIdentity
-from compute_agent.model.messages import ConfigError
-from compute_agent.optional_packages import require_cryptography
+from compute_agent.model.messages import ConfigError, require_cryptography
 
 
 @dataclass(frozen=True, slots=True)

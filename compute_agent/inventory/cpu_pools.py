@@ -53,7 +53,7 @@ def lay_out_pools(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTop
 
     :raises ConfigError: CPUs are in no set or in two pools, or there are too few.
     """
-    if pools and cpu_sets.legacy:
+    if pools and cpu_sets.is_legacy:
         raise ConfigError(
             f"[{CPU_POOL}{pools[0].name}]: pools are parts of [compute] cpu_dedicated_set and cpu_shared_set,"
             " and do not go with [DEFAULT] vcpu_pin_set"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from compute_agent.host.topology import HostTopology
 from compute_agent.model import cpuset
-from compute_agent.model.cpuset import CpuSet, CpuSets, named
+from compute_agent.model.cpuset import CpuSet, CpuSets, named_cpus
 from compute_agent.model.messages import ConfigError
 
 
@@ -96,7 +96,9 @@ def resolve_cpu_sets(options: CpuOptions, topology: HostTopology) -> CpuSets:
             "[compute] cpu_dedicated_set and [DEFAULT] vcpu_pin_set are both set: unset vcpu_pin_set"
         )
     if named_dedicated is not None and shared is not None and (both := named_dedicated & shared):
-        raise ConfigError(f"[compute] cpu_dedicated_set and cpu_shared_set overlap: both name {named(both)}")
+        raise ConfigError(
+            f"[compute] cpu_dedicated_set and cpu_shared_set overlap: both name {named_cpus(both)}"
+        )
     if options.reserved_host_cpus:
         _check_reserved(options, topology, pinned)
         warnings.append(

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from compute_agent.files import read_bounded
 from compute_agent.inventory.provider_tree import FIELDS, ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.model.messages import ConfigError, printable
+from compute_agent.model.messages import ConfigError, printable_text
 from compute_agent.model.resource import OWN_CLASSES
 
 OPTION: Final = "[compute] provider_config_location"
@@ -146,7 +146,7 @@ def _load(content: bytes) -> Any:
     try:
         return yaml.load(content, BoundedLoader)
     except Exception as error:  # with hostile content the parser raises almost anything
-        raise ConfigError(f"it is no YAML: {printable(str(error))}") from error
+        raise ConfigError(f"it is no YAML: {printable_text(str(error))}") from error
 
 
 def _minor_version(document: Any) -> int:
@@ -260,7 +260,7 @@ def _show_value(value: Any) -> str:
     if isinstance(value, dict | list | set | tuple):
         return f"a {type(value).__name__}"
     try:
-        return printable(repr(value))
+        return printable_text(repr(value))
     except ValueError:
         return "a number without end"
 

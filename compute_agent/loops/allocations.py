@@ -411,7 +411,7 @@ def _suitable_claims(world: HostState, view: GuestView, claims: Held) -> frozens
 
 def _suits_guest(world: HostState, view: GuestView, allocation: Allocation) -> bool:
     request = request_for(world, view.guest, allocation)
-    if view.assignment is None or not view.assignment.held:
+    if view.assignment is None or not view.assignment.held_cpus:
         return request.pcpu == 0 and sum(demand.vcpu for demand in request.demands) == request.vcpus
     return refit_assignment(world.supply({}), request, view.assignment) is not None
 

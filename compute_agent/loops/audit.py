@@ -329,7 +329,7 @@ def _audited_guest(
     guest: Guest, flavor: GuestFlavor, view: GuestView | None, location: CpuLocation
 ) -> AuditedGuest:
     settings = guest.settings
-    if view is not None and view.assignment is not None and view.assignment.held:
+    if view is not None and view.assignment is not None and view.assignment.held_cpus:
         location = _location_of(view.assignment)
     return AuditedGuest(
         guest.uuid,
@@ -342,7 +342,7 @@ def _audited_guest(
         "" if view is None else view.refusal,
         "" if view is None else view.stray,
         "" if view is None or view.migration is None else view.migration.consumer,
-        frozenset() if view is None or view.assignment is None else view.assignment.held,
+        frozenset() if view is None or view.assignment is None else view.assignment.held_cpus,
         {} if view is None or view.migration is not None else view.allocation or {},
         flavor.dedicated_vcpus,
         frozenset() if view is None or view.assignment is None else _pinned_vcpus(view.assignment),
@@ -351,13 +351,15 @@ def _audited_guest(
 
 def _pinned_vcpus(assignment: CpuAssignment) -> CpuSet:
     """The numbers of the guest CPUs that run on CPUs of their guest alone."""
-    return frozenset(number for number, cpus in enumerate(assignment.vcpu_cpus) if cpus <= assignment.held)
+    return frozenset(
+        number for number, cpus in enumerate(assignment.vcpu_cpus) if cpus <= assignment.held_cpus
+    )
 
 
 def _location_of(assignment: CpuAssignment) -> CpuLocation:
-    alone = all(cpus <= assignment.held for cpus in assignment.vcpu_cpus)
+    alone = all(cpus <= assignment.held_cpus for cpus in assignment.vcpu_cpus)
     vcpus = len(assignment.vcpu_cpus)
-    return CpuLocation(assignment.held, assignment.cpus - assignment.held, vcpus if alone else 0)
+    return CpuLocation(assignment.held_cpus, assignment.cpus - assignment.held_cpus, vcpus if alone else 0)
 
 
 def _take_amounts(free: FreeCapacity, allocation: Allocation) -> None:

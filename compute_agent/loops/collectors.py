@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.loops.base import KeptFile
-from compute_agent.model.messages import printable
+from compute_agent.model.messages import printable_text
 from compute_agent.reclaim.collectors import (
     FILE,
     MAX_MEASUREMENTS,
@@ -138,9 +138,9 @@ class _CollectorRunner:
 def _said(error: BaseException) -> str:
     """What an error says that may be anything."""
     try:
-        return printable(f"{type(error).__name__}: {error}")
+        return printable_text(f"{type(error).__name__}: {error}")
     except Exception:
-        return printable(type(error).__name__)
+        return printable_text(type(error).__name__)
 
 
 class CollectorLoops:
@@ -332,7 +332,7 @@ def _misplaced(tree: ProviderTree, classes: frozenset[str], heard: _CollectorAns
     """What was told and cannot be so here; empty if all can."""
     totals = {(name, zone_of(tree, node)): node.inventories[name].total for node, name in _of(tree, classes)}
     for key, told in heard.told.items():
-        where = printable(key[1]) or "the host"
+        where = printable_text(key[1]) or "the host"
         if key not in totals:
             return f"it told of {key[0]} of {where}, where there is no inventory of it"
         if told.amount > totals[key]:

@@ -21,7 +21,7 @@ from compute_agent.inventory.options import hypervisor_name
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch, allocations_read, hand_over
 from compute_agent.loops.base import ReloadedConfiguration, TreeAddition, pause
-from compute_agent.model.messages import ConfigError, DriverError, called
+from compute_agent.model.messages import ConfigError, DriverError, full_name
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
@@ -134,7 +134,7 @@ class RootWatch:
         if not _differs_from(world, owner):
             return None
         if owner.novas is not None:
-            root = called(owner.novas.name, owner.novas.uuid)
+            root = full_name(owner.novas.name, owner.novas.uuid)
             LOG.info("The root provider is nova-compute's, %s: what the agent offers is below it", root)
         return owner
 

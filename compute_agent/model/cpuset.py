@@ -1,14 +1,8 @@
-"""CPU set strings: what operators write (``0-3,^2,8``), and the kernel's lists and masks.
+"""Sets of CPUs as text, the purposes of a host's CPUs, classes of CPUs and pools of CPUs.
 
-The kernel's own formats are those of ``bitmap_parselist`` and ``bitmap_parse`` (lib/bitmap-str.c): lists such
-as ``0-3,8``, masks such as ``ff,ffffffff`` (comma-separated words of 32 bits, the most significant first).
-Exclusions (``^2``, ``^4-5``) are what the configuration adds to lists.
-
-What the CPUs of a host are for.
-
-How fast CPUs work and how deep they sleep: what one class of them says, and what was there before.
-
-A part of the host's CPUs that some guests have to themselves: what its section says.
+The kernel's formats are those of ``bitmap_parselist`` and ``bitmap_parse`` (lib/bitmap-str.c): lists such as
+``0-3,8``, and masks such as ``ff,ffffffff`` (words of 32 bits, the most significant first). Options may also
+exclude CPUs from a list (``^2``, ``^4-5``).
 """
 
 from __future__ import annotations
@@ -25,13 +19,14 @@ CpuSet = frozenset[int]
 Parser = Callable[[str], frozenset[int]]
 
 MAX_CPU: Final = 65535
-"""Highest CPU number accepted: above any NR_CPUS, yet a typing error cannot fill the memory."""
+"""Highest CPU number accepted: above any NR_CPUS of kernels, and low enough that a typing error fills no
+memory."""
 
 _PART: Final = re.compile(r"(\^?)\s*([0-9]+)(?:\s*-\s*([0-9]+))?", re.ASCII)
 
 
 class BadCpuSet(ValueError):
-    """A CPU set string that cannot be read; ``part`` is the piece that is wrong."""
+    """A text that is no CPU set; ``part`` is the piece that is wrong."""
 
     def __init__(self, text: str, part: str, why: str) -> None:
         super().__init__(f"bad CPU set {text!r}: {part!r} {why}")
@@ -45,7 +40,7 @@ def parse(text: str) -> frozenset[int]:
     Blanks around parts and empty parts are allowed, as they are in the kernel; an empty text is the empty
     set.
 
-    :raises BadCpuSet: that names the bad part.
+    :raises BadCpuSet: a part is no CPU number, range or exclusion.
     """
     included: set[int] = set()
     excluded: set[int] = set()
@@ -61,6 +56,7 @@ def parse(text: str) -> frozenset[int]:
             raise BadCpuSet(text, part, f"is above the highest CPU number, {MAX_CPU}")
         if last < first:
             raise BadCpuSet(text, part, "is a range that ends before it starts")
+        # Collected apart, as an exclusion also applies to parts behind it.
         (excluded if match[1] else included).update(range(first, last + 1))
     return frozenset(included - excluded)
 
@@ -79,7 +75,7 @@ def format(cpus: Iterable[int]) -> str:
 def parse_mask(text: str) -> frozenset[int]:
     """CPU numbers of a kernel mask such as ``ff,ffffffff``.
 
-    :raises BadCpuSet: that names the bad word.
+    :raises BadCpuSet: a word has more than 8 digits, or another character.
     """
     mask = 0
     for word in text.split(","):
@@ -92,13 +88,16 @@ def parse_mask(text: str) -> frozenset[int]:
 
 @dataclass(frozen=True, slots=True)
 class CpuSets:
-    """What each usable CPU is for; those in no set belong to the host.
+    """The purpose of each usable CPU. CPUs in no set belong to the host.
 
-    ``dedicated`` and ``shared`` are disjoint but for the legacy ``vcpu_pin_set`` alone, which is both.
-    ``emulator`` is where emulator threads run that have no CPU of their own; it is empty where there is no
-    shared CPU. ``pooled`` are those of them that are in a pool, for its members only. ``offline`` are CPUs
-    of ``[compute] cpu_dedicated_set`` that are offline and were never seen online, and so in no set until
-    they are online.
+    :ivar dedicated: CPUs that back PCPU. Disjoint from ``shared``, except with ``vcpu_pin_set`` alone.
+    :ivar shared: CPUs that back VCPU.
+    :ivar emulator: CPUs for emulator threads without a CPU of their own; empty without shared CPUs.
+    :ivar reserved_vcpus: VCPU that the host keeps.
+    :ivar warnings: sentences for operators.
+    :ivar pooled: dedicated and shared CPUs that belong to a pool, for its members only.
+    :ivar offline: CPUs of ``[compute] cpu_dedicated_set`` that are offline and were never seen online. They
+        are in no set until they are online.
     """
 
     dedicated: frozenset[int]
@@ -115,9 +114,9 @@ class CpuSets:
         if not self.offline:
             return ""
         return (
-            f"[compute] cpu_dedicated_set: {named(self.offline)} {_are(self.offline)} offline, and left out"
-            " until online: a CPU that goes offline, such as by nova-compute's cpu_power_management, counts"
-            " once the agent has seen it online"
+            f"[compute] cpu_dedicated_set: {named_cpus(self.offline)} {_verb_for(self.offline)} offline,"
+            " and left out until online: a CPU that goes offline, such as by nova-compute's"
+            " cpu_power_management, counts once the agent has seen it online"
         )
 
     @property
@@ -126,53 +125,59 @@ class CpuSets:
         return self.shared - self.pooled
 
     @property
-    def both(self) -> bool:
+    def is_both(self) -> bool:
         """Whether the same CPUs back PCPU and VCPU, as with the legacy ``vcpu_pin_set`` alone."""
         return bool(self.dedicated) and self.dedicated == self.shared
 
     @property
-    def legacy(self) -> bool:
-        """Whether they come from the legacy ``vcpu_pin_set``, with or without ``cpu_shared_set``."""
-        return self.both or self.emulator != self.shared
+    def is_legacy(self) -> bool:
+        """Whether the sets come from the legacy ``vcpu_pin_set``, with or without ``cpu_shared_set``."""
+        return self.is_both or self.emulator != self.shared
 
-    def stray(self, held: frozenset[int], online: frozenset[int], reach: frozenset[int] | None = None) -> str:
-        """What is wrong with the dedicated CPUs that a guest holds, in words; empty if nothing is.
+    def describe_strays(
+        self, held: frozenset[int], online: frozenset[int], reach: frozenset[int] | None = None
+    ) -> str:
+        """Words about dedicated CPUs that a guest holds and should not have; empty if all are right.
 
-        They are in no set, or in another one, after the configuration changed, and offline ones run nobody.
-        ``reach`` are those of its pools, or of no pool, where there are any.
+        After a change of the configuration they may be in another set or in none.
+
+        :param held: dedicated CPUs of the guest.
+        :param online: CPUs of the host that are online.
+        :param reach: CPUs of the guest's pools, or those outside all pools; None without pools.
         """
+        # An offline CPU counts once, as offline: it is in no set either way.
         gone, offline = held & online - self.dedicated, held - online
         pooled = held & online & self.dedicated - reach if reach is not None else frozenset[int]()
         reasons = [
-            f"{named(cpus)} {reason}"
+            f"{named_cpus(cpus)} {reason}"
             for cpus, reason in (
-                (gone, f"{_are(gone)} not in [compute] cpu_dedicated_set any more"),
-                (offline, f"{_are(offline)} offline"),
-                (pooled, f"{_are(pooled)} not of the pool that it holds CPUs of any more"),
+                (gone, f"{_verb_for(gone)} not in [compute] cpu_dedicated_set any more"),
+                (offline, f"{_verb_for(offline)} offline"),
+                (pooled, f"{_verb_for(pooled)} not of the pool that it holds CPUs of any more"),
             )
             if cpus
         ]
         return ", ".join(reasons)
 
 
-def named(cpus: frozenset[int]) -> str:
-    """CPUs in the words of a message: ``CPU 3``, ``CPUs 4-7``."""
+def named_cpus(cpus: frozenset[int]) -> str:
+    """CPUs as a message names them: ``CPU 3``, ``CPUs 4-7``."""
     return f"{'CPU' if len(cpus) == 1 else 'CPUs'} {format(cpus)}"
 
 
-def _are(cpus: frozenset[int]) -> str:
+def _verb_for(cpus: frozenset[int]) -> str:
     return "is" if len(cpus) == 1 else "are"
 
 
 IDLE: Final = "idle"
-"""The class of the dedicated CPUs that nobody holds."""
+"""Name of the class of dedicated CPUs that no guest holds."""
 
 SHARED: Final = "shared"
-"""The class of the shared CPUs."""
+"""Name of the class of shared CPUs."""
 
 
 class NamedFrequency(enum.StrEnum):
-    """A frequency that is another one on each processor."""
+    """A frequency by name; its value depends on the processor."""
 
     MIN = "min"
     BASE = "base"
@@ -180,7 +185,7 @@ class NamedFrequency(enum.StrEnum):
 
 
 class ParkMode(enum.StrEnum):
-    """What happens to idle dedicated cores after a while."""
+    """How idle dedicated cores are parked."""
 
     OFFLINE = "offline"
     GOVERNOR = "governor"
@@ -188,16 +193,18 @@ class ParkMode(enum.StrEnum):
 
 
 Bound = int | NamedFrequency | None
-"""A frequency in kHz, or in a word; None: as it was found."""
+"""A frequency in kHz or by name; None leaves it unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuClass:
-    """A section ``[cpu_class:NAME]``; what is None or empty stays as it was found.
+    """A section ``[cpu_class:NAME]``. A value of None or an empty one changes nothing.
 
-    ``energy_preference`` is one of energy_performance_available_preferences, ``disabled_c_states`` are names
-    of idle states that must not be entered. Of uncore frequencies ``base`` is none. Idle CPUs are parked
-    after so many seconds, where the class is theirs and says how.
+    :ivar energy_preference: one of the kernel's energy_performance_available_preferences.
+    :ivar disabled_c_states: names of idle states that CPUs of the class must not enter.
+    :ivar min_uncore: as ``max_uncore``, a frequency in kHz, ``min`` or ``turbo``; ``base`` is not possible.
+    :ivar park: how idle cores are parked; in the class ``idle`` only.
+    :ivar park_after: seconds that a core is idle before it is parked.
     """
 
     name: str
@@ -214,23 +221,30 @@ class CpuClass:
 
 @dataclass(frozen=True, slots=True)
 class FormerValues:
-    """What files of the kernel held before the agent wrote to them, by path, since a boot (its boot_id)."""
+    """Contents of kernel files, by path, before the agent wrote to them.
+
+    They apply to one boot of the host, which ``boot`` names by its boot_id: a reboot resets the files.
+    """
 
     boot: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
 
 
 CPU_POOL: Final = "cpu_pool:"
-"""What names of their sections begin with."""
+"""Prefix of the names of sections of pools."""
 
 
 @dataclass(frozen=True, slots=True)
 class CpuPool:
     """A section ``[cpu_pool:NAME]``.
 
-    It has the CPUs of ``cpus``; or so many dedicated and shared ones of one NUMA node, ``per_node`` of each.
-    Members that float may use ``max_cpus`` altogether, with dedicated ones that nobody holds (None: no more
-    than the pool has). ``classes`` are those whose guests it takes (empty: all), and it takes ``max_guests``.
+    :ivar cpus: the CPUs of the pool, or empty where counts choose them.
+    :ivar dedicated_cpus: number of dedicated CPUs of one NUMA node; ``shared_cpus`` likewise.
+    :ivar per_node: whether each NUMA node gives that many.
+    :ivar max_cpus: CPUs that all floating members together may use, unheld dedicated ones of the zone
+        included; None limits them to the CPUs of the pool.
+    :ivar classes: classes of guests that the pool takes; empty takes all.
+    :ivar max_guests: guests that the pool takes at a time; None takes any number.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A guest, a virtual machine or a plain process that the agent looks after: identity, demands and place.
+"""A guest: a virtual machine or a plain process that the agent places. Its identity, demands and assignment.
 
 A guest holds resources in Placement, by itself or through a migration, and has an assignment of CPUs. Its
 settings are in :mod:`compute_agent.model.guest_settings`.
@@ -12,12 +12,12 @@ from typing import Any, Final
 
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest_settings import GuestSettings, SettingSource
-from compute_agent.model.messages import called
+from compute_agent.model.messages import full_name
 
 
 @dataclass(frozen=True, slots=True)
 class GuestCell:
-    """Guest CPUs, by number, whose memory comes from these NUMA nodes of the host and from no other."""
+    """A part of a guest's CPUs, by number, with memory from these NUMA nodes of the host only."""
 
     vcpus: frozenset[int]
     nodes: frozenset[int]
@@ -25,11 +25,12 @@ class GuestCell:
 
 @dataclass(frozen=True, slots=True)
 class PlacementConstraints:
-    """Demands that a policy has to meet, or leave the guest alone.
+    """Demands of a guest's definition. A policy that cannot meet them leaves the guest where it is.
 
-    ``nodes`` are the NUMA nodes that all memory of the guest comes from (empty: of any), ``cells`` the same
-    for the memory of some guest CPUs. ``pins`` are the CPUs that guest CPUs may use, by number; those that
-    are not there may use any. ``emulator`` are those of all other threads; empty: any.
+    :ivar nodes: NUMA nodes that all memory of the guest comes from; empty allows any.
+    :ivar cells: the same for the memory of some guest CPUs.
+    :ivar pins: host CPUs that a guest CPU may use, by its number; guest CPUs without an entry may use any.
+    :ivar emulator: host CPUs of all other threads; empty allows any.
     """
 
     nodes: frozenset[int] = frozenset()
@@ -38,13 +39,13 @@ class PlacementConstraints:
     emulator: CpuSet = frozenset()
 
     @property
-    def memory(self) -> frozenset[int]:
-        """The NUMA nodes that memory is demanded of."""
+    def memory_nodes(self) -> frozenset[int]:
+        """The NUMA nodes that the guest demands memory of."""
         return self.nodes.union(*(cell.nodes for cell in self.cells))
 
 
 UNCONSTRAINED: Final = PlacementConstraints()
-"""Of a guest whose definition demands nothing."""
+"""The constraints of a guest without demands."""
 
 
 Allocation = Mapping[str, Mapping[str, int]]
@@ -53,7 +54,7 @@ Allocation = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class ConsumerAllocations:
-    """All that one consumer holds, on this host and elsewhere. Empty when it holds nothing."""
+    """Everything that one consumer holds, on this host and elsewhere; empty if it holds nothing."""
 
     consumer: str
     resources: Allocation = field(default_factory=dict)
@@ -62,20 +63,23 @@ class ConsumerAllocations:
     user_id: str | None = None
     consumer_type: str | None = None
 
-    def without(self, providers: Collection[str]) -> ConsumerAllocations:
-        """The same consumer when it holds nothing of these providers any more."""
+    def without_providers(self, providers: Collection[str]) -> ConsumerAllocations:
+        """The allocations of the consumer without those of some providers."""
         rest = {uuid: amounts for uuid, amounts in self.resources.items() if uuid not in providers}
         return replace(self, resources=rest)
 
 
 @dataclass(frozen=True, slots=True)
 class CpuAssignment:
-    """Where a guest runs, as logical CPU numbers.
+    """The place of a guest, as logical CPU numbers.
 
-    ``dedicated`` are the CPUs no other guest gets, those of the guest CPUs in their order; ``withheld`` are
-    those of them that are kept empty as siblings of used ones. ``vcpu_cpus`` has a set per guest CPU,
-    ``emulator_cpus`` is for all other threads, ``mems`` are NUMA nodes. ``given``: somebody else has the
-    guest there, whatever zones its allocation names, and the CPUs may be those of others as well.
+    :ivar vcpu_cpus: for each guest CPU, the host CPUs that it may use.
+    :ivar emulator_cpus: host CPUs of all other threads.
+    :ivar dedicated: CPUs that no other guest gets; those of guest CPUs come first, in the order of these.
+    :ivar withheld: the part of ``dedicated`` that stays empty, as siblings of used CPUs.
+    :ivar mems: NUMA nodes of the memory; empty allows any.
+    :ivar given: another program placed the guest, whatever its allocation names. Other guests may use the
+        same CPUs.
     """
 
     vcpu_cpus: tuple[CpuSet, ...]
@@ -86,7 +90,7 @@ class CpuAssignment:
     given: bool = False
 
     @property
-    def held(self) -> CpuSet:
+    def held_cpus(self) -> CpuSet:
         """The CPUs that no other guest may have."""
         return frozenset(self.dedicated)
 
@@ -100,7 +104,8 @@ class CpuAssignment:
 class GuestMigration:
     """The migration of a guest that still runs here.
 
-    ``consumer`` holds what the guest held here; ``others`` are those that might as well be the one.
+    :ivar consumer: the migration that now holds the guest's former allocation here.
+    :ivar others: further consumers that hold as much, so that each of them could be the migration.
     """
 
     consumer: str
@@ -113,7 +118,7 @@ class GuestMigration:
 
 @dataclass(frozen=True, slots=True)
 class GuestHolding:
-    """What a guest holds of this host: by itself, or through its migration."""
+    """The allocation of a guest on this host, its own or that of its migration."""
 
     allocation: Allocation
     migration: GuestMigration | None = None
@@ -121,10 +126,10 @@ class GuestHolding:
 
 @dataclass(frozen=True, slots=True)
 class GuestIdentity:
-    """What is known of a guest beside its name in the driver; empty where its driver does not know it.
+    """Facts about a guest for rules and people. A value that the driver does not know is empty.
 
-    ``display_name``, ``flavor``, ``extra_specs``, owner and image are those of Nova. ``cgroup`` is the path
-    of the cgroup that an adopted process was in.
+    :ivar display_name: as ``flavor``, ``extra_specs``, owner and image, the value in Nova.
+    :ivar cgroup: path of the cgroup that an adopted process was in.
     """
 
     display_name: str = ""
@@ -141,17 +146,21 @@ class GuestIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """One guest as its driver knows it. ``uuid`` is its consumer uuid, ``pid`` its main process.
+    """One guest as its driver reports it.
 
-    ``cgroup`` is the folder of its cgroup v2 group, empty if it has none to itself. ``details`` are for
-    people alone: what else the driver can tell, by name. ``dedicated`` is how many of its CPUs it was ordered
-    to have for itself; 0: none, or nobody said. ``constraints`` are what its definition demands.
-    ``dedicated_vcpus`` are the numbers of the guest CPUs that are to be dedicated, where only some are.
-
-    The driver knows ``identity`` and the settings that are ``declared``, with ``declared_by`` as their
-    source. The worker resolves all ``settings``: ``setting_sources`` are words by setting,
-    ``setting_problems`` are sentences about values that do not count, ``rule`` is the name of the rule that
-    matches.
+    :ivar uuid: its consumer uuid in Placement.
+    :ivar pid: its main process.
+    :ivar settings: all settings, which the worker of the pipeline resolves.
+    :ivar cgroup: folder of its cgroup v2 group; empty if it shares one.
+    :ivar details: further facts of the driver, by name, for people only.
+    :ivar dedicated: number of its CPUs that were ordered as dedicated; 0 is none or unknown.
+    :ivar constraints: demands of its definition.
+    :ivar dedicated_vcpus: numbers of the dedicated guest CPUs, where only some of them are.
+    :ivar declared: settings that the driver knows, with ``declared_by`` as their source.
+    :ivar declared_problems: sentences about declared values that have no effect.
+    :ivar setting_sources: the source of each setting, in words.
+    :ivar setting_problems: sentences about values that have no effect.
+    :ivar rule: name of the rule that matches.
     """
 
     uuid: str
@@ -173,4 +182,4 @@ class Guest:
     rule: str = ""
 
     def __str__(self) -> str:
-        return called(self.name, self.uuid)
+        return full_name(self.name, self.uuid)

@@ -1,7 +1,7 @@
 """The settings of a guest beside amounts: classes, priority, shares and policies, and their origins.
 
-Each setting has a name, a type and a default (:class:`GuestSettings`). :func:`read_setting` makes its value
-of a text, as domain metadata, extra specs, rules and commands have it. :class:`SettingSource` names the
+Each setting has a name, a type and a default (:class:`GuestSettings`). Domain metadata, extra specs, rules
+and commands have its value as text, which :func:`read_setting` parses. :class:`SettingSource` names the
 origins.
 """
 
@@ -17,7 +17,7 @@ from compute_agent.model.messages import ConfigError
 
 
 class MemoryType(enum.StrEnum):
-    """What the memory of a NUMA node is; ``any`` is the wish of a guest that does not mind."""
+    """The kind of memory of a NUMA node. ``any`` is the setting of a guest without a preference."""
 
     ANY = "any"
     DRAM = "dram"
@@ -32,13 +32,13 @@ LATENCY_SENSITIVE: Final = "LS"
 LATENCY_SENSITIVE_RESERVED: Final = "LSR"
 
 CLASS_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z", re.ASCII)
-"""The names that classes may have: folders and labels carry the name."""
+"""Names that classes may have. Folders of resctrl and labels of metrics carry them, hence the characters."""
 
 
 def class_section(prefix: str, name: str) -> str:
-    """The section of a class as errors name it, of classes of guests, CPUs or block I/O.
+    """The section of a class of guests, CPUs or block I/O, as errors name it.
 
-    :raises ConfigError: a class cannot have this name.
+    :raises ConfigError: the name has other characters, or is too long.
     """
     section = f"[{prefix}{name}]"
     if not CLASS_NAME.match(name):
@@ -47,9 +47,10 @@ def class_section(prefix: str, name: str) -> str:
 
 
 MAX_VCPUS: Final = 4096
+"""Guest CPUs of one guest: above the limit of QEMU, and low enough that a hostile definition costs little."""
 MAX_PRIORITY: Final = (1 << 31) - 1
 MAX_ANNOTATION: Final = 4096
-"""Characters."""
+"""Characters of a resctrl annotation."""
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}\Z")
 _TRUTHS: Final = {
@@ -78,11 +79,13 @@ class EmulatorPolicy(enum.StrEnum):
 class GuestSettings:
     """The settings of a guest beside amounts.
 
-    ``resctrl`` is the annotation about cache and memory bandwidth, ``priority`` that of eviction. An empty
-    text is no wish, and so it is for ``blockio_class``. ``memory_type`` is the kind of memory that the guest
-    gets. ``cpu_class`` is the class of its dedicated CPUs; empty: that of its ``qos_class``. ``spread``:
-    dedicated CPUs go to as many cores as possible, where the thread policy is ``prefer``. ``preserve``: the
-    agent leaves the guest as it is.
+    :ivar priority: guests of a lower priority are throttled and evicted first within their class.
+    :ivar resctrl: annotation about cache and memory bandwidth; empty asks for nothing.
+    :ivar blockio_class: class of block I/O; empty asks for nothing.
+    :ivar memory_type: kind of memory that the guest gets.
+    :ivar cpu_class: class of its dedicated CPUs; empty is that of its ``qos_class``.
+    :ivar spread: dedicated CPUs go to as many cores as possible, where the thread policy is ``prefer``.
+    :ivar preserve: the agent leaves the guest as it is.
     """
 
     vcpus: int = 1
@@ -100,13 +103,13 @@ class GuestSettings:
     @property
     def core_policy(self) -> ThreadPolicy:
         """The thread policy by which dedicated CPUs are chosen."""
-        # A thread policy that somebody chose is a demand on siblings, which spreading must not break.
+        # An explicit thread policy is a demand on siblings, which spreading must not break.
         if self.spread and self.thread_policy is ThreadPolicy.PREFER:
             return ThreadPolicy.SPREAD
         return self.thread_policy
 
     @property
-    def chosen(self) -> dict[str, Any]:
+    def chosen_values(self) -> dict[str, Any]:
         """The settings that are not at their defaults, by name."""
         values = {name: getattr(self, name) for name in SETTING_NAMES}
         return {name: value for name, value in values.items() if value != DEFAULT_VALUES[name]}
@@ -139,26 +142,26 @@ def _optional_class(text: str) -> str:
     return _class_name(text) if text else ""
 
 
-def _annotation(text: str) -> str:
+def _read_annotation(text: str) -> str:
     if len(text) > MAX_ANNOTATION:
         raise ValueError(f"{MAX_ANNOTATION} characters at most")
     return text
 
 
-def _priority(text: str) -> int:
-    # int() would take digits of all scripts, and thousands of them.
+def _read_priority(text: str) -> int:
+    # int() accepts digits of all scripts, and thousands of them.
     if not _NUMBER.match(text) or abs(int(text)) > MAX_PRIORITY:
         raise ValueError(f"a whole number within {MAX_PRIORITY} of 0")
     return int(text)
 
 
-def _truth(text: str) -> bool:
+def _read_truth(text: str) -> bool:
     if text.lower() not in _TRUTHS:
         raise ValueError("true or false")
     return _TRUTHS[text.lower()]
 
 
-def _choice(kind: type[enum.StrEnum]) -> Callable[[str], enum.StrEnum]:
+def _choice_reader(kind: type[enum.StrEnum]) -> Callable[[str], enum.StrEnum]:
     def read_choice(text: str) -> enum.StrEnum:
         try:
             return kind(text)
@@ -170,15 +173,15 @@ def _choice(kind: type[enum.StrEnum]) -> Callable[[str], enum.StrEnum]:
 
 _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "qos_class": _class_name,
-    "priority": _priority,
-    "resctrl": _annotation,
+    "priority": _read_priority,
+    "resctrl": _read_annotation,
     "blockio_class": _optional_class,
     "cpu_class": _optional_class,
-    "memory_type": _choice(MemoryType),
-    "spread": _truth,
-    "thread_policy": _choice(ThreadPolicy),
-    "emulator_policy": _choice(EmulatorPolicy),
-    "preserve": _truth,
+    "memory_type": _choice_reader(MemoryType),
+    "spread": _read_truth,
+    "thread_policy": _choice_reader(ThreadPolicy),
+    "emulator_policy": _choice_reader(EmulatorPolicy),
+    "preserve": _read_truth,
 }
 
 SETTING_NAMES: Final = tuple(_READERS)
@@ -192,7 +195,7 @@ DEFAULT_VALUES: Final[Mapping[str, Any]] = {
 def read_setting(name: str, text: str) -> Any:
     """The value of a setting from its text.
 
-    :raises ValueError: saying what is possible.
+    :raises ValueError: the text is no value of the setting; the message has the possible ones.
     """
     return _READERS[name](text)
 

@@ -1,28 +1,26 @@
-"""The failures that several folders meet.
-
-What guests and providers are called in messages, and how to show what somebody else wrote.
-"""
+"""Errors that cross rooms, names of guests and providers in messages, and foreign text made safe to show."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Final
 from uuid import UUID
 
 
 class ConfigError(Exception):
-    """A configuration that the agent refuses to start with; the text names the options and CPUs concerned."""
+    """A configuration that the agent refuses to start with. The text names the options and CPUs concerned."""
 
 
 class DriverError(Exception):
-    """A guest could not be started, adopted, changed or stopped; the text says which and why."""
+    """A guest could not be started, adopted, changed or stopped. The text names it and the reason."""
 
 
 class GuestGoneError(DriverError):
-    """The guest has ended meanwhile. Whoever wanted to change it has nothing left to do."""
+    """The guest has ended meanwhile, so the caller has nothing left to change."""
 
 
 _MAX_LENGTH: Final = 1000
-"""Characters that are shown of a text."""
+"""Characters of a foreign text that messages show."""
 
 
 def is_uuid(text: str) -> bool:
@@ -33,10 +31,10 @@ def is_uuid(text: str) -> bool:
         return False
 
 
-def called(name: str, uuid: str) -> str:
+def full_name(name: str, uuid: str) -> str:
     """The name, for people, and the uuid, for commands and searches: ``web-1 (8f0c...)``.
 
-    Names are given by tenants: one that would break a line of the log is shown with escapes.
+    Tenants choose names: control characters, which could forge lines of the log, appear as escapes.
     """
     if name in ("", uuid):
         return uuid
@@ -44,16 +42,34 @@ def called(name: str, uuid: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    """A text without control characters, which could tell a terminal to do something."""
-    if text.isprintable():  # nearly always, and asked hundreds of times a round
+    """A text without control characters, which a terminal would interpret."""
+    if text.isprintable():  # the common case, and this runs hundreds of times a round
         return text
     return "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text)
 
 
-def printable(text: str) -> str:
-    """A text of somebody else's, fit for terminals, logs and labels.
-
-    It is on one line, and no longer than one reads.
-    """
+def printable_text(text: str) -> str:
+    """A foreign text as terminals, logs and labels may show it: on one line, at most 1,000 characters."""
+    # Cut before the replacement, which looks at each character of a text that may be huge.
     text = on_one_line(text[: _MAX_LENGTH + 1])
     return text if len(text) <= _MAX_LENGTH else f"{text[:_MAX_LENGTH]}..."
+
+
+def missing_package(wanted: str, package: str, extra: str) -> ConfigError:
+    """The error of a feature that needs a Python package which is not installed. It says how to install it.
+
+    :param wanted: the feature or option, as the sentence begins.
+    :param extra: the extra of the distribution that brings the package.
+    """
+    # A path in place of a name: the public index has no distribution of this name, so that pip would
+    # install whatever a stranger registers under it.
+    return ConfigError(
+        f"{wanted} needs the Python package {package}, which is not installed: install this release's wheel"
+        f" with its extra {extra}, pip install '/PATH/TO/placement_compute-VERSION-py3-none-any.whl[{extra}]'"
+    )
+
+
+def require_cryptography(wanted: str) -> None:
+    """:raises ConfigError: cryptography, which signatures need, is not installed."""
+    if find_spec("cryptography") is None:
+        raise missing_package(wanted, "cryptography", "fleet")

@@ -1,13 +1,4 @@
-"""The resource classes that the agent reports, in one table.
-
-It says what each of them is, wherever somebody has to know.
-
-What a guest may have of block devices.
-
-What a class of guests means for their memory.
-
-What a guest is throttled with: a lever, on one domain of the host.
-"""
+"""Resource classes that the agent reports, in one table; block I/O, memory shares and controls of guests."""
 
 from __future__ import annotations
 
@@ -24,10 +15,10 @@ MEMORY: Final = "MEMORY_MB"
 """OpenStack's resource class of memory."""
 
 RECLAIMED_VCPU: Final = "CUSTOM_RECLAIMED_VCPU"
-"""The resource class of shared CPUs as far as those who hold them leave them unused."""
+"""The resource class of shared CPUs that their holders leave unused."""
 
 RECLAIMED_MEMORY: Final = "CUSTOM_RECLAIMED_MEMORY_MB"
-"""The same of memory."""
+"""The resource class of memory that its holders leave unused."""
 
 
 HUGE_PAGES: Final[Mapping[int, str]] = {
@@ -38,7 +29,7 @@ HUGE_PAGES: Final[Mapping[int, str]] = {
     1048576: "CUSTOM_HUGE_PAGES_1GB",
     16777216: "CUSTOM_HUGE_PAGES_16GB",
 }
-"""By size in KiB the resource class of huge pages, in pages: those that Linux has on x86, ARM and POWER.
+"""Resource classes of huge pages by size in KiB: the sizes of Linux on x86, ARM and POWER. Amounts are pages.
 
 OpenStack has no class for them, and no trait for the size of a page.
 """
@@ -46,13 +37,15 @@ OpenStack has no class for them, and no trait for the size of a page.
 
 @dataclass(frozen=True, slots=True)
 class ResourceClass:
-    """A class of the inventories of a host.
+    """A resource class of inventories of a host.
 
-    ``host_owned``: an inventory of it on one of our providers is ours even where nobody remembers who put it
-    there. ``movable``: it lies elsewhere in other shapes of the tree, and so do allocations of it; cache ways
-    and bandwidth are of one L3 domain for good. ``exclusive``: what one holds of it nobody else has, so that
-    it cannot be sold more than once. ``cpu``: its amounts are CPUs, which the agent itself hands
-    out. ``stock_name``: what stands for it on a stock OpenStack Placement, which does not know it.
+    :ivar host_owned: whether an inventory on one of the agent's providers is the agent's, even if no file
+        remembers that the agent made it.
+    :ivar movable: whether inventories and allocations move to other providers when the shape of the tree
+        changes. Cache ways and bandwidth do not: they always belong to one L3 domain.
+    :ivar exclusive: whether one holder has the amount alone, so that it cannot be sold twice.
+    :ivar cpu: whether amounts are CPUs, which the agent assigns.
+    :ivar stock_name: the custom class in its place on an OpenStack Placement that does not know the class.
     """
 
     name: str
@@ -79,39 +72,40 @@ RESOURCE_CLASSES: Final = (
 STOCK_NAMES: Final[Mapping[str, str]] = {
     one.name: one.stock_name for one in RESOURCE_CLASSES if one.stock_name
 }
-"""By name what stands for it on a stock OpenStack Placement."""
+"""The custom class in place of each class that a stock OpenStack Placement does not know."""
 
 OWN_CLASSES: Final = frozenset(
     name for one in RESOURCE_CLASSES for name in (one.name, one.stock_name) if name
 )
-"""All of them, under either name: what holds them has a meaning to the agent."""
+"""All classes of the table, under either name: allocations of these have a meaning to the agent."""
 
 HOST_OWNED: Final = frozenset(
     name for one in RESOURCE_CLASSES if one.host_owned for name in (one.name, one.stock_name) if name
 )
-"""The classes that are the agent's on its own providers, under either name."""
+"""Classes of inventories that are the agent's on its own providers, under either name."""
 
 MOVABLE: Final = frozenset(one.name for one in RESOURCE_CLASSES if one.movable)
-"""The classes that lie elsewhere in other shapes of the tree."""
+"""Classes of inventories that move when the shape of the tree changes."""
 
 EXCLUSIVE: Final = frozenset(
     name for one in RESOURCE_CLASSES if one.exclusive for name in (one.name, one.stock_name) if name
 )
-"""The classes that cannot be sold more than once, under either name."""
+"""Classes that cannot be sold twice, under either name."""
 
 CPU_CLASSES: Final = frozenset(one.name for one in RESOURCE_CLASSES if one.cpu)
-"""The classes whose amounts are CPUs."""
+"""Classes with CPUs as amounts."""
 
 
 DEFAULT_WEIGHT: Final = 100
+"""The kernel's io.weight of a cgroup without one."""
 
 GUEST_DISKS: Final = "guest"
-"""Stands for the guest's own disks where devices are named."""
+"""The word for the guest's own disks in a list of devices."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """The most that a guest gets of one device in a second, in bytes and operations; None: no limit."""
+    """Upper limits of a guest's I/O on one device, in bytes and operations a second. None is no limit."""
 
     read_bytes: int | None = None
     write_bytes: int | None = None
@@ -122,23 +116,26 @@ class DeviceRates:
         return self != DeviceRates()
 
     @property
-    def amounts(self) -> tuple[int | None, int | None, int | None, int | None]:
-        """Bytes read and written, then operations."""
+    def all_rates(self) -> tuple[int | None, int | None, int | None, int | None]:
+        """Rates of bytes read and written, then of operations."""
         return self.read_bytes, self.write_bytes, self.read_operations, self.write_operations
 
-    def scaled(self, percent: float) -> DeviceRates:
-        """So many percent of it, and at least one of each."""
+    def scaled_rates(self, percent: float) -> DeviceRates:
+        """The limits at ``percent`` of their values, each at least 1, as the kernel refuses 0."""
         return DeviceRates(
-            *(None if one is None else max(int(one * percent / 100), 1) for one in self.amounts)
+            *(None if one is None else max(int(one * percent / 100), 1) for one in self.all_rates)
         )
 
 
 @dataclass(frozen=True, slots=True)
 class BlockIo:
-    """What one guest is to have: ``weight`` beside others (None: as all), ``rates`` on each of the devices.
+    """Settings of block I/O of one guest.
 
-    ``devices`` are those of the host, as ``MAJOR:MINOR``; ``own_disks``: the rates hold on those of the
-    guest, too. ``latency_us``: others are slowed down so that it waits no longer than that on these devices.
+    :ivar weight: weight beside other guests; None is the default.
+    :ivar rates: limits on each of the devices.
+    :ivar latency_us: target latency on the devices, in microseconds. The kernel slows others down for it.
+    :ivar devices: devices of the host, as ``MAJOR:MINOR``.
+    :ivar own_disks: whether the settings apply to the guest's own disks, too.
     """
 
     weight: int | None = None
@@ -147,10 +144,12 @@ class BlockIo:
     devices: frozenset[str] = frozenset()
     own_disks: bool = False
 
-    def scaled(self, percent: float) -> BlockIo:
-        """So many percent of it: for a guest that is throttled."""
+    def scaled_limits(self, percent: float) -> BlockIo:
+        """Weight and rates at ``percent`` of their values, for a guest that is throttled."""
         weight = DEFAULT_WEIGHT if self.weight is None else self.weight
-        return replace(self, weight=max(int(weight * percent / 100), 1), rates=self.rates.scaled(percent))
+        return replace(
+            self, weight=max(int(weight * percent / 100), 1), rates=self.rates.scaled_rates(percent)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,17 +167,17 @@ class BlockIoClass:
 
     @property
     def host_devices(self) -> list[str]:
-        """The names and patterns that mean devices of the host."""
+        """Names and patterns of devices of the host."""
         return [each for each in self.devices if each != GUEST_DISKS]
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """Amounts are percent of what a guest holds of ``MEMORY_MB``.
+    """Settings of memory of a class of guests, in percent of what a guest holds of ``MEMORY_MB``.
 
-    Above ``high`` it is slowed down and has to give back (None: never), up to ``low`` it is spared while
-    others have something to give. ``oom_score_adj`` is the kernel's, -1000 to 1000: guests with more of it
-    are killed first where memory runs out.
+    :ivar high: above it the kernel slows the guest down and reclaims its memory; None is no limit.
+    :ivar low: up to it the kernel reclaims memory of other guests first.
+    :ivar oom_score_adj: the kernel's, -1000 to 1000. Processes with a higher one are killed first.
     """
 
     high: int | None = None
@@ -190,9 +189,9 @@ DEFAULT_SHARES: Final[Mapping[str, MemoryShare]] = {
     BEST_EFFORT: MemoryShare(oom_score_adj=500),
     LATENCY_SENSITIVE_RESERVED: MemoryShare(low=100, oom_score_adj=0),
 }
-"""The shares of the classes that exist without configuration, where they are others than of any class.
+"""Shares of built-in classes that differ from the defaults of a class.
 
-Guests are killed before the host's own daemons, which have 0; and less than 0 takes a privilege.
+None is below 0: the host's daemons have 0 and are to survive guests, and a lower value takes a privilege.
 """
 
 
@@ -203,7 +202,7 @@ BLOCKIO: Final = "blockio"
 
 
 class ThrottleControl(NamedTuple):
-    """A lever, by its name, on one domain of the host: an L3 cache id as text, or "" for all of the host."""
+    """A lever, by its name, on one domain of the host: an L3 cache id as text, or "" for the whole host."""
 
     lever: str
     domain: str = ""

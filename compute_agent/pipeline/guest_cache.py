@@ -144,7 +144,7 @@ class GuestCache:
 
 
 def _held(assignment: CpuAssignment | None) -> frozenset[int]:
-    return frozenset() if assignment is None else assignment.held
+    return frozenset() if assignment is None else assignment.held_cpus
 
 
 @dataclass(frozen=True, slots=True)

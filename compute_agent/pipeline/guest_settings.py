@@ -221,7 +221,9 @@ class GuestClassifier:
     ) -> Guest:
         """The guest with its settings, as its driver, its flavor, rules and operators have them."""
         # A guest that was never resolved may come with settings of its driver alone.
-        declared = guest.declared if guest.setting_sources else {**guest.settings.chosen, **guest.declared}
+        declared = (
+            guest.declared if guest.setting_sources else {**guest.settings.chosen_values, **guest.declared}
+        )
         found = resolve_settings(
             world.classification,
             guest_facts(guest, allocation, owner, world),

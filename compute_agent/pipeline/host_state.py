@@ -11,7 +11,7 @@ from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuPool, CpuSet, CpuSets
 from compute_agent.model.guest import Allocation, Guest
 from compute_agent.model.guest_settings import MemoryType
-from compute_agent.model.messages import called
+from compute_agent.model.messages import full_name
 from compute_agent.model.resource import MEMORY, RECLAIMED_MEMORY, RECLAIMED_VCPU
 from compute_agent.policy import STATIC_PLUS, STATIC_POOLS, leave_in_place, place_nowhere
 from compute_agent.policy.base import CpuSupply, GuestRequest, Policy, ProviderDemand
@@ -155,7 +155,7 @@ class HostState:
         names = {zone.uuid: zone.name for zone in self.zones}
         parts = (
             ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()))
-            + f" of {called(names.get(uuid, ''), uuid)}"
+            + f" of {full_name(names.get(uuid, ''), uuid)}"
             for uuid, amounts in sorted(allocation.items())
         )
         return "; ".join(parts) or "nothing"
@@ -171,7 +171,7 @@ def request_for(world: HostState, guest: Guest, allocation: Allocation) -> Guest
     settings = guest.settings
     asked = demands(world, allocation)
     vcpu, pcpu = sum(one.vcpu for one in asked), sum(one.pcpu for one in asked)
-    if world.cpu_sets.both and not pcpu and guest.dedicated and guest.dedicated == vcpu:
+    if world.cpu_sets.is_both and not pcpu and guest.dedicated and guest.dedicated == vcpu:
         asked = tuple(replace(one, pcpu=one.vcpu, vcpu=0) for one in asked)
     return GuestRequest(
         guest=guest.uuid,
@@ -179,7 +179,7 @@ def request_for(world: HostState, guest: Guest, allocation: Allocation) -> Guest
         demands=asked,
         thread_policy=settings.core_policy,
         emulator_policy=settings.emulator_policy,
-        dedicated=0 if world.cpu_sets.legacy else guest.dedicated,
+        dedicated=0 if world.cpu_sets.is_legacy else guest.dedicated,
         constraints=guest.constraints,
         mems=memory_nodes(world, guest, allocation),
         dedicated_vcpus=guest.dedicated_vcpus,

@@ -10,7 +10,7 @@ from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import UNCONSTRAINED, Allocation, CpuAssignment, Guest
-from compute_agent.model.messages import GuestGoneError, called
+from compute_agent.model.messages import GuestGoneError, full_name
 from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache
 from compute_agent.pipeline.host_state import HostState, request_for
 from compute_agent.policy import POLICIES
@@ -195,7 +195,7 @@ class GuestPlacer:
             guest = entry.guest
             stray = ""
             if entry.assignment is not None and is_known and not guest.settings.preserve:
-                stray = sets.stray(entry.assignment.held, reachable, self._reach(entry))
+                stray = sets.describe_strays(entry.assignment.held_cpus, reachable, self._reach(entry))
             if stray and stray != entry.stray:
                 LOG.warning("%s", stray_warning(guest.uuid, stray, guest.name))
             elif entry.stray and not stray:
@@ -229,7 +229,7 @@ class GuestPlacer:
                 continue
             elif entry.guest.constraints != UNCONSTRAINED:
                 self._place_as(entry, self.decide(entry.guest, entry.allocation, assignment))
-            elif assignment.held:
+            elif assignment.held_cpus:
                 self._cache.assign(entry, keep_dedicated(*self._case(entry), assignment) or assignment)
             else:
                 self._place_as(entry, self.decide(entry.guest, entry.allocation, assignment))
@@ -350,7 +350,7 @@ class GuestPlacer:
 def stray_warning(uuid: str, stray: str, name: str = "") -> str:
     """The warning of a guest that holds CPUs which the present sets do not have."""
     return (
-        f"Guest {called(name, uuid)} stays where it is, and nobody else gets its CPUs, but {stray}:"
+        f"Guest {full_name(name, uuid)} stays where it is, and nobody else gets its CPUs, but {stray}:"
         f" compute-agent guest move {uuid} moves it into the present sets"
     )
 

@@ -207,7 +207,7 @@ def lock_state_folder(folder: Path) -> int:
     """
     secure_folder(folder)
     try:
-        return locks.hold(folder / "agent.lock", f"pid {os.getpid()}")
+        return locks.hold_lock(folder / "agent.lock", f"pid {os.getpid()}")
     except locks.LockedError as error:
         raise locks.LockedError(f"another agent ({error}) works on the state folder {folder}") from error
 

@@ -19,7 +19,7 @@ from compute_agent.controllers.base import KernelController
 from compute_agent.drivers.base import GuestChange, GuestDriver, Listener, RunningGuests, StartingDriver
 from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.host.topology import HostTopology
-from compute_agent.model.cpuset import CpuSet, named
+from compute_agent.model.cpuset import CpuSet, named_cpus
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.pipeline.enforcer import GuestEnforcer
@@ -502,9 +502,9 @@ class GuestPipeline:
         before, self._stopped = self._stopped, self.world.stopped
         sets, record = self.world.cpu_sets, self._recorder.record_event
         if gone := self._stopped - before:
-            record(LOG.warning, EventKind.CPU_OFFLINE, None, "Dedicated %s went offline", named(gone))
+            record(LOG.warning, EventKind.CPU_OFFLINE, None, "Dedicated %s went offline", named_cpus(gone))
         if back := before - self._stopped & sets.dedicated:
-            record(LOG.info, EventKind.CPU_ONLINE, None, "Dedicated %s online again", named(back))
+            record(LOG.info, EventKind.CPU_ONLINE, None, "Dedicated %s online again", named_cpus(back))
 
     def _take_over(self) -> None:
         """Take over the guests that run.

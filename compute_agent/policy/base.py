@@ -327,7 +327,7 @@ def memory_of(supply: CpuSupply, request: GuestRequest, cpus: CpuSet, pinned: bo
     The definition of the guest comes first, then its allocation. Without either, the memory of a ``pinned``
     guest comes from the nodes of its CPUs.
     """
-    told = request.constraints.memory or request.mems
+    told = request.constraints.memory_nodes or request.mems
     return told or (memory_nodes(supply.topology, cpus) if pinned else frozenset())
 
 

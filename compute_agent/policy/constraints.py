@@ -157,14 +157,14 @@ def refit_within(supply: CpuSupply, request: GuestRequest, current: CpuAssignmen
     limits = limits_of(supply.topology, request.constraints, request.vcpus)
     if kept is None or not limits or len(kept.vcpu_cpus) != len(limits):
         return kept if not limits else None
-    floating = floating_cpus(supply, request) - supply.taken_cpus(request) - kept.held
+    floating = floating_cpus(supply, request) - supply.taken_cpus(request) - kept.held_cpus
     vcpu_cpus = tuple(
-        cpus if cpus <= kept.held else floating & limit
+        cpus if cpus <= kept.held_cpus else floating & limit
         for cpus, limit in zip(kept.vcpu_cpus, limits, strict=True)
     )
     if not all(cpus and cpus <= limit for cpus, limit in zip(vcpu_cpus, limits, strict=True)):
         return None
-    given = {number: next(iter(cpus)) for number, cpus in enumerate(vcpu_cpus) if cpus <= kept.held}
+    given = {number: next(iter(cpus)) for number, cpus in enumerate(vcpu_cpus) if cpus <= kept.held_cpus}
     alone = frozenset(kept.dedicated) - kept.withheld - frozenset(given.values())
     return _make_assignment(supply, request, vcpu_cpus, kept.dedicated, kept.withheld, alone)
 

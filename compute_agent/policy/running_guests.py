@@ -114,10 +114,10 @@ def keep_dedicated(supply: CpuSupply, request: GuestRequest, current: CpuAssignm
     The rest of the guest leaves CPUs that others hold. None if it has no dedicated CPUs, or shares one with
     another guest.
     """
-    if not current.held or current.held & supply.taken_cpus(request):
+    if not current.held_cpus or current.held_cpus & supply.taken_cpus(request):
         return None
     # Without an allocation, only the present CPUs show which part of the guest floats, and where.
-    floating = None if request.demands else (current.cpus - current.held) & supply.topology.online
+    floating = None if request.demands else (current.cpus - current.held_cpus) & supply.topology.online
     again = build_assignment(supply, request, current.dedicated, floating, current.withheld)
     return in_place(again, current, request) if isinstance(again, CpuAssignment) else None
 
@@ -125,7 +125,7 @@ def keep_dedicated(supply: CpuSupply, request: GuestRequest, current: CpuAssignm
 def may_stay(current: CpuAssignment, taken: CpuSet, online: CpuSet) -> bool:
     """Whether a guest without an allocation may run where it is: on online CPUs that no other guest holds."""
     in_the_way = not taken.isdisjoint(current.cpus | current.emulator_cpus)
-    return not in_the_way and (bool(current.held) or not online.isdisjoint(current.cpus))
+    return not in_the_way and (bool(current.held_cpus) or not online.isdisjoint(current.cpus))
 
 
 L3_CROSSED: Final = 1.0
@@ -187,7 +187,7 @@ def _requests_to_try(supply: CpuSupply, request: GuestRequest) -> Iterable[Guest
 
 def place_cost(supply: CpuSupply, request: GuestRequest, assignment: CpuAssignment) -> float:
     """The cost of a place: zones crossed, cores shared with others, CPUs outside of the dedicated set."""
-    topology, cpus = supply.topology, assignment.held
+    topology, cpus = supply.topology, assignment.held_cpus
     return (
         L3_CROSSED * _zones_crossed([cache.cpus for cache in topology.l3_domains], cpus)
         + NODE_CROSSED * _zones_crossed([node.cpus for node in topology.numa_nodes], cpus)

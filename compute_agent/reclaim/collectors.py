@@ -18,8 +18,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, Protocol
 
 from compute_agent import kept_json
-from compute_agent.kept_json import number
-from compute_agent.model.messages import ConfigError, printable
+from compute_agent.kept_json import read_number
+from compute_agent.model.messages import ConfigError, printable_text
 from compute_agent.reclaim.offers import CapacityOffer
 
 ENTRY_POINTS: Final = "compute_agent.capacity"
@@ -120,18 +120,18 @@ def check_measurement(told: Any, classes: Collection[str], now: float) -> ClassM
     """
     # The package is not part of the agent: its objects may have any type, and huge or odd texts.
     if not isinstance(told, ClassMeasurement):
-        raise ValueError(f"it reported a {printable(type(told).__name__)}, not a ClassMeasurement")
+        raise ValueError(f"it reported a {printable_text(type(told).__name__)}, not a ClassMeasurement")
     named = isinstance(told.zone, str) and isinstance(told.resource_class, str)
     if not named or told.resource_class not in classes:
         raise ValueError(
-            f"it reported {printable(repr(told.resource_class))} in {printable(repr(told.zone))}, but its"
-            f" classes are {', '.join(sorted(classes))}"
+            f"it reported {printable_text(repr(told.resource_class))} in {printable_text(repr(told.zone))},"
+            f" but its classes are {', '.join(sorted(classes))}"
         )
     for name in ("amount", "margin", "valid_until"):
         value = getattr(told, name)
         # A bool is an int. NaN fails both comparisons, and an infinite amount the second.
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e15:
-            raise ValueError(f"{name} of {told.resource_class} is {printable(repr(value))}")
+            raise ValueError(f"{name} of {told.resource_class} is {printable_text(repr(value))}")
     if told.valid_until < now:
         raise ValueError(f"its report of {told.resource_class} was already out of date")
     return told
@@ -204,9 +204,9 @@ def _parse_classes(content: Any) -> CollectedClasses:
 def _parse_amount(content: Any) -> CollectedAmount:
     offer = content["offer"]
     return CollectedAmount(
-        number(content["amount"], 1e15),
-        number(content["margin"], 1e15),
-        number(content["valid_until"], 1e15),
+        read_number(content["amount"], 1e15),
+        read_number(content["margin"], 1e15),
+        read_number(content["valid_until"], 1e15),
         # Without times: a clock that jumped while the agent was stopped must not let the offer grow.
-        CapacityOffer(math.floor(number(offer["published"], 1e15)), number(offer["level"], 1e15)),
+        CapacityOffer(math.floor(read_number(offer["published"], 1e15)), read_number(offer["level"], 1e15)),
     )

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from compute_agent import kept_json
-from compute_agent.kept_json import number
+from compute_agent.kept_json import read_number
 from compute_agent.reclaim.estimate import HOURS, PERIODS, SUM, HourlyPeaks, ZoneHistory, spread_of
 
 
@@ -215,15 +215,15 @@ def _parse_zone(content: Any) -> ZoneState:
     breach = HeldBackShare(
         _parse_amount(held["cpus"]),
         math.floor(_parse_amount(held["count"])),
-        number(held["remaining"], DAY_SECONDS),
+        read_number(held["remaining"], DAY_SECONDS),
         _parse_time(held["time"]),
     )
     return ZoneState(history, offer, breach)
 
 
 def _parse_amount(value: Any) -> float:
-    return number(value, _MAX_AMOUNT)
+    return read_number(value, _MAX_AMOUNT)
 
 
 def _parse_time(value: Any) -> float:
-    return number(value, 1e12)
+    return read_number(value, 1e12)

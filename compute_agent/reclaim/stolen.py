@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from compute_agent import kept_json
-from compute_agent.kept_json import number
+from compute_agent.kept_json import read_number
 from compute_agent.reclaim.offers import ABOVE_SECONDS, GROWTH
 
 FILE: Final = "stolen.json"
@@ -144,9 +144,9 @@ def _parse_zones(document: Any) -> dict[str, StolenReserve]:
 def _parse_zone(content: Any) -> StolenReserve:
     return StolenReserve(
         # More than a window has: a damaged file must not fill the memory.
-        tuple((number(time, 1e12), number(part, 1.0)) for time, part in content["readings"])[-100:],
-        math.floor(number(content["withheld"], 1e6)),
-        number(content["changed"], 1e12),
-        number(content["less_since"], 1e12),
-        math.floor(number(content["less"], 1e6)),
+        tuple((read_number(time, 1e12), read_number(part, 1.0)) for time, part in content["readings"])[-100:],
+        math.floor(read_number(content["withheld"], 1e6)),
+        read_number(content["changed"], 1e12),
+        read_number(content["less_since"], 1e12),
+        math.floor(read_number(content["less"], 1e6)),
     )

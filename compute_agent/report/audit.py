@@ -40,9 +40,9 @@ from types import MappingProxyType
 from typing import Final
 
 from compute_agent.model import cpuset
-from compute_agent.model.cpuset import CpuSet, named
+from compute_agent.model.cpuset import CpuSet, named_cpus
 from compute_agent.model.guest import Allocation, ConsumerAllocations, GuestHolding, GuestMigration
-from compute_agent.model.messages import called
+from compute_agent.model.messages import full_name
 from compute_agent.report.capacity import CpuLocation, FreeCapacity, Held
 
 MIGRATION_TYPE: Final = "MIGRATION"
@@ -301,7 +301,7 @@ def compare(
 def _overlaps(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> str:
     """Which of its CPUs others are to have for themselves as well, in words."""
     return ", ".join(
-        f"{named(common)} also of guest {called(other.name, other.uuid)}"
+        f"{named_cpus(common)} also of guest {full_name(other.name, other.uuid)}"
         for other in guests
         if other.uuid != guest.uuid and (common := guest.held & other.held)
     )
@@ -430,4 +430,4 @@ def delete(record: ConsumerRecord, finding: AuditFinding, age: float, options: H
         return "left: it was not among those confirmed"
     if record.here:
         return "not needed: its guest is here by now"
-    return record.holds.without(record.ours)
+    return record.holds.without_providers(record.ours)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from compute_agent.model.messages import called
+from compute_agent.model.messages import full_name
 from compute_agent.report.answers import (
     ConcurrentUpdateError,
     ConflictError,
@@ -115,7 +115,7 @@ class ReportRefusal:
         if isinstance(self.action, ReshapePlan):
             return "Reshape"
         name = getattr(self.action, "name", self.provider)
-        return f"{type(self.action).__name__} {called(name, getattr(self.action, 'uuid', name))}"
+        return f"{type(self.action).__name__} {full_name(name, getattr(self.action, 'uuid', name))}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from math import ceil
 from typing import Final
 
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.model.messages import called
+from compute_agent.model.messages import full_name
 from compute_agent.model.resource import HUGE_PAGES, MEMORY, OWN_CLASSES
 from compute_agent.report.plan import OwnedNames, Ownership, ReportedProvider, settled_inventories
 
@@ -49,8 +49,8 @@ def keep_held_memory(
         inventories, pages = _with_memory(node, own, needed)
         nodes.append(replace(node, inventories=inventories))
         waiting.append(
-            f"{called(node.name, node.uuid)}: {held} MEMORY_MB are held, and {own.total} are beside its huge"
-            f" pages: {pages} of these are not offered until less is held"
+            f"{full_name(node.name, node.uuid)}: {held} MEMORY_MB are held, and {own.total} are beside its"
+            f" huge pages: {pages} of these are not offered until less is held"
         )
     return replace(derived, nodes=tuple(nodes)), tuple(waiting)
 
@@ -102,7 +102,7 @@ def keep_held_cpus(
                 if missing <= 0:
                     continue
                 waiting.append(
-                    f"{called(node.name, node.uuid)}: guests hold {used[node.uuid]} CPUs as {name}, and it"
+                    f"{full_name(node.name, node.uuid)}: guests hold {used[node.uuid]} CPUs as {name}, and it"
                     f" has {_cpus(node, name)}: others of the zone do not offer {missing} until less is held"
                 )
                 for other in members:
@@ -181,7 +181,7 @@ class WithheldUnits:
         )
 
     def __str__(self) -> str:
-        return f"{called(self.name, self.uuid)}: {self.asked} are withheld; {self.reserved} {self.words}"
+        return f"{full_name(self.name, self.uuid)}: {self.asked} are withheld; {self.reserved} {self.words}"
 
 
 def keep_withheld(
@@ -289,8 +289,8 @@ def _keep_removed(
             if amount := held(node.uuid, name):
                 kept[name] = replace(inventory, reserved=inventory.total)
                 waiting.append(
-                    f"{called(node.name, node.uuid)}: {amount} {name} are held, which is not to be there any"
-                    " more: all of it is reserved, and it goes when nothing is held"
+                    f"{full_name(node.name, node.uuid)}: {amount} {name} are held, which is not to be there"
+                    " any more: all of it is reserved, and it goes when nothing is held"
                 )
         nodes.append(replace(node, inventories={**node.inventories, **kept}) if kept else node)
     return replace(derived, nodes=tuple(nodes)), tuple(waiting)

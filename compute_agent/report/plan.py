@@ -29,7 +29,7 @@ from compute_agent.inventory.attributes import is_ours
 from compute_agent.inventory.derive import CONFIGURABLE
 from compute_agent.inventory.provider_files import OPTION
 from compute_agent.inventory.provider_tree import FIELDS, Field, ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.model.messages import called
+from compute_agent.model.messages import full_name
 from compute_agent.model.resource import EXCLUSIVE, HOST_OWNED
 
 Written = frozenset[tuple[str, Field, float]]
@@ -391,7 +391,7 @@ def adjustment_sentences(
     for node in derived.ours:
         for name, settled in settled_inventories(derived, node, reported, owned).items():
             for one in settled.adjustments:
-                yield f"{called(node.name, node.uuid)}: {in_words(name, one)}"
+                yield f"{full_name(node.name, node.uuid)}: {in_words(name, one)}"
 
 
 def _ratio_elsewhere(name: str, reported: Mapping[str, ReportedProvider], owned: Ownership) -> float | None:

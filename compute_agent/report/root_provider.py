@@ -20,7 +20,7 @@ from typing import Final
 import os_traits
 
 from compute_agent.inventory.derive import BESIDE
-from compute_agent.model.messages import called
+from compute_agent.model.messages import full_name
 from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient, ProviderRecord
 
@@ -118,7 +118,7 @@ def find_root(client: PlacementClient, search: RootSearch) -> NovaRoot | None:
         )
     if record.parent_uuid is not None:
         raise RootMissingError(
-            f"the provider {called(record.name, record.uuid)} is below another one, and so is no root of"
+            f"the provider {full_name(record.name, record.uuid)} is below another one, and so is no root of"
             " nova-compute's: [compute] resource_provider_name has to be the hypervisor's name in Nova"
         )
     if record.uuid == search.own and not is_novas(client.traits(record.uuid)[0]):

@@ -20,7 +20,7 @@ from keystoneauth1 import loading
 from oslo_config import cfg
 
 from compute_agent.conf.placement import plugin_names
-from compute_agent.optional_packages import missing
+from compute_agent.model.messages import missing_package
 from compute_agent.report.answers import (
     REQUEST_ID,
     BadAnswerError,
@@ -221,7 +221,7 @@ def _spans(conf: cfg.ConfigOpts) -> Spans:
     try:
         from compute_agent.report.tracing import tracing_to  # for those who want it
     except ImportError as error:
-        raise missing("[tracing] enabled", str(error.name), "tracing") from error
+        raise missing_package("[tracing] enabled", str(error.name), "tracing") from error
     return tracing_to(conf.tracing.endpoint, conf.tracing.sample_ratio)
 
 

@@ -201,7 +201,7 @@ class GuestEvictions:
             LOG.info("Guest %s keeps its allocation: that is Nova's, as the guest is", name)
             return
         # With the generation even where nothing is left: a claim made meanwhile, on another host, must stay.
-        client.set_allocations(held.without(ours))
+        client.set_allocations(held.without_providers(ours))
         LOG.info("Guest %s gave back %s", name, self._pipeline.world.in_words(ours))
 
     def _wait(self, seconds: float) -> None:

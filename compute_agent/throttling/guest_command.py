@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from compute_agent.model.messages import printable
+from compute_agent.model.messages import printable_text
 
 _MAX_MESSAGE: Final = 500
 """Characters of a command's last words that are passed on."""
@@ -70,7 +70,7 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
                 os.killpg(process.pid, signal.SIGKILL)  # with its children, which hold the pipe open as well
                 raise CommandFailedError(f"{words[0]} did not end within {timeout:g} seconds") from error
         if process.returncode:
-            message = printable(" ".join(output.split())[-_MAX_MESSAGE:]) or "no message"
+            message = printable_text(" ".join(output.split())[-_MAX_MESSAGE:]) or "no message"
             raise CommandFailedError(f"{words[0]} ended with {process.returncode}: {message}")
 
     return run_command

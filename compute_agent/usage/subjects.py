@@ -108,7 +108,7 @@ class SubjectFactory:
 def may_be_dedicated(view: GuestView) -> bool:
     """Whether a guest has CPUs of its own, or could have them, as long as its allocation is not known."""
     # Unknown counts as dedicated: a guest that must not be throttled would be, until Placement answers.
-    if view.allocation is None or (view.assignment is not None and view.assignment.held):
+    if view.allocation is None or (view.assignment is not None and view.assignment.held_cpus):
         return True
     # By the allocation where there is no assignment yet: a guest that has just started.
     return any("PCPU" in amounts for amounts in view.allocation.values())

@@ -1,4 +1,4 @@
-"""What tests of the agent make again and again: guests, and what consumers hold at a Placement.
+"""Builders for tests of the agent: guests, and allocations of consumers at a Placement.
 
 Hosts are made by :mod:`tests.compute_agent.inventory.machines`, drivers by :mod:`tests.compute_agent.fakes`,
 pipelines on a fake host by :mod:`tests.compute_agent.pipeline.fake_host`.
@@ -54,7 +54,7 @@ def release_resources(client, consumer):
 
 
 def find_view(pipeline, uuid):
-    """What a pipeline shows of a guest.
+    """The view of a guest that a pipeline shows.
 
     :raises StopIteration: there is no such guest.
     """

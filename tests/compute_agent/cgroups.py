@@ -56,7 +56,7 @@ class FakeCgroups:
         return lambda *arguments: fake(*arguments)
 
     def make(self, path):
-        """A group that somebody else makes."""
+        """A group that another program makes."""
         folder = self.folder / path
         folder.mkdir(parents=True)
         self.make_files(folder)
@@ -131,7 +131,7 @@ class KernelCgroups:
             cgroup.CgroupRoot.open(folder)  # hands the controllers down
 
     def make(self, path):
-        """A group that somebody else makes."""
+        """A group that another program makes."""
         folder = self.folder / path
         folder.mkdir(parents=True)
         return folder
@@ -141,7 +141,7 @@ class KernelCgroups:
 
 
 def _io_max(text, line):
-    """What io.max is after a line was written: devices without any limit are not in it."""
+    """The content of io.max after a line was written. Devices without any limit are not in it."""
     has = dict(one.split(" ", 1) for one in text.splitlines() if one)
     device, _, rest = line.partition(" ")
     limits = dict(one.split("=") for one in has.get(device, "rbps=max wbps=max riops=max wiops=max").split())

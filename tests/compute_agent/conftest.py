@@ -17,7 +17,7 @@ _STARTED = {"agent", "libvirtd"}
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """What starts the daemon or libvirtd takes its time."""
+    """Mark tests that start the daemon or libvirtd as slow."""
     for item in items:
         if _STARTED & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)

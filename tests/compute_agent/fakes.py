@@ -1,4 +1,4 @@
-"""A driver whose guests are numbers in a dictionary; the tests in drivers/test_contract.py keep it honest."""
+"""A driver with guests in a dictionary; tests in drivers/test_contract.py compare it with real drivers."""
 
 import itertools
 from dataclasses import fields, replace
@@ -163,7 +163,7 @@ class FakeDriver:
         if guest_uuid in self.running:
             raise DriverError(f"guest {guest_uuid} exists already")
         pid = next(self._pids)
-        names = {*declared, *settings.chosen}
+        names = {*declared, *settings.chosen_values}
         values = {setting: getattr(settings, setting) for setting in names}
         guest = Guest(guest_uuid, self.name, name, pid, settings, declared=values)
         self.running[guest_uuid] = guest

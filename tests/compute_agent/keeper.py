@@ -1,4 +1,4 @@
-"""Starts programs for somebody, is the parent of all that they leave behind, and ends everything with them.
+"""Starts programs, is the parent of all processes that they leave behind, and ends all with the caller.
 
 Each line of the standard input is a command as a JSON list; its process id is the answer. Whatever ends is
 reaped at once, which process 1 of a container may not do, and libvirtd waits for. At the end of the standard

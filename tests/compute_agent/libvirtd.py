@@ -208,7 +208,7 @@ class Libvirtd:
                 (path / "machine").rmdir()
 
     def log(self):
-        """What the daemon said."""
+        """The output of the daemon."""
         return (self.folder / "log").read_text()
 
     # Guests
@@ -306,7 +306,7 @@ class Libvirtd:
 
 
 def thread_cpus(pid):
-    """What /proc/PID/task/*/status says: the allowed CPUs (as text) by thread name."""
+    """Allowed CPUs, as text, by name of the thread, from /proc/PID/task/*/status."""
     found = {}
     for tid in procfs.thread_ids(pid):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended just now

@@ -1,4 +1,4 @@
-"""What a nova-compute does to Placement: its report client's behaviour, with a libvirt driver of few classes.
+"""Effects of a nova-compute on Placement: its report client, with a libvirt driver of few classes.
 
 From Nova's documentation and code (nova/scheduler/client/report.py, compute/resource_tracker.py,
 virt/libvirt/driver.py):
@@ -75,7 +75,7 @@ class NovaCompute:
 
     @property
     def writes(self):
-        """What it has sent since the last look."""
+        """Requests since the last call."""
         found, self.client.writes = self.client.writes, []
         return found
 

@@ -91,11 +91,11 @@ def _make(root, folder, files):
 
 
 class KernelFiles(KernelFiles):
-    """What is written is checked as the kernel checks it, and has the same side effects.
+    """Writes are checked as the kernel checks them, and have the same side effects.
 
-    A minimum above the maximum and the reverse is EINVAL, as before Linux 5.3, or what the other allows; a
-    governor or a preference that is not there is EINVAL; with governor performance intel_pstate has that
-    preference and refuses others with EBUSY.
+    A minimum above the maximum is EINVAL, as before Linux 5.3, or is cut to what the other allows. An unknown
+    governor or preference is EINVAL. With the governor performance, intel_pstate has that preference and
+    refuses others with EBUSY.
     """
 
     def __init__(self, root):
@@ -104,7 +104,7 @@ class KernelFiles(KernelFiles):
         self._preferences = {}
 
     def set(self, path, text):
-        """As somebody else does."""
+        """Write a file as another program does."""
         (self.root / path).write_text(f"{text}\n")
 
     def write(self, path, text):
@@ -141,7 +141,7 @@ class KernelFiles(KernelFiles):
         self.set(path, text)
 
     def _switch(self, cpu, on):
-        """As the kernel does: what an offline CPU has is hidden, and comes back as it was."""
+        """Take a CPU offline or online. The files of an offline CPU are hidden, and come back unchanged."""
         online = cpuset.parse(self.read(f"{CPUS}/online"))
         assert on != (cpu in online)
         self.set(f"{CPUS}/online", cpuset.format(online | {cpu} if on else online - {cpu}))

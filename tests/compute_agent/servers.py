@@ -27,7 +27,7 @@ def running(kind, folder):
         f"[oslo_policy]\npolicy_file = {folder / 'policy.yaml'}\n"
         f"[placement_database]\nconnection = sqlite:///{folder / 'placement.db'}\n"
     )
-    # Where nobody is checked there is no user of role "service", who alone may reshape.
+    # Without authentication no user has the role "service", which reshaping needs.
     (folder / "policy.yaml").write_text('"placement:reshaper:reshape": "role:admin"\n')
     port = free_port()
     bind = ("--bind", f"127.0.0.1:{port}", "--workers", "1")

@@ -1,4 +1,4 @@
-"""The agent's own files: nobody else's, and what is kept of those that cannot be used."""
+"""Files of the agent: no other user can change them, and damaged ones are kept aside."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ def test_a_folder_in_which_others_may_write_is_refused(folder, mode):
 
 
 @pytest.mark.parametrize("mode", [0o1777, 0o775, 0o755])
-def test_what_is_above_the_folder_may_be_shared_as_long_as_others_cannot_rename_it(folder, mode):
+def test_a_shared_parent_folder_is_allowed_if_others_cannot_rename_its_entries(folder, mode):
     secure_folder(folder)
     folder.parent.chmod(mode)
     check_folder(folder)
@@ -81,7 +81,7 @@ def test_a_symbolic_link_of_another_user_is_refused_wherever_it_is_on_the_way(fo
             check_folder(path)
 
 
-def test_a_symbolic_link_that_everybody_can_replace_is_refused(folder, tmp_path):
+def test_a_symbolic_link_that_any_user_can_replace_is_refused(folder, tmp_path):
     secure_folder(folder)
     shared = tmp_path / "shared"
     shared.mkdir()
@@ -122,7 +122,7 @@ class TestOneFile:
         with pytest.raises(UnsafeFileError, match="no regular file"):
             read_own(tmp_path)
 
-    def test_a_file_that_everybody_may_write_is_refused(self, path):
+    def test_a_file_that_any_user_may_write_is_refused(self, path):
         path.chmod(0o666)
         with pytest.raises(UnsafeFileError, match="0666"):
             read_own(path)
@@ -168,7 +168,7 @@ def test_a_write_that_has_no_room_names_the_file(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_what_is_left_of_a_write_that_was_killed_goes(tmp_path):
+def test_temporary_files_of_a_killed_write_are_removed(tmp_path):
     code = (
         "import os, sys; from pathlib import Path; from compute_agent.files import write_durably\n"
         "os.fsync = lambda descriptor: os.kill(os.getpid(), 9)\n"

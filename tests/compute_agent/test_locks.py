@@ -11,7 +11,7 @@ from compute_agent.files import UnsafeFileError
 from compute_agent.locks import LockedError
 
 HOLD = "import sys, time; from compute_agent import locks; from pathlib import Path\n"
-HOLD += "locks.hold(Path(sys.argv[1]), 'the first'); print('held', flush=True); time.sleep(60)"
+HOLD += "locks.hold_lock(Path(sys.argv[1]), 'the first'); print('held', flush=True); time.sleep(60)"
 
 
 @pytest.fixture
@@ -19,46 +19,46 @@ def path(tmp_path):
     return tmp_path / "agent.lock"
 
 
-def test_the_second_is_told_who_the_first_is_until_that_one_is_killed(path):
+def test_the_error_names_the_holder_until_that_is_killed(path):
     holder = subprocess.Popen([sys.executable, "-c", HOLD, path], stdout=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == b"held\n"
         with pytest.raises(LockedError, match=r"^the first$"):
-            locks.hold(path, "the second")
+            locks.hold_lock(path, "the second")
         assert path.read_text() == "the first\n"
     finally:
         holder.kill()
         holder.wait()
         holder.stdout.close()
-    os.close(locks.hold(path, "2"))
+    os.close(locks.hold_lock(path, "2"))
     assert path.read_text() == "2\n"
 
 
-def test_what_a_holder_says_is_shown_on_one_line(path):
-    descriptor = locks.hold(path, "a\nb\x1b[31m" + 2000 * "x")
+def test_the_name_of_a_holder_is_shown_on_one_line(path):
+    descriptor = locks.hold_lock(path, "a\nb\x1b[31m" + 2000 * "x")
     try:
         with pytest.raises(LockedError) as caught:
-            locks.hold(path, "me")
+            locks.hold_lock(path, "me")
     finally:
         os.close(descriptor)
     assert str(caught.value).startswith("a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}[31mxx")
     assert len(str(caught.value)) <= 1000
 
 
-def test_a_holder_that_has_not_said_yet_who_it_is_holds_nevertheless(path):
-    descriptor = locks.hold(path, "x")
+def test_a_holder_that_has_not_written_its_name_yet_holds_the_lock(path):
+    descriptor = locks.hold_lock(path, "x")
     os.ftruncate(descriptor, 0)
-    with pytest.raises(LockedError, match="does not say who"):
-        locks.hold(path, "me")
+    with pytest.raises(LockedError, match="has not written its name"):
+        locks.hold_lock(path, "me")
     os.close(descriptor)
 
 
-def test_a_lock_whose_file_was_removed_is_not_held_any_more(path):
-    descriptor = locks.hold(path, "1")
+def test_a_lock_is_not_held_any_more_after_its_file_was_removed(path):
+    descriptor = locks.hold_lock(path, "1")
     assert locks.is_held(path, descriptor)
     path.unlink()
     assert not locks.is_held(path, descriptor)
-    other = locks.hold(path, "2")
+    other = locks.hold_lock(path, "2")
     assert not locks.is_held(path, descriptor)
     assert locks.is_held(path, other)
     os.close(descriptor)
@@ -75,7 +75,7 @@ def test_a_file_that_is_removed_while_it_is_locked_is_not_taken_for_the_lock(pat
         return descriptor
 
     monkeypatch.setattr(locks, "open_own", open_own)
-    descriptor = locks.hold(path, "me")
+    descriptor = locks.hold_lock(path, "me")
     assert locks.is_held(path, descriptor)
     os.close(descriptor)
 
@@ -84,7 +84,7 @@ def test_a_symbolic_link_is_not_followed(path, tmp_path):
     (tmp_path / "victim").write_text("content")
     path.symlink_to(tmp_path / "victim")
     with pytest.raises(UnsafeFileError):
-        locks.hold(path, "me")
+        locks.hold_lock(path, "me")
     assert (tmp_path / "victim").read_text() == "content"
 
 
@@ -95,5 +95,5 @@ def test_a_failed_attempt_leaves_no_descriptor(path, monkeypatch):
     monkeypatch.setattr(locks.os, "pwrite", fail)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match="No space"):
-        locks.hold(path, "me")
+        locks.hold_lock(path, "me")
     assert os.listdir("/proc/self/fd") == before

@@ -12,7 +12,7 @@ ROLE = ThreadSpec("work", 0.001, "works", "none", "nothing")
 
 
 class Work:
-    """What a loop does, round by round; the test says when it is enough."""
+    """The work of a loop, round by round, until the test ends it."""
 
     def __init__(self, needed=True):
         self.needed, self.begun = needed, 0
@@ -51,7 +51,7 @@ def work():
     work.thread.stop(LONG)
 
 
-def test_it_begins_when_there_is_something_to_do_and_rests_when_there_is_not(work):
+def test_rounds_run_while_there_is_work_and_rest_otherwise(work):
     work.needed = False
     work.thread.start()
     assert not work.thread.is_running
@@ -75,7 +75,7 @@ def test_an_exception_is_new_once_until_there_is_another(work):
     assert not any(work.failures[1:])
 
 
-def test_whose_rest_goes_wrong_begins_again_all_the_same(work):
+def test_a_task_begins_again_after_an_error_during_its_rest(work):
     went_wrong = threading.Event()
 
     def rest():
@@ -94,7 +94,7 @@ def test_whose_rest_goes_wrong_begins_again_all_the_same(work):
     assert work.begun == 2
 
 
-def test_who_was_stopped_does_not_begin_again(work):
+def test_a_stopped_task_does_not_begin_again(work):
     work.thread.start()
     work.thread.stop(LONG)
     work.thread.start()
@@ -104,7 +104,7 @@ def test_who_was_stopped_does_not_begin_again(work):
 
 
 @pytest.mark.parametrize("hanging", ["_round", "_rest", "_keep"])
-def test_nobody_waits_long_for_what_hangs_when_it_is_stopped(work, hanging):
+def test_stopping_does_not_wait_long_for_work_that_hangs(work, hanging):
     reached, over = threading.Event(), threading.Event()
 
     def hang():

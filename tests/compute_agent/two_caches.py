@@ -6,7 +6,7 @@ CPU = "sys/devices/system/cpu"
 
 
 def two_caches():
-    """What is in them, by path below the root of the host."""
+    """Contents of the files, by path below the root of the host."""
     files = {
         "sys/devices/system/node/node0/cpulist": "0-1",
         "sys/devices/system/node/node0/meminfo": "Node 0 MemTotal: 16777216 kB",

@@ -125,7 +125,7 @@ def set_item(domain: Any, item: str, value: Item, flag: int) -> None:
     if isinstance(value, int):
         domain.setBlkioParameters({WEIGHT: value}, flag)
         return
-    limits = {key: amount or 0 for key, amount in zip(_KEYS, value.amounts, strict=True)}
+    limits = {key: amount or 0 for key, amount in zip(_KEYS, value.all_rates, strict=True)}
     if item.startswith(_DISK):
         domain.setBlockIoTune(item.removeprefix(_DISK), limits, flag)
         return

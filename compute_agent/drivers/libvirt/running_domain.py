@@ -36,7 +36,7 @@ from compute_agent.drivers.libvirt.qemu import QemuProcess, ThreadRole, wanted_c
 from compute_agent.host.kernel_files import read, read_text
 from compute_agent.model import cpuset
 from compute_agent.model.guest import Guest
-from compute_agent.model.messages import DriverError, GuestGoneError, called
+from compute_agent.model.messages import DriverError, GuestGoneError, full_name
 from compute_agent.model.resource import BlockIo
 
 # Each domain has groups of its own below that of the whole domain, one of them for the main thread; cgroup v2
@@ -354,7 +354,7 @@ class DomainTuning:
         return has
 
     def _not_persisted(self, what: str, error: Exception) -> None:
-        guest = called(self._domain.name(), self._domain.UUIDString())
+        guest = full_name(self._domain.name(), self._domain.UUIDString())
         LOG.warning("The definition of guest %s keeps its %s: %s", guest, what, error)
 
     def _bind_memory(self, has: MemoryBinding, nodes: frozenset[int], flag: int) -> None:

@@ -89,7 +89,7 @@ def _lines(
 def _max_text(rates: DeviceRates) -> str:
     return " ".join(
         f"{key}={_NO_LIMIT if amount is None else amount}"
-        for key, amount in zip(_KEYS, rates.amounts, strict=True)
+        for key, amount in zip(_KEYS, rates.all_rates, strict=True)
     )
 
 

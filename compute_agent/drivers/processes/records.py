@@ -44,7 +44,7 @@ from compute_agent.model.guest_settings import (
     MemoryType,
     ThreadPolicy,
 )
-from compute_agent.model.messages import called, is_uuid, printable
+from compute_agent.model.messages import full_name, is_uuid, printable_text
 
 LOG = logging.getLogger(__name__)
 
@@ -221,7 +221,7 @@ class ProcessRecord:
     origin_cgroup: str = ""
 
     def __str__(self) -> str:
-        return called(self.name, self.uuid)
+        return full_name(self.name, self.uuid)
 
     @property
     def group(self) -> GuestCgroup | None:
@@ -235,11 +235,11 @@ class ProcessRecord:
     def guest(self) -> Guest:
         """The guest as others know it."""
         details = {
-            "command": printable(" ".join(self.command)),
+            "command": printable_text(" ".join(self.command)),
             "log": self.log,
             "origin": "adopted" if self.adopted else "started",
         }
-        names = {*self.declared, *self.settings.chosen}
+        names = {*self.declared, *self.settings.chosen_values}
         return Guest(
             self.uuid,
             DRIVER,

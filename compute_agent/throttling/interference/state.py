@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from compute_agent.kept_json import number, text
+from compute_agent.kept_json import read_number, text
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.actions import GuestLimits
 from compute_agent.throttling.interference.cases import MAX_RELAPSES, CasePhase, InterferenceCase
@@ -131,7 +131,7 @@ def state_from_json(document: Any, now: float) -> InterferenceState:
 def _case_from_row(row: Any, now: float) -> InterferenceCase:
     watch, victim, suspect, lever, domain, correlation, before, *more = row
     taken, depth, phase, age, relapses, guilty, exhausted = more
-    steps = tuple(number(one, 1e6) for one in taken)
+    steps = tuple(read_number(one, 1e6) for one in taken)
     # A limit of 0 would stop the suspect, and a depth beyond the steps has no limit.
     if not steps or min(steps) <= 0 or not 0 <= _whole_count(depth) <= len(steps):
         raise ValueError(f"{taken!r}, {depth!r} are no limits")
@@ -140,12 +140,12 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
         text(victim),
         text(suspect),
         ThrottleControl(text(lever), text(domain)),
-        number(correlation, 2),
-        number(before, 1e15),
+        read_number(correlation, 2),
+        read_number(before, 1e15),
         steps,
         _whole_count(depth),
         CasePhase(phase),
-        now - number(age, 100 * DAY_SECONDS),
+        now - read_number(age, 100 * DAY_SECONDS),
         min(_whole_count(relapses), MAX_RELAPSES),
         guilty is True,
         exhausted is True,
@@ -158,14 +158,16 @@ def _case_from_row(row: Any, now: float) -> InterferenceCase:
 def _record_from_row(row: Any, now: float) -> tuple[SuspectPair, PairRecord]:
     watch, victim, suspect, aside, verdicts, age, escalated = row
     # Before or after now; bounded, since a number from a file is no number of ours.
-    aside = min(max(number(abs(aside), 1e12) * math.copysign(1, aside), -DAY_SECONDS), DAY_SECONDS)
-    record = PairRecord(now + aside, _whole_count(verdicts), now - number(age, 1e12), escalated is True)
+    aside = min(max(read_number(abs(aside), 1e12) * math.copysign(1, aside), -DAY_SECONDS), DAY_SECONDS)
+    record = PairRecord(now + aside, _whole_count(verdicts), now - read_number(age, 1e12), escalated is True)
     return SuspectPair(text(watch), text(victim), text(suspect)), record
 
 
 def _track_from_row(row: Any) -> tuple[SignalKey, SignalTrack]:
     guest, signal, domain, mean, variance, count = row
-    baseline = SignalBaseline(number(mean, 1e15), number(variance, 1e30), min(_whole_count(count), HALF_LIFE))
+    baseline = SignalBaseline(
+        read_number(mean, 1e15), read_number(variance, 1e30), min(_whole_count(count), HALF_LIFE)
+    )
     return SignalKey(text(guest), text(signal), text(domain)), SignalTrack(baseline)
 
 

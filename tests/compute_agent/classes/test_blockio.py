@@ -42,7 +42,7 @@ def test_a_section_is_a_class(parse):
         ("[blockio_class:a]\nlatency_ms = 1", r"\[blockio_class:a\] devices: rates and latency are of dev"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_section_and_option(parse, text, told):
+def test_impossible_values_are_refused_with_section_and_option(parse, text, told):
     with pytest.raises(ConfigError, match=told):
         parse(text)
 
@@ -57,12 +57,12 @@ def test_what_makes_no_sense_is_refused_with_section_and_option(parse, text, tol
         ("[blockio]\nweight = 1", "there is no such section"),
     ],
 )
-def test_what_is_misspelt_is_refused_where_it_is_read(parse, text, told):
+def test_misspelt_values_are_refused_where_they_are_read(parse, text, told):
     with pytest.raises(cfg.Error, match=told):
         parse(text)
 
 
-def test_devices_that_are_not_there_and_weights_by_which_nobody_goes_are_warnings():
+def test_absent_devices_and_weights_without_effect_are_warnings():
     classes = {
         "bulk": BlockIoClass("bulk", None, DeviceRates(1), None, ("vda", "sdz", "guest")),
         "gold": BlockIoClass("gold", 400),

@@ -1,4 +1,4 @@
-"""Whom nothing is taken from."""
+"""Classes of guests that watermarks never act on, and ranks of classes."""
 
 import pytest
 
@@ -30,12 +30,12 @@ def test_guests_above_the_highest_class_are_never_acted_on(name: str, protected:
     assert CLASSES.is_protected(name, dedicated=True) is True
 
 
-def test_a_class_that_nobody_has_configured_is_above_all_others() -> None:
+def test_a_class_without_configuration_ranks_above_all_others() -> None:
     assert [CLASSES.rank_of(name) for name in ("low", "top", "above", "nobody's")] == [0, 10, 11, 12]
 
 
 def test_without_configuration_all_but_best_effort_guests_may_use_all_of_a_cache() -> None:
-    """As Koordinator has it."""
+    """Names, order and meaning are those of Koordinator."""
     assert DEFAULT_CLASSES == SHARES
 
 

@@ -80,7 +80,7 @@ def test_a_class_of_guests_names_one_that_is_there(load):
         parse_classes(load("[qos_class:LSR]\ncpu_class = quick\n"))
 
 
-def test_what_has_no_effect_on_this_host_is_warned_of(tmp_path):
+def test_settings_without_effect_on_this_host_are_warnings(tmp_path):
     epyc(tmp_path)
     classes = {
         "fast": CpuClass("fast", "turbo"),

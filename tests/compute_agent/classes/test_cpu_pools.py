@@ -42,6 +42,6 @@ def test_pools_are_read_in_the_order_of_their_names(pools):
         ("cpu = 4", "cpu: there is no such option"),
     ],
 )
-def test_what_cannot_be_is_refused_with_section_and_option(pools, text, reason):
+def test_impossible_pools_are_refused_with_section_and_option(pools, text, reason):
     with pytest.raises((ConfigError, cfg.Error), match=reason):
         pools(f"[cpu_pool:a]\n{text}\n")

@@ -58,7 +58,7 @@ def test_secrets_are_not_shown(load):
         assert found(load(each))["placement", "password"].value == "***"
 
 
-def test_what_has_no_effect_says_so(load, tmp_path):
+def test_options_without_effect_are_marked(load, tmp_path):
     options = found(load("[compute]\ncpu_dedicated_sett = 1\n[nothing]\na = b\n"))
     for place in (("compute", "cpu_dedicated_sett"), ("nothing", "a")):
         assert options[place].origin == f"{tmp_path}/0.conf, without effect"

@@ -1,4 +1,4 @@
-"""What is in etc/compute-agent: the sample of the ini file, and the unit for systemd."""
+"""Files of etc/compute-agent: the sample of the ini file, and the unit for systemd."""
 
 import configparser
 import importlib.metadata

@@ -1,4 +1,4 @@
-"""What ini files say that has no effect, or another one than it looks like."""
+"""Lines of ini files without effect, or with another effect than it seems."""
 
 import pytest
 from oslo_config import cfg
@@ -69,11 +69,11 @@ def test_a_section_that_does_not_exist_is_told_once(load, section, told):
         "[daemon]\nsocket = /run/a#b.sock\n",
     ],
 )
-def test_what_exists_is_not_told_of(load, text):
+def test_known_options_are_not_reported(load, text):
     assert conf.find_unknown_options(load(text)) == []
 
 
-def test_of_a_plugin_that_does_not_exist_nobody_knows_the_options(load):
+def test_options_of_a_plugin_that_does_not_exist_are_not_judged(load):
     assert conf.find_unknown_options(load("[placement]\nauth_type = passwort\nwhatever = x\n")) == []
 
 

@@ -287,7 +287,7 @@ def test_histories_with_crashes_end_with_all_cpus_as_they_were(tmp_path, mode):
             cpus = list(range(2, 8))
             chance.shuffle(cpus)
             guests = [class_target(name, "LS", cpus.pop()) for name in "ab" if chance.random() < 0.5]
-            held = frozenset().union(*(one.assignment.held for one in guests))
+            held = frozenset().union(*(one.assignment.held_cpus for one in guests))
             left[0] = chance.choice([0, 0, 1, 2, 5])
             try:
                 host.sync(*guests, after=chance.choice([0.0, 40.0, 90.0]))

@@ -425,7 +425,7 @@ class TestDriverRestart:
         assert record["settings"] == {"qos_class": "BE", "memory_type": "dram"}
         found = {each.uuid: each for each in make_driver().guests()}
         assert (found[other].settings, found[uid].settings) == (chosen, GuestSettings())
-        assert found[other].declared == {**chosen.chosen, "priority": 0}
+        assert found[other].declared == {**chosen.chosen_values, "priority": 0}
 
     def test_a_record_of_a_later_release_is_used_as_far_as_it_is_understood(self, make_driver, uid, folder):
         guest = run(make_driver(), uid, "sleep", "60")

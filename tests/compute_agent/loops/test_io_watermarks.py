@@ -65,7 +65,7 @@ def test_a_best_effort_guest_writes_less_as_long_as_others_wait_and_has_all_of_i
     (view,) = (one for one in host.pipeline.views() if one.limits)
     ((knob, percent),) = view.limits.items()
     assert (view.guest.uuid, knob.lever) == ("writer", "blockio")
-    assert host.io("writer") == WHOLE.scaled(percent)
+    assert host.io("writer") == WHOLE.scaled_limits(percent)
     assert host.io("writer").rates.write_bytes < RATES.write_bytes
     assert host.io("writer").weight < 200
     assert host.io("served") == WHOLE

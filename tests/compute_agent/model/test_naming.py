@@ -1,9 +1,9 @@
-"""What guests and providers are called in messages."""
+"""Names of guests and providers in messages."""
 
 import pytest
 
 from compute_agent.model.guest import Guest
-from compute_agent.model.messages import called, printable
+from compute_agent.model.messages import full_name, printable_text
 
 UUID = "11111111-0000-4000-8000-000000000001"
 
@@ -19,7 +19,7 @@ UUID = "11111111-0000-4000-8000-000000000001"
     ],
 )
 def test_a_name_stands_beside_the_uuid_on_one_line(name, words):
-    assert called(name, UUID) == words
+    assert full_name(name, UUID) == words
     assert str(Guest(UUID, "process", name, 1)) == words
 
 
@@ -32,5 +32,5 @@ def test_a_name_stands_beside_the_uuid_on_one_line(name, words):
         ("x" * 1001, "x" * 1000 + "..."),
     ],
 )
-def test_what_others_write_is_shown_on_one_line(text, shown):
-    assert printable(text) == shown
+def test_foreign_text_is_shown_on_one_line(text, shown):
+    assert printable_text(text) == shown

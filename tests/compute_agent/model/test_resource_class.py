@@ -29,7 +29,7 @@ def test_all_classes_of_an_inventory_are_in_the_table(shape):
     assert {"PCPU", "VCPU", "MEMORY_MB", "DISK_GB"} <= offered <= {one.name for one in RESOURCE_CLASSES}
 
 
-def test_what_the_table_says_of_the_classes():
+def test_the_table_has_the_properties_of_each_class():
     assert {"PCPU", "VCPU", "CUSTOM_RECLAIMED_VCPU"} == CPU_CLASSES
     pages = set(HUGE_PAGES.values())
     assert {"PCPU", "VCPU", "MEMORY_MB"} | pages == MOVABLE

@@ -69,9 +69,9 @@ class Watchful(FakeDriver):
 
     def apply_cpu_settings(self, guest, settings):
         entries = {entry.guest.uuid: entry for entry in self.pipeline._cache}
-        own = entries[guest.uuid].assignment.held & self.pipeline.world.topology.online
+        own = entries[guest.uuid].assignment.held_cpus & self.pipeline.world.topology.online
         for uuid, entry in entries.items():
-            floats = entry.assignment is not None and not entry.assignment.held
+            floats = entry.assignment is not None and not entry.assignment.held_cpus
             if floats and uuid != guest.uuid and any(own & seen for seen in self.affinities[uuid].values()):
                 self.too_early.append((guest.uuid, uuid))
         return super().apply_cpu_settings(guest, settings)
@@ -200,7 +200,7 @@ class History:
 
     def holdings(self):
         return {
-            name: view.assignment.held
+            name: view.assignment.held_cpus
             for name, view in self.views().items()
             if view.assignment is not None and not view.refusal
         }
@@ -209,7 +209,9 @@ class History:
         views = self.views()
         assert views.keys() == self.driver.running.keys()
         online = self.world.topology.online
-        held = {name: view.assignment.held for name, view in views.items() if view.assignment is not None}
+        held = {
+            name: view.assignment.held_cpus for name, view in views.items() if view.assignment is not None
+        }
         for name, view in views.items():
             others = frozenset().union(*(own for other, own in held.items() if other != name))
             if view.assignment is None:
@@ -221,9 +223,9 @@ class History:
                     assert not others & seen, name
             pcpu = sum(amounts.get("PCPU", 0) for amounts in (view.allocation or {}).values())
             if view.allocation is not None and not view.refusal:
-                assert len(view.assignment.held) == pcpu, name
+                assert len(view.assignment.held_cpus) == pcpu, name
             if view.allocation is not None and not pcpu:
-                assert not view.assignment.held, name
+                assert not view.assignment.held_cpus, name
         assert self.driver.too_early == []
 
 

@@ -154,7 +154,7 @@ def test_static_plus_has_everybody_float_on_what_nobody_holds():
     before = rig.cpus()
     rig.restart(saved={}, world=world(policy="static-plus"))
     assert rig.cpus()["floats"] == before["floats"], "nobody takes what it floats on for its own"
-    assert not rig.view("floats").assignment.held
+    assert not rig.view("floats").assignment.held_cpus
 
 
 def test_static_pools_has_no_place_for_guests_outside_of_pools():
@@ -185,7 +185,7 @@ def test_whatever_becomes_of_pools_no_guest_loses_its_cpus(changes):
     rig = PooledHost(here)
     former = {}
     for number, (what, detail) in enumerate(changes):
-        before = {view.guest.uuid: view.assignment.held for view in rig.pipeline.views()}
+        before = {view.guest.uuid: view.assignment.held_cpus for view in rig.pipeline.views()}
         if what == "pool":
             former |= {node.uuid: node for node in here.tree.nodes if node.pool}
             here = world(*detail, former=former.values())
@@ -203,12 +203,12 @@ def test_whatever_becomes_of_pools_no_guest_loses_its_cpus(changes):
                     assert view.assignment.cpus <= own
         elif views := rig.pipeline.views():
             rig.handle(GuestStopped(views[detail % len(views)].guest))
-        held = {view.guest.uuid: view.assignment.held for view in rig.pipeline.views()}
+        held = {view.guest.uuid: view.assignment.held_cpus for view in rig.pipeline.views()}
         assert all(cpus == before[uuid] for uuid, cpus in held.items() if uuid in before)
         assert sum(map(len, held.values())) == len(frozenset().union(*held.values()))
         for view in rig.pipeline.views():
             others = frozenset().union(*(cpus for uuid, cpus in held.items() if uuid != view.guest.uuid))
             assert view.assignment.cpus.isdisjoint(others)
-            if not view.assignment.held and not any(uuid in GOLD.values() for uuid in view.allocation):
+            if not view.assignment.held_cpus and not any(uuid in GOLD.values() for uuid in view.allocation):
                 open_shared = here.cpu_sets.open_shared - others
                 assert view.assignment.cpus <= open_shared or not open_shared

@@ -44,10 +44,10 @@ def test_a_preserved_guest_is_not_pinned(rig):
 
 def test_other_guests_avoid_the_cpus_that_a_preserved_guest_is_pinned_to(rig):
     appear(rig, "a", {"node0": {"PCPU": 1}}, cpus=(1,))
-    assert rig.run("b", (0, 1, 0)).assignment.held == {2}
+    assert rig.run("b", (0, 1, 0)).assignment.held_cpus == {2}
     rig.driver.affinities["a"] = dict.fromkeys(rig.driver.affinities["a"], cpu_set(5))
     rig.handle(ReconcileGuests())
-    assert find_view(rig.pipeline, "a").assignment.held == {5}
+    assert find_view(rig.pipeline, "a").assignment.held_cpus == {5}
 
 
 def test_a_pinned_guest_stays_where_it_is_and_drift_is_not_repaired(rig):
@@ -57,7 +57,7 @@ def test_a_pinned_guest_stays_where_it_is_and_drift_is_not_repaired(rig):
     rig.handle(ReconcileGuests())
     assert rig.observed("a") == {2}
     preserve(rig, "a", preserved=False)
-    assert find_view(rig.pipeline, "a").assignment.held == {2}
+    assert find_view(rig.pipeline, "a").assignment.held_cpus == {2}
     rig.driver.affinities["a"] = dict.fromkeys(rig.driver.affinities["a"], ALL)
     rig.handle(ReconcileGuests())
     assert rig.observed("a") == {2}

@@ -352,11 +352,11 @@ class TestSetsThatMovedUnderAGuest:
         rig.run("b")
         rig.handle(WorldChanged(larger))
         planned = rig.handle(MoveGuest("a", dry_run=True))
-        assert (planned.held, rig.observed("a"), rig.observed("b")) == ({0, 3}, {1, 2}, ALL - {1, 2})
-        assert rig.handle(MoveGuest("a")).held == {0, 3}
+        assert (planned.held_cpus, rig.observed("a"), rig.observed("b")) == ({0, 3}, {1, 2}, ALL - {1, 2})
+        assert rig.handle(MoveGuest("a")).held_cpus == {0, 3}
         assert (rig.observed("a"), rig.observed("b")) == ({0, 3}, {1, 2})
         assert find_view(rig.pipeline, "a").stray == ""
-        assert rig.saved["a"].assignment.held == {0, 3}
+        assert rig.saved["a"].assignment.held_cpus == {0, 3}
         assert rig.handle(MoveGuest("a")) is None
 
     def test_a_move_for_which_there_is_no_room_changes_nothing(self, rig):

@@ -43,7 +43,7 @@ def test_a_guest_is_pinned_before_it_is_released_and_saved(rig):
 
 def test_two_guests_share_no_dedicated_cpu(rig):
     first, second = rig.run("a", (0, 1, 0)), rig.run("b", (0, 1, 0))
-    assert not first.assignment.held & second.assignment.held
+    assert not first.assignment.held_cpus & second.assignment.held_cpus
 
 
 def test_a_guest_for_which_there_is_no_place_is_not_started(rig):
@@ -68,7 +68,7 @@ def test_a_guest_that_ended_gives_its_cpus_back(rig):
     guest = rig.run("a", (0, 2, 0)).guest
     rig.handle(GuestStopped(guest))
     assert rig.saved == {}
-    assert rig.run("b", (0, 2, 0)).assignment.held == {1, 2}
+    assert rig.run("b", (0, 2, 0)).assignment.held_cpus == {1, 2}
 
 
 def test_nobody_is_moved_when_another_guest_comes_or_goes(rig):

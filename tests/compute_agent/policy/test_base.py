@@ -207,49 +207,49 @@ class TestIsolatedGuestsThatRun:
 
     def test_a_guest_keeps_its_empty_siblings(self):
         placed = aware(self.supply(), isolated(4))
-        assert refit_assignment(self.supply(guest=placed.held), isolated(4), placed) == placed
+        assert refit_assignment(self.supply(guest=placed.held_cpus), isolated(4), placed) == placed
 
     def test_a_guest_keeps_its_threads_when_its_allocation_comes_to_count_siblings(self):
         found = read_back(self.supply(), isolated(2), frozenset({1, 3}))
         assert (found.dedicated, found.withheld) == ((1, 3, 0, 2), {0, 2})
-        kept = refit_assignment(self.supply(guest=found.held), isolated(4), found)
+        kept = refit_assignment(self.supply(guest=found.held_cpus), isolated(4), found)
         assert kept.vcpu_cpus == ({1}, {3})
         assert kept.withheld == {0, 2}
 
     def test_siblings_that_its_allocation_does_not_pay_for_are_refused(self):
         found = read_back(self.supply(), isolated(2), frozenset({1, 3}))
-        assert refit_assignment(self.supply(guest=found.held), isolated(2), found) is None
-        assert "needs 4 PCPU" in aware(self.supply(guest=found.held), isolated(2)).reason
+        assert refit_assignment(self.supply(guest=found.held_cpus), isolated(2), found) is None
+        assert "needs 4 PCPU" in aware(self.supply(guest=found.held_cpus), isolated(2)).reason
 
     def test_siblings_that_another_guest_has_are_not_its_own(self):
         found = read_back(self.supply(other={0}), isolated(2), frozenset({1, 3}))
-        assert found.held == {1, 2, 3}
-        assert refit_assignment(self.supply(other={0}, guest=found.held), isolated(3), found) is None
+        assert found.held_cpus == {1, 2, 3}
+        assert refit_assignment(self.supply(other={0}, guest=found.held_cpus), isolated(3), found) is None
 
     @pytest.mark.parametrize(("pcpu", "held"), [(5, {1, 3, 0, 2, 4}), (6, {1, 3, 0, 2, 4, 5})])
     def test_the_emulator_keeps_its_cpu_with_or_without_its_sibling(self, pcpu, held):
         wanted = isolated(pcpu, emulator=EmulatorPolicy.ISOLATE)
         found = read_back(self.supply(), wanted, frozenset({1, 3, 4}))
-        kept = refit_assignment(self.supply(guest=found.held), wanted, found)
+        kept = refit_assignment(self.supply(guest=found.held_cpus), wanted, found)
         assert (kept.vcpu_cpus, kept.emulator_cpus) == (({1}, {3}), {4})
-        assert kept.held == held
+        assert kept.held_cpus == held
 
     def test_a_floating_guest_needs_a_place_when_it_comes_to_hold_dedicated_cpus(self):
         wanted = isolated(5, emulator=EmulatorPolicy.ISOLATE)
         shared = aware(self.supply(), dataclasses.replace(wanted, demands=()))
-        assert refit_assignment(self.supply(guest=shared.held), wanted, shared) is None
+        assert refit_assignment(self.supply(guest=shared.held_cpus), wanted, shared) is None
 
     def test_a_guest_stays_when_an_empty_sibling_goes_offline(self):
         placed = aware(self.supply(), isolated(4))
         without = machine(cores=4, threads=2, offline=frozenset({1}))
-        kept = refit_assignment(self.supply(without, guest=placed.held), isolated(4), placed)
+        kept = refit_assignment(self.supply(without, guest=placed.held_cpus), isolated(4), placed)
         assert kept.vcpu_cpus == placed.vcpu_cpus == ({0}, {2})
 
     def test_a_guest_is_refused_when_a_sibling_outside_of_its_allocation_comes_online(self):
         without = machine(cores=4, threads=2, offline=frozenset({1, 3}))
         placed = aware(self.supply(without), isolated(2))
         assert placed.dedicated == (0, 2)
-        assert refit_assignment(self.supply(guest=placed.held), isolated(2), placed) is None
+        assert refit_assignment(self.supply(guest=placed.held_cpus), isolated(2), placed) is None
 
 
 class TestReadBack:
@@ -266,7 +266,7 @@ class TestReadBack:
         assert isinstance(found, CpuAssignment)
         assert found.cpus == placed.cpus
         assert set(found.dedicated) == set(placed.dedicated)
-        again = refit_assignment(supply(guest=found.held), wanted, found)
+        again = refit_assignment(supply(guest=found.held_cpus), wanted, found)
         assert again is not None
         assert again.cpus == placed.cpus
 
@@ -290,14 +290,14 @@ class TestReadBack:
         assert found.vcpu_cpus == ({5}, {1}, {2})
         assert found.dedicated == (5, 1, 2)
         assert found.emulator_cpus == {3, 7}
-        kept = refit_assignment(supply(guest=found.held), request((0, 2, 0), (1, 1, 0), vcpus=3), found)
+        kept = refit_assignment(supply(guest=found.held_cpus), request((0, 2, 0), (1, 1, 0), vcpus=3), found)
         assert kept.vcpu_cpus == found.vcpu_cpus
 
     def test_floating_guest_cpus_may_be_any(self):
         seen = {0: frozenset({3}), 1: frozenset({1})}
         found = read_back(supply(), request(vcpus=2), frozenset({1, 3}), seen)
         assert (found.vcpu_cpus, found.emulator_cpus) == (({3}, {1}), {3})
-        kept = refit_assignment(supply(guest=found.held), request((0, 1, 1), vcpus=2), found)
+        kept = refit_assignment(supply(guest=found.held_cpus), request((0, 1, 1), vcpus=2), found)
         assert kept.vcpu_cpus == ({3}, {1})
 
     def test_the_cpu_of_the_emulator_is_what_no_guest_cpu_has(self):
@@ -308,7 +308,7 @@ class TestReadBack:
         wanted = dataclasses.replace(
             request((0, 2, 0), (1, 1, 0), vcpus=2), emulator_policy=EmulatorPolicy.ISOLATE
         )
-        kept = refit_assignment(supply(guest=found.held), wanted, found)
+        kept = refit_assignment(supply(guest=found.held_cpus), wanted, found)
         assert (kept.vcpu_cpus, kept.emulator_cpus) == (found.vcpu_cpus, {1})
 
     @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def test_lost_positions_come_back_exactly(data):
     found = read_back(CpuSupply(topology, sets, others), unknown, observed, threads)
     assert found.vcpu_cpus == placed.vcpu_cpus
     assert found.emulator_cpus == placed.emulator_cpus
-    kept = refit_assignment(CpuSupply(topology, sets, others | {"guest": found.held}), wanted, found)
+    kept = refit_assignment(CpuSupply(topology, sets, others | {"guest": found.held_cpus}), wanted, found)
     assert kept.vcpu_cpus == placed.vcpu_cpus
     assert kept.emulator_cpus == placed.emulator_cpus
-    assert kept.held == placed.held
+    assert kept.held_cpus == placed.held_cpus

@@ -78,12 +78,12 @@ class TestPlaces:
 
     def test_memory_of_a_node_brings_its_cpus(self, policy):
         found = place(flat(2, pcpu=2, constraints=PlacementConstraints(cpu_set(1))), policy)
-        assert (found.held, found.mems) == ({5, 6}, {1})
+        assert (found.held_cpus, found.mems) == ({5, 6}, {1})
 
     def test_cells_get_cpus_of_their_nodes_in_their_order(self, policy):
         found = place(flat(4, pcpu=4, constraints=cells(1, 0)), policy)
         assert [min(one) for one in found.vcpu_cpus[:2]] in ([5, 6], [6, 5])
-        assert found.held == {1, 2, 5, 6}
+        assert found.held_cpus == {1, 2, 5, 6}
         assert found.mems == {0, 1}
 
     def test_two_of_four_zones_with_room_are_taken_as_the_cells_want_it(self, policy):
@@ -111,7 +111,7 @@ class TestPlaces:
         demanded = PlacementConstraints(pins=((0, cpu_set(5)),), emulator=cpu_set(2))
         request = flat(1, pcpu=2, constraints=demanded, emulator_policy=EmulatorPolicy.ISOLATE)
         found = place(request, policy)
-        assert (found.vcpu_cpus, found.emulator_cpus, found.held) == ((cpu_set(5),), {2}, {2, 5})
+        assert (found.vcpu_cpus, found.emulator_cpus, found.held_cpus) == ((cpu_set(5),), {2}, {2, 5})
 
     @pytest.mark.parametrize(
         ("request_", "why"),
@@ -138,7 +138,7 @@ class TestPlaces:
     def test_cpus_of_others_are_not_taken(self, policy):
         supply = CpuSupply(TOPOLOGY, SETS, {"other": cpu_set(5)})
         assert isinstance(place(flat(1, pcpu=1, constraints=pins(v0=[5])), policy, supply), PlacementRefusal)
-        assert place(flat(1, pcpu=1, constraints=pins(v0=[5, 6])), policy, supply).held == {6}
+        assert place(flat(1, pcpu=1, constraints=pins(v0=[5, 6])), policy, supply).held_cpus == {6}
 
 
 def test_isolated_cores_are_chosen_within_the_limits():
@@ -153,8 +153,8 @@ def test_isolated_cores_are_chosen_within_the_limits():
         constraints=PlacementConstraints(cpu_set(1)),
     )
     found = place(request, supply=supply)
-    assert found.held <= near
-    assert (len(found.held), len(found.withheld), len(found.vcpu_cpus[0])) == (2, 1, 1)
+    assert found.held_cpus <= near
+    assert (len(found.held_cpus), len(found.withheld), len(found.vcpu_cpus[0])) == (2, 1, 1)
 
 
 class TestConstrainedRefit:
@@ -230,8 +230,8 @@ def test_guest_cpus_stay_in_their_limits_and_off_held_cpus(pcpu, vcpu, nodes, pi
         assert found.leave or not limits
         return
     assert len(found.vcpu_cpus) == vcpus
-    assert len(found.held) == pcpu
-    assert found.held <= SETS.dedicated - taken
+    assert len(found.held_cpus) == pcpu
+    assert found.held_cpus <= SETS.dedicated - taken
     assert all(one for one in found.vcpu_cpus)
     assert all(one <= limit for one, limit in zip(found.vcpu_cpus, limits, strict=False))
     assert refit_within(supply, request, found) == found

@@ -70,5 +70,5 @@ def test_found_assignments_equal_the_kernel_and_dedicated_cpus_are_pinned(vcpus,
     )
     assert found.vcpu_cpus == (tuple(vcpus) if told else (everything,) * len(vcpus))
     assert found.emulator_cpus == emulator
-    assert found.held <= dedicated & everything
-    assert len(found.dedicated) == len(found.held)
+    assert found.held_cpus <= dedicated & everything
+    assert len(found.dedicated) == len(found.held_cpus)

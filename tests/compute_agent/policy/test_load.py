@@ -67,7 +67,7 @@ def moved(holdings, use, min_gain=2.0):
 def test_two_busy_guests_on_one_core_are_separated():
     found = moved({"a": [0], "b": [1]}, {"a": 0.9, "b": 0.8})
     assert (found.guest, found.gain) == ("a", pytest.approx(3.2))
-    assert found.assignment.held.isdisjoint({0, 1})
+    assert found.assignment.held_cpus.isdisjoint({0, 1})
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class RebalancedHost:
 
     @property
     def supply(self):
-        return replace(SUPPLY, holdings={name: it.held for name, it in self.assignments.items()})
+        return replace(SUPPLY, holdings={name: it.held_cpus for name, it in self.assignments.items()})
 
     def move(self, min_gain=1.0, policy=POLICY):
         guests = [(self.requests[name], it) for name, it in self.assignments.items()]
@@ -145,7 +145,7 @@ def test_two_guests_on_one_core_are_moved_apart():
     host.requests["b"] = replace(host.requests["b"], thread_policy=ThreadPolicy.SPREAD)
     move = host.move()
     assert (move.guest, move.gain) == ("b", 1.0)
-    assert not TOPOLOGY.threads_of(0) & move.assignment.held
+    assert not TOPOLOGY.threads_of(0) & move.assignment.held_cpus
 
 
 def test_a_gain_below_the_threshold_moves_no_guest():
@@ -193,8 +193,8 @@ def test_moves_end_and_each_lowers_the_cost_by_its_gain(host, min_gain, policy):
         before = dict(host.assignments)
         host.assignments[move.guest] = move.assignment
         assert len(move.assignment.dedicated) == len(before[move.guest].dedicated)
-        others = [cpu for name, it in before.items() if name != move.guest for cpu in it.held]
-        assert move.assignment.held.isdisjoint(others)
+        others = [cpu for name, it in before.items() if name != move.guest for cpu in it.held_cpus]
+        assert move.assignment.held_cpus.isdisjoint(others)
         assert host.cost() <= cost - move.gain + 1e-9
         cost = host.cost()
 

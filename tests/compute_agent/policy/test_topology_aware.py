@@ -112,7 +112,7 @@ def test_a_placed_guest_has_exactly_its_cpus_free_and_in_its_zone(situation, pol
         assert len(found.dedicated) == len(chosen) == count
         assert chosen <= free
         assert satisfies(supply.topology, free, chosen, policy, vcpus)
-        assert found.held == chosen
+        assert found.held_cpus == chosen
         assert found.cpus == chosen - found.withheld
 
 
@@ -180,7 +180,7 @@ class TestIsolate:
         assert found.dedicated == (0, 1, 2, 3)
         assert found.vcpu_cpus == ({0}, {2})
         assert found.withheld == {1, 3}
-        assert found.held == {0, 1, 2, 3}
+        assert found.held_cpus == {0, 1, 2, 3}
 
     @pytest.mark.parametrize(("vcpus", "pcpu", "needed"), [(2, 2, 4), (2, 3, 4), (3, 5, 6)])
     def test_an_allocation_that_does_not_pay_for_the_siblings_is_refused(self, vcpus, pcpu, needed):

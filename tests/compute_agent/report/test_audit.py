@@ -247,7 +247,7 @@ def test_of_an_allocation_without_guest_the_part_of_this_host_is_taken():
     finding = AuditFinding(FindingKind.UNUSED, "c", allocation=WANTED)
     record = ConsumerRecord(HELD, WANTED, here=False)
     options = HealOptions(delete=True, min_age=10.0, confirmed=frozenset({"c"}))
-    assert delete(record, finding, 10.0, options) == HELD.without(["node"])
+    assert delete(record, finding, 10.0, options) == HELD.without_providers(["node"])
 
 
 @pytest.mark.parametrize(

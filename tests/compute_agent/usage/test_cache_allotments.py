@@ -78,6 +78,6 @@ def test_without_the_memorys_bandwidth_megabytes_cannot_be_limited(tmp_path):
     assert {knob.lever for knob in of(guest_view("BE", {}))} == {"cache_ways"}
 
 
-def test_nothing_is_known_of_a_guest_whose_allocation_is_not(intel):
+def test_a_guest_with_unknown_allocation_has_unknown_allotments(intel):
     of, _ = intel
     assert of(guest_view("BE", None)) == {}

@@ -1,4 +1,4 @@
-"""What the kernel's files of the whole host say."""
+"""Usage of the whole host from the kernel's files."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from compute_agent.usage.rounds import (
 KIB = 1024
 
 
-def test_every_time_is_counted_and_use_is_what_somebody_did() -> None:
+def test_all_times_are_counted_and_use_excludes_idle_time() -> None:
     """user nice system idle iowait irq softirq steal guest guest_nice."""
     text = "cpu  1 20 300 4000 50000 600000 7000000 80000000 5 5\ncpu0 1\ncpu1 1\nintr 9\ncpu2 9\n"
     busy = 1 + 20 + 300 + 600000 + 7000000
@@ -66,11 +66,11 @@ def test_the_total_of_some_is_read() -> None:
         (0, 2_000_000, 2.0, 100.0),
         (0, 2_100_000, 2.0, 100.0),  # the kernel looks at another clock
         (5, 5, 2.0, 0.0),
-        (5, 4, 2.0, None),  # it began anew
+        (5, 4, 2.0, None),  # the counter began again
         (0, 5, 0.0, None),
     ],
 )
-def test_pressure_is_the_part_of_the_time_in_which_somebody_waited(
+def test_pressure_is_the_part_of_the_time_in_which_a_task_waited(
     tmp_path: Path, first: int, last: int, seconds: float, percent: float | None
 ) -> None:
     path = tmp_path / "cpu"
@@ -93,7 +93,7 @@ def stat(busy: int, idle: int, cpus: int = 2) -> str:
         (stat(200, 100), 2.0),
         (stat(100, 200), 0.0),
         (stat(100, 100), None),  # no time went by
-        (stat(99, 300), None),  # it began anew
+        (stat(99, 300), None),  # the counter began again
         (stat(150, 49), None),
     ],
 )

@@ -20,7 +20,7 @@ class Reader:
         return CacheReading(bandwidth={"0": 5.0})
 
 
-def test_what_was_asked_for_is_read_once_and_kept(tmp_path: Path) -> None:
+def test_a_requested_value_is_read_once_and_kept(tmp_path: Path) -> None:
     file, reader = tmp_path / "number", Reader()
     file.write_text("1")
     now = MeasuringRound(0.0, "/", (), reader)
@@ -53,7 +53,7 @@ def test_caches_that_cannot_be_measured_are_asked_once_in_a_round() -> None:
     assert reader.asked == 1
 
 
-def test_what_is_missing_or_not_understood_is_not_known(tmp_path: Path) -> None:
+def test_missing_and_malformed_values_are_unknown(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("many")
     now = MeasuringRound(0.0, "/", ())
     assert now.parse_file(str(tmp_path / "text"), int) is None

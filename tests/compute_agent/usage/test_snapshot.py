@@ -1,4 +1,4 @@
-"""What a host would look like if a guest used something else, or were gone."""
+"""Usage of a host as if a guest used other amounts, or were gone."""
 
 import pytest
 
@@ -21,7 +21,7 @@ BEFORE = UsageSnapshot(
 
 def test_the_host_uses_as_much_more_or_less_as_the_guest_does():
     after = BEFORE.with_usage("a", {CPU: 1.5, MEMORY: 20.0, CACHE: 2.0})
-    assert after.host == {CPU: 7.5, MEMORY: 120.0}  # of whose cache nothing was known
+    assert after.host == {CPU: 7.5, MEMORY: 120.0}  # the cache use of the guest was unknown
     assert after.guests["a"].usage == {CPU: 1.5, MEMORY: 20.0, CACHE: 2.0}
     assert after.guests["b"] == BEFORE.guests["b"]
     assert (after.time, BEFORE.host[CPU], BEFORE.guests["a"].usage[CPU]) == (5.0, 10.0, 4.0)

@@ -1,4 +1,4 @@
-"""What watermarks measure of a guest is what its driver says of it."""
+"""Watermarks measure a guest by the values of its driver."""
 
 from compute_agent.classes.guest_classes import QosClass, QosClasses
 from compute_agent.pipeline.guest_cache import CachedGuest, view
@@ -10,7 +10,7 @@ CLASSES = QosClasses({"BE": QosClass("BE", 0)}, 0)
 
 
 class Forking(FakeDriver):
-    """Guests whose main process has started two others."""
+    """Guests with a main process that has started two others."""
 
     def processes(self, guest):
         return [guest.pid, guest.pid + 1, guest.pid + 2]

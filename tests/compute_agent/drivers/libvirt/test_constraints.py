@@ -38,7 +38,7 @@ def test_cells_whose_memory_is_strictly_of_nodes_are_demands():
     found = parse_constraints(domain(numatune, TWO_CELLS))
     expected = (GuestCell(frozenset({0, 1}), frozenset({1})), GuestCell(frozenset({2, 3}), frozenset({0})))
     assert found == PlacementConstraints(frozenset({0, 1}), expected)
-    assert found.memory == {0, 1}
+    assert found.memory_nodes == {0, 1}
 
 
 def test_cells_without_a_number_are_counted_and_those_of_other_modes_left_out():
