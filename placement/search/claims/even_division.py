@@ -36,12 +36,13 @@ def even_divisions(
         return
     unit = lcm(*(room.step for rooms in useful for room in rooms))
     values = _parts_near_mean(amount, useful, unit, budget)
-    best = _most_even(amount, values, unit, budget)
+    most = [sum(room.most for room in rooms) for rooms in useful]
+    best = _most_even(amount, values, most, unit, budget)
     if best is None:
         return
     yield best
     if any(len(rooms) > 1 for rooms in useful):
-        others = (each for each in _all_divisions(amount, values, budget) if _range(each) <= unit)
+        others = (each for each in _all_divisions(amount, values, budget) if _widest_gap(each) <= unit)
         yield from sorted((each for each in others if each != best), key=sum_squares)
 
 
@@ -90,25 +91,31 @@ def _parts_near_mean(
     return found
 
 
-def _range(parts: Sequence[int]) -> int:
+def _widest_gap(parts: Sequence[int]) -> int:
+    """Return the difference of the largest and the smallest part."""
     return max(parts) - min(parts)
 
 
 def _most_even(
-    amount: int, values: Sequence[Sequence[int]], unit: int, budget: SearchBudget
+    amount: int, values: Sequence[Sequence[int]], most: Sequence[int], unit: int, budget: SearchBudget
 ) -> Division | None:
-    """Return the division of the least sum of squares with parts that differ by at most the unit."""
+    """Return the division of the least sum of squares with parts that differ by at most the unit.
+
+    Among equal divisions, the zones that can give most give the larger parts.
+
+    :param most: the amount that each zone can give.
+    """
     if not _is_possible(amount, values, budget):
         return None
-    found = _least_squares(amount, values, budget)
-    if found is None or _range(found) <= unit:
+    found = _least_squares(amount, values, most, budget)
+    if found is None or _widest_gap(found) <= unit:
         return found
     # each set of parts that may go together begins with one of the parts
     best: Division | None = None
     for least in sorted({value for each in values for value in each if value * len(values) <= amount}):
         window = [[value for value in each if least <= value <= least + unit] for each in values]
         if _is_possible(amount, window, budget):
-            found = _least_squares(amount, window, budget)
+            found = _least_squares(amount, window, most, budget)
             if found is not None and (best is None or sum_squares(found) < sum_squares(best)):
                 best = found
     return best
@@ -134,7 +141,9 @@ def _is_possible(amount: int, values: Sequence[Sequence[int]], budget: SearchBud
     return bool(sums >> above & 1)
 
 
-def _least_squares(amount: int, values: Sequence[Sequence[int]], budget: SearchBudget) -> Division | None:
+def _least_squares(
+    amount: int, values: Sequence[Sequence[int]], most: Sequence[int], budget: SearchBudget
+) -> Division | None:
     """Return one value of each zone with this sum and the least sum of squares.
 
     Values near the mean are tried first. A division bounds how far a part of a better one is from the mean.
@@ -145,31 +154,36 @@ def _least_squares(amount: int, values: Sequence[Sequence[int]], budget: SearchB
     radius = max(each[0][0] for each in far)
     last = max(each[-1][0] for each in far)
     while True:
-        found = _least_within(amount, far, radius, budget)
+        found = _least_within(amount, far, most, radius, budget)
         if found is not None:
             bound = isqrt(sum((part * number - amount) ** 2 for part in found))
-            return found if bound <= radius else _least_within(amount, far, bound, budget)
+            return found if bound <= radius else _least_within(amount, far, most, bound, budget)
         if radius >= last:
             return None
         radius = max(1, 2 * radius)
 
 
 def _least_within(
-    amount: int, far: Sequence[Sequence[tuple[int, int]]], radius: int, budget: SearchBudget
+    amount: int,
+    far: Sequence[Sequence[tuple[int, int]]],
+    most: Sequence[int],
+    radius: int,
+    budget: SearchBudget,
 ) -> Division | None:
-    best: dict[int, tuple[int, Division]] = {0: (0, ())}
-    for each in far:
+    # by sum: sum of squares, then less of the large zones, then negative parts: the first ones are large
+    best: dict[int, tuple[int, int, Division]] = {0: (0, 0, ())}
+    for each, largest in zip(far, most, strict=True):
         near = [value for distance, value in each if distance <= radius]
-        after: dict[int, tuple[int, Division]] = {}
-        for total, (squares, parts) in best.items():
+        after: dict[int, tuple[int, int, Division]] = {}
+        for total, (squares, weight, parts) in best.items():
             budget.spend(1 + len(near))
             for value in near:
                 sum_now = total + value
-                key = (squares + value * value, (*parts, value))
+                key = (squares + value * value, weight - value * largest, (*parts, -value))
                 if sum_now <= amount and (sum_now not in after or key < after[sum_now]):
                     after[sum_now] = key
         best = after
-    return best[amount][1] if amount in best else None
+    return tuple([-part for part in best[amount][2]]) if amount in best else None
 
 
 def _all_divisions(amount: int, values: Sequence[Sequence[int]], budget: SearchBudget) -> Iterator[Division]:
