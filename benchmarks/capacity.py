@@ -16,8 +16,8 @@ from benchmarks.worlds import LLC, MBA, WORLDS
 from placement.microversion import MAX
 from placement.schemas.query_candidates import parse_candidates
 from placement.search.budget import SearchBudget
-from placement_extras.planner.capacity import CloudHosts, count
-from placement_extras.planner.proportions import FlavorProportion, together
+from placement_extras.planner.capacity import CloudHosts, count_flavor
+from placement_extras.planner.proportions import FlavorProportion, count_sets
 
 ASKED: Final[Mapping[str, Mapping[str, str]]] = {
     "nested": {
@@ -57,7 +57,7 @@ def main() -> None:
             for _ in range(options.count):
                 began, cpu = time.perf_counter(), time.thread_time()
                 cloud = CloudHosts(snapshot, SearchBudget(seconds=5.0))
-                found = [count(cloud, replace(flavors[name])) for name in asked]
+                found = [count_flavor(cloud, replace(flavors[name])) for name in asked]
                 work.append((time.thread_time() - cpu) * 1000)
                 clock.append((time.perf_counter() - began) * 1000)
             fits = ", ".join(
@@ -74,7 +74,7 @@ def main() -> None:
                     for number, (name, each) in enumerate(zip(asked, found, strict=True), start=1)
                 ]
                 cpu = time.thread_time()
-                sets = together(CloudHosts(snapshot, SearchBudget(seconds=5.0)), shares)
+                sets = count_sets(CloudHosts(snapshot, SearchBudget(seconds=5.0)), shares)
                 took = (time.thread_time() - cpu) * 1000
                 print(
                     f"{world:8} {'together, 1 to 2 to 3'[: 9 + 5 * len(asked)]:28} "

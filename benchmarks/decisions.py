@@ -29,10 +29,10 @@ from placement.search.diagnosis.explanation import explain_request
 from placement.search.request import CandidatesRequest
 from placement.store.consumers import ConsumerOwnership
 from placement.store.holders import HeldAmount
-from placement_extras.planner.capacity import CloudHosts, count
+from placement_extras.planner.capacity import CloudHosts, count_flavor
 from placement_extras.planner.cluster_simulation import ClusterSimulation, guests_of
-from placement_extras.planner.drain_plan import displace
-from placement_extras.planner.migration_plan import make_room, nearest
+from placement_extras.planner.drain_plan import displace_guests
+from placement_extras.planner.migration_plan import make_room, nearest_hosts
 
 Deed = Callable[[], object]
 SECONDS: Final = 5.0
@@ -72,7 +72,7 @@ def capacities(trees: int) -> Iterator[tuple[str, Deed]]:
             request = parse(query)
             yield (
                 f"capacity, {world}: {title}",
-                lambda snapshot=snapshot, request=request: count(
+                lambda snapshot=snapshot, request=request: count_flavor(
                     CloudHosts(snapshot, SearchBudget(seconds=SECONDS)), replace(request)
                 ),
             )
@@ -120,7 +120,7 @@ def moves(trees: int) -> Iterator[tuple[str, Deed]]:
 
         def deed(roots: set[int] = roots, there: Sequence[HeldAmount] = there) -> object:
             guests = guests_of(snapshot, there, SearchBudget())
-            return displace(ClusterSimulation(snapshot, SearchBudget(seconds=SECONDS), roots), guests)
+            return displace_guests(ClusterSimulation(snapshot, SearchBudget(seconds=SECONDS), roots), guests)
 
         yield f"displaced of {drained} flat hosts ({len({each.consumer for each in there})} guests)", deed
     for query in ("resources=VCPU:4,MEMORY_MB:45000", "resources=VCPU:4,MEMORY_MB:60000"):
@@ -128,7 +128,7 @@ def moves(trees: int) -> Iterator[tuple[str, Deed]]:
 
         def making(request: CandidatesRequest = request) -> object:
             board = ClusterSimulation(snapshot, SearchBudget(seconds=SECONDS))
-            hosts = nearest(board, request)
+            hosts = nearest_hosts(board, request)
             roots = {tree.root.id for tree, _ in hosts}
             guests = guests_of(snapshot, [each for each in held if each.provider_id in roots], board.budget)
             return make_room(board, request, hosts, guests, all_known=True)

@@ -74,7 +74,7 @@ def make_body(providers: int) -> dict[str, Any]:
 
 def find_checks() -> dict[str, Check]:
     """The checks by name; those of libraries that are installed."""
-    checks: dict[str, Check] = {"marshmallow, `placement.schemas`": allocation.put(MAX).load}
+    checks: dict[str, Check] = {"marshmallow, `placement.schemas`": allocation.put_allocations(MAX).load}
     with suppress(ImportError):
         checks["jsonschema"] = importlib.import_module("jsonschema").Draft7Validator(_SCHEMA).validate
     with suppress(ImportError):

@@ -237,13 +237,13 @@ class Found:
 def worst(name: str, count: int, seed: int, seconds: float, max_size: int = 128 * _MIB) -> Found:
     """The question of so many that others waited for longest."""
     snapshot, rng = world(name), random.Random(seed)
-    tidy = GcScheduler(lambda: 0).tidy  # as the service does, and between questions alone
+    collect_garbage = GcScheduler(lambda: 0).collect_if_due  # as the service does, between questions
     before = _peak()
     found: tuple[Question, Answered] | None = None
     for number in range(count):
         asked = question(rng) if found is None or number % 3 == 0 else changed(rng, found[0])
         answered = ask(snapshot, asked.query(), seconds, max_size)
-        tidy()
+        collect_garbage()
         if found is None or answered.waited > found[1].waited:
             found = asked, answered
     assert found is not None

@@ -32,7 +32,7 @@ def subcommands(parser):
 from compute_agent.cmd import main as agent
 from placement.cmd import manage, status
 asked = [(agent.main, name.split()) for name, _ in agent.AgentCommandManager()]
-asked += [(manage.main, words) for words in subcommands(manage.parser())]
+asked += [(manage.main, words) for words in subcommands(manage.build_parser())]
 asked += [(status.main, ["upgrade", "check"])]
 for program, words in asked:
     printed = io.StringIO()

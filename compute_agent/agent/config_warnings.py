@@ -22,7 +22,7 @@ from compute_agent.conf import find_unknown_options
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.interference import INTERFERENCE
 from compute_agent.conf.policy import FOLLOW
-from compute_agent.conf.qos import interference_sections
+from compute_agent.conf.qos import guest_rule_sections, interference_sections
 from compute_agent.controllers.cpu_class_plan import CpuClassClaim, decide
 from compute_agent.drivers.factory import unlimited
 from compute_agent.drivers.libvirt import hook
@@ -135,17 +135,26 @@ def unusable_levers(conf: cfg.ConfigOpts, resctrl: HostResctrl, driver: str) -> 
 def cpu_class_warnings(
     classes: Mapping[str, CpuClass], power: CpuPower, named: Collection[str]
 ) -> Iterator[str]:
-    """What of the classes of CPUs has no effect; ``named`` are those that classes of guests name."""
+    """Sentences about classes of CPUs without effect. ``named`` are those that guests may have."""
     for name, one in classes.items():
         if name not in (IDLE, SHARED) and name not in named:
             yield (
-                f"[{CPU_CLASS}{name}] is of no CPU: name it in cpu_class of a [qos_class:NAME], or call it"
-                f" {IDLE} or {SHARED}"
+                f"[{CPU_CLASS}{name}] is of no CPU: name it in cpu_class of a [qos_class:NAME] or"
+                f" [guest_rule:NAME], or call it {IDLE} or {SHARED}"
             )
         for reasons in decide(
             power, [CpuClassClaim(power.cpus, one, parked=one.park is not None)]
         ).missing.values():
             yield from reasons
+
+
+def _named_cpu_classes(conf: cfg.ConfigOpts, classes: Mapping[str, CpuClass], driver: str) -> set[str]:
+    """The classes of CPUs that guests may have: by their class, by rules, and by flavors."""
+    # A host does not know the flavors: any class may be named by one.
+    if driver == "libvirt" and "cpu_class" in conf.guests.flavor_settings:
+        return set(classes)
+    by_rules = {options.cpu_class for _, options in guest_rule_sections(conf)}
+    return by_rules | {one.cpu_class for one in parse_classes(conf).classes.values()}
 
 
 def config_warnings(
@@ -174,9 +183,7 @@ def config_warnings(
     devices = read_block_devices(Path(conf.host.root))
     found += blockio_warnings(parse_blockio_classes(conf), devices)
     classes, power = parse_cpu_classes(conf), read_cpu_power(Path(conf.host.root))
-    found += cpu_class_warnings(
-        classes, power, {one.cpu_class for one in parse_classes(conf).classes.values()}
-    )
+    found += cpu_class_warnings(classes, power, _named_cpu_classes(conf, classes, driver))
     offline = park_mode(conf) is ParkMode.OFFLINE
     if offline and driver == "libvirt" and hook.state(hook.HOOKS) is HookState.ABSENT:
         found.append(

@@ -29,6 +29,7 @@ from compute_agent.model.guest_settings import (
     SettingSource,
     ThreadPolicy,
     read_setting,
+    setting_text,
 )
 from compute_agent.model.messages import ConfigError, printable_text
 
@@ -45,6 +46,13 @@ _NOVA_PROPERTIES: Final = {
     "hw_cpu_thread_policy": "thread_policy",
     "hw_emulator_threads_policy": "emulator_policy",
 }
+_POSITION_SPECS: Final = {
+    "thread_policy": "hw:cpu_thread_policy",
+    "emulator_policy": "hw:emulator_threads_policy",
+    "spread": "hw:cpu_thread_policy",
+}
+"""Settings about the CPUs that a guest gets, and the extra spec by which Nova itself chooses these."""
+
 _MAX_SHOWN: Final = 80
 """Characters of a value that a problem shows."""
 
@@ -62,7 +70,8 @@ ManualValues = Mapping[SettingSource, Values]
 class ClassificationPolicy:
     """The configuration of classification. The defaults are a host without rules.
 
-    ``known`` None: names of classes are not checked.
+    ``known`` None: names of classes are not checked. ``follows``: another program pins guests, and settings
+    about positions have no effect.
     """
 
     rules: tuple[GuestRule, ...] = ()
@@ -70,6 +79,7 @@ class ClassificationPolicy:
     flavor_settings: frozenset[str] = frozenset(FLAVOR_SETTINGS)
     image_settings: frozenset[str] = frozenset(IMAGE_SETTINGS)
     known: KnownClasses | None = None
+    follows: bool = False
 
 
 NO_CLASSIFICATION: Final = ClassificationPolicy()
@@ -148,8 +158,22 @@ def resolve_settings(
             (source, layer[setting]) for source, layer in layers if setting in layer
         )
     settings = GuestSettings(vcpus=vcpus, **values)
+    if policy.follows and not settings.preserve:
+        found.problems += _position_problems(settings, sources)
     problems = tuple(found.problems[:_MAX_PROBLEMS])
     return ResolvedSettings(settings, sources, problems, "" if rule is None else rule.name)
+
+
+def _position_problems(settings: GuestSettings, sources: Mapping[str, str]) -> Iterator[str]:
+    """Sentences about settings of positions that the program which pins the guest does not know."""
+    nova_reads = (SettingSource.FLAVOR, SettingSource.IMAGE)
+    for setting, spec in _POSITION_SPECS.items():
+        is_known = setting != "spread" and sources[setting] in nova_reads
+        if setting in settings.chosen_values and not is_known:
+            yield (
+                f"{setting} = {setting_text(getattr(settings, setting))} ({sources[setting]}) has no effect,"
+                f" as [policy] name = follow leaves the choice of CPUs to Nova: set {spec} in the flavor"
+            )
 
 
 def _check_classes(found: _SourceFindings, source: str, values: Values) -> Values:
@@ -212,9 +236,10 @@ def parse_known_classes(conf: cfg.ConfigOpts) -> KnownClasses:
     )
 
 
-def parse_policy(conf: cfg.ConfigOpts) -> ClassificationPolicy:
+def parse_policy(conf: cfg.ConfigOpts, follows: bool = False) -> ClassificationPolicy:
     """The policy that the configuration has.
 
+    :param follows: another program pins the guests of this host.
     :raises ConfigError: naming section and option.
     """
     known = parse_known_classes(conf)
@@ -238,4 +263,5 @@ def parse_policy(conf: cfg.ConfigOpts) -> ClassificationPolicy:
         frozenset(options.flavor_settings),
         frozenset(options.image_settings),
         known,
+        follows,
     )

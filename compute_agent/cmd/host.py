@@ -29,6 +29,7 @@ from compute_agent.classification.resolution import ClassificationPolicy, parse_
 from compute_agent.cmd.base import AgentLister, Commands, ShowOne, columns
 from compute_agent.cmd.drawn import offer
 from compute_agent.conf import find_unknown_options
+from compute_agent.conf.policy import FOLLOW
 from compute_agent.drawing import host
 from compute_agent.drawing.host import draw_host
 from compute_agent.drivers.factory import choose, libvirtd_is_usable
@@ -214,14 +215,15 @@ class ConfigCheck(ShowOne):
             warnings += _strays(Path(conf.state_path) / STATE_FILE, sets, topology.usable - stopped)
         except ConfigError as error:
             self._refusals.append(str(error))
+        owner, root_is, unasked = _root_owner(conf, client)
         try:
-            guests = self._check_guests(parse_policy(conf))
+            follows = policy_of(conf, owner.beside) == FOLLOW
+            guests = self._check_guests(parse_policy(conf, follows))
         except ConfigError as error:
             guests = []
             if str(error) not in self._refusals:
                 self._refusals.append(str(error))
         resctrl = open_resctrl(conf)
-        owner, root_is, unasked = _root_owner(conf, client)
         self._mistakes += [*find_unknown_options(conf), *filter(None, [unasked])]
         driver = choose(conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), "", 0).name
         warnings += config_warnings(conf, rules, resctrl, driver)

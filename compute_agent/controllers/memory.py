@@ -50,10 +50,18 @@ class MemoryController(GuestController):
     name = "memory"
 
     def __init__(
-        self, driver: MemoryTuning, memory_types: Mapping[int, MemoryType] = MappingProxyType({})
+        self,
+        driver: MemoryTuning,
+        memory_types: Mapping[int, MemoryType] = MappingProxyType({}),
+        binds_all: bool = True,
     ) -> None:
-        """``memory_types`` are the kinds of memory of the host's NUMA nodes."""
+        """``memory_types`` are the kinds of memory of the host's NUMA nodes.
+
+        ``binds_all`` False: another program pins guests, and only memory of guests with a memory type is
+        bound.
+        """
         self._driver = driver
+        self._binds_all = binds_all
         self._memory_types = memory_types
         self.refused: Mapping[str, Sequence[str]] = {}
 
@@ -69,14 +77,16 @@ class MemoryController(GuestController):
         others = {node for node in place.mems if self._memory_types.get(node) is not wanted}
         if place.mems and not others:
             return ""
-        return (
-            f"it asks for memory of type {wanted}, and gets that of NUMA nodes {_nodes_text(place.mems)}:"
-            f" let it hold MEMORY_MB of a provider with the trait {memory_trait(wanted)}"
-        )
+        gets = f"it asks for memory of type {wanted}, and gets that of NUMA nodes {_nodes_text(place.mems)}"
+        if wanted not in self._memory_types.values():
+            return f"{gets}: this host has none of that type"
+        if not self._binds_all:
+            return f"{gets}, to which its definition binds it: remove hw:numa_nodes from its flavor"
+        return f"{gets}: let it hold MEMORY_MB of a provider with the trait {memory_trait(wanted)}"
 
     def drifted(self, target: GuestTarget) -> str | None:
         """Which nodes memory comes from instead; None if it comes from where it should."""
-        if target.assignment is None:
+        if target.assignment is None or not self._is_bound(target):
             return None
         has = self._driver.memory_nodes(target.guest, target.assignment.mems)
         if has is None:
@@ -85,12 +95,23 @@ class MemoryController(GuestController):
 
     def apply(self, target: GuestTarget) -> bool:
         """Bind memory, or lift what binds it. True if anything had to be changed."""
-        if target.assignment is None:
+        if target.assignment is None or not self._is_bound(target):
             return False
         return self._driver.bind_memory(target.guest, target.assignment.mems)
 
+    def _is_bound(self, target: GuestTarget) -> bool:
+        """Whether the agent decides on the NUMA nodes of the guest's memory."""
+        if self._binds_all:
+            return True
+        place, wanted = target.assignment, target.guest.settings.memory_type
+        # A host without the kind leaves the guest where the other program has it.
+        nodes = frozenset[int]() if place is None else place.mems
+        return bool(nodes) and all(self._memory_types.get(node) is wanted for node in nodes)
+
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """What binds the memory of each guest to NUMA nodes."""
+        """What binds the memory of each guest to NUMA nodes; nothing where another program does that."""
+        if not self._binds_all:
+            return iter(())
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
             nodes = self._driver.memory_nodes(guest, frozenset())

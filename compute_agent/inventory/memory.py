@@ -80,23 +80,33 @@ SUFFIX: Final = "_RECLAIMED"
 """The end of the name of a provider of reclaimed capacity, after the name of its parent."""
 
 
-def with_reclaimed(tree: ProviderTree, cpu_sets: CpuSets, memory: bool = False) -> ProviderTree:
+def with_reclaimed(
+    tree: ProviderTree, cpu_sets: CpuSets, memory: bool = False, root_memory_mb: int = 0
+) -> ProviderTree:
     """The tree with providers of reclaimed capacity, below the root where NUMA nodes have no providers.
 
     All of each inventory is reserved at first.
 
     :param memory: whether they also have memory, where the parent has some.
+    :param root_memory_mb: MiB of the root without the host's reserve, if another program reports them.
     """
     zones = [node for node in tree.nodes if traits.NUMA_ROOT in node.traits] or [tree.root]
-    return replace(
-        tree, nodes=(*tree.nodes, *(_reclaimed_node(tree.root, zone, cpu_sets, memory) for zone in zones))
-    )
+    amounts = {zone.uuid: _unreserved_mb(zone) for zone in zones} if memory else {}
+    if memory and tree.beside:
+        amounts[tree.root.uuid] = root_memory_mb
+    reclaimed = (_reclaimed_node(tree.root, zone, cpu_sets, amounts.get(zone.uuid, 0)) for zone in zones)
+    return replace(tree, nodes=(*tree.nodes, *reclaimed))
 
 
-def _reclaimed_node(root: ProviderNode, zone: ProviderNode, cpu_sets: CpuSets, memory: bool) -> ProviderNode:
-    most = {RECLAIMED_VCPU: len(reclaimable_cpus(zone, cpu_sets))}
-    if memory and (has := zone.inventories.get(MEMORY)) is not None:
-        most[RECLAIMED_MEMORY] = has.total - has.reserved
+def _unreserved_mb(zone: ProviderNode) -> int:
+    has = zone.inventories.get(MEMORY)
+    return 0 if has is None else has.total - has.reserved
+
+
+def _reclaimed_node(
+    root: ProviderNode, zone: ProviderNode, cpu_sets: CpuSets, memory_mb: int
+) -> ProviderNode:
+    most = {RECLAIMED_VCPU: len(reclaimable_cpus(zone, cpu_sets)), RECLAIMED_MEMORY: memory_mb}
     offered = {
         name: ProviderInventory(amount, amount, max_unit=amount) for name, amount in most.items() if amount
     }

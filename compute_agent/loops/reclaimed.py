@@ -295,8 +295,11 @@ class ReclaimLoop:
             nodes = node.numa_nodes
             held = [one for one in self._pipeline.world.topology.numa_nodes if one.id in nodes]
             zone = tree.get(node.parent or "")
-            reserved = 0 if zone is None else zone.inventories[MEMORY].reserved
-            capacity = sum(one.memory_kib for one in held) / 1024 - reserved
+            has = None if zone is None else zone.inventories.get(MEMORY)
+            if has is None:  # nova-compute has it, and the total leaves out the host's reserve
+                capacity = float(node.inventories[RECLAIMED_MEMORY].total)
+            else:
+                capacity = sum(one.memory_kib for one in held) / 1024 - has.reserved
             entitled = memory_entitlements(use.guests, nodes)
             yield MeasuredZone(node, max(0.0, capacity), read_zone(use, nodes), entitled)
 

@@ -10,9 +10,10 @@ from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import UNCONSTRAINED, Allocation, CpuAssignment, Guest
+from compute_agent.model.guest_settings import MemoryType
 from compute_agent.model.messages import GuestGoneError, full_name
 from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache
-from compute_agent.pipeline.host_state import HostState, request_for
+from compute_agent.pipeline.host_state import HostState, memory_nodes, request_for
 from compute_agent.policy import POLICIES
 from compute_agent.policy.base import CpuSupply, GuestRequest, PlacementRefusal
 from compute_agent.policy.constraints import refit_within
@@ -152,9 +153,26 @@ class GuestPlacer:
         except GuestGoneError:
             return  # its stop event is on its way
         before, entry.refusal = entry.assignment, ""
+        if self.world.follows and not entry.guest.settings.preserve:
+            found = replace(found, mems=self._memory_of_kind(entry, found.mems))
         self._cache.assign(entry, found_assignment(self.world.cpu_sets, entry.guest.settings.vcpus, found))
         if entry.assignment != before:
             self._tell_place(entry, "Guest %s is found%s")
+
+    def _memory_of_kind(self, entry: CachedGuest, bound: frozenset[int]) -> frozenset[int]:
+        """The NUMA nodes with the memory type of a guest that another program has placed.
+
+        ``bound`` are the nodes that its memory is bound to now, empty if it is not bound. These are the
+        result for a guest without a memory type, on a host without that type, and where another program
+        bound the memory to other nodes.
+        """
+        wanted = entry.guest.settings.memory_type
+        if wanted is MemoryType.ANY:
+            return bound
+        kinds = self.world.topology.memory_types
+        nodes = memory_nodes(self.world, entry.guest, entry.allocation or {})
+        of_kind = frozenset(node for node in nodes if kinds.get(node) is wanted)
+        return of_kind if of_kind and bound <= of_kind else bound
 
     def sync(self) -> None:
         """Bring all guests in line with what is held by now; for the end of every event.

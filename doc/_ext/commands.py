@@ -40,7 +40,7 @@ def _parsers(program: str) -> Iterator[tuple[str, argparse.ArgumentParser]]:
                 command, *_ = shell.command_manager.find_command(name.split())
                 yield name, command(shell, None, cmd_name=name).get_parser(f"{program} {name}")
         case "placement-manage":
-            yield from _tree("", manage.parser())
+            yield from _tree("", manage.build_parser())
         case "placement-api":
             yield "", _oslo_parser(program, api.CLI_OPTIONS)
         case "placement-shadow":

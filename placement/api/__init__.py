@@ -1,1 +1,30 @@
-"""The REST API: Flask blueprints, a module for each resource; they parse, check, call and serialise."""
+"""The REST API: Flask blueprints, which parse, check, call and serialise.
+
+Nouns
+    A *handler* is the function of one operation: a method and a path. A *layer* is a WSGI middleware. The
+    *service* has the parts that all requests of a worker share. The *caller* is the identity behind a
+    request.
+
+Modules
+    - Each resource of OpenStack Placement has the module of its name, and so has each of ``/ext/v1`` in
+      ``ext``. Only ``app`` imports these modules: an operation is found by its path.
+    - ``call`` has the request and the answers, and the decorator of handlers. ``errors`` renders errors,
+      ``versions`` finds microversions.
+    - ``middleware`` puts the layers together: ``auth`` with ``identity`` (Keystone), ``request_log``,
+      ``tracing``, ``metrics`` with ``metrics_sharing``, ``garbage``, and ``app``. Each layer is a module that
+      only ``middleware`` imports.
+    - ``service`` has the parts of a worker, and explains empty answers in the log.
+    - ``health`` is a backend of the health check, ``context`` the caller, ``paths`` the prefix of our own
+      API.
+
+The order of calls
+    A request passes the layers from outside to inside: health check and metrics, request log, traces, side
+    applications such as the console, CORS, authentication, Flask. There ``versions`` finds the microversion.
+    The decorator checks version, media types and policy, and has the service prepare the database. The
+    handler parses with ``placement.schemas``, reads ``placement.read_model`` or writes with
+    ``placement.store``, and answers. An exception of the service becomes an error in ``errors``.
+
+Imports
+    The commands, the web servers and the extras import it. It imports every package below. ``ext`` may use
+    all of it, and nothing but ``app`` imports ``ext``.
+"""

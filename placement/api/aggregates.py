@@ -1,4 +1,4 @@
-"""``/resource_providers/{uuid}/aggregates``."""
+"""The resource ``/resource_providers/{uuid}/aggregates``."""
 
 import time
 from typing import Any, Final
@@ -6,9 +6,9 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import ApiRequest, operation
-from placement.api.resource_providers import about, existing, path_uuid
-from placement.policies import aggregate as rules
+from placement.api.call import ApiRequest, api_operation
+from placement.api.resource_providers import existing_provider, missing_provider_first, path_uuid
+from placement.policies import rest as rules
 from placement.schemas import resource_provider as schemas
 from placement.store import aggregates as store
 
@@ -18,31 +18,37 @@ _PATH: Final = "/resource_providers/<uuid>/aggregates"
 _AGGREGATES, _LIST = schemas.AggregatesBody(), schemas.AggregateList()
 
 
-def _answer(call: ApiRequest, aggregates: list[str], generation: int, last_modified: float) -> Response:
+def _aggregates_answer(
+    call: ApiRequest, aggregates: list[str], generation: int, last_modified: float
+) -> Response:
     document: dict[str, Any] = {"aggregates": aggregates}
     if call.version >= microversion.AGGREGATES_GENERATION:
         document["resource_provider_generation"] = generation
-    return call.answer(document, last_modified)
+    return call.json_answer(document, last_modified)
 
 
-@operation(blueprint, "GET", _PATH, rules.LIST, since=microversion.AGGREGATES, writes_json=True)
-def show(call: ApiRequest, uuid: str) -> Response:
-    """The aggregates of a provider."""
+@api_operation(
+    blueprint, "GET", _PATH, rules.LIST_AGGREGATES, since=microversion.AGGREGATES, writes_json=True
+)
+def show_aggregates(call: ApiRequest, uuid: str) -> Response:
+    """Show the aggregates of a provider."""
     with call.service.model.fresh_view() as view:
-        provider = existing(view.snapshot, uuid)
-        return _answer(call, sorted(provider.aggregates), provider.generation, provider.updated_at)
+        provider = existing_provider(view.snapshot, uuid)
+        return _aggregates_answer(call, sorted(provider.aggregates), provider.generation, provider.updated_at)
 
 
-@operation(blueprint, "PUT", _PATH, rules.UPDATE, since=microversion.AGGREGATES, reads_json=True)
+@api_operation(
+    blueprint, "PUT", _PATH, rules.UPDATE_AGGREGATES, since=microversion.AGGREGATES, reads_json=True
+)
 def replace(call: ApiRequest, uuid: str) -> Response:
-    """Make these the aggregates of a provider."""
+    """Replace the aggregates of a provider."""
     known = path_uuid(uuid)
     expected = None
-    with about(call, known):
+    with missing_provider_first(call, known):
         if call.version >= microversion.AGGREGATES_GENERATION:
-            body = call.body(_AGGREGATES)
+            body = call.parse_body(_AGGREGATES)
             aggregates, expected = body["aggregates"], body["resource_provider_generation"]
         else:
             aggregates = call.wrapped_body(_LIST, "aggregates")
     generation = call.service.database.write(lambda tx: store.replace(tx, known, expected, aggregates))
-    return _answer(call, aggregates, generation, time.time())
+    return _aggregates_answer(call, aggregates, generation, time.time())

@@ -1,4 +1,4 @@
-"""``/allocation_candidates``."""
+"""The resource ``/allocation_candidates``."""
 
 import logging
 import time
@@ -7,8 +7,8 @@ from typing import Final
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import ApiRequest, operation
-from placement.policies import allocation_candidate as rules
+from placement.api.call import ApiRequest, api_operation
+from placement.policies import rest as rules
 from placement.schemas.query import parse_candidates
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import find_candidates
@@ -21,17 +21,22 @@ LOG = logging.getLogger(__name__)
 blueprint = Blueprint("allocation_candidates", __name__)
 
 INCOMPLETE: Final = "Placement-Ext-Incomplete"
-"""Says that there may be more candidates, which neither limit nor max_allocation_candidates left out."""
+"""The header of an answer without all candidates, for another reason than a limit: deadline or size."""
 
 _MIB: Final = 1024 * 1024
 
 
-@operation(
-    blueprint, "GET", "/allocation_candidates", rules.LIST, since=microversion.CANDIDATES, writes_json=True
+@api_operation(
+    blueprint,
+    "GET",
+    "/allocation_candidates",
+    rules.LIST_CANDIDATES,
+    since=microversion.CANDIDATES,
+    writes_json=True,
 )
 def list_all(call: ApiRequest) -> Response:
-    """Sets of providers and amounts that would satisfy the request, each ready to be claimed."""
-    wanted = parse_candidates(call.parameters, call.version)
+    """List sets of providers and amounts that satisfy the request, each ready to be claimed."""
+    wanted = parse_candidates(call.query_parameters, call.version)
     options, bounds = call.service.conf.placement, call.service.conf.api
     with call.service.model.fresh_view() as view:
         check_names(wanted, view.names.classes, view.names.traits)
@@ -48,11 +53,13 @@ def list_all(call: ApiRequest) -> Response:
             )
         finally:
             if budget.ended:
-                LOG.warning("A search for candidates was ended by [api] candidates_%s.", budget.ended)
+                LOG.warning("[api] candidates_%s ended a search for candidates.", budget.ended)
         if options.candidate_order == "topology" and not options.randomize_allocation_candidates:
             found = topology_first(found, budget)
+        # within the turn: summaries are made of the snapshot, and kept for the next answer
         body = render_pieces(view.snapshot, found, call.version, call.service.summaries, budget)
-        answer = call.written(body, time.time())
+        answer = call.answer_pieces(body, time.time())
+    # after the turn, so that no request waits for it
     if not found:
         call.explain_empty(wanted)
     if budget.ended:

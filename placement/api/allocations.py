@@ -1,4 +1,4 @@
-"""``/allocations``, ``/allocations/{consumer_uuid}`` and ``/resource_providers/{uuid}/allocations``."""
+"""The allocations of consumers and of providers: ``/allocations`` and ``.../{uuid}/allocations``."""
 
 import time
 from collections.abc import Mapping
@@ -8,11 +8,11 @@ from flask import Blueprint, Response
 from oslo_config import cfg
 
 from placement import microversion
-from placement.api.call import ApiRequest, operation
-from placement.api.resource_providers import existing
+from placement.api.call import ApiRequest, api_operation
+from placement.api.resource_providers import existing_provider
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
-from placement.policies import allocation as rules
+from placement.policies import rest as rules
 from placement.schemas import allocation as schemas
 from placement.schemas.base import canonical_uuid
 from placement.store import allocations as store
@@ -25,13 +25,13 @@ blueprint = Blueprint("allocations", __name__)
 
 UNKNOWN_TYPE: Final = "unknown"
 _SINCE: Final = {"consumer_type": microversion.CONSUMER_TYPES}
-"""The fields of consumers that came later than others: older versions leave them as they are."""
+"""Later fields of consumers, which requests of older versions leave unchanged."""
 
 
 def claim_of(
     conf: cfg.ConfigOpts, version: Microversion, consumer: str, body: Mapping[str, Any]
 ) -> ConsumerClaim:
-    """What the body says that this consumer shall hold; before 1.8 it belongs to whom the options name."""
+    """Return the claim of a body for this consumer; before 1.8 the options name its project and user."""
     owner = ConsumerOwnership(
         body.get("project_id", conf.placement.incomplete_consumer_project_id),
         body.get("user_id", conf.placement.incomplete_consumer_user_id),
@@ -48,16 +48,16 @@ def claim_of(
     )
 
 
-def _newest(allocations: list[Allocation]) -> float:
+def _newest_time(allocations: list[Allocation]) -> float:
     return max((each.updated_at for each in allocations), default=time.time())
 
 
-@operation(blueprint, "GET", "/allocations/<consumer_uuid>", rules.LIST, writes_json=True)
+@api_operation(blueprint, "GET", "/allocations/<consumer_uuid>", rules.LIST_ALLOCATIONS, writes_json=True)
 def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
-    """All that a consumer holds."""
+    """List the allocations of a consumer."""
     uuid = canonical_uuid(consumer_uuid)
     if uuid is None:
-        return call.answer({"allocations": {}}, time.time())
+        return call.json_answer({"allocations": {}}, time.time())
     with call.service.database.read() as conn:
         held = store.of_consumer(conn, uuid)
         consumer = consumers.find_consumer(conn, uuid) if held else None
@@ -75,47 +75,58 @@ def list_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
             document["consumer_generation"] = consumer.generation
         if call.version >= microversion.CONSUMER_TYPES:
             document["consumer_type"] = consumer.consumer_type or UNKNOWN_TYPE
-    return call.answer(document, _newest(held))
+    return call.json_answer(document, _newest_time(held))
 
 
-@operation(blueprint, "PUT", "/allocations/<consumer_uuid>", rules.UPDATE, reads_json=True)
+@api_operation(blueprint, "PUT", "/allocations/<consumer_uuid>", rules.UPDATE_ALLOCATIONS, reads_json=True)
 def replace_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Make this all that a consumer holds."""
+    """Replace the allocations of a consumer."""
     uuid = canonical_uuid(consumer_uuid)
     if uuid is None:
         raise InvalidRequest(f"Malformed consumer_uuid: {consumer_uuid}")
-    body = call.body(schemas.put(call.version))
+    body = call.parse_body(schemas.put_allocations(call.version))
     claim = claim_of(call.service.conf, call.version, uuid, body)
     call.service.write(lambda tx: store.replace(tx, [claim]))
-    return call.nothing()
+    return call.empty_answer()
 
 
-@operation(
-    blueprint, "POST", "/allocations", rules.MANAGE, since=microversion.MANY_CONSUMERS, reads_json=True
+@api_operation(
+    blueprint,
+    "POST",
+    "/allocations",
+    rules.MANAGE_ALLOCATIONS,
+    since=microversion.MANY_CONSUMERS,
+    reads_json=True,
 )
 def replace_several(call: ApiRequest) -> Response:
-    """Make this all that several consumers hold, at once."""
-    body = call.wrapped_body(schemas.post(call.version), "allocations")
+    """Replace the allocations of several consumers in one transaction."""
+    body = call.wrapped_body(schemas.post_allocations(call.version), "allocations")
     claims = [claim_of(call.service.conf, call.version, uuid, each) for uuid, each in body.items()]
     call.service.write(lambda tx: store.replace(tx, claims))
-    return call.nothing()
+    return call.empty_answer()
 
 
-@operation(blueprint, "DELETE", "/allocations/<consumer_uuid>", rules.DELETE)
+@api_operation(blueprint, "DELETE", "/allocations/<consumer_uuid>", rules.DELETE_ALLOCATIONS)
 def delete_of_consumer(call: ApiRequest, consumer_uuid: str) -> Response:
-    """Give back all that a consumer holds."""
+    """Delete the allocations of a consumer."""
     uuid = canonical_uuid(consumer_uuid)
     if uuid is None:
         raise store.no_allocations(consumer_uuid)
     release(call.service.database, uuid)
-    return call.nothing()
+    return call.empty_answer()
 
 
-@operation(blueprint, "GET", "/resource_providers/<uuid>/allocations", rules.PROVIDER_LIST, writes_json=True)
+@api_operation(
+    blueprint,
+    "GET",
+    "/resource_providers/<uuid>/allocations",
+    rules.LIST_PROVIDER_ALLOCATIONS,
+    writes_json=True,
+)
 def list_of_provider(call: ApiRequest, uuid: str) -> Response:
-    """All that consumers hold of a provider."""
+    """List the allocations of a provider."""
     with call.service.model.fresh_view() as view:
-        provider = existing(view.snapshot, uuid)
+        provider = existing_provider(view.snapshot, uuid)
     with call.service.database.read() as conn:
         held = store.of_provider(conn, provider.uuid)
     by_consumer: dict[str, Any] = {}
@@ -124,7 +135,7 @@ def list_of_provider(call: ApiRequest, uuid: str) -> Response:
         entry["resources"][each.resource_class] = each.used
         if call.version >= microversion.CONSUMER_GENERATIONS:
             entry["consumer_generation"] = each.consumer_generation
-    # the allocations and the generation that goes with them are of one snapshot
+    # of the allocations, so that both are of one snapshot of the database
     generation = held[0].provider_generation if held else provider.generation
     document = {"resource_provider_generation": generation, "allocations": by_consumer}
-    return call.answer(document, _newest(held))
+    return call.json_answer(document, _newest_time(held))

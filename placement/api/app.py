@@ -1,7 +1,7 @@
-"""The Flask application: one blueprint a resource.
+"""The Flask application: one blueprint for each resource.
 
-The whole API, as a table, is what ``flask routes`` prints; each operation stands
-at its handler, in the module of its resource.
+``flask routes`` prints the whole API as a table. Each operation is declared at its handler, in the module of
+its resource. The layers around the application are in :mod:`placement.api.middleware`.
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ from placement.api import (
     resource_providers,
     traits,
     usages,
-    versioning,
+    versions,
 )
 from placement.api.ext import attributes, changes, claims, explanations, reservations, trees
 from placement.api.ext import root as ext
@@ -29,7 +29,7 @@ from placement.api.ext import root as ext
 _MAX_BODY: Final = 64 * 1024 * 1024
 
 BLUEPRINTS: Final = (
-    versioning.blueprint,
+    versions.blueprint,
     resource_providers.blueprint,
     inventories.blueprint,
     aggregates.blueprint,
@@ -50,12 +50,16 @@ BLUEPRINTS: Final = (
 
 
 def create_app() -> Flask:
-    """All operations of the API; whose they are, each request says (:func:`placement.api.call.provide`)."""
+    """Return an application with all operations of the API.
+
+    It belongs to no service: each request brings its own (:func:`placement.api.call.provide_service`).
+    """
     app = Flask("placement", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
+    # a path with two slashes is another path, and no redirection
     app.url_map.merge_slashes = False
-    versioning.install(app)
-    errors.install(app)
+    versions.install_versions(app)
+    errors.install_handlers(app)
     app.before_request(call.check_body_headers)
     for blueprint in (*BLUEPRINTS, *extensions.registered_objects("blueprints").values()):
         app.register_blueprint(blueprint)

@@ -1,4 +1,4 @@
-"""Authentication: nothing but the version documents is answered to strangers.
+"""Authentication: only the version documents are answered without a token.
 
 Both strategies are WSGI middlewares. They leave a caller in the environment
 (:mod:`placement.api.context`) and answer 401 in the API's own error format.
@@ -27,15 +27,14 @@ _DETAILS: Final = {
     HTTPStatus.SERVICE_UNAVAILABLE: "The Identity service is temporarily unavailable.",
 }
 _ADMIN: Final = "admin"
-# What noauth2 gives its only administrator: keystone's admin implies member
-# and reader, and reshaping asks for the service role.
+# Keystone's admin implies member and reader, and the reshaper requires the service role
 _ADMIN_ROLES: Final = "admin,member,reader,service"
 
 
-def authenticate(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
-    """``app`` behind the authentication that ``[api] auth_strategy`` names.
+def add_authentication(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
+    """Return ``app`` behind the authentication of ``[api] auth_strategy``.
 
-    :raises ValueError: what the configuration says of it cannot be used.
+    :raises ValueError: its options cannot be used.
     """
     if conf.api.auth_strategy == "noauth2":
         LOG.warning("Requests are not authenticated: [api] auth_strategy is noauth2.")
@@ -43,31 +42,35 @@ def authenticate(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplicati
     return KeystoneAuth(app, conf)
 
 
-def check(conf: cfg.ConfigOpts) -> None:
-    """:raises ValueError: what the configuration says of authentication cannot be used."""
+def check_options(conf: cfg.ConfigOpts) -> None:
+    """Check the options of authentication.
+
+    :raises ValueError: they cannot be used.
+    """
     if conf.api.auth_strategy == "keystone":
         AuthToken(_note_admission, conf)
 
 
 class NoAuth:
-    """Believes every token: for development and tests.
+    """Accepts every token: for development and tests.
 
-    The token ``admin`` has all roles; another one is ``user:project`` or
-    ``user`` (whose project is called the same) and has none. ``X-Roles`` sets
-    the roles, ``X-Project-Id`` the project, and with
-    ``OpenStack-System-Scope`` there is no project unless it is named.
+    The token ``admin`` has all roles. Another token is ``user:project``, or ``user`` with a project of the
+    same name, and has no role. ``X-Roles`` sets the roles, ``X-Project-Id`` the project. With
+    ``OpenStack-System-Scope`` there is only a project that is named.
     """
 
     def __init__(self, app: "WSGIApplication") -> None:
         self._app = app
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Note who calls, by the token that says so, and go on."""
+        """Note the caller that the token names, and call the application."""
         token = environ.get("HTTP_X_AUTH_TOKEN")
         if not token:
-            context.anonymous(environ)
+            context.note_anonymous(environ)
             if not _is_public(environ):
-                return _refuse(environ, start_response, HTTPStatus.UNAUTHORIZED, 'Noauth2 realm="placement"')
+                return _send_refusal(
+                    environ, start_response, HTTPStatus.UNAUTHORIZED, 'Noauth2 realm="placement"'
+                )
         else:
             user, _, project = token.partition(":")
             environ["HTTP_X_USER_ID"] = user
@@ -75,15 +78,16 @@ class NoAuth:
                 environ["HTTP_X_ROLES"] = _ADMIN_ROLES if user == _ADMIN else ""
             if "HTTP_OPENSTACK_SYSTEM_SCOPE" not in environ:
                 environ.setdefault("HTTP_X_PROJECT_ID", project or user)
-            context.authenticated(environ)
+            context.note_authenticated(environ)
         return self._app(environ, start_response)
 
 
 class KeystoneAuth:
-    """Admits what keystonemiddleware's ``auth_token`` confirms, refuses the rest in our error format.
+    """Admits requests with a token that keystonemiddleware's ``auth_token`` confirms.
 
-    A token that the Identity service does not confirm is 401 whatever
-    ``[keystone_authtoken] delay_auth_decision`` says; 503 if it cannot be asked.
+    Others are refused in the format of this API. A token that the Identity service does not confirm is 401,
+    whatever ``[keystone_authtoken] delay_auth_decision`` says. Without an answer of the Identity service it
+    is 503.
     """
 
     def __init__(self, app: "WSGIApplication", conf: cfg.ConfigOpts) -> None:
@@ -92,16 +96,16 @@ class KeystoneAuth:
 
     @property
     def own_secret(self) -> bytes:
-        """As that of :class:`~placement.api.identity.AuthToken`."""
+        """The secret of :class:`~placement.api.identity.AuthToken`."""
         return self._auth_token.own_secret
 
     def sign_in(self, credentials: Mapping[str, str]) -> TokenAccess:
-        """As :meth:`~placement.api.identity.AuthToken.sign_in`."""
+        """Call :meth:`~placement.api.identity.AuthToken.sign_in`."""
         return self._auth_token.sign_in(credentials)
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Note who calls, as Keystone knows it; what is public goes on without."""
-        context.anonymous(environ)
+        """Note the caller that Keystone confirms, and call the application; public paths need no caller."""
+        context.note_anonymous(environ)
         if _is_public(environ):
             return self._app(environ, start_response)
         answer = _AuthAnswer()
@@ -110,27 +114,27 @@ class KeystoneAuth:
         except CannotAsk:
             answer.status = HTTPStatus.SERVICE_UNAVAILABLE
         if environ.pop(_ADMITTED, False):
-            context.authenticated(environ)
+            context.note_authenticated(environ)
             return self._app(environ, start_response)
-        return _refuse(environ, start_response, answer.status, answer.challenge)
+        return _send_refusal(environ, start_response, answer.status, answer.challenge)
 
 
 _ADMITTED: Final = "placement.auth_token.admitted"
 
 
 def _note_admission(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-    """What ``auth_token`` takes for the application: only notes that it was reached, and how."""
+    """Note whether ``auth_token`` admits the request; it takes this function for the application."""
     environ[_ADMITTED] = (
         environ.get("HTTP_X_IDENTITY_STATUS") == "Confirmed"
         and environ.get("HTTP_X_SERVICE_IDENTITY_STATUS", "Confirmed") == "Confirmed"
     )
-    # auth_token adds its challenge to a 401 only.
+    # auth_token adds its challenge to a 401 only
     start_response("204 No Content" if environ[_ADMITTED] else "401 Unauthorized", [])
     return []
 
 
 class _AuthAnswer:
-    """Status and challenge of what a WSGI application answers."""
+    """The status and the challenge of an answer of a WSGI application."""
 
     status = HTTPStatus.UNAUTHORIZED
     challenge: str | None = None
@@ -144,11 +148,11 @@ class _AuthAnswer:
 
 
 def _is_public(environ: "WSGIEnvironment") -> bool:
-    """Whether the request is for a version document."""
+    """Return whether the request is for a version document."""
     return environ.get("PATH_INFO", "") in ("", "/", EXT)
 
 
-def _refuse(
+def _send_refusal(
     environ: "WSGIEnvironment",
     start_response: "StartResponse",
     status: HTTPStatus,

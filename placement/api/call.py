@@ -1,8 +1,7 @@
-"""One request, as the handlers see it, and the answers they give.
+"""One request, as the handlers see it, and their answers.
 
-A handler is thin: the decorator :func:`operation` has checked version, media
-types and policy, the handler parses, calls the store or the model, and
-serialises.
+A handler is thin. The decorator :func:`api_operation` has checked version, media types and policy. The
+handler parses, calls the store or the model, and serialises.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -32,24 +31,25 @@ JSON: Final = "application/json"
 _SERVICE: Final = "placement.service"
 
 ABANDONED: Final = "placement.abandoned"
-"""Where a web server that can tell puts a function into the environment, which says why nobody needs the
-answer any more, or None."""
+"""Key of the WSGI environment for a function of the web server.
+
+It returns the reason why the answer is no longer needed, or None."""
 
 Handler = Callable[..., Response]
 
 
 class ApiRequest:
-    """The present request: who, which version, what."""
+    """The current request: its caller, version, parameters and body."""
 
     def __init__(self) -> None:
         self.version: Microversion = g.version
         self.service: PlacementService = request.environ[_SERVICE]
 
     @property
-    def parameters(self) -> list[tuple[str, str]]:
-        """The query string, in its order.
+    def query_parameters(self) -> list[tuple[str, str]]:
+        """The parameters of the query string, in its order.
 
-        :raises InvalidRequest: it holds bytes that are no text.
+        :raises InvalidRequest: it has bytes that are no text.
         """
         try:
             unquote_to_bytes(request.query_string).decode()
@@ -60,42 +60,42 @@ class ApiRequest:
     @property
     def project_id(self) -> str:
         """The project of the caller; empty if it has none."""
-        return context.of(request.environ).project_id or ""
+        return context.caller_of(request.environ).project_id or ""
 
     def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
-        """Refuse who may not do this.
+        """Check that a rule allows the caller to do this.
 
-        :raises placement.exceptions.Forbidden: saying so.
+        :raises placement.exceptions.Forbidden: it does not.
         """
-        self.service.enforcer.authorize(context.of(request.environ), rule, target)
+        self.service.enforcer.authorize(context.caller_of(request.environ), rule, target)
 
     def check_awaited(self) -> None:
-        """Stop if nobody needs the answer any more, as far as the web server tells.
+        """Stop if the web server knows that the answer is no longer needed.
 
-        :raises Unavailable: saying why.
+        :raises Unavailable: naming the reason.
         """
         abandoned = request.environ.get(ABANDONED)
         if abandoned is not None and (why := abandoned()):
             raise Unavailable(why)
 
     def explain_empty(self, wanted: CandidatesRequest) -> None:
-        """Have the log say why there are no candidates, if the operator wants that; nobody waits for it."""
+        """Have the log explain an empty list of candidates later, if the operator wants that."""
         if self.service.explainer is not None:
             question = (request.query_string, self.version)
-            self.service.explainer.tell(question, wanted, context.of(request.environ))
+            self.service.explainer.explain_answer(question, wanted, context.caller_of(request.environ))
 
     def require_json(self) -> None:
-        """Refuse a body that says it is something else.
+        """Refuse a body of another media type.
 
-        :raises UnsupportedMediaType: naming what it says.
+        :raises UnsupportedMediaType: naming the media type.
         """
         if request.mimetype != JSON:
             raise UnsupportedMediaType(
                 f"The media type {request.mimetype or None} is not supported, use {JSON}"
             )
 
-    def json(self) -> Any:
-        """The body, parsed.
+    def parse_json(self) -> Any:
+        """Return the parsed body.
 
         :raises InvalidRequest: it is not JSON.
         """
@@ -104,39 +104,46 @@ class ApiRequest:
         except orjson.JSONDecodeError as error:
             raise InvalidRequest(f"Malformed JSON: {error}") from None
 
-    def body(self, schema: Schema) -> dict[str, Any]:
-        """The body as the schema reads it.
+    def parse_body(self, schema: Schema) -> dict[str, Any]:
+        """Return the body as the schema reads it.
 
-        :raises InvalidRequest: it is not JSON or not what the schema says.
+        :raises InvalidRequest: it is not JSON, or violates the schema.
         """
-        return base.load(schema, self.json())
+        return base.load(schema, self.parse_json())
 
     def wrapped_body(self, schema: Schema, field: str) -> Any:
-        """As :meth:`body`, for a schema whose one field stands for the whole body."""
-        return base.load(schema, {field: self.json()})[field]
+        """Return the whole body as the schema reads its one field."""
+        return base.load(schema, {field: self.parse_json()})[field]
 
-    def answer(self, payload: Any, last_modified: float | None = None, status: int = 200) -> Response:
-        """JSON; from 1.15 with the time (seconds since 1970) at which what it shows last changed."""
+    def json_answer(self, payload: Any, last_modified: float | None = None, status: int = 200) -> Response:
+        """Return an answer with JSON.
+
+        :param payload: bytes of JSON, or a value to encode.
+        :param last_modified: when the shown things last changed, in seconds since 1970; a header from 1.15
+            on.
+        """
         body = payload if isinstance(payload, bytes) else orjson.dumps(payload)
-        return self.written([body], last_modified, status)
+        return self.answer_pieces([body], last_modified, status)
 
-    def written(self, body: list[bytes], last_modified: float | None = None, status: int = 200) -> Response:
-        """As :meth:`answer`, of JSON in pieces, which are sent one after the other."""
-        return self.dated(Response(body, status, mimetype=JSON), last_modified)
+    def answer_pieces(
+        self, body: list[bytes], last_modified: float | None = None, status: int = 200
+    ) -> Response:
+        """Return an answer with JSON in pieces, which are sent one after the other."""
+        return self.add_dates(Response(body, status, mimetype=JSON), last_modified)
 
-    def nothing(self, status: int = 204, location: str | None = None) -> Response:
-        """An answer without a body."""
+    def empty_answer(self, status: int = 204, location: str | None = None) -> Response:
+        """Return an answer without a body."""
         response = Response(status=status)
         del response.headers["Content-Type"]
-        return response if location is None else self.located(response, location)
+        return response if location is None else self.add_location(response, location)
 
-    def located(self, response: Response, path: str) -> Response:
-        """The response with the address of what was made."""
+    def add_location(self, response: Response, path: str) -> Response:
+        """Add the address of a new resource to the response, and return it."""
         response.headers["Location"] = request.root_url.rstrip("/") + path
         return response
 
-    def dated(self, response: Response, last_modified: float | None) -> Response:
-        """The response with the headers that 1.15 introduced."""
+    def add_dates(self, response: Response, last_modified: float | None) -> Response:
+        """Add the headers of 1.15 to the response, and return it."""
         if last_modified is not None and self.version >= microversion.CACHE_HEADERS:
             response.headers["Last-Modified"] = _http_date(int(last_modified))
             response.headers["Cache-Control"] = "no-cache"
@@ -146,22 +153,22 @@ class ApiRequest:
 _http_date: Final = lru_cache(maxsize=1024)(http_date)
 
 
-def provide(app: "WSGIApplication", service: PlacementService) -> "WSGIApplication":
-    """The application, whose calls are those of this service."""
+def provide_service(app: "WSGIApplication", service: PlacementService) -> "WSGIApplication":
+    """Return the application for requests of this service."""
 
-    def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         environ[_SERVICE] = service
         return app(environ, start_response)
 
-    return serve
+    return serve_request
 
 
-def prefix() -> str:
-    """Where the API is mounted; what links begin with."""
+def mount_prefix() -> str:
+    """Return the path at which the API is mounted, the prefix of links."""
     return str(request.environ.get("SCRIPT_NAME", ""))
 
 
-def operation(
+def api_operation(
     blueprint: Blueprint,
     method: str,
     path: str,
@@ -174,16 +181,15 @@ def operation(
 ) -> Callable[[Handler], Handler]:
     """Make a function the handler of one operation of the API.
 
-    :param rule: the policy rule that must allow it; None when the handler asks itself.
-    :param since: the microversion that introduced the operation, and ``before``
-        what it is to older ones.
-    :param reads_json: the body is JSON, anything else is 415.
-    :param writes_json: the answer is JSON, a client that does not take that gets 406.
+    :param rule: the policy rule that has to allow it; None if the handler asks by itself.
+    :param since: the microversion that introduced the operation; ``before`` is the status in older ones.
+    :param reads_json: whether the body has to be JSON; another one is answered 415.
+    :param writes_json: whether the answer is JSON; a client that does not accept it gets 406.
     """
 
-    def decorate(handler: Handler) -> Handler:
+    def decorate_handler(handler: Handler) -> Handler:
         @wraps(handler)
-        def handle(**path_arguments: str) -> Response:
+        def handle_request(**path_arguments: str) -> Response:
             call = ApiRequest()
             if call.version < since:
                 if before is HTTPStatus.METHOD_NOT_ALLOWED:
@@ -193,7 +199,8 @@ def operation(
                 call.require_json()
             if writes_json and request.accept_mimetypes and not request.accept_mimetypes[JSON]:
                 raise NotAcceptable(f"Only {JSON} is provided")
-            call.service.prepare()
+            # before the policy: a worker that started without its database answers 503 to every caller
+            call.service.prepare_database()
             if rule is not None:
                 call.authorize(rule)
             return handler(call, **path_arguments)
@@ -201,13 +208,13 @@ def operation(
         blueprint.add_url_rule(
             path,
             f"{method} {path}".replace(".", "_"),
-            handle,
+            handle_request,
             methods=[method],
             provide_automatic_options=False,
         )
         return handler
 
-    return decorate
+    return decorate_handler
 
 
 def _other_methods(method: str) -> list[str]:
@@ -217,7 +224,7 @@ def _other_methods(method: str) -> list[str]:
 
 
 def check_body_headers() -> None:
-    """Refuse a length that is no number, and a body that does not say what it is.
+    """Refuse a length that is no number, and a body without a media type.
 
     :raises BadRequest: naming the header.
     """

@@ -1,4 +1,4 @@
-"""Who asks: the identity behind a request, and the ids that follow it through logs."""
+"""The caller: the identity behind a request, and the ids that follow the request through logs."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -15,7 +15,7 @@ class RequestContext(oslo_context.RequestContext):
     """
 
     def to_policy_values(self) -> dict[str, Any]:
-        """The caller's attributes that policy rules may refer to."""
+        """Return the caller's attributes that policy rules may refer to."""
         return {
             "user_id": self.user_id,
             "user_domain_id": self.user_domain_id,
@@ -33,8 +33,8 @@ class RequestContext(oslo_context.RequestContext):
         }
 
 
-def authenticated(environ: dict[str, Any]) -> RequestContext:
-    """Put the caller that authenticated headers describe into the WSGI environment.
+def note_authenticated(environ: dict[str, Any]) -> RequestContext:
+    """Put the caller of authenticated headers into the WSGI environment, and return it.
 
     Only for headers that an authentication middleware has set or accepted.
     """
@@ -43,8 +43,8 @@ def authenticated(environ: dict[str, Any]) -> RequestContext:
     return context
 
 
-def anonymous(environ: dict[str, Any]) -> RequestContext:
-    """Put a caller without any identity, only request ids, into the WSGI environment."""
+def note_anonymous(environ: dict[str, Any]) -> RequestContext:
+    """Put a caller without an identity, with request ids alone, into the WSGI environment, and return it."""
     context = RequestContext(
         request_id=environ.get("openstack.request_id"),
         global_request_id=environ.get("openstack.global_request_id"),
@@ -54,18 +54,18 @@ def anonymous(environ: dict[str, Any]) -> RequestContext:
 
 
 def hand_over(environ: dict[str, Any], context: RequestContext) -> None:
-    """Put a caller who is known already into the environment of another request, which is made for him."""
+    """Put a known caller into the environment of another request, which is made on the caller's behalf."""
     environ[_KEY] = context
 
 
 def is_known(environ: Mapping[str, Any]) -> bool:
-    """Whether an authentication middleware has let somebody in, by his name."""
+    """Return whether an authentication middleware has admitted a caller with a user id."""
     context: RequestContext | None = environ.get(_KEY)
     return context is not None and bool(context.user_id)
 
 
-def of(environ: Mapping[str, Any]) -> RequestContext:
-    """The caller of the request.
+def caller_of(environ: Mapping[str, Any]) -> RequestContext:
+    """Return the caller of the request.
 
     :raises KeyError: the request did not come through an authentication middleware.
     """

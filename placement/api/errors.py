@@ -29,7 +29,7 @@ _STATUS: Mapping[type[ServiceError], HTTPStatus] = {
     exceptions.Unavailable: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 
-#: What OpenStack Placement says of a status before it says what is wrong; Nova's tests look for both.
+#: The general sentence of OpenStack Placement about a status, before the detail; Nova's tests look for both.
 _GENERAL: Final[Mapping[HTTPStatus, str]] = {
     HTTPStatus.BAD_REQUEST: "The server could not comply with the request since it is either malformed"
     " or otherwise incorrect.",
@@ -40,18 +40,18 @@ _GENERAL: Final[Mapping[HTTPStatus, str]] = {
 
 
 class UnacceptableVersion(NotAcceptable):
-    """A microversion that this service does not speak; the answer names those it does."""
+    """A microversion that this service does not have; the answer names the supported range."""
 
 
-def install(app: Flask) -> None:
-    """Make the application answer every error in the API's format."""
+def install_handlers(app: Flask) -> None:
+    """Have the application answer every error in the API's format."""
     app.register_error_handler(ServiceError, _placement_error)
     app.register_error_handler(HTTPException, _http_exception)
-    app.register_error_handler(Exception, _unexpected)
+    app.register_error_handler(Exception, _unexpected_error)
 
 
 def status_of(error: ServiceError) -> HTTPStatus:
-    """With which status an error is answered."""
+    """Return the status of the answer to an error."""
     return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
 
 
@@ -85,17 +85,17 @@ def _http_exception(error: HTTPException) -> Response:
     return response
 
 
-def _unexpected(error: Exception) -> Response:
+def _unexpected_error(error: Exception) -> Response:
     LOG.exception("unexpected error in %s %s", request.method, request.path)
     return render(HTTPStatus.INTERNAL_SERVER_ERROR, "The server met an unexpected error; its log says more.")
 
 
 def render(status: HTTPStatus, detail: str, *, code: str = exceptions.UNDEFINED, **extra: Any) -> Response:
-    """The answer to a request that failed, as JSON unless the client takes only HTML or text.
+    """Return the answer to a failed request, as JSON unless the client accepts only HTML or text.
 
-    The detail is made one line, whatever a user put into a name: some clients show the last line only. In
-    Placement's own API the general sentence of its status and an empty line go before it.
+    In the API of OpenStack Placement the general sentence of the status and an empty line precede the detail.
     """
+    # one line, whatever a user put into a name: some clients show the last line only
     lines = [" ".join(detail.splitlines())] if detail else []
     if status in _GENERAL and (not detail or not is_ours(request.path)):
         lines.insert(0, _GENERAL[status])

@@ -1,16 +1,18 @@
-"""When Python looks for garbage in cycles: between requests, and not while somebody waits.
+"""Schedules the collection of garbage in cycles: between requests, and not while a long one runs.
 
-What is garbage without a cycle goes at once, and that is nearly all. For the rest Python walks
-through everything that lived for some time, whenever it likes, and nothing else of the process goes
-on meanwhile: 0.1 s and more in the middle of a long search, all of whose finds it walks through.
+Garbage without a cycle is freed at once, and that is nearly all. The rest Python finds by a walk through
+all old objects, at any time, and the whole process stops meanwhile. In the middle of a long search with many
+results that takes 0.1 s and more.
 
-So here it walks when a request is done and no long one is in hand. What it walked through for long without
-result, as it belongs to the read model, it does not walk through again (:func:`gc.freeze`): it goes as
-everything goes that is in no cycle.
+Here the walk happens after a request, if no long one is running. A long walk without a result is not repeated
+for the same objects, which belong to the read model (:func:`gc.freeze`). Without a cycle they are still
+freed.
 
-What is young it walks through by itself, a few hundred objects at a time. These may be large (a search for
-many claims together has a world for each, with sets of all hosts), so they are not gathered to be walked
-through a second time together: of ten times as many, that takes 0.1 s and more.
+Python itself walks through young objects, a few hundred at a time. These may be large: a search for many
+claims has a scenario for each, with sets of all hosts. So they are not gathered for a second walk, which for
+ten times as many would take 0.1 s and more.
+
+Only :mod:`placement.api.middleware` uses it. It is apart, as it changes settings of the whole process.
 """
 
 import gc
@@ -26,21 +28,23 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _GATHERED: Final = 1
-"""After one look at what is new, the next looks a second time at what is left of both."""
+"""Number of walks through young objects before one through the survivors."""
+# a few hundred thousand objects
 _OFTEN: Final = 500
-"""So many times what is young is looked through before what is old is: a few hundred thousand objects."""
+"""Number of walks through survivors before one through old objects, after a request."""
+# for requests that are too long, and for applications without ends of requests
 _SELDOM: Final = 5000
-"""The same where Python does it by itself: requests are too long, or nobody tells that they end."""
+"""The same number for Python itself, as a fallback."""
 _LONG: Final = 0.01
-"""Seconds of work after which there is too much that stays."""
+"""Seconds of CPU time above which a walk is not repeated for the same objects."""
 _PATIENCE: Final = 300.0
-"""Seconds in which long requests are waited for."""
+"""Seconds that a walk waits for the end of long requests."""
 
 
 class GcScheduler:
-    """Collects the garbage of a worker process, which does nothing else.
+    """Collects the garbage of a process that is a worker and nothing else.
 
-    :param long_requests: how many requests take long at present.
+    :param long_requests: returns the number of running long requests.
     """
 
     def __init__(self, long_requests: Callable[[], int]) -> None:
@@ -50,28 +54,29 @@ class GcScheduler:
         young, *_ = gc.get_threshold()
         gc.set_threshold(young, _GATHERED, _SELDOM)
 
-    def tidy(self) -> None:
-        """Collect it, if it is time. To be called when a request is done."""
+    def collect_if_due(self) -> None:
+        """Collect garbage if it is time; called after each request."""
         if gc.get_count()[2] < _OFTEN:
             return
         if self._long_requests() and time.monotonic() < self._collected + _PATIENCE:
             return
+        # without waiting: another thread is collecting, and one collection is enough
         if self._lock.acquire(blocking=False):
             try:
                 self._collect()
             finally:
                 self._lock.release()
 
-    def after(self, app: "WSGIApplication") -> "WSGIApplication":
-        """The application, which tidies up when it has answered."""
+    def collect_after(self, app: "WSGIApplication") -> "WSGIApplication":
+        """Return the application, which collects garbage after each answer."""
 
-        def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
             try:
                 return app(environ, start_response)
             finally:
-                self.tidy()
+                self.collect_if_due()
 
-        return serve
+        return serve_request
 
     def _collect(self) -> None:
         began = time.thread_time()
@@ -81,5 +86,7 @@ class GcScheduler:
         if took > _LONG:
             gc.freeze()
             LOG.debug(
-                "looked for garbage for %.0f ms, found %d objects, and keep the rest", 1000 * took, found
+                "A collection of garbage took %.0f ms and freed %d objects; the rest is frozen",
+                1000 * took,
+                found,
             )

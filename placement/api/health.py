@@ -1,4 +1,4 @@
-"""What ``/healthcheck`` says of the database, where ``[healthcheck] backends`` asks for it."""
+"""The state of the database in ``/healthcheck``, if ``[healthcheck] backends`` names it."""
 
 import logging
 import threading
@@ -13,8 +13,12 @@ from placement.exceptions import Unavailable
 
 LOG = logging.getLogger(__name__)
 
-_TIMEOUT: Final = 2.0  # seconds: proxies mostly wait for as long
-_KEPT: Final = 1.0  # seconds that an answer is good for: nobody needs a token to ask
+# proxies mostly wait for as long
+_TIMEOUT: Final = 2.0
+"""Seconds that a health check waits for the database."""
+# a health check needs no token, so that any client may ask as often as it likes
+_KEPT: Final = 1.0
+"""Seconds that an answer stays valid."""
 
 _OK: Final = "OK"
 _SILENT: Final = "the database does not answer"
@@ -25,8 +29,8 @@ _OTHER_SCHEMA: Final = "the database does not have a schema that this version ca
 class DatabaseHealthcheck(HealthcheckBaseExtension):
     """The backend ``placement_database`` of oslo.middleware's health check.
 
-    A thread of its own asks, one at a time, so that a database that swallows what it is sent holds up the
-    first check for a moment and the following ones not at all.
+    One thread asks at a time. So a database that does not answer delays the first check for a moment, and
+    later checks not at all.
     """
 
     def __init__(self, oslo_conf: cfg.ConfigOpts, conf: dict[str, Any]) -> None:
@@ -39,27 +43,27 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
         self._asking = False
 
     def healthcheck(self, server_port: int) -> HealthcheckResult:
-        """Called by oslo.middleware: whether the database answers, and has our schema."""
+        """Return whether the database answers and has a usable schema; oslo.middleware calls this."""
         now = time.monotonic()
         with self._lock:
             if not self._asking and now - self._asked >= _KEPT:
                 self._asked, self._asking = now, True
                 self._answered.clear()
-                threading.Thread(target=self._ask, name="healthcheck", daemon=True).start()
+                threading.Thread(target=self._ask_database, name="healthcheck", daemon=True).start()
             left = self._asked + _TIMEOUT - now
         reason = self._reason if self._answered.wait(max(0.0, left)) else _SILENT
         return HealthcheckResult(available=reason == _OK, reason=reason)
 
-    def _ask(self) -> None:
+    def _ask_database(self) -> None:
         reason = _AWAY
         try:
             reason = (
                 _OK if migration.find_obstacle(migration.find_database(self._url)) is None else _OTHER_SCHEMA
             )
         except Unavailable:
-            pass  # what the database says is for the log of those who have a token
+            pass  # the error of the database is no answer for clients without a token
         except Exception:
-            LOG.exception("the health check could not ask the database")
+            LOG.exception("The health check could not ask the database")
         finally:
             with self._lock:
                 self._reason, self._asking = reason, False

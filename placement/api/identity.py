@@ -1,6 +1,7 @@
-"""keystonemiddleware's ``auth_token``, which asks the Identity service about tokens it does not remember.
+"""The middleware ``auth_token`` of keystonemiddleware, with limits.
 
-It waits for ever for a service that hangs, and each request waits anew; here there is a limit to both.
+It asks the Identity service about tokens that it does not remember. By itself it waits without a limit for a
+service that hangs, in each request. Here each question has a limit, and one request at a time tries again.
 """
 
 import logging
@@ -29,27 +30,30 @@ LOG = logging.getLogger(__name__)
 
 GROUP: Final = "keystone_authtoken"
 
-_TIMEOUT: Final = 10  # seconds for each request to the Identity service, of which a question may take several
-_RETRIES: Final = 1  # of a connection that cannot be made
+# a question may take several requests
+_TIMEOUT: Final = 10
+"""Seconds for each request to the Identity service."""
+_RETRIES: Final = 1
+"""Number of repetitions of a connection that failed."""
 
 
 def set_defaults() -> None:
-    """Limits for a service of few threads (``oslo.config.opts.defaults``): the library waits for ever."""
+    """Set limits for a service of few threads (``oslo.config.opts.defaults``): the library has none."""
     for _, options in auth_token.AUTH_TOKEN_OPTS:
         cfg.set_defaults(options, http_connect_timeout=_TIMEOUT, http_request_max_retries=_RETRIES)
 
 
 class CannotAsk(Exception):
-    """The Identity service did not say whether a token is good; nobody knows who asks."""
+    """The Identity service did not say whether a token is valid, so the caller is unknown."""
 
 
 class SignInRefused(Exception):
-    """The Identity service knows nobody by this name with this secret, or he has no role in that project."""
+    """The Identity service has no user with this name and secret, or the user has no role in the project."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenAccess:
-    """A token, for how many seconds it is good, and whose it is."""
+    """A token, the seconds that it stays valid, and its user and project."""
 
     token: str
     seconds: float
@@ -58,10 +62,11 @@ class TokenAccess:
 
 
 class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library has no types
-    """The middleware in front of ``app``, as ``[keystone_authtoken]`` describes it.
+    """The middleware in front of ``app``, with the options of ``[keystone_authtoken]``.
 
-    :raises ValueError: the section cannot be used (when made); nothing is connected then.
-    :raises CannotAsk: called with a token that it does not know and cannot ask about.
+    A call raises :class:`CannotAsk` for a token that it does not remember and cannot ask about.
+
+    :raises ValueError: the options cannot be used; nothing is connected then.
     """
 
     def __init__(self, app: "WSGIApplication", conf: cfg.ConfigOpts) -> None:
@@ -72,54 +77,55 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
             raise ValueError(f"[{GROUP}] cannot be used: {error}") from error
         _check_cache(conf)
         if not _has_login(conf):
-            LOG.error("[keystone_authtoken] auth_type is not set: no token can be validated")
+            LOG.error("[keystone_authtoken] auth_type is not set, so no token can be validated")
 
-    def check(self) -> None:
-        """Ask about a token that there is not.
+    def check_service(self) -> None:
+        """Ask about a token that does not exist.
 
-        :raises CannotAsk: nobody could say so; the message says why.
+        :raises CannotAsk: there was no answer; the message has the reason.
         """
         with suppress(auth_token.InvalidToken):
             self._identity_server.verify_token("none")
 
     @cached_property
     def own_secret(self) -> bytes:
-        """What follows from that with which this service itself signs in, for keys that the database lacks.
+        """Bytes derived from this service's own credentials, for keys that are not in the database.
 
-        The same in all workers that are configured alike; of a plugin that cannot say, this worker's own.
+        They are the same in all workers with the same options. A plugin that cannot identify its credentials
+        leaves each worker with random bytes of its own.
         """
         known: str | None = None if self._auth is None else self._auth.get_cache_id()
         return secrets.token_bytes() if known is None else known.encode()
 
     def sign_in(self, credentials: Mapping[str, str]) -> TokenAccess:
-        """A token for somebody, by a name and a password, or by an application credential.
+        """Return a token for a user name and password, or for an application credential.
 
-        :param credentials: what keystoneauth's ``Password`` or ``ApplicationCredential`` takes.
-        :raises SignInRefused: they are not right.
-        :raises CannotAsk: nobody could say so.
+        :param credentials: the arguments of keystoneauth's ``Password`` or ``ApplicationCredential``.
+        :raises SignInRefused: the credentials are wrong.
+        :raises CannotAsk: there was no answer.
         """
         if self._auth is None or getattr(self._auth, "auth_url", None) is None:
             raise CannotAsk(f"[{GROUP}] does not say where the Identity service is")
         url = self._auth.auth_url.rstrip("/").removesuffix("/v3") + "/v3"
-        how: dict[str, Any] = dict(credentials)  # whose names the plugins know
+        how: dict[str, Any] = dict(credentials)  # the plugins check the names
         is_application = "application_credential_id" in how
         plugin = v3.ApplicationCredential(url, **how) if is_application else v3.Password(url, **how)
-        access = self._identity_server.access(plugin, self._session)
+        access = self._identity_server.request_access(plugin, self._session)
         left = (access.expires - datetime.now(UTC)).total_seconds()
         return TokenAccess(access.auth_token, left, access.username or "", access.project_name or "")
 
     def _create_identity_server(self) -> "_IdentityServer":
-        """Called by the library, whose only seam between what it remembers and what it asks for this is."""
+        """Return the server with limits; the library calls this, its only seam below the cache of tokens."""
         return _IdentityServer(super()._create_identity_server())
 
 
 class _IdentityOutage(outage.PeerOutage):
-    """The Identity service is away: connections are refused, or nothing comes back in time."""
+    """An outage of the Identity service: it refuses connections, or does not answer in time."""
 
     refusal = "The Identity service does not answer."
 
     def is_unanswered(self, error: Exception) -> bool:
-        """Whether there was no answer; an error of its own is one, which a token may have caused."""
+        """Return whether there was no answer; an error of the Identity service is an answer."""
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, ks_exceptions.ConnectionError):
@@ -128,74 +134,74 @@ class _IdentityOutage(outage.PeerOutage):
         return False
 
     def log_begin(self, error: Exception) -> None:
-        """What an operator looks at."""
+        """Log the begin of the outage."""
         LOG.error(
-            "the Identity service does not answer: until it does, one request at a time asks it, and others "
-            "whose token is not remembered are answered 503; see [keystone_authtoken] auth_url: %s",
+            "The Identity service does not answer. Until it does, one request at a time asks it, and others "
+            "with a token that is not remembered are answered 503; see [keystone_authtoken] auth_url: %s",
             error,
         )
 
     def log_end(self, seconds: float) -> None:
-        """When it was over."""
-        LOG.warning("the Identity service answers again, after %.0f seconds", seconds)
+        """Log the end of the outage."""
+        LOG.warning("The Identity service answers again, after %.0f seconds", seconds)
 
 
-class _NobodySignsIn(_IdentityOutage):
-    """Nobody can sign in, which says nothing of tokens: strangers choose what it takes to answer this.
+class _SignInOutage(_IdentityOutage):
+    """An outage of signing in, apart from that of tokens: clients without a token choose these questions.
 
-    One domain whose users are in a directory that hangs is enough to have no answer in time.
+    One domain with its users in a directory that hangs is enough for an answer that comes too late.
     """
 
     def log_begin(self, error: Exception) -> None:
-        """What an operator looks at."""
+        """Log the begin of the outage."""
         LOG.error(
-            "the Identity service does not answer who signs in to the console: until it does, one at a time "
-            "asks it, and others are told to try later; see [keystone_authtoken] auth_url, and the "
-            "directories of the domains of users: %s",
+            "The Identity service does not answer when users sign in to the console. Until it does, one "
+            "request at a time asks it, and others are refused for a while; see [keystone_authtoken] "
+            "auth_url, and the directories of the domains of users: %s",
             error,
         )
 
     def log_end(self, seconds: float) -> None:
-        """When it was over."""
-        LOG.warning("the Identity service answers who signs in again, after %.0f seconds", seconds)
+        """Log the end of the outage."""
+        LOG.warning("The Identity service answers again when users sign in, after %.0f seconds", seconds)
 
 
 class _IdentityServer:
-    """What the library asks, with an end to it."""
+    """The library's client of the Identity service, with limits."""
 
     def __init__(self, server: Any) -> None:
         self._server = server
         self._outage = _IdentityOutage()
-        self._nobody_signs_in = _NobodySignsIn()
+        self._sign_in_outage = _SignInOutage()
 
     @property
     def www_authenticate_uri(self) -> Any:
-        """Where clients get tokens, as the catalog says."""
-        with self._asking():
+        """The address where clients get tokens, from the catalog."""
+        with self._bounded_request():
             return self._server.www_authenticate_uri
 
     def verify_token(self, *args: Any, **kwargs: Any) -> Any:
-        """What a token stands for.
+        """Return the data of a token.
 
-        :raises auth_token.InvalidToken: for nothing.
-        :raises CannotAsk: there was no answer to that.
+        :raises auth_token.InvalidToken: the token is not valid.
+        :raises CannotAsk: there was no answer.
         """
-        with self._asking():
+        with self._bounded_request():
             return self._server.verify_token(*args, **kwargs)
 
-    def access(self, plugin: Any, session: Any) -> Any:
-        """What somebody gets who signs in as the plugin does.
+    def request_access(self, plugin: Any, session: Any) -> Any:
+        """Return the access of the plugin's credentials.
 
-        :raises SignInRefused: nothing.
-        :raises CannotAsk: there was no answer to that.
+        :raises SignInRefused: the credentials are wrong.
+        :raises CannotAsk: there was no answer.
         """
         try:
-            with self._nobody_signs_in.attempt_request():
+            with self._sign_in_outage.attempt_request():
                 return plugin.get_access(session)
         except (ks_exceptions.Unauthorized, ks_exceptions.BadRequest, ks_exceptions.Forbidden):
             raise SignInRefused from None
         except ks_exceptions.MissingAuthMethods:
-            # he has to say more than a password; to say so would tell strangers that they guessed it
+            # the user needs more than a password; another answer would show strangers that they guessed it
             raise SignInRefused from None
         except Unavailable as error:
             raise CannotAsk(error.detail) from None
@@ -203,16 +209,16 @@ class _IdentityServer:
             if isinstance(error, ks_exceptions.NotFound) and _is_of_identity(error):
                 raise SignInRefused from None  # there is no such application credential
             if not self._outage.is_unanswered(error):
-                LOG.exception("The Identity service could not be asked to sign somebody in.")
+                LOG.exception("The Identity service could not be asked to sign a user in")
             raise CannotAsk(str(error)) from error
 
     def invalidate(self) -> None:
-        """Sign in anew before the next question."""
+        """Have the service sign in again before the next question."""
         with suppress(ks_exceptions.MissingAuthPlugin):
             self._server.invalidate()
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _bounded_request(self) -> Iterator[None]:
         try:
             with self._outage.attempt_request():
                 yield
@@ -220,8 +226,8 @@ class _IdentityServer:
             if not _is_about_token(error.__context__):
                 self.invalidate()
                 LOG.error(
-                    "no Identity service is where [keystone_authtoken] auth_url says: "
-                    "no token can be validated: %s",
+                    "There is no Identity service at [keystone_authtoken] auth_url, so no token can be "
+                    "validated: %s",
                     error.__context__,
                 )
                 raise CannotAsk(f"at auth_url there is no Identity service: {error.__context__}") from error
@@ -230,21 +236,21 @@ class _IdentityServer:
             raise CannotAsk(error.detail) from None
         except Exception as error:
             if not self._outage.is_unanswered(error):
-                # not so where nothing came back: signing in again and again does not help a slow one
+                # not after a missing answer: repeated signing in would slow a slow service down further
                 self.invalidate()
-                LOG.exception("The Identity service could not be asked to validate a token.")
+                LOG.exception("The Identity service could not be asked to validate a token")
             raise CannotAsk(str(error)) from error
 
 
 def _is_about_token(cause: BaseException | None) -> bool:
-    """Whether an answer 404 is one about a token: to a question about one, in the form of this API."""
+    """Return whether an answer 404 is about a token, in the form of the Identity API."""
     if not isinstance(cause, ks_exceptions.NotFound) or cause.response is None:
         return True
     return cause.method != "POST" and _is_of_identity(cause)
 
 
 def _is_of_identity(error: ks_exceptions.NotFound) -> bool:
-    """Whether an answer 404 has the form of this API."""
+    """Return whether an answer 404 has the form of the Identity API."""
     try:
         body = None if error.response is None else error.response.json()
     except ValueError:
@@ -256,14 +262,15 @@ def _has_login(conf: cfg.ConfigOpts) -> bool:
     return bool(conf[GROUP].auth_type or conf[GROUP].auth_section)
 
 
-def obstacle(conf: cfg.ConfigOpts) -> str | None:
-    """Why no token could be validated now, as far as ``[keystone_authtoken]`` is to blame; None if it can."""
-    logging.disable()  # all that is to be said is in the answer
+def keystone_obstacle(conf: cfg.ConfigOpts) -> str | None:
+    """Return why no token could be validated now by ``[keystone_authtoken]``; None if one could."""
+    # the returned text has everything
+    logging.disable()
     try:
         middleware = AuthToken(lambda environ, start_response: [], conf)
         if not _has_login(conf):
             return f"[{GROUP}] auth_type is not set"
-        middleware.check()
+        middleware.check_service()
     except ValueError as error:
         return str(error)
     except CannotAsk as error:
@@ -274,7 +281,10 @@ def obstacle(conf: cfg.ConfigOpts) -> str | None:
 
 
 def _check_cache(conf: cfg.ConfigOpts) -> None:
-    """:raises ValueError: what tokens are to be remembered with is not installed; requests would tell."""
+    """Check that the packages for remembering tokens are installed; requests would fail without them.
+
+    :raises ValueError: naming the missing package.
+    """
     options = conf[GROUP]
     if not options.memcached_servers:
         return

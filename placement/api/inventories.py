@@ -1,4 +1,4 @@
-"""``/resource_providers/{uuid}/inventories`` and below."""
+"""The resource ``/resource_providers/{uuid}/inventories``, and the paths below it."""
 
 import time
 from http import HTTPStatus
@@ -7,14 +7,14 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import ApiRequest, operation
-from placement.api.resource_providers import about, existing, path_uuid
+from placement.api.call import ApiRequest, api_operation
+from placement.api.resource_providers import existing_provider, missing_provider_first, path_uuid
 from placement.exceptions import NotFound
-from placement.policies import inventory as rules
+from placement.policies import rest as rules
 from placement.read_model.feed import ModelView
 from placement.read_model.provider import Inventory, Provider
 from placement.schemas import inventory as schemas
-from placement.schemas.base import storable
+from placement.schemas.base import is_storable
 from placement.store import inventories as store
 from placement.store.inventories import InventoryValues
 
@@ -24,7 +24,7 @@ _PATH: Final = "/resource_providers/<uuid>/inventories"
 _CREATE, _REPLACE_ALL, _UPDATE = schemas.InventoryCreation(), schemas.ReplaceAll(), schemas.InventoryUpdate()
 
 
-def _shown(inventory: Inventory | InventoryValues) -> dict[str, Any]:
+def _inventory_document(inventory: Inventory | InventoryValues) -> dict[str, Any]:
     return {
         "total": inventory.total,
         "reserved": inventory.reserved,
@@ -37,56 +37,58 @@ def _shown(inventory: Inventory | InventoryValues) -> dict[str, Any]:
 
 def _show_all(call: ApiRequest, view: ModelView, provider: Provider) -> Response:
     newest = max(provider.inventory_times, default=time.time())
-    documents = {name: _shown(each) for name, each in provider.inventories.items()}
+    documents = {name: _inventory_document(each) for name, each in provider.inventories.items()}
     document = {"resource_provider_generation": provider.generation, "inventories": documents}
-    return call.answer(document, newest)
+    return call.json_answer(document, newest)
 
 
-@operation(blueprint, "GET", _PATH, rules.LIST, writes_json=True)
+@api_operation(blueprint, "GET", _PATH, rules.LIST_INVENTORIES, writes_json=True)
 def list_all(call: ApiRequest, uuid: str) -> Response:
-    """All inventories of a provider."""
+    """List the inventories of a provider."""
     with call.service.model.fresh_view() as view:
-        return _show_all(call, view, existing(view.snapshot, uuid))
+        return _show_all(call, view, existing_provider(view.snapshot, uuid))
 
 
-@operation(blueprint, "POST", _PATH, rules.CREATE, reads_json=True)
-def create(call: ApiRequest, uuid: str) -> Response:
+@api_operation(blueprint, "POST", _PATH, rules.CREATE_INVENTORY, reads_json=True)
+def create_inventory(call: ApiRequest, uuid: str) -> Response:
     """Add an inventory of one more class."""
     known = path_uuid(uuid)
-    with about(call, known):
-        body = call.body(_CREATE)
+    with missing_provider_first(call, known):
+        body = call.parse_body(_CREATE)
     name, values = body["resource_class"], body["values"]
     may_have_none = call.version >= microversion.ALL_RESERVED
     generation = call.service.write(
         lambda tx: store.add(tx, known, name, values, may_have_none=may_have_none)
     )
-    document = {"resource_provider_generation": generation, **_shown(values)}
-    return call.located(
-        call.answer(document, time.time(), 201), f"/resource_providers/{known}/inventories/{name}"
+    document = {"resource_provider_generation": generation, **_inventory_document(values)}
+    return call.add_location(
+        call.json_answer(document, time.time(), 201), f"/resource_providers/{known}/inventories/{name}"
     )
 
 
-@operation(blueprint, "PUT", _PATH, rules.UPDATE, reads_json=True)
+@api_operation(blueprint, "PUT", _PATH, rules.UPDATE_INVENTORIES, reads_json=True)
 def replace_all(call: ApiRequest, uuid: str) -> Response:
-    """Make these the inventories of a provider."""
+    """Replace the inventories of a provider."""
     known = path_uuid(uuid)
-    with about(call, known):
-        body = call.body(_REPLACE_ALL)
+    with missing_provider_first(call, known):
+        body = call.parse_body(_REPLACE_ALL)
     wanted = {name: each["values"] for name, each in body["inventories"].items()}
     given = body["resource_provider_generation"]
     may_have_none = call.version >= microversion.ALL_RESERVED
     generation = call.service.write(
         lambda tx: store.replace_all(tx, known, given, wanted, may_have_none=may_have_none)
     )
-    documents = {name: _shown(values) for name, values in wanted.items()}
-    return call.answer({"resource_provider_generation": generation, "inventories": documents}, time.time())
+    documents = {name: _inventory_document(values) for name, values in wanted.items()}
+    return call.json_answer(
+        {"resource_provider_generation": generation, "inventories": documents}, time.time()
+    )
 
 
-@operation(
+@api_operation(
     blueprint,
     "DELETE",
     _PATH,
-    rules.DELETE,
+    rules.DELETE_INVENTORIES,
     since=microversion.DELETE_INVENTORIES,
     before=HTTPStatus.METHOD_NOT_ALLOWED,
 )
@@ -94,28 +96,28 @@ def delete_all(call: ApiRequest, uuid: str) -> Response:
     """Remove all inventories of a provider."""
     known = path_uuid(uuid)
     call.service.write(lambda tx: store.remove_all(tx, known))
-    return call.nothing()
+    return call.empty_answer()
 
 
-@operation(blueprint, "GET", f"{_PATH}/<resource_class>", rules.SHOW, writes_json=True)
-def show(call: ApiRequest, uuid: str, resource_class: str) -> Response:
-    """One inventory."""
+@api_operation(blueprint, "GET", f"{_PATH}/<resource_class>", rules.SHOW_INVENTORY, writes_json=True)
+def show_inventory(call: ApiRequest, uuid: str, resource_class: str) -> Response:
+    """Show one inventory."""
     with call.service.model.fresh_view() as view:
-        provider = existing(view.snapshot, uuid)
+        provider = existing_provider(view.snapshot, uuid)
         inventory = provider.inventories.get(resource_class)
         if inventory is None:
             raise NotFound(f"No inventory of class {resource_class} for {provider.uuid}")
-        document = {"resource_provider_generation": provider.generation, **_shown(inventory)}
-        return call.answer(document, provider.offered_at(resource_class))
+        document = {"resource_provider_generation": provider.generation, **_inventory_document(inventory)}
+        return call.json_answer(document, provider.offered_at(resource_class))
 
 
-@operation(blueprint, "PUT", f"{_PATH}/<resource_class>", rules.UPDATE, reads_json=True)
+@api_operation(blueprint, "PUT", f"{_PATH}/<resource_class>", rules.UPDATE_INVENTORIES, reads_json=True)
 def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     """Change one inventory."""
     known = path_uuid(uuid)
-    with about(call, known):
-        body = call.body(_UPDATE)
-    if not storable(resource_class):
+    with missing_provider_first(call, known):
+        body = call.parse_body(_UPDATE)
+    if not is_storable(resource_class):
         raise NotFound(f"No such resource class {resource_class}.")
     values = body["values"]
     given = body["resource_provider_generation"]
@@ -125,14 +127,16 @@ def update(call: ApiRequest, uuid: str, resource_class: str) -> Response:
             tx, known, given, resource_class, values, may_have_none=may_have_none
         )
     )
-    return call.answer({"resource_provider_generation": generation, **_shown(values)}, time.time())
+    return call.json_answer(
+        {"resource_provider_generation": generation, **_inventory_document(values)}, time.time()
+    )
 
 
-@operation(blueprint, "DELETE", f"{_PATH}/<resource_class>", rules.DELETE)
+@api_operation(blueprint, "DELETE", f"{_PATH}/<resource_class>", rules.DELETE_INVENTORIES)
 def delete(call: ApiRequest, uuid: str, resource_class: str) -> Response:
     """Remove one inventory."""
     known = path_uuid(uuid)
-    if not storable(resource_class):
+    if not is_storable(resource_class):
         raise NotFound(f"No inventory of class {resource_class} found for delete")
     call.service.write(lambda tx: store.remove(tx, known, resource_class))
-    return call.nothing()
+    return call.empty_answer()

@@ -1,7 +1,8 @@
-"""``/metrics`` for Prometheus: requests, searches, and with them the metrics of the read model.
+"""The metrics for Prometheus at ``/metrics``: requests, searches, and those of the read model.
 
-Imported only where metrics are wanted, after :mod:`placement.api.metrics_sharing` has said where processes
-put their numbers together: prometheus_client looks at that when it is imported.
+:mod:`placement.api.middleware` imports it only if metrics are enabled, after
+    :mod:`placement.api.metrics_sharing` has
+set the folder that processes share: prometheus_client reads it when it is imported.
 """
 
 import logging
@@ -28,24 +29,24 @@ LOG = logging.getLogger(__name__)
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _NOTHING_ELSE: Final = "none of the API"
-"""The operation of requests for what there is not."""
+"""The operation of requests for paths that do not exist."""
 
 
 class ServiceMetrics:
-    """What is counted in this worker, and what is told of all."""
+    """The counters of this worker, and the answer for all workers."""
 
     def __init__(self, service: PlacementService, max_provider_series: int) -> None:
         self._service = service
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "placement_requests",
-            "Requests that were answered, but for those without a valid token.",
+            "Answered requests, except those without a valid token.",
             ["operation", "status"],
             registry=self._registry,
         )
         self._seconds = Histogram(
             "placement_request_seconds",
-            "How long answers took, in seconds.",
+            "Time until the answer, in seconds.",
             ["operation"],
             buckets=_BUCKETS,
             registry=self._registry,
@@ -58,12 +59,13 @@ class ServiceMetrics:
         )
         self._of_model = ModelMetrics(service.model, self._registry, max_provider_series)
 
-    def install(self, app: Flask) -> None:
+    def install_counters(self, app: Flask) -> None:
         """Have all requests of the application counted."""
-        app.before_request_funcs.setdefault(None, []).insert(0, _begin)  # some that come later refuse
-        app.after_request(self._count)
+        # first, as later functions may refuse the request
+        app.before_request_funcs.setdefault(None, []).insert(0, _note_begin)
+        app.after_request(self._count_request)
 
-    def _count(self, response: Response) -> Response:
+    def _count_request(self, response: Response) -> Response:
         rule = request.url_rule
         operation = _NOTHING_ELSE if rule is None else f"{request.method} {rule.rule}"
         self._requests.labels(operation, str(response.status_code)).inc()
@@ -73,20 +75,20 @@ class ServiceMetrics:
         self._of_model.count_updates()
         return response
 
-    def exposed(self) -> bytes:
-        """All there is to tell now."""
+    def exposition_text(self) -> bytes:
+        """Return all current series, as text for Prometheus."""
         registry = CollectorRegistry()
         if DIRECTORY in os.environ:
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # of prometheus_client
             counted = generate_latest(registry)
         else:
             counted = generate_latest(self._registry)
-        return counted + generate_latest(_OnceRegistry(self._told()))
+        return counted + generate_latest(_OnceRegistry(self._current_gauges()))
 
-    def _told(self) -> Iterator[GaugeMetricFamily]:
+    def _current_gauges(self) -> Iterator[GaugeMetricFamily]:
         up = GaugeMetricFamily("placement_database_up", "1 if the database answers the asked worker.")
         try:
-            self._service.prepare()
+            self._service.prepare_database()
             families = list(self._of_model.make_gauges())
         except Unavailable as error:
             LOG.debug("Metrics without the database: %s", error)
@@ -102,23 +104,23 @@ class ServiceMetrics:
         if environ["REQUEST_METHOD"] != "GET":
             start_response("405 Method Not Allowed", [("Allow", "GET"), ("Content-Length", "0")])
             return [b""]
-        body = self.exposed()
+        body = self.exposition_text()
         headers = [("Content-Type", CONTENT_TYPE_LATEST), ("Content-Length", str(len(body)))]
         start_response("200 OK", headers)
         return [body]
 
 
 class _OnceRegistry(CollectorRegistry):
-    """What is told this once."""
+    """A registry with gauges of one scrape."""
 
     def __init__(self, families: Iterator[GaugeMetricFamily]) -> None:
         super().__init__()
         self._families = families
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Called to write it down."""
+        """Return the gauges; prometheus_client calls this."""
         return self._families
 
 
-def _begin() -> None:
+def _note_begin() -> None:
     g.began = time.perf_counter()

@@ -1,4 +1,8 @@
-"""Where the processes of this service put their numbers together; nothing here needs prometheus_client."""
+"""The folder in which the processes of this service share their metrics.
+
+It is apart from :mod:`placement.api.metrics`, as the folder has to be known before prometheus_client is
+imported.
+"""
 
 import os
 from collections.abc import Iterator
@@ -10,14 +14,14 @@ from typing import Final
 from oslo_config import cfg
 
 DIRECTORY: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""The variable by which prometheus_client knows the folder."""
+"""The environment variable that names the folder to prometheus_client."""
 
 
 @contextmanager
-def shared(conf: cfg.ConfigOpts) -> Iterator[None]:
-    """In this context, and in processes that are forked in it, numbers are put together in a folder.
+def shared_directory(conf: cfg.ConfigOpts) -> Iterator[None]:
+    """Have this process, and processes forked in this context, share their metrics in a folder.
 
-    It is that of ``[metrics] directory``, or one that is there for as long as the context is.
+    The folder is that of ``[metrics] directory``, or one that is removed with the context.
     """
     if not conf.metrics.enabled or conf.metrics.directory or DIRECTORY in os.environ:
         yield
@@ -27,13 +31,14 @@ def shared(conf: cfg.ConfigOpts) -> Iterator[None]:
     try:
         yield
     finally:
-        if os.getpid() == owner:  # and not one that was forked, which leaves the context, too
+        # forked processes leave the context, too
+        if os.getpid() == owner:
             rmtree(folder, ignore_errors=True)
             os.environ.pop(DIRECTORY, None)
 
 
 def share(conf: cfg.ConfigOpts) -> None:
-    """Have this process put its numbers into the folder that the options name, if they do."""
+    """Have this process share its metrics in the folder of the options, if they name one."""
     if conf.metrics.directory:
         os.makedirs(conf.metrics.directory, exist_ok=True)
         os.environ[DIRECTORY] = conf.metrics.directory

@@ -1,8 +1,11 @@
 """The service as one WSGI application: the layers that a request passes before the handlers see it.
 
-From outside to inside: addresses from a proxy's headers (if enabled), health check and metrics, request id
-and log, chunks (a malformed chunk is the client's error), traces (if wanted), applications beside the API
-(the console, if it is wanted), CORS (if configured), authentication, Flask.
+From outside to inside:
+
+- addresses from a proxy's headers (if enabled), health check, metrics;
+- request id and log, chunks (a malformed chunk is the client's error), traces (if enabled);
+- applications beside the API, such as the console, and CORS (if configured);
+- authentication, Flask.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from werkzeug.exceptions import BadRequest
 from placement import extensions
 from placement.api import metrics_sharing
 from placement.api.app import create_app
-from placement.api.auth import authenticate
-from placement.api.call import provide
+from placement.api.auth import add_authentication
+from placement.api.call import provide_service
 from placement.api.garbage import GcScheduler
 from placement.api.request_log import RequestLog
 from placement.api.service import PlacementService
@@ -36,37 +39,36 @@ if TYPE_CHECKING:
 
 
 def check_chunks(app: WSGIApplication) -> WSGIApplication:
-    """The application, to which a chunked body that cannot be read is a bad request."""
+    """Return the application, with a malformed chunked body as a bad request."""
 
-    def serve(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+    def serve_request(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if environ.get("HTTP_TRANSFER_ENCODING"):
             environ["wsgi.input"] = io.BufferedReader(_FileChunks(environ["wsgi.input"]))
         return app(environ, start_response)
 
-    return serve
+    return serve_request
 
 
 class _FileChunks(io.RawIOBase):
-    """What another file gives."""
+    """Reads another file, and turns its errors into a bad request."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source = source
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True, as every input can be read."""
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """As of any file.
+        """Read into the buffer; return the number of bytes, 0 at the end.
 
         :raises BadRequest: the web server could not read the body.
         """
         target = memoryview(buffer)
         try:
             piece = self._source.read(len(target))
-        except (
-            Exception
-        ) as error:  # each web server has errors of its own for a malformed chunk, and a lost client
+        # each web server has errors of its own for a malformed chunk, and for a lost client
+        except Exception as error:
             raise BadRequest(f"The body is not chunked as its headers say: {error}") from error
         target[: len(piece)] = piece
         return len(piece)
@@ -76,114 +78,124 @@ HEALTHCHECK_PATH: Final = "/healthcheck"
 METRICS_PATH: Final = "/metrics"
 
 ApplicationMaker = Callable[[PlacementService, "WSGIApplication"], "WSGIApplication"]
-"""Makes an application beside the API, out of the API's handlers, which it may ask in the process."""
+"""Makes an application beside the API, from the service and the handlers that it may call in the process."""
 
 
 class SideApplication(Protocol):
-    """An application that answers below a path of its own, and finds out by itself who asks."""
+    """An application that answers below a path of its own, and authenticates its callers by itself."""
 
     path: str
-    """Where it answers, with all that is below."""
+    """Its path, with all paths below."""
 
-    def check(self, conf: cfg.ConfigOpts) -> None:
-        """:raises ValueError: it is wanted, and lacks what it needs."""
+    def check_options(self, conf: cfg.ConfigOpts) -> None:
+        """Check the options of the application.
 
-    def maker(self, conf: cfg.ConfigOpts) -> ApplicationMaker | None:
-        """What makes it; None where the configuration wants none."""
+        :raises ValueError: it is enabled, and a requirement is missing.
+        """
+
+    def find_maker(self, conf: cfg.ConfigOpts) -> ApplicationMaker | None:
+        """Return the function that makes it; None if it is not enabled."""
 
 
 _handlers: Final = cache(create_app)
-"""Shared by all services of a process, as making routes takes longer than most requests."""
+"""The handlers of all services of a process: to make the routes takes longer than most requests."""
 
 
 def build_application(
     conf: cfg.ConfigOpts, *, in_background: bool = False, alone: bool = False
 ) -> WSGIApplication:
-    """The whole service for a WSGI server, as ``conf`` wants it.
+    """Return the whole service for a WSGI server.
 
-    :param in_background: whether the database is prepared by a thread of its own. That is for servers that
-        build the application in the process that serves it; no thread outlives a fork.
-    :param alone: whether the process is there for this only, so that it may decide when garbage is collected.
-    :raises ValueError: as :func:`check`.
+    :param in_background: whether a thread of its own prepares the database. That is for servers that build
+        the application in the process that serves it, as no thread outlives a fork.
+    :param alone: whether the process serves nothing else, so that it may schedule the collection of garbage.
+    :raises ValueError: as :func:`check_requirements`.
     """
-    tracing = _tracing(conf) if conf.tracing.enabled else None
-    service = PlacementService.of(conf, ServiceDatabase if tracing is None else tracing.database)
+    tracing = _make_tracing(conf) if conf.tracing.enabled else None
+    service = PlacementService.from_options(
+        conf, ServiceDatabase if tracing is None else tracing.open_database
+    )
     if in_background:
         service.prepare_in_background()
     else:
         service.try_to_prepare()
     handlers, metrics = _handlers(), None
     if conf.metrics.enabled or tracing is not None:
-        handlers = create_app()  # of its own: metrics and spans of this service are told of it
+        # handlers of its own, as metrics and spans are installed in them
+        handlers = create_app()
     if conf.metrics.enabled:
-        metrics = _metrics(handlers, service, conf)
+        metrics = _make_metrics(handlers, service, conf)
     if tracing is not None:
-        tracing.install(handlers)
-    app = provide(handlers, service)
+        tracing.install_routes(handlers)
+    app = provide_service(handlers, service)
     if alone:
-        app = GcScheduler(service.model.long_requests).after(app)
+        app = GcScheduler(service.model.long_requests).collect_after(app)
     beside = {
-        each.path: make(service, app) for each in _applications() if (make := each.maker(conf)) is not None
+        each.path: make(service, app)
+        for each in _side_applications()
+        if (make := each.find_maker(conf)) is not None
     }
-    return wrap(app, conf, metrics, beside, tracing)
+    return add_layers(app, conf, metrics, beside, tracing)
 
 
-def _applications() -> list[SideApplication]:
+def _side_applications() -> list[SideApplication]:
     return list(extensions.registered_objects("applications").values())
 
 
-def check(conf: cfg.ConfigOpts) -> None:
-    """Refuse to start where traces or applications are wanted and lack what they need.
+def check_requirements(conf: cfg.ConfigOpts) -> None:
+    """Check the requirements of traces and side applications.
 
-    :raises ValueError: naming it.
+    :raises ValueError: naming a missing one.
     """
     if conf.tracing.enabled:
         _tracing_class()
-    for each in _applications():
-        each.check(conf)
+    for each in _side_applications():
+        each.check_options(conf)
 
 
-def _tracing(conf: cfg.ConfigOpts) -> ServiceTracing:
-    return _tracing_class().of(conf)
+def _make_tracing(conf: cfg.ConfigOpts) -> ServiceTracing:
+    return _tracing_class().from_options(conf)
 
 
 def _tracing_class() -> type[ServiceTracing]:
     try:
-        from placement.api.tracing import ServiceTracing  # for those who want it
+        # only with traces, as it needs further packages
+        from placement.api.tracing import ServiceTracing
     except ImportError as error:
         raise missing_package("[tracing] enabled", str(error.name), "tracing") from error
     return ServiceTracing
 
 
-def _metrics(app: Flask, service: PlacementService, conf: cfg.ConfigOpts) -> WSGIApplication:
-    """What answers :data:`METRICS_PATH`, once it counts the requests of the application."""
+def _make_metrics(app: Flask, service: PlacementService, conf: cfg.ConfigOpts) -> WSGIApplication:
+    """Return the application of :data:`METRICS_PATH`, which counts the requests of ``app``."""
     metrics_sharing.share(conf)
-    from placement.api.metrics import ServiceMetrics  # not before it is known where numbers are put together
+    # after the folder is known, which prometheus_client reads when it is imported
+    from placement.api.metrics import ServiceMetrics
 
     metrics = ServiceMetrics(service, conf.metrics.max_provider_series)
-    metrics.install(app)
+    metrics.install_counters(app)
     return metrics
 
 
-def wrap(
+def add_layers(
     app: WSGIApplication,
     conf: cfg.ConfigOpts,
     metrics: WSGIApplication | None = None,
     beside: Mapping[str, WSGIApplication] | None = None,
     tracing: ServiceTracing | None = None,
 ) -> WSGIApplication:
-    """Put all layers before ``app``; beside it answer ``metrics`` and, by their paths, other applications."""
+    """Return ``app`` behind all layers, with ``metrics`` and other applications, by path, beside it."""
     if tracing is not None:
-        app = tracing.handlers(app, "handlers")
-    app = authenticate(app, conf)
-    # oslo.middleware goes through webob, so it stands in the way only where it is wanted.
+        app = tracing.trace_handlers(app, "handlers")
+    app = add_authentication(app, conf)
+    # only if configured: oslo.middleware parses each request with webob, which takes time
     if conf.cors.allowed_origin:
         app = CORS(app, conf)
     for path, other in (beside or {}).items():
-        traced = other if tracing is None else tracing.handlers(other, path.strip("/"), path)
+        traced = other if tracing is None else tracing.trace_handlers(other, path.strip("/"), path)
         app = _PrefixDispatch(app, path, traced)
     if tracing is not None:
-        app = tracing.requests(app)
+        app = tracing.trace_requests(app)
     app = _HealthChecked(RequestLog(check_chunks(app)), conf)
     if metrics is not None:
         app = _PathDispatch(app, METRICS_PATH, metrics)
@@ -206,7 +218,7 @@ class _PathDispatch:
 
 
 class _PrefixDispatch:
-    """Answers one path, and all below it, by another application, which asks by itself who calls."""
+    """Answers one path, and all below it, by another application, which authenticates by itself."""
 
     def __init__(self, app: WSGIApplication, path: str, other: WSGIApplication) -> None:
         self._app = app
@@ -228,7 +240,8 @@ class _HealthChecked:
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if not environ.get("PATH_INFO"):
-            environ["PATH_INFO"] = "/"  # of a service below a prefix, asked for the prefix alone
+            # a request for the prefix alone of a service that is mounted below one
+            environ["PATH_INFO"] = "/"
         if environ["PATH_INFO"] == HEALTHCHECK_PATH:
             answer: Iterable[bytes] = self._check(environ, start_response)
             return answer

@@ -1,11 +1,14 @@
-"""The prefix of the API of our own; apart, as errors and authentication need it, which blueprints import."""
+"""The prefix of our own API.
+
+It is apart from the blueprints, as errors and authentication need it, which blueprints import.
+"""
 
 from typing import Final
 
 EXT: Final = "/ext/v1"
-"""Before all paths of the API of our own; OpenStack Placement answers 404 to them: so clients find out."""
+"""Prefix of all paths of our own API. OpenStack Placement answers 404 there, so that clients notice."""
 
 
 def is_ours(path: str) -> bool:
-    """Whether a path belongs to the API of our own."""
+    """Return whether a path belongs to our own API."""
     return path == EXT or path.startswith(EXT + "/")

@@ -13,50 +13,50 @@ from oslo_middleware.request_id import ENV_REQUEST_ID, GLOBAL_REQ_ID, HTTP_RESP_
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
 
-LOG = logging.getLogger("placement.requestlog")  # the name that operators' log settings know
+# the name in the log settings of operators of OpenStack Placement
+LOG = logging.getLogger("placement.requestlog")
 
 _GLOBAL_ID: Final = re.compile(ID_FORMAT)
 _UNQUOTED: Final = "!$&'()*+,/:;=?@[]~"
 
 
 class RequestLog:
-    """WSGI middleware that names each request and logs it when its answer is ready.
+    """WSGI middleware that gives each request an id, and logs the request when its answer is ready.
 
-    The name (``req-`` and a UUID) is put into the environment, the
-    ``x-openstack-request-id`` header of the answer, and, with the one the
-    client sent in that header, into all log records of the request.
+    The id (``req-`` and a UUID) is in the environment, in the header ``x-openstack-request-id`` of the
+    answer, and in all log records of the request. These also have the id that the client sent in that header.
     """
 
     def __init__(self, app: "WSGIApplication") -> None:
         self._app = app
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Give the request its id, go on, and log how that went."""
+        """Give the request its id, call the application, and log the answer."""
         began = time.perf_counter()
         request_id = environ[ENV_REQUEST_ID] = generate_request_id()
         global_id = environ.get("HTTP_X_OPENSTACK_REQUEST_ID")
         if global_id and _GLOBAL_ID.match(global_id):
             environ[GLOBAL_REQ_ID] = global_id
-        # Taken now: what handles the request may change its environment.
+        # now, as inner layers may change the environment
         asked = (environ["REQUEST_METHOD"], environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", ""))
 
         def start(
             status: str, headers: list[tuple[str, str]], exc_info: Any = None
         ) -> Callable[[bytes], object]:
             if LOG.isEnabledFor(logging.INFO):
-                _log(environ, *asked, status, headers, time.perf_counter() - began)
+                _log_request(environ, *asked, status, headers, time.perf_counter() - began)
             headers.append((HTTP_RESP_HEADER_REQUEST_ID, request_id))
             return start_response(status, headers, exc_info)
 
         return self._app(environ, start)
 
 
-def quoted(path: str) -> str:
-    """A path as a server decoded it, encoded again."""
+def quote_path(path: str) -> str:
+    """Return a decoded path in its encoded form."""
     return quote(path, safe=_UNQUOTED, encoding="latin-1")
 
 
-def _log(
+def _log_request(
     environ: "WSGIEnvironment",
     method: str,
     path: str,
@@ -65,8 +65,8 @@ def _log(
     seconds: float,
 ) -> None:
     answered = {name.lower(): value for name, value in headers}
-    # The server decoded the path: encoded again, it cannot break or fake lines.
-    uri = quoted(path)
+    # the server decoded the path: encoded again, it cannot break or forge lines
+    uri = quote_path(path)
     if query := environ.get("QUERY_STRING"):
         uri += "?" + quote(query, safe=_UNQUOTED + "%", encoding="latin-1")
     LOG.info(

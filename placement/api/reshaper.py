@@ -4,8 +4,8 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.allocations import claim_of
-from placement.api.call import ApiRequest, operation
-from placement.policies import reshaper as rules
+from placement.api.call import ApiRequest, api_operation
+from placement.policies import rest as rules
 from placement.schemas import allocation as schemas
 from placement.store import reshaper as store
 from placement.store.reshaper import NewInventories
@@ -13,10 +13,10 @@ from placement.store.reshaper import NewInventories
 blueprint = Blueprint("reshaper", __name__)
 
 
-@operation(blueprint, "POST", "/reshaper", rules.RESHAPE, since=microversion.RESHAPER, reads_json=True)
-def reshape(call: ApiRequest) -> Response:
+@api_operation(blueprint, "POST", "/reshaper", rules.RESHAPE, since=microversion.RESHAPER, reads_json=True)
+def reshape_providers(call: ApiRequest) -> Response:
     """Move inventories and allocations between providers, at once."""
-    body = call.body(schemas.reshaper(call.version))
+    body = call.parse_body(schemas.reshaper_body(call.version))
     wanted = {
         uuid: NewInventories(
             each["resource_provider_generation"],
@@ -28,4 +28,4 @@ def reshape(call: ApiRequest) -> Response:
         claim_of(call.service.conf, call.version, uuid, each) for uuid, each in body["allocations"].items()
     ]
     call.service.write(lambda tx: store.reshape_providers(tx, wanted, claims))
-    return call.nothing()
+    return call.empty_answer()

@@ -1,4 +1,4 @@
-"""``/resource_classes`` and ``/resource_classes/{name}``."""
+"""The resources ``/resource_classes`` and ``/resource_classes/{name}``."""
 
 import time
 from typing import Any, Final
@@ -6,9 +6,9 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import ApiRequest, operation, prefix
+from placement.api.call import ApiRequest, api_operation, mount_prefix
 from placement.exceptions import Conflict, NotFound
-from placement.policies import resource_class as rules
+from placement.policies import rest as rules
 from placement.schemas import base
 from placement.schemas import resource_provider as schemas
 from placement.store import classes as store
@@ -18,73 +18,87 @@ blueprint = Blueprint("resource_classes", __name__)
 _CLASS: Final = schemas.ResourceClassBody()
 
 
-def _shown(name: str) -> dict[str, Any]:
-    return {"name": name, "links": [{"rel": "self", "href": f"{prefix()}/resource_classes/{name}"}]}
+def _class_document(name: str) -> dict[str, Any]:
+    return {"name": name, "links": [{"rel": "self", "href": f"{mount_prefix()}/resource_classes/{name}"}]}
 
 
-@operation(
-    blueprint, "GET", "/resource_classes", rules.LIST, since=microversion.CUSTOM_CLASSES, writes_json=True
+@api_operation(
+    blueprint,
+    "GET",
+    "/resource_classes",
+    rules.LIST_CLASSES,
+    since=microversion.CUSTOM_CLASSES,
+    writes_json=True,
 )
 def list_all(call: ApiRequest) -> Response:
-    """All resource classes."""
+    """List the resource classes."""
     with call.service.model.fresh_view() as view:
         classes = view.names.classes
-        return call.answer(
-            {"resource_classes": [_shown(name) for name in classes]},
+        return call.json_answer(
+            {"resource_classes": [_class_document(name) for name in classes]},
             max(classes.values(), default=time.time()),
         )
 
 
-@operation(
-    blueprint, "POST", "/resource_classes", rules.CREATE, since=microversion.CUSTOM_CLASSES, reads_json=True
+@api_operation(
+    blueprint,
+    "POST",
+    "/resource_classes",
+    rules.CREATE_CLASS,
+    since=microversion.CUSTOM_CLASSES,
+    reads_json=True,
 )
-def create(call: ApiRequest) -> Response:
-    """Make a custom class."""
-    name = call.body(_CLASS)["name"]
+def create_class(call: ApiRequest) -> Response:
+    """Create a custom class."""
+    name = call.parse_body(_CLASS)["name"]
     if not call.service.database.write(lambda tx: store.create_class(tx, name)):
         raise Conflict(f"Conflicting resource class already exists: {name}")
-    return call.nothing(201, f"/resource_classes/{name}")
+    return call.empty_answer(201, f"/resource_classes/{name}")
 
 
-@operation(
+@api_operation(
     blueprint,
     "GET",
     "/resource_classes/<name>",
-    rules.SHOW,
+    rules.SHOW_CLASS,
     since=microversion.CUSTOM_CLASSES,
     writes_json=True,
 )
-def show(call: ApiRequest, name: str) -> Response:
-    """One resource class."""
+def show_class(call: ApiRequest, name: str) -> Response:
+    """Show one resource class."""
     with call.service.model.fresh_view() as view:
         if name not in view.names.classes:
             raise NotFound(f"No such resource class {name}.")
-        return call.answer(_shown(name), view.names.classes[name])
+        return call.json_answer(_class_document(name), view.names.classes[name])
 
 
-@operation(blueprint, "PUT", "/resource_classes/<name>", rules.UPDATE, since=microversion.CUSTOM_CLASSES)
+@api_operation(
+    blueprint, "PUT", "/resource_classes/<name>", rules.UPDATE_CLASS, since=microversion.CUSTOM_CLASSES
+)
 def update(call: ApiRequest, name: str) -> Response:
-    """To 1.6 rename a custom class, from 1.7 make sure that there is one of this name."""
+    """Rename a custom class, to 1.6; from 1.7 on create one of this name if it is missing."""
     if call.version < microversion.IDEMPOTENT_CLASSES:
-        return _rename(call, name)
+        return _rename_class(call, name)
     base.load(_CLASS, {"name": name})
     is_new = call.service.database.write(lambda tx: store.create_class(tx, name))
-    return call.nothing(201 if is_new else 204, f"/resource_classes/{name}")
+    return call.empty_answer(201 if is_new else 204, f"/resource_classes/{name}")
 
 
-def _rename(call: ApiRequest, name: str) -> Response:
+def _rename_class(call: ApiRequest, name: str) -> Response:
     call.require_json()
-    new = call.body(_CLASS)["name"]
-    if not base.storable(name):
+    new = call.parse_body(_CLASS)["name"]
+    if not base.is_storable(name):
         raise NotFound(f"No such resource class {name}.")
     call.service.database.write(lambda tx: store.rename_class(tx, name, new))
-    return call.answer(_shown(new), time.time())
+    return call.json_answer(_class_document(new), time.time())
 
 
-@operation(blueprint, "DELETE", "/resource_classes/<name>", rules.DELETE, since=microversion.CUSTOM_CLASSES)
+@api_operation(
+    blueprint, "DELETE", "/resource_classes/<name>", rules.DELETE_CLASS, since=microversion.CUSTOM_CLASSES
+)
 def delete(call: ApiRequest, name: str) -> Response:
-    """Remove a custom class that nothing uses."""
-    if not base.storable(name):
+    """Delete a custom class that is not in use."""
+    if not base.is_storable(name):
         raise NotFound(f"No such resource class {name}.")
     call.service.database.write(lambda tx: store.delete(tx, name))
-    return call.nothing()
+    return call.empty_answer()

@@ -1,4 +1,4 @@
-"""``/resource_providers`` and ``/resource_providers/{uuid}``."""
+"""The resources ``/resource_providers`` and ``/resource_providers/{uuid}``."""
 
 import time
 import uuid as uuids
@@ -12,10 +12,10 @@ import orjson
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import ApiRequest, operation, prefix
+from placement.api.call import ApiRequest, api_operation, mount_prefix
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
-from placement.policies import resource_provider as rules
+from placement.policies import rest as rules
 from placement.read_model.feed import ModelView
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
@@ -37,20 +37,21 @@ _LINKS: Final = (
     (microversion.TRAITS, "traits"),
 )
 
+# a web server sends each piece by itself
 _AS_ONE: Final = 10
-"""Answers of no more pieces are joined: to send one takes less."""
+"""Number of pieces up to which an answer is joined."""
 
 _UUID: Final = b"{uuid}"
-"""Stands for the uuid of the provider in templates."""
+"""Placeholder of the uuid of the provider in templates."""
 
 
-def shown(providers: Iterable[Provider], view: ModelView, version: Microversion) -> bytes:
-    """Providers as the API shows them: JSON documents, with commas in between."""
+def render_providers(providers: Iterable[Provider], view: ModelView, version: Microversion) -> bytes:
+    """Return the JSON documents of providers, with commas in between."""
     everyone = view.snapshot.providers
-    template = _template(prefix(), version)
+    template = _provider_template(mount_prefix(), version)
     return b",".join(
         [
-            template.filled(
+            template.fill_gaps(
                 each.uuid,
                 each.name,
                 each.generation,
@@ -64,13 +65,13 @@ def shown(providers: Iterable[Provider], view: ModelView, version: Microversion)
 
 @dataclass(frozen=True, slots=True)
 class _ProviderTemplate:
-    """The JSON of a provider, with gaps for its name, generation, and parent and root if they are shown."""
+    """The JSON of a provider, with gaps for its name and generation, and for parent and root if nested."""
 
     text: bytes
     nested: bool
 
-    def filled(self, uuid: str, name: str, generation: int, parent: str | None, root: str) -> bytes:
-        """The JSON of this provider."""
+    def fill_gaps(self, uuid: str, name: str, generation: int, parent: str | None, root: str) -> bytes:
+        """Return the JSON of this provider."""
         gaps: tuple[Any, ...] = (orjson.dumps(name), generation)
         if self.nested:
             gaps += (b'"%b"' % parent.encode() if parent else b"null", root.encode())
@@ -78,7 +79,7 @@ class _ProviderTemplate:
 
 
 @lru_cache(maxsize=256)
-def _template(prefix: str, version: Microversion) -> _ProviderTemplate:
+def _provider_template(prefix: str, version: Microversion) -> _ProviderTemplate:
     path = f"{prefix}/resource_providers/{_UUID.decode()}"
     links = [{"rel": "self", "href": path}]
     links += [{"rel": rel, "href": f"{path}/{rel}"} for since, rel in _LINKS if version >= since]
@@ -94,10 +95,10 @@ def _template(prefix: str, version: Microversion) -> _ProviderTemplate:
     return _ProviderTemplate(text, bool(nested))
 
 
-def existing(snapshot: ModelSnapshot, uuid: str) -> Provider:
-    """The provider that a path names.
+def existing_provider(snapshot: ModelSnapshot, uuid: str) -> Provider:
+    """Return the provider that a path names.
 
-    :raises placement.exceptions.NotFound: there is none.
+    :raises placement.exceptions.NotFound: it does not exist.
     """
     provider = snapshot.get(canonical_uuid(uuid) or uuid)
     if provider is None:
@@ -106,9 +107,9 @@ def existing(snapshot: ModelSnapshot, uuid: str) -> Provider:
 
 
 def path_uuid(uuid: str) -> str:
-    """The uuid of a path in the form the database knows.
+    """Return the uuid of a path in its canonical form, as in the database.
 
-    :raises placement.exceptions.NotFound: it is none, so there is no such provider.
+    :raises placement.exceptions.NotFound: it is no uuid, so there is no such provider.
     """
     canonical = canonical_uuid(uuid)
     if canonical is None:
@@ -117,69 +118,69 @@ def path_uuid(uuid: str) -> str:
 
 
 @contextmanager
-def about(call: ApiRequest, uuid: str) -> Iterator[None]:
-    """Where the body of a request about a provider is read: first of all it is reported that there is none.
+def missing_provider_first(call: ApiRequest, uuid: str) -> Iterator[None]:
+    """Report a missing provider rather than a wrong body; the context reads the body.
 
-    :raises placement.exceptions.NotFound: the body is bad, and there is no such provider anyway.
+    :raises placement.exceptions.NotFound: the body is wrong, and the provider does not exist.
     """
     try:
         yield
     except InvalidRequest:
         with call.service.model.fresh_view() as view:
-            existing(view.snapshot, uuid)
+            existing_provider(view.snapshot, uuid)
         raise
 
 
-@operation(blueprint, "GET", "/resource_providers", rules.LIST, writes_json=True)
+@api_operation(blueprint, "GET", "/resource_providers", rules.LIST_PROVIDERS, writes_json=True)
 def list_all(call: ApiRequest) -> Response:
-    """All providers, or those that the filters let through."""
-    wanted = parse_provider_filter(call.parameters, call.version)
+    """List the providers that pass the filters."""
+    wanted = parse_provider_filter(call.query_parameters, call.version)
     with call.service.model.fresh_view() as view:
         check_names(wanted, view.names.classes, view.names.traits)
         budget = SearchBudget(yield_lock=view.yield_after(call.check_awaited))
         found = filter_providers(view.snapshot, wanted, budget)
         pieces, newest = [], []
         for some in yielding_slices(found, budget):
-            pieces += [shown(some, view, call.version), b","]
+            pieces += [render_providers(some, view, call.version), b","]
             newest.append(max([provider.updated_at for provider in some]))
         body = [b'{"resource_providers":[', *pieces[:-1], b"]}"]
         if len(pieces) <= _AS_ONE:
             body = [b"".join(body)]
-        return call.written(body, max(newest, default=time.time()))
+        return call.answer_pieces(body, max(newest, default=time.time()))
 
 
-@operation(blueprint, "POST", "/resource_providers", rules.CREATE, reads_json=True)
-def create(call: ApiRequest) -> Response:
-    """Make a provider; from 1.20 the answer shows it."""
-    body = call.body(schemas.create(call.version))
+@api_operation(blueprint, "POST", "/resource_providers", rules.CREATE_PROVIDER, reads_json=True)
+def create_provider(call: ApiRequest) -> Response:
+    """Create a provider; from 1.20 on the answer shows it."""
+    body = call.parse_body(schemas.creation_schema(call.version))
     uuid = body.get("uuid") or str(uuids.uuid4())
     name, parent = body["name"], body.get("parent_provider_uuid")
     root_of_it = call.service.database.write(lambda tx: providers.create_provider(tx, uuid, name, parent))
     location = f"/resource_providers/{uuid}"
     if call.version < microversion.PROVIDER_ANSWERED:
-        return call.nothing(201, location)
-    document = _template(prefix(), call.version).filled(uuid, name, 0, parent, root_of_it())
-    return call.located(call.answer(document, time.time()), location)
+        return call.empty_answer(201, location)
+    document = _provider_template(mount_prefix(), call.version).fill_gaps(uuid, name, 0, parent, root_of_it())
+    return call.add_location(call.json_answer(document, time.time()), location)
 
 
-@operation(blueprint, "GET", "/resource_providers/<uuid>", rules.SHOW, writes_json=True)
-def show(call: ApiRequest, uuid: str) -> Response:
-    """One provider."""
-    return _show(call, uuid)
+@api_operation(blueprint, "GET", "/resource_providers/<uuid>", rules.SHOW_PROVIDER, writes_json=True)
+def show_provider(call: ApiRequest, uuid: str) -> Response:
+    """Show one provider."""
+    return _provider_answer(call, uuid)
 
 
-def _show(call: ApiRequest, uuid: str) -> Response:
+def _provider_answer(call: ApiRequest, uuid: str) -> Response:
     with call.service.model.fresh_view() as view:
-        provider = existing(view.snapshot, uuid)
-        return call.answer(shown([provider], view, call.version), provider.updated_at)
+        provider = existing_provider(view.snapshot, uuid)
+        return call.json_answer(render_providers([provider], view, call.version), provider.updated_at)
 
 
-@operation(blueprint, "PUT", "/resource_providers/<uuid>", rules.UPDATE, reads_json=True)
+@api_operation(blueprint, "PUT", "/resource_providers/<uuid>", rules.UPDATE_PROVIDER, reads_json=True)
 def update(call: ApiRequest, uuid: str) -> Response:
-    """Rename a provider or put it elsewhere in the trees."""
+    """Rename a provider, or move it in the trees."""
     known = path_uuid(uuid)
-    with about(call, known):
-        body = call.body(schemas.update(call.version))
+    with missing_provider_first(call, known):
+        body = call.parse_body(schemas.update_schema(call.version))
     call.service.database.write(
         lambda tx: providers.update(
             tx,
@@ -190,12 +191,12 @@ def update(call: ApiRequest, uuid: str) -> Response:
             may_move=call.version >= microversion.REPARENTING,
         )
     )
-    return _show(call, known)
+    return _provider_answer(call, known)
 
 
-@operation(blueprint, "DELETE", "/resource_providers/<uuid>", rules.DELETE)
+@api_operation(blueprint, "DELETE", "/resource_providers/<uuid>", rules.DELETE_PROVIDER)
 def delete(call: ApiRequest, uuid: str) -> Response:
-    """Remove a provider that has neither children nor allocations."""
+    """Delete a provider without children and allocations."""
     known = canonical_uuid(uuid) or uuid
     call.service.write(lambda tx: providers.delete(tx, known))
-    return call.nothing()
+    return call.empty_answer()

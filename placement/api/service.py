@@ -37,22 +37,24 @@ from placement.store import classes, reservations
 LOG = logging.getLogger(__name__)
 
 Question = tuple[bytes, Microversion]
-"""A query string, and the microversion that it is of."""
+"""A query string, and its microversion."""
 
 _REMEMBERED: Final = 64
+"""Number of questions with a remembered explanation."""
 _SHARE: Final = 20
-"""After an explanation it takes so many times the work that it was until there is another."""
+"""Seconds of pause after an explanation, for each second of its CPU time."""
 _PAUSE: Final = 0.001
 """Seconds between two slices, in which requests are answered."""
 _SLICE: Final = 0.002
+"""Seconds of CPU time of a slice."""
 
 
 class EmptyAnswerExplainer:
-    """Explains empty answers in a thread of its own, one at a time, and no more than a worker can spare.
+    """Explains empty answers in a thread of its own, one at a time, with a small share of a processor.
 
-    What was explained is remembered for as long as nothing changed.
+    Explanations are remembered while nothing changes.
 
-    :param deadline: seconds of work that one explanation may take.
+    :param deadline: seconds of CPU time that one explanation may take.
     """
 
     def __init__(self, model: ReadModel, deadline: float) -> None:
@@ -62,13 +64,13 @@ class EmptyAnswerExplainer:
         self._busy = False
         self._not_before = 0.0
         self._skipped = 0
-        #: by question what was said, and how often the model had been brought up to date then
+        #: by question: the number of updates of the model at the time, and the explanation
         self._said: dict[Question, tuple[int, str]] = {}
 
-    def tell(self, question: Question, request: CandidatesRequest, caller: RequestContext) -> None:
-        """Log why this request has no candidates, with the ids of the caller's request: now or soon.
+    def explain_answer(self, question: Question, request: CandidatesRequest, caller: RequestContext) -> None:
+        """Log why this request has no candidates, with the ids of the caller's request, now or soon.
 
-        While another one is explained, and for a while after, it is only counted.
+        During another explanation, and for a while after it, the answer is only counted.
         """
         with self._lock:
             refreshed, said = self._said.get(question, (-1, ""))
@@ -87,24 +89,28 @@ class EmptyAnswerExplainer:
         caller.update_store()
         began = time.thread_time()
         try:
-            self._explain(question, request)
+            self._explain_request(question, request)
         except Unavailable as error:
             LOG.debug("An empty list of candidates is not explained: %s", error)
         except BudgetExhausted:
-            LOG.info("There are no allocation candidates; why would take longer than %gs.", self._deadline)
+            LOG.info(
+                "There are no allocation candidates; the explanation would take more than %g seconds"
+                " ([api] explanations_deadline).",
+                self._deadline,
+            )
         except Exception:
-            LOG.exception("an empty list of candidates could not be explained")
+            LOG.exception("An empty list of candidates could not be explained")
         finally:
             with self._lock:
                 self._busy = False
                 self._not_before = time.monotonic() + _SHARE * (time.thread_time() - began)
 
-    def _explain(self, question: Question, request: CandidatesRequest) -> None:
+    def _explain_request(self, question: Question, request: CandidatesRequest) -> None:
         with self._model.pinned_snapshot() as (snapshot, refreshed):
             budget = SearchBudget(self._deadline, yield_lock=lambda: time.sleep(_PAUSE), first_slice=_SLICE)
             explanation = explain_request(snapshot, request, budget)
         if explanation.fitting:
-            LOG.info("There were no allocation candidates; by now %s hosts would do.", explanation.fitting)
+            LOG.info("There were no allocation candidates; now %s hosts have some.", explanation.fitting)
             return
         said = explanation_sentence(explanation)
         with self._lock:
@@ -118,38 +124,40 @@ class EmptyAnswerExplainer:
 
 T = TypeVar("T")
 
-_LOCK_TIMEOUT: Final = 3.0  # seconds for another request that prepares the database, which mostly takes less
+# to prepare the database mostly takes less
+_LOCK_TIMEOUT: Final = 3.0
+"""Seconds that a request waits for another one that prepares the database."""
 
 
 @dataclass
 class PlacementService:
-    """The configuration, the database, the read model and the policy of a worker process; what it keeps."""
+    """The parts of a worker process: configuration, database, read model, policy, and caches of answers."""
 
     conf: cfg.ConfigOpts
     database: ServiceDatabase
     model: ReadModel
     enforcer: PolicyEnforcer
     explainer: EmptyAnswerExplainer | None = None
-    """Who says why candidates are empty, where that is wanted."""
+    """Explains empty answers; None if the operator does not want that."""
     request_forms: RequestForms = field(default_factory=dict)
-    """Translate what bodies ask for otherwise than by a query."""
+    """The forms of bodies beside queries."""
     waiting: BoundedSemaphore = field(default_factory=lambda: BoundedSemaphore(0))
     """Held by each request that waits for changes."""
     summaries: ProviderSummaries = field(default_factory=ProviderSummaries)
     """Parts of answers about allocation candidates."""
     _prepared: int | None = None
-    """How often the model had been read anew when this was prepared last; None when it never was."""
+    """The number of complete reads of the model at the last preparation; None before the first one."""
     _failed: bool = False
-    """Whether that failed the last time it was tried."""
+    """Whether the last preparation failed."""
     _lock: Lock = field(default_factory=Lock)
 
     @classmethod
-    def of(
+    def from_options(
         cls,
         conf: cfg.ConfigOpts,
         open_database: Callable[[str, PoolOptions], ServiceDatabase] = ServiceDatabase,
     ) -> PlacementService:
-        """The service that the configuration describes; nothing is connected yet."""
+        """Return the service of a configuration; nothing is connected yet."""
         group = conf.placement_database
         options = PoolOptions(
             max_pool_size=group.max_pool_size,
@@ -177,24 +185,24 @@ class PlacementService:
         return cls(conf, database, model, PolicyEnforcer(conf), explainer, request_forms(conf), waiting)
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
-        """As :meth:`Database.write`, for what may need the room of reservations that expired."""
+        """Run ``work`` in a transaction; release expired reservations if they are in the way."""
         return reservations.write_with_room(self.database, work)
 
-    def prepare(self) -> None:
+    def prepare_database(self) -> None:
         """Migrate the database if so configured, and make the standard names.
 
-        Once per worker, and again when the database turned out to be another than it was before.
+        This happens once per worker, and again after the database turned out to be another one. After a
+        failure each request tries again, so that a worker that started before its database recovers. Only one
+        request tries at a time, and the others do not wait for it.
 
-        :raises Unavailable: the database does not answer or lacks our schema. Every
-            request tries again, so a worker that started before its database recovers;
-            but only one at a time, and others do not wait for it if that has failed before.
+        :raises Unavailable: the database does not answer, or does not have a usable schema.
         """
         if self._prepared == self.model.reread:
             return
         if not self._lock.acquire(timeout=0 if self._failed else _LOCK_TIMEOUT):
             raise Unavailable("The service is waiting for its database. Please try again later.")
         try:
-            self._prepare()
+            self._prepare_once()
             self._failed = False
         except BaseException:
             self._failed = True
@@ -202,7 +210,7 @@ class PlacementService:
         finally:
             self._lock.release()
 
-    def _prepare(self) -> None:
+    def _prepare_once(self) -> None:
         reread = self.model.reread
         if self._prepared != reread:
             url = self.conf.placement_database.connection
@@ -211,21 +219,21 @@ class PlacementService:
             present = migration.require_schema(url)
             if present != migration.newest_revision():
                 LOG.warning(
-                    "The database is at revision %s of a later version: upgrade this service, too", present
+                    "The database is at revision %s of a later version; upgrade this service, too", present
                 )
             additional = self.conf.placement.additional_resource_classes
             self.database.write(lambda tx: classes.make_standard_names(tx, additional))
             self._prepared = reread
 
     def prepare_in_background(self) -> None:
-        """As :meth:`try_to_prepare`, while requests that need no database are answered already."""
+        """Call :meth:`try_to_prepare` in a thread; requests without a database are answered meanwhile."""
         Thread(target=self.try_to_prepare, name="prepare", daemon=True).start()
 
     def try_to_prepare(self) -> None:
-        """As :meth:`prepare`, with a log line in place of an error: requests will report it."""
+        """Prepare the database; log an error, which requests will report."""
         try:
-            self.prepare()
+            self.prepare_database()
         except Unavailable as error:
-            LOG.error("not ready yet: %s", error)
+            LOG.error("The service is not ready yet: %s", error)
         except Exception:
-            LOG.exception("the database cannot be prepared; each request tries again")
+            LOG.exception("The database cannot be prepared; each request tries again")

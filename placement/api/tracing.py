@@ -1,10 +1,11 @@
-"""Spans of OpenTelemetry: of each request, within it of the handlers, within that of calls of the database.
+"""Spans of OpenTelemetry: of each request, within it of its handler, within that of calls of the database.
 
-Imported only where traces are wanted: it is what needs the packages of OpenTelemetry. Nothing here waits for
-the collector: ended spans go into a queue of bounded length, which a thread of its own empties.
+:mod:`placement.api.middleware` imports it only if traces are enabled, as it needs the packages of
+OpenTelemetry. Nothing here waits for the collector: ended spans go into a bounded queue, which a thread of
+its own empties.
 
-What is told of a request is its method, path, route, status and ids. Queries, bodies, headers and texts of
-errors, in which SQL with its values may be, are not.
+A span has the method, path, route, status and ids of a request. It has no query, body, header, or text of an
+error, which may contain SQL with its values.
 """
 
 import atexit
@@ -29,7 +30,7 @@ from oslo_config import cfg
 from oslo_middleware.request_id import ENV_REQUEST_ID, GLOBAL_REQ_ID
 
 from placement.api.context import is_known
-from placement.api.request_log import quoted
+from placement.api.request_log import quote_path
 from placement.db.database import ServiceDatabase, WriteTransaction
 from placement.db.engine import PoolOptions
 from placement.db.position import DatabaseVersion
@@ -45,21 +46,22 @@ _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", 
 _OTHER_METHOD: Final = "_OTHER"
 
 _MAX_QUEUE: Final = 2048
+# clients choose paths, and many spans may wait for the collector
 _MAX_TEXT: Final = 1024
-"""Of each attribute: strangers say paths, many of which may wait for the collector."""
+"""Number of characters of an attribute."""
 _EXPORT_TIMEOUT: Final = 5.0
 """Seconds for a batch of spans, repetitions included."""
 _FLUSH_TIMEOUT: Final = 2.0
-"""Seconds that the end of the process waits for the last of them."""
+"""Seconds that the end of the process waits for the last spans."""
 
 
 class ServiceTracing:
-    """What the spans of one worker are made by."""
+    """Makes the spans of one worker."""
 
     def __init__(self, processor: SpanProcessor, sample_ratio: float) -> None:
         resource = Resource.create({"service.name": "placement"})
         sampler = ParentBased(TraceIdRatioBased(sample_ratio))
-        # Its own way to end at exit waits for the collector, however long that hangs.
+        # without the library's own end at exit, which waits for a collector that hangs
         limits = SpanLimits(max_span_attribute_length=_MAX_TEXT)
         self._provider = TracerProvider(sampler, resource, shutdown_on_exit=False, span_limits=limits)
         self._provider.add_span_processor(processor)
@@ -67,71 +69,73 @@ class ServiceTracing:
         self._propagator = TraceContextTextMapPropagator()
 
     @classmethod
-    def of(cls, conf: cfg.ConfigOpts) -> "ServiceTracing":
-        """As ``[tracing]`` describes it; what is left when the process ends is sent, if that is soon done."""
+    def from_options(cls, conf: cfg.ConfigOpts) -> "ServiceTracing":
+        """Return the tracing of the options; at exit the remaining spans are sent within a limit."""
         exporter = OTLPSpanExporter(conf.tracing.endpoint, timeout=_EXPORT_TIMEOUT)
         tracing = cls(BatchSpanProcessor(exporter, max_queue_size=_MAX_QUEUE), conf.tracing.sample_ratio)
-        atexit.register(tracing.end)
+        atexit.register(tracing.send_rest)
         return tracing
 
-    def end(self) -> None:
-        """Send what is left; for a collector that hangs nobody waits long."""
+    def send_rest(self) -> None:
+        """Send the remaining spans, within a limit for a collector that hangs."""
         last = Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         last.start()
         last.join(_FLUSH_TIMEOUT)
 
-    def database(self, url: str, options: PoolOptions) -> ServiceDatabase:
-        """A database whose calls are told, where they are part of a request."""
+    def open_database(self, url: str, options: PoolOptions) -> ServiceDatabase:
+        """Return a database with a span for each call that is part of a request."""
         return _TracedDatabase(self._tracer, url, options)
 
-    def install(self, app: Flask) -> None:
-        """Have spans named by the routes of this application."""
+    def install_routes(self, app: Flask) -> None:
+        """Have spans named after the routes of this application."""
         app.after_request(_name)
 
-    def requests(self, app: "WSGIApplication") -> "WSGIApplication":
-        """``app``, whose requests have spans."""
+    def trace_requests(self, app: "WSGIApplication") -> "WSGIApplication":
+        """Return ``app`` with a span for each request."""
 
-        def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
             environ[_REQUEST] = request = _RequestSpan(self._tracer, environ)
 
             def start(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
-                _answered(request.span, int(status[:3]))
+                _note_answer(request.own_span, int(status[:3]))
                 return start_response(status, headers, exc_info)
 
             try:
                 return app(environ, start)
             except BaseException as error:
-                _failed(request.span, error)
+                _note_failure(request.own_span, error)
                 raise
             finally:
-                request.span.end()
+                request.own_span.end()
 
-        return serve
+        return serve_request
 
-    def handlers(self, app: "WSGIApplication", name: str, route: str | None = None) -> "WSGIApplication":
-        """``app``, whose part of a request is a span: what is before it, authentication took.
+    def trace_handlers(
+        self, app: "WSGIApplication", name: str, route: str | None = None
+    ) -> "WSGIApplication":
+        """Return ``app`` with a span for its part of a request; the time before it is that of authentication.
 
-        :param route: of all requests that it gets; None where :meth:`install` names them.
+        :param route: the route of all its requests; None if :meth:`install_routes` names them.
         """
 
-        def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
             request: _RequestSpan = environ[_REQUEST]
             if is_known(environ):
                 carrier = {name: environ[variable] for name, variable in _PROPAGATED if variable in environ}
                 request.parent = self._propagator.extract(carrier, request.parent)
             if route is not None:
-                _route(request.span, environ["REQUEST_METHOD"], route)
-            with _within(self._tracer.start_span(name, trace.set_span_in_context(request.span))):
+                _name_route(request.own_span, environ["REQUEST_METHOD"], route)
+            with _within_span(self._tracer.start_span(name, trace.set_span_in_context(request.own_span))):
                 return app(environ, start_response)
 
-        return serve
+        return serve_request
 
 
 class _RequestSpan:
-    """A request, whose span begins when it came, and is made when it is known whose trace it is part of.
+    """A request with its span, which begins at its arrival and is made when its trace is known.
 
-    That is nobody's until the caller is known: a stranger, who could ask for a trace of each of his
-    requests, has no say, and leaves as many traces of their own as others who ask for none.
+    The request continues a trace of the client only after authentication. A client without a token could
+    otherwise have each of its requests traced. Its requests are sampled as others without a trace.
     """
 
     def __init__(self, tracer: Tracer, environ: "WSGIEnvironment") -> None:
@@ -141,43 +145,43 @@ class _RequestSpan:
         self.parent = Context()
 
     @cached_property
-    def span(self) -> Span:
-        """Its span, which keeps the parent that it is made with."""
+    def own_span(self) -> Span:
+        """The span, with the parent that is known at the first use."""
         method = self._environ["REQUEST_METHOD"]
         known = method if method in _METHODS else _OTHER_METHOD
         return self._tracer.start_span(
             known if known == method else "HTTP",
             self.parent,
             SpanKind.SERVER,
-            _described(self._environ, known),
+            _span_attributes(self._environ, known),
             start_time=self._began,
         )
 
 
 @contextmanager
-def _within(span: Span) -> Iterator[None]:
-    """What begins here is part of ``span``, which ends with it; of what goes wrong only the kind is told."""
+def _within_span(span: Span) -> Iterator[None]:
+    """Make spans of this context parts of ``span``, which ends with it; an error adds its type alone."""
     token = context.attach(trace.set_span_in_context(span))
     try:
         yield
     except BaseException as error:
-        _failed(span, error)
+        _note_failure(span, error)
         raise
     finally:
         context.detach(token)
         span.end()
 
 
-def _failed(span: Span, error: BaseException) -> None:
+def _note_failure(span: Span, error: BaseException) -> None:
     span.set_attribute("error.type", type(error).__qualname__)
     span.set_status(StatusCode.ERROR)
 
 
-def _described(environ: "WSGIEnvironment", method: str) -> Mapping[str, str]:
+def _span_attributes(environ: "WSGIEnvironment", method: str) -> Mapping[str, str]:
     told = {
         "http.request.method": method,
         "url.scheme": environ["wsgi.url_scheme"],
-        "url.path": quoted(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")),
+        "url.path": quote_path(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")),
         "openstack.request_id": environ[ENV_REQUEST_ID],
     }
     if GLOBAL_REQ_ID in environ:
@@ -185,7 +189,7 @@ def _described(environ: "WSGIEnvironment", method: str) -> Mapping[str, str]:
     return told
 
 
-def _answered(span: Span, status: int) -> None:
+def _note_answer(span: Span, status: int) -> None:
     span.set_attribute("http.response.status_code", status)
     if status >= 500:
         span.set_attribute("error.type", str(status))
@@ -193,14 +197,14 @@ def _answered(span: Span, status: int) -> None:
 
 
 def _name(response: Response) -> Response:
-    """Called by Flask: what the console asks in the process has no span of its own, and names none."""
+    """Name the span of a request after its route; a call of the console within the process has no span."""
     told, rule = request.environ.get(_REQUEST), request.url_rule
     if told is not None and rule is not None:
-        _route(told.span, request.method, rule.rule)
+        _name_route(told.own_span, request.method, rule.rule)
     return response
 
 
-def _route(span: Span, method: str, route: str) -> None:
+def _name_route(span: Span, method: str, route: str) -> None:
     span.update_name(f"{method} {route}")
     span.set_attribute("http.route", route)
 
@@ -211,22 +215,22 @@ class _TracedDatabase(ServiceDatabase):
         self._tracer = tracer
 
     @contextmanager
-    def _call(self, name: str) -> Iterator[None]:
+    def _span_of_call(self, name: str) -> Iterator[None]:
         if trace.get_current_span().is_recording():
-            with _within(self._tracer.start_span(name)):
+            with _within_span(self._tracer.start_span(name)):
                 yield
         else:
-            yield  # nobody's request, such as looking for changes
+            yield  # outside of a request, as in the search for changes
 
     def position(self) -> DatabaseVersion:
-        with self._call("database position"):
+        with self._span_of_call("database position"):
             return super().position()
 
     @contextmanager
     def read(self) -> Iterator[Any]:
-        with self._call("database read"), super().read() as conn:
+        with self._span_of_call("database read"), super().read() as conn:
             yield conn
 
     def write(self, work: Callable[[WriteTransaction], T]) -> T:
-        with self._call("database write"):
+        with self._span_of_call("database write"):
             return super().write(work)

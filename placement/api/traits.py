@@ -1,4 +1,4 @@
-"""``/traits``, ``/traits/{name}`` and ``/resource_providers/{uuid}/traits``."""
+"""The resources ``/traits``, ``/traits/{name}`` and ``/resource_providers/{uuid}/traits``."""
 
 import time
 from typing import Final
@@ -6,10 +6,10 @@ from typing import Final
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import ApiRequest, operation
-from placement.api.resource_providers import existing, path_uuid
+from placement.api.call import ApiRequest, api_operation
+from placement.api.resource_providers import existing_provider, path_uuid
 from placement.exceptions import InvalidRequest, NotFound
-from placement.policies import trait as rules
+from placement.policies import rest as rules
 from placement.read_model.provider import in_order
 from placement.schemas import base
 from placement.schemas import resource_provider as schemas
@@ -22,31 +22,31 @@ _TRAITS, _CUSTOM_TRAIT = schemas.TraitsBody(), schemas.CustomTrait()
 _OF_PROVIDER: Final = "/resource_providers/<uuid>/traits"
 
 
-@operation(blueprint, "GET", "/traits", rules.LIST, since=microversion.TRAITS, writes_json=True)
+@api_operation(blueprint, "GET", "/traits", rules.LIST_TRAITS, since=microversion.TRAITS, writes_json=True)
 def list_all(call: ApiRequest) -> Response:
-    """All traits, or those with certain names, or those that providers have."""
-    wanted = parse_traits(call.parameters, call.version)
+    """List the traits that pass the filters."""
+    wanted = parse_traits(call.query_parameters, call.version)
     with call.service.model.fresh_view() as view:
         found = {
             name: updated_at
             for name, updated_at in view.names.traits.items()
-            if wanted.lists(name, associated=name in view.snapshot.by_trait)
+            if wanted.lists_trait(name, associated=name in view.snapshot.by_trait)
         }
-    return call.answer({"traits": list(found)}, max(found.values(), default=time.time()))
+    return call.json_answer({"traits": list(found)}, max(found.values(), default=time.time()))
 
 
-@operation(blueprint, "GET", "/traits/<name>", rules.SHOW, since=microversion.TRAITS)
-def show(call: ApiRequest, name: str) -> Response:
-    """204 if there is such a trait."""
+@api_operation(blueprint, "GET", "/traits/<name>", rules.SHOW_TRAIT, since=microversion.TRAITS)
+def show_trait(call: ApiRequest, name: str) -> Response:
+    """Answer 204 if the trait exists."""
     with call.service.model.fresh_view() as view:
         if name not in view.names.traits:
             raise NotFound(f"No such trait(s): {name}.")
-        return call.dated(call.nothing(), view.names.traits[name])
+        return call.add_dates(call.empty_answer(), view.names.traits[name])
 
 
-@operation(blueprint, "PUT", "/traits/<name>", rules.UPDATE, since=microversion.TRAITS)
-def create(call: ApiRequest, name: str) -> Response:
-    """Make a custom trait; 201 if it is new, 204 if it was there."""
+@api_operation(blueprint, "PUT", "/traits/<name>", rules.UPDATE_TRAIT, since=microversion.TRAITS)
+def create_trait(call: ApiRequest, name: str) -> Response:
+    """Create a custom trait; answer 201 if it is new, 204 if it existed."""
     try:
         base.load(_CUSTOM_TRAIT, {"name": name})
     except InvalidRequest:
@@ -55,44 +55,48 @@ def create(call: ApiRequest, name: str) -> Response:
             'the prefix "CUSTOM_" and use following characters: "A"-"Z", "0"-"9" and "_"'
         ) from None
     is_new = call.service.database.write(lambda tx: store.create_trait(tx, name))
-    return call.dated(call.nothing(201 if is_new else 204, f"/traits/{name}"), time.time())
+    return call.add_dates(call.empty_answer(201 if is_new else 204, f"/traits/{name}"), time.time())
 
 
-@operation(blueprint, "DELETE", "/traits/<name>", rules.DELETE, since=microversion.TRAITS)
+@api_operation(blueprint, "DELETE", "/traits/<name>", rules.DELETE_TRAIT, since=microversion.TRAITS)
 def delete(call: ApiRequest, name: str) -> Response:
-    """Remove a custom trait that no provider has."""
-    if not base.storable(name):
+    """Delete a custom trait that no provider has."""
+    if not base.is_storable(name):
         raise NotFound(f"No such trait(s): {name}.")
     call.service.database.write(lambda tx: store.delete(tx, name))
-    return call.nothing()
+    return call.empty_answer()
 
 
-def _answer(call: ApiRequest, traits: list[str], generation: int, last_modified: float) -> Response:
-    return call.answer({"traits": traits, "resource_provider_generation": generation}, last_modified)
+def _traits_answer(call: ApiRequest, traits: list[str], generation: int, last_modified: float) -> Response:
+    return call.json_answer({"traits": traits, "resource_provider_generation": generation}, last_modified)
 
 
-@operation(blueprint, "GET", _OF_PROVIDER, rules.PROVIDER_LIST, since=microversion.TRAITS, writes_json=True)
+@api_operation(
+    blueprint, "GET", _OF_PROVIDER, rules.LIST_PROVIDER_TRAITS, since=microversion.TRAITS, writes_json=True
+)
 def list_of_provider(call: ApiRequest, uuid: str) -> Response:
-    """The traits of a provider."""
+    """List the traits of a provider."""
     with call.service.model.fresh_view() as view:
-        provider = existing(view.snapshot, uuid)
-        return _answer(call, in_order(provider.traits), provider.generation, provider.updated_at)
+        provider = existing_provider(view.snapshot, uuid)
+        return _traits_answer(call, in_order(provider.traits), provider.generation, provider.updated_at)
 
 
-@operation(blueprint, "PUT", _OF_PROVIDER, rules.PROVIDER_UPDATE, since=microversion.TRAITS, reads_json=True)
+@api_operation(
+    blueprint, "PUT", _OF_PROVIDER, rules.UPDATE_PROVIDER_TRAITS, since=microversion.TRAITS, reads_json=True
+)
 def replace_of_provider(call: ApiRequest, uuid: str) -> Response:
-    """Make these the traits of a provider."""
+    """Replace the traits of a provider."""
     known = path_uuid(uuid)
-    body = call.body(_TRAITS)
+    body = call.parse_body(_TRAITS)
     generation = call.service.database.write(
         lambda tx: store.replace(tx, known, body["resource_provider_generation"], body["traits"])
     )
-    return _answer(call, in_order(set(body["traits"])), generation, time.time())
+    return _traits_answer(call, in_order(set(body["traits"])), generation, time.time())
 
 
-@operation(blueprint, "DELETE", _OF_PROVIDER, rules.PROVIDER_DELETE, since=microversion.TRAITS)
+@api_operation(blueprint, "DELETE", _OF_PROVIDER, rules.DELETE_PROVIDER_TRAITS, since=microversion.TRAITS)
 def delete_of_provider(call: ApiRequest, uuid: str) -> Response:
-    """Take all traits from a provider."""
+    """Remove all traits of a provider."""
     known = path_uuid(uuid)
     call.service.database.write(lambda tx: store.remove_all(tx, known))
-    return call.nothing()
+    return call.empty_answer()

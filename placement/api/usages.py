@@ -1,4 +1,4 @@
-"""``/usages`` and ``/resource_providers/{uuid}/usages``."""
+"""The resources ``/usages`` and ``/resource_providers/{uuid}/usages``."""
 
 import time
 from collections.abc import Mapping
@@ -8,9 +8,9 @@ from flask import Blueprint, Response
 
 from placement import microversion
 from placement.api.allocations import UNKNOWN_TYPE
-from placement.api.call import ApiRequest, operation
-from placement.api.resource_providers import existing
-from placement.policies import usage as rules
+from placement.api.call import ApiRequest, api_operation
+from placement.api.resource_providers import existing_provider
+from placement.policies import rest as rules
 from placement.schemas.query import parse_usages
 from placement.store import allocations as store
 from placement.store.allocations import ClassUsage
@@ -20,36 +20,38 @@ blueprint = Blueprint("usages", __name__)
 _ALL_TYPES: Final = "all"
 
 
-@operation(blueprint, "GET", "/resource_providers/<uuid>/usages", rules.PROVIDER_USAGES, writes_json=True)
+@api_operation(blueprint, "GET", "/resource_providers/<uuid>/usages", rules.PROVIDER_USAGES, writes_json=True)
 def of_provider(call: ApiRequest, uuid: str) -> Response:
-    """How much of each inventory of a provider is taken."""
+    """Show the used amount of each inventory of a provider."""
     with call.service.model.fresh_view() as view:
-        provider = existing(view.snapshot, uuid)
+        provider = existing_provider(view.snapshot, uuid)
         usages = {name: provider.used.get(name, 0) for name in provider.inventories}
         document = {"resource_provider_generation": provider.generation, "usages": usages}
-        return call.answer(document, provider.updated_at)
+        return call.json_answer(document, provider.updated_at)
 
 
-@operation(blueprint, "GET", "/usages", None, since=microversion.PROJECT_USAGES, writes_json=True)
+@api_operation(blueprint, "GET", "/usages", None, since=microversion.PROJECT_USAGES, writes_json=True)
 def of_project(call: ApiRequest) -> Response:
-    """How much the consumers of a project hold; from 1.38 by consumer type."""
-    wanted = parse_usages(call.parameters, call.version)
+    """Show the usages of a project; from 1.38 on by consumer type."""
+    wanted = parse_usages(call.query_parameters, call.version)
     call.authorize(rules.TOTAL_USAGES, {"project_id": wanted.project_id})
     with call.service.database.read() as conn:
         usages = store.of_project(conn, wanted.project_id, wanted.user_id)
         counts = store.consumer_counts(conn, wanted.project_id, wanted.user_id)
     if call.version < microversion.CONSUMER_TYPES:
-        document: dict[str, Any] = _summed(usages)
+        document: dict[str, Any] = _sum_usages(usages)
     elif wanted.consumer_type == _ALL_TYPES:
-        document = {_ALL_TYPES: {**_summed(usages), "consumer_count": sum(counts.values())}} if counts else {}
+        document = (
+            {_ALL_TYPES: {**_sum_usages(usages), "consumer_count": sum(counts.values())}} if counts else {}
+        )
     else:
         document = _by_type(usages, counts)
         if wanted.consumer_type is not None:
             document = {kind: each for kind, each in document.items() if kind == wanted.consumer_type}
-    return call.answer({"usages": document}, time.time())
+    return call.json_answer({"usages": document}, time.time())
 
 
-def _summed(usages: list[ClassUsage]) -> dict[str, int]:
+def _sum_usages(usages: list[ClassUsage]) -> dict[str, int]:
     totals: dict[str, int] = {}
     for usage in usages:
         totals[usage.resource_class] = totals.get(usage.resource_class, 0) + usage.used

@@ -22,26 +22,29 @@ LOG = logging.getLogger(__name__)
 
 CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
     cfg.StrOpt("bind", default="127.0.0.1:8778", help="ADDRESS:PORT or unix:PATH to listen on."),
-    cfg.IntOpt("workers", default=2, min=1, help="How many processes answer requests."),
+    cfg.IntOpt("workers", default=2, min=1, help="Number of processes that answer requests."),
     cfg.IntOpt(
         "threads",
         default=4,
         min=1,
         help=(
-            "How many requests each process has in hand: some wait for the database, one computes. "
-            "Half of them may be long searches for allocation candidates."
+            "Number of requests that each process serves at the same time: one computes, others wait for the "
+            "database. Half of them may be long searches for allocation candidates."
         ),
     ),
 )
 
-_MOST_CONNECTIONS: Final = 10_000
-"""Of a worker, if it may open as many files: agents keep theirs from report to report."""
+# agents keep their connections from report to report
+_MAX_CONNECTIONS: Final = 10_000
+"""Connections of a worker, if it may open as many files."""
 _SECONDS_TO_STOP: Final = 15
-_UMASK: Final = 0o117  # a socket in the file system is for the owner and the group
+"""Seconds that a stopping worker has for the requests that it serves."""
+# a socket in the file system is for the owner and the group
+_UMASK: Final = 0o117
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Serve until stopped; the exit status."""
+    """Serve until stopped; return the exit status."""
     try:
         conf = new_config(sys.argv[1:] if args is None else args, cli_opts=CLI_OPTIONS)
         check_bind(conf.bind)
@@ -50,44 +53,42 @@ def main(args: Sequence[str] | None = None) -> int:
         return 1
     log.setup(conf, PROJECT)
     try:
-        auth.check(conf)
-        middleware.check(conf)
+        # in the parent, so that a wrong option is one message and not one of each worker
+        auth.check_options(conf)
+        middleware.check_requirements(conf)
         engine.check_url(conf.placement_database.connection)
     except ValueError as error:
         print(f"placement-api: {error}", file=sys.stderr)
         return 1
     for warning in unknown_options(conf):
         LOG.warning("%s", warning)
-    with metrics_sharing.shared(conf):
+    with metrics_sharing.shared_directory(conf):
         ApiServer(conf).run()
     return 0
 
 
 class ApiServer(BundledServer):
-    """One application per worker, made after the worker was forked.
-
-    So no connection to a database is ever shared by two processes.
-    """
+    """Makes one application per worker after the fork, so that no two processes share a connection."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         super().__init__()
 
     def settings(self) -> Mapping[str, Any]:
-        """What gunicorn is told by our options."""
+        """Return the settings of gunicorn that follow from the options."""
         return {
             "bind": self._conf.bind,
             "workers": self._conf.workers,
             "threads": self._conf.threads,
             "worker_class": BufferingWorker,
-            "worker_connections": _MOST_CONNECTIONS,
+            "worker_connections": _MAX_CONNECTIONS,
             "graceful_timeout": _SECONDS_TO_STOP,
             "umask": _UMASK,
             "proc_name": "placement-api",
         }
 
     def load(self) -> "WSGIApplication":
-        """Called by gunicorn in each worker: the application."""
+        """Return the application; gunicorn calls this in each worker."""
         return middleware.build_application(self._conf, in_background=True, alone=True)
 
 

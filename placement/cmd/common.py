@@ -1,4 +1,4 @@
-"""Parts that several commands share: the open database, tables for people, addresses to listen on."""
+"""Parts that several commands share: the open database, tables for readers, addresses to listen on."""
 
 from __future__ import annotations
 
@@ -25,15 +25,19 @@ from placement.db.database import ServiceDatabase
 from placement.maintenance import sync
 
 _HANDED_OVER: Final = ("GUNICORN_FD", "LISTEN_FDS")
-"""In the environment of a server that is given its sockets, by the one that it replaces or by systemd."""
+"""Environment variables of a server that inherits its sockets, from its predecessor or from systemd."""
 
 
 def check_bind(bind: str) -> None:
-    """:raises ValueError: nobody can listen there; the text names the option and the remedy."""
+    """Check that the server can listen there.
+
+    :raises ValueError: it cannot; the text names the option and the remedy.
+    """
     if any(name in os.environ for name in _HANDED_OVER):
         return
     try:
-        address = parse_address(bind, default_port="")  # its own would be port 8000
+        # an empty port is an error here; the default of gunicorn would be 8000
+        address = parse_address(bind, default_port="")
     except RuntimeError as error:
         raise ValueError(
             f"--bind {bind}: {error} It is ADDRESS:PORT, as 127.0.0.1:8778, or unix:PATH."
@@ -44,19 +48,20 @@ def check_bind(bind: str) -> None:
         elif isinstance(address, tuple):
             _check_port(address)
     except (OSError, OverflowError) as error:
-        raise ValueError(f"--bind {bind}: {_reason(error)}; {_remedy(error)}") from error
+        raise ValueError(f"--bind {bind}: {_error_reason(error)}; {_error_remedy(error)}") from error
 
 
 def _check_port(address: tuple[str, int]) -> None:
-    """Take it for a moment, as the server will."""
+    """Bind the address for a moment, as the server will."""
     family = socket.AF_INET6 if is_ipv6(address[0]) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # as the server does, so that closed connections of its predecessor are no obstacle
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
 
 
 def _check_path(path: Path) -> None:
-    """The server replaces a socket there, and nothing else."""
+    """Check that the server may make its socket there. It replaces a socket, and nothing else."""
     if not path.parent.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, f"{path.parent} is not a folder")
     if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -65,11 +70,11 @@ def _check_path(path: Path) -> None:
         raise FileExistsError(errno.EEXIST, f"{path} is there and is not a socket")
 
 
-def _reason(error: OSError | OverflowError) -> str:
+def _error_reason(error: OSError | OverflowError) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
-def _remedy(error: OSError | OverflowError) -> str:
+def _error_remedy(error: OSError | OverflowError) -> str:
     match getattr(error, "errno", None):
         case errno.EADDRINUSE:
             return "another program listens there (ss -ltnp shows it): end it, or choose another port"
@@ -80,11 +85,11 @@ def _remedy(error: OSError | OverflowError) -> str:
 
 
 _PASSWORDS: Final = frozenset({"password", "passwd"})
-"""Under these names a driver takes a password after the question mark of a URL, too."""
+"""Names under which a driver takes a password after the question mark of a URL, too."""
 
 
 def open_database(conf: cfg.ConfigOpts) -> AbstractContextManager[ServiceDatabase]:
-    """The database that the configuration names.
+    """Return the database that the configuration names.
 
     :raises Unavailable: it does not answer or has a schema that this version cannot work with.
     """
@@ -92,17 +97,24 @@ def open_database(conf: cfg.ConfigOpts) -> AbstractContextManager[ServiceDatabas
 
 
 def warn_of_password(program: str, argument: str, url: str, instead: str) -> None:
-    """Say that an argument holds the password of a database, which every user of the host can read."""
+    """Print a warning if an argument holds the password of a database.
+
+    :param instead: the safe way to pass it.
+    """
     try:
         parsed = make_url(url)
-    except (exc.ArgumentError, ValueError):  # no URL, which is refused where it is used
+    except (exc.ArgumentError, ValueError):
+        # no URL, which is refused where it is used
         return
     if parsed.password is not None or not _PASSWORDS.isdisjoint(parsed.query):
         warn_of_secret(program, argument, "a password", instead)
 
 
 def warn_of_secret(program: str, argument: str, secret: str, instead: str) -> None:
-    """Print a warning that an argument holds a secret, which each user of the host can read."""
+    """Print a warning that an argument holds a secret, which each user of the host can read.
+
+    :param instead: the safe way to pass it.
+    """
     print(
         f"{program}: warning: {argument} holds {secret}, which the list of processes shows"
         f" to every user of this host: {instead}",
@@ -111,19 +123,19 @@ def warn_of_secret(program: str, argument: str, secret: str, instead: str) -> No
 
 
 Command = Callable[[cfg.ConfigOpts, Namespace], int]
-"""Runs a command; the exit status."""
+"""Runs a command and returns its exit status."""
 
 
 def _no_arguments(parser: ArgumentParser) -> None:
-    """Add none."""
+    """Add no arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class ManageCommand:
-    """A command of ``placement-manage``, whose help is the docstring of what runs it.
+    """A command of ``placement-manage``. Its help is the docstring of ``run``.
 
     :param words: its name, of one word or two (``db sync``).
-    :param add_arguments: makes the rest of its command line.
+    :param add_arguments: adds the arguments of its command line.
     """
 
     words: str
@@ -132,7 +144,7 @@ class ManageCommand:
 
 
 def table_text(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A table for people; numbers to the right."""
+    """Return a table for readers, with numbers to the right."""
     table = PrettyTable(list(titles))
     table.align = "l"
     for index, title in enumerate(titles):
@@ -148,5 +160,5 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None
 
 
 def print_json(document: Mapping[str, Any]) -> None:
-    """A document for programs."""
+    """Print a document for programs."""
     print(json.dumps(document, indent=2))

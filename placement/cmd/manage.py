@@ -1,4 +1,4 @@
-"""``placement-manage``: care of the database."""
+"""The command ``placement-manage``: care of the database."""
 
 from __future__ import annotations
 
@@ -18,45 +18,55 @@ from placement.conf import installed_version, new_config
 from placement.conf.unknown import unknown_options
 from placement.db import adoption, errors, migration
 from placement.exceptions import ServiceError
-from placement.maintenance.audit import DatabaseFinding
-from placement.maintenance.audit import find_contradictions as find_all
-from placement.maintenance.heal import heal_database as repair
+from placement.maintenance.audit import DatabaseFinding, find_contradictions
+from placement.maintenance.heal import heal_database
 from placement.maintenance.sync import incomplete_owner, sync
 
 FINDINGS: Final = 3
-"""The exit status when something is wrong with the data and not with the command."""
+"""The exit status if something is wrong with the data, and not with the command."""
 
 
 def add_audit_arguments(parser: ArgumentParser) -> None:
-    """The command line of ``find_contradictions``."""
+    """Add the arguments of ``audit``."""
     parser.add_argument(
-        "-f", "--format", choices=("table", "json"), default="table", help="output for people or for programs"
+        "-f",
+        "--format",
+        choices=("table", "json"),
+        default="table",
+        help="output for readers or for programs",
     )
 
 
 def add_heal_arguments(parser: ArgumentParser) -> None:
-    """The command line of ``heal_database``."""
+    """Add the arguments of ``heal``."""
     add_audit_arguments(parser)
-    parser.add_argument("--dry-run", action="store_true", help="say what would be repaired and write nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would be repaired, and write nothing"
+    )
 
 
-def audit(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """List what contradicts itself in the database; the exit status is 0 for nothing, 3 for something."""
+def audit_database(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
+    """List the contradictions in the database; the exit status is 3 if there are any."""
     with open_database(conf) as database, database.read() as conn:
-        findings = find_all(conn)
+        findings = find_contradictions(conn)
     if arguments.format == "json":
-        print_json({"findings": _documents(findings)})
+        print_json({"findings": _finding_documents(findings)})
     else:
         _print_findings("Nothing is wrong.", findings)
     return FINDINGS if findings else 0
 
 
-def heal(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Repair what can be without losing an allocation; the exit status is 3 when something remains."""
+def repair_database(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
+    """Repair contradictions without losing an allocation; the exit status is 3 if some remain."""
     with open_database(conf) as database:
-        healed = repair(database, incomplete_owner(conf), dry_run=arguments.dry_run)
+        healed = heal_database(database, incomplete_owner(conf), dry_run=arguments.dry_run)
     if arguments.format == "json":
-        print_json({"repaired": _documents(healed.repaired), "remaining": _documents(healed.remaining)})
+        print_json(
+            {
+                "repaired": _finding_documents(healed.repaired),
+                "remaining": _finding_documents(healed.remaining),
+            }
+        )
     else:
         print("Would be repaired:" if arguments.dry_run else "Repaired:")
         _print_findings("Nothing.", healed.repaired)
@@ -65,7 +75,7 @@ def heal(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
     return FINDINGS if healed.remaining else 0
 
 
-def _documents(findings: Sequence[DatabaseFinding]) -> list[dict[str, Any]]:
+def _finding_documents(findings: Sequence[DatabaseFinding]) -> list[dict[str, Any]]:
     return [
         {
             "problem": str(finding.problem),
@@ -88,7 +98,9 @@ def _print_findings(nothing: str, findings: Sequence[DatabaseFinding]) -> None:
     )
 
 
-_INVALID_COUNT: Final = 127  # as OpenStack documents it for this command
+# OpenStack documents this number for the command
+_INVALID_COUNT: Final = 127
+"""The exit status for a wrong ``--max-count``."""
 
 
 def db_sync(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
@@ -118,7 +130,7 @@ def db_version(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
 
 
 def db_stamp(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Say which revision the database has, without changing its schema."""
+    """Record the revision of the database, without changing its schema."""
     migration.stamp_revision(conf.placement_database.connection, arguments.version)
     return 0
 
@@ -134,15 +146,15 @@ def db_online_data_migrations(conf: cfg.ConfigOpts, arguments: Namespace) -> int
 
 
 def db_renew_epoch(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Have every running worker read everything anew, as it has to after a restore, or SQL by hand."""
+    """Have every running worker read everything again, as is necessary after a restore or SQL by hand."""
     with open_database(conf) as database:
         database.write(lambda tx: tx.renew_epoch())
-    print("Every worker reads everything anew before its next answer.")
+    print("Every worker reads everything again before its next answer.")
     return 0
 
 
 def _add_sync_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("version", nargs="?", help="the revision to stop at; default the newest")
+    parser.add_argument("version", nargs="?", help="the revision to stop at; the default is the newest")
 
 
 def _add_stamp_arguments(parser: ArgumentParser) -> None:
@@ -150,7 +162,7 @@ def _add_stamp_arguments(parser: ArgumentParser) -> None:
 
 
 def _add_migration_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--max-count", type=int, help="how many rows to rewrite at most")
+    parser.add_argument("--max-count", type=int, help="maximum number of rows to rewrite")
 
 
 COMMANDS: Final = (
@@ -159,13 +171,13 @@ COMMANDS: Final = (
     ManageCommand("db stamp", db_stamp, _add_stamp_arguments),
     ManageCommand("db online_data_migrations", db_online_data_migrations, _add_migration_arguments),
     ManageCommand("db renew-epoch", db_renew_epoch),
-    ManageCommand("audit", audit, add_audit_arguments),
-    ManageCommand("heal", heal, add_heal_arguments),
+    ManageCommand("audit", audit_database, add_audit_arguments),
+    ManageCommand("heal", repair_database, add_heal_arguments),
 )
 
 
-def parser() -> ArgumentParser:
-    """The command line, with registered commands behind those of the core."""
+def build_parser() -> ArgumentParser:
+    """Return the parser of the command line, with registered commands after those of the core."""
     top = ArgumentParser(prog="placement-manage", description="Care of the service's database.")
     top.add_argument("--config-file", action="append", help="configuration file; may be given several times")
     top.add_argument("--version", action="version", version=installed_version())
@@ -183,11 +195,11 @@ def parser() -> ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; 0 when it did what it should, 1 when not, 2 for a wrong command line.
+    """Run the command; return its exit status: 0 after success, 1 after an error, 2 for a wrong command line.
 
-    ``find_contradictions`` and ``heal_database`` end with 3 when something is (still) wrong in the database.
+    ``audit`` and ``heal`` end with 3 if something is (still) wrong in the database.
     """
-    arguments = parser().parse_args(argv)
+    arguments = build_parser().parse_args(argv)
     try:
         conf = new_config(config_files=arguments.config_file)
         for warning in unknown_options(conf):
@@ -196,9 +208,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return command(conf, arguments)
     except (ServiceError, cfg.Error, ValueError) as error:
         print(f"placement-manage: {error}", file=sys.stderr)
-    except CommandError as error:  # there is no such revision
+    # Alembic raises it for a revision that does not exist
+    except CommandError as error:
         print(f"placement-manage: {error}", file=sys.stderr)
-    except (exc.ArgumentError, ImportError) as error:  # no URL, or of a database that is not installed
+    # no URL, or one of a driver that is not installed
+    except (exc.ArgumentError, ImportError) as error:
         print(f"placement-manage: [placement_database] connection cannot be used: {error}", file=sys.stderr)
     except exc.SQLAlchemyError as error:
         print(f"placement-manage: the database refuses: {errors.explain_error(error)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""``placement-status upgrade_schema check``: whether the service can be (re)started with this version."""
+"""The command ``placement-status upgrade check``: whether the service can start with this version."""
 
 import os
 import sys
@@ -10,7 +10,7 @@ from oslo_config import cfg
 from oslo_upgradecheck import common_checks, upgradecheck
 from oslo_upgradecheck.upgradecheck import Code, Result
 
-from placement.api.identity import obstacle
+from placement.api.identity import keystone_obstacle
 from placement.cmd.common import open_database
 from placement.conf import PROJECT, files_from_environment, installed_version, new_config, opts
 from placement.conf.unknown import misspelt_options
@@ -19,45 +19,47 @@ from placement.db.tables import consumers
 from placement.exceptions import Unavailable
 from placement.maintenance import audit
 
+# oslo.upgradecheck documents this number
 _UNEXPECTED: Final = 255
+"""The exit status after an error that no check expects."""
 # no answer or an old schema; no URL, or tables that are not ours; a database or driver that is not installed
 _UNUSABLE: Final = (Unavailable, sa.exc.SQLAlchemyError, ImportError)
 _AUDIT: Final = "'placement-manage audit' names them;"
 
 
 class UpgradeChecks(upgradecheck.UpgradeCommands):
-    """The checks in the order in which they are shown."""
+    """The checks, in the order in which the command shows them."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         super().__init__()
         self._conf = conf
         self._told: set[str] = set()
         self._upgrade_checks = (
-            ("Configuration", UpgradeChecks._configuration),
-            ("Database", UpgradeChecks._database),
-            ("Schema", UpgradeChecks._schema),
+            ("Configuration", UpgradeChecks._check_options),
+            ("Database", UpgradeChecks._check_database),
+            ("Schema", UpgradeChecks._check_schema),
             ("Missing Root Provider IDs", UpgradeChecks._missing_roots),
             ("Missing Consumers", UpgradeChecks._missing_consumers),
             ("Incomplete Consumers", UpgradeChecks._incomplete_consumers),
-            ("Keystone", UpgradeChecks._keystone),
+            ("Keystone", UpgradeChecks._check_keystone),
             ("Policy File JSON to YAML Migration", (common_checks.check_policy_json, {"conf": conf})),
         )
 
-    def _configuration(self) -> Result:
+    def _check_options(self) -> Result:
         try:
-            opts.check(self._conf)
+            opts.check_values(self._conf)
         except (cfg.Error, ValueError) as error:
             return Result(Code.FAILURE, str(error))
         if found := list(misspelt_options(self._conf)):
             return Result(Code.WARNING, "; ".join(found))
         return Result(Code.SUCCESS)
 
-    def _database(self) -> Result:
-        result = self._attempt(migration.version)
+    def _check_database(self) -> Result:
+        result = self._try_action(migration.version)
         user = sqlite_file.SystemUser.find_user(sqlite_file.SERVICE_USER)
         if result.code is not Code.SUCCESS or os.geteuid() != 0 or user is None:
             return result
-        # What root may says nothing of the service.
+        # permissions of root prove nothing about the user of the service
         reason = sqlite_file.file_obstacle(self._conf.placement_database.connection, user)
         return (
             result
@@ -65,11 +67,11 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
             else Result(Code.WARNING, f"If the service runs as {user.name}: {reason}")
         )
 
-    def _schema(self) -> Result:
-        return self._attempt(migration.require_schema)
+    def _check_schema(self) -> Result:
+        return self._try_action(migration.require_schema)
 
-    def _attempt(self, action: Callable[[str], object]) -> Result:
-        """Success when that can be done with the URL of the database."""
+    def _try_action(self, action: Callable[[str], object]) -> Result:
+        """Call the action with the URL of the database; an error that makes it unusable is a failure."""
         try:
             self._require_file()
             action(self._conf.placement_database.connection)
@@ -79,26 +81,27 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
         return Result(Code.SUCCESS)
 
     def _require_file(self) -> None:
-        """See that there is a database, as a look at one of SQLite would make it.
+        """Check that the file of the database exists.
 
-        :raises Unavailable: there is none.
+        :raises Unavailable: it does not exist.
         """
+        # a connection to SQLite would make the file
         if (reason := sqlite_file.missing_file(self._conf.placement_database.connection)) is not None:
             raise Unavailable(sqlite_file.file_obstacle(self._conf.placement_database.connection) or reason)
 
     def _missing_roots(self) -> Result:
-        def look(conn: sa.Connection) -> str | None:
+        def find_wrong(conn: sa.Connection) -> str | None:
             count = len(list(audit.wrong_trees(conn)))
             return f"{count} resource providers have a wrong root or parent." if count else None
 
-        return self._look(look, f"{_AUDIT} 'placement-manage heal' sets roots right.")
+        return self._query_database(find_wrong, f"{_AUDIT} 'placement-manage heal' corrects them.")
 
     def _missing_consumers(self) -> Result:
-        def look(conn: sa.Connection) -> str | None:
+        def find_missing(conn: sa.Connection) -> str | None:
             count = len(audit.without_consumer(conn))
             return f"{count} consumers that hold allocations do not exist." if count else None
 
-        return self._look(look, f"{_AUDIT} 'placement-manage heal' makes them.")
+        return self._query_database(find_missing, f"{_AUDIT} 'placement-manage heal' makes them.")
 
     def _incomplete_consumers(self) -> Result:
         options = self._conf.placement
@@ -113,58 +116,61 @@ class UpgradeChecks(upgradecheck.UpgradeCommands):
             )
         )
 
-        def look(conn: sa.Connection) -> str | None:
+        def find_incomplete(conn: sa.Connection) -> str | None:
             count = conn.execute(query).scalar_one()
             return f"{count} consumers have no project or user of their own." if count else None
 
-        return self._look(
-            look,
+        return self._query_database(
+            find_incomplete,
             "Clients before microversion 1.8 made them; they are complete once "
-            "their allocations are written by a newer one.",
+            "a newer client writes their allocations.",
             Code.WARNING,
         )
 
-    def _keystone(self) -> Result:
-        """A warning only: this may run where, or when, Keystone cannot be reached."""
+    def _check_keystone(self) -> Result:
+        # a warning and no failure: the check may run where, or when, Keystone cannot be reached
         try:
             strategy = self._conf.api.auth_strategy
         except (cfg.Error, ValueError):
             return Result(Code.SUCCESS)  # another check says so
-        reason = obstacle(self._conf) if strategy == "keystone" else None
+        reason = keystone_obstacle(self._conf) if strategy == "keystone" else None
         if reason is None:
             return Result(Code.SUCCESS)
-        return Result(Code.WARNING, f"{reason}. As long as that is so, clients are answered 503.")
+        return Result(Code.WARNING, f"{reason}. Until then clients are answered 503.")
 
-    def _look(
+    def _query_database(
         self,
         find: Callable[[sa.Connection], str | None],
         advice: str = "",
         code: Code = Code.FAILURE,
     ) -> Result:
-        """The result ``code`` with what ``find`` says is wrong, success when it says None."""
+        """Return success if ``find`` returns None; else the result ``code`` with its text and the advice."""
         try:
             self._require_file()
             with open_database(self._conf) as database, database.read() as conn:
                 wrong = find(conn)
         except _UNUSABLE as error:
-            see_above = "the database cannot be used yet, see above: check again when that is done."
+            # the same error once: each check of the database would repeat it
+            see_above = "the database cannot be used yet, see above; remedy that and check again."
             reason = see_above if str(error) in self._told else str(error)
             return Result(Code.FAILURE, f"Not checked: {reason}")
         return Result(Code.SUCCESS) if wrong is None else Result(code, f"{wrong} {advice}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print a table (``--json``: a document) of all checks.
+    """Print a table (``--json``: a document) of all checks; return the exit status.
 
-    Returns 0 when all succeeded, 1 for a warning, 2 for a failure or a wrong
-    command line, 255 when something unexpected happened; as oslo.upgradecheck documents.
+    0 stands for success, 1 for a warning, 2 for a failure or a wrong command line, 255 for an unexpected
+    error.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if arguments == ["--version"]:  # which the library does not know
+    # oslo.upgradecheck has no such argument
+    if arguments == ["--version"]:
         print(installed_version())
         return 0
     conf = new_config(config_files=[])
-    conf.clear()  # the options are known; the library reads the files that the command line names
+    # the options stay registered; the library reads the files that the command line names
+    conf.clear()
     try:
         return upgradecheck.main(
             conf, PROJECT, UpgradeChecks(conf), arguments, files_from_environment(os.environ)

@@ -1,7 +1,20 @@
-"""Options of the service: where they are read from and how a configuration is made.
+"""The options of the service: their sources, and how a configuration is made of them.
 
-There is no global configuration: whoever needs options is given the object
-that :func:`new_config` returns.
+There is no global configuration. A caller gets the object that :func:`new_config` returns, and passes it on.
+
+Modules
+    - ``api``, ``metrics``, ``placement``, ``placement_database`` and ``tracing`` have the options of the
+      section of their name. So an option is found by its section.
+    - ``opts`` gathers these sections and those of extensions, for the service and for the sample in ``etc``.
+    - ``unknown`` finds options in files that the service does not have.
+
+The order of calls
+    A command calls :func:`new_config`. That registers the options of ``opts``, reads the environment and the
+    files, and checks every value (:func:`~placement.conf.opts.check_values`). The command then logs the
+    warnings of ``unknown``. No module reads a file later, apart from policy files.
+
+Imports
+    Every package of the service may import it. It imports ``extensions`` alone.
 """
 
 import os
@@ -22,7 +35,7 @@ CONFIG_FILE: Final = "placement.conf"
 
 
 def installed_version() -> str:
-    """The version of the distribution."""
+    """Return the version of the distribution."""
     try:
         return version("placement-compute")
     except PackageNotFoundError:
@@ -34,18 +47,19 @@ def new_config(
     config_files: Sequence[str] | None = None,
     cli_opts: Sequence[cfg.Opt] = (),
 ) -> cfg.ConfigOpts:
-    """A fresh configuration with all options of the service registered.
+    """Return a new configuration with all options of the service registered.
 
-    Values come, strongest first, from ``args`` (``--config-file``,
-    ``--config-dir``, ``--debug`` ...), from environment variables
-    (``OS_PLACEMENT_DATABASE__CONNECTION`` sets ``[placement_database]
-    connection``), from the configuration files and from the defaults.
+    A value comes from the first of these that has it:
 
-    :param config_files: exactly these files; None for those that the
-        environment names (see :func:`files_from_environment`), else the usual
-        places (``~/.placement``, ``/etc/placement/placement.conf`` and
-        ``placement.conf.d``).
-    :param cli_opts: options of a command of its own, beside those of all.
+    - ``args`` (``--config-file``, ``--config-dir``, ``--debug`` ...);
+    - environment variables (``OS_PLACEMENT_DATABASE__CONNECTION`` sets ``[placement_database] connection``);
+    - configuration files;
+    - defaults.
+
+    :param config_files: exactly these files. None stands for those of the environment
+        (:func:`files_from_environment`), or else for the usual places: ``~/.placement``,
+        ``/etc/placement/placement.conf`` and ``placement.conf.d``.
+    :param cli_opts: further options of one command.
     :raises oslo_config.cfg.ConfigFilesNotFoundError: a named file is absent.
     :raises oslo_config.cfg.ConfigFileValueError: a value is not of its option's type.
     """
@@ -54,6 +68,7 @@ def new_config(
     conf.register_cli_opts(cli_opts)
     opts.register_opts(conf)
     opts.set_library_defaults()
+    # libraries register their own options when they are used, which would be too late for a check of values
     policy_opts.set_defaults(conf)
     conf.register_opts(cors.CORS_OPTS, group="cors")
     conf.register_opts(http_proxy_to_wsgi.OPTS, group="oslo_middleware")
@@ -64,17 +79,18 @@ def new_config(
         project=PROJECT,
         version=installed_version(),
         default_config_files=files,
+        # a named file is the whole configuration: no folder of the usual places is read beside it
         default_config_dirs=None if files is None else [],
     )
-    opts.check(conf)
+    opts.check_values(conf)
     return conf
 
 
 def files_from_environment(environ: Mapping[str, str]) -> list[str] | None:
-    """The configuration file that the environment names, None where it names none.
+    """Return the configuration file that the environment names; None if it names none.
 
-    ``OS_PLACEMENT_CONFIG_DIR`` is the folder and ``OS_PLACEMENT_CONFIG`` the
-    file; a relative file lies in the folder if that is given too.
+    ``OS_PLACEMENT_CONFIG_DIR`` is the folder, and ``OS_PLACEMENT_CONFIG`` the file. A relative file is in the
+    folder if both are given.
     """
     folder = environ.get("OS_PLACEMENT_CONFIG_DIR", "").strip()
     name = environ.get("OS_PLACEMENT_CONFIG", "").strip()

@@ -1,10 +1,10 @@
-"""``[api]``: how requests are authenticated, and what one of them may cost."""
+"""The section ``[api]``: how requests are authenticated, and what one of them may cost."""
 
 from typing import Final
 
 from oslo_config import cfg
 
-GROUP: Final = cfg.OptGroup("api", title="API", help="How the REST API is offered.")
+GROUP: Final = cfg.OptGroup("api", title="API", help="The REST API.")
 
 OPTIONS: list[cfg.Opt] = [
     cfg.StrOpt(
@@ -12,13 +12,13 @@ OPTIONS: list[cfg.Opt] = [
         default="keystone",
         choices=[
             ("keystone", "Tokens are validated by the Identity service; see [keystone_authtoken]."),
-            ("noauth2", "Tokens are believed. For development and tests only."),
+            ("noauth2", "Tokens are not checked. For development and tests only."),
         ],
         deprecated_group="DEFAULT",
         help="""
-How requests are authenticated. With noauth2 nothing is checked: the token
-'admin' is an administrator, any other token is read as 'user:project' or as
-'user', and the request may name its roles and its project in headers.
+How requests are authenticated. With noauth2 nothing is checked. The token
+'admin' is an administrator; any other token is read as 'user:project' or as
+'user'. Headers of the request may name its roles and its project.
 """,
     ),
     cfg.FloatOpt(
@@ -26,19 +26,18 @@ How requests are authenticated. With noauth2 nothing is checked: the token
         default=5.0,
         min=0.01,
         help="""
-How long, in seconds of work, a search for allocation candidates may take; what
-it waits for other requests is not counted. A search that takes longer is
-answered with the candidates it has found, and the header
-Placement-Ext-Incomplete: deadline says that there may be more. If it has found
-none, the answer is 400 with the code placement.ext.search_too_long, and names
-the group of the request that found no place.
+Maximum CPU time, in seconds, of a search for allocation candidates. A search
+that takes longer is answered with the candidates found so far. The header
+Placement-Ext-Incomplete: deadline then says that there may be more. If it has
+found none, the answer is 400 with the code placement.ext.search_too_long. It
+names the group of the request that found no place.
 
-Half of the threads of a worker (placement-api --threads; two under another web
-server) may have a search in hand that takes longer than some hundredths of a
-second. One more is answered 503, to be tried again, so that the other threads
-are there for short requests. A worker with one thread has none to spare: all
-others wait until such a search ends, so that with --threads 1 this option says
-how long one client may keep them waiting.
+Half of the threads of a worker may run a search that takes longer than some
+hundredths of a second (placement-api --threads; two under another web server).
+One more such search is answered 503, and the client tries again, so that the
+other threads stay free for short requests. A worker with one thread has none
+to spare. There this option is the longest time that one client may keep all
+others waiting.
 """,
     ),
     cfg.FloatOpt(
@@ -46,39 +45,37 @@ how long one client may keep them waiting.
         default=1.0,
         min=0.01,
         help="""
-How long, in seconds of work, an explanation of why allocation candidates are
-few or none may take (POST /ext/v1/explanations). One that takes longer has
-what was found so far, and says in its field incomplete what it lacks; what it
-finds first are the conditions on single providers, then reasons, then changes
-that would help. If not even the first is found out in time, the answer is 400
-with the code placement.ext.search_too_long.
+Maximum CPU time, in seconds, of an explanation (POST /ext/v1/explanations). An
+explanation that takes longer has the results so far, and its field incomplete
+names what is missing. The conditions on single providers come first, then
+reasons, then changes that would help. If not even the first are known in time,
+the answer is 400 with the code placement.ext.search_too_long.
 
-It waits for other requests, and is limited, as [api] candidates_deadline says
-of searches for allocation candidates.
+Explanations count among the long searches that [api] candidates_deadline
+limits for each worker.
 """,
     ),
     cfg.BoolOpt(
         "explain_empty",
         default=True,
         help="""
-Whether the log says why, whenever GET /allocation_candidates is answered with
-an empty list: one line at INFO, with the ids of the request, says how many
-hosts fail which condition first, and what would help. It is found out after
-the answer, one at a time, from the memory of the worker, and takes no more
-than a twentieth of a processor; the same question is not looked at again
-before something changed. Empty answers in between are counted in the next
-line.
+Whether the log explains each empty answer to GET /allocation_candidates. One
+line at INFO has the ids of the request, the number of hosts that fail each
+condition first, and the change that would help. The worker computes it after
+the answer, one at a time, and takes at most a twentieth of a processor. The
+same question is explained again only after something has changed. Empty
+answers in between are counted in the next line.
 """,
     ),
     cfg.IntOpt(
         "waiting_requests",
         min=0,
         help="""
-How many requests for changes (GET /ext/v1/changes) may wait at the same time in
-a worker until something changes. Each of them has a thread, for a minute at
-most; one more is answered at once, with Retry-After. Without this option it is
-a quarter of the threads of a worker (placement-api --threads), rounded down;
-none under another web server, whose threads nobody knows here.
+Number of requests for changes (GET /ext/v1/changes) that may wait at the same
+time in a worker until something changes. Each of them keeps a thread, for at
+most a minute; one more is answered at once, with Retry-After. The default is a
+quarter of the threads of a worker (placement-api --threads), rounded down. It
+is 0 under another web server, as its number of threads is unknown here.
 """,
     ),
     cfg.IntOpt(
@@ -86,10 +83,10 @@ none under another web server, whose threads nobody knows here.
         default=128,
         min=1,
         help="""
-How large, in MiB, a list of allocation candidates may become, roughly. A
-longer one ends there, and has the header Placement-Ext-Incomplete: size. The
-worker needs up to six times as much memory while it makes it, for each such
-request that it has in hand (see candidates_deadline). Requests with a limit, as
+Approximate maximum size, in MiB, of a list of allocation candidates. A longer
+list ends there, and has the header Placement-Ext-Incomplete: size. A worker
+needs up to six times as much memory while it makes the list, for each such
+request at the same time (see candidates_deadline). Requests with a limit, as
 Nova sends them, are far below.
 """,
     ),
@@ -97,10 +94,10 @@ Nova sends them, are far below.
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the options of ``[api]`` known to ``conf``."""
+    """Register the options of ``[api]``."""
     conf.register_opts(OPTIONS, group=GROUP.name)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """The options by group."""
+    """Return the options by group."""
     return [(GROUP, OPTIONS)]

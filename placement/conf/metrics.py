@@ -1,27 +1,27 @@
-"""``[metrics]``: what ``/metrics`` tells Prometheus."""
+"""The section ``[metrics]``: the series that ``/metrics`` shows to Prometheus."""
 
 from typing import Final
 
 from oslo_config import cfg
 
-GROUP: Final = cfg.OptGroup("metrics", title="Metrics", help="What /metrics tells Prometheus.")
+GROUP: Final = cfg.OptGroup("metrics", title="Metrics", help="The metrics for Prometheus.")
 
 OPTIONS: list[cfg.Opt] = [
     cfg.BoolOpt(
         "enabled",
         default=False,
         help="""
-Whether GET /metrics is answered, in the format of Prometheus. No token is asked
-for, as Prometheus has none: have a proxy in front keep the path from others.
+Whether GET /metrics is answered, in the format of Prometheus. The path needs no
+token, as Prometheus has none. Let a proxy in front refuse it to other clients.
 """,
     ),
     cfg.StrOpt(
         "directory",
         help="""
-Folder in which the worker processes of this service on this machine put their
-numbers together, so that whichever is asked tells of all. It has to be empty
-when the service starts, and of this service alone. placement-api makes one by
-itself; under another web server with several processes it has to be given.
+Folder in which the worker processes of this service on this machine share
+their numbers, so that each worker can answer for all. The folder has to be
+empty when the service starts. No other service may use it. placement-api makes
+one by itself; another web server with several processes needs this option.
 """,
     ),
     cfg.IntOpt(
@@ -29,21 +29,21 @@ itself; under another web server with several processes it has to be given.
         default=20_000,
         min=0,
         help="""
-How many series there may be of resource providers, four for each inventory
+Maximum number of series of resource providers, four for each inventory
 (openstack_placement_resource_total, _reserved, _allocation_ratio and _usage).
-If it would be more, none of them is shown, and
-placement_provider_series_left_out says how many that are. A worker needs some
-ten microseconds for each, at each scrape, in which it does nothing else.
+If there would be more, none of them is shown, and
+placement_provider_series_left_out has their number. A worker needs some ten
+microseconds for each series at each scrape, and does nothing else meanwhile.
 """,
     ),
 ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the options of ``[metrics]`` known to ``conf``."""
+    """Register the options of ``[metrics]``."""
     conf.register_opts(OPTIONS, group=GROUP.name)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """The options by group."""
+    """Return the options by group."""
     return [(GROUP, OPTIONS)]

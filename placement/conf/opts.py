@@ -1,4 +1,7 @@
-"""Every option of the service, by group; the entry point of the sample generator."""
+"""Every option of the service, by group; the entry point of the sample generator.
+
+The sections of the core are modules of their own, which only this one imports; extensions register theirs.
+"""
 
 import re
 from collections.abc import Sequence
@@ -14,27 +17,24 @@ from placement.conf import api, metrics, placement, placement_database, tracing
 _CORE: Final[Sequence[ModuleType]] = (api, placement, metrics, tracing, placement_database)
 
 
-def _modules() -> list[ModuleType]:
+def _all_sections() -> list[ModuleType]:
     return [*_CORE, *extensions.registered_objects("options").values()]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the service's own options known to ``conf``.
-
-    The modules register them by the name of their group, since configurations
-    that are given the same group object share the values in it.
-    """
-    for module in _modules():
+    """Register the service's own options."""
+    # the modules use the name of their group: configurations with one group object would share its values
+    for module in _all_sections():
         module.register_opts(conf)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """All options by group, for ``oslo-config-generator`` (``oslo.config.opts``)."""
-    return [pair for module in _modules() for pair in module.list_opts()]
+    """Return all options by group, for ``oslo-config-generator`` (``oslo.config.opts``)."""
+    return [pair for module in _all_sections() for pair in module.list_opts()]
 
 
 def set_library_defaults() -> None:
-    """Defaults of libraries' options that suit this API (``oslo.config.opts.defaults``)."""
+    """Set the defaults of libraries' options to those of this API (``oslo.config.opts.defaults``)."""
     cors.set_defaults(
         allow_headers=["X-Auth-Token", "X-Openstack-Request-Id", "OpenStack-API-Version"],
         expose_headers=["X-Openstack-Request-Id", "OpenStack-API-Version"],
@@ -42,22 +42,23 @@ def set_library_defaults() -> None:
     )
 
 
-def check(conf: cfg.ConfigOpts) -> None:
-    """Read every option once, because oslo.config looks at a value only when it is asked for.
+def check_values(conf: cfg.ConfigOpts) -> None:
+    """Read every option once.
 
     :raises oslo_config.cfg.ConfigFileValueError: names the option, the value and what is wrong.
     :raises ValueError: likewise, for a value from the environment or the command line.
     """
+    # oslo.config parses a value only when it is read: a wrong one would fail in the middle of a request
     for group, options in list_opts():
         for option in options:
             try:
                 conf[group.name][option.dest]
             except cfg.ConfigSourceValueError as error:
-                raise _refused(group.name, option.dest, str(error)) from error
+                raise _value_error(group.name, option.dest, str(error)) from error
 
 
-def _refused(group: str, option: str, text: str) -> cfg.ConfigFileValueError:
-    """What oslo.config says of a value, with the section, and with what to do if that is a comment."""
+def _value_error(group: str, option: str, text: str) -> cfg.ConfigFileValueError:
+    """Return the error of oslo.config about a value, with its section, and advice if it holds a comment."""
     where, _, reason = text.rpartition(" is not valid: ")
     if file := re.search(r"detail='(.*)'\)", where):
         reason += f" (in {file[1]})"

@@ -1,4 +1,4 @@
-"""``[placement_database]``: where the data are and how connections are kept."""
+"""The section ``[placement_database]``: the database, its connections and their limits."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ mysql+pymysql://placement:secret@db/placement?charset=utf8mb4.
         "sync_on_startup",
         default=False,
         help="""
-Bring the schema up to date when the service starts, as 'placement-manage db
+Whether the service updates the schema when it starts, as 'placement-manage db
 sync' does. Several workers may start at once.
 """,
     ),
@@ -29,19 +29,19 @@ sync' does. Several workers may start at once.
         "max_pool_size",
         default=5,
         min=1,
-        help="How many connections each worker keeps open.",
+        help="Number of connections that each worker keeps open.",
     ),
     cfg.IntOpt(
         "max_overflow",
         default=50,
         min=-1,
-        help="How many connections each worker may open beyond max_pool_size; -1 for any number.",
+        help="Number of connections that each worker may open beyond max_pool_size; -1 for any number.",
     ),
     cfg.IntOpt(
         "pool_timeout",
         default=30,
         min=0,
-        help="How long, in seconds, a request waits for a free connection before it is answered 503.",
+        help="Seconds that a request waits for a free connection before it is answered 503.",
     ),
     cfg.IntOpt(
         "connection_recycle_time",
@@ -54,9 +54,8 @@ sync' does. Several workers may start at once.
         default=10.0,
         min=1.0,
         help="""
-How long, in seconds, a request waits for a lock that another transaction
-holds before it is answered 503. Keep it below the timeout of the web server's
-workers.
+Seconds that a request waits for a lock of another transaction before it is
+answered 503. Keep it below the timeout of the web server's workers.
 """,
     ),
     cfg.IntOpt(
@@ -64,10 +63,10 @@ workers.
         default=5,
         min=2,
         help="""
-How long, in seconds, the database may take to accept a connection, to answer
-the question that is asked before every answer, and to show any sign of life on
-the network. From then on requests are answered 503, and one at a time tries
-whether it answers again.
+Seconds that the database may take to accept a connection, or to answer the
+question before each answer of the service. The same limit applies to any sign
+of life on the network. After it requests are answered 503, and one request at a
+time tries whether the database answers again.
 """,
     ),
     cfg.FloatOpt(
@@ -75,11 +74,11 @@ whether it answers again.
         default=20.0,
         min=1.0,
         help="""
-How long, in seconds, the database may take for a statement, beside the time
-that it waits for locks (lock_timeout). PostgreSQL and MariaDB end it then, and
-a worker that has no answer a second later gives the connection up. The longest
-statements read everything, when a worker starts: a fraction of a second for
-10,000 hosts.
+Seconds that the database may take for a statement, without the time that it
+waits for locks (lock_timeout). PostgreSQL and MariaDB end the statement then. A
+worker without an answer a second later drops the connection. The longest
+statements read everything when a worker starts. For 10,000 hosts they take a
+fraction of a second.
 """,
     ),
     cfg.FloatOpt(
@@ -87,10 +86,10 @@ statements read everything, when a worker starts: a fraction of a second for
         default=5.0,
         min=1.0,
         help="""
-How long, in seconds, a worker may leave a transaction that holds locks without
-a statement, until PostgreSQL or MariaDB ends it. So a worker that is frozen, or
-whose host is gone, keeps others waiting for this long at most; one that was
-only slow starts its transaction again. Keep it below lock_timeout.
+Seconds that a transaction with locks may be without a statement until
+PostgreSQL or MariaDB ends it. So a worker that is frozen, or on a lost host,
+keeps others waiting for at most this time. A worker that was only slow starts
+its transaction again. Keep it below lock_timeout.
 """,
     ),
     cfg.IntOpt(
@@ -99,22 +98,22 @@ only slow starts its transaction again. Keep it below lock_timeout.
         min=0,
         max=15,
         help="""
-In a Galera cluster, before which statements a node first applies what the
-others have committed: the sum of 1 (reading), 2 (UPDATE and DELETE) and 4
+In a Galera cluster, the statements before which a node first applies the
+commits of the others: the sum of 1 (reading), 2 (UPDATE and DELETE) and 4
 (INSERT). With 7 no answer is older than a write that another node has
-confirmed, whichever nodes the workers are connected to. Less is right only
-where all workers use one and the same node at a time. Other databases do not
-look at this.
+confirmed, whichever nodes the workers are connected to. A smaller sum is right
+only where all workers use the same node at a time. Other databases ignore the
+option.
 """,
     ),
 ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the options of ``[placement_database]`` known to ``conf``."""
+    """Register the options of ``[placement_database]``."""
     conf.register_opts(OPTIONS, group=GROUP.name)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """The options by group."""
+    """Return the options by group."""
     return [(GROUP, OPTIONS)]

@@ -1,4 +1,4 @@
-"""``[tracing]``: what is told to a collector of OpenTelemetry."""
+"""The section ``[tracing]``: the traces that a collector of OpenTelemetry gets."""
 
 from typing import Final
 
@@ -13,11 +13,11 @@ OPTIONS: list[cfg.Opt] = [
         "enabled",
         default=False,
         help="""
-Whether requests leave traces: one span for each, within it one for what the
-handlers took and one for each time the database was asked. It goes on with the
-trace of a client that sends the header traceparent, once it is known who that
-is. No query, body, token or name of a caller is in them. Needs the packages
-that the extra tracing of the wheel brings.
+Whether requests leave traces. Each request is a span, with one span for its
+handler and one for each question to the database. A request with the header
+traceparent continues the trace of its client, once the client is
+authenticated. Spans have no query, body, token or name of a caller. The option
+needs the packages of the extra "tracing" of the wheel.
 """,
     ),
     cfg.URIOpt(
@@ -25,11 +25,11 @@ that the extra tracing of the wheel brings.
         default="http://127.0.0.1:4318/v1/traces",
         schemes=["http", "https"],
         help="""
-Where spans are sent: the whole URL at which a collector takes OTLP over HTTP.
-Requests do not wait for it: while it is away the newest 2048 spans of each
-worker are kept, and the log says that others were dropped. What a collector
-needs beside it is in variables of the environment: OTEL_EXPORTER_OTLP_HEADERS,
-OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_RESOURCE_ATTRIBUTES.
+Complete URL at which a collector takes OTLP over HTTP. Requests do not wait for
+it. While it is away each worker keeps the newest 2048 spans, and the log says
+that others were dropped. Environment variables have the other settings of a
+collector: OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE,
+OTEL_RESOURCE_ATTRIBUTES.
 """,
     ),
     cfg.FloatOpt(
@@ -38,18 +38,18 @@ OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_RESOURCE_ATTRIBUTES.
         min=0.0,
         max=1.0,
         help="""
-Which part of the requests leaves traces, among those without a traceparent of
-a client that is known: that says by itself whether its trace is wanted.
+Share of the requests that leave traces, among those without a traceparent of an
+authenticated client. A traceparent itself says whether its trace is wanted.
 """,
     ),
 ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the options of ``[tracing]`` known to ``conf``."""
+    """Register the options of ``[tracing]``."""
     conf.register_opts(OPTIONS, group=GROUP.name)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """The options by group."""
+    """Return the options by group."""
     return [(GROUP, OPTIONS)]

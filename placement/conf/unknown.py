@@ -1,4 +1,4 @@
-"""Options in the files that there are not, misspelt ones and those of OpenStack Placement, to be told of."""
+"""Options in configuration files that the service does not have: misspelt, or of OpenStack Placement."""
 
 from collections.abc import Iterator
 from difflib import get_close_matches
@@ -11,12 +11,12 @@ from placement.conf import opts
 _OTHERS: Final = frozenset({"keystone_authtoken", "healthcheck", "oslo_policy", "cors", "oslo_middleware"})
 """Sections of libraries, which know their options themselves, some only with a plugin."""
 
-_ONE_DATABASE: Final = "every answer is read from one database, so that none is older than what was written"
+_ONE_DATABASE: Final = "each answer is read from one database, so that none is older than the last write"
 _REQUESTS_WAIT: Final = (
-    "a worker starts without its database; requests are answered 503 until it is there, "
-    "[placement_database] connect_timeout is their limit"
+    "a worker starts without its database, and requests are answered 503 until the database answers; "
+    "their limit is [placement_database] connect_timeout"
 )
-_IN_URL: Final = "what the driver is to know goes into the URL of [placement_database] connection"
+_IN_URL: Final = "parameters of the driver belong into the URL of [placement_database] connection"
 _SQL_LOG: Final = "[DEFAULT] default_log_levels = sqlalchemy.engine=INFO logs statements"
 
 STOCK: Final[dict[str, dict[str, str]]] = {
@@ -24,7 +24,7 @@ STOCK: Final[dict[str, dict[str, str]]] = {
         "state_path": "nothing is kept in files",
         "pybasedir": "nothing is read from there",
         "bindir": "nothing is read from there",
-        "log_options": "they are not logged, as there are secrets among them",
+        "log_options": "options are not logged, as some are secrets",
     },
     "placement_database": {
         "max_retries": _REQUESTS_WAIT,
@@ -32,46 +32,46 @@ STOCK: Final[dict[str, dict[str, str]]] = {
         "db_retry_interval": _REQUESTS_WAIT,
         "db_inc_retry_interval": _REQUESTS_WAIT,
         "db_max_retry_interval": _REQUESTS_WAIT,
-        "db_max_retries": "it is [placement] allocation_conflict_retry_count",
+        "db_max_retries": "use [placement] allocation_conflict_retry_count",
         "slave_connection": _ONE_DATABASE,
         "connection_parameters": _IN_URL,
         "mysql_sql_mode": "the mode of the server is used; no statement depends on it",
-        "mysql_enable_ndb": "tables are made with the engine that is the server's default",
+        "mysql_enable_ndb": "tables are made with the default engine of the server",
         "sqlite_synchronous": "SQLite always waits for its disk",
         "connection_debug": _SQL_LOG,
         "connection_trace": _SQL_LOG,
-        "use_db_reconnect": "it always does",
+        "use_db_reconnect": "the service always reconnects",
     },
 }
-"""Options of OpenStack Placement in sections of ours that are none of ours, with what is in their place."""
+"""Options of OpenStack Placement that the service does not have, with the reason or a substitute."""
 
 STOCK_SECTIONS: Final = {
-    "cache": "[keystone_authtoken] memcached_servers is what remembers tokens",
+    "cache": "tokens are cached by [keystone_authtoken] memcached_servers",
     "oslo_concurrency": "no lock is taken in files",
     "oslo_reports": "there are no such reports",
     "profiler": "osprofiler is not supported",
-    "workarounds": "there are none",
+    "workarounds": "there are no workarounds",
 }
-"""Sections that deployment tools write for OpenStack Placement and that nobody here reads."""
+"""Sections that deployment tools write for OpenStack Placement and that the service does not read."""
 
 _SECTIONS: Final = tuple(group.name for group, _ in opts.list_opts())
 
 
 def unknown_options(conf: cfg.ConfigOpts) -> Iterator[str]:
-    """What stands in the files of ``conf`` and is no option of the service, a sentence for each."""
-    for file, section, options in _sections(conf):
-        yield from _of_stock(conf, file, section, options)
-        yield from _misspelt(conf, file, section, options)
+    """Yield a sentence for each option or section in the files of ``conf`` that the service does not have."""
+    for file, section, options in _file_sections(conf):
+        yield from _stock_options(conf, file, section, options)
+        yield from _wrong_names(conf, file, section, options)
 
 
 def misspelt_options(conf: cfg.ConfigOpts) -> Iterator[str]:
-    """As :func:`unknown_options`, of those that OpenStack Placement has not either."""
-    for file, section, options in _sections(conf):
-        yield from _misspelt(conf, file, section, options)
+    """Yield the sentences of :func:`unknown_options` that are not about OpenStack Placement."""
+    for file, section, options in _file_sections(conf):
+        yield from _wrong_names(conf, file, section, options)
 
 
-def _sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str, list[str]]]:
-    """Of each file the sections with the names of their options."""
+def _file_sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield each section of each file, with the names of its options."""
     for file in conf.config_file or ():
         found: dict[str, dict[str, list[str]]] = {}
         cfg.ConfigParser(str(file), found).parse()
@@ -79,33 +79,34 @@ def _sections(conf: cfg.ConfigOpts) -> Iterator[tuple[str, str, list[str]]]:
             yield str(file), section, sorted(options)
 
 
-def _of_stock(conf: cfg.ConfigOpts, file: str, section: str, options: list[str]) -> Iterator[str]:
+def _stock_options(conf: cfg.ConfigOpts, file: str, section: str, options: list[str]) -> Iterator[str]:
     if section in STOCK_SECTIONS:
         yield f"{file}: section [{section}] of OpenStack Placement is not used: {STOCK_SECTIONS[section]}"
         return
-    stock, known = STOCK.get(section, {}), _known(conf, section)
+    stock, known = STOCK.get(section, {}), _known_options(conf, section)
     for option in options:
         name = option.replace("-", "_")
         if name in stock and name not in known:
             yield f"{file}: [{section}] {option} of OpenStack Placement is not used: {stock[name]}"
 
 
-def _misspelt(conf: cfg.ConfigOpts, file: str, section: str, options: list[str]) -> Iterator[str]:
+def _wrong_names(conf: cfg.ConfigOpts, file: str, section: str, options: list[str]) -> Iterator[str]:
     if section in STOCK_SECTIONS:
         return
-    known = _known(conf, section)
+    known = _known_options(conf, section)
     for option in options:
+        # oslo.config takes either spelling in a file
         name = option.replace("-", "_")
         if section in _SECTIONS and name not in known and name not in STOCK.get(section, {}):
-            yield f"{file}: [{section}] {option}: there is no such option{_instead(option, known, '{}')}"
+            yield f"{file}: [{section}] {option}: there is no such option{_like_name(option, known, '{}')}"
     if section not in (*_SECTIONS, *_OTHERS, "DEFAULT"):
-        yield f"{file}: there is no section [{section}]{_instead(section, (*_SECTIONS, *_OTHERS), '[{}]')}"
+        yield f"{file}: there is no section [{section}]{_like_name(section, (*_SECTIONS, *_OTHERS), '[{}]')}"
 
 
-def _known(conf: cfg.ConfigOpts, section: str) -> set[str]:
+def _known_options(conf: cfg.ConfigOpts, section: str) -> set[str]:
     return set(conf[section]) if section in _SECTIONS else set()
 
 
-def _instead(name: str, known: "set[str] | tuple[str, ...]", form: str) -> str:
+def _like_name(name: str, known: "set[str] | tuple[str, ...]", form: str) -> str:
     near = get_close_matches(name, sorted(known), n=1)
     return f"; did you mean {form.format(near[0])}?" if near else ""

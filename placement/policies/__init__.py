@@ -1,40 +1,30 @@
-"""Who may do what: every rule of the service, a module per resource as in OpenStack Placement.
+"""The rules of the service for oslo.policy: names, defaults, and decisions.
 
-A module names its rules in constants and gives their defaults in ``RULES``.
+Modules
+    - ``base`` has the rules that the others are made of, such as "an administrator or a service".
+    - ``rest`` has the rules of the resources of OpenStack Placement, ``ext`` those of ``/ext/v1``. Each names
+      its rules in constants, and has their defaults in ``RULES``.
+    - ``enforcer`` decides by these defaults and the operator's files.
+
+The order of calls
+    The service makes one :class:`~placement.policies.enforcer.PolicyEnforcer` when it starts. A handler names
+    its rule, and the API calls :meth:`~placement.policies.enforcer.PolicyEnforcer.authorize` before the
+    handler runs. oslo.policy's tools call :func:`list_rules` and
+    :func:`~placement.policies.enforcer.get_enforcer` by entry points.
+
+Imports
+    The API and the extras import it. It imports the options and ``extensions``: extensions register rules of
+    their own.
 """
 
 from oslo_policy import policy
 
 from placement import extensions
-from placement.policies import (
-    aggregate,
-    allocation,
-    allocation_candidate,
-    base,
-    ext,
-    inventory,
-    reshaper,
-    resource_class,
-    resource_provider,
-    trait,
-    usage,
-)
+from placement.policies import base, ext, rest
 
 
 def list_rules() -> list[policy.RuleDefault]:
-    """All rules with their defaults, for the sample generator (``oslo.policy.policies``)."""
-    modules = (
-        base,
-        resource_provider,
-        resource_class,
-        inventory,
-        aggregate,
-        usage,
-        trait,
-        allocation,
-        allocation_candidate,
-        reshaper,
-        ext,
-    )
-    core = [rule for module in modules for rule in module.RULES]
-    return core + [rule for rules in extensions.registered_objects("rules").values() for rule in rules]
+    """Return all rules with their defaults, for the sample generator (``oslo.policy.policies``)."""
+    return [*base.RULES, *rest.RULES, *ext.RULES] + [
+        rule for rules in extensions.registered_objects("rules").values() for rule in rules
+    ]

@@ -1,7 +1,7 @@
-"""Rules that the others are made of, and how a rule of an operation is written down.
+"""Rules that the others are made of, and the definition of a rule of an operation.
 
-Names and defaults are those of "Placement Policies" in the OpenStack Placement
-documentation, so that an operator's policy file means here what it means there.
+Names and defaults are those of "Placement Policies" in the OpenStack Placement documentation. So a policy
+file of an operator means the same to both services.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ _PROJECT: Final = ["project"]
 _ADMIN_BEFORE_SERVICE: Final = policy.DeprecatedRule(
     name="rule:admin_api",
     check_str="role:admin",
-    deprecated_reason="What only other services do asks for the service role",
+    deprecated_reason="Operations of other services require the service role",
     deprecated_since="W",
 )
 
@@ -49,22 +49,23 @@ RULES: Final = [
     policy.RuleDefault(
         "admin_or_project_reader_or_service_api",
         "role:admin or rule:project_reader_api or role:service",
-        description="Default of what is shown to a project: as admin_or_service_api, or its readers.",
+        description="Default of operations that show a project: as admin_or_service_api, or a reader of it.",
         scope_types=_PROJECT,
     ),
 ]
 
 
-def operation(
+def define_rule(
     name: str,
     description: str,
     *operations: tuple[str, str],
     check: str = ADMIN_OR_SERVICE,
     old_name: str | None = None,
 ) -> policy.DocumentedRuleDefault:
-    """The rule of these operations ``(method, path)``; open to project scope alone.
+    """Return the rule of these operations ``(method, path)``, for tokens with project scope.
 
-    :param old_name: the name that the rule had before; it still counts in policy files.
+    :param check: the default of the rule.
+    :param old_name: the former name of the rule, which still counts in policy files.
     """
     return policy.DocumentedRuleDefault(
         name=name,
@@ -72,14 +73,14 @@ def operation(
         description=description,
         operations=[{"method": method, "path": path} for method, path in operations],
         scope_types=_PROJECT,
-        deprecated_rule=None if old_name is None else _renamed(old_name, check),
+        deprecated_rule=None if old_name is None else _former_rule(old_name, check),
     )
 
 
-def _renamed(old_name: str, check: str) -> policy.DeprecatedRule:
+def _former_rule(old_name: str, check: str) -> policy.DeprecatedRule:
     return policy.DeprecatedRule(
         name=old_name,
         check_str=check,
-        deprecated_reason="The name says what the rule guards",
+        deprecated_reason="The new name is that of the guarded operation",
         deprecated_since="0.1.0",
     )

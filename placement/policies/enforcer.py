@@ -1,8 +1,7 @@
 """Decides by oslo.policy whether a caller may do something.
 
-The rules in force are loaded once and never change; when the operator's files
-do, rules loaded anew take their place. So a request costs no look at the file
-system, and a file that cannot be read never leaves half of its rules in force.
+Rules are loaded as a whole, and never change. When the operator's files change, newly loaded rules take their
+place. So most requests read no file, and a file that cannot be read never leaves half of its rules in force.
 """
 
 import logging
@@ -21,10 +20,16 @@ from placement.policies import list_rules
 
 LOG = logging.getLogger(__name__)
 
+# a check of some files takes tens of microseconds, which each request would notice
 _SECONDS_BETWEEN_LOOKS: Final = 1.0
-_LOOKS_WITHOUT_FILE: Final = 60  # somebody may be replacing it
+"""Seconds between two checks whether the files have changed."""
+# a tool may be replacing the file, and without it the defaults would apply, which may be wider
+_LOOKS_WITHOUT_FILE: Final = 60
+"""Number of checks without the policy file after which its rules are dropped."""
 _REMEMBERED: Final = 1024
-_PURE: Final = (  # some of them have no public name
+"""Number of remembered decisions: callers, rules and targets repeat."""
+# some of these classes have no public name
+_PURE: Final = (
     _checks.TrueCheck,
     _checks.FalseCheck,
     _checks.RuleCheck,
@@ -37,54 +42,55 @@ _Decide = Callable[[str, _Frozen, _Frozen], bool]
 
 
 class PolicyCaller(Protocol):
-    """Who asks, as rules see them."""
+    """The caller of a request, as rules see it."""
 
     def to_policy_values(self) -> dict[str, Any]:
-        """Attributes by name: ``user_id``, ``project_id``, ``roles``, ``system_scope`` ..."""
+        """Return attributes by name: ``user_id``, ``project_id``, ``roles``, ``system_scope`` ..."""
 
 
 class PolicyEnforcer:
-    """The rules in force: the defaults, and over them the operator's policy file and folders.
+    """The rules in force: the defaults, and above them those of the operator's policy file and folders.
 
-    Where they are is said by ``[oslo_policy] policy_file`` and ``policy_dirs``;
-    changes of theirs count from the next second on.
+    ``[oslo_policy] policy_file`` and ``policy_dirs`` name the files. Their changes count from the next second
+    on. A file that cannot be used later is logged, and the earlier rules stay in force.
 
-    :raises ValueError: the files cannot be used (when made; later a broken file
-        is logged and the rules from before stay in force).
+    :raises ValueError: the files cannot be used.
     """
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         self._conf = conf
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
-        self._loaded = _files(conf)
+        # before the rules are loaded, so that a change in between is found at the next check
+        self._loaded = _list_files(conf)
         self._file = conf.find_file(conf.oslo_policy.policy_file)
-        self._absent = 0  # looks at which the policy file was not there
-        self._decide = _decider(_load(conf))
+        #: the number of successive checks without the policy file
+        self._absent = 0
+        self._decide = _decision_function(_load(conf))
 
     def authorize(
         self, context: PolicyCaller, rule: str, target: Mapping[str, str | None] | None = None
     ) -> None:
-        """Return if ``rule`` lets the caller do this to ``target``.
+        """Return if ``rule`` allows the caller to do this to ``target``.
 
-        :param target: what rules may compare with, for instance the
-            ``project_id`` a query is about; None for the caller's own
-            ``project_id`` and ``user_id``.
-        :raises placement.exceptions.Forbidden: it does not.
+        :param target: values that rules compare with, for instance the ``project_id`` of a query. None stands
+            for the ``project_id`` and ``user_id`` of the caller.
+        :raises placement.exceptions.Forbidden: the rule does not allow it.
         :raises oslo_policy.policy.PolicyNotRegistered: there is no such rule.
         """
         if time.monotonic() >= self._next_look:
-            self._look()
+            self._follow_files()
         caller = context.to_policy_values()
         if target is None:
             target = {"project_id": caller["project_id"], "user_id": caller["user_id"]}
-        if not self._decide(rule, _frozen(caller), _frozen(target)):
+        if not self._decide(rule, _freeze_values(caller), _freeze_values(target)):
             raise Forbidden(f"Policy does not allow {rule} to be performed.")
 
-    def _look(self) -> None:
-        """Take up changed files."""
+    def _follow_files(self) -> None:
+        """Apply changed files."""
+        # first, so that other threads do not check at the same time
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
         try:
-            found = _files(self._conf)
+            found = _list_files(self._conf)
             if found == self._loaded:
                 self._absent = 0
                 return
@@ -92,24 +98,26 @@ class PolicyEnforcer:
             if self._file is not None and (file is None or _is_emptied(file, self._loaded)):
                 self._absent += 1
                 if self._absent == 1:
-                    LOG.warning("The policy file %s is gone or empty; its rules stay for now.", self._file)
+                    LOG.warning(
+                        "The policy file %s is missing or empty; its rules stay in force for a minute.",
+                        self._file,
+                    )
                 if self._absent < _LOOKS_WITHOUT_FILE:
                     return
             loaded = _load(self._conf)
-            if _files(self._conf) != found:
-                return  # somebody writes at this moment: the next look will tell
+            # a file is being written at this moment: the next check loads it again
+            if _list_files(self._conf) != found:
+                return
             self._loaded, self._file, self._absent = found, file, 0
-            self._decide = _decider(loaded)
+            self._decide = _decision_function(loaded)
             LOG.info("The changed policy files are in force.")
         except (OSError, ValueError):
-            LOG.exception("The changed policy files cannot be used; the rules from before stay in force.")
+            LOG.exception("The changed policy files cannot be used; the earlier rules stay in force.")
 
 
 def get_enforcer() -> policy.Enforcer:
-    """The rules in force on this machine, for oslo.policy's tools (``oslo.policy.enforcer``).
-
-    These know no configuration but the global one, which the service never uses.
-    """
+    """Return the rules in force on this machine, for oslo.policy's tools (``oslo.policy.enforcer``)."""
+    # these tools know the global configuration alone, which the service never uses
     cfg.CONF([], project=PROJECT, default_config_files=files_from_environment(os.environ))
     return _load(cfg.CONF)
 
@@ -119,41 +127,41 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
     rules.register_defaults(list_rules())
     try:
         rules.load_rules()
-    except Exception as error:  # of many kinds: no YAML, no mapping, no permission
-        raise ValueError(f"Policy files {', '.join(_paths(conf))} cannot be used: {error}") from error
-    rules.use_conf = False  # what is loaded stays as it is
+    # of many kinds: no YAML, no mapping, no permission
+    except Exception as error:
+        raise ValueError(f"Policy files {', '.join(_policy_paths(conf))} cannot be used: {error}") from error
+    # else each decision would look for changed files
+    rules.use_conf = False
     for old_name, name in _old_names(rules):
         LOG.warning(
-            "Rule %s goes by rule %s of the policy files, its former name: write it there.", name, old_name
+            "Rule %s follows rule %s of the policy files, its former name: rename it there.", name, old_name
         )
     return rules
 
 
 def _old_names(rules: policy.Enforcer) -> Iterator[tuple[str, str]]:
-    """Rules of the operator's files under a former name, with their names now.
-
-    oslo.policy applies such a rule, but says so as a Python warning, which no log has.
-    """
+    """Yield the former name of each rule that the operator's files use, and its current name."""
+    # oslo.policy applies such a rule, too, with a Python warning that no log has
     for name, default in rules.registered_rules.items():
         old = default.deprecated_rule
         if old is not None and old.name in rules.file_rules and name not in rules.file_rules:
             yield old.name, name
 
 
-def _decider(rules: policy.Enforcer) -> _Decide:
-    """The rules as a function of rule, caller and target.
+def _decision_function(rules: policy.Enforcer) -> _Decide:
+    """Return the rules as a function of rule, caller and target.
 
-    oslo.policy inspects the signature of every check that it calls, some 10
-    microseconds each. Where all checks are functions of caller and target
-    alone (not ``http:`` or an operator's extension), decisions are remembered.
+    oslo.policy inspects the signature of each check that it calls, which takes some 10 microseconds. If all
+    checks depend on caller and target alone (no ``http:``, no extension of an operator), decisions are
+    remembered.
     """
 
-    def decide(rule: str, caller: _Frozen, target: _Frozen) -> bool:
-        return bool(rules.authorize(rule, _thawed(target), _thawed(caller)))
+    def decide_rule(rule: str, caller: _Frozen, target: _Frozen) -> bool:
+        return bool(rules.authorize(rule, _thaw_values(target), _thaw_values(caller)))
 
     if all(_is_pure(check) for check in rules.rules.values()):
-        return lru_cache(maxsize=_REMEMBERED)(decide)
-    return decide
+        return lru_cache(maxsize=_REMEMBERED)(decide_rule)
+    return decide_rule
 
 
 def _is_pure(check: _checks.BaseCheck) -> bool:
@@ -161,44 +169,49 @@ def _is_pure(check: _checks.BaseCheck) -> bool:
         return all(_is_pure(part) for part in check.rules)
     if isinstance(check, _checks.NotCheck):
         return _is_pure(check.rule)
+    # by exact type: a subclass of an operator may read anything
     return type(check) in _PURE
 
 
-def _frozen(values: Mapping[str, Any]) -> _Frozen:
+def _freeze_values(values: Mapping[str, Any]) -> _Frozen:
+    # hashable, as the arguments of a decision are the key under which it is remembered
     return tuple([(name, tuple(value) if type(value) is list else value) for name, value in values.items()])
 
 
-def _thawed(items: _Frozen) -> dict[str, Any]:
+def _thaw_values(items: _Frozen) -> dict[str, Any]:
     return {name: list(value) if type(value) is tuple else value for name, value in items}
 
 
-def _files(conf: cfg.ConfigOpts) -> list[tuple[str, int, int]]:
-    """Path, time of change (ns) and size of every policy file there is."""
+def _list_files(conf: cfg.ConfigOpts) -> list[tuple[str, int, int]]:
+    """Return the path, the time of change (ns) and the size of each policy file."""
     return [
         (path, status.st_mtime_ns, status.st_size)
-        for path in _paths(conf)
-        if (status := _stat(path)) is not None
+        for path in _policy_paths(conf)
+        if (status := _file_status(path)) is not None
     ]
 
 
 def _is_emptied(file: str, loaded: Iterable[tuple[str, int, int]]) -> bool:
-    """Whether a file without content had some before: most programs truncate what they write anew."""
+    """Return whether a file without content had some before."""
+    # most programs truncate a file before they write it again
     before = next((size for path, _, size in loaded if path == file), 0)
-    status = _stat(file)
+    status = _file_status(file)
     return before > 0 and (status is None or status.st_size == 0)
 
 
-def _paths(conf: cfg.ConfigOpts) -> Iterator[str]:
+def _policy_paths(conf: cfg.ConfigOpts) -> Iterator[str]:
     if file := conf.find_file(conf.oslo_policy.policy_file):
         yield file
     for name in conf.oslo_policy.policy_dirs:
         if folder := conf.find_file(name):
+            # sorted, as oslo.policy reads them in this order, and later files win
             with os.scandir(folder) as entries:
                 yield from sorted(entry.path for entry in entries)
 
 
-def _stat(path: str) -> os.stat_result | None:
+def _file_status(path: str) -> os.stat_result | None:
     try:
         return os.stat(path)
-    except OSError:  # gone, or not ours to see
+    except OSError:
+        # missing, or not readable for this user
         return None

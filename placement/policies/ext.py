@@ -1,8 +1,8 @@
-"""Rules of ``/ext/v1``, what OpenStack Placement does not have."""
+"""The rules of ``/ext/v1``, the API that OpenStack Placement does not have."""
 
 from typing import Final
 
-from placement.policies.base import ADMIN_OR_PROJECT_READER_OR_SERVICE, operation
+from placement.policies.base import ADMIN_OR_PROJECT_READER_OR_SERVICE, define_rule
 
 ATTRIBUTES: Final = "placement:ext:resource_providers:attributes:list"
 CHANGE_ATTRIBUTES: Final = "placement:ext:resource_providers:attributes:update"
@@ -25,42 +25,42 @@ _RESERVATION: Final = "/ext/v1/reservations/{reservation_uuid}"
 _ATTRIBUTES: Final = "/ext/v1/resource_providers/{uuid}/attributes"
 
 RULES: Final = [
-    operation(ATTRIBUTES, "List the attributes of a resource provider.", ("GET", _ATTRIBUTES)),
-    operation(CHANGE_ATTRIBUTES, "Replace the attributes of a resource provider.", ("PUT", _ATTRIBUTES)),
-    operation(CHANGES, "List what changed since a cursor.", ("GET", "/ext/v1/changes")),
-    operation(CLAIM, "Find candidates and claim them in one call.", ("POST", "/ext/v1/claims")),
-    operation(CONFIRM, "Have a claim stay that would expire.", ("PUT", "/ext/v1/claims/{consumer_uuid}")),
-    operation(SHOW_CLAIM, "Show when a claim expires.", ("GET", "/ext/v1/claims/{consumer_uuid}")),
-    operation(
+    define_rule(ATTRIBUTES, "List the attributes of a resource provider.", ("GET", _ATTRIBUTES)),
+    define_rule(CHANGE_ATTRIBUTES, "Replace the attributes of a resource provider.", ("PUT", _ATTRIBUTES)),
+    define_rule(CHANGES, "List the changes since a cursor.", ("GET", "/ext/v1/changes")),
+    define_rule(CLAIM, "Find candidates and claim them in one call.", ("POST", "/ext/v1/claims")),
+    define_rule(CONFIRM, "Confirm a claim that would expire.", ("PUT", "/ext/v1/claims/{consumer_uuid}")),
+    define_rule(SHOW_CLAIM, "Show when a claim expires.", ("GET", "/ext/v1/claims/{consumer_uuid}")),
+    define_rule(
         EXPLAIN,
-        "Explain why a request has the allocation candidates that it has, or none.",
+        "Explain why a request has its allocation candidates, or none.",
         ("POST", "/ext/v1/explanations"),
         old_name="placement:ext:explanations:list",
     ),
-    operation(
+    define_rule(
         LIST_RESERVATIONS,
         "List reservations.",
         ("GET", _RESERVATIONS),
         check=ADMIN_OR_PROJECT_READER_OR_SERVICE,
     ),
-    operation(
+    define_rule(
         SHOW_RESERVATION,
         "Show a reservation.",
         ("GET", _RESERVATION),
         check=ADMIN_OR_PROJECT_READER_OR_SERVICE,
         old_name=LIST_RESERVATIONS,
     ),
-    operation(RESERVE, "Hold resources for a project until a time.", ("POST", _RESERVATIONS)),
-    operation(CHANGE_RESERVATION, "Change when a reservation expires.", ("PUT", _RESERVATION)),
-    operation(DELETE_RESERVATION, "Give back what a reservation holds.", ("DELETE", _RESERVATION)),
-    operation(
+    define_rule(RESERVE, "Hold resources for a project until a time.", ("POST", _RESERVATIONS)),
+    define_rule(CHANGE_RESERVATION, "Change when a reservation expires.", ("PUT", _RESERVATION)),
+    define_rule(DELETE_RESERVATION, "Release a reservation.", ("DELETE", _RESERVATION)),
+    define_rule(
         TREE,
-        "Show all resource providers of a tree with what belongs to them.",
+        "Show all resource providers of a tree, with inventories, traits, aggregates and attributes.",
         ("GET", "/ext/v1/trees/{uuid}"),
     ),
-    operation(
+    define_rule(
         WRITE_TREE,
-        "Make and change resource providers of a tree with what belongs to them.",
+        "Create and change resource providers of a tree, with inventories, traits and aggregates.",
         ("POST", "/ext/v1/trees"),
     ),
 ]

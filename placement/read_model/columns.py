@@ -35,8 +35,10 @@ from placement.read_model.snapshot import ModelSnapshot
 
 T = TypeVar("T")
 
+# the number goes up with each change of the format: another version refuses the file, and reads the database
 _MAGIC: Final = b"placement read model 2\n"
 _LENGTH: Final = 8
+# against a file that was cut off or damaged; the owner and the mode of the file guard against forgery
 _DIGEST: Final = hashlib.sha256
 _DIGEST_SIZE: Final = 32
 # a few milliseconds of work, in which requests wait for the interpreter
@@ -78,6 +80,7 @@ class _NumberedValues:
 
     def number_of(self, value: Any) -> int:
         """Return the number of the value."""
+        # one lookup for known and new values: nearly all are known
         number = self._numbers.setdefault(self._key(value), len(self.values))
         if number == len(self.values):
             self.values.append(value)
@@ -91,6 +94,7 @@ class _TypedColumns(dict[str, tuple[str, bytes]]):
         self[name] = kind, array(kind, values).tobytes()
 
     def add_texts(self, name: str, values: Iterable[Any], pause: Callable[[], None]) -> None:
+        # chunks of a list, joined below: to dump a million texts at once would keep requests waiting
         chunks = [orjson.dumps(chunk)[1:-1] for chunk in _pausing_chunks(values, pause)]
         self[name] = _TEXT, b"[%b]" % b",".join(chunks)
 
@@ -113,6 +117,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
         _NumberedValues(),
         _NumberedValues(id),
     )
+    # from one on, as zero stands for no parent
     at = {each.id: number for number, each in enumerate(model.providers, start=1)}
     numbers = {name: array("q") for name in ("id", "generation", "described_seq")}
     lists = {name: array("I") for name in ("parent", "root", "updated_at", *_SETS)}
@@ -121,6 +126,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
             column.extend(map(attrgetter(name), some))
         lists["parent"].extend([0 if each.parent_id is None else at[each.parent_id] for each in some])
         lists["root"].extend([at[each.root_id] for each in some])
+        # numbered, as providers that were made together have one time
         lists["updated_at"].extend([times.number_of(each.updated_at) for each in some])
         for name, those in distinct.items():
             lists[name].extend(map(those.number_of, map(attrgetter(name), some)))
@@ -138,6 +144,7 @@ def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[by
     owned = [each for some in distinct["inventories"].values for each in some.values()]
     columns.add("inventories.values", "I", map(inventories.number_of, owned))
     columns.add("used.values", "q", [each for some in distinct["used"].values for each in some.values()])
+    # by field and not by inventory: arrays of numbers are read without parsing
     for name in _PLAIN:
         columns.add(f"inventory.{name}", "q", map(attrgetter(name), inventories.values))
     columns.add("inventory.allocation_ratio", "d", map(attrgetter("allocation_ratio"), inventories.values))
@@ -163,9 +170,11 @@ def _model_header(model: WritableModel) -> dict[str, Any]:
         "history": model.history,
         "counters": list(model.counters.items()),
         "deletions": list(model.deletions.items()),
+        # JSON has no infinity
         "next_expiry": None if math.isinf(model.next_expiry) else model.next_expiry,
         "classes": [(id_, name, names.classes[name]) for id_, name in names.class_of.items()],
         "traits": [(id_, name, names.traits[name]) for id_, name in names.trait_of.items()],
+        # arrays are written as they are in memory
         "byteorder": sys.byteorder,
     }
 
@@ -185,6 +194,7 @@ def _frame_columns(
         digest.update(part)
         yield part
         pause()
+    # last, so that the columns are hashed while they are written
     yield digest.digest()
 
 
@@ -214,7 +224,9 @@ class _ReadColumns:
 
     def __init__(self, header: Mapping[str, Any], content: memoryview) -> None:
         self._columns: dict[str, tuple[str, memoryview]] = {}
+        # in the order of the header: the lengths alone say where a column begins
         for name, kind, length in header["columns"]:
+            # a slice beyond the end would only be shorter
             if not 0 <= length <= len(content):
                 raise DamagedFile(f"the column {name} has a wrong length")
             self._columns[name] = kind, content[:length]
@@ -222,6 +234,7 @@ class _ReadColumns:
 
     def read_numbers(self, name: str, kind: str = "I") -> list[Any]:
         found, content = self._columns[name]
+        # an array takes any bytes: of another type they would be other numbers, without an error
         if found != kind:
             raise DamagedFile(f"the column {name} has another type")
         column = array(kind)
@@ -230,6 +243,7 @@ class _ReadColumns:
 
     def read_texts(self, name: str) -> list[str]:
         found = self.read_json(name)
+        # by map in C, as there may be a million values
         if not set(map(type, found)) <= {str}:
             raise DamagedFile(f"the column {name} has values that are no texts")
         return found
@@ -243,6 +257,7 @@ class _ReadColumns:
     def read_sets(self, name: str, make: Callable[[Iterable[T]], Any], members: Collection[T]) -> list[Any]:
         """Return sets of these members, of the sizes of the column."""
         sizes = self.read_numbers(f"{name}.sizes")
+        # islice would make smaller sets, without an error
         if sum(sizes) != len(members):
             raise DamagedFile(f"the sets of {name} have a wrong number of members")
         remaining = iter(members)
@@ -251,6 +266,7 @@ class _ReadColumns:
     def read_mappings(self, name: str, classes: Sequence[str], values: Sequence[Any]) -> list[dict[str, Any]]:
         keys = [classes[each] for each in self.read_numbers(f"{name}.members")]
         made = self.read_sets(name, dict, list(zip(keys, values, strict=True)))
+        # one empty mapping for all that have none, as in a model from the database
         return [each or NOTHING for each in made]
 
 
@@ -273,14 +289,17 @@ def _decode_checked(content: memoryview) -> tuple[str, ModelState]:
     state = ModelState(
         names,
         ModelSnapshot(providers),
+        # converted, so that a value of another type fails here, and not in a search
         {int(bucket): int(counter) for bucket, counter in header["counters"]},
         {int(bucket): int(count) for bucket, count in header["deletions"]},
         stamps,
         math.inf if header["next_expiry"] is None else float(header["next_expiry"]),
     )
     snapshot = state.snapshot
+    # the indexes by name and uuid would lose one of two providers silently
     if not len(snapshot.providers) == len(snapshot.by_uuid) == len(snapshot.by_name) == len(providers):
         raise DamagedFile("two of its providers have the same id, uuid or name")
+    # now, so that parents in a circle are found before a request searches the model
     snapshot.whole_trees()
     return str(header["history"]), state
 
@@ -308,6 +327,7 @@ def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[in
     for name, values in _distinct_parts(columns, times).items():
         found[name] = _looked_up(columns, name, values)
     for inventories, written in zip(found["inventories"], found["inventory_times"], strict=True):
+        # one time for each inventory, or one for all (Provider.inventory_times)
         if len(written) not in (len(inventories), min(1, len(inventories))):
             raise DamagedFile("inventories have no time of their write")
     seqs = described.copy()
@@ -334,6 +354,7 @@ def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, 
     )
     values: dict[str, list[Any]] = {name: columns.read_numbers(f"inventory.{name}", "q") for name in _PLAIN}
     values["allocation_ratio"] = columns.read_numbers("inventory.allocation_ratio", "d")
+    # a step of 0 would be a division by zero in each search
     if min(values["step_size"], default=1) < 1:
         raise DamagedFile("an inventory has a step_size below 1")
     values["capacity"] = list(map(capacity, values["total"], values["reserved"], values["allocation_ratio"]))
@@ -367,6 +388,7 @@ def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
     Both are numbered from one. Circles are found when trees are made.
     """
     root_of = [0, *roots]
+    # the root of no parent is 0, so that a root has to be its own
     for number, (parent, root) in enumerate(zip(parents, roots, strict=True), start=1):
         if root != (root_of[parent] or number):
             raise DamagedFile("a provider and its parent are in different trees")

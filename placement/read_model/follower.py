@@ -119,6 +119,7 @@ def read_all(conn: sa.Connection) -> ModelState:
     if (reason := buckets.explain_missing(state.counters)) is not None:
         LOG.error("The database cannot be followed: %s", reason)
         raise Unavailable(reason)
+    # a collection in between would look through all objects made so far, again and again
     with without_collection():
         providers = []
         for row, provider in rows.read_all(conn, state.names, state.shared):
@@ -157,6 +158,7 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
     rows_of_buckets = batch.add(_counters, {}).rows
     now = {bucket: (counter, deletions) for bucket, counter, deletions in rows_of_buckets}
     moved = {bucket: new for bucket, new in now.items() if new[0] != state.counters.get(bucket)}
+    # first: after an import or a repair, other counters prove nothing
     if moved.pop(buckets.EPOCH, None) is not None:
         return FullReread("the database has a new epoch")
     # a bucket that is gone or went back: the database was restored
@@ -168,8 +170,10 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
     state.whole = False
     if moved.pop(buckets.NAMES, None) is not None:
         names = rows.read_names(conn)
+        # unchanged providers, which are not read again, have inventories by the old name
         if any(name in state.snapshot.by_class for name in state.names.classes.keys() - names.classes.keys()):
             return FullReread("a resource class that is in use was renamed", is_odd=False)
+        # before the providers: their rows refer to names by id
         state.names = names
         state.counters[buckets.NAMES] = now[buckets.NAMES][0]
     # the time is that of a row, which the counter does not have
@@ -212,6 +216,7 @@ def _apply(conn: sa.Connection, state: ModelState, changed: rows.ChangedBuckets)
     for row, provider in rows.read_some(conn, described, state.names, state.shared):
         state.put(row, provider)
     for row, known in usage:
+        # without a row of the sums nothing is used any more
         new = used.get(row.id, rows.NOTHING)
         state.put(row, replace(known, generation=row.generation, updated_at=row.updated_at, used=new))
 

@@ -96,6 +96,7 @@ class FreeIndex:
 
     def add(self, amount: int, root: int) -> None:
         """Note that the tree of this root could give this amount."""
+        # an insertion moves the rest of the column: for a hundred thousand trees less than a megabyte
         at = self._row_of(amount, root)
         self._amounts.insert(at, amount)
         self._roots.insert(at, root)
@@ -115,6 +116,7 @@ class FreeIndex:
 
     def roots_with(self, amount: int) -> Sequence[int]:
         """Return the roots of these trees, in any order."""
+        # a slice of an array is a copy, so that a later change does not disturb the reader
         return self._roots[bisect_left(self._amounts, amount) :]
 
     def descending_rows(self) -> Iterator[tuple[int, int]]:
@@ -150,6 +152,7 @@ class FreeIndexes:
 
     def index_of(self, name: str) -> FreeIndex:
         """Return the index of the trees that have a resource class."""
+        # one empty index for all unknown classes, as clients may ask for any name
         return self._by_class.get(name, _NOWHERE)
 
     def fill_from(self, trees: Mapping[int, HostTree]) -> None:
@@ -172,6 +175,7 @@ class FreeIndexes:
         before = old.max_free if old else {}
         after = new.max_free if new else {}
         for name, amount in before.items():
+            # mostly a guest changes one or two classes of a host; the rows of the others stay
             if after.get(name) != amount:
                 self._own_index(name).remove(amount, root)
         for name, amount in after.items():
@@ -216,6 +220,7 @@ class MergedIds(Sequence[int]):
         return [*iter(self)]
 
     def __iter__(self) -> Iterator[int]:
+        # positions instead of iterators: slices are merged by set operations in C
         left = [(ids, 0) for ids in self._of if ids]
         while left:
             # below this id each sequence has all of its ids in its slice
@@ -252,6 +257,7 @@ class _CopiedIndex(dict[K, C]):
     def copy(self) -> Self:
         """Return a copy to be changed while this one stays unchanged."""
         new = type(self)()
+        # the keys only: members are copied when one of them changes, which most never do
         new.update(self)
         new._own = set()
         return new
@@ -280,12 +286,14 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
     def copy(self) -> Self:
         """Return a copy to be changed while this one stays unchanged."""
         new = super().copy()
+        # tuples, which both may hold
         new.roots.update(self.roots)
         return new
 
     def add_all(self, key: K, provider_ids: Iterable[int]) -> None:
         """Note that these providers have the property."""
         self._own_members(key, set).update(provider_ids)
+        # of this key only: roots of other names stay known
         self.roots.pop(key, None)
 
     def add(self, key: K, provider_id: int) -> None:
@@ -298,6 +306,7 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
         members = self._own_members(key, set)
         members.discard(provider_id)
         self.roots.pop(key, None)
+        # an unknown name is recognised by its absence
         if not members:
             del self[key]
 

@@ -26,19 +26,21 @@ class ModelMetrics:
         self._max_provider_series = max_provider_series
         self._refreshed = Counter(
             "placement_model_refreshes",
-            "How often workers brought their read models up to date.",
+            "Updates of the read models of workers from the database.",
             registry=registry,
         )
         self._reread = Counter(
             "placement_model_rereads",
-            "How often workers read everything anew, as after a restore.",
+            "Complete reads of the database by workers, as after a restore.",
             registry=registry,
         )
+        # the model counts by itself, whether or not metrics are enabled; this is what was passed on
         self._seen = (0, 0)
 
     def count_updates(self) -> None:
         """Count the updates of the model since the last call."""
         seen, self._seen = self._seen, (self._model.refreshed, self._model.reread)
+        # at least 0: of two scrapes at once the later one may have read the older numbers
         self._refreshed.inc(max(0, self._seen[0] - seen[0]))
         self._reread.inc(max(0, self._seen[1] - seen[1]))
 
@@ -48,44 +50,54 @@ class ModelMetrics:
         :raises Unavailable: the database does not answer.
         """
         with self._model.fresh_view() as view:
+            # the list within the turn, the series after it: to make them takes long, and requests would wait
             providers = list(view.snapshot)  # which are never changed, only replaced
         series = _PER_INVENTORY * sum(len(each.inventories) for each in providers)
-        count = GaugeMetricFamily("placement_resource_providers", "How many resource providers there are.")
+        # gauges made for each scrape: gauges that live would keep series of deleted providers
+        count = GaugeMetricFamily("placement_resource_providers", "Number of resource providers.")
         count.add_metric([], len(providers))
         yield count
         file = self._model.file
         if file is not None:
             written = GaugeMetricFamily(
                 "placement_model_file_timestamp_seconds",
-                "When the model file was written last, in seconds since 1970; 0 if it never was.",
+                "Time of the last write of the model file, in seconds since 1970; 0 without a write.",
             )
+            # minus infinity stands for a file that was never written
             written.add_metric([], max(0.0, file.written_at()))
             yield written
+        # always shown, so that an alert sees when series are left out
         left_out = GaugeMetricFamily(
             "placement_provider_series_left_out",
-            "Series of resource providers that are not shown, as [metrics] max_provider_series are fewer.",
+            "Series of resource providers that are left out, as they exceed [metrics] max_provider_series.",
         )
         too_many = series > self._max_provider_series
         left_out.add_metric([], series if too_many else 0)
         yield left_out
+        # all or none: sums over some of the providers would be wrong without a sign
         if too_many:
             return
+        # the labels and names of openstack-exporter, so that existing dashboards work
         labels = ["hostname", "resourcetype"]
         total = GaugeMetricFamily(
             "openstack_placement_resource_total",
-            "How much of a class a provider has.",
+            "Total amount of a resource class at a provider.",
             labels=labels,
         )
         reserved = GaugeMetricFamily(
-            "openstack_placement_resource_reserved", "How much of that nobody may take.", labels=labels
+            "openstack_placement_resource_reserved",
+            "Reserved amount, which cannot be allocated.",
+            labels=labels,
         )
         ratio = GaugeMetricFamily(
             "openstack_placement_resource_allocation_ratio",
-            "How many times the rest may be taken.",
+            "Factor by which the unreserved amount may be allocated.",
             labels=labels,
         )
         usage = GaugeMetricFamily(
-            "openstack_placement_resource_usage", "How much of it is taken.", labels=labels
+            "openstack_placement_resource_usage",
+            "Allocated amount of a resource class at a provider.",
+            labels=labels,
         )
         for provider in providers:
             for name, inventory in provider.inventories.items():

@@ -69,6 +69,7 @@ class ModelFile:
         fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with open(fd, "wb", buffering=0) as file:
+                # unbuffered, as parts are large: a buffer would copy each once more
                 for part in parts:
                     size += len(part)
                     if size > _MAX_SIZE:
@@ -125,6 +126,7 @@ class ModelFileWriter:
     def __init__(self, file: ModelFile, model: Callable[[], WritableModel]) -> None:
         self._file = file
         self._model = model
+        # monotonic: a clock that is set must not stop the writes for hours
         self._not_before = -math.inf
         self._busy = False
 
@@ -134,6 +136,7 @@ class ModelFileWriter:
             return
         self._busy = True
         try:
+            # a daemon: the process may end at any time, and the rename leaves the file whole
             threading.Thread(target=self._run, name="write model", daemon=True).start()
         except RuntimeError as error:  # the system allows no further thread
             self._note_end()
@@ -158,6 +161,7 @@ class ModelFileWriter:
             self._note_end()
 
     def _note_end(self) -> None:
+        # after a failure, too: a full disk does not get better by trying each second
         self._not_before = time.monotonic() + INTERVAL
         self._busy = False
 

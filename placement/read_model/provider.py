@@ -19,6 +19,7 @@ def capacity(total: int, reserved: int, allocation_ratio: float) -> int:
 
     Ratios may be huge, so that the result is limited to integers that each reader of JSON takes.
     """
+    # limited as a float: an integer of an infinite or huge product would fail or be slow
     return int(max(-_MAX_CAPACITY, min(_MAX_CAPACITY, (total - reserved) * allocation_ratio)))
 
 
@@ -35,10 +36,12 @@ class Inventory:
     max_unit: int
     step_size: int
     allocation_ratio: float
+    # computed once, as each search reads it; not compared, as the other fields decide it
     capacity: int = field(init=False, compare=False)
     """The amount that may be allocated, used or not."""
 
     def __post_init__(self) -> None:
+        # the class is frozen, also for this method
         object.__setattr__(self, "capacity", capacity(self.total, self.reserved, self.allocation_ratio))
 
     def is_portion(self, amount: int) -> bool:
@@ -68,6 +71,7 @@ class Provider:
     parent_id: int | None
     root_id: int
     updated_at: float
+    # mappings by name, as searches ask for one class of many providers
     inventories: Mapping[str, Inventory]
     used: Mapping[str, int]
     traits: frozenset[str]

@@ -25,12 +25,16 @@ from placement.db.tables import (
 )
 from placement.read_model.provider import Attribute, Inventory, Provider
 
+# each id is a parameter, of which SQLite takes 32,766 in a statement
 _CHUNK: Final = 500
 """Number of providers per statement that reads their parts."""
+# rows become providers batch by batch: a fleet has millions of rows
 _MANY: Final = 10_000
 """Rows of a whole table that are in memory at once."""
+# a bound of memory: values of deleted providers stay until then
 _MAX_SHARED: Final = 100_000
 """Distinct values after which all are forgotten."""
+# each pair is one more alternative for the planner of the database, and most updates have few
 _MAX_PAIRS: Final = 64
 """Pairs of bucket and counter in one statement."""
 # SQLite could not hold a sum of stamps, which have 64 bits
@@ -52,6 +56,7 @@ _providers: Final = sa.select(
     _rp.change_seq,
     _rp.described_seq,
 )
+# the order of the fields, as rows are unpacked into the constructor
 INVENTORY_COLUMNS: Final = (
     inventories.c.total,
     inventories.c.reserved,
@@ -67,6 +72,7 @@ _inventories: Final = sa.select(
     inventories.c.updated_at,
     *INVENTORY_COLUMNS,
 )
+# summed by the database: a host has thousands of allocations, and a handful of classes
 _used: Final = sa.select(
     allocations.c.provider_id, allocations.c.resource_class_id, sa.func.sum(allocations.c.used)
 ).group_by(allocations.c.provider_id, allocations.c.resource_class_id)
@@ -79,6 +85,7 @@ _attributes: Final = sa.select(
 )
 _aggregates: Final = sa.select(provider_aggregates.c.provider_id, provider_aggregates.c.aggregate)
 
+# both tables of statements have the same keys, so that one function assembles all or some
 _some: Final = {
     "inventories": _inventories.where(inventories.c.provider_id.in_(_own)),
     "used": _used.where(allocations.c.provider_id.in_(_own)),
@@ -134,7 +141,9 @@ class SharedValues:
     def __call__(self, value: Any) -> Any:
         """Return the object that is kept for all values equal to this one."""
         if len(self._kept) >= _MAX_SHARED:
+            # all at once: providers keep the objects that they have, and later ones share again
             self._kept.clear()
+            # with the values, as its keys are identities of kept inventories
             self._inventories.clear()
         return self._kept.setdefault(value, value)
 
@@ -163,6 +172,7 @@ class BucketFingerprint(NamedTuple):
 
 def fingerprint_summand(change_seq: int) -> int:
     """Return the part of a ``change_seq`` that counts in the total of a :class:`BucketFingerprint`."""
+    # the low bits of random steps tell two histories apart as well as all of them
     return change_seq & _SUMMED_BITS
 
 
@@ -207,11 +217,13 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
         chunk += chunk[:1] * ((1 << (len(chunk) - 1).bit_length()) - len(chunk))
         buckets, counters = zip(*chunk, strict=True)
         values = {**bind_values("bucket", buckets), **bind_values("counter", counters)}
+        # queued for all chunks before an answer is read, so that they go out together
         answers.append([batch.add(statement, values) for statement in _stamped_statements(len(chunk))])
     return ChangedBuckets(
         [ProviderVersion._make(row) for providers, _, _ in answers for row in providers.rows],
         [row for _, used, _ in answers for row in used.rows],
         {
+            # some drivers return sums as Decimal
             bucket: BucketFingerprint(count, int(total))
             for _, _, fingerprints in answers
             for bucket, count, total in fingerprints.rows
@@ -219,12 +231,14 @@ def read_changed(batch: StatementBatch, known: Mapping[int, int]) -> ChangedBuck
     )
 
 
+# by the padded number: seven texts in all
 @lru_cache
 def _stamped_statements(count: int) -> tuple[PreparedStatement, PreparedStatement, PreparedStatement]:
     """Return the statements for this many buckets: providers stamped since, their usage, fingerprints."""
     chosen = bind_parameters("bucket", count, sa.Integer)
     pairs = zip(chosen, bind_parameters("counter", count, sa.BigInteger), strict=True)
     stamped = sa.or_(*(sa.and_(_rp.bucket == bucket, _rp.change_seq > counter) for bucket, counter in pairs))
+    # over all providers of the buckets, changed or not: the unchanged ones are what it proves
     total = sa.func.sum(_rp.change_seq.bitwise_and(_SUMMED_BITS))
     return (
         PreparedStatement(_providers.where(stamped)),
@@ -249,6 +263,7 @@ def read_some(
     conn: sa.Connection, rows: Sequence[ProviderVersion], names: NameTable, shared: SharedValues
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
     """Read the providers of these rows, with the rows."""
+    # part by part for a chunk: a join of all parts would repeat each row for each combination
     for start in range(0, len(rows), _CHUNK):
         chunk = rows[start : start + _CHUNK]
         chosen = {"ids": [row.id for row in chunk]}
@@ -299,6 +314,7 @@ def _assemble_providers(
     for provider_id, class_id, written_at, *values in parts["inventories"]:
         owned_times[provider_id] = (*owned_times.get(provider_id, ()), written_at)
         before = owned_inventories.get(provider_id, ())
+        # tuples, as most providers have few inventories, and lists take more memory
         owned_inventories[provider_id] = (*before, names.class_of[class_id], shared(Inventory(*values)))
     used = sum_up(parts["used"], names)
     owned_traits: dict[int, list[str]] = {}
@@ -309,6 +325,7 @@ def _assemble_providers(
         aggregates.setdefault(provider_id, []).append(shared(aggregate))
     attributes: dict[int, dict[str, Attribute]] = {}
     for provider_id, name, text, number in parts["attributes"]:
+        # a value has one of two columns: a text, or a number
         attributes.setdefault(provider_id, {})[shared(name)] = number if text is None else text
     ids: dict[int, int] = {}
     # an id is one object in all providers, keys and indexes

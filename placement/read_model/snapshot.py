@@ -43,6 +43,7 @@ class ModelSnapshot:
         self.providers: dict[int, Provider] = {}
         self.by_uuid: dict[str, int] = {}
         self.by_name: dict[str, int] = {}
+        # ids rather than objects, so that a provider can be replaced without touching its tree
         self.trees = FamilyIndex()
         #: the ids of all roots in ascending order, once they were asked for
         self._roots: tuple[int, ...] | None = None
@@ -51,17 +52,21 @@ class ModelSnapshot:
         self.by_aggregate: ProviderIndex[str] = ProviderIndex()
         self.by_attribute: ProviderIndex[str] = ProviderIndex()
         #: computed from attributes: by name the range of its numbers, and distances
+        # on demand: few requests order by an attribute
         self._ranges: dict[str, Range] = {}
         self._ranges_by_root: dict[str, Mapping[int, tuple[float, float]]] = {}
         self._distances: Distances | None = None
         #: the number of requests that need it unchanged
         self.pin_count = 0
+        # shared with copies of this snapshot, so that equal trees of both are of one class
         self._kinds = TreeClasses()
         self._whole: dict[int, HostTree] = {}
         self._free_indexes = FreeIndexes()
         self._sums = SumsByClass()
         #: roots of trees with changes
+        # trees are made when they are asked for: several changes of one tree cost once
         self._stale: set[int] = set()
+        # in the order of ids: members of trees and roots are then in order without another sort
         self._fill_indexes(sorted(providers, key=attrgetter("id")))
 
     def _fill_indexes(self, providers: list[Provider]) -> None:
@@ -117,6 +122,7 @@ class ModelSnapshot:
         needed.
         """
         self.whole_trees()
+        # indexes by names are shared, as usage does not change them
         new = shallow_copy(self)
         new.pin_count = 0
         new.providers = self.providers.copy()
@@ -125,6 +131,7 @@ class ModelSnapshot:
         new._sums = self._sums.copy()
         new._stale = set()
         for provider_id, amounts in used.items():
+            # the new object goes into the copy, and no index needs to know
             provider = self.providers[provider_id]
             new.providers[provider_id] = replace(provider, used=amounts)
             new._stale.add(provider.root_id)
@@ -143,6 +150,7 @@ class ModelSnapshot:
 
     def roots(self) -> tuple[int, ...]:
         """Return the ids of all roots, in ascending order."""
+        # kept until a root comes or goes: most changes are usage
         if self._roots is None:
             self._roots = tuple(sorted(self.trees))
         return self._roots
@@ -258,6 +266,7 @@ class ModelSnapshot:
         # by identity, as unchanged attributes stay the same object
         if provider.attributes is not (old.attributes if old else None):
             self._forget_attributes()
+        # before the new one is linked: it may have the name or the uuid of the old one
         if old is not None:
             self._unlink_provider(old, provider)
         if old is None or old.root_id != provider.root_id:
@@ -297,6 +306,7 @@ class ModelSnapshot:
 
     def _unlink_provider(self, old: Provider, new: Provider | None) -> None:
         provider_id = old.id
+        # a replaced provider stays under its id until the new one is put there
         if new is None:
             del self.providers[provider_id]
         for unique, key in ((self.by_uuid, old.uuid), (self.by_name, old.name)):

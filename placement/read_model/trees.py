@@ -153,6 +153,7 @@ class TreeStructure:
         #: by slot: an inventory with these portions
         self.portions = [members[at].inventories[name] for at, name in inventories]
         self._giving: dict[tuple[str, ...], Sequence[Places]] = {}
+        # caches belong to the structure: they are dropped with its last tree
         self._layouts: dict[Where, TreeLayout] = {}
         self._portions_of: dict[str, tuple[int, int]] = {}
         self._with_most: dict[tuple[int, ...], tuple[tuple[int, ...], Mapping[str, int]]] = {}
@@ -177,6 +178,7 @@ class TreeStructure:
         if found is None:
             names, whole = where
             found = arrange_tree(self.lineages, self.having, names, whole=whole)
+            # all of them, as an order of use would cost more than to arrange a tree again
             if len(self._layouts) >= _MAX_LAYOUTS:
                 self._layouts.clear()
             self._layouts[where] = found
@@ -194,6 +196,7 @@ class TreeStructure:
                 at_once = min(here, portions.max_unit)
                 if at_once > most.get(name, -1):
                     most[name] = at_once
+            # likewise: empty hosts, the ones that gain by it, soon have their object again
             if len(self._with_most) >= _MAX_KEPT:
                 self._with_most.clear()
             found = self._with_most[free] = free, most
@@ -238,6 +241,7 @@ class TreeClass:
         self.shape = shape
         #: by position
         self.traits = traits
+        # on demand: only requests with a topology, and some criteria, ask for zones
         self._zones: tuple[tuple[int, ...], ...] | None = None
 
     @property
@@ -256,6 +260,7 @@ def _find_zones(
         root = lineages[0][-1]
         yield root, *(at for at in range(len(lineages)) if at != root)
     for at, lineage in enumerate(lineages):
+        # nested nodes: the nearest one has the provider
         nearest = next((above for above in lineage if above in zones), at)
         if nearest != at:
             zones[nearest].append(at)
@@ -413,6 +418,7 @@ class TreeClasses:
                 like = found[key] = self._equal_objects_of(members)
             free, most = like.free(members)
             of_all = like.kind, like.aggregates, like.all_aggregates, like.capacities
+            # positional, as this runs for each tree of a fleet
             made.append(HostTree(root, members, *of_all, free, most))
         return made
 
@@ -422,9 +428,11 @@ class TreeClasses:
         if shape is None:
             shape = self._shapes[features] = TreeStructure(members)
         traits = tuple([each.traits for each in members])
+        # by the structure itself, which is equal only to itself, so that its features are hashed once
         kind = self._kinds.get((shape, traits))
         if kind is None:
             kind = self._kinds[shape, traits] = TreeClass(shape, traits)
+        # not part of the structure: hosts of all sizes share one, and an empty tree has the largest
         shape.note_capacities(members)
         aggregates = tuple([each.aggregates for each in members])
         if len(self._aggregates) >= _MAX_AGGREGATES:

@@ -36,11 +36,11 @@ class _ListItem(StrictSchema):
 
 class _OfProvider(StrictSchema):
     resources = _resources
-    # What GET /allocations shows may be sent back as it is.
+    # GET /allocations shows it, and clients send the answer back
     generation = IntegerField()
 
 
-def _identity() -> StringField:
+def _owner_field() -> StringField:
     return StringField(required=True, min_length=1, max_length=255)
 
 
@@ -55,36 +55,36 @@ def _by_provider(min_properties: int) -> MapField:
 
 
 @cache
-def put(version: Microversion) -> StrictSchema:
-    """``PUT /allocations/{consumer_uuid}``; loaded as a mapping by provider in any version."""
+def put_allocations(version: Microversion) -> StrictSchema:
+    """Return the schema of ``PUT /allocations/{consumer_uuid}``, which loads a mapping by provider."""
     if version < microversion.ALLOCATIONS_BY_PROVIDER:
-        return _schema(_ListedAllocation, version)
+        return _consumer_schema(_ListedAllocation, version)
     fields: dict[str, Any] = {
         "allocations": _by_provider(0 if version >= microversion.CONSUMER_GENERATIONS else 1)
     }
-    return _schema(StrictSchema, version, **fields)
+    return _consumer_schema(StrictSchema, version, **fields)
 
 
 @cache
-def post(version: Microversion) -> StrictSchema:
-    """``POST /allocations`` as the one field ``allocations``: what :func:`put` takes, by consumer."""
-    return _made(StrictSchema, {"allocations": _by_consumer(version, min_properties=1)})
+def post_allocations(version: Microversion) -> StrictSchema:
+    """Return the schema of ``POST /allocations`` as the one field ``allocations``: bodies by consumer."""
+    return _make_schema(StrictSchema, {"allocations": _by_consumer(version, min_properties=1)})
 
 
 @cache
-def reshaper(version: Microversion) -> StrictSchema:
-    """``POST /reshaper``."""
+def reshaper_body(version: Microversion) -> StrictSchema:
+    """Return the schema of ``POST /reshaper``."""
     fields: dict[str, Any] = {
         "inventories": MapField(
             _UUID, ObjectField(ReplaceAll), min_properties=1, canonical=canonical_uuid, required=True
         ),
         "allocations": _by_consumer(version, min_properties=0),
     }
-    return _made(StrictSchema, fields)
+    return _make_schema(StrictSchema, fields)
 
 
 def _by_consumer(version: Microversion, min_properties: int) -> MapField:
-    consumer = _schema(StrictSchema, version, allocations=_by_provider(0))
+    consumer = _consumer_schema(StrictSchema, version, allocations=_by_provider(0))
     return MapField(
         _UUID,
         ObjectField(type(consumer)),
@@ -99,7 +99,7 @@ class _ListedAllocation(StrictSchema):
 
     @post_load
     def _by_provider(self, data: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Of a provider that is listed twice, the last item counts."""
+        # the last item of a provider that is listed twice counts
         by_provider = {
             item["resource_provider"]["uuid"]: {"resources": item["resources"]}
             for item in data["allocations"]
@@ -107,10 +107,10 @@ class _ListedAllocation(StrictSchema):
         return {**data, "allocations": by_provider}
 
 
-def _schema(base: type[StrictSchema], version: Microversion, **fields: Any) -> StrictSchema:
-    """The schema of one consumer's allocations, with what each microversion added."""
+def _consumer_schema(base: type[StrictSchema], version: Microversion, **fields: Any) -> StrictSchema:
+    """Return the schema of one consumer's allocations, with the fields that each microversion added."""
     if version >= microversion.CONSUMER_OWNERS:
-        fields |= {"project_id": _identity(), "user_id": _identity()}
+        fields |= {"project_id": _owner_field(), "user_id": _owner_field()}
     if version >= microversion.CONSUMER_GENERATIONS:
         fields["consumer_generation"] = IntegerField(required=True, allow_none=True)
     if version >= microversion.MAPPINGS:
@@ -119,10 +119,10 @@ def _schema(base: type[StrictSchema], version: Microversion, **fields: Any) -> S
         fields["consumer_type"] = StringField(
             required=True, min_length=1, max_length=255, pattern="^[A-Z0-9_]+$"
         )
-    return _made(base, fields)
+    return _make_schema(base, fields)
 
 
-def _made(base: type[StrictSchema], fields: dict[str, Any]) -> StrictSchema:
+def _make_schema(base: type[StrictSchema], fields: dict[str, Any]) -> StrictSchema:
     schema = base.from_dict(fields, name=base.__name__)()
     assert isinstance(schema, StrictSchema)
     return schema

@@ -1,10 +1,10 @@
-"""marshmallow fields whose errors read like JSON schema's.
+"""Fields of marshmallow with the errors of JSON schema.
 
-Clients of the Placement API have learnt to read "JSON does not validate:
-'total' is a required property" and "Failed validating 'minimum' in
-schema['properties']['total']", so a field here fails with a :class:`Violation`
-(the violated keyword and its sentence), and :func:`load` turns the first
-violation, with its path, into :class:`~placement.exceptions.InvalidRequest`.
+Clients of the Placement API know texts such as "JSON does not validate: 'total' is a required property" and
+"Failed validating 'minimum' in schema['properties']['total']". So a field here fails with a
+:class:`SchemaViolation`: the violated keyword and its sentence. :func:`load` turns the first violation, with
+its path, into
+:class:`~placement.exceptions.InvalidRequest`.
 """
 
 import re
@@ -18,14 +18,15 @@ from marshmallow import ValidationError, fields, missing
 from placement.exceptions import InvalidRequest
 
 MAX_INT: Final = 0x7FFFFFFF
+# an error must not be as large as a hostile body
 _MAX_SHOWN: Final = 1000
-"""Characters of what a client sent that an error repeats."""
+"""Characters of a value that an error repeats."""
 _MAX_LISTED: Final = 32
-"""Names of properties that it lists."""
+"""Names of properties that an error lists."""
 
 
 class SchemaViolation(str):
-    """The sentence of an error that also knows which keyword was violated."""
+    """The sentence of an error, with the violated keyword."""
 
     keyword: str
 
@@ -36,16 +37,17 @@ class SchemaViolation(str):
         return self
 
 
-def violation(keyword: str, sentence: str) -> ValidationError:
-    """The error that a keyword is violated, as a sentence says."""
+def violation_error(keyword: str, sentence: str) -> ValidationError:
+    """Return the error of a violated keyword, with its sentence."""
     return ValidationError([SchemaViolation(keyword, sentence)])
 
 
-def shown(value: Any) -> str:
-    """A value as errors repeat it: as Python writes it, but no more than its beginning."""
+def shown_value(value: Any) -> str:
+    """Return a value as errors repeat it: as Python writes it, and only its beginning."""
     try:
         text = repr(value[:_MAX_SHOWN] if isinstance(value, str) else value)
-    except RecursionError:  # JSON may be nested deeper than Python writes it
+    # JSON may be nested deeper than Python can write it
+    except RecursionError:
         return f"A deeply nested {'object' if isinstance(value, Mapping) else 'array'}"
     if len(text) <= _MAX_SHOWN and (not isinstance(value, str) or len(value) <= _MAX_SHOWN):
         return text
@@ -53,13 +55,13 @@ def shown(value: Any) -> str:
 
 
 def _wrong_type(value: Any, expected: str) -> ValidationError:
-    return violation("type", f"{shown(value)} is not of type {expected!r}")
+    return violation_error("type", f"{shown_value(value)} is not of type {expected!r}")
 
 
 class SchemaField(fields.Field[Any]):
-    """Base of the fields here: says 'required' and 'null' in JSON schema's words.
+    """Base of the fields here, with the words of JSON schema for missing values and null.
 
-    Null is no value unless ``allow_none`` says so, not even where it is None that stands for nothing.
+    Null is a wrong type without ``allow_none``, even if None is the default.
     """
 
     json_type = "object"
@@ -69,7 +71,7 @@ class SchemaField(fields.Field[Any]):
 
     def _validate_missing(self, value: Any) -> None:
         if value is missing and self.required:
-            raise violation("required", f"{self.name!r} is a required property")
+            raise violation_error("required", f"{self.name!r} is a required property")
         if value is None and not self.allow_none:
             raise _wrong_type(None, self.json_type)
 
@@ -97,7 +99,8 @@ class IntegerField(SchemaField):
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> int:
         if isinstance(value, float) and value.is_integer():
-            value = int(value)  # JSON has one kind of number
+            # JSON has one kind of number, so that 2.0 is an integer
+            value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise _wrong_type(value, "integer")
         _check_range(value, self.minimum, self.maximum)
@@ -123,15 +126,15 @@ class NumberField(SchemaField):
 
 def _check_range(value: float, minimum: float | None, maximum: float | None) -> None:
     if minimum is not None and value < minimum:
-        raise violation("minimum", f"{shown(value)} is less than the minimum of {minimum!r}")
+        raise violation_error("minimum", f"{shown_value(value)} is less than the minimum of {minimum!r}")
     if maximum is not None and value > maximum:
-        raise violation("maximum", f"{shown(value)} is greater than the maximum of {maximum!r}")
+        raise violation_error("maximum", f"{shown_value(value)} is greater than the maximum of {maximum!r}")
 
 
 class StringField(SchemaField):
     """A JSON string; ``choices``, lengths and an (unanchored) pattern restrict it.
 
-    :param meaning: what the pattern allows, such as "a number from 1 to 9", to be told in its place.
+    :param meaning: words for the pattern, such as "a number from 1 to 9"; errors show them in its place.
     """
 
     json_type = "string"
@@ -158,26 +161,26 @@ class StringField(SchemaField):
         if not isinstance(value, str):
             raise _wrong_type(value, "string")
         if self.choices is not None and value not in self.choices:
-            raise violation("enum", f"{shown(value)} is not one of {list(self.choices)!r}")
+            raise violation_error("enum", f"{shown_value(value)} is not one of {list(self.choices)!r}")
         if len(value) < self.min_length:
             shortage = "should be non-empty" if self.min_length == 1 else "is too short"
-            raise violation("minLength", f"{shown(value)} {shortage}")
+            raise violation_error("minLength", f"{shown_value(value)} {shortage}")
         if self.max_length is not None and len(value) > self.max_length:
-            raise violation("maxLength", f"{shown(value)} is too long")
+            raise violation_error("maxLength", f"{shown_value(value)} is too long")
         if self._matches is not None and not self._matches(value):
-            raise violation("pattern", f"{shown(value)} {self._expected}")
-        if not storable(value):
-            raise violation("pattern", f"{shown(value)} holds characters that no text may hold")
+            raise violation_error("pattern", f"{shown_value(value)} {self._expected}")
+        if not is_storable(value):
+            raise violation_error("pattern", f"{shown_value(value)} holds characters that no text may hold")
         return value
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
-    """The pattern as JSON schema means it: ``$`` is the end, not before a last line feed as in Python."""
+    """Return the pattern as JSON schema reads it: ``$`` is the end, and not before a last line feed."""
     return re.compile(pattern.replace("$", r"\Z"))
 
 
-def storable(value: str) -> bool:
-    """Whether databases take the text: no NUL, no lone surrogates."""
+def is_storable(value: str) -> bool:
+    """Return whether databases take the text: it has no NUL and no lone surrogates."""
     return _UNSTORABLE.search(value) is None
 
 
@@ -185,7 +188,7 @@ _UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
 class UuidField(SchemaField):
-    """A UUID in any of the spellings :class:`uuid.UUID` reads, as its canonical string."""
+    """A UUID in any spelling that :class:`uuid.UUID` reads, loaded as its canonical string."""
 
     json_type = "string"
 
@@ -194,12 +197,13 @@ class UuidField(SchemaField):
             raise _wrong_type(value, "string")
         canonical = canonical_uuid(value)
         if canonical is None:
-            raise violation("format", f"{shown(value)} is not a 'uuid'")
+            raise violation_error("format", f"{shown_value(value)} is not a 'uuid'")
         return canonical
 
 
 def canonical_uuid(value: str) -> str | None:
-    """The dashed lower-case form of a UUID, or None for what is no UUID."""
+    """Return the lower-case form of a UUID with dashes; None for any other text."""
+    # most are canonical already, and making an object for each would take longer
     if len(value) == 36 and _CANONICAL.fullmatch(value):
         return value
     try:
@@ -236,12 +240,14 @@ class ArrayField(SchemaField):
             raise _wrong_type(value, "array")
         if len(value) < self.min_items:
             shortage = "should be non-empty" if self.min_items == 1 else "is too short"
-            raise violation("minItems", f"{shown(value)} {shortage}")
+            raise violation_error("minItems", f"{shown_value(value)} {shortage}")
         if self.max_items is not None and len(value) > self.max_items:
-            raise violation("maxItems", f"{len(value)} items are too many, {self.max_items} may be given")
-        loaded = _each({index: (item, self.items) for index, item in enumerate(value)})
+            raise violation_error(
+                "maxItems", f"{len(value)} items are too many, {self.max_items} may be given"
+            )
+        loaded = _load_each({index: (item, self.items) for index, item in enumerate(value)})
         if self.unique and len(set(loaded.values())) != len(value):
-            raise violation("uniqueItems", f"{shown(value)} has non-unique elements")
+            raise violation_error("uniqueItems", f"{shown_value(value)} has non-unique elements")
         return list(loaded.values())
 
 
@@ -250,7 +256,7 @@ class MapField(SchemaField):
 
     ``canonical`` rewrites a key (for instance a UUID) before it is used.
 
-    :param meaning: what ``keys`` allow, as of :class:`String`.
+    :param meaning: words for ``keys``, as those of :class:`StringField`.
     """
 
     json_type = "object"
@@ -281,24 +287,27 @@ class MapField(SchemaField):
         if not isinstance(value, Mapping):
             raise _wrong_type(value, "object")
         if len(value) < self.min_properties:
-            raise violation("minProperties", f"{shown(value)} should be non-empty")
+            raise violation_error("minProperties", f"{shown_value(value)} should be non-empty")
         if self.max_properties is not None and len(value) > self.max_properties:
-            raise violation(
+            raise violation_error(
                 "maxProperties", f"{len(value)} properties are too many, {self.max_properties} may be given"
             )
         named: dict[Any, tuple[Any, fields.Field[Any]]] = {}
         for key, item in value.items():
             name = self.canonical(key) if self.canonical else key
             if name is None or not self._matches(name):
-                raise violation("additionalProperties", f"{shown(key)} {self._expected}")
+                raise violation_error("additionalProperties", f"{shown_value(key)} {self._expected}")
+            # two spellings of a uuid would silently replace each other
             if name in named:
-                raise violation("uniqueItems", f"{shown(key)} names the same thing as another key")
+                raise violation_error(
+                    "uniqueItems", f"{shown_value(key)} names the same thing as another key"
+                )
             named[name] = (item, self.values)
-        return _each(named)
+        return _load_each(named)
 
 
-def _each(named: Mapping[Any, tuple[Any, fields.Field[Any]]]) -> dict[Any, Any]:
-    """Deserialise every value by its field, gathering the errors by name."""
+def _load_each(named: Mapping[Any, tuple[Any, fields.Field[Any]]]) -> dict[Any, Any]:
+    """Deserialise each value by its field, and gather the errors by name."""
     loaded: dict[Any, Any] = {}
     errors: dict[Any, Any] = {}
     for name, (item, field) in named.items():
@@ -312,7 +321,7 @@ def _each(named: Mapping[Any, tuple[Any, fields.Field[Any]]]) -> dict[Any, Any]:
 
 
 class ObjectField(SchemaField):
-    """A JSON object described by a :class:`Schema`."""
+    """A JSON object with a :class:`StrictSchema`."""
 
     json_type = "object"
 
@@ -332,60 +341,60 @@ class StrictSchema(MarshmallowSchema):
     error_messages = {"unknown": "unexpected"}  # noqa: RUF012  # declared by marshmallow
 
     def handle_error(self, error: ValidationError, data: Any, *, many: bool, **kwargs: Any) -> None:
-        """Put what marshmallow itself found into JSON schema's words."""
+        """Translate the errors of marshmallow itself into the words of JSON schema."""
         messages = error.messages
         if not isinstance(data, Mapping):
             raise _wrong_type(data, "object")
         if isinstance(messages, dict):
-            missing_ones = [found for found in messages.values() if _keyword(found) == "required"]
+            missing_ones = [found for found in messages.values() if _violated_keyword(found) == "required"]
             unknown = [name for name, found in messages.items() if found == ["unexpected"]]
             if missing_ones:
                 raise ValidationError(missing_ones[0])
             if unknown:
-                raise violation("additionalProperties", unexpected(unknown))
+                raise violation_error("additionalProperties", unexpected_properties(unknown))
 
 
-def _keyword(found: Any) -> str | None:
-    """What is violated, if that is what was found."""
+def _violated_keyword(found: Any) -> str | None:
+    """Return the violated keyword of a list of errors; None if it has none."""
     return getattr(found[0], "keyword", None) if isinstance(found, list) and found else None
 
 
-def unexpected(names: Sequence[str]) -> str:
-    """The sentence for properties that a schema does not know."""
+def unexpected_properties(names: Sequence[str]) -> str:
+    """Return the sentence about properties that a schema does not have."""
     verb = "was" if len(names) == 1 else "were"
-    listed = ", ".join(shown(name) for name in names[:_MAX_LISTED])
+    listed = ", ".join(shown_value(name) for name in names[:_MAX_LISTED])
     if len(names) > _MAX_LISTED:
         listed += f" and {len(names) - _MAX_LISTED} more"
     return f"Additional properties are not allowed ({listed} {verb} unexpected)"
 
 
 def load(schema: MarshmallowSchema, data: Any, prefix: str = "JSON does not validate: ") -> dict[str, Any]:
-    """The data as the schema reads it.
+    """Return the data as the schema reads it.
 
-    :raises InvalidRequest: with ``prefix``, the first violation and where it is, on one line.
+    :raises InvalidRequest: on one line: ``prefix``, the first violation and its place.
     """
     try:
         return dict(schema.load(data))
     except ValidationError as error:
-        path, violation = _first(error.messages)
+        path, violation = _first_violation(error.messages)
         keyword = getattr(violation, "keyword", "type")
         where = f"Failed validating {keyword!r} in schema{_schema_path(path)}"
-        raise InvalidRequest(f"{prefix}{violation} {where}{_which(path)}") from None
+        raise InvalidRequest(f"{prefix}{violation} {where}{_list_items(path)}") from None
 
 
-def _first(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[Any, ...], str]:
+def _first_violation(messages: Any, path: tuple[Any, ...] = ()) -> tuple[tuple[Any, ...], str]:
     if isinstance(messages, Mapping):
         name = next(iter(messages))
-        return _first(messages[name], path if name == "_schema" else (*path, name))
+        return _first_violation(messages[name], path if name == "_schema" else (*path, name))
     if isinstance(messages, list | tuple):
         return path, messages[0]
     return path, str(messages)
 
 
-def _which(path: tuple[Any, ...]) -> str:
-    """Which items of lists are meant, counted from 1 as people do; nothing where there is no list."""
+def _list_items(path: tuple[Any, ...]) -> str:
+    """Return the items of lists on the path, counted from 1; an empty text without a list."""
     items = [
-        f"item {step + 1} of {shown(path[at - 1])}"
+        f"item {step + 1} of {shown_value(path[at - 1])}"
         for at, step in enumerate(path)
         if at and isinstance(step, int) and not isinstance(path[at - 1], int)
     ]
@@ -393,7 +402,7 @@ def _which(path: tuple[Any, ...]) -> str:
 
 
 def _schema_path(path: tuple[Any, ...]) -> str:
-    """Where in the data the violation is, spelt the way schema paths are."""
+    """Return the place of the violation in the data, in the form of schema paths."""
     return "".join(
-        "['items']" if isinstance(step, int) else f"['properties'][{shown(step)}]" for step in path
+        "['items']" if isinstance(step, int) else f"['properties'][{shown_value(step)}]" for step in path
     )

@@ -6,11 +6,11 @@ from typing import Final
 from placement import microversion
 from placement.microversion import Microversion
 from placement.schemas.base import StrictSchema, StringField
-from placement.schemas.terms import Params, load_query, since
+from placement.schemas.terms import Params, load_query, since_version
 from placement.store.changes import ChangeCursor
 
 MAX_PROVIDERS: Final = 1000
-_ALWAYS: Final = since(microversion.INITIAL)
+_ALWAYS: Final = since_version(microversion.INITIAL)
 
 
 class _ChangesQuery(StrictSchema):
@@ -25,7 +25,7 @@ class _ChangesQuery(StrictSchema):
 
 @dataclass(frozen=True, slots=True)
 class ChangesFollowing:
-    """Since when changes are asked for (None: only where to begin), how long to wait for one, how many."""
+    """A request for changes: the cursor (None asks for a first one), the seconds to wait, and the limit."""
 
     since: ChangeCursor | None
     wait: float
@@ -33,9 +33,9 @@ class ChangesFollowing:
 
 
 def parse_following(params: Params, version: Microversion) -> ChangesFollowing:
-    """The query string.
+    """Return the request of a query string.
 
-    :raises InvalidRequest: naming what is wrong with it.
+    :raises InvalidRequest: naming the error in it.
     """
     values = load_query(_ChangesQuery, params, version)
     return ChangesFollowing(

@@ -24,24 +24,26 @@ from placement.store import reservations
 from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
 
+# each claim may have to be tried with each choice of those before it
 MAX_CLAIMS: Final = 64
-"""In one call: each may have to be tried with each choice of those before."""
+"""Number of claims in one call."""
 MAX_ALTERNATES: Final = 100
 MAX_ROOTS: Final = 1024
-"""To choose among, or to avoid."""
+"""Number of hosts that a claim allows or excludes."""
 MAX_WEIGHT: Final = 1000.0
+# the answer has the score of each alternate of each claim by each criterion
 MAX_CRITERIA: Final = 32
-"""Of an order: each alternate of each claim is answered with what it scores by each of them."""
+"""Number of criteria in an order."""
 MAX_SECONDS: Final = 7 * 86_400.0
-"""For a claim that nobody has confirmed."""
+"""Seconds until an unconfirmed claim expires."""
 GROUP_NAME: Final = "^[A-Za-z0-9._:@+-]+$"
 GROUP_MEANING: Final = "a name of letters, digits and any of . _ : @ + -"
 GROUP: Final = "group"
-"""The criterion by which soft policies order."""
+"""The criterion of soft policies."""
 
 
 class _GroupSchema(StrictSchema):
-    """The group that the consumer is to be in, and what is asked of its place beside the other members."""
+    """The group that the consumer joins, and the policy for its place beside the other members."""
 
     name = StringField(required=True, min_length=1, max_length=255, pattern=GROUP_NAME, meaning=GROUP_MEANING)
     policy = StringField(required=True, choices=[each.value for each in GroupPolicy])
@@ -49,7 +51,7 @@ class _GroupSchema(StrictSchema):
 
 
 class OwnedSchema(explanation.VersionedSchema, explanation.AskingSchema):
-    """What somebody wants: a query or a flavor, and whose what is found shall be."""
+    """A query or a flavor, with the owner of the result, and the hosts and the order of the choice."""
 
     project_id = StringField(required=True, min_length=1, max_length=255)
     user_id = StringField(required=True, min_length=1, max_length=255)
@@ -65,7 +67,7 @@ class OwnedSchema(explanation.VersionedSchema, explanation.AskingSchema):
 
 
 class _ClaimSchema(OwnedSchema, explanation.TopologySchema):
-    """What one consumer wants, and who it is, as in ``PUT /allocations/{consumer_uuid}``."""
+    """The claim of one consumer, described as in ``PUT /allocations/{consumer_uuid}``."""
 
     consumer_uuid = UuidField(required=True)
     consumer_generation = IntegerField(required=True, allow_none=True)
@@ -76,7 +78,7 @@ class _ClaimSchema(OwnedSchema, explanation.TopologySchema):
 
 
 class ClaimsBody(StrictSchema):
-    """Claims of which all are put into effect, or none."""
+    """Claims, of which all are written, or none."""
 
     claims = ArrayField(ObjectField(_ClaimSchema), min_items=1, max_items=MAX_CLAIMS, required=True)
     dry_run = BooleanField(load_default=False)
@@ -84,37 +86,37 @@ class ClaimsBody(StrictSchema):
 
 
 class ConfirmationBody(StrictSchema):
-    """``PUT /ext/v1/claims/{consumer_uuid}``: that it stays, or expires in so many seconds."""
+    """``PUT /ext/v1/claims/{consumer_uuid}``: the claim stays, or expires after some seconds."""
 
     consumer_generation = IntegerField(0, required=True)
     expires_in = NumberField(1, MAX_SECONDS, load_default=None)
 
 
 def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
-    """What such a body wants.
+    """Return the claims of a body.
 
-    :param forms: translate what is asked for otherwise than by a query.
-    :raises InvalidRequest: a query or a flavor is none, a consumer is named twice or of the type of
-        reservations, or a group or an order makes no sense.
+    :param forms: the forms beside queries.
+    :raises InvalidRequest: a query, a flavor, a group or an order is wrong, or a consumer is named twice or
+        has the type of reservations.
     """
     consumers = [each["consumer_uuid"] for each in body["claims"]]
     for number, each in enumerate(consumers, start=1):
         if (first := consumers.index(each) + 1) < number:
-            raise InvalidRequest(f"The consumer {each} is named by claim {first} and claim {number}.")
+            raise InvalidRequest(f"Claim {first} and claim {number} both name the consumer {each}.")
     if body["reservation"] in consumers:
-        raise InvalidRequest("A reservation cannot claim what it holds itself.")
+        raise InvalidRequest("A reservation cannot claim from itself.")
     for each in body["claims"]:
         if each["consumer_type"] == reservations.TYPE:
             raise InvalidRequest(
                 f"The consumer {each['consumer_uuid']} would look like a reservation, which only POST"
                 " /ext/v1/reservations makes."
             )
-    return [_wanted(each, forms) for each in body["claims"]]
+    return [_wanted_claim(each, forms) for each in body["claims"]]
 
 
-def _wanted(claim: dict[str, Any], forms: RequestForms) -> WantedClaim:
-    group = _group(claim["group"])
-    wanted = owned(claim, forms, claim["consumer_uuid"], claim["consumer_type"], group)
+def _wanted_claim(claim: dict[str, Any], forms: RequestForms) -> WantedClaim:
+    group = _parse_group(claim["group"])
+    wanted = parse_owned(claim, forms, claim["consumer_uuid"], claim["consumer_type"], group)
     return replace(
         wanted,
         generation=claim["consumer_generation"],
@@ -124,16 +126,16 @@ def _wanted(claim: dict[str, Any], forms: RequestForms) -> WantedClaim:
     )
 
 
-def owned(
+def parse_owned(
     claim: dict[str, Any],
     forms: RequestForms,
     consumer: str,
     consumer_type: str,
     group: ConsumerGroup | None = None,
 ) -> WantedClaim:
-    """What a new consumer of this uuid and type shall hold.
+    """Return the claim of a new consumer of this uuid and type.
 
-    :raises InvalidRequest: the query or the flavor is none, or the order makes no sense.
+    :raises InvalidRequest: the query, the flavor or the order is wrong.
     """
     asked = explanation.parse(claim, forms)
     return WantedClaim(
@@ -146,27 +148,27 @@ def owned(
         warnings=asked.warnings,
         only=None if claim["allowed_hosts"] is None else frozenset(claim["allowed_hosts"]),
         avoid=frozenset(claim["excluded_hosts"]),
-        order=_order(claim["order"], group),
+        order=_parse_order(claim["order"], group),
         group=group,
     )
 
 
-def _group(given: dict[str, Any] | None) -> ConsumerGroup | None:
+def _parse_group(given: dict[str, Any] | None) -> ConsumerGroup | None:
     if given is None:
         return None
     policy, limit = GroupPolicy(given["policy"]), given["max_per_host"]
     if limit is not None and policy is not GroupPolicy.ANTI_AFFINITY:
-        raise InvalidRequest("max_per_host goes with the policy anti-affinity only.")
+        raise InvalidRequest("max_per_host is allowed with the policy anti-affinity only.")
     return ConsumerGroup(given["name"], policy, 1 if limit is None else limit)
 
 
-def _order(given: dict[str, float], group: ConsumerGroup | None) -> Order:
-    """The order that is given; where a soft policy is to decide, it weighs 1 if nothing else is said."""
+def _parse_order(given: dict[str, float], group: ConsumerGroup | None) -> Order:
+    """Return the order of a body; a soft policy adds its criterion, by default with weight 1."""
     for name, weight in given.items():
         if weight < 0 and not name.startswith(ATTRIBUTE):
-            raise InvalidRequest(f"The weight of {name} is below zero, which is for attributes alone.")
+            raise InvalidRequest(f"The weight of {name} is below zero, which only attributes may have.")
     if group is None and GROUP in given:
-        raise InvalidRequest("The order names group, and the claim has none.")
+        raise InvalidRequest("The order names group, but the claim has no group.")
     if group is not None and group.policy.is_soft:
         given = {GROUP: 1.0, **given}
     return tuple(given.items())

@@ -15,8 +15,9 @@ from placement.search.claims.split_choices import is_splittable
 from placement.search.claims.topology import SPLIT, TopologyPolicy
 from placement.search.request import CandidatesRequest
 
+# about as many as a request line has
 MAX_QUERY: Final = 8192
-"""Characters of a query: about as many as a request line has place for."""
+"""Number of characters of a query."""
 _MAX_PARAMETERS: Final = 1024
 
 
@@ -31,7 +32,8 @@ class VersionedSchema(StrictSchema):
     strict = BooleanField(load_default=False)
 
 
-# A member for each registered form: they are known when this is imported, so no class can declare them.
+# a member for each registered form: forms are known only when this is imported, so that no class can declare
+# them
 _Forms: Any = StrictSchema.from_dict(
     {
         name: ObjectField(form.schema, load_default=None)
@@ -41,28 +43,28 @@ _Forms: Any = StrictSchema.from_dict(
 
 
 class AskingSchema(_Forms):  # type: ignore[misc]  # its base is made, as above
-    """What asks for candidates: a query string, or a registered form."""
+    """A query string, or one of the registered forms."""
 
     query = StringField(min_length=1, max_length=MAX_QUERY, load_default=None)
 
 
 class TopologySchema(StrictSchema):
-    """How dedicated CPUs and memory of what is asked for may be split over zones."""
+    """The policy by which requested dedicated CPUs and memory are split over zones."""
 
     topology = StringField(choices=[each.value for each in TopologyPolicy], load_default=None)
 
 
 class ExplanationBody(VersionedSchema, AskingSchema, TopologySchema):
-    """What is to be explained, a query at a microversion."""
+    """The request to explain, at a microversion."""
 
 
 def parse(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
-    """What such a body asks for.
+    """Return the request of a body.
 
-    :param forms: translate what is asked for otherwise than by a query.
-    :raises InvalidRequest: naming what is wrong with the query, or with what is there in its place.
+    :param forms: the forms beside queries.
+    :raises InvalidRequest: naming the error in the query or the form.
     """
-    asked = _asked(body, forms)
+    asked = _asked_candidates(body, forms)
     _check_amounts(asked.request)
     return asked
 
@@ -78,17 +80,17 @@ def parse_topology(given: str | None, request: CandidatesRequest) -> TopologyPol
         raise InvalidRequest("topology needs a query in the grammar of microversion 1.29 or later.")
     if not is_splittable(request):
         raise InvalidRequest(
-            f"topology splits {' and '.join(SPLIT)} of the group without a suffix, which has neither."
+            f"topology splits {' and '.join(SPLIT)} of the group without a suffix, which asks for neither."
         )
     return TopologyPolicy(given)
 
 
 def request_forms(conf: cfg.ConfigOpts) -> RequestForms:
-    """Make all registered forms as the configuration wants them."""
+    """Return all registered forms, made with this configuration."""
     return {name: form(conf) for name, form in extensions.registered_objects("request_forms").items()}
 
 
-def _asked(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
+def _asked_candidates(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
     names = ("query", *forms)
     given = [name for name in names if body.get(name) is not None]
     if len(given) != 1:
@@ -108,7 +110,7 @@ def _asked(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
 
 
 def _check_amounts(request: CandidatesRequest) -> None:
-    """Refuse what no allocation can have, and no answer show: amounts are of 32 bits, numbers of 64."""
+    """Refuse amounts that no allocation can have: the column has 32 bits."""
     for group in request.groups:
         for name, amount in group.resources.items():
             if amount > MAX_INT:
@@ -118,6 +120,6 @@ def _check_amounts(request: CandidatesRequest) -> None:
 
 
 def version_of(body: dict[str, Any]) -> Microversion:
-    """The microversion in whose grammar the queries of a body are."""
+    """Return the microversion of the grammar of a body's queries."""
     major, minor = body["microversion"].split(".")
     return int(major), int(minor)

@@ -28,7 +28,7 @@ class InventorySchema(StrictSchema):
     max_unit = IntegerField(1, MAX_INT, load_default=MAX_INT)
     step_size = IntegerField(1, MAX_INT, load_default=1)
     allocation_ratio = NumberField(maximum=_MAX_RATIO, load_default=1.0)
-    # Never meant anything here, but clients send it.
+    # without a meaning here, but clients send it
     resource_provider_generation = IntegerField()
 
     @post_load
@@ -42,12 +42,12 @@ class InventorySchema(StrictSchema):
 
 
 _INTEGERS: Final = {"total": 1, "reserved": 0, "min_unit": 1, "max_unit": 1, "step_size": 1}
-"""The least value of each."""
+"""The minimum of each, which is also its default."""
 _PLAIN: Final = {*_INTEGERS, "allocation_ratio"}
 
 
-def _plain(data: Any) -> InventoryValues | None:
-    """The values of an inventory that needs no schema to be understood, as nearly all are."""
+def _plain_values(data: Any) -> InventoryValues | None:
+    """Return the values of a simple inventory, as nearly all are; None if it needs the schema."""
     if type(data) is not dict or not data.keys() <= _PLAIN or "total" not in data:
         return None
     for name, least in _INTEGERS.items():
@@ -68,13 +68,13 @@ def _plain(data: Any) -> InventoryValues | None:
 
 
 class InventoryObject(ObjectField):
-    """An inventory in a body; its schema, which takes ten times as long, is for those that are not plain."""
+    """An inventory in a body. Only one that is not plain needs its schema, which takes ten times as long."""
 
     def __init__(self) -> None:
         super().__init__(InventorySchema)
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> Any:
-        values = _plain(value)
+        values = _plain_values(value)
         return super()._deserialize(value, attr, data, **kwargs) if values is None else {"values": values}
 
 

@@ -1,4 +1,4 @@
-"""The query strings of the API, and since when each of their parameters exists."""
+"""The query strings of the API, and the microversion of each parameter."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from placement.microversion import Microversion
 from placement.schemas import terms
 from placement.schemas.base import StrictSchema, StringField, UuidField
 from placement.schemas.query_candidates import parse_candidates
-from placement.schemas.terms import Params, all_values, load_query, since
+from placement.schemas.terms import Params, all_values, load_query, since_version
 from placement.search.request import ProviderFilter
 
 __all__ = [
@@ -26,39 +26,39 @@ __all__ = [
 class ProvidersQuery(StrictSchema):
     """``GET /resource_providers``."""
 
-    name = StringField(metadata=since(microversion.INITIAL))
-    uuid = UuidField(metadata=since(microversion.INITIAL))
-    member_of = StringField(metadata=since(microversion.MEMBER_OF))
-    resources = StringField(metadata=since(microversion.RESOURCES))
-    in_tree = UuidField(metadata=since(microversion.NESTED_PROVIDERS))
-    required = StringField(metadata=since(microversion.REQUIRED_TRAITS))
+    name = StringField(metadata=since_version(microversion.INITIAL))
+    uuid = UuidField(metadata=since_version(microversion.INITIAL))
+    member_of = StringField(metadata=since_version(microversion.MEMBER_OF))
+    resources = StringField(metadata=since_version(microversion.RESOURCES))
+    in_tree = UuidField(metadata=since_version(microversion.NESTED_PROVIDERS))
+    required = StringField(metadata=since_version(microversion.REQUIRED_TRAITS))
 
 
 class UsagesQuery(StrictSchema):
     """``GET /usages``."""
 
     project_id = StringField(
-        required=True, min_length=1, max_length=255, metadata=since(microversion.PROJECT_USAGES)
+        required=True, min_length=1, max_length=255, metadata=since_version(microversion.PROJECT_USAGES)
     )
-    user_id = StringField(min_length=1, max_length=255, metadata=since(microversion.PROJECT_USAGES))
+    user_id = StringField(min_length=1, max_length=255, metadata=since_version(microversion.PROJECT_USAGES))
     consumer_type = StringField(
         pattern="^[A-Z0-9_]+$|^all$|^unknown$",
         min_length=1,
         max_length=255,
-        metadata=since(microversion.CONSUMER_TYPES),
+        metadata=since_version(microversion.CONSUMER_TYPES),
     )
 
 
 class TraitsQuery(StrictSchema):
     """``GET /traits``."""
 
-    name = StringField(metadata=since(microversion.TRAITS))
-    associated = StringField(metadata=since(microversion.TRAITS))
+    name = StringField(metadata=since_version(microversion.TRAITS))
+    associated = StringField(metadata=since_version(microversion.TRAITS))
 
 
 @dataclass(frozen=True, slots=True)
 class UsagesFilter:
-    """Whose usage is asked for; ``consumer_type`` may also be ``all`` or ``unknown``."""
+    """The project, and user, of requested usages; ``consumer_type`` may also be ``all`` or ``unknown``."""
 
     project_id: str
     user_id: str | None = None
@@ -67,14 +67,14 @@ class UsagesFilter:
 
 @dataclass(frozen=True, slots=True)
 class TraitsFilter:
-    """Which traits are listed: by name or prefix, and whether providers have them; None filters nothing."""
+    """The traits to list: by name or prefix, and by use at providers; None does not filter."""
 
     names: frozenset[str] | None = None
     prefix: str | None = None
     associated: bool | None = None
 
-    def lists(self, name: str, associated: bool) -> bool:
-        """Whether the trait of this name, which providers have or have not, is asked for."""
+    def lists_trait(self, name: str, associated: bool) -> bool:
+        """Return whether the trait passes; ``associated`` says whether any provider has it."""
         return (
             (self.names is None or name in self.names)
             and (self.prefix is None or name.startswith(self.prefix))
@@ -83,9 +83,9 @@ class TraitsFilter:
 
 
 def parse_provider_filter(params: Params, version: Microversion) -> ProviderFilter:
-    """The query string of ``GET /resource_providers``.
+    """Return the filter of a query string of ``GET /resource_providers``.
 
-    :raises InvalidRequest: naming what is wrong with it.
+    :raises InvalidRequest: naming the error in it.
     """
     values = load_query(ProvidersQuery, params, version)
     member_of, forbidden_aggregates = terms.parse_member_of(all_values(params, "member_of"), version)
@@ -103,9 +103,9 @@ def parse_provider_filter(params: Params, version: Microversion) -> ProviderFilt
 
 
 def parse_usages(params: Params, version: Microversion) -> UsagesFilter:
-    """The query string of ``GET /usages``.
+    """Return the filter of a query string of ``GET /usages``.
 
-    :raises InvalidRequest: naming what is wrong with it.
+    :raises InvalidRequest: naming the error in it.
     """
     return UsagesFilter(**load_query(UsagesQuery, params, version))
 
@@ -114,9 +114,9 @@ _TRAIT_NAMES: Final = re.compile(r"(in|startswith):(.*)", re.DOTALL)
 
 
 def parse_traits(params: Params, version: Microversion) -> TraitsFilter:
-    """The query string of ``GET /traits``.
+    """Return the filter of a query string of ``GET /traits``.
 
-    :raises InvalidRequest: naming what is wrong with it.
+    :raises InvalidRequest: naming the error in it.
     """
     values = load_query(TraitsQuery, params, version)
     names: frozenset[str] | None = None

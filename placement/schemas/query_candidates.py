@@ -15,37 +15,39 @@ from placement.kept_results import KeptResults
 from placement.microversion import Microversion
 from placement.schemas import terms
 from placement.schemas.base import StrictSchema, StringField
-from placement.schemas.terms import PREFIX, Params, all_values, load_query, schema_at, since
+from placement.schemas.terms import PREFIX, Params, all_values, load_query, schema_at, since_version
 from placement.search.request import CandidatesRequest, RequestGroup
 
-_LIMIT: Final = StringField(pattern="^[1-9][0-9]*$", metadata=since(microversion.CANDIDATES_LIMIT))
+_LIMIT: Final = StringField(pattern="^[1-9][0-9]*$", metadata=since_version(microversion.CANDIDATES_LIMIT))
 
 
 class UnsuffixedQuery(StrictSchema):
     """All parameters before 1.25."""
 
-    resources = StringField(required=True, metadata=since(microversion.CANDIDATES))
+    resources = StringField(required=True, metadata=since_version(microversion.CANDIDATES))
     limit = _LIMIT
-    required = StringField(metadata=since(microversion.CANDIDATES_TRAITS))
-    member_of = StringField(metadata=since(microversion.CANDIDATES_MEMBER_OF))
+    required = StringField(metadata=since_version(microversion.CANDIDATES_TRAITS))
+    member_of = StringField(metadata=since_version(microversion.CANDIDATES_MEMBER_OF))
 
 
 class GranularQuery(StrictSchema):
     """The parameters that never have a suffix, from 1.25 on."""
 
     limit = _LIMIT
-    group_policy = StringField(choices=("none", "isolate"), metadata=since(microversion.GRANULAR_GROUPS))
-    root_required = StringField(metadata=since(microversion.ROOT_REQUIRED))
-    same_subtree = StringField(metadata=since(microversion.SAME_SUBTREE))
+    group_policy = StringField(
+        choices=("none", "isolate"), metadata=since_version(microversion.GRANULAR_GROUPS)
+    )
+    root_required = StringField(metadata=since_version(microversion.ROOT_REQUIRED))
+    same_subtree = StringField(metadata=since_version(microversion.SAME_SUBTREE))
 
 
 def parse_candidates(params: Params, version: Microversion) -> CandidatesRequest:
-    """The query string of ``GET /allocation_candidates`` at a microversion.
+    """Return the request of a query string of ``GET /allocation_candidates`` at a microversion.
 
-    Of several ``limit`` or ``group_policy`` the first counts. The same query gives
-    the same object, by which a search recognises it.
+    The first of several ``limit`` or ``group_policy`` counts. The same query gives the same object, by which
+    a search recognises it.
 
-    :raises InvalidRequest: naming what is wrong with it.
+    :raises InvalidRequest: naming the error in it.
     """
     pairs = tuple(params)
     return _PARSED.get((pairs, version), lambda: _parse(pairs, version))
@@ -55,7 +57,7 @@ _PARSED: Final = KeptResults[CandidatesRequest](32 << 20)
 
 
 def _parse(params: Params, version: Microversion) -> CandidatesRequest:
-    grouped, others = _split(params, version)
+    grouped, others = _split_params(params, version)
     load_query(GranularQuery if version >= microversion.GRANULAR_GROUPS else UnsuffixedQuery, others, version)
     if version >= microversion.SAME_SUBTREE and not any(kind == "resources" for kind, _ in grouped):
         raise InvalidRequest(
@@ -63,7 +65,7 @@ def _parse(params: Params, version: Microversion) -> CandidatesRequest:
         )
     root_required, root_forbidden = _root_required(others, version)
     same_subtrees = tuple(_same_subtree(text) for text in all_values(others, "same_subtree"))
-    groups = _groups(grouped, version)
+    groups = _request_groups(grouped, version)
     if version >= microversion.SAME_SUBTREE:
         _check_subtrees(groups, same_subtrees)
     else:
@@ -91,12 +93,12 @@ def _parse(params: Params, version: Microversion) -> CandidatesRequest:
 Grouped = Mapping[tuple[str, str], list[str]]
 
 
-def _split(params: Params, version: Microversion) -> tuple[Grouped, Params]:
-    """Values by kind of parameter and suffix, and what belongs to no group."""
+def _split_params(params: Params, version: Microversion) -> tuple[Grouped, Params]:
+    """Return the values by kind of parameter and suffix, and the parameters of no group."""
     grouped: dict[tuple[str, str], list[str]] = {}
     others: list[tuple[str, str]] = []
     unknown: set[str] = set()
-    patterns = _patterns(version)
+    patterns = _group_patterns(version)
     for name, value in params:
         match = next(filter(None, (pattern.fullmatch(name) for pattern in patterns)), None)
         if match is not None:
@@ -116,8 +118,8 @@ def _split(params: Params, version: Microversion) -> tuple[Grouped, Params]:
 
 
 @lru_cache(maxsize=64)
-def _patterns(version: Microversion) -> tuple[re.Pattern[str], ...]:
-    """The names of the parameters of groups; the first part is the kind, the second the suffix."""
+def _group_patterns(version: Microversion) -> tuple[re.Pattern[str], ...]:
+    """Return patterns of the names of group parameters: the first part is the kind, the second the suffix."""
     suffix = (
         "()"
         if version < microversion.GRANULAR_GROUPS
@@ -140,7 +142,7 @@ def _is_known(name: str, version: Microversion) -> bool:
 
 
 def _limit(text: str | None) -> int | None:
-    """As a number; more digits than Python reads at once are as good as no limit."""
+    """Return the limit as a number; None for a number so large that it is no limit."""
     if text is None or len(text) > 18:
         return None
     return int(text)
@@ -172,8 +174,8 @@ def _same_subtree(text: str) -> frozenset[str]:
     return suffixes
 
 
-def _groups(grouped: Grouped, version: Microversion) -> tuple[RequestGroup, ...]:
-    """The groups in order of appearance; before 1.36 only those that ask for resources."""
+def _request_groups(grouped: Grouped, version: Microversion) -> tuple[RequestGroup, ...]:
+    """Return the groups in the order of the query; before 1.36 only those that ask for resources."""
     suffixes = dict.fromkeys(suffix for kind, suffix in grouped if kind == "resources")
     resources = {suffix: terms.parse_resources(grouped["resources", suffix][-1]) for suffix in suffixes}
     if version >= microversion.SAME_SUBTREE:
@@ -209,29 +211,29 @@ def _groups(grouped: Grouped, version: Microversion) -> tuple[RequestGroup, ...]
 
 
 def _check_orphans(grouped: Grouped) -> None:
-    """Before 1.36 traits, aggregates and trees need resources of the same suffix."""
+    """Check that traits, aggregates and trees have resources of the same suffix, as before 1.36."""
 
-    def orphans(kind: str) -> list[str]:
+    def find_orphans(kind: str) -> list[str]:
         return [
             each + suffix for each, suffix in grouped if each == kind and ("resources", suffix) not in grouped
         ]
 
-    if traits := orphans("required"):
+    if traits := find_orphans("required"):
         raise InvalidRequest(
             "All traits parameters must be associated with resources.  "
             f"Found the following orphaned traits keys: {', '.join(traits)}"
         )
-    if aggregates := orphans("member_of"):
+    if aggregates := find_orphans("member_of"):
         raise InvalidRequest(
             "All member_of parameters must be associated with resources. "
             f"Found the following orphaned member_of keys: {', '.join(aggregates)}"
         )
-    if orphans("in_tree"):
+    if find_orphans("in_tree"):
         raise InvalidRequest("All request groups must specify resources.")
 
 
 def _check_subtrees(groups: Iterable[RequestGroup], same_subtrees: Iterable[frozenset[str]]) -> None:
-    """Every suffix in ``same_subtree`` is one of a group, and every group without resources is in there."""
+    """Check that ``same_subtree`` names groups, and each group without resources."""
     suffixes = {group.suffix for group in groups if group.suffix}
     named = frozenset[str]().union(*same_subtrees)
     if not named <= suffixes:

@@ -1,4 +1,4 @@
-"""What bodies ask for, and the seam for ways to ask without a query."""
+"""The request that a body asks for, and the seam for forms other than queries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from placement.search.request import CandidatesRequest
 
 @dataclass(frozen=True, slots=True)
 class AskedCandidates:
-    """What a body asks for: a request, and the microversion in whose grammar it is.
+    """The request of a body, and the microversion of its grammar.
 
-    Of a flavor there may be a request to fall back to, and warnings of what was not understood.
+    A flavor may have a request to fall back to, and warnings about its ignored parts.
     """
 
     request: CandidatesRequest
@@ -25,7 +25,7 @@ class AskedCandidates:
 
 
 class RequestForm(Protocol):
-    """A way to ask without a query: the member of bodies that has the name of its entry point."""
+    """A way to ask without a query: a member of bodies, with the name of the form's entry point."""
 
     schema: ClassVar[type[StrictSchema]]
 
@@ -34,8 +34,8 @@ class RequestForm(Protocol):
     def translate(self, given: dict[str, Any], *, strict: bool) -> AskedCandidates:
         """Translate the member.
 
-        :param strict: whether anything that is not understood is refused, rather than ignored with a warning.
-        :raises InvalidRequest: naming what is wrong with it.
+        :param strict: whether unknown parts are refused, rather than ignored with a warning.
+        :raises InvalidRequest: naming the error in it.
         """
 
 

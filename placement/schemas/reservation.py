@@ -8,9 +8,9 @@ from placement import microversion
 from placement.exceptions import InvalidRequest
 from placement.microversion import Microversion
 from placement.schemas.base import IntegerField, NumberField, StrictSchema, StringField, UuidField
-from placement.schemas.claim import GROUP_MEANING, GROUP_NAME, OwnedSchema, owned
+from placement.schemas.claim import GROUP_MEANING, GROUP_NAME, OwnedSchema, parse_owned
 from placement.schemas.request_form import RequestForms
-from placement.schemas.terms import Params, load_query, since
+from placement.schemas.terms import Params, load_query, since_version
 from placement.search.claims.claim import WantedClaim
 from placement.store.reservations import TYPE, ReservationEnd
 
@@ -20,7 +20,7 @@ _TIME: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{
 
 
 class _EndingSchema(StrictSchema):
-    """What says when it expires: one of the two."""
+    """The expiry, by one of the two fields."""
 
     expires_at = StringField(
         pattern=_TIME,
@@ -32,7 +32,7 @@ class _EndingSchema(StrictSchema):
 
 
 class ReservationCreation(_EndingSchema, OwnedSchema):
-    """``POST /ext/v1/reservations``: a query or a flavor, whose it is, and until when."""
+    """``POST /ext/v1/reservations``: a query or a flavor, the owner and the expiry."""
 
     uuid = UuidField(load_default=None, allow_none=False)
     group = StringField(
@@ -54,19 +54,19 @@ class ReservationUpdate(_EndingSchema):
 class _ListQuery(StrictSchema):
     """``GET /ext/v1/reservations``."""
 
-    project_id = StringField(min_length=1, max_length=255, metadata=since(microversion.INITIAL))
-    group = StringField(min_length=1, max_length=255, metadata=since(microversion.INITIAL))
+    project_id = StringField(min_length=1, max_length=255, metadata=since_version(microversion.INITIAL))
+    group = StringField(min_length=1, max_length=255, metadata=since_version(microversion.INITIAL))
     limit = StringField(
         pattern="^[1-9][0-9]{0,3}$",
         meaning="a number from 1 to 9999",
-        metadata=since(microversion.INITIAL),
+        metadata=since_version(microversion.INITIAL),
     )
-    marker = UuidField(metadata=since(microversion.INITIAL))
+    marker = UuidField(metadata=since_version(microversion.INITIAL))
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationsPage:
-    """Which reservations are listed: those of a project, for a group, after a uuid, so many."""
+    """A page of reservations: project, group, marker and limit; None does not filter."""
 
     project_id: str | None = None
     group: str | None = None
@@ -75,9 +75,9 @@ class ReservationsPage:
 
 
 def parse_list(params: Params, version: Microversion) -> ReservationsPage:
-    """The query string of ``GET /ext/v1/reservations``.
+    """Return the page of a query string of ``GET /ext/v1/reservations``.
 
-    :raises InvalidRequest: naming what is wrong with it.
+    :raises InvalidRequest: naming the error in it.
     """
     values = load_query(_ListQuery, params, version)
     limit = min(MAX_PAGE, int(values.pop("limit", MAX_PAGE)))
@@ -85,9 +85,9 @@ def parse_list(params: Params, version: Microversion) -> ReservationsPage:
 
 
 def end_of(body: dict[str, Any]) -> ReservationEnd:
-    """When the reservation of such a body expires.
+    """Return the expiry of the reservation of a body.
 
-    :raises InvalidRequest: it says nothing of it, or two things, or names no time that there is.
+    :raises InvalidRequest: it has none or both of the two fields, or a time that does not exist.
     """
     at, seconds = body["expires_at"], body["expires_in"]
     if (at is None) == (seconds is None):
@@ -97,13 +97,13 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
     try:
         return ReservationEnd(datetime.fromisoformat(at).timestamp(), None)
     except ValueError as error:
-        raise InvalidRequest(f"expires_at is no time: {error}") from None
+        raise InvalidRequest(f"expires_at is no valid time: {error}") from None
 
 
 def wanted_of(body: dict[str, Any], forms: RequestForms, uuid: str) -> WantedClaim:
-    """What the reservation of such a body shall hold.
+    """Return the claim of the reservation of a body.
 
-    :param forms: translate what is asked for otherwise than by a query.
-    :raises InvalidRequest: the query or the flavor is none.
+    :param forms: the forms beside queries.
+    :raises InvalidRequest: the query or the flavor is wrong.
     """
-    return owned(body, forms, uuid, TYPE)
+    return parse_owned(body, forms, uuid, TYPE)

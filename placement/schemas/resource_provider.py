@@ -1,4 +1,4 @@
-"""Bodies of ``/resource_providers`` and what is below; names of custom resource classes and traits."""
+"""Bodies of ``/resource_providers`` and the paths below it; names of custom resource classes and traits."""
 
 import math
 from functools import cache
@@ -15,8 +15,8 @@ from placement.schemas.base import (
     StrictSchema,
     StringField,
     UuidField,
-    shown,
-    violation,
+    shown_value,
+    violation_error,
 )
 
 NAME_LENGTH: Final = 200
@@ -40,14 +40,14 @@ class _NestedCreate(_ProviderCreation):
 
 
 @cache
-def create(version: Microversion) -> StrictSchema:
-    """``POST /resource_providers``; a parent can be given from 1.14."""
+def creation_schema(version: Microversion) -> StrictSchema:
+    """Return the schema of ``POST /resource_providers``; it has a parent from 1.14 on."""
     return _NestedCreate() if version >= microversion.NESTED_PROVIDERS else _ProviderCreation()
 
 
 @cache
-def update(version: Microversion) -> StrictSchema:
-    """``PUT /resource_providers/{uuid}``; a parent can be given from 1.14."""
+def update_schema(version: Microversion) -> StrictSchema:
+    """Return the schema of ``PUT /resource_providers/{uuid}``; it has a parent from 1.14 on."""
     return _NestedUpdate() if version >= microversion.NESTED_PROVIDERS else _ProviderUpdate()
 
 
@@ -56,7 +56,7 @@ MAX_NAME: Final = 255
 
 
 class AggregateList(StrictSchema):
-    """``PUT /resource_providers/{uuid}/aggregates`` to 1.18, whose body is the bare array."""
+    """``PUT /resource_providers/{uuid}/aggregates`` to 1.18: the body is the bare array."""
 
     aggregates = ArrayField(UuidField(), unique=True, required=True)
 
@@ -68,7 +68,7 @@ class AggregatesBody(AggregateList):
 
 
 class TraitsBody(StrictSchema):
-    """``PUT /resource_providers/{uuid}/traits``; a name that no trait can have is one that there is not."""
+    """``PUT /resource_providers/{uuid}/traits``; a name that no trait can have is an unknown trait."""
 
     traits = ArrayField(StringField(min_length=1, max_length=MAX_NAME), required=True)
     resource_provider_generation = IntegerField(required=True)
@@ -86,8 +86,9 @@ class CustomTrait(StrictSchema):
     name = StringField(required=True, max_length=MAX_NAME, pattern=CUSTOM_NAME)
 
 
+# the distances of a zone to each other one of a large host, and as many again
 MAX_ATTRIBUTES: Final = 256
-"""Of one provider: the distances of each zone to each other one of a large host, and as much again."""
+"""Number of attributes of one provider."""
 ATTRIBUTE_NAME: Final = "[A-Za-z][A-Za-z0-9_.-]{0,63}"
 
 
@@ -102,13 +103,13 @@ class AttributeValue(SchemaField):
             text: str = self._text.deserialize(value)
             return text
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise violation("type", f"{shown(value)} is not of type 'string', 'number'")
+            raise violation_error("type", f"{shown_value(value)} is not of type 'string', 'number'")
         try:
             number = float(value)
         except OverflowError:
             number = math.inf
         if not math.isfinite(number):
-            raise violation("maximum", f"{shown(value)} is more than can be kept")
+            raise violation_error("maximum", f"{shown_value(value)} is too large for a number of 64 bits")
         return number
 
 

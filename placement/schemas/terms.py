@@ -1,8 +1,7 @@
 """Reads query strings: their parameters by microversion, and amounts, traits, aggregates and trees in them.
 
-A query string comes as pairs. An unknown parameter is an error. Of a parameter that is given more than once
-the last value counts unless its parser says otherwise, and every value has to be valid. Errors are in the
-words of the API.
+A query string comes as pairs. An unknown parameter is an error. If a parameter has several values, the last
+one counts unless its parser says otherwise, and each value has to be valid. Errors have the words of the API.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from placement.schemas.base import StrictSchema, canonical_uuid, load
 Params = Sequence[tuple[str, str]]
 
 
-def since(version: Microversion) -> dict[str, Any]:
-    """What marks a field of a query's schema with the microversion that it came with."""
+def since_version(version: Microversion) -> dict[str, Any]:
+    """Return the mark of a query's field: the microversion that it came with."""
     return {"since": version}
 
 
 def all_values(params: Params, name: str) -> list[str]:
-    """Every value of a parameter, in the order of the query string."""
+    """Return all values of a parameter, in the order of the query string."""
     return [value for key, value in params if key == name]
 
 
 def load_query(schema: type[StrictSchema], params: Params, version: Microversion) -> dict[str, Any]:
-    """The last value of each parameter, all values being valid.
+    """Return the last value of each parameter.
 
-    :raises InvalidRequest: for parameters that the version does not know and for invalid values.
+    :raises InvalidRequest: the version does not have a parameter, or a value is invalid.
     """
     loader = schema_at(schema, version)
     last = dict(params)
@@ -44,7 +43,7 @@ def load_query(schema: type[StrictSchema], params: Params, version: Microversion
 
 @lru_cache(maxsize=256)
 def schema_at(schema: type[StrictSchema], version: Microversion) -> StrictSchema:
-    """The schema with those fields only that exist at a microversion."""
+    """Return the schema with only the fields of a microversion."""
     known = [name for name, field in schema().fields.items() if field.metadata["since"] <= version]
     return schema(only=known)
 
@@ -59,7 +58,7 @@ _ANY_TRAIT_FORM: Final = "in:HW_CPU_X86_VMX,CUSTOM_MAGIC"
 
 
 def parse_resources(text: str) -> dict[str, int]:
-    """``VCPU:2,MEMORY_MB:1024`` as amounts by class; of a class named twice the last amount counts."""
+    """Return ``VCPU:2,MEMORY_MB:1024`` as amounts by class; the last amount of a class counts."""
     if not text.strip():
         raise InvalidRequest(_RESOURCES_FORM.format(got="empty string"))
     resources: dict[str, int] = {}
@@ -87,10 +86,11 @@ Required = tuple[tuple[frozenset[str], ...], frozenset[str]]
 
 
 def parse_required(values: Sequence[str], version: Microversion, *, any_of: bool = True) -> Required:
-    """What ``required`` asks for: sets of which one trait each must be there, and forbidden traits.
+    """Return the traits of ``required``: sets with one trait each to have, and forbidden traits.
 
-    Before 1.39 only the last of several values counts. ``any_of`` is False
-    where ``in:`` is never understood.
+    Before 1.39 only the last of several values counts.
+
+    :param any_of: whether the parameter may have ``in:``.
     """
     required: list[frozenset[str]] = []
     forbidden: set[str] = set()
@@ -138,7 +138,7 @@ MemberOf = tuple[tuple[frozenset[str], ...], frozenset[str]]
 
 
 def parse_member_of(values: Sequence[str], version: Microversion) -> MemberOf:
-    """What ``member_of`` asks for: sets with one aggregate each to be in, and forbidden aggregates."""
+    """Return the aggregates of ``member_of``: sets with one aggregate each to be in, and forbidden ones."""
     if len(values) > 1 and version < microversion.REPEATED_MEMBER_OF:
         raise InvalidRequest("Multiple member_of parameters are not supported")
     member_of: list[frozenset[str]] = []
@@ -169,7 +169,7 @@ def parse_member_of(values: Sequence[str], version: Microversion) -> MemberOf:
 
 
 def parse_in_tree(text: str) -> str:
-    """The uuid of any provider of a tree."""
+    """Return the uuid of ``in_tree``, that of any provider of a tree."""
     return _parse_uuid(text, "Expected 'in_tree' parameter to be a format of uuid.")
 
 

@@ -14,7 +14,7 @@ from placement.schemas.base import (
     StringField,
     UuidField,
     load,
-    violation,
+    violation_error,
 )
 from placement.schemas.inventory import RESOURCE_CLASS, InventoryObject
 from placement.schemas.resource_provider import (
@@ -24,13 +24,14 @@ from placement.schemas.resource_provider import (
     NAME_LENGTH,
     AttributeValue,
 )
-from placement.schemas.terms import Params, load_query, since
+from placement.schemas.terms import Params, load_query, since_version
 from placement.store.trees import ProviderDescription
 
+# a host has some dozens; with a provider for each device, some hundreds
 MAX_PROVIDERS: Final = 1000
-"""In one request; a host has some dozens, with a device each of some hundreds."""
+"""Number of providers in one request."""
 MAX_PARTS: Final = 5000
-"""So many inventories, traits, aggregates and attributes in one request, of all its providers together."""
+"""Number of inventories, traits, aggregates and attributes in one request, of all its providers together."""
 _PARTS: Final = ("inventories", "traits", "aggregates", "attributes")
 
 
@@ -46,11 +47,11 @@ class _TreeProvider(StrictSchema):
 
 
 class _BoundedProviders(ArrayField):
-    """An array that is not looked into if there is too much in it."""
+    """An array that is refused unread if it has too many parts."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> list[Any]:
-        if isinstance(value, list) and (count := _parts(value)) > MAX_PARTS:
-            raise violation(
+        if isinstance(value, list) and (count := _count_parts(value)) > MAX_PARTS:
+            raise violation_error(
                 "maxItems",
                 f"{count} inventories, traits, aggregates and attributes are too many, "
                 f"{MAX_PARTS} may be given",
@@ -59,7 +60,7 @@ class _BoundedProviders(ArrayField):
 
 
 class TreeBody(StrictSchema):
-    """All providers that are described; each of them is read by :func:`descriptions`."""
+    """All described providers; :func:`parse_descriptions` reads each of them."""
 
     resource_providers = _BoundedProviders(SchemaField(), required=True, min_items=1, max_items=MAX_PROVIDERS)
 
@@ -70,42 +71,42 @@ _PROVIDER: Final = _TreeProvider()
 class _ShowQuery(StrictSchema):
     """``GET /ext/v1/trees/{uuid}``."""
 
-    allocations = StringField(choices=["true", "false"], metadata=since(microversion.INITIAL))
+    allocations = StringField(choices=["true", "false"], metadata=since_version(microversion.INITIAL))
 
 
 def parse_show(params: Params, version: Microversion) -> bool:
-    """The query string of ``GET /ext/v1/trees/{uuid}``: whether allocations are to be shown, too.
+    """Return whether a query string of ``GET /ext/v1/trees/{uuid}`` asks for allocations, too.
 
-    :raises InvalidRequest: naming what is wrong with it.
+    :raises InvalidRequest: naming the error in it.
     """
     shown: str = load_query(_ShowQuery, params, version).get("allocations", "false")
     return shown == "true"
 
 
-def _parts(providers: list[Any]) -> int:
+def _count_parts(providers: list[Any]) -> int:
     parts = (each.get(name) for each in providers if isinstance(each, Mapping) for name in _PARTS)
     return sum(len(part) for part in parts if isinstance(part, list | Mapping))
 
 
-def descriptions(body: Mapping[str, Any]) -> list[ProviderDescription]:
-    """What such a body says.
+def parse_descriptions(body: Mapping[str, Any]) -> list[ProviderDescription]:
+    """Return the descriptions of a body.
 
-    :raises InvalidRequest: naming the provider that is described wrongly.
+    :raises InvalidRequest: naming the provider with a wrong description.
     """
     return [
-        _description(load(_PROVIDER, each, f"{_called(number, each)}: JSON does not validate: "))
+        _make_description(load(_PROVIDER, each, f"{_provider_name(number, each)}: JSON does not validate: "))
         for number, each in enumerate(body["resource_providers"])
     ]
 
 
-def _called(number: int, provider: Any) -> str:
+def _provider_name(number: int, provider: Any) -> str:
     uuid = provider.get("uuid") if isinstance(provider, Mapping) else None
     return (
         f"Resource provider {uuid}" if isinstance(uuid, str) and len(uuid) <= MAX_NAME else f"Item {number}"
     )
 
 
-def _description(each: Mapping[str, Any]) -> ProviderDescription:
+def _make_description(each: Mapping[str, Any]) -> ProviderDescription:
     inventories, traits, aggregates = each.get("inventories"), each.get("traits"), each.get("aggregates")
     return ProviderDescription(
         each["uuid"],

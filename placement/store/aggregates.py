@@ -19,8 +19,10 @@ def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates:
     :raises NotFound: no such provider.
     :raises ConcurrentUpdate: the generation is stale.
     """
+    # without aggregates to insert no foreign key would check the provider
     if generation is not None and optimistic_write.is_worthwhile(tx, generation, len(aggregates)):
         optimistic_write.find_provider(tx, _found, uuid, generation)
+        # removed first: the new ones may repeat some of the old
         tx.queue(_removal_there, {})
         rows = [{"name": aggregate} for aggregate in sorted(aggregates)]
         optimistic_write.insert(tx, provider_aggregates.c.aggregate, rows)
@@ -30,6 +32,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates:
     if generation is not None:
         providers.check_generation(row, generation)
     put(tx, {row.id: aggregates})
+    # stamped in any case: readers have to see the change, also of clients before generations
     tx.note_changed([row.id], generation=generation is not None)
     return row.generation + (generation is not None)
 

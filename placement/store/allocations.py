@@ -50,6 +50,7 @@ from placement.store.expired import COUNTS
 class LockedConsumers:
     """The existing consumers, by uuid, with all their holdings, and the uuids of those that have expired."""
 
+    # without the consumers that do not exist: a claim makes these
     consumers: Mapping[str, consumer_store.ConsumerRow]
     holdings: Sequence[ClaimantHolding] = ()
     expired: frozenset[str] = frozenset()
@@ -72,6 +73,7 @@ def replace(tx: WriteTransaction, claims: Sequence[ConsumerClaim]) -> None:
     :raises ConcurrentUpdate: a consumer's generation is not the given one.
     :raises Conflict: a provider has no such inventory or not enough of it.
     """
+    # locks before any check: what is read under them stays true until the commit
     locked = lock_claimed(tx, claims)
     check_generations(claims, locked)
     write_claims(tx, claims, locked)
@@ -94,6 +96,7 @@ def lock_claimed(
     looked_up = [] if tx.optimistic and new_only else [claim.consumer for claim in claims]
     locked = _lock(tx, [*looked_up, *others])
     new = [claim for claim in claims if claim.takes_anything and claim.consumer not in locked.consumers]
+    # before the buckets: the insertion locks the new rows, and consumers come first in the order of locks
     consumer_store.create_consumers(tx, {claim.consumer: claim.owner for claim in new})
     named = {uuid for claim in claims for uuid in claim.resources}
     # one call, so that all buckets are locked in one order
@@ -112,8 +115,10 @@ def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) 
     """
     for claim in claims:
         if claim.consumer in locked.expired:
+            # to the client it does not exist, so that a number is a conflict, too
             if claim.generation is not ANY_GENERATION:
                 consumer_store.check_generation(None, claim.generation)
+            # the caller releases it and tries again: its row and its room are still there
             raise ConsumerExists(f"consumer generation conflict - {claim.consumer} has expired just now")
         consumer_store.check_generation(locked.consumers.get(claim.consumer), claim.generation)
 
@@ -122,19 +127,24 @@ def _lock(tx: WriteTransaction, uuids: Collection[str]) -> LockedConsumers:
     if not uuids:
         return LockedConsumers({})
     consumers_locked = consumer_store.lock(tx, uuids)
+    # queued before an answer is read, so that both travel together
     held = tx.queue(_held_by(len(uuids)), bind_values("uuid", uuids))
     known = {row.uuid: row for row in consumer_store.rows(consumers_locked)}
+    # by the clock of the database in the same statement: clocks of workers differ
     expired = frozenset(uuid for uuid, *_, is_over in held.rows if is_over)
     return LockedConsumers(known, [ClaimantHolding(*row) for *row, _ in held.rows], expired)
 
 
 def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: LockedConsumers) -> None:
     """Write claims of locked consumers and providers, the last part of :func:`replace`."""
+    # before the supplies are read, so that the usage there is that of others
     _remove(tx, [row.id for row in locked.consumers.values()])
     supplies, known_classes = _read_supplies(tx, {uuid for claim in claims for uuid in claim.resources})
     named = {name for claim in claims for resources in claim.resources.values() for name in resources}
+    # classes that no provider of the claim has: only to tell an unknown name from a missing inventory
     others = names.NameLookup(tx, resource_classes, named - known_classes.keys())
     classes = {**known_classes, **others.ids}
+    # after the removal: if it refuses, the transaction rolls that back
     check_capacity(claims, supplies, classes, locked.holdings)
     _insert(tx, claims, supplies, classes)
     _update_consumers(tx, claims, locked.consumers)
@@ -142,6 +152,7 @@ def write_claims(tx: WriteTransaction, claims: Sequence[ConsumerClaim], locked: 
     emptied = {claim.consumer for claim in claims if not claim.takes_anything}
     left = {each.provider_id for each in locked.holdings if each.consumer in emptied}
     raised = left.union(supply.provider_id for supply in supplies.values())
+    # usage_only: readers then need not read inventories, traits and aggregates again
     tx.note_changed(raised, generation=True, usage_only=True)
     tx.note_changed(locked.provider_ids - raised, generation=False, usage_only=True)
 
@@ -155,6 +166,7 @@ def _held_by(count: int) -> PreparedStatement:
             resource_providers.c.uuid,
             allocations.c.resource_class_id,
             allocations.c.used,
+            # no filter: an expired consumer is locked as well, and its holdings are in the way
             sa.not_(COUNTS),
         )
         .select_from(allocations)
@@ -165,16 +177,19 @@ def _held_by(count: int) -> PreparedStatement:
 
 
 def _remove(tx: WriteTransaction, consumer_ids: Sequence[int]) -> None:
+    # a statement for no consumer would be a round trip for nothing
     if consumer_ids:
         tx.queue(_allocation_removal(len(consumer_ids)), bind_values("id", consumer_ids))
 
 
 @lru_cache(KEPT_SIZES)
 def _allocation_removal(count: int) -> PreparedStatement:
+    # by id, with which the primary key of the table begins
     chosen = allocations.c.consumer_id.in_(bind_parameters("id", count, ConsumerId))
     return PreparedStatement(sa.delete(allocations).where(chosen))
 
 
+# correlated, and not a join with a group: it reads the allocations of the few inventories of a claim
 _used: Final = (
     sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0))
     .where(
@@ -197,6 +212,7 @@ def _supply_lookup(count: int) -> PreparedStatement:
             *INVENTORY_COLUMNS,
         )
         .select_from(resource_providers)
+        # outer joins: a provider without inventories exists, which makes another error
         .outerjoin(inventories, inventories.c.provider_id == resource_providers.c.id)
         .outerjoin(resource_classes, resource_classes.c.id == inventories.c.resource_class_id)
         .where(resource_providers.c.uuid.in_(bind_parameters("uuid", count)))
@@ -216,6 +232,7 @@ def _read_supplies(
             if class_id is not None:
                 class_ids[class_name] = class_id
                 supply.inventories[class_id] = Inventory(*values)
+                # some drivers return sums as Decimal
                 supply.used[class_id] = int(used)
     return supplies, class_ids
 
@@ -237,6 +254,7 @@ def _insert(
         for uuid, resources in claim.resources.items()
         for name, amount in resources.items()
     ]
+    # databases limit the parameters of a statement
     for chunk in split_rows(rows):
         tx.queue(_allocation_insertion(len(chunk)), {**bind_rows(chunk), "now": tx.now})
 
@@ -246,6 +264,7 @@ def _allocation_insertion(count: int) -> PreparedStatement:
     """Return a statement that inserts allocations of consumers with unknown ids."""
     rows = [
         {
+            # by uuid: the ids of consumers made in this transaction are not known without another answer
             "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
             "provider_id": provider,
             "resource_class_id": resource_class,
@@ -268,6 +287,7 @@ def _update_consumers(
 ) -> None:
     emptied = []
     for claim in claims:
+        # a new consumer was made at generation 1, and stays there
         present = known.get(claim.consumer)
         if present is not None and claim.takes_anything:
             consumer_store.advance_consumer(tx, present, consumer_store.owner_after(present, claim.owner))
@@ -282,6 +302,7 @@ def delete(tx: WriteTransaction, consumer: str) -> None:
 
     :raises NotFound: it holds nothing, or has expired.
     """
+    # its own lock, not that of a claim: nothing is made here, and no supply is read
     locked = _lock(tx, [consumer])
     if not locked.consumers or locked.expired:
         raise no_allocations(consumer)
@@ -304,6 +325,7 @@ def give_back(tx: WriteTransaction, uuids: Collection[str]) -> int:
 def _give_back(tx: WriteTransaction, locked: LockedConsumers) -> None:
     """Release all that these (locked) consumers hold."""
     ids = [row.id for row in locked.consumers.values()]
+    # after the consumers: the same order of locks as claims
     tx.lock(locked.providers)
     # allocations first: they refer to the consumer
     _remove(tx, ids)
@@ -341,9 +363,11 @@ _shown: Final = (
         allocations.c.updated_at,
     )
     .select_from(NAMED)
+    # the order of creation, so that answers with the same content are equal
     .order_by(consumers.c.id, resource_providers.c.id, resource_classes.c.id)
 )
 _of_consumer: Final = _shown.where(consumers.c.uuid == sa.bindparam("consumer"), COUNTS)
+# without COUNTS: callers ask for what a reservation or a moving consumer holds, expired or not
 _of_consumers: Final = _shown.where(consumers.c.uuid.in_(sa.bindparam("consumers", expanding=True)))
 _of_providers: Final = _shown.where(
     resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)), COUNTS
@@ -390,12 +414,14 @@ def release(database: ServiceDatabase, consumer: str) -> None:
         return None
 
     released = database.write(release_all)
+    # read after the commit: nothing to release is no reason to roll back, as nothing was written
     if released is not None and released.scalars == [_NOBODY]:
         raise no_allocations(consumer)
 
 
 def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
     """Queue the whole release; the answer is the id of the consumer as a text, or :data:`_NOBODY`."""
+    # the order of the locks is again consumers, then buckets
     locked = tx.queue(_lock_consumer, {"consumer": consumer})
     tx.queue(_count, {"step": buckets.random_step()})
     tx.queue(_stamp, {"now": tx.now})
@@ -405,7 +431,9 @@ def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
 
 
 _released: Final = sa.cast(sa.func.current_setting(_SETTING), sa.BigInteger)
+# evaluated by each statement again: allocations are removed after the statements that need them
 _held: Final = sa.select(allocations.c.provider_id).where(allocations.c.consumer_id == _released)
+# in a setting of the transaction: later statements of a batch cannot see an answer
 _lock_consumer: Final = PreparedStatement(
     sa.select(
         sa.func.set_config(
@@ -425,6 +453,7 @@ _lock_consumer: Final = PreparedStatement(
     )
 )
 _count: Final = PreparedStatement(
+    # buckets in ascending order, though they come out of a query
     buckets.increment_in_order(
         sa.select(change_buckets.c.id).where(
             change_buckets.c.id.in_(
@@ -437,6 +466,7 @@ _stamp: Final = PreparedStatement(
     sa.update(resource_providers)
     .where(resource_providers.c.id.in_(_held))
     .values(
+        # described_seq stays: only usage has changed
         change_seq=buckets.present_counter(resource_providers.c.bucket),
         updated_at=sa.bindparam("now", type_=sa.Double),
     )
@@ -445,6 +475,7 @@ _stamp: Final = PreparedStatement(
 _consumer_removal: Final = PreparedStatement(
     sa.delete(allocations).where(allocations.c.consumer_id == _released)
 )
+# after the allocations, which refer to it
 _end: Final = PreparedStatement(sa.delete(consumers).where(consumers.c.id == _released))
 
 
@@ -465,6 +496,7 @@ def of_project(conn: sa.Connection, project_id: str, user_id: str | None) -> lis
         .join(consumers, consumers.c.id == allocations.c.consumer_id)
         .join(resource_classes, resource_classes.c.id == allocations.c.resource_class_id)
         .where(consumers.c.project_id == project_id, COUNTS)
+        # by id, so that the order is that of creation, as in other answers
         .group_by(consumers.c.consumer_type, resource_classes.c.id, resource_classes.c.name)
         .order_by(consumers.c.consumer_type, resource_classes.c.id)
     )

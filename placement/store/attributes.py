@@ -18,10 +18,12 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[st
     :raises NotFound: no such provider.
     :raises ConcurrentUpdate: the generation is stale.
     """
+    # the present values and the row are queued together: one round trip
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
     row = providers.read_locked(tx, uuid)
     providers.check_generation(row, generation)
+    # nothing to write: clients that repeat themselves then do not wake all workers
     if {name: number if text is None else text for name, text, number in present.rows} == wanted:
         return row.generation
     put(tx, {row.id: wanted})
@@ -31,6 +33,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[st
 
 def put(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) -> None:
     """Replace the attributes of (locked) providers, by their ids."""
+    # all are replaced, as there are few
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
     insert(tx, wanted)
@@ -42,6 +45,7 @@ def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[str, Attribute]]) 
         {
             "provider_id": provider_id,
             "name": name,
+            # two columns, as a number in a text could not be compared by a database
             "text": value if isinstance(value, str) else None,
             "number": None if isinstance(value, str) else value,
         }

@@ -21,10 +21,12 @@ from placement.db.tables import allocations, change_buckets, consumers, deleted_
 from placement.exceptions import CURSOR_TOO_OLD, Gone, InvalidRequest
 from placement.store.expired import COUNTS
 
+# the first byte: a later format can still tell cursors of this one
 _VERSION: Final = 1
 # a change adds some 2**23, so that 16 million changes of a bucket fit into half of the range
 _BITS: Final = 48
 """Bits of each counter in a cursor."""
+# big endian and without padding, so that cursors are the same on each machine
 _HEAD: Final = struct.Struct(">BQI")
 _SIZE: Final = _HEAD.size + PROVIDER_BUCKETS * _BITS // 8
 
@@ -40,7 +42,9 @@ class ChangeCursor:
     @classmethod
     def from_counters(cls, counters: Mapping[int, int], history: str) -> ChangeCursor:
         """Return the cursor for these counters, by bucket."""
+        # the low bits only: 256 counters of 64 bits would make a cursor of 2.7 kB
         kept = tuple(counters[bucket] % (1 << _BITS) for bucket in range(PROVIDER_BUCKETS))
+        # a checksum of the history: it only has to differ
         return cls(counters[EPOCH], crc32(history.encode()), kept)
 
     @classmethod
@@ -50,8 +54,10 @@ class ChangeCursor:
         :raises InvalidRequest: the text is no cursor.
         """
         try:
+            # the padding was cut off, as an equals sign in a query has to be escaped
             data = base64.urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
         except ValueError:
+            # any text that is no cursor is refused in the same words
             data = b""
         if len(data) != _SIZE or data[0] != _VERSION:
             raise InvalidRequest("since is no cursor that this service has given.")
@@ -64,6 +70,7 @@ class ChangeCursor:
         """Return the text for :meth:`parse`."""
         parts = b"".join(each.to_bytes(_BITS // 8, "big") for each in self.counters)
         data = _HEAD.pack(_VERSION, self.epoch, self.history) + parts
+        # url-safe, as clients put it into a query
         return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
     def counters_before(self, now: Mapping[int, int], history: str) -> dict[int, int]:
@@ -75,7 +82,9 @@ class ChangeCursor:
             raise too_old("the database has another history or epoch, as after a restore or a failover")
         found: dict[int, int] = {}
         for bucket, low in enumerate(self.counters):
+            # modulo: the counter may have passed a multiple of the range since
             since = (now[bucket] - low) % (1 << _BITS)
+            # more than half of the range forward is taken for a step back
             if since >= 1 << (_BITS - 1):
                 raise too_old("change counters went back")
             if since:
@@ -92,6 +101,7 @@ def too_old(why: str) -> Gone:
     )
 
 
+# deletions are rare, and each costs a row for good
 KEPT: Final = 64
 """Number of deletions that are kept of each bucket."""
 
@@ -147,11 +157,13 @@ def note_deletion(tx: WriteTransaction, uuid: str) -> None:
     """Remember that a (locked) provider was deleted, and forget the oldest deletions."""
     bucket = buckets.bucket_of(uuid)
     of_bucket = sa.select(_dp.uuid, _dp.change_seq).where(_dp.bucket == bucket)
+    # one less than are kept, as this deletion is added
     kept = of_bucket.order_by(_dp.change_seq.desc()).limit(KEPT - 1)
     seqs = [row.change_seq for row in tx.conn.execute(kept)]
     if len(seqs) == KEPT - 1:
         old = sa.and_(_dp.bucket == bucket, _dp.change_seq < seqs[-1])
         tx.conn.execute(sa.delete(deleted_providers).where(old))
+    # the counter of the bucket after this transaction has incremented it: stamps above a cursor miss nothing
     values = {"uuid": uuid, "bucket": bucket, "change_seq": buckets.present_counter(sa.literal(bucket))}
     tx.conn.execute(sa.insert(deleted_providers).values(values))
 
@@ -168,15 +180,19 @@ def changes_since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit
     :param limit: about how many providers are returned.
     :raises Gone: the changes since then are not known any more.
     """
+    # first, and in the same snapshot: changes committed later are above this cursor
     counters = _read_counters(conn)
     known = cursor.counters_before(counters, history)
+    # before the rows are read: an answer with a gap is worse than none
     _check_remembered(conn, known)
     found = _stamped_rows(conn, known, limit)
     until = dict(counters)
+    # buckets in order: those after the last one are unread, and the last one is read up to its stamp
     if len(found) >= limit:
         last = found[-1]
         until |= {bucket: seq for bucket, seq in known.items() if bucket > last.bucket}
         until[last.bucket] = last.change_seq
+    # up to the same point as the providers, so that no deletion comes twice or early
     deleted = _deleted_uuids(conn, known, until)
     holders = _changed_holders(conn, [each.id for each in found])
     providers = [
@@ -203,6 +219,7 @@ def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
     """:raises Gone: a provider may have been deleted since without a record."""
     query = sa.select(_dp.bucket, sa.func.count(), sa.func.min(_dp.change_seq)).group_by(_dp.bucket)
     for bucket, count, first in conn.execute(query):
+        # fewer than are kept: no record of this bucket was ever dropped
         if count >= KEPT and bucket in known and known[bucket] < first:
             raise too_old("too many resource providers were deleted since")
 
@@ -212,10 +229,12 @@ def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> 
     query = sa.select(
         _rp.id, _rp.uuid, _rp.generation, _rp.bucket, _rp.change_seq, _rp.described_seq
     ).order_by(_rp.bucket, _rp.change_seq, _rp.id)
+    # bucket by bucket, as each has a counter of its own
     later = [sa.and_(_rp.bucket == bucket, _rp.change_seq > seq) for bucket, seq in known.items()]
     if not later:
         return []
     rows = [_StampedRow(*row) for row in conn.execute(query.where(sa.or_(*later)).limit(limit))]
+    # a transaction stamps all its providers of a bucket alike, and a cursor cannot end between them
     if len(rows) == limit:
         last = rows[-1]
         same = (_rp.bucket == last.bucket, _rp.change_seq == last.change_seq, _rp.id > last.id)
@@ -227,6 +246,7 @@ def _deleted_uuids(conn: sa.Connection, known: Mapping[int, int], until: Mapping
     query = sa.select(_dp.uuid, _dp.bucket, _dp.change_seq).order_by(_dp.bucket, _dp.change_seq)
     return [
         row.uuid
+        # filtered here: at most 64 rows of each bucket, and a condition for each would be a long statement
         for row in conn.execute(query.where(_dp.bucket.in_(sorted(known))))
         if known[row.bucket] < row.change_seq <= until[row.bucket]
     ]
@@ -240,6 +260,7 @@ def _changed_holders(conn: sa.Connection, provider_ids: Collection[int]) -> dict
         .select_from(allocations)
         .join(consumers, consumers.c.id == allocations.c.consumer_id)
         .where(allocations.c.provider_id.in_(provider_ids), COUNTS)
+        # a consumer has a row for each class that it holds
         .distinct()
         .order_by(allocations.c.provider_id, consumers.c.uuid)
     )

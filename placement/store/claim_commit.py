@@ -66,6 +66,7 @@ def group_members(rows: Rows) -> Members:
     """Return the members of the groups that were looked up, and their hosts."""
     taken: dict[tuple[str, str, int], list[tuple[int, bool]]] = {}
     for name, consumer, generation, root, shares in rows:
+        # with the generation: while it is the same, so are the allocations of the member
         taken.setdefault((name, consumer, generation), []).append((root, bool(shares)))
     found: dict[str, set[GroupMember]] = {}
     for (name, consumer, generation), providers in taken.items():
@@ -73,6 +74,7 @@ def group_members(rows: Rows) -> Members:
     return {name: frozenset(each) for name, each in found.items()}
 
 
+# pools are no hosts (groups.hosts_of), so that the answer says which providers share
 _sharing: Final = (
     sa.select(provider_traits.c.provider_id)
     .join(traits, traits.c.id == provider_traits.c.trait_id)
@@ -87,11 +89,13 @@ def _member_lookup(count: int) -> PreparedStatement:
             consumer_groups.c.name,
             consumers.c.uuid,
             consumers.c.generation,
+            # a root has no root_id
             sa.func.coalesce(resource_providers.c.root_id, resource_providers.c.id),
             resource_providers.c.id.in_(_sharing),
         )
         .select_from(consumer_groups)
         .join(consumers, consumers.c.id == consumer_groups.c.consumer_id)
+        # inner joins: a consumer without allocations has no row
         .join(allocations, allocations.c.consumer_id == consumer_groups.c.consumer_id)
         .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
         .where(consumer_groups.c.name.in_(bind_parameters("group", count)))
@@ -113,6 +117,7 @@ def _membership_removal(count: int) -> PreparedStatement:
 def join_groups(tx: WriteTransaction, names: Mapping[str, str]) -> None:
     """Add consumers, by uuid, to groups; they are in none, and the groups are locked."""
     rows = [{"consumer": consumer, "name": name} for consumer, name in sorted(names.items())]
+    # without groups, most claims send no statement here
     if rows:
         tx.queue(_member_insertion(len(rows)), bind_rows(rows))
 
@@ -122,6 +127,7 @@ def _member_insertion(count: int) -> PreparedStatement:
     """Return a statement that adds consumers with unknown ids to groups."""
     rows = [
         {
+            # by uuid: the ids of new consumers are unknown before the batch is sent
             "consumer_id": sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery(),
             "name": name,
         }
@@ -142,9 +148,12 @@ def is_worthwhile(
     :param chosen: by uuid all providers that make the choices good, as they were when these were made.
     """
     return (
+        # the quick tests first: this runs for each claim
         tx.optimistic
         and tx.sends_at_once
+        # more rows do not go into one insertion
         and sum(len(resources) for claim in claims for resources in claim.resources.values()) <= MAX_ROWS
+        # an existing consumer has holdings, which count as free for its own claim
         and all(claim.generation is None for claim in claims)
         # portions are checked here, as only the capacity is a condition of the statements
         and all(
@@ -156,6 +165,7 @@ def is_worthwhile(
 
 def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping[str, Provider]) -> None:
     """Queue statements that write all of these claims, or none of them."""
+    # it sends nothing yet: consumers are new, and the locks are queued
     lock_claimed(tx, claims)
     # several claims of a call may take of one inventory: each statement must leave room for the others
     taken: Counter[tuple[str, str]] = Counter()
@@ -165,9 +175,11 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
         {
             "consumer": claim.consumer,
             "provider": chosen[uuid].id,
+            # the version of the description: with it the capacity of the model is that of the database
             "described": chosen[uuid].described_seq,
             "class": name,
             "used": amount,
+            # computed here, so that the statement has one comparison instead of the formula of a capacity
             "others": chosen[uuid].inventories[name].capacity - taken[uuid, name],
         }
         for claim, uuid, name, amount in claimed_amounts(claims)
@@ -182,6 +194,7 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
         "now": tx.now,
     }
     tx.queue(_claim_insertion(len(rows), len(witnesses)), values)
+    # witnesses are not stamped: nothing of them has changed
     tx.note_changed([chosen[uuid].id for uuid in named], generation=True, usage_only=True)
 
 
@@ -192,6 +205,7 @@ def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
     A witness is a provider of a choice that gives nothing. Others may hold at most ``others`` of each class
     of a provider.
     """
+    # as conditions of the first row, so that they need no statement of their own
     seen = [
         _unchanged_provider(provider, seq).exists()
         for provider, seq in zip(
@@ -210,17 +224,21 @@ def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
         bind_parameters("others", count, sa.BigInteger),
         strict=True,
     ):
+        # by name: an id that was read before may belong to another name after a restore
         class_id = sa.select(resource_classes.c.id).where(resource_classes.c.name == name).scalar_subquery()
         held = sa.select(sa.func.coalesce(sa.func.sum(allocations.c.used), 0)).where(
             allocations.c.provider_id == provider, allocations.c.resource_class_id == class_id
         )
+        # one sub-query for all conditions: it yields the id, or nothing
         good = _unchanged_provider(provider, described).where(held.scalar_subquery() <= others, *seen)
         rows.append(
             {
                 "consumer_id": sa.select(consumers.c.id)
                 .where(consumers.c.uuid == consumer)
                 .scalar_subquery(),
+                # an id that no foreign key allows: all of the transaction is rolled back
                 "provider_id": sa.func.coalesce(good.scalar_subquery(), NO_ID),
+                # likewise for a class that was deleted
                 "resource_class_id": sa.func.coalesce(class_id, NO_ID),
                 "used": used,
                 "updated_at": sa.bindparam("now", type_=sa.Double),
@@ -274,13 +292,16 @@ def commit_claims(
     if not (joining or reservation or expiring) and is_worthwhile(tx, claims, chosen):
         write(tx, claims, chosen)
         return {}
+    # by id: one that was deleted and made again has another version of its description
     described = {provider.id: provider.described_seq for provider in chosen.values()}
     names = {each.group.name for each in joining}
     others = [] if reservation is None else [reservation]
+    # one call for consumers, providers and groups, so that the order of locks is the common one
     locked = lock_claimed(tx, claims, buckets=buckets_of(names), others=others)
     check_generations(claims, locked)
     if reservation is not None:
         groups = {each.consumer: each.group.name for each in joining}
+        # the reservation is a claimant, too: it gives what the others take, in the same check of capacity
         left = reservations.remaining_claim(tx, reservation, claims, groups, locked)
         if left is None:
             raise LostRace(f"Reservation {reservation} does not hold all of it any more.")
@@ -291,11 +312,14 @@ def commit_claims(
     try:
         write_claims(tx, claims, locked)
     except (Conflict, InvalidRequest) as error:
+        # not the client's fault: the choice was made here, from what has changed since
         raise LostRace(error.detail) from error
+    # after the write: one batch has both, and a lost race rolls all back
     if {row[0]: row[1] for row in found.rows} != described:
         raise LostRace("A provider has changed.")
     if members is not None:
         _check_groups(joining, group_members(members.rows), {claim.consumer for claim in claims})
+    # all claimants: a claim without a group leaves the group
     leave_groups(tx, [row.id for row in locked.consumers.values()])
     join_groups(tx, {each.consumer: each.group.name for each in joining})
     times = expiries.write(
@@ -317,6 +341,7 @@ def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: 
         count = counts[each.group.name]
         if not each.group.allows_hosts(each.hosts, count):
             raise LostRace(f"Group {each.group.name} has other members now.")
+        # the next claim of the same group has this member beside it
         count.update(each.hosts)
 
 

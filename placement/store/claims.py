@@ -25,6 +25,7 @@ class ConsumerClaim:
     resources: ByProvider
     generation: Generation
     owner: ConsumerOwnership
+    # the rest of a reservation has odd amounts after a part of it was taken
     in_any_portions: bool = False
 
     @property
@@ -70,6 +71,7 @@ def check_capacity(
     :raises InvalidRequest: there is no such provider, or no such class.
     :raises Conflict: it has no such inventory or not enough of it.
     """
+    # all names before any capacity: a wrong request is reported rather than a conflict
     for claim in claims:
         for uuid in claim.resources:
             if uuid not in supplies:
@@ -81,6 +83,7 @@ def check_capacity(
                 f"Unable to allocate inventory for consumer {claim.consumer}: "
                 f"No such resource class {', '.join(unknown)}."
             )
+    # of all claimants together: in one request one may give what another takes
     held: Counter[tuple[int, int]] = Counter()
     for each in given_back:
         held[each.provider_id, each.class_id] += each.used
@@ -88,13 +91,16 @@ def check_capacity(
     for claim, uuid, name, amount in claimed_amounts(claims):
         supply, class_id = supplies[uuid], class_ids[name]
         inventory = supply.inventories.get(class_id)
+        # the provider exists and the class exists, so that it is a conflict and no wrong request
         if inventory is None:
             raise _capacity_refusal(f"Inventory for '{name}' on resource provider '{uuid}' invalid.")
         what = f"Unable to create allocation for '{name}' on resource provider '{uuid}'."
+        # each amount by itself: portions bound what one consumer gets at once
         if not (claim.in_any_portions or inventory.is_portion(amount)):
             raise _capacity_refusal(f"{what} The requested amount would violate inventory constraints.")
         which = (supply.provider_id, class_id)
         taken[which] += amount
+        # max: a claimant with more than the capacity may keep as much, as the docstring says
         if taken[which] > max(inventory.capacity - supply.used[class_id], held[which]):
             raise _capacity_refusal(f"{what} The requested amount would exceed the capacity.")
 

@@ -27,11 +27,13 @@ def rename_class(tx: WriteTransaction, old: str, new: str) -> None:
     class_id = _lock_custom(tx, old, "update")
     if old == new:
         return
+    # under the lock of names: a unique constraint would say so only at the end
     if names.NameLookup(tx, resource_classes, [new]).ids:
         raise Conflict(f"Resource class already exists: {new}")
     # a new id: a transaction that looked the old name up before cannot write it any more
     inserted = tx.conn.execute(sa.insert(resource_classes).values(name=new, updated_at=tx.now))
     (new_id,) = inserted.inserted_primary_key or (None,)
+    # before the old row is deleted, which foreign keys would refuse
     for table in (inventories, allocations):
         tx.conn.execute(
             sa.update(table).where(table.c.resource_class_id == class_id).values(resource_class_id=new_id)
@@ -69,9 +71,11 @@ def make_standard_names(tx: WriteTransaction, additional: Iterable[str]) -> None
 
     A class that is no longer additional is deleted, unless it is in use.
     """
+    # in the order of the library, so that ids follow it in a new database
     wanted = list(dict.fromkeys((*os_resource_classes.STANDARDS, *additional)))
     for table, standard in ((resource_classes, wanted), (traits, os_traits.get_traits())):
         present = set(tx.conn.execute(sa.select(table.c.name)).scalars())
+        # mostly nothing is missing, and a start takes no lock
         missing = [name for name in standard if name not in present]
         if missing:
             tx.lock_names()

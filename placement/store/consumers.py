@@ -45,6 +45,7 @@ class ConsumerOwnership:
     project_id: str
     user_id: str
     consumer_type: str | None
+    # a client below 1.38 cannot name a type, for instance, and must not erase it
     unsaid: frozenset[str] = frozenset()
 
 
@@ -62,6 +63,7 @@ class ConsumerRow:
 
 def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwnership:
     """Return the ownership of an existing consumer after a request."""
+    # without a copy in the common case, as this runs for each claim
     return (
         replace(owner, **{name: getattr(present, name) for name in owner.unsaid}) if owner.unsaid else owner
     )
@@ -69,6 +71,7 @@ def owner_after(present: ConsumerRow, owner: ConsumerOwnership) -> ConsumerOwner
 
 def find_consumer(conn: sa.Connection, uuid: str) -> ConsumerRow | None:
     """Return the consumer of that uuid, if it has allocations and has not expired."""
+    # COUNTS is part of the query: an expired consumer is not shown
     row = conn.execute(_by_uuid, {"uuid": uuid}).first()
     return None if row is None else ConsumerRow(*row)
 
@@ -86,6 +89,7 @@ def rows(locked: StatementAnswer) -> list[ConsumerRow]:
 
 @lru_cache(KEPT_SIZES)
 def _locking_lookup(count: int) -> PreparedStatement:
+    # expired ones, too: a writer has to see their rows
     chosen = sa.select(*_columns).where(consumers.c.uuid.in_(bind_parameters("uuid", count)))
     return PreparedStatement(chosen.order_by(consumers.c.uuid).with_for_update())
 
@@ -97,6 +101,7 @@ def check_generation(present: ConsumerRow | None, given: Generation) -> None:
     """
     expected = None if present is None else present.generation
     if given is not ANY_GENERATION and given != expected:
+        # a class of its own: a claim can go on once an expired consumer is released
         refusal = ConsumerExists if given is None else ConcurrentUpdate
         raise refusal(
             "consumer generation conflict - "
@@ -115,6 +120,7 @@ def create_consumers(tx: WriteTransaction, owners: Mapping[str, ConsumerOwnershi
             "generation": 1,
             "updated_at": tx.now,
         }
+        # in the order of locks, as an insertion locks its rows
         for uuid, owner in sorted(owners.items())
     ]
     tx.insert(consumers, rows)
@@ -125,6 +131,7 @@ def advance_consumer(tx: WriteTransaction, row: ConsumerRow, owner: ConsumerOwne
 
     A reservation ends with its consumer type.
     """
+    # PUT /allocations may give the consumer of a reservation another type
     if row.consumer_type == RESERVATION != owner.consumer_type:
         tx.queue(_no_reservation, {"consumer": row.id})
     values = {
@@ -155,6 +162,7 @@ _advance: Final = PreparedStatement(
 
 def remove(tx: WriteTransaction, ids: Iterable[int]) -> None:
     """Delete consumers that have no allocations left."""
+    # a statement for nothing would be a round trip
     if chosen := list(ids):
         tx.queue(_consumer_removal(len(chosen)), bind_values("id", chosen))
 

@@ -12,13 +12,16 @@ from placement.db import clock
 from placement.db.tables import RESERVATION, claim_expiries, consumers, reservations
 
 EXPIRES: Final = sa.and_(
-    consumers.c.id == claim_expiries.c.consumer_id, consumers.c.generation == claim_expiries.c.generation
+    consumers.c.id == claim_expiries.c.consumer_id,
+    # any write of the allocations raises it, and so ends the expiry without a statement of its own
+    consumers.c.generation == claim_expiries.c.generation,
 )
 """The claim of a consumer expires: its row counts for one generation of the consumer."""
 
 _claims: Final = (
     sa.select(consumers.c.id)
     .select_from(claim_expiries.join(consumers, EXPIRES))
+    # the clock of the database, so that all workers agree
     .where(claim_expiries.c.expires_at <= clock.ServerNow())
 )
 _reservations: Final = (
@@ -29,5 +32,6 @@ _reservations: Final = (
 UUIDS: Final = tuple(query.with_only_columns(consumers.c.uuid) for query in (_reservations, _claims))
 """Queries for the uuids of expired consumers: reservations, and claims."""
 
+# not_in of two small sub-queries: an outer join would change the rows of each query that adds it
 COUNTS: Final = consumers.c.id.not_in(_reservations) & consumers.c.id.not_in(_claims)
 """The consumer has not expired."""

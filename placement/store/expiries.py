@@ -27,11 +27,14 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
     :param known: the ids of consumers that existed before.
     :returns: the uuids of these consumers, and when their claims expire; None if none does.
     """
+    # most claims do not expire, and send nothing here
     if not seconds:
         return None
+    # a consumer has one row: that of an earlier claim would stand for its old generation
     if known:
         tx.queue(_expiry_removal(len(known)), bind_values("id", sorted(known)))
     chosen = sorted(seconds)
+    # one by one: few claims of a call expire, and one text serves all of them
     for consumer in chosen:
         tx.queue(_insertion, {"consumer": consumer, "seconds": seconds[consumer]})
     # so that all workers read the next expiry again
@@ -42,8 +45,11 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
 _consumer: Final = consumers.c.uuid == sa.bindparam("consumer")
 _insertion: Final = PreparedStatement(
     sa.insert(claim_expiries).values(
+        # by uuid, as the ids of consumers made in this transaction are unknown
         consumer_id=sa.select(consumers.c.id).where(_consumer).scalar_subquery(),
+        # read after the write of the claim, so that the row counts for the new generation
         generation=sa.select(consumers.c.generation).where(_consumer).scalar_subquery(),
+        # by the database, so that a worker with a wrong clock does no harm
         expires_at=clock.ServerNow() + sa.bindparam("seconds", type_=sa.Double),
     )
 )
@@ -85,6 +91,7 @@ def find_expiry(conn: sa.Connection, consumer: str) -> ClaimExpiry:
     row = conn.execute(_present, {"consumer": consumer}).one_or_none()
     if row is None:
         raise no_expiry(consumer)
+    # both times from one statement: the difference is right whatever clock the client has
     generation, expires_at, present = row
     return ClaimExpiry(generation, float(expires_at), float(expires_at) - float(present))
 
@@ -106,6 +113,7 @@ def confirm_claim(
     :raises NotFound: no claim of this consumer expires, or it has expired.
     :raises ConcurrentUpdate: the generation is not the present one.
     """
+    # locked, so that it does not expire and disappear between the check and the write
     rows = consumer_store.rows(consumer_store.lock(tx, [consumer]))
     if not rows:
         raise no_expiry(consumer)
@@ -113,6 +121,7 @@ def confirm_claim(
     query = sa.select(claim_expiries.c.generation).where(
         claim_expiries.c.consumer_id == row.id, claim_expiries.c.expires_at > clock.ServerNow()
     )
+    # another generation: a write has made the claim an ordinary one
     if tx.conn.execute(query).scalar() != row.generation:
         raise no_expiry(consumer)
     consumer_store.check_generation(row, generation)
@@ -123,6 +132,7 @@ def confirm_claim(
         answer = write(tx, {consumer: seconds}, [row.id])
         assert answer is not None
         return float(answer.rows[0][1])
+    # the next generation would end the expiry as well, but the row would stay until its time
     tx.queue(_expiry_removal(1), bind_values("id", [row.id]))
     tx.lock_buckets([buckets.RESERVATIONS])
     return None
@@ -130,6 +140,7 @@ def confirm_claim(
 
 def forget_confirmed(tx: WriteTransaction) -> None:
     """Delete expired rows that do not count any more."""
+    # rows of other generations only: expired claims are released with their allocations
     current = sa.select(consumers.c.id).where(EXPIRES).exists()
     tx.conn.execute(
         sa.delete(claim_expiries).where(claim_expiries.c.expires_at <= clock.ServerNow(), ~current)

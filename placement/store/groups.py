@@ -36,10 +36,12 @@ class ConsumerGroup:
 
         :param present: the number of other members at each host, by the id of its root; 0 if missing.
         """
+        # the first member may go anywhere, as it is beside nothing
         if self.policy is GroupPolicy.AFFINITY:
             return not present or any(host in present for host in hosts)
         if self.policy is GroupPolicy.ANTI_AFFINITY:
             return all(present.get(host, 0) < self.max_per_host for host in hosts)
+        # soft policies exclude no host: they are preferences of the order
         return True
 
     def host_preference(self, hosts: Collection[int], present: Mapping[int, int], size: int) -> float:
@@ -48,9 +50,12 @@ class ConsumerGroup:
         :param present: as for :meth:`allows_hosts`.
         :param size: the number of other members; one on several hosts counts once.
         """
+        # the fullest of its hosts counts: a member on two hosts is beside the members of both
         here = max((present.get(host, 0) for host in hosts), default=0)
         if self.policy in (GroupPolicy.AFFINITY, GroupPolicy.SOFT_AFFINITY):
+            # by the number of all members, so that 1 is "beside all of them"
             return here / max(1, size)
+        # never 0, so that hosts with many members still have an order
         return 1 / (1 + here)
 
 
@@ -77,6 +82,7 @@ def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
 
     :param taken: for each provider of its allocations, the id of the root, and whether it shares.
     """
+    # read twice, and callers pass generators
     taken = tuple(taken)
     return frozenset(root for root, shares in taken if not shares) or frozenset(root for root, _ in taken)
 

@@ -31,6 +31,7 @@ def list_holders(
     :param limit: the maximum number of consumers, after the first ``skip``.
     :returns: the amounts, and whether there are more consumers.
     """
+    # two steps: a limit of consumers is none of rows, as a consumer has a row for each class
     ids: set[int] = set()
     # each chunk in order and up to the limit, so that the union has the first of all
     for chunk in split_rows(sorted(uuids)):
@@ -38,9 +39,11 @@ def list_holders(
     shown = sorted(ids)[skip : skip + limit]
     found: list[tuple[int, AllocationHolder]] = []
     for chunk in split_rows(sorted(uuids)):
+        # chunks of both: either of the lists may be longer than a statement takes
         for some in split_rows(shown):
             rows = conn.execute(_holdings, {"providers": chunk, "consumers": some})
             found += [(first, AllocationHolder(*others)) for first, *others in rows]
+    # sorted here, as chunks of providers interleave; a stable sort keeps the order of classes
     return [each for _, each in sorted(found, key=lambda item: item[0])], len(ids) > skip + limit
 
 
@@ -48,6 +51,7 @@ _first_holders: Final = (
     sa.select(allocations.c.consumer_id)
     .join(resource_providers, resource_providers.c.id == allocations.c.provider_id)
     .where(resource_providers.c.uuid.in_(sa.bindparam("providers", expanding=True)))
+    # a consumer may hold several classes of one provider
     .distinct()
     .order_by(allocations.c.consumer_id)
     .limit(sa.bindparam("limit", type_=sa.Integer))
@@ -91,6 +95,7 @@ def held_beside(
     """
     ids: set[int] = set()
     for chunk in split_rows(sorted(provider_ids)):
+        # one more than the limit shows that there are more
         ids.update(conn.execute(_holders, {"providers": chunk, "limit": limit + 1 - len(ids)}).scalars())
         if len(ids) > limit:
             break
@@ -104,6 +109,7 @@ def held_beside(
             # more of the last consumer may not have been read
             cut = found[-1].consumer
             return [each for each in found if each.consumer != cut], False
+    # all amounts of the consumers are read, but further consumers may not have been
     return found, len(ids) <= limit
 
 

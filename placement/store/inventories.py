@@ -29,6 +29,7 @@ class InventoryValues:
 
 UPDATE_CONFLICT: Final = "update conflict: "
 """Prefix that clients expect before "Inventory for ... in use" where all inventories are replaced."""
+# the fields have the names of the columns, so that no list is kept twice
 COLUMNS: Final = tuple(field.name for field in fields(InventoryValues))
 
 
@@ -41,8 +42,10 @@ def check_capacity(
     :raises InvalidRequest: an inventory is refused.
     """
     for resource_class, values in wanted.items():
+        # the same function as the read model: a check by another rounding would allow what no claim gets
         available = capacity(values.total, values.reserved, values.allocation_ratio)
         if available < 0 or (available == 0 and not may_have_none):
+            # the words of OpenStack Placement for both versions
             relation = "greater than total" if may_have_none else "greater than or equal to total"
             raise InvalidRequest(
                 f"Unable to {verb} inventory for resource provider {uuid}: "
@@ -65,12 +68,14 @@ def add(
     :raises InvalidRequest: no such class.
     :raises ConcurrentUpdate: the provider has it already.
     """
+    # without a generation: the API of this request has none
     row, present, ids = _lock(tx, uuid, [resource_class])
     check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none, verb="create")
     if resource_class not in ids:
         raise InvalidRequest(f"No such resource class {resource_class}.")
     class_id = ids[resource_class]
     if class_id in present:
+        # a conflict and not a wrong request: another client was faster
         raise ConcurrentUpdate(f"Update conflict: Inventory for '{resource_class}' already exists on {uuid}.")
     insert(tx, {row.id: {class_id: values}})
     tx.note_changed([row.id], generation=True)
@@ -92,10 +97,12 @@ def change_inventory(
     :raises InvalidRequest: no such inventory.
     :raises ConcurrentUpdate: the generation is stale.
     """
+    # with the generation: an old one is refused before any value is looked at
     row, present, ids = _lock(tx, uuid, [resource_class], generation)
     check_capacity(uuid, {resource_class: values}, may_have_none=may_have_none)
     class_id = ids.get(resource_class)
     if class_id is None:
+        # the class is part of the path
         raise NotFound(f"No such resource class {resource_class}.")
     if class_id not in present:
         why = f"No inventory of class {resource_class} found."
@@ -123,8 +130,10 @@ def replace_all(
     if (
         generation == 0  # a new provider mostly has no inventories
         and optimistic_write.is_worthwhile(tx, generation, len(wanted))
+        # a capacity that may be refused takes the way with checks
         and all(capacity(each.total, each.reserved, each.allocation_ratio) > 0 for each in wanted.values())
     ):
+        # the statement finds the provider only without inventories: the insertion would collide otherwise
         optimistic_write.find_provider(tx, _without, uuid, generation)
         rows = [{"name": name, **_column_values(each), "updated_at": tx.now} for name, each in wanted.items()]
         optimistic_write.insert(tx, inventories.c.resource_class_id, rows, resource_classes)
@@ -133,10 +142,12 @@ def replace_all(
     row, present, ids = _lock(tx, uuid, wanted, generation)
     check_capacity(uuid, wanted, may_have_none=may_have_none)
     write(tx, row, wanted, present, ids)
+    # last: it asks whether they are in use, which sends the queued writes
     remove_some(tx, row, present - set(ids.values()), said_before=UPDATE_CONFLICT)
     return row.generation + 1
 
 
+# not exists: a count would read all of them
 _without: Final = optimistic_write.finding_statement(
     ~sa.exists(sa.select(sa.literal(1)).where(inventories.c.provider_id == resource_providers.c.id))
 )
@@ -162,6 +173,7 @@ def write(
             f"No such resource class {', '.join(unknown)}."
         )
     by_id = {ids[name]: values for name, values in wanted.items()}
+    # apart from the insertion, as databases have no common statement for both
     update(tx, row.id, {class_id: values for class_id, values in by_id.items() if class_id in present})
     insert(tx, {row.id: {class_id: values for class_id, values in by_id.items() if class_id not in present}})
     tx.note_changed([row.id], generation=True)
@@ -179,8 +191,10 @@ def remove_some(
 
     :raises Conflict: one of them is in use, in the words and with the code that clients look for.
     """
+    # no query for the common case, in which a client only changes amounts
     if not going:
         return
+    # in use by any consumer, also by expired ones: their allocations are there until they are released
     used = (
         sa.select(resource_classes.c.name)
         .where(
@@ -190,8 +204,10 @@ def remove_some(
                 )
             )
         )
+        # so that the message names them in the same order each time
         .order_by(resource_classes.c.id)
     )
+    # asked beforehand: the message names the classes that are in use
     in_use = tx.conn.execute(used).scalars().all()
     if in_use:
         raise Conflict(
@@ -226,6 +242,7 @@ def remove(tx: WriteTransaction, uuid: str, resource_class: str) -> None:
     class_id = ids.get(resource_class)
     if class_id is None or class_id not in present:
         raise NotFound(f"No inventory of class {resource_class} found for delete")
+    # clients look for this sentence, and for this code
     said_before = f"Unable to delete inventory of class {resource_class}: "
     remove_some(tx, row, {class_id}, said_before=said_before, code=exceptions.CONCURRENT_UPDATE)
     tx.note_changed([row.id], generation=True)
@@ -238,6 +255,7 @@ def _lock(
 
     The first ids are of the classes that it has inventories of, the second of the wanted classes that exist.
     """
+    # the three lookups are queued behind the lock, and go out together with it
     tx.lock([uuid])
     present = class_ids(tx, uuid)
     lookup = names.NameLookup(tx, resource_classes, wanted)
@@ -254,6 +272,7 @@ def class_ids(tx: WriteTransaction, uuid: str) -> StatementAnswer:
     return tx.queue(_class_ids, {"provider": uuid})
 
 
+# by uuid: the id of the provider is not known before the same batch is sent
 _class_ids: Final = PreparedStatement(
     sa.select(inventories.c.resource_class_id)
     .join(resource_providers, resource_providers.c.id == inventories.c.provider_id)
@@ -277,13 +296,16 @@ def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValu
         for provider_id, values in wanted.items()
         for class_id, each in values.items()
     ]
+    # one statement for all providers: a tree is described at once
     tx.insert(inventories, rows)
 
 
 def update(tx: WriteTransaction, provider_id: int, values: Mapping[int, InventoryValues]) -> None:
     """Change inventories of a (locked) provider, by the ids of their classes."""
     for class_id, each in values.items():
+        # a prefix, as names of columns are bound parameters of SQLAlchemy's own
         given = {f"new_{name}": value for name, value in _column_values(each).items()}
+        # row by row: databases have no common statement that changes several rows in different ways
         tx.queue(_update, {"provider": provider_id, "class": class_id, "now": tx.now, **given})
 
 

@@ -23,6 +23,7 @@ class NameLookup:
     """
 
     def __init__(self, tx: WriteTransaction, table: sa.Table, names: Collection[str]) -> None:
+        # queued at once and read later, so that several lookups are one round trip
         self._answer = tx.queue(_id_lookup(table, len(names)), bind_values("name", names)) if names else None
 
     @property
@@ -40,6 +41,7 @@ def _id_lookup(table: sa.Table, count: int) -> PreparedStatement:
 
 def lock_name(tx: WriteTransaction, table: sa.Table, name: str) -> int | None:
     """Return the id of a name, if it exists; no other transaction creates or deletes names meanwhile."""
+    # before the lookup: two workers would else create the same name
     tx.lock_names()
     return NameLookup(tx, table, [name]).ids.get(name)
 

@@ -20,6 +20,7 @@ from placement.db.tables import NO_ID, resource_providers
 # the column has 32 bits, and a larger number would be an error of the statement
 _MAX_GENERATION: Final = (1 << 31) - 1
 
+# a name with a dot: PostgreSQL keeps settings of applications under a prefix
 _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.provider'")
 _UNTIL_IT_ENDS: Final[sa.ColumnElement[bool]] = sa.literal_column("true")
 
@@ -32,6 +33,7 @@ def is_worthwhile(tx: WriteTransaction, generation: int, count: int) -> bool:
 
     Without rows, no foreign key would refuse a provider that is not as the client knows it.
     """
+    # further attempts read first, as this one cannot say why it failed
     return tx.optimistic and tx.sends_at_once and 0 < count <= MAX_ROWS and 0 <= generation <= _MAX_GENERATION
 
 
@@ -42,6 +44,7 @@ def finding_statement(*conditions: sa.ColumnElement[bool]) -> PreparedStatement:
         resource_providers.c.generation == sa.bindparam("its_generation", type_=sa.Integer),
         *conditions,
     )
+    # settings are texts
     found = sa.cast(sa.func.coalesce(chosen.scalar_subquery(), NO_ID), sa.String)
     return PreparedStatement(sa.select(sa.func.set_config(_SETTING, found, _UNTIL_IT_ENDS)))
 
@@ -53,6 +56,7 @@ def find_provider(
 
     :param values: values for the conditions of the statement.
     """
+    # the lock comes first in the batch: the statement then sees what the last writer has committed
     tx.lock([uuid])
     tx.queue(statement, {**values, "its_uuid": uuid, "its_generation": generation})
 
@@ -65,6 +69,7 @@ def insert(
     :param column: the column of ``name`` in the rows, or with ``names`` of its id there.
     :param rows: all with the same further columns.
     """
+    # part of the key of the kept statements, as columns are part of their text
     more = tuple(name for name in rows[0] if name != "name")
     tx.queue(_part_insertion(column, names, more, len(rows)), bind_rows(rows))
 
@@ -81,6 +86,7 @@ def _part_insertion(
     what: sa.ColumnElement[Any] = given.c.name
     source: sa.FromClause = given
     if names is not None:
+        # an unknown name becomes an id that the foreign key refuses
         what = sa.func.coalesce(names.c.id, NO_ID)
         source = given.outerjoin(names, names.c.name == given.c.name)
     # the server does not know the types of parameters in VALUES

@@ -45,6 +45,7 @@ class ProviderRow:
 
 def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
     """Return the existing ones of these providers, by uuid."""
+    # an empty list in IN is no valid statement everywhere
     if not uuids:
         return {}
     found = tx.queue(_by_uuid(len(uuids)), bind_values("uuid", uuids))
@@ -53,6 +54,7 @@ def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, Pr
 
 @lru_cache(KEPT_SIZES)
 def _by_uuid(count: int) -> PreparedStatement:
+    # in the order of ProviderRow
     columns = (_rp.id, _rp.uuid, _rp.name, _rp.generation, _rp.parent_id, _rp.root_id)
     return PreparedStatement(sa.select(*columns).where(_rp.uuid.in_(bind_parameters("uuid", count))))
 
@@ -67,6 +69,7 @@ def lock(tx: WriteTransaction, uuid: str) -> ProviderRow:
 
     :raises NotFound: there is none.
     """
+    # the bucket is known by the uuid, so that a provider can be locked before it is read
     tx.lock([uuid])
     return read_locked(tx, uuid)
 
@@ -88,6 +91,7 @@ def check_generation(row: ProviderRow, given: int) -> None:
     :raises ConcurrentUpdate: in words that clients look for.
     """
     if row.generation != given:
+        # other words than for inventories, as OpenStack Placement has them
         raise ConcurrentUpdate(
             "Resource provider's generation already changed. Please update the generation and try again."
         )
@@ -107,13 +111,16 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
     tx.lock([uuid] if parent_uuid is None else [uuid, parent_uuid])
     parent = None
     if parent_uuid is not None:
+        # before the lookup, which would only say that the parent does not exist yet
         if parent_uuid == uuid:
             raise InvalidRequest(
                 _refusal_text("create", name, uuid, "parent provider UUID cannot be same as UUID")
             )
+        # of the parent, as the new provider has the same root
         roots = tx.queue(_root_of, {"its_uuid": parent_uuid})
         if tx.optimistic and tx.sends_at_once:
             tx.queue(_creation_below, {**_base_values(tx, uuid, name), "its_parent": parent_uuid})
+            # later: the answer comes with the commit, and reading it now would be a round trip
             return lambda: str(roots.scalars[0])
         parent = find_providers(tx, [parent_uuid]).get(parent_uuid)
         if parent is None:
@@ -130,15 +137,18 @@ def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str
 
 def insert(tx: WriteTransaction, uuid: str, name: str, parent: ProviderRow | None) -> None:
     """Insert a provider with a free uuid; its bucket, and its parent, are locked."""
+    # None for a new root: both columns are empty
     place = {"parent": parent and parent.id, "root": parent and parent.tree_root}
     tx.queue(_creation, {**_base_values(tx, uuid, name), **place})
 
 
 def _base_values(tx: WriteTransaction, uuid: str, name: str) -> dict[str, Any]:
+    # other names than the columns, which SQLAlchemy binds by itself in an insertion
     return {"its_uuid": uuid, "its_name": name, "its_bucket": bucket_of(uuid), "now": tx.now}
 
 
 def _creation_at(parent: sa.ColumnElement[int], root: sa.ColumnElement[int]) -> PreparedStatement:
+    # the counter of its bucket, which the lock of this transaction has incremented
     its_counter = present_counter(sa.bindparam("its_bucket", type_=sa.SmallInteger))
     return PreparedStatement(
         sa.insert(resource_providers).values(
@@ -162,6 +172,7 @@ def _of_parent(column: sa.ColumnElement[int]) -> sa.ColumnElement[int]:
 
 
 _creation: Final = _creation_at(sa.bindparam("parent"), sa.bindparam("root"))
+# an alias: the insertion selects from the table that it writes
 _parent: Final = resource_providers.alias("parent")
 _creation_below: Final = _creation_at(
     _of_parent(_parent.c.id), _of_parent(sa.func.coalesce(_parent.c.root_id, _parent.c.id))
@@ -179,6 +190,7 @@ def _refusal_text(what: str, name: str, uuid: str, why: str) -> str:
 
 
 def _refuse_taken(tx: WriteTransaction, uuid: str | None, name: str) -> None:
+    # both in one query: the message says which of the two is taken
     taken = tx.conn.execute(
         sa.select(_rp.uuid, _rp.name).where(sa.or_(_rp.uuid == uuid, _rp.name == name))
     ).all()
@@ -204,6 +216,7 @@ def update(
     :raises InvalidRequest: it may not move, or the new parent does not exist or is below it.
     :raises Conflict: the name is taken.
     """
+    # other providers are locked below, once the subtree is known
     row = lock(tx, uuid)
     values: dict[str, Any] = {"name": name}
     if sets_parent:
@@ -211,10 +224,13 @@ def update(
         tx.lock_trees()
         subtree = _lock_subtree(tx, row)
         parent = _new_parent(tx, row, name, parent_uuid, may_move, subtree)
+        # a request that names the present parent changes nothing, and does not stamp the subtree
         if (parent and parent.id) != row.parent_id:
             _set_roots(tx, row, parent, subtree)
             values["parent_id"] = parent and parent.id
+            # readers see the new place of each of them; to clients only the provider itself has changed
             tx.note_changed(subtree, generation=False)
+    # only then: its own name is taken by itself
     if name != row.name:
         _refuse_taken(tx, None, name)
     tx.conn.execute(sa.update(resource_providers).where(_rp.id == row.id).values(**values))
@@ -241,6 +257,7 @@ def _new_parent(
         raise refuse_move("parent provider UUID does not exist.")
     if row.parent_id is not None and row.parent_id != parent.id and not may_move:
         raise refuse_move("re-parenting a provider is not currently allowed.")
+    # the subtree was read under the lock of trees, so that no other move makes a circle meanwhile
     if parent.id in subtree:
         raise refuse_move("creating loop in the provider tree is not allowed.")
     return parent
@@ -258,6 +275,7 @@ def _lock_subtree(tx: WriteTransaction, row: ProviderRow) -> set[int]:
 
 
 def _subtree_ids(conn: sa.Connection, row: ProviderRow) -> set[int]:
+    # the whole tree in one query: recursive queries differ between databases
     parents = conn.execute(sa.select(_rp.id, _rp.parent_id).where(_rp.root_id == row.tree_root)).all()
     found = {row.id}
     while True:
@@ -272,6 +290,7 @@ def _set_roots(tx: WriteTransaction, row: ProviderRow, parent: ProviderRow | Non
     new_root = row.id if parent is None else parent.tree_root
     if below:
         tx.conn.execute(sa.update(resource_providers).where(_rp.id.in_(below)).values(root_id=new_root))
+    # the provider by itself: a root has no root_id, its descendants have
     own_root = None if parent is None else new_root
     tx.conn.execute(sa.update(resource_providers).where(_rp.id == row.id).values(root_id=own_root))
 
@@ -286,6 +305,7 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
     row = find_providers(tx, [uuid]).get(uuid)
     if row is None:
         raise NotFound(f"No resource provider with uuid {uuid} found for delete")
+    # children before allocations, in the order of the errors of OpenStack Placement
     if tx.has_row(_rp.parent_id == row.id):
         raise Conflict(
             f"Unable to delete parent resource provider {uuid}: It has child resource providers.",
@@ -296,8 +316,10 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
             f"Unable to delete resource provider {uuid}: Resource provider has allocations.",
             exceptions.PROVIDER_IN_USE,
         )
+    # by hand, as most of these foreign keys have no cascade
     for table in (inventories, provider_traits, provider_aggregates, provider_attributes):
         tx.conn.execute(sa.delete(table).where(table.c.provider_id == row.id))
     tx.conn.execute(sa.delete(resource_providers).where(_rp.id == row.id))
     tx.note_deleted(uuid)
+    # in the same transaction: a cursor must not pass a deletion without its record
     changes.note_deletion(tx, uuid)

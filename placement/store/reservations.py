@@ -32,6 +32,7 @@ from placement.store.consumers import ANY_GENERATION, ConsumerOwnership
 
 T = TypeVar("T")
 
+# a type, so that a reservation counts in usages and shows in allocations like any consumer
 TYPE: Final = RESERVATION
 # each release locks buckets, and a long transaction keeps claims waiting
 _AT_ONCE: Final = 100
@@ -54,6 +55,7 @@ class CapacityReservation:
 
     def serves_claim(self, project_id: str, group: str | None) -> bool:
         """Return whether a claim of this project, for a consumer that joins this group, may take from it."""
+        # the project too: a uuid is no secret, and must not give the room to others
         return project_id == self.project_id and self.group in (None, group)
 
 
@@ -66,6 +68,7 @@ class ReservationEnd:
 
 
 _holds: Final = reservations.join(consumers, consumers.c.id == reservations.c.consumer_id)
+# by type as well: a consumer that got another type has ended its reservation
 _shown: Final = (
     sa.select(
         consumers.c.uuid,
@@ -91,6 +94,7 @@ def list_reservations(
     conn: sa.Connection, project_id: str | None, group: str | None, after: str | None, limit: int
 ) -> list[CapacityReservation]:
     """Return reservations in the order of their uuids, filtered by project and group, after a uuid."""
+    # by uuid, and not by a number to skip: pages stay right while reservations come and go
     query = _shown.order_by(consumers.c.uuid).limit(limit)
     if project_id is not None:
         query = query.where(consumers.c.project_id == project_id)
@@ -123,10 +127,13 @@ def make_reservation(
 
     :raises InvalidRequest: it would end before it begins.
     """
+    # its counter tells all workers to read the next expiry again
     tx.lock_buckets([buckets.RESERVATIONS])
+    # made in the same transaction, so that its id is not known yet
     which = sa.select(consumers.c.id).where(consumers.c.uuid == consumer).scalar_subquery()
     values = {"consumer_id": which, "claim_group": group, "expires_at": _time_of(end)}
     tx.conn.execute(sa.insert(reservations).values(values))
+    # read back, as the database computes the end by its own clock
     return _read_written(tx, consumer)
 
 
@@ -137,6 +144,7 @@ def change_end(tx: WriteTransaction, uuid: str, generation: int, end: Reservatio
     :raises ConcurrentUpdate: the generation is not the present one.
     :raises InvalidRequest: the new end has passed.
     """
+    # the consumer before the bucket, as in every transaction
     row = _lock_reservation(tx, uuid)
     consumer_store.check_generation(row, generation)
     consumer_store.advance_consumer(
@@ -153,12 +161,14 @@ def delete(tx: WriteTransaction, uuid: str) -> None:
 
     :raises NotFound: there is no such reservation.
     """
+    # only reservations: the same uuid may be an ordinary consumer by now
     _lock_reservation(tx, uuid)
     allocations.delete(tx, uuid)
 
 
 def _time_of(end: ReservationEnd) -> sa.ColumnElement[float]:
     return (
+        # seconds are added by the database: the clocks of workers differ
         clock.ServerNow() + sa.literal(end.seconds, sa.Double)
         if end.at is None
         else sa.literal(end.at, sa.Double)
@@ -167,6 +177,7 @@ def _time_of(end: ReservationEnd) -> sa.ColumnElement[float]:
 
 def _read_written(tx: WriteTransaction, uuid: str) -> WrittenReservation:
     found = find_reservation(tx.conn, uuid)
+    # an end in the past shows as no reservation, and the transaction rolls back
     if found is None:
         raise InvalidRequest("A reservation has to end in the future, by the clock of the database.")
     return WrittenReservation(found, allocations.of_consumers(tx.conn, [uuid]))
@@ -178,6 +189,7 @@ def _lock_reservation(tx: WriteTransaction, uuid: str) -> consumer_store.Consume
     :raises NotFound: there is no such reservation.
     """
     rows = consumer_store.rows(consumer_store.lock(tx, [uuid]))
+    # under the lock of its consumer, so that it does not end in between
     if not rows or find_reservation(tx.conn, uuid) is None:
         raise no_reservation(uuid)
     return rows[0]
@@ -199,6 +211,7 @@ def remaining_claim(
     row, found = locked.consumers.get(reservation), find_reservation(tx.conn, reservation)
     for claim in claims:
         project_id, group = claim.owner.project_id, groups.get(claim.consumer)
+        # again under the lock: the check before the search may be out of date
         if row is None or found is None or not found.serves_claim(project_id, group):
             raise unusable_reservation(reservation, project_id)
     assert row is not None
@@ -209,10 +222,12 @@ def remaining_claim(
         for provider, taken in claim.resources.items():
             for name, amount in taken.items():
                 left[provider, name] -= amount
+    # no conflict: the caller searches again within what is left
     if any(amount < 0 for amount in left.values()):
         return None
     resources: dict[str, dict[str, int]] = {}
     for (provider, name), amount in left.items():
+        # no row with 0: a consumer without allocations disappears
         if amount:
             resources.setdefault(provider, {})[name] = amount
     owner = ConsumerOwnership(row.project_id, row.user_id, row.consumer_type)
@@ -246,12 +261,14 @@ def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction]
 
     :raises Conflict: the write conflicts with the state after the release.
     """
+    # it ends, as each round releases something or raises
     while True:
         try:
             return database.write(work)
         except Conflict as conflict:
             if isinstance(conflict, ConcurrentUpdate) and not isinstance(conflict, ConsumerExists):
                 raise  # no room would help
+            # outside of the failed transaction, which holds no locks any more
             with database.read() as conn:
                 some = any(conn.execute(query.limit(1)).first() for query in expired.UUIDS)
             if not some or not give_back_expired(database):
@@ -267,11 +284,13 @@ def give_back_expired(database: ServiceDatabase) -> int:
 
 
 def _give_back_expired(tx: WriteTransaction) -> int:
+    # a hundred of each kind: the next writer or reader releases more
     found = [
         uuid
         for query in expired.UUIDS
         for uuid in tx.conn.execute(query.order_by(consumers.c.uuid).limit(_AT_ONCE)).scalars()
     ]
+    # first, so that rows of confirmed claims do not come again each time
     expiries.forget_confirmed(tx)
     if found:
         # locked in the common order; read again under the lock, as one may have been confirmed meanwhile
@@ -282,5 +301,6 @@ def _give_back_expired(tx: WriteTransaction) -> int:
             for uuid in tx.conn.execute(query.where(consumers.c.uuid.in_(found))).scalars()
         ]
         allocations.give_back(tx, found)
+    # also if nothing was found: workers then read that there is no expiry before the next one
     tx.lock_buckets([buckets.RESERVATIONS])
     return len(found)

@@ -32,6 +32,7 @@ def reshape_providers(
     :raises ConcurrentUpdate: a generation of a provider or a consumer is stale.
     :raises Conflict: an inventory to be deleted is still in use, or is not enough.
     """
+    # all providers in one call, also those without allocations, in the common order of locks
     locked = allocations.lock_claimed(tx, claims, wanted)
     present = {uuid: inventories.class_ids(tx, uuid) for uuid in wanted}
     lookup = names.NameLookup(
@@ -45,13 +46,16 @@ def reshape_providers(
                 f"Resource provider {uuid} in inventories not found: {providers.no_provider(uuid)}",
                 exceptions.PROVIDER_NOT_FOUND,
             )
+        # all generations before any write, so that the first refusal leaves nothing to roll back
         if row.generation != new.generation:
             raise ConcurrentUpdate(
                 f"resource provider generation conflict for provider {uuid}: "
                 f"actual: {row.generation}, given: {new.generation}"
             )
+    # providers first, as OpenStack Placement reports their conflicts before those of consumers
     allocations.check_generations(claims, locked)
     for uuid, new in wanted.items():
+        # before the allocations, which need the new inventories
         inventories.write(tx, rows[uuid], new.inventories, set(present[uuid].scalars), lookup.ids)
     allocations.write_claims(tx, claims, locked)
     for uuid, new in wanted.items():

@@ -27,6 +27,7 @@ def delete(tx: WriteTransaction, name: str) -> None:
     :raises Conflict: a provider has it.
     """
     trait_id = names.lock_name(tx, traits, name)
+    # under the lock of names: no provider can get the trait between this check and the removal
     if trait_id is None:
         raise NotFound(f"No such trait(s): {name}.")
     if not name.startswith("CUSTOM_"):
@@ -43,10 +44,13 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
     :raises InvalidRequest: no such trait.
     :raises ConcurrentUpdate: the generation is stale.
     """
+    # a client may repeat a name, which the count below must not contain
     wanted = sorted(set(wanted))
     if optimistic_write.is_worthwhile(tx, generation, len(wanted)):
         values = {"count": len(wanted), **bind_values("trait", wanted)}
+        # found only if its traits differ: otherwise the generation would go up without a change
         optimistic_write.find_provider(tx, _other_traits(len(wanted)), uuid, generation, **values)
+        # all are removed, as the present ones are not known here
         tx.queue(_removal_there, {})
         optimistic_write.insert(tx, provider_traits.c.trait_id, [{"name": name} for name in wanted], traits)
         if (stale := _stale_attributes_there()) is not None:
@@ -55,6 +59,7 @@ def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection
         return generation + 1
     row, present, ids = _lock(tx, uuid, wanted)
     providers.check_generation(row, generation)
+    # after the generation: a client with an old one is told that first
     unknown = sorted(set(wanted) - set(ids))
     if unknown:
         raise InvalidRequest(f"No such trait {', '.join(unknown)}")
@@ -77,6 +82,7 @@ def _lock(
 
     The first ids are those of its traits, the second those of the wanted traits that exist.
     """
+    # with both lookups behind it in one batch
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
     lookup = names.NameLookup(tx, traits, wanted)
@@ -93,6 +99,7 @@ _present: Final = PreparedStatement(
 
 def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Set[int]) -> bool:
     """Write the traits if they differ; return whether they do. Without a change the generation stays, too."""
+    # no stamp: agents that repeat themselves would wake all workers
     if wanted == present:
         return False
     put(tx, {provider_id: wanted})
@@ -107,6 +114,7 @@ def put(tx: WriteTransaction, wanted: Mapping[int, Set[int]]) -> None:
     """
     for provider_id in wanted:
         tx.queue(_removal, {"provider": provider_id})
+    # removed and inserted, as a provider has few traits, and a difference would need two lists
     insert(tx, wanted)
     if (stale := _stale_attributes()) is not None:
         for provider_id in wanted:
@@ -138,20 +146,24 @@ def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement |
             .select_from(provider_traits.join(traits, traits.c.id == provider_traits.c.trait_id))
             .where(provider_traits.c.provider_id == provider, traits.c.name == trait)
         )
+        # by exists in the same statement: it sees the traits that were written just before
         return sa.and_(
             sa.or_(*(provider_attributes.c.name == each for each in attributes)), ~sa.exists(present)
         )
 
+    # asked on first use and not on import: extensions register while they are loaded
     registered: list[Mapping[str, Collection[str]]] = list(
         extensions.registered_objects("trait_attributes").values()
     )
     stale = [is_stale(*both) for each in registered for both in each.items()]
+    # without extensions a write of traits has one statement less
     if not stale:
         return None
     its = provider_attributes.c.provider_id == provider
     return PreparedStatement(sa.delete(provider_attributes).where(its, sa.or_(*stale)))
 
 
+# once for a process, as extensions do not change while it runs
 @cache
 def _stale_attributes() -> PreparedStatement | None:
     return _stale_attributes_of(sa.bindparam("provider"))
@@ -166,6 +178,7 @@ def _stale_attributes_there() -> PreparedStatement | None:
 def _other_traits(count: int) -> PreparedStatement:
     """Return a statement that finds a provider unless it has exactly these traits."""
     its = provider_traits.c.provider_id == resource_providers.c.id
+    # the same number and no other trait: the two sets are equal
     total = sa.select(sa.func.count()).select_from(provider_traits).where(its).scalar_subquery()
     other = (
         sa.select(sa.literal(1))

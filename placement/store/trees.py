@@ -45,6 +45,7 @@ from placement.store.inventories import InventoryValues
 from placement.store.providers import ProviderRow
 
 _rp = resource_providers.c
+# ids begin at 1
 _NOT_THERE: Final = -1
 """The id of no provider."""
 
@@ -57,6 +58,7 @@ class ProviderDescription:
     name: str
     parent: str | None
     generation: int | None
+    # None and empty differ: an empty part removes what is there
     inventories: Mapping[str, InventoryValues] | None = None
     traits: Set[str] | None = None
     aggregates: Set[str] | None = None
@@ -79,6 +81,7 @@ class PresentProvider:
     def differs_from(self, wanted: ProviderDescription) -> bool:
         """Return whether it differs from the description."""
         return any(
+            # as values, so that the order in which a client lists them is no difference
             part is not None and part != present
             for part, present in (
                 (wanted.inventories, self.inventories),
@@ -96,12 +99,14 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     :raises ConcurrentUpdate: a provider is not the one that the client knows.
     :raises Conflict: a name is taken, or an inventory to be removed is in use.
     """
+    # the checks of the description itself need no database, and take no lock
     by_uuid = {each.uuid: each for each in wanted}
     _check_names(wanted)
     levels = list(_tree_levels(by_uuid))
     lookups = {*by_uuid, *(each.parent for each in wanted if each.parent is not None)}
     # parents, too: a described provider may be new below one that is not described
     tx.lock(lookups)
+    # queued behind the lock together with the ids and the rows
     taken = tx.queue(_name_owners(len(wanted)), bind_values("name", [each.name for each in wanted]))
     ids = _NameIds(tx, wanted)
     rows = providers.find_providers(tx, lookups)
@@ -109,19 +114,24 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
     _refuse_taken(wanted, {name: uuid for name, uuid in taken.rows if uuid not in by_uuid})
     known = [each for each in wanted if each.uuid in rows]
     present = _read(tx, [rows[each.uuid] for each in known])
+    # a provider that is as described needs no generation: a repeated request has an old one
     changing = [each for each in known if present[rows[each.uuid].id].differs_from(each)]
     for each in changing:
         _check_generation(each, rows[each.uuid])
     new = [[each for each in level if each.uuid not in rows] for level in levels]
+    # before anything is written: an error in the last provider must not cost the writes of all others
     for each in (*changing, *(one for level in new for one in level)):
         ids.check_names(each)
+    # a level at once: its providers need the ids of their parents, and not of each other
     for level in filter(None, new):
         for each in level:
             providers.insert(tx, each.uuid, each.name, None if each.parent is None else rows[each.parent])
+        # one round trip for each level, and trees of hosts have few
         rows |= providers.find_providers(tx, [each.uuid for each in level])
     _insert(tx, {rows[each.uuid].id: each for level in new for each in level}, ids)
     for each in changing:
         _write_changes(tx, rows[each.uuid], each, present[rows[each.uuid].id], ids)
+    # one more for those that have changed, as the stamps with the commit raise them
     generations = {each.uuid: rows[each.uuid].generation for each in wanted}
     return generations | {each.uuid: each.generation + 1 for each in changing if each.generation is not None}
 
@@ -147,14 +157,17 @@ def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[Pro
     """
     below: dict[str | None, list[ProviderDescription]] = {}
     for each in wanted.values():
+        # a parent that is not described exists already, or is refused later
         below.setdefault(each.parent if each.parent in wanted else None, []).append(each)
     level, count = below.get(None, []), 0
     while level:
         count += len(level)
         yield level
         level = [child for each in level for child in below.get(each.uuid, ())]
+    # providers in a circle are below no root, so that no level has them
     if count < len(wanted):
         tops = {each.uuid: each for each in wanted.values()}
+        # all that hang below a root are right; one of the others is named
         for each in below.get(None, ()):
             for one in _described_subtree(each, below):
                 del tops[one.uuid]
@@ -164,6 +177,7 @@ def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[Pro
 def _described_subtree(
     top: ProviderDescription, below: Mapping[str | None, Sequence[ProviderDescription]]
 ) -> Iterator[ProviderDescription]:
+    # no recursion: the depth is the client's
     waiting = [top]
     while waiting:
         each = waiting.pop()
@@ -181,6 +195,7 @@ def _check_places(
     :raises InvalidRequest: a parent does not exist, or there are several trees.
     :raises ConcurrentUpdate: a provider is not the one that the client describes.
     """
+    # by id of the root, or by uuid for one that does not exist yet
     trees: dict[int | str, ProviderDescription] = {}
     for each in wanted:
         row, parent = rows.get(each.uuid), rows.get(each.parent or "")
@@ -190,7 +205,9 @@ def _check_places(
             if each.generation is not None:
                 given = f"generation {each.generation} was given"
                 raise ConcurrentUpdate(f"{each} does not exist (any more); {given}.")
+        # a conflict and not a wrong request: another client has moved or renamed it
         elif row.name != each.name or row.parent_id != (
+            # the id of no provider: the described parent does not exist yet, so that it differs in any case
             None if each.parent is None else _NOT_THERE if parent is None else parent.id
         ):
             raise ConcurrentUpdate(
@@ -201,6 +218,7 @@ def _check_places(
             trees.setdefault(row.tree_root, each)
         elif parent is not None:
             trees.setdefault(parent.tree_root, each)
+        # a new provider below a new one belongs to the tree of that one
         elif each.parent is None:
             trees.setdefault(each.uuid, each)
     if len(trees) > 1:
@@ -211,6 +229,7 @@ def _check_places(
 def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str]) -> None:
     """:raises Conflict: another provider has one of the names."""
     for each in wanted:
+        # MariaDB compares without trailing blanks, and then answers with the name as it is stored
         for name in {each.name, each.name.rstrip(" ")} & taken.keys():
             raise Conflict(
                 f"{each}: its name is taken, by resource provider {taken[name]}.", exceptions.DUPLICATE_NAME
@@ -229,6 +248,7 @@ class _NameIds:
 
     def __init__(self, tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> None:
         classes = {name for each in wanted for name in each.inventories or ()}
+        # queued here, read when they are needed
         self._classes = names.NameLookup(tx, resource_classes, classes)
         self._traits = names.NameLookup(tx, traits, {name for each in wanted for name in each.traits or ()})
 
@@ -240,6 +260,7 @@ class _NameIds:
         ):
             if unknown := sorted(set(named) - known.keys()):
                 raise InvalidRequest(f"{wanted}: No such {what} {', '.join(unknown)}.")
+        # last: values are looked at once their class is known
         inventory_store.check_capacity(wanted.uuid, wanted.inventories or {}, may_have_none=True)
 
     @property
@@ -265,6 +286,7 @@ class _NameIds:
 
 def _insert(tx: WriteTransaction, new: Mapping[int, ProviderDescription], ids: _NameIds) -> None:
     """Write all parts of new providers, by id."""
+    # part by part for all providers: a statement for each part, whatever the number of providers
     inventory_store.insert(tx, {each: ids.of_classes(one.inventories or {}) for each, one in new.items()})
     trait_store.insert(tx, {each: ids.of_traits(one.traits or ()) for each, one in new.items()})
     aggregate_store.insert(tx, {each: one.aggregates or () for each, one in new.items()})
@@ -285,12 +307,15 @@ def _write_changes(
             for name, values in wanted.inventories.items()
             if present.inventories.get(name) != values
         }
+        # apart from the new ones, as databases have no common statement for both
         there = {name: values for name, values in differing.items() if name in present.inventories}
         added = {name: values for name, values in differing.items() if name not in present.inventories}
         inventory_store.update(tx, row.id, ids.of_classes(there))
         inventory_store.insert(tx, {row.id: ids.of_classes(added)})
         going = present.inventories.keys() - wanted.inventories.keys()
+        # ids of classes that the description does not name
         gone = names.NameLookup(tx, resource_classes, going).ids if going else {}
+        # after the others: a conflict then rolls all of the tree back
         inventory_store.remove_some(
             tx, row, set(gone.values()), said_before=f"{wanted}: {inventory_store.UPDATE_CONFLICT}"
         )
@@ -300,6 +325,7 @@ def _write_changes(
         aggregate_store.put(tx, {row.id: wanted.aggregates})
     if wanted.attributes is not None and wanted.attributes != present.attributes:
         attribute_store.put(tx, {row.id: wanted.attributes})
+    # once for all parts, so that the generation goes up by one
     tx.note_changed([row.id], generation=True)
 
 
@@ -309,6 +335,7 @@ def _read(tx: WriteTransaction, rows: Sequence[ProviderRow]) -> dict[int, Presen
     if not rows:
         return found
     given = bind_values("id", found)
+    # four statements in one round trip; a join would repeat inventories for each trait
     answers = [
         tx.queue(part(len(found)), given)
         for part in (_inventory_lookup, _trait_lookup, _aggregate_lookup, _attribute_lookup)

@@ -1,6 +1,6 @@
-"""Who looks at pages: by a session, whose token is checked like that of any request over REST.
+"""Admission of visitors by their session: its token is checked like the token of any request over REST.
 
-So a token that is revoked, or whose roles are taken away, counts here as soon as there.
+So a token that is revoked, or loses its roles, loses them here at the same moment.
 """
 
 import base64
@@ -37,23 +37,23 @@ _UNAVAILABLE: Final = 503
 _CANNOT_ASK: Final = "The Identity service is temporarily unavailable, so that nobody knows who you are."
 
 
-def begin(service: PlacementService, access: TokenAccess) -> VisitorSession:
-    """A new session of somebody who has signed in."""
-    session = VisitorSession(sessions.new(), access.token, access.user, access.project)
+def begin_session(service: PlacementService, access: TokenAccess) -> VisitorSession:
+    """Start the session of a visitor that has signed in."""
+    session = VisitorSession(sessions.new_secret(), access.token, access.user, access.project)
     content = orjson.dumps({"token": session.token, "user": session.user, "project": session.project})
-    kept, key = _cipher(session.secret).encrypt(content).decode(), sessions.key(session.secret)
+    kept, key = _session_cipher(session.secret).encrypt(content).decode(), sessions.key(session.secret)
     seconds = min(access.seconds, service.conf.console.session_lifetime)
-    service.database.write(lambda tx: sessions.begin(tx, key, kept, seconds))
+    service.database.write(lambda tx: sessions.insert_session(tx, key, kept, seconds))
     return session
 
 
-def end(service: PlacementService, secret: str) -> None:
+def end_session(service: PlacementService, secret: str) -> None:
     """Forget a session."""
     key = sessions.key(secret)
-    service.database.write(lambda tx: sessions.end(tx, key))
+    service.database.write(lambda tx: sessions.delete_session(tx, key))
 
 
-def _cipher(secret: str) -> Fernet:
+def _session_cipher(secret: str) -> Fernet:
     return Fernet(base64.urlsafe_b64encode(sessions.cipher_key(secret)))
 
 
@@ -72,14 +72,14 @@ class SessionAdmission:
         self._tidy_due = 0.0
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        """Find out who looks, and go on."""
-        context.anonymous(environ)
+        """Find the visitor of the request, and pass it on."""
+        context.note_anonymous(environ)
         if environ.get("PATH_INFO", "").startswith(_PUBLIC):
             return self._pages(environ, start_response)
         try:
-            session = self._session(environ)
+            session = self._find_session(environ)
         except ServiceError as error:
-            return self._refuse(environ, start_response, error)
+            return self._show_refusal(environ, start_response, error)
         if session is None:
             return _to_sign_in(environ, start_response)
         environ[SESSION] = session
@@ -90,27 +90,30 @@ class SessionAdmission:
         if answer.refused is None:
             return body
         if answer.refused == _UNAVAILABLE:
-            return self._refuse(environ, start_response, Unavailable(_CANNOT_ASK))
+            return self._show_refusal(environ, start_response, Unavailable(_CANNOT_ASK))
         return _to_sign_in(environ, start_response)
 
-    def _session(self, environ: "WSGIEnvironment") -> VisitorSession | None:
+    def _find_session(self, environ: "WSGIEnvironment") -> VisitorSession | None:
         """:raises PlacementError: the database cannot say."""
         secret = forms.secret_of(environ, forms.COOKIE)
         if secret is None:
             return None
-        self._service.prepare()
+        self._service.prepare_database()
         with self._service.database.read() as conn:
-            kept = sessions.find(conn, sessions.key(secret))
-        self._tidy()
+            kept = sessions.find_session(conn, sessions.key(secret))
+        self._remove_expired()
         if kept is None:
             return None
         try:
-            return VisitorSession(secret, **orjson.loads(_cipher(secret).decrypt(kept)))
+            return VisitorSession(secret, **orjson.loads(_session_cipher(secret).decrypt(kept)))
         except InvalidToken:
-            return None  # somebody wrote to the table
+            return None  # the row was not written by the console, or the secret is of another session
 
-    def _tidy(self) -> None:
-        """From time to time, remove what expired, also where nobody signs in any more."""
+    def _remove_expired(self) -> None:
+        """Remove expired rows, at most once in some minutes.
+
+        Requests of signed-in visitors do it, so that rows go also where no visitor signs in any more.
+        """
         now = time.monotonic()
         if now < self._tidy_due:
             return
@@ -122,32 +125,32 @@ class SessionAdmission:
                     return
             database.write(lambda tx: sessions.remove_expired(tx, WINDOW))
         except Unavailable as error:
-            LOG.warning("sessions of the console that expired stay for now: %s", error.detail)
+            LOG.warning("expired sessions of the console could not be removed yet: %s", error.detail)
 
-    def _refuse(
+    def _show_refusal(
         self, environ: "WSGIEnvironment", start_response: "StartResponse", error: ServiceError
     ) -> Iterable[bytes]:
         environ[REFUSAL] = error
         return self._pages(environ, start_response)
 
 
-def admitted(pages: "WSGIApplication") -> "WSGIApplication":
-    """The pages, which note that they were reached: what is answered then is theirs."""
+def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
+    """Make the pages note in a request that it has reached them, so that the answer is known to be theirs."""
 
-    def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+    def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         environ[_ADMITTED] = True
         return pages(environ, start_response)
 
-    return serve
+    return serve_request
 
 
 class _PageAnswer:
-    """Passes on what pages answer, and holds back what authentication does."""
+    """Passes on the answers of pages, and holds back those of the authentication."""
 
     def __init__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> None:
         self._environ = environ
         self._start_response = start_response
-        #: the status that nobody saw
+        #: the status that was held back
         self.refused: int | None = None
 
     def start(
@@ -160,7 +163,7 @@ class _PageAnswer:
 
 
 def _to_sign_in(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-    """To where somebody can sign in, and from there back, if he was only looking."""
+    """Send the visitor to the page to sign in, and from there back to the page that a GET asked for."""
     address = environ.get("SCRIPT_NAME", "") + SIGN_IN
     if environ["REQUEST_METHOD"] == "GET":
         wanted = environ["PATH_INFO"]

@@ -16,16 +16,16 @@ from werkzeug.exceptions import HTTPException
 
 from placement.api.errors import status_of
 from placement.exceptions import RETRY_AFTER, ServiceError
-from placement.policies import allocation, allocation_candidate, resource_class, trait, usage
+from placement.policies import rest
 from placement_extras.console import (
     candidates,
     capacity,
     consumers,
     forms,
+    host_scheduling,
     hosts,
     names,
     questions,
-    scheduling,
     settings,
 )
 from placement_extras.console.page_request import SEE_HOSTS, SESSION, ApiRefusal, PageRequest
@@ -37,25 +37,25 @@ _UNITS: Final = ("MiB", "GiB", "TiB", "PiB", "EiB")
 _FIRST_UNIT: Final = {"MEMORY_MB": 0, "DISK_GB": 1}
 
 
-def number(value: int) -> str:
-    """With a narrow space between thousands."""
+def format_number(value: int) -> str:
+    """A number with a narrow space between thousands."""
     return f"{value:,}".replace(",", _THIN_SPACE)
 
 
-def quantity(value: int, resource_class: str) -> str:
+def format_quantity(value: int, resource_class: str) -> str:
     """An amount of a resource class, in the unit in which it is short: ``256 GiB`` of MEMORY_MB."""
     unit = _FIRST_UNIT.get(resource_class)
     if unit is None or value == 0:
-        return number(value)
+        return format_number(value)
     shown = float(value)
     while abs(shown) >= _STEP and unit + 1 < len(_UNITS):
         shown, unit = shown / _STEP, unit + 1
-    # one digit behind the point tells nobody more than he needs, and nothing for whole numbers
+    # one digit behind the point is enough to compare hosts; from 100 on it would be noise
     text = f"{shown:.1f}".removesuffix(".0") if abs(shown) < 100 else f"{shown:.0f}"
     return f"{text}\N{NO-BREAK SPACE}{_UNITS[unit]}"
 
 
-def percent(part: int, whole: int) -> int:
+def whole_percent(part: int, whole: int) -> int:
     """How much of a hundred, 0 to 100: no more than nothing is 0, and less than all is not 100."""
     if whole <= 0:
         return 100 if part > 0 else 0
@@ -65,14 +65,14 @@ def percent(part: int, whole: int) -> int:
     return 99 if 99 < exact < 100 else max(0, min(100, round(exact)))
 
 
-def width(part: int, whole: int) -> str:
+def bar_width(part: int, whole: int) -> str:
     """The same as the width of a part of a bar, which is 100 wide."""
     if whole <= 0:
         return "0"
     return f"{max(0.0, min(100.0, 100 * part / whole)):.1f}".removesuffix(".0")
 
 
-def when(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """A time (seconds since 1970) in UTC."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -80,18 +80,18 @@ def when(seconds: float) -> str:
         return "unknown"
 
 
-def plural(count: int, noun: str, nouns: str = "") -> str:
-    """So many of something, of which several are called ``nouns`` if not with an s."""
-    return f"{number(count)} {noun if count == 1 else nouns or noun + 's'}"
+def format_count(count: int, noun: str, nouns: str = "") -> str:
+    """A number with its noun; ``nouns`` is the plural, if it is not the noun with an s."""
+    return f"{format_number(count)} {noun if count == 1 else nouns or noun + 's'}"
 
 
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
-    "number": number,
-    "quantity": quantity,
-    "percent": percent,
-    "width": width,
-    "when": when,
-    "plural": plural,
+    "number": format_number,
+    "quantity": format_quantity,
+    "percent": whole_percent,
+    "width": bar_width,
+    "when": format_time,
+    "plural": format_count,
 }
 
 
@@ -112,14 +112,14 @@ _HEADERS: Final = {
 }
 _SECTIONS: Final = (
     ("hosts.show_fleet", "Fleet", SEE_HOSTS),
-    ("candidates.explore", "Candidates", (*SEE_HOSTS, allocation_candidate.LIST)),
-    ("capacity.count", "Capacity", (*SEE_HOSTS, CAPACITY)),
-    ("consumers.find", "Consumers", (allocation.LIST,)),
+    ("candidates.explore_candidates", "Candidates", (*SEE_HOSTS, rest.LIST_CANDIDATES)),
+    ("capacity.count_guests", "Capacity", (*SEE_HOSTS, CAPACITY)),
+    ("consumers.find_consumer", "Consumers", (rest.LIST_ALLOCATIONS,)),
     ("settings.show_settings", "Fleet settings", settings.SEE_SETTINGS),
-    ("names.show_names", "Names", (*SEE_HOSTS, resource_class.LIST, trait.LIST)),
-    ("consumers.show_project", "Project", (usage.TOTAL_USAGES,)),
+    ("names.show_names", "Names", (*SEE_HOSTS, rest.LIST_CLASSES, rest.LIST_TRAITS)),
+    ("consumers.show_project", "Project", (rest.TOTAL_USAGES,)),
 )
-"""The pages that are reached from everywhere, and what REST asks of who reads the same there."""
+"""The pages that are reached from everywhere, and the rules under which REST shows the same."""
 _KEPT: Final = "public, max-age=31536000, immutable"
 _FILES: Final = ("console.css", "console.js", "htmx.min.js", "icon.svg")
 _HTMX: Final = {
@@ -139,52 +139,52 @@ _HTMX: Final = {
 
 
 def create_app(*, signs_in: bool) -> Flask:
-    """All pages; whose they are, each request says.
+    """The Flask application with all pages.
 
-    :param signs_in: whether visitors have to.
+    :param signs_in: whether visitors have to sign in.
     """
     app = Flask("placement_extras.console", static_url_path="/console/static")
     app.config[forms.SIGNS_IN] = signs_in
     app.config["MAX_CONTENT_LENGTH"] = _MAX_BODY
     app.jinja_options = {"trim_blocks": True, "lstrip_blocks": True}
     app.jinja_env.filters.update(FILTERS)
-    for each in (hosts, scheduling, candidates, capacity, consumers, names, settings):
+    for each in (hosts, host_scheduling, candidates, capacity, consumers, names, settings):
         app.register_blueprint(each.blueprint)
-    app.context_processor(_common)
+    app.context_processor(_template_values)
     app.after_request(forms.give_secret)
-    app.after_request(_protect)
-    app.register_error_handler(ServiceError, _refused)
+    app.after_request(_add_headers)
+    app.register_error_handler(ServiceError, _service_error)
     app.register_error_handler(ApiRefusal, _refused_by_api)
     app.register_error_handler(HTTPException, _http_exception)
-    app.register_error_handler(Exception, _unexpected)
+    app.register_error_handler(Exception, _unexpected_error)
     return app
 
 
 @cache
-def _digest(name: str) -> str:
+def _file_digest(name: str) -> str:
     return hashlib.blake2b((_STATIC / name).read_bytes(), digest_size=8).hexdigest()
 
 
-def _common() -> dict[str, Any]:
-    """What every template may use."""
+def _template_values() -> dict[str, Any]:
+    """The variables that every template may use."""
     visit: PageRequest | None = g.get("visit")
     session = request.environ.get(SESSION)
     sections = []
     if visit is not None:
-        sections = [(endpoint, title) for endpoint, title, rules in _SECTIONS if visit.may(*rules)]
+        sections = [(endpoint, title) for endpoint, title, rules in _SECTIONS if visit.may_use(*rules)]
     return {
         "visitor": None if visit is None else visit.visitor,
         "session": session,
-        "mark": forms.mark,
-        "condition": questions.condition,
+        "mark": forms.form_mark,
+        "condition": questions.condition_words,
         "sections": sections,
-        "digest": _digest,
+        "digest": _file_digest,
         "htmx": _HTMX,
         "request_id": request.environ.get("openstack.request_id"),
     }
 
 
-def _protect(response: Response) -> Response:
+def _add_headers(response: Response) -> Response:
     response.headers.update(_HEADERS)
     if response.status_code == HTTPStatus.SERVICE_UNAVAILABLE:
         response.headers["Retry-After"] = RETRY_AFTER
@@ -195,28 +195,32 @@ def _protect(response: Response) -> Response:
 def _is_dated() -> bool:
     """Whether a file is asked for by the digest of its content: another release has another there."""
     name = (request.view_args or {}).get("filename") if request.endpoint == "static" else None
-    return name in _FILES and request.args.get("v") == _digest(name)
+    return name in _FILES and request.args.get("v") == _file_digest(name)
 
 
-def _refused(error: ServiceError) -> tuple[str, int]:
-    return _error(status_of(error), error.detail)
+def _service_error(error: ServiceError) -> tuple[str, int]:
+    return _error_page(status_of(error), error.detail)
 
 
 def _refused_by_api(error: ApiRefusal) -> tuple[str, int]:
-    return _error(HTTPStatus(error.status), error.detail)
+    return _error_page(HTTPStatus(error.status), error.detail)
 
 
 def _http_exception(error: HTTPException) -> tuple[str, int] | Response:
     if error.response is not None or error.code is None or error.code < 400:
         return Response(error.get_response().response, error.code, error.get_headers())
     status = HTTPStatus(error.code)
-    return _error(status, "There is no such page." if status is HTTPStatus.NOT_FOUND else status.description)
+    return _error_page(
+        status, "There is no such page." if status is HTTPStatus.NOT_FOUND else status.description
+    )
 
 
-def _unexpected(error: Exception) -> tuple[str, int]:
+def _unexpected_error(error: Exception) -> tuple[str, int]:
     LOG.exception("unexpected error in the page %s", request.path)
-    return _error(HTTPStatus.INTERNAL_SERVER_ERROR, "The service met an unexpected error; its log says more.")
+    return _error_page(
+        HTTPStatus.INTERNAL_SERVER_ERROR, "The service met an unexpected error; its log says more."
+    )
 
 
-def _error(status: HTTPStatus, detail: str) -> tuple[str, int]:
+def _error_page(status: HTTPStatus, detail: str) -> tuple[str, int]:
     return render_template("error.html", status=status, detail=detail), status.value

@@ -9,7 +9,7 @@ from typing import Any, Final
 from flask import Blueprint, render_template, request
 
 from placement.exceptions import InvalidRequest
-from placement.policies import allocation_candidate, ext
+from placement.policies import ext, rest
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas import base, explanation
@@ -19,9 +19,9 @@ from placement.search.candidate_search import find_candidates
 from placement.search.candidates import AllocationCandidate, candidates_of, topology_first
 from placement.search.request import check_names
 from placement_extras.console import questions
-from placement_extras.console.fleet import natural
-from placement_extras.console.host import order
-from placement_extras.console.page_request import SEE_HOSTS, ApiRefusal, PageRequest, ask, page
+from placement_extras.console.fleet import natural_order
+from placement_extras.console.host import class_order
+from placement_extras.console.page_request import SEE_HOSTS, ApiRefusal, PageRequest, ask_api, console_page
 from placement_extras.console.questions import GuestQuestion
 
 
@@ -66,19 +66,19 @@ class HostOffers:
     is_fallback: bool
 
 
-def draw(
+def offers_by_host(
     snapshot: ModelSnapshot, candidates: Sequence[AllocationCandidate], limit: int, *, is_fallback: bool
 ) -> HostOffers:
-    """The first of these candidates, so many at most."""
+    """The first of these candidates."""
     by_host: dict[int, list[Way]] = {}
     for each in candidates[:limit]:
         root = each.provider_set.members[0].root_id
-        by_host.setdefault(root, []).append(_way(snapshot, each, root))
+        by_host.setdefault(root, []).append(_candidate_lines(snapshot, each, root))
     offers = [HostOffer(snapshot.providers[root], tuple(ways)) for root, ways in by_host.items()]
     return HostOffers(tuple(offers), len(candidates) > limit, is_fallback)
 
 
-def _way(snapshot: ModelSnapshot, candidate: AllocationCandidate, root: int) -> Way:
+def _candidate_lines(snapshot: ModelSnapshot, candidate: AllocationCandidate, root: int) -> Way:
     asked = candidate.resources
     groups: dict[int, list[str]] = {}
     for suffix, served in candidate.mappings.items():
@@ -89,24 +89,26 @@ def _way(snapshot: ModelSnapshot, candidate: AllocationCandidate, root: int) -> 
     }
     if root not in asked:
         shown.discard(root)  # it is named anyway
-    lines = _lines(snapshot, [snapshot.providers[each] for each in shown], asked, groups)
+    lines = _offer_lines(snapshot, [snapshot.providers[each] for each in shown], asked, groups)
     # the tree that it is of before those that share with it
     return tuple(sorted(lines, key=lambda line: line.provider.root_id != root))
 
 
-def _lines(
+def _offer_lines(
     snapshot: ModelSnapshot,
     providers: Iterable[Provider],
     asked: Mapping[int, Mapping[str, int]],
     groups: Mapping[int, Sequence[str]],
 ) -> Iterable[OfferLine]:
     paths = {each.id: tuple(snapshot.lineage_of(each))[::-1] for each in providers}
-    in_order = sorted(paths.values(), key=lambda path: [(natural(each.name), each.id) for each in path])
+    in_order = sorted(paths.values(), key=lambda path: [(natural_order(each.name), each.id) for each in path])
     for path in in_order:
         provider = path[-1]
         takings = [
             ProviderTaking(name, amount, provider.inventories[name].capacity, provider.used.get(name, 0))
-            for name, amount in sorted(asked.get(provider.id, {}).items(), key=lambda item: order(item[0]))
+            for name, amount in sorted(
+                asked.get(provider.id, {}).items(), key=lambda item: class_order(item[0])
+            )
         ]
         named = tuple(each for each in groups.get(provider.id, ()) if each)
         yield OfferLine(len(path) - 1, provider, tuple(takings), named)
@@ -119,21 +121,21 @@ _MIB: Final = 1 << 20
 _BODY: Final = explanation.ExplanationBody()
 
 
-@page(blueprint, "/console/candidates", *SEE_HOSTS, allocation_candidate.LIST)
-def explore(visit: PageRequest) -> str | tuple[str, int]:
+@console_page(blueprint, "/console/candidates", *SEE_HOSTS, rest.LIST_CANDIDATES)
+def explore_candidates(visit: PageRequest) -> str | tuple[str, int]:
     """The form, and what it asks for."""
-    question = GuestQuestion.of(request.args)
+    question = GuestQuestion.from_form(request.args)
     found: HostOffers | None = None
     warnings: tuple[str, ...] = ()
     why: Mapping[str, Any] | None = None
     error = ""
     if question.is_asked:
         try:
-            asked = explanation.parse(base.load(_BODY, question.body()), visit.service.request_forms)
+            asked = explanation.parse(base.load(_BODY, question.request_body()), visit.service.request_forms)
             warnings = asked.warnings
-            found = _candidates(visit, asked)
-            if not found.shown and visit.may(ext.EXPLAIN):
-                why = ask("POST", "/ext/v1/explanations", body=question.body())
+            found = _find_offers(visit, asked)
+            if not found.shown and visit.may_use(ext.EXPLAIN):
+                why = ask_api("POST", "/ext/v1/explanations", body=question.request_body())
         except (InvalidRequest, ApiRefusal) as refusal:
             error = refusal.detail
         except BudgetExhausted:
@@ -143,7 +145,7 @@ def explore(visit: PageRequest) -> str | tuple[str, int]:
         question=question,
         found=found,
         why=why,
-        funnels=list(_funnels(why)),
+        funnels=list(_explanation_funnels(why)),
         warnings=warnings,
         error=error,
         max_shown=_MAX_SHOWN,
@@ -151,7 +153,7 @@ def explore(visit: PageRequest) -> str | tuple[str, int]:
     return (shown, 400) if error else shown
 
 
-def _candidates(visit: PageRequest, asked: AskedCandidates) -> HostOffers:
+def _find_offers(visit: PageRequest, asked: AskedCandidates) -> HostOffers:
     options = visit.service.conf
     with visit.service.model.fresh_view() as view:
         found = HostOffers((), False, False)
@@ -167,16 +169,18 @@ def _candidates(visit: PageRequest, asked: AskedCandidates) -> HostOffers:
                 view.snapshot, wanted, strategy="breadth-first", max_candidates=_MAX_SHOWN + 1, budget=budget
             )
             candidates = list(candidates_of(topology_first(patterns, budget)))
-            found = draw(view.snapshot, candidates, _MAX_SHOWN, is_fallback=wanted is asked.fallback)
+            found = offers_by_host(
+                view.snapshot, candidates, _MAX_SHOWN, is_fallback=wanted is asked.fallback
+            )
     return found
 
 
-def _funnels(why: Mapping[str, Any] | None) -> Iterable[dict[str, Any]]:
+def _explanation_funnels(why: Mapping[str, Any] | None) -> Iterable[dict[str, Any]]:
     """How many hosts are left after each condition: of each group of an explanation, and of all together."""
     if why is None:
         return
     for group in why["groups"]:
-        steps = questions.telling(group["conditions"], why["hosts"])
+        steps = questions.selective_steps(group["conditions"], why["hosts"])
         if steps:
             asked = ", ".join(f"{amount} {name}" for name, amount in group["resources"].items())
             of_group = f" of {group['group']}" if group["group"] else ""

@@ -10,8 +10,8 @@ from flask import Blueprint, render_template, request
 from placement.exceptions import InvalidRequest
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.base import canonical_uuid
-from placement_extras.console.forms import texts
-from placement_extras.console.page_request import SEE_HOSTS, ApiRefusal, PageRequest, ask, page
+from placement_extras.console.forms import field_texts
+from placement_extras.console.page_request import SEE_HOSTS, ApiRefusal, PageRequest, ask_api, console_page
 from placement_extras.console.questions import GuestQuestion, query_of, words_of
 from placement_extras.planner.rules import CAPACITY
 
@@ -32,14 +32,14 @@ class CapacityQuestion:
     drain: bool = False
     moves: bool = False
 
-    def body(self, snapshot: ModelSnapshot) -> dict[str, Any]:
+    def request_body(self, snapshot: ModelSnapshot) -> dict[str, Any]:
         """The same as REST takes it.
 
         :raises InvalidRequest: a line is none, or a host is not there.
         """
-        flavors = [_flavor(line) for line in _lines(self.flavors)]
+        flavors = [_parse_flavor(line) for line in _text_lines(self.flavors)]
         excluded = []
-        for line in _lines(self.excluded_hosts):
+        for line in _text_lines(self.excluded_hosts):
             provider = snapshot.get(canonical_uuid(line) or line)
             if provider is None and line in snapshot.by_name:
                 provider = snapshot.providers[snapshot.by_name[line]]
@@ -55,7 +55,7 @@ class CapacityQuestion:
         }
 
 
-def _flavor(line: str) -> dict[str, Any]:
+def _parse_flavor(line: str) -> dict[str, Any]:
     """``NAME=QUERY``, or a flavor of Nova's: ``NAME: vcpus=4 ram=4096 disk=10 hw:cpu_policy=dedicated``.
 
     :raises InvalidRequest: the line is neither.
@@ -64,7 +64,7 @@ def _flavor(line: str) -> dict[str, Any]:
         words = words_of(of_nova[2])
         known = dict(word.partition("=")[::2] for word in words if word.partition("=")[0] in _AMOUNTS)
         specs = [word for word in words if word.partition("=")[0] not in _AMOUNTS]
-        return {"name": of_nova[1].strip(), **GuestQuestion(specs="\n".join(specs), **known).body()}
+        return {"name": of_nova[1].strip(), **GuestQuestion(specs="\n".join(specs), **known).request_body()}
     name, equals, query = line.partition("=")
     if not equals or not query:
         raise InvalidRequest(
@@ -73,15 +73,15 @@ def _flavor(line: str) -> dict[str, Any]:
     return {"name": name.strip(), "query": query_of(query)}
 
 
-def _lines(text: str) -> Iterable[str]:
+def _text_lines(text: str) -> Iterable[str]:
     return filter(None, map(str.strip, text.splitlines()))
 
 
-@page(blueprint, "/console/capacity", *SEE_HOSTS, CAPACITY)
-def count(visit: PageRequest) -> str | tuple[str, int]:
+@console_page(blueprint, "/console/capacity", *SEE_HOSTS, CAPACITY)
+def count_guests(visit: PageRequest) -> str | tuple[str, int]:
     """The form, and what it asks for."""
     asked = CapacityQuestion(
-        **texts(request.args, ("flavors", "excluded_hosts"), _MAX_TEXT),
+        **field_texts(request.args, ("flavors", "excluded_hosts"), _MAX_TEXT),
         drain="drain" in request.args,
         moves="moves" in request.args,
     )
@@ -90,8 +90,8 @@ def count(visit: PageRequest) -> str | tuple[str, int]:
     if asked.flavors:
         try:
             with visit.service.model.fresh_view() as view:
-                body = asked.body(view.snapshot)
-            found = ask("POST", "/ext/v1/capacity", body=body)
+                body = asked.request_body(view.snapshot)
+            found = ask_api("POST", "/ext/v1/capacity", body=body)
         except (InvalidRequest, ApiRefusal) as refusal:
             error = refusal.detail
     shown = render_template("capacity.html", asked=asked, found=found, error=error, example=EXAMPLE)

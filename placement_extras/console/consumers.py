@@ -6,44 +6,44 @@ from typing import Any, Final
 from flask import Blueprint, Response, redirect, render_template, request, url_for
 
 from placement.exceptions import NotFound
-from placement.policies import allocation, ext, usage
+from placement.policies import ext, rest
 from placement.schemas.base import canonical_uuid
 from placement_extras.console import page_request
-from placement_extras.console.page_request import SEE_HOSTS, PageRequest, ask, page
+from placement_extras.console.page_request import SEE_HOSTS, PageRequest, ask_api, console_page
 
 blueprint = Blueprint("consumers", __name__)
 
 _PER_PAGE: Final = 100
 
 
-@page(blueprint, "/console/consumers", allocation.LIST)
-def find(visit: PageRequest) -> str | Response:
-    """Where to ask for a consumer, and reservations: of all projects for whom that is allowed."""
+@console_page(blueprint, "/console/consumers", rest.LIST_ALLOCATIONS)
+def find_consumer(visit: PageRequest) -> str | Response:
+    """The page to ask for a consumer, with reservations: of all projects if the visitor may see those."""
     text = request.args.get("uuid", "").strip()
     uuid = canonical_uuid(text)
     if uuid is None:
         reserved: dict[str, Any] | None = None
-        if visit.may(ext.LIST_RESERVATIONS):
+        if visit.may_use(ext.LIST_RESERVATIONS):
             after = canonical_uuid(request.args.get("after", ""))
             page = {"limit": str(_PER_PAGE)} | ({} if after is None else {"marker": after})
-            reserved = ask("GET", "/ext/v1/reservations", page) | {"after": after}
+            reserved = ask_api("GET", "/ext/v1/reservations", page) | {"after": after}
         return render_template("consumers.html", text=text[:64], is_wrong=bool(text), reserved=reserved)
     answer = redirect(url_for("consumers.show_consumer", uuid=uuid), HTTPStatus.SEE_OTHER, Response)
     assert isinstance(answer, Response)
     return answer
 
 
-@page(blueprint, "/console/consumers/<uuid>", allocation.LIST)
+@console_page(blueprint, "/console/consumers/<uuid>", rest.LIST_ALLOCATIONS)
 def show_consumer(visit: PageRequest, uuid: str) -> str:
-    """What a consumer holds, whose it is, and where."""
+    """The page of a consumer: its project and user, what it holds, and where."""
     known = canonical_uuid(uuid)
     if known is None:
         raise NotFound(f"There is no consumer {uuid[:64]!r}.")
-    found: dict[str, Any] = ask("GET", f"/allocations/{known}")
+    found: dict[str, Any] = ask_api("GET", f"/allocations/{known}")
     if not found["allocations"]:
         raise NotFound(f"No consumer {known} holds anything.")
     providers = {}
-    if visit.may(*SEE_HOSTS):
+    if visit.may_use(*SEE_HOSTS):
         with visit.service.model.fresh_view() as view:
             for each in found["allocations"]:
                 provider = view.snapshot.get(each)
@@ -53,23 +53,23 @@ def show_consumer(visit: PageRequest, uuid: str) -> str:
         "consumer.html",
         uuid=known,
         consumer=found,
-        held=page_request.cut(list(found["allocations"].items()), page_request.asked(), _PER_PAGE),
+        held=page_request.cut_page(list(found["allocations"].items()), page_request.asked_page(), _PER_PAGE),
         providers=providers,
         address=lambda number: url_for("consumers.show_consumer", uuid=known, page=number),
     )
 
 
-@page(blueprint, "/console/project", usage.TOTAL_USAGES)
+@console_page(blueprint, "/console/project", rest.TOTAL_USAGES)
 def show_project(visit: PageRequest) -> str:
-    """What the project that somebody has signed in for holds, and has reserved."""
+    """The page of the visitor's project: what it holds, and what it has reserved."""
     project = visit.visitor.project_id
     if not project:
         raise NotFound("You have not signed in for a project.")
-    usages = ask("GET", "/usages", {"project_id": project})["usages"]
+    usages = ask_api("GET", "/usages", {"project_id": project})["usages"]
     reservations = None
-    if visit.may(ext.LIST_RESERVATIONS):
-        answer = ask("GET", "/ext/v1/reservations", {"project_id": project})
-        reservations = page_request.cut(answer["reservations"], page_request.asked(), _PER_PAGE)
+    if visit.may_use(ext.LIST_RESERVATIONS):
+        answer = ask_api("GET", "/ext/v1/reservations", {"project_id": project})
+        reservations = page_request.cut_page(answer["reservations"], page_request.asked_page(), _PER_PAGE)
     name = visit.visitor.project_name
     return render_template(
         "project.html",

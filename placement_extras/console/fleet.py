@@ -1,7 +1,7 @@
 """All hosts, their conditions, and their resources together, for the page of the fleet.
 
-An agent writes only what has changed, so the time of the last change says nothing about its life: agents
-with ``[compute] heartbeat_interval`` say in attributes by when they will report again.
+An agent writes only what has changed, so the time of the last change does not tell whether it is alive.
+Agents with ``[compute] heartbeat_interval`` say in attributes by when they will report again.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class AgentHeartbeat:
         return now > self.due
 
 
-def last(members: Iterable[Provider]) -> AgentHeartbeat | None:
-    """That of the host with these providers, the first of which that has one; None if none does."""
+def last_heartbeat(members: Iterable[Provider]) -> AgentHeartbeat | None:
+    """The heartbeat of the host with these providers, from the first that has one; None if none does."""
     for each in members:
         if each.attributes:
             reported_at, due = each.attributes.get(REPORTED_AT), each.attributes.get(REPORT_DUE)
@@ -85,14 +85,14 @@ class HostFilter:
 
 @dataclass(frozen=True, slots=True)
 class ClassAmounts:
-    """Of one resource class how much may be used of a host, and is."""
+    """The capacity of a host for one resource class, and how much of it is used."""
 
     capacity: int
     used: int
 
     @property
     def free(self) -> int:
-        """What is not used; nothing where more is used than there is."""
+        """The amount that is not used; 0 where more is used than there is."""
         return max(0, self.capacity - self.used)
 
 
@@ -150,34 +150,34 @@ def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
         has_cpus = any(most.get(name, 0) > 0 for name in _CPUS)
         if not has_cpus or most.get(_MEMORY, 0) <= 0:
             return HostCondition.FULL
-    beat = last(tree.members)
+    beat = last_heartbeat(tree.members)
     return HostCondition.SILENT if beat is not None and beat.is_overdue(now) else HostCondition.OPEN
 
 
-def show(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> FleetPage:
+def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> FleetPage:
     """The fleet, as far as it is wanted, at a time. A page behind the last one is the last one."""
     trees = snapshot.whole_trees()
-    passing = _passing(snapshot, trees, wanted)
+    passing = _passing_roots(snapshot, trees, wanted)
     states = {root: state_of(trees[root], now) for root in passing}
     if wanted.state is not None:
         passing = [root for root in passing if states[root] is wanted.state]
-    classes = _classes(snapshot, trees, passing, wanted.resource_class)
+    classes = _shown_classes(snapshot, trees, passing, wanted.resource_class)
     totals = [_total(snapshot, name, passing, states) for name in classes[:_MAX_TOTALS]]
     columns = tuple(classes[:_MAX_COLUMNS])
-    shown = page_request.cut(_ordered(snapshot, trees, passing, wanted), wanted.page, PER_PAGE)
+    shown = page_request.cut_page(_ordered_roots(snapshot, trees, passing, wanted), wanted.page, PER_PAGE)
     return FleetPage(
         hosts=len(trees),
         passing=len(passing),
         totals=tuple(totals),
         more_classes=max(0, len(classes) - _MAX_TOTALS),
         columns=columns,
-        rows=tuple([_row(snapshot, trees[root], states[root], columns) for root in shown.rows]),
+        rows=tuple([_fleet_host(snapshot, trees[root], states[root], columns) for root in shown.rows]),
         page=shown.page,
         pages=shown.pages,
     )
 
 
-def _passing(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wanted: HostFilter) -> list[int]:
+def _passing_roots(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wanted: HostFilter) -> list[int]:
     """The roots of all trees that pass every filter but that of states."""
     filters = (
         (snapshot.by_class, wanted.resource_class),
@@ -194,17 +194,17 @@ def _passing(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wanted: Hos
     ]
 
 
-def _classes(
+def _shown_classes(
     snapshot: ModelSnapshot, trees: Mapping[int, HostTree], roots: Iterable[int], first: str
 ) -> list[str]:
     """The classes that these trees have, in the order in which they are shown."""
     present = frozenset[str]().union(*{trees[root].shape.classes for root in roots})
 
-    def order(name: str) -> tuple[bool, int, int, str]:
+    def class_order(name: str) -> tuple[bool, int, int, str]:
         place = FIRST_CLASSES.index(name) if name in FIRST_CLASSES else len(FIRST_CLASSES)
         return name != first, place, -len(snapshot.by_class.get(name, ())), name
 
-    return sorted(present, key=order)
+    return sorted(present, key=class_order)
 
 
 def _total(
@@ -227,10 +227,10 @@ def _total(
     )
 
 
-def _ordered(
+def _ordered_roots(
     snapshot: ModelSnapshot, trees: Mapping[int, HostTree], roots: Sequence[int], wanted: HostFilter
 ) -> list[int]:
-    by_name = sorted(roots, key=lambda root: natural(trees[root].root.name))
+    by_name = sorted(roots, key=lambda root: natural_order(trees[root].root.name))
     if wanted.order == "name" or not wanted.resource_class:
         return by_name
     sums = snapshot.sums_of(wanted.resource_class)
@@ -246,7 +246,9 @@ def _ordered(
     return sorted(by_name, key=free if wanted.order == "free" else share)
 
 
-def _row(snapshot: ModelSnapshot, tree: HostTree, state: HostCondition, columns: Iterable[str]) -> FleetHost:
+def _fleet_host(
+    snapshot: ModelSnapshot, tree: HostTree, state: HostCondition, columns: Iterable[str]
+) -> FleetHost:
     amounts = {}
     for name in columns:
         found = snapshot.sums_of(name).get(tree.root.id)
@@ -267,13 +269,13 @@ _DIGITS: Final = re.compile(r"([0-9]+)")
 
 
 @lru_cache(maxsize=65_536)
-def natural(name: str) -> tuple[tuple[str, int], ...]:
-    """By what names are ordered as people do: ``cn2`` before ``cn10``."""
+def natural_order(name: str) -> tuple[tuple[str, int], ...]:
+    """The key that orders names as people do: ``cn2`` before ``cn10``."""
     parts = iter(_DIGITS.split(name.casefold()))
     return tuple([(text, int(next(parts, "0"))) for text in parts])
 
 
-def choices(snapshot: ModelSnapshot, limit: int) -> tuple[list[str], list[str], list[str]]:
-    """Classes, traits and aggregates that providers have, to choose from, so many of each at most."""
+def filter_choices(snapshot: ModelSnapshot, limit: int) -> tuple[list[str], list[str], list[str]]:
+    """Classes, traits and aggregates that providers have, for visitors to choose from."""
     classes = sorted(snapshot.by_class, key=lambda name: (name not in FIRST_CLASSES, name))
     return classes[:limit], sorted(snapshot.by_trait)[:limit], sorted(snapshot.by_aggregate)[:limit]

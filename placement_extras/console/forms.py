@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 COOKIE: Final = "__Host-placement-console"
 """Browsers send it over HTTPS only (or to their own machine), and only to the host that it is of."""
 PLAIN_COOKIE: Final = "placement-console"
-"""The same for those who need not sign in, and have no HTTPS either."""
+"""The same for visitors that need not sign in, and have no HTTPS either."""
 SIGNS_IN: Final = "SIGNS_IN"
 """Where the configuration of the application says whether visitors have to sign in."""
 
@@ -28,28 +28,28 @@ _STALE: Final = (
 )
 
 
-def texts(fields: Mapping[str, str], names: Iterable[str], longest: int) -> dict[str, str]:
-    """What was typed into these fields; what is too long to be meant is cut."""
+def field_texts(fields: Mapping[str, str], names: Iterable[str], longest: int) -> dict[str, str]:
+    """The text that was typed into these fields, cut where it is too long to be meant."""
     return {name: fields.get(name, "").strip()[:longest] for name in names}
 
 
 def secret_of(environ: "WSGIEnvironment", name: str) -> str | None:
-    """What the browser has in the cookie of that name, if it could be a secret."""
+    """The value of the cookie of that name, if it could be a secret."""
     sent = environ.get("HTTP_COOKIE", "").encode("latin-1")
     # cookies of others on this host may be any bytes, which are neither to fail nor to be left out of names
     found = parse_cookie(sent.decode("ascii", "backslashreplace")).get(name)
     return found if sessions.is_one(found) else None
 
 
-def mark() -> str:
+def form_mark() -> str:
     """The mark of a form on this page."""
     secret = secret_of(request.environ, _name()) or g.get("new_secret")
     if secret is None:
-        secret = g.new_secret = sessions.new()
-    return sessions.mark(secret)
+        secret = g.new_secret = sessions.new_secret()
+    return sessions.form_mark(secret)
 
 
-def check() -> None:
+def check_form() -> None:
     """Refuse what was not sent by a form of ours.
 
     :raises Forbidden: saying what to do.
@@ -63,17 +63,17 @@ def check() -> None:
 def give_secret(response: Response) -> Response:
     """The response, with the cookie if the browser has none and a form on the page needs it."""
     if "new_secret" in g:
-        keep(response, g.new_secret)
+        keep_secret(response, g.new_secret)
     return response
 
 
-def keep(response: Response, secret: str) -> None:
+def keep_secret(response: Response, secret: str) -> None:
     """Have the browser keep a secret until it is closed."""
     secure = current_app.config[SIGNS_IN]
     response.set_cookie(_name(), secret, secure=secure, httponly=True, samesite="Lax", path="/")
 
 
-def forget(response: Response) -> None:
+def forget_secret(response: Response) -> None:
     """Have the browser forget its secret."""
     secure = current_app.config[SIGNS_IN]
     response.delete_cookie(_name(), secure=secure, httponly=True, samesite="Lax", path="/")

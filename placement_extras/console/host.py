@@ -2,7 +2,7 @@
 
 The picture of consumers has a bar for each inventory, in which each consumer has a part. It is drawn from
 Placement, which knows how much each consumer holds and not where. Agents with ``[compute] report_positions``
-add CPUs and cache ways in attributes; the service never asks an agent, whose address it would have to know.
+add CPUs and cache ways in attributes. The service never asks an agent: it would have to know its address.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from placement_extras.console.fleet import (
     AgentHeartbeat,
     ClassAmounts,
     HostCondition,
-    natural,
+    natural_order,
     state_of,
 )
 from placement_extras.console.page_request import ListPage
@@ -42,7 +42,7 @@ class InventoryStock:
 
     @property
     def amounts(self) -> ClassAmounts:
-        """What may be used, and is."""
+        """The capacity, and how much of it is used."""
         return ClassAmounts(self.inventory.capacity, self.used)
 
 
@@ -59,10 +59,12 @@ class ProviderNodeView:
 
 @dataclass(frozen=True, slots=True)
 class HostPage:
-    """A provider with all below it: ``above`` it the root first; amounts of all together, by class.
+    """A provider with all below it.
 
-    ``sharing`` are providers elsewhere of whose resources guests of the host may have, too. Of very large
-    trees ``node`` has a ``part``, with what leads to it.
+    ``above`` begins with the root, and ``amounts`` are of all together, by class.
+
+    ``sharing`` are providers elsewhere from which guests of the host may have resources, too. Of a very large
+    tree, ``node`` has only the ``part`` that is shown, with the providers that lead to it.
     """
 
     node: ProviderNodeView
@@ -79,7 +81,7 @@ class HostPage:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerHolding:
-    """What a consumer holds: of which provider how much of which class."""
+    """An allocation of a consumer: the provider, the class and the amount."""
 
     consumer: str
     consumer_type: str | None
@@ -87,7 +89,7 @@ class ConsumerHolding:
     amounts: tuple[tuple[Provider, str, int], ...]
 
 
-def show(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now: float = 0.0) -> HostPage:
+def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now: float = 0.0) -> HostPage:
     """The page of a provider, be it a host or a part of one, at a time; of a large tree one of several."""
     tree = snapshot.whole_trees()[provider.root_id]
     children: dict[int, list[Provider]] = {}
@@ -95,9 +97,9 @@ def show(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now: floa
         if each.parent_id is not None:
             children.setdefault(each.parent_id, []).append(each)
     for some in children.values():
-        some.sort(key=lambda each: natural(each.name))
-    members = list(_below(provider, children))
-    part = page_request.cut(members[1:], number, PER_PAGE)
+        some.sort(key=lambda each: natural_order(each.name))
+    members = list(_with_descendants(provider, children))
+    part = page_request.cut_page(members[1:], number, PER_PAGE)
     shown = {each.id for one in part.rows for each in snapshot.lineage_of(one)}
     sums: dict[str, list[int]] = {}
     for each in members:
@@ -107,20 +109,20 @@ def show(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now: floa
             found[1] += each.used.get(name, 0)
     upwards = tuple(snapshot.lineage_of(provider))[:0:-1]
     return HostPage(
-        node=_node(provider, children, shown.__contains__, _MAX_DEPTH),
+        node=_node_view(provider, children, shown.__contains__, _MAX_DEPTH),
         root=tree.root,
         above=upwards,
         state=state_of(tree, now),
-        amounts={name: ClassAmounts(*sums[name]) for name in sorted(sums, key=order)},
+        amounts={name: ClassAmounts(*sums[name]) for name in sorted(sums, key=class_order)},
         providers=len(members),
         part=part,
-        sharing=tuple(_sharing(snapshot, tree.all_aggregates, tree.root.id)),
+        sharing=tuple(_sharing_providers(snapshot, tree.all_aggregates, tree.root.id)),
         members=tuple([each.uuid for each in members]),
-        heartbeat=fleet.last(tree.members),
+        heartbeat=fleet.last_heartbeat(tree.members),
     )
 
 
-def _below(provider: Provider, children: Mapping[int, Sequence[Provider]]) -> Iterable[Provider]:
+def _with_descendants(provider: Provider, children: Mapping[int, Sequence[Provider]]) -> Iterable[Provider]:
     """A provider and all below it, those of one generation before the next."""
     found = [provider]
     for each in found:
@@ -128,7 +130,7 @@ def _below(provider: Provider, children: Mapping[int, Sequence[Provider]]) -> It
     return found
 
 
-def _node(
+def _node_view(
     provider: Provider,
     children: Mapping[int, Sequence[Provider]],
     is_shown: Callable[[int], bool],
@@ -136,19 +138,19 @@ def _node(
 ) -> ProviderNodeView:
     if depth:
         below = [
-            _node(each, children, is_shown, depth - 1)
+            _node_view(each, children, is_shown, depth - 1)
             for each in children.get(provider.id, ())
             if is_shown(each.id)
         ]
     else:
         below = [
-            _node(each, {}, is_shown, 0)
-            for each in _below(provider, children)
+            _node_view(each, {}, is_shown, 0)
+            for each in _with_descendants(provider, children)
             if each is not provider and is_shown(each.id)
         ]
     stocks = [
         InventoryStock(name, provider.inventories[name], provider.used.get(name, 0))
-        for name in sorted(provider.inventories, key=order)
+        for name in sorted(provider.inventories, key=class_order)
     ]
     return ProviderNodeView(
         provider,
@@ -159,20 +161,20 @@ def _node(
     )
 
 
-def order(name: str) -> tuple[int, str]:
-    """By what the resource classes of one provider are ordered."""
+def class_order(name: str) -> tuple[int, str]:
+    """The key that orders the resource classes of a provider."""
     return FIRST_CLASSES.index(name) if name in FIRST_CLASSES else len(FIRST_CLASSES), name
 
 
-def _sharing(snapshot: ModelSnapshot, aggregates: Iterable[str], root: int) -> Iterable[Provider]:
+def _sharing_providers(snapshot: ModelSnapshot, aggregates: Iterable[str], root: int) -> Iterable[Provider]:
     ids = snapshot.by_trait.get(SHARES, set())
     here = set().union(*(snapshot.by_aggregate.get(each, set()) for each in aggregates)) if ids else set()
     found = [snapshot.providers[each] for each in here & ids]
-    return sorted((each for each in found if each.root_id != root), key=lambda each: natural(each.name))
+    return sorted((each for each in found if each.root_id != root), key=lambda each: natural_order(each.name))
 
 
-def held(rows: Iterable[AllocationHolder], providers: Mapping[str, Provider]) -> list[ConsumerHolding]:
-    """Who holds what, by consumer, in the order of the rows.
+def holdings_of(rows: Iterable[AllocationHolder], providers: Mapping[str, Provider]) -> list[ConsumerHolding]:
+    """The allocations of each consumer, in the order of the rows.
 
     :param providers: by uuid; all that rows are about.
     """
@@ -200,7 +202,7 @@ _LABELLED: Final = 6.0  # percent of the width in which a number has room on a n
 
 @dataclass(frozen=True, slots=True)
 class BarSegment:
-    """What one consumer holds: which it is in the list (0 for all others), and its place in percent."""
+    """A part of a bar: the number of its consumer in the list (0 for all others), its place in percent."""
 
     number: int
     amount: int
@@ -238,10 +240,10 @@ class HostPicture:
     left_out: int
 
 
-def draw(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> HostPicture:
-    """The picture of the provider of a page with all below it, of which these consumers hold something.
+def draw_picture(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> HostPicture:
+    """The picture of the provider of a page with all below it, with the parts that these consumers hold.
 
-    Inventories of which nobody holds anything are left away.
+    Inventories of which no consumer holds anything are left away.
     """
     amounts: dict[tuple[int, str], list[tuple[int, int]]] = {}
     for number, each in enumerate(held, 1):
@@ -249,7 +251,7 @@ def draw(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> HostPicture
             amounts.setdefault((provider.id, name), []).append((number, used))
     shown: list[InventoryBar] = []
     parts = left_out = 0
-    for lane in _lanes(node, amounts):
+    for lane in _inventory_bars(node, amounts):
         if left_out or len(shown) == MAX_LANES or parts >= MAX_PARTS:
             left_out += 1
         else:
@@ -258,7 +260,7 @@ def draw(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> HostPicture
     return HostPicture(tuple(shown), left_out)
 
 
-def _lanes(
+def _inventory_bars(
     node: ProviderNodeView, amounts: Mapping[tuple[int, str], Sequence[tuple[int, int]]]
 ) -> Iterator[InventoryBar]:
     for stock in node.stocks:
@@ -267,14 +269,14 @@ def _lanes(
             capacity = max(0, stock.inventory.capacity)
             used = max(stock.used, sum(amount for _, amount in holding))
             units = capacity if capacity <= _MAX_UNITS and used <= capacity else 0
-            parts = tuple(_parts(holding, used, max(capacity, used)))
+            parts = tuple(_bar_segments(holding, used, max(capacity, used)))
             yield InventoryBar(node.provider, stock.resource_class, capacity, used, parts, units)
     for child in node.children:
-        yield from _lanes(child, amounts)
+        yield from _inventory_bars(child, amounts)
 
 
-def _parts(holding: Sequence[tuple[int, int]], used: int, whole: int) -> Iterator[BarSegment]:
-    """Those of the consumers, then what others hold that are not listed."""
+def _bar_segments(holding: Sequence[tuple[int, int]], used: int, whole: int) -> Iterator[BarSegment]:
+    """The parts of the consumers, then one for all consumers that are not listed."""
     done = 0
     for number, amount in holding[:_MAX_PARTS]:
         yield BarSegment(number, amount, 100 * done / whole, 100 * amount / whole)
@@ -315,27 +317,27 @@ class ConsumerPlace:
 
     @property
     def colour(self) -> int:
-        """That of its parts in the picture; 0 for those who are not in the list."""
+        """The number of its parts in the picture; 0 for a consumer that is not in the list."""
         return self.number and (self.number - 1) % COLOURS + 1
 
 
 @dataclass(frozen=True, slots=True)
 class AgentPositions:
-    """What the agent said."""
+    """The positions of guests as the agent reported them."""
 
     places: tuple[ConsumerPlace, ...]
     watermarks: tuple[tuple[str, str], ...]
 
 
-def said(members: Iterable[Provider], held: Sequence[ConsumerHolding]) -> AgentPositions | None:
-    """What these providers have of it; None if nothing."""
+def agent_positions(members: Iterable[Provider], held: Sequence[ConsumerHolding]) -> AgentPositions | None:
+    """The positions that attributes of these providers have; None if they have none."""
     numbers = {each.consumer: number for number, each in enumerate(held, 1)}
     places, watermarks = [], []
     for each in members:
         for name, value in each.attributes.items():
             if name.startswith(POSITION):
                 consumer = name.removeprefix(POSITION)
-                places.append(_place(consumer, numbers.get(consumer, 0), str(value)))
+                places.append(_consumer_place(consumer, numbers.get(consumer, 0), str(value)))
             elif name.startswith(WATERMARK):
                 watermarks.append((name.removeprefix(WATERMARK), str(value)))
     if not places and not watermarks:
@@ -344,8 +346,8 @@ def said(members: Iterable[Provider], held: Sequence[ConsumerHolding]) -> AgentP
     return AgentPositions(tuple(places[:_MAX_GUESTS]), tuple(sorted(watermarks)[:_MAX_WATERMARKS]))
 
 
-def _place(consumer: str, number: int, text: str) -> ConsumerPlace:
-    """Of what cannot be understood nothing is drawn."""
+def _consumer_place(consumer: str, number: int, text: str) -> ConsumerPlace:
+    """The reported positions; an attribute that cannot be understood has none, so nothing is drawn of it."""
     parts = text.split("; ")
     cpus = _CPUS.fullmatch(parts[0])
     return ConsumerPlace(consumer, number, cpus[1] if cpus else "", tuple(_caches(parts[1:])))

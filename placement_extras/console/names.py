@@ -7,11 +7,11 @@ from urllib.parse import urlencode
 
 from flask import Blueprint, render_template, request, url_for
 
-from placement.policies import resource_class, trait
+from placement.policies import rest
 from placement.read_model.index import ProviderIndex
 from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import page_request
-from placement_extras.console.page_request import SEE_HOSTS, PageRequest, page
+from placement_extras.console.page_request import SEE_HOSTS, PageRequest, console_page
 
 blueprint = Blueprint("names", __name__)
 
@@ -30,14 +30,14 @@ class NamedUse:
 
     @property
     def is_custom(self) -> bool:
-        """Whether somebody made it."""
+        """Whether it was made over the API, and is not a standard name."""
         return self.name.startswith(CUSTOM)
 
 
-def count(
+def count_uses(
     snapshot: ModelSnapshot, index: ProviderIndex[str], names: Iterable[str], text: str, *, used_only: bool
 ) -> list[NamedUse]:
-    """Those of these names that have the text in them, those first that most providers have."""
+    """The names with this text in them; those that most providers have come first."""
     found = [
         NamedUse(name, len(having), len(snapshot.roots_having(index, name).ids))
         for name in names
@@ -51,22 +51,22 @@ def count(
 _NOBODY: Final[Set[int]] = frozenset()
 
 
-@page(blueprint, "/console/names", *SEE_HOSTS, resource_class.LIST, trait.LIST)
+@console_page(blueprint, "/console/names", *SEE_HOSTS, rest.LIST_CLASSES, rest.LIST_TRAITS)
 def show_names(visit: PageRequest) -> str:
     """All names, or those with a text in them."""
     text = request.args.get("text", "").strip()[:_MAX_TEXT]
-    # there are hundreds of standard traits, most of which nobody has
+    # there are hundreds of standard traits, and most of them no provider has
     everything = "all" in request.args or bool(text)
-    with visit.looking() as (snapshot, names):
-        classes = count(snapshot, snapshot.by_class, names.classes, text, used_only=not everything)
-        traits = count(snapshot, snapshot.by_trait, names.traits, text, used_only=not everything)
+    with visit.pinned_model() as (snapshot, names):
+        classes = count_uses(snapshot, snapshot.by_class, names.classes, text, used_only=not everything)
+        traits = count_uses(snapshot, snapshot.by_trait, names.traits, text, used_only=not everything)
     numbers: Mapping[str, int] = {"classes": len(names.classes), "traits": len(names.traits)}
     shown = (
-        page_request.cut(classes, page_request.asked("classes"), _PER_PAGE),
-        page_request.cut(traits, page_request.asked("traits"), _PER_PAGE),
+        page_request.cut_page(classes, page_request.asked_page("classes"), _PER_PAGE),
+        page_request.cut_page(traits, page_request.asked_page("traits"), _PER_PAGE),
     )
 
-    def address(**changes: int) -> str:
+    def page_address(**changes: int) -> str:
         pages = {"classes": shown[0].page, "traits": shown[1].page, **changes}
         filters = {"text": text} if text else {"all": "1"} if everything else {}
         return f"{url_for('names.show_names')}?{urlencode({**filters, **pages})}"
@@ -77,7 +77,7 @@ def show_names(visit: PageRequest) -> str:
         everything=everything,
         classes=shown[0],
         traits=shown[1],
-        address_of_classes=lambda number: address(classes=number),
-        address_of_traits=lambda number: address(traits=number),
+        address_of_classes=lambda number: page_address(classes=number),
+        address_of_traits=lambda number: page_address(traits=number),
         numbers=numbers,
     )

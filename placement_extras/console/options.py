@@ -14,14 +14,15 @@ OPTIONS: list[cfg.Opt] = [
         default=False,
         help="""
 Whether the service has a console at /console: pages that show hosts, what is
-free, used, stranded and disabled there, and who holds it. Whoever looks at a
-page needs what the policy asks for the same over REST. It works in any
-browser, without scripts.
+free, used, stranded and disabled there, and the consumers that hold it. A
+visitor sees a page if the policy allows the same over REST. The console works
+in any browser, without scripts.
 
 Visitors sign in with a password or an application credential, which the
-Identity service of [keystone_authtoken] checks; that needs the Python package
-cryptography, which the extra console of the wheel brings, and HTTPS in front.
-With [api] auth_strategy = noauth2 it asks nobody who he is.
+Identity service of [keystone_authtoken] checks. That needs HTTPS in front of
+the service, and the Python package cryptography: install the wheel with the
+extra "console". With [api] auth_strategy = noauth2 visitors do not sign in,
+and each has all rights of an administrator.
 """,
     ),
     cfg.IntOpt(
@@ -29,9 +30,9 @@ With [api] auth_strategy = noauth2 it asks nobody who he is.
         default=8 * 3600,
         min=60,
         help="""
-After how many seconds a visitor of the console has to sign in again. It is
-earlier where tokens of the Identity service expire before: see its option
-[token] expiration.
+The number of seconds after which a visitor of the console has to sign in
+again. It is earlier if the token of the Identity service expires before: see
+its option [token] expiration.
 """,
     ),
 ]

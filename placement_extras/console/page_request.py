@@ -20,7 +20,7 @@ from placement.api.call import ABANDONED
 from placement.api.context import RequestContext
 from placement.api.service import PlacementService
 from placement.exceptions import Forbidden
-from placement.policies import aggregate, inventory, resource_provider, trait, usage
+from placement.policies import rest
 from placement.read_model.rows import NameTable
 from placement.read_model.snapshot import ModelSnapshot
 
@@ -29,25 +29,25 @@ HANDLERS: Final = "placement_extras.console.handlers"
 """Where the environment has the handlers of the REST API."""
 
 SESSION: Final = "placement_extras.console.session"
-"""Where it has the session of who has signed in."""
+"""The key under which it has the session of a visitor that has signed in."""
 REFUSAL: Final = "placement_extras.console.refusal"
-"""Where it has the error that keeps everybody from all pages."""
+"""The key under which it has the error because of which no page can be shown."""
 
 SEE_HOSTS: Final = (
-    resource_provider.LIST,
-    inventory.LIST,
-    usage.PROVIDER_USAGES,
-    trait.PROVIDER_LIST,
-    aggregate.LIST,
+    rest.LIST_PROVIDERS,
+    rest.LIST_INVENTORIES,
+    rest.PROVIDER_USAGES,
+    rest.LIST_PROVIDER_TRAITS,
+    rest.LIST_AGGREGATES,
 )
-"""What REST asks of who reads all that a page of hosts shows."""
+"""The rules under which REST shows all that a page of hosts shows."""
 
 Page = Callable[..., Response | str | tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class VisitorSession:
-    """Who is signed in: the token, and names to be shown; ``secret`` is what the browser has."""
+    """A signed-in visitor: the token, and names to be shown; ``secret`` is the value of the cookie."""
 
     secret: str
     token: str
@@ -56,21 +56,21 @@ class VisitorSession:
 
 
 def service_of(environ: Mapping[str, Any]) -> PlacementService:
-    """Whose pages these are."""
+    """The service that these pages are of."""
     service: PlacementService = environ[_SERVICE]
     return service
 
 
 class PageRequest:
-    """The present request: the service, and who looks."""
+    """The present request: the service, and the visitor."""
 
     def __init__(self) -> None:
         self.service = service_of(request.environ)
-        self.visitor: RequestContext = context.of(request.environ)
+        self.visitor: RequestContext = context.caller_of(request.environ)
 
     @contextmanager
-    def looking(self) -> Iterator[tuple[ModelSnapshot, NameTable]]:
-        """All providers and names that were written before. Nobody waits for what is done with them.
+    def pinned_model(self) -> Iterator[tuple[ModelSnapshot, NameTable]]:
+        """All providers and names that were written before. Writes do not wait for what is done with them.
 
         :raises placement.exceptions.Unavailable: the database does not answer.
         """
@@ -80,45 +80,45 @@ class PageRequest:
         with model.pinned_snapshot() as (snapshot, _):
             yield snapshot, names
 
-    def require(self, rules: Iterable[str]) -> None:
-        """Refuse whom one of the rules does not allow this.
+    def require_rules(self, rules: Iterable[str]) -> None:
+        """Refuse a visitor to which one of the rules does not allow this.
 
         :raises Forbidden: naming the first such rule.
         """
         for rule in rules:
             self.service.enforcer.authorize(self.visitor, rule)
 
-    def may(self, *rules: str) -> bool:
+    def may_use(self, *rules: str) -> bool:
         """Whether all of the rules allow it."""
         try:
-            self.require(rules)
+            self.require_rules(rules)
         except Forbidden:
             return False
         return True
 
 
-def page(
+def console_page(
     blueprint: Blueprint, path: str, *rules: str, methods: tuple[str, ...] = ("GET",)
 ) -> Callable[[Page], Page]:
-    """Make a function the route of a page that whom all the rules allow it may see.
+    """Make a function the route of a page, for visitors to which all the rules allow it.
 
-    It is called with the :class:`Visit`, and with what the path names.
+    It is called with the :class:`PageRequest`, and with the variables of the path.
     """
 
-    def decorate(route: Page) -> Page:
+    def decorate_route(route: Page) -> Page:
         @wraps(route)
-        def handle(**arguments: Any) -> Response | str | tuple[str, int]:
+        def handle_request(**arguments: Any) -> Response | str | tuple[str, int]:
             if REFUSAL in request.environ:
                 raise request.environ[REFUSAL]
             visit = g.visit = PageRequest()
-            visit.service.prepare()
-            visit.require(rules)
+            visit.service.prepare_database()
+            visit.require_rules(rules)
             return route(visit, **arguments)
 
-        blueprint.add_url_rule(path, route.__name__, handle, methods=list(methods))
+        blueprint.add_url_rule(path, route.__name__, handle_request, methods=list(methods))
         return route
 
-    return decorate
+    return decorate_route
 
 
 T = TypeVar("T")
@@ -136,14 +136,14 @@ class ListPage(Generic[T]):
     total: int
 
 
-def cut(rows: Sequence[T], number: int, per_page: int) -> ListPage[T]:
+def cut_page(rows: Sequence[T], number: int, per_page: int) -> ListPage[T]:
     """One page of a list. A page behind the last one is the last one; an empty list has one page."""
     pages = max(1, -(-len(rows) // per_page))
     number = min(max(1, number), pages)
     return ListPage(tuple(rows[(number - 1) * per_page : number * per_page]), number, pages, len(rows))
 
 
-def asked(name: str = "page") -> int:
+def asked_page(name: str = "page") -> int:
     """The number of a page that the present request is for."""
     return number_of(request.args, name)
 
@@ -168,10 +168,10 @@ class ApiRefusal(Exception):
         self.code = code
 
 
-def ask(method: str, path: str, parameters: Mapping[str, str] | None = None, body: Any = None) -> Any:
-    """What the API answers, parsed; None where it says nothing.
+def ask_api(method: str, path: str, parameters: Mapping[str, str] | None = None, body: Any = None) -> Any:
+    """The parsed answer of the API; None where it is empty.
 
-    :raises Refused: it is an error.
+    :raises ApiRefusal: it is an error.
     """
     headers: list[tuple[str, str]] = [("OpenStack-API-Version", _VERSION), ("Accept", "application/json")]
     builder = EnvironBuilder(
@@ -187,7 +187,7 @@ def ask(method: str, path: str, parameters: Mapping[str, str] | None = None, bod
     finally:
         builder.close()
     environ |= {name: request.environ[name] for name in _TAKEN if name in request.environ}
-    context.hand_over(environ, context.of(request.environ))
+    context.hand_over(environ, context.caller_of(request.environ))
     pieces, status, _ = run_wsgi_app(request.environ[HANDLERS], environ, buffered=True)
     content = b"".join(pieces)
     answer: Any = orjson.loads(content) if content else None

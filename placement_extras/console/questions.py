@@ -1,4 +1,4 @@
-"""What visitors ask for in forms: a query, or a flavor in Nova's words."""
+"""Questions of visitors, from forms: a query, or a flavor in Nova's words."""
 
 import re
 import shlex
@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from placement.exceptions import InvalidRequest
 from placement.search.diagnosis import sentences
-from placement_extras.console.forms import texts
+from placement_extras.console.forms import field_texts
 
 _MAX_TEXT: Final = 8192
 _ADDRESS: Final = re.compile(r"""allocation_candidates\?([^\s"'`<>#\\]*)([^\n]*)""")
@@ -20,7 +20,7 @@ _DATA: Final = ("-d", "--data", "--data-ascii", "--data-raw", "--data-urlencode"
 
 @dataclass(frozen=True, slots=True)
 class GuestQuestion:
-    """What a guest needs, as it was typed; a query counts more than a flavor."""
+    """The needs of a guest, as they were typed; with a query, the flavor is ignored."""
 
     query: str = ""
     vcpus: str = ""
@@ -29,16 +29,16 @@ class GuestQuestion:
     specs: str = ""
 
     @classmethod
-    def of(cls, arguments: Mapping[str, str]) -> "GuestQuestion":
-        """That of a form."""
-        return cls(**texts(arguments, cls.__slots__, _MAX_TEXT))
+    def from_form(cls, arguments: Mapping[str, str]) -> "GuestQuestion":
+        """The question of a form."""
+        return cls(**field_texts(arguments, cls.__slots__, _MAX_TEXT))
 
     @property
     def is_asked(self) -> bool:
         """Whether it asks for anything."""
         return bool(self.query or self.vcpus)
 
-    def body(self) -> dict[str, Any]:
+    def request_body(self) -> dict[str, Any]:
         """The same as REST takes it.
 
         :raises InvalidRequest: it is no number where one should be, or no extra spec.
@@ -46,9 +46,9 @@ class GuestQuestion:
         if self.query:
             return {"query": query_of(self.query)}
         flavor: dict[str, Any] = {
-            "vcpus": _integer("VCPUs", self.vcpus),
-            "ram": _integer("RAM", self.ram or "0"),
-            "disk": _integer("disk", self.disk or "0"),
+            "vcpus": _parse_integer("VCPUs", self.vcpus),
+            "ram": _parse_integer("RAM", self.ram or "0"),
+            "disk": _parse_integer("disk", self.disk or "0"),
             "extra_specs": {},
         }
         for line in self.specs.splitlines():
@@ -75,13 +75,13 @@ def query_of(text: str) -> str:
         return _of_curl(text)
     if address := _ADDRESS.search(text):
         # what follows on the same line is of the log; lines below go on with parameters
-        text = "\n".join((address[1], *_parameters(text[address.end() :])))
+        text = "\n".join((address[1], *_parameter_lines(text[address.end() :])))
     elif "?" in text:
         text = text.rpartition("?")[2]
     return "&".join(line.strip().strip("&") for line in text.splitlines() if line.strip())
 
 
-def _parameters(text: str) -> Iterable[str]:
+def _parameter_lines(text: str) -> Iterable[str]:
     return (line for line in text.splitlines() if re.fullmatch(r"\s*&?[a-z_A-Z0-9-]+=\S*\s*", line))
 
 
@@ -108,20 +108,20 @@ def words_of(text: str) -> list[str]:
         raise InvalidRequest(f"A quote is not closed in {text[:80]!r}.") from error
 
 
-def _integer(what: str, text: str) -> int:
+def _parse_integer(what: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
         raise InvalidRequest(f"The number of {what} has to be a number, not {text[:40]!r}.")
     return int(text)
 
 
-def condition(clause: Mapping[str, Any]) -> str:
+def condition_words(clause: Mapping[str, Any]) -> str:
     """A condition of an explanation, as a predicate of the hosts that meet it."""
     words = sentences.words_of(clause["condition"])
     return words.render(words.meeting, clause["names"], clause["amount"])
 
 
-def telling(steps: Iterable[Mapping[str, Any]], hosts: int) -> list[tuple[str, int]]:
-    """Of conditions, one after the other, those after which fewer hosts are left, up to where none is.
+def selective_steps(steps: Iterable[Mapping[str, Any]], hosts: int) -> list[tuple[str, int]]:
+    """The successive conditions after which fewer hosts are left, up to the one after which none is.
 
     :param hosts: how many there are before.
     """
@@ -129,7 +129,7 @@ def telling(steps: Iterable[Mapping[str, Any]], hosts: int) -> list[tuple[str, i
     for step in steps:
         # what no host fails tells nothing, but for how much is wanted, with which people begin
         if step["hosts"] < hosts or step["condition"] in ("resource_class", "capacity"):
-            told.append((condition(step), step["hosts"]))
+            told.append((condition_words(step), step["hosts"]))
         hosts = step["hosts"]
         if not hosts:
             break

@@ -3,9 +3,9 @@
 The branch of the migrations in ``revisions`` makes the tables; ``alembic_version_console`` has its revision.
 
 The cookie of a browser is a *secret* of 256 random bits. Three values are derived from it, and none reveals
-another: the *key* of the session in the database, the key that encrypts its content, and the *mark* in forms,
-which keeps other sites from sending them. So a copy of the database is of no use to impersonate a visitor,
-and the token of the Identity service never leaves the service.
+another: the *key* of the session in the database, the key that encrypts its content, and the *mark*. Forms
+carry the mark, so that other sites cannot send them. So a copy of the database is of no use to impersonate a
+visitor, and the token of the Identity service never leaves the service.
 
 An *attempt* to sign in takes a free *slot* of each subject that it counts for; a subject has as many slots as
 attempts are allowed. The database keeps two attempts from taking one slot: the second starts again.
@@ -41,7 +41,7 @@ console_sessions = TABLES.define_table(
 
 console_attempts = TABLES.define_table(
     "console_attempts",
-    # sign-ins that have not succeeded, each under the digests of whom it is counted for
+    # sign-ins that have not succeeded, each under the digests of the user and the address it is counted for
     sa.Column("id", ConsumerId, primary_key=True),
     sa.Column("subject", sa.String(64), nullable=False, index=True),
     sa.Column("at", sa.Double, nullable=False, index=True),
@@ -51,14 +51,14 @@ console_attempts = TABLES.define_table(
 )
 
 
-def begin(tx: WriteTransaction, key: str, content: str, seconds: float) -> None:
-    """Keep a session for so many seconds."""
+def insert_session(tx: WriteTransaction, key: str, content: str, seconds: float) -> None:
+    """Keep a session for a number of seconds."""
     tx.conn.execute(
         sa.insert(console_sessions).values(id=key, content=content, expires_at=clock.ServerNow() + seconds)
     )
 
 
-def find(conn: sa.Connection, key: str) -> str | None:
+def find_session(conn: sa.Connection, key: str) -> str | None:
     """The content of a session; None if there is none, or it expired."""
     found: str | None = conn.execute(
         sa.select(console_sessions.c.content).where(
@@ -68,20 +68,24 @@ def find(conn: sa.Connection, key: str) -> str | None:
     return found
 
 
-def end(tx: WriteTransaction, key: str) -> None:
+def delete_session(tx: WriteTransaction, key: str) -> None:
     """Forget a session; one that is not there is no error."""
     tx.conn.execute(sa.delete(console_sessions).where(console_sessions.c.id == key))
 
 
 def may_attempt(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> bool:
-    """Whether :func:`attempt` would count another one now: asked first, nobody who is refused writes."""
+    """Whether :func:`count_attempt` would count another one now.
+
+    It is asked first, so that a refused attempt costs no write.
+    """
     return _free(conn, limits, seconds) is not None
 
 
-def attempt(tx: WriteTransaction, limits: Mapping[str, int], seconds: float) -> bool:
+def count_attempt(tx: WriteTransaction, limits: Mapping[str, int], seconds: float) -> bool:
     """Count an attempt to sign in, before it is made; False, and it is not counted, if it is one too many.
 
-    :param limits: by whom it is counted for (64 characters at most) how many there may be in so many seconds.
+    :param limits: by subject (64 characters at most), how many attempts there may be in the number of
+        seconds.
     """
     free = _free(tx.conn, limits, seconds)
     if free is None:
@@ -97,7 +101,7 @@ def attempt(tx: WriteTransaction, limits: Mapping[str, int], seconds: float) -> 
 
 
 def _free(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> dict[str, list[int]] | None:
-    """The slots that are free, by subject; None if somebody has none left."""
+    """The slots that are free, by subject; None if a subject has none left."""
     taken: dict[str, list[int | None]] = {subject: [] for subject in limits}
     rows = conn.execute(
         sa.select(console_attempts.c.subject, console_attempts.c.slot).where(
@@ -115,25 +119,25 @@ def _free(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> dic
 
 
 def forget_attempts(tx: WriteTransaction, subject: str) -> None:
-    """Forget the attempts that are counted for somebody."""
+    """Forget the attempts that are counted for a subject."""
     tx.conn.execute(sa.delete(console_attempts).where(console_attempts.c.subject == subject))
 
 
 def has_expired(conn: sa.Connection, seconds: float) -> bool:
     """Whether :func:`remove_expired` would find something."""
     found = conn.execute(
-        sa.select(sa.or_(*(sa.exists().where(condition) for condition in _expired(seconds).values())))
+        sa.select(sa.or_(*(sa.exists().where(condition) for condition in _expired_rows(seconds).values())))
     ).scalar()
     return bool(found)
 
 
 def remove_expired(tx: WriteTransaction, seconds: float) -> None:
     """Forget sessions that expired, and attempts that are longer ago."""
-    for table, condition in _expired(seconds).items():
+    for table, condition in _expired_rows(seconds).items():
         tx.conn.execute(sa.delete(table).where(condition))
 
 
-def _expired(seconds: float) -> dict[sa.Table, sa.ColumnElement[bool]]:
+def _expired_rows(seconds: float) -> dict[sa.Table, sa.ColumnElement[bool]]:
     return {
         console_sessions: console_sessions.c.expires_at <= clock.ServerNow(),
         console_attempts: console_attempts.c.at <= clock.ServerNow() - seconds,
@@ -144,7 +148,7 @@ _BYTES: Final = 32
 _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
-def new() -> str:
+def new_secret() -> str:
     """A secret."""
     return secrets.token_urlsafe(_BYTES)
 
@@ -156,23 +160,23 @@ def is_one(text: str | None) -> bool:
 
 def key(secret: str) -> str:
     """Under which a session is kept: 64 hexadecimal digits."""
-    return _derived(secret, b"console key").hex()
+    return _derive_key(secret, b"console key").hex()
 
 
-def mark(secret: str) -> str:
-    """What forms carry that are sent by a page of the browser that has the secret."""
-    return _derived(secret, b"console form").hex()
+def form_mark(secret: str) -> str:
+    """The mark that forms carry if they come from a page that was made for the browser with this secret."""
+    return _derive_key(secret, b"console form").hex()
 
 
 def is_marked(secret: str, mark_: str) -> bool:
     """Whether a form carries the mark; how long that takes tells nothing."""
-    return hmac.compare_digest(mark(secret).encode(), mark_.encode("utf-8", "replace"))
+    return hmac.compare_digest(form_mark(secret).encode(), mark_.encode("utf-8", "replace"))
 
 
-def subject(secret: bytes, *whom: str) -> str:
-    """For whom attempts are counted, so that the database does not say it: 64 hexadecimal digits.
+def subject_digest(secret: bytes, *whom: str) -> str:
+    """The subject that attempts are counted for, as 64 hexadecimal digits that do not reveal it.
 
-    :param secret: what is not in the database, so that nobody can try names and addresses on a copy of it.
+    :param secret: a text that is not in the database, so that names and addresses cannot be tried on a copy.
     """
     key = hashlib.blake2b(secret, digest_size=_BYTES, person=b"console attempt").digest()
     text = b"\0".join(each.encode("utf-8", "replace") for each in whom)
@@ -180,9 +184,9 @@ def subject(secret: bytes, *whom: str) -> str:
 
 
 def cipher_key(secret: str) -> bytes:
-    """With which the content of a session is encrypted: 32 bytes."""
-    return _derived(secret, b"console content")
+    """The key that encrypts the content of a session: 32 bytes."""
+    return _derive_key(secret, b"console content")
 
 
-def _derived(secret: str, purpose: bytes) -> bytes:
+def _derive_key(secret: str, purpose: bytes) -> bytes:
     return hashlib.blake2b(secret.encode(), digest_size=_BYTES, person=purpose).digest()

@@ -1,9 +1,9 @@
 """``/console/settings``: which hosts work by the settings of their group, as agents say in attributes.
 
-What the group is at is not taken from the word of one host: one whose agent lies, or has it from elsewhere,
-would make all others look behind. It is the newest generation that a tenth of the hosts of the group works
-by, two at least. So whoever wants to move it has to have as many hosts; a revision that is new counts as soon
-as it has reached these, and until then hosts that have it are *ahead*.
+One host does not decide which generation its group is at: an agent that lies, or has its settings from
+elsewhere, would make all others look behind. It is the newest generation that a tenth of the hosts of the
+group works by, two at least. So an attacker needs as many hosts to move it. A new revision counts as soon as
+it has reached these; until then hosts that have it are *ahead*.
 """
 
 from collections.abc import Iterable
@@ -16,8 +16,8 @@ from placement.policies import ext
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import page_request
-from placement_extras.console.fleet import natural
-from placement_extras.console.page_request import SEE_HOSTS, ListPage, PageRequest, page
+from placement_extras.console.fleet import natural_order
+from placement_extras.console.page_request import SEE_HOSTS, ListPage, PageRequest, console_page
 
 blueprint = Blueprint("settings", __name__)
 
@@ -25,12 +25,12 @@ GROUP: Final = "fleet.group"
 GENERATION: Final = "fleet.generation"
 TROUBLE: Final = "fleet.trouble"
 SEE_SETTINGS: Final = (*SEE_HOSTS, ext.ATTRIBUTES)
-"""What REST asks of who reads the same there."""
+"""The rules under which REST shows the same."""
 
 _GROUPS_PER_PAGE: Final = 50
 _PER_PAGE: Final = 50
 _QUORUM: Final = 10
-"""One of so many hosts of a group is enough."""
+"""The part of its hosts (one of this number) that has to work by a generation before the group is at it."""
 _MIN_QUORUM: Final = 2
 _MAX_GENERATION: Final = 2**53
 """Above, numbers of JSON are not exact any more."""
@@ -69,7 +69,7 @@ class SettingsPage:
     apart: ListPage[SettingsFollower]
 
 
-def follower(root: Provider, members: Iterable[Provider]) -> SettingsFollower | None:
+def find_follower(root: Provider, members: Iterable[Provider]) -> SettingsFollower | None:
     """The host with this root and these providers, the first of which that says so; None if none does."""
     for each in members:
         group = each.attributes.get(GROUP)
@@ -80,21 +80,21 @@ def follower(root: Provider, members: Iterable[Provider]) -> SettingsFollower | 
     return None
 
 
-def common(generations: Iterable[int]) -> int:
-    """What a group is at, of which these are the generations that its hosts work by, one at least."""
+def common_generation(generations: Iterable[int]) -> int:
+    """The generation that a group is at, from those that its hosts work by, one at least."""
     ordered = sorted(generations, reverse=True)
     quorum = max(_MIN_QUORUM, -(-len(ordered) // _QUORUM))
     return ordered[min(quorum, len(ordered)) - 1]
 
 
-def show(snapshot: ModelSnapshot, number: int = 1, number_of_groups: int = 1) -> SettingsPage:
+def make_page(snapshot: ModelSnapshot, number: int = 1, number_of_groups: int = 1) -> SettingsPage:
     """How hosts stand to their settings. A page behind the last one is the last one."""
     trees = snapshot.whole_trees().values()
-    found = [one for tree in trees if (one := follower(tree.root, tree.members)) is not None]
+    found = [one for tree in trees if (one := find_follower(tree.root, tree.members)) is not None]
     by_group: dict[str, list[SettingsFollower]] = {}
     for one in found:
         by_group.setdefault(one.group, []).append(one)
-    at = {name: common(one.generation for one in some) for name, some in by_group.items()}
+    at = {name: common_generation(one.generation for one in some) for name, some in by_group.items()}
     groups = [
         SettingsGroup(
             name,
@@ -104,24 +104,24 @@ def show(snapshot: ModelSnapshot, number: int = 1, number_of_groups: int = 1) ->
             sum(one.generation > at[name] for one in some),
             sum(bool(one.trouble) for one in some),
         )
-        for name, some in sorted(by_group.items(), key=lambda each: natural(each[0]))
+        for name, some in sorted(by_group.items(), key=lambda each: natural_order(each[0]))
     ]
     apart = [
         replace(one, common=at[one.group]) for one in found if one.trouble or one.generation != at[one.group]
     ]
-    apart.sort(key=lambda one: natural(one.root.name))
+    apart.sort(key=lambda one: natural_order(one.root.name))
     return SettingsPage(
-        groups=page_request.cut(groups, number_of_groups, _GROUPS_PER_PAGE),
+        groups=page_request.cut_page(groups, number_of_groups, _GROUPS_PER_PAGE),
         without=len(trees) - len(found),
-        apart=page_request.cut(apart, number, _PER_PAGE),
+        apart=page_request.cut_page(apart, number, _PER_PAGE),
     )
 
 
-@page(blueprint, "/console/settings", *SEE_SETTINGS)
+@console_page(blueprint, "/console/settings", *SEE_SETTINGS)
 def show_settings(visit: PageRequest) -> str:
     """Groups, and the hosts that do not follow theirs."""
-    with visit.looking() as (snapshot, _):
-        shown = show(snapshot, page_request.asked(), page_request.asked("groups"))
+    with visit.pinned_model() as (snapshot, _):
+        shown = make_page(snapshot, page_request.asked_page(), page_request.asked_page("groups"))
     return render_template(
         "settings.html",
         settings=shown,

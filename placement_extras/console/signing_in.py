@@ -23,10 +23,10 @@ LOG = logging.getLogger(__name__)
 blueprint = Blueprint("signing_in", __name__)
 
 IDENTITY: Final = "placement_extras.console.identity"
-"""Where the configuration of the application has who signs visitors in."""
+"""The key in the configuration of the application of the client that signs visitors in."""
 ROOM: Final = "placement_extras.console.room"
-"""Where it has the semaphore that each holds who waits for that: an Identity service that hangs may have so
-many threads of a worker, however many strangers ask."""
+"""The key there of the semaphore that a request holds while it waits for the Identity service. If that hangs,
+no more threads of a worker than the semaphore allows can hang with it, however many strangers ask."""
 
 _MAX_NAME: Final = 255
 _MAX_SECRET: Final = 4096
@@ -48,7 +48,7 @@ _MISSING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SignInForm:
-    """What somebody typed, but for secrets: shown again when it was wrong."""
+    """The fields that were typed, but for secrets: shown again when they were wrong."""
 
     username: str = ""
     user_domain: str = "Default"
@@ -57,17 +57,17 @@ class SignInForm:
     application_credential: str = ""
 
     @classmethod
-    def of(cls, fields: Mapping[str, str]) -> "SignInForm":
+    def from_fields(cls, fields: Mapping[str, str]) -> "SignInForm":
         """The form as it was sent."""
-        return cls(**forms.texts(fields, cls.__slots__, _MAX_NAME))
+        return cls(**forms.field_texts(fields, cls.__slots__, _MAX_NAME))
 
     @property
     def name(self) -> str:
-        """Who wants to sign in."""
+        """The name under which attempts are counted."""
         return self.application_credential or f"{self.user_domain}/{self.username}"
 
-    def credentials(self, secret: str) -> dict[str, str] | None:
-        """What keystoneauth takes; None where something is missing."""
+    def auth_credentials(self, secret: str) -> dict[str, str] | None:
+        """The arguments of keystoneauth; None if a field is missing."""
         if not secret:
             return None
         if self.application_credential:
@@ -84,89 +84,92 @@ class SignInForm:
 
 
 @blueprint.get(admission.SIGN_IN)
-def ask() -> Response:
+def show_form() -> Response:
     """The form, and with it a cookie, without which it is not accepted."""
-    return _form(SignInForm())
+    return _form_page(SignInForm())
 
 
 @blueprint.post(admission.SIGN_IN)
 def sign_in() -> Response:
     """Begin a session, and go on to what was looked for."""
-    form = SignInForm.of(request.form)
+    form = SignInForm.from_fields(request.form)
     try:
-        forms.check()
+        forms.check_form()
     except Forbidden as error:
-        return _form(form, error.detail, HTTPStatus.FORBIDDEN)
+        return _form_page(form, error.detail, HTTPStatus.FORBIDDEN)
     secret = (request.form.get("password") or request.form.get("application_secret") or "")[:_MAX_SECRET]
-    credentials = form.credentials(secret)
+    credentials = form.auth_credentials(secret)
     if credentials is None:
-        return _form(form, _MISSING, HTTPStatus.BAD_REQUEST)
+        return _form_page(form, _MISSING, HTTPStatus.BAD_REQUEST)
     service = service_of(request.environ)
-    service.prepare()
+    service.prepare_database()
     address = counted_as(request.remote_addr or "")
     identity: KeystoneAuth = current_app.config[IDENTITY]
-    who = sessions.subject(identity.own_secret, "name", form.name.casefold(), address)
-    limits = {who: _OF_ONE_NAME, sessions.subject(identity.own_secret, "address", address): _OF_ONE_ADDRESS}
+    who = sessions.subject_digest(identity.own_secret, "name", form.name.casefold(), address)
+    limits = {
+        who: _OF_ONE_NAME,
+        sessions.subject_digest(identity.own_secret, "address", address): _OF_ONE_ADDRESS,
+    }
     room: BoundedSemaphore = current_app.config[ROOM]
     if not room.acquire(blocking=False):
-        return _form(form, _NO_ROOM, HTTPStatus.SERVICE_UNAVAILABLE)
+        return _form_page(form, _NO_ROOM, HTTPStatus.SERVICE_UNAVAILABLE)
     try:
-        if not _counted(service, limits):
+        if not _count_attempt(service, limits):
             LOG.warning("too many attempts to sign in to the console from %s", request.remote_addr)
-            answer = _form(form, _TOO_OFTEN, HTTPStatus.TOO_MANY_REQUESTS)
+            answer = _form_page(form, _TOO_OFTEN, HTTPStatus.TOO_MANY_REQUESTS)
             answer.headers["Retry-After"] = f"{admission.WINDOW:.0f}"
             return answer
         access = identity.sign_in(credentials)
     except SignInRefused:
-        LOG.warning("somebody from %s could not sign in to the console", request.remote_addr)
-        return _form(form, _WRONG, HTTPStatus.UNAUTHORIZED)
+        LOG.warning("a visitor from %s could not sign in to the console", request.remote_addr)
+        return _form_page(form, _WRONG, HTTPStatus.UNAUTHORIZED)
     except CannotAsk:
-        return _form(form, _AWAY, HTTPStatus.SERVICE_UNAVAILABLE)
+        return _form_page(form, _AWAY, HTTPStatus.SERVICE_UNAVAILABLE)
     finally:
         room.release()
     service.database.write(lambda tx: sessions.forget_attempts(tx, who))
     before = forms.secret_of(request.environ, forms.COOKIE)
     if before is not None:
-        admission.end(service, before)
-    session = admission.begin(service, access)
-    answer = _to(_next(request.args.get("next", "")))
-    forms.keep(answer, session.secret)
+        admission.end_session(service, before)
+    session = admission.begin_session(service, access)
+    answer = _redirect_to(_next_page(request.args.get("next", "")))
+    forms.keep_secret(answer, session.secret)
     return answer
 
 
 @blueprint.post("/console/sign-out")
 def sign_out() -> Response:
     """End the session."""
-    forms.check()
+    forms.check_form()
     secret = forms.secret_of(request.environ, forms.COOKIE)
     if secret is not None:
         service = service_of(request.environ)
-        service.prepare()
-        admission.end(service, secret)
-    answer = _to(admission.SIGN_IN)
-    forms.forget(answer)
+        service.prepare_database()
+        admission.end_session(service, secret)
+    answer = _redirect_to(admission.SIGN_IN)
+    forms.forget_secret(answer)
     return answer
 
 
-def _form(form: SignInForm, error: str = "", status: HTTPStatus = HTTPStatus.OK) -> Response:
+def _form_page(form: SignInForm, error: str = "", status: HTTPStatus = HTTPStatus.OK) -> Response:
     page = render_template("sign_in.html", form=form, error=error, next=request.args.get("next", ""))
     return Response(page, status)
 
 
-def _counted(service: PlacementService, limits: Mapping[str, int]) -> bool:
-    """Whether an attempt is within the limits, and was counted; who is refused writes nothing."""
+def _count_attempt(service: PlacementService, limits: Mapping[str, int]) -> bool:
+    """Whether an attempt is within the limits, and was counted; a refused one costs no write."""
     with service.database.read() as conn:
         if not sessions.may_attempt(conn, limits, admission.WINDOW):
             return False
-    return service.database.write(lambda tx: sessions.attempt(tx, limits, admission.WINDOW))
+    return service.database.write(lambda tx: sessions.count_attempt(tx, limits, admission.WINDOW))
 
 
 def counted_as(sent: str) -> str:
-    """For which address an attempt is counted.
+    """The address that an attempt is counted for.
 
-    :param sent: what the server says, or a header that proxies add to: of a list only the last address is
-        what a proxy has seen; those before it the client may have made up. Some proxies add the port.
-    :returns: the address; of one of IPv6 the network of 64 bits.
+    :param sent: the peer of the connection, or a header that proxies add to. Only the last address of a list
+        is one that a proxy has seen; the client may have made up the others. Some proxies add the port.
+    :returns: the address; for IPv6 its network of 64 bits, all of which a client may have.
     """
     text = sent.rpartition(",")[2].strip()
     found = _WITH_PORT.fullmatch(text)
@@ -181,12 +184,12 @@ def counted_as(sent: str) -> str:
     return str(IPv6Address(int(address) >> _HOST_BITS << _HOST_BITS))
 
 
-def _next(wanted: str) -> str:
-    """The page that somebody wanted to see, if it is one of ours, and can stand in a header."""
+def _next_page(wanted: str) -> str:
+    """The page that was asked for before, if it is one of ours, and can stand in a header."""
     return wanted if wanted.startswith("/console/") and wanted.isprintable() else "/console"
 
 
-def _to(path: str) -> Response:
+def _redirect_to(path: str) -> Response:
     answer = redirect(request.environ.get("SCRIPT_NAME", "") + path, HTTPStatus.SEE_OTHER, Response)
     assert isinstance(answer, Response)
     return answer

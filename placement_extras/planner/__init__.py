@@ -1,34 +1,46 @@
-"""How much more fits: how many guests of each flavor, and what is in the way.
+"""The planner: how many more guests of each flavor fit, and which moves would make room.
 
 Nouns
     A *flavor* is a request for allocation candidates, with a name. A *host* is a tree of providers, by its
-    root. A *way* is what one guest takes at a host: an amount of each of some *slots*, a slot being one
-    inventory. Hosts that share a provider are *coupled*: what one takes of it the other has no more. All
-    ways of a flavor take the same of each resource class, and a way that takes as much of each slot as
-    another one, or more, is none.
+    root. A *way* is the demand of one guest at a host: an amount of each of some *slots*. A slot is one
+    inventory. Hosts that share a provider are *coupled*: an amount that one takes of it is missing at the
+    other. All ways of a flavor take the same of each resource class. A way is dropped if another one takes
+    no more of any slot.
 
-    So many guests as *fit* have been found a place; more than *at most* so many do not, by a bound that is
-    proved. Mostly both are the same. Where they are not, finding out would take too long.
+    A *lower bound* is a number of guests with places that were found. An *upper bound* is proved: no more
+    fit. Mostly both are the same. Otherwise it would take too long to find out.
 
-    A host is *full* for a flavor if none fits. What is *short* there are the classes of which too little is
-    left for the way that lacks the fewest of them; the others that the flavor asks for are *stranded*.
+    A host is *full* for a flavor if no guest fits. Its *short* classes are those with too little free for the
+    way that lacks the fewest classes. The free amounts of the other classes of the flavor are *stranded*.
 
-Who does what
-    ``packing`` finds the ways of a flavor at a host, and how many guests go into what is free. ``capacity``
-    does that for the whole cloud and by aggregate, and gathers what is short; ``proportions`` counts
-    several flavors at once. ``split_count`` counts guests that a topology policy splits over zones. In a
-    ``cluster_simulation`` guests are moved about: ``drain_plan`` finds places for those of some hosts,
-    ``migration_plan`` the fewest moves that make room. All of these searches try and take back by a journal
-    of ``trials``. ``handler`` reads where guests are and answers; ``document`` makes JSON.
+Modules
+    - ``packing`` finds the ways of a flavor at a host, and counts the guests that fit into free amounts.
+    - ``capacity`` counts for the whole cloud and by aggregate, and gathers the short classes.
+    - ``proportions`` counts several flavors at once. ``split_count`` counts guests that a topology policy
+      splits over zones.
+    - ``cluster_simulation`` has the free amounts as guests come and go. In it ``drain_plan`` finds places for
+      the guests of some hosts, and ``migration_plan`` the fewest moves that make room.
+    - ``trials`` is the journal of these searches, by which they undo changes.
+    - ``handler`` reads where guests are, and answers; ``document`` makes the JSON. ``options`` and ``rules``
+      are apart, as tools load them without a handler.
+
+The order of calls
+    The handler parses flavors, takes a view of the read model, and counts each flavor
+    (:func:`~placement_extras.planner.capacity.count_flavor`). For moves and drains it reads the guests of
+    some hosts from the database, and simulates on a later view.
+
+Imports
+    Entry points load ``handler``, ``options`` and ``rules``; no other package imports this one. It uses the
+    search, the read model, and ``placement.store.holders``.
 
 A worked example
     ``cn1`` has two NUMA nodes with 4 and 3 VCPU free, and 10 GB of disk. The flavor is
-    ``resources=DISK_GB:2&resources_CPU=VCPU:2``. There are two ways, one for each node, and both take 2 GB:
-    of the first node 2 guests, of the second 1, by the disk 5. So 3 fit. On ``cn2``, the same with 1 GB of
-    disk left, none does: DISK_GB is short, and 7 VCPU are stranded, which would do for 3.
+    ``resources=DISK_GB:2&resources_CPU=VCPU:2``. There are two ways, one for each node, and both take 2 GB.
+    The first node has room for 2 guests, the second for 1, the disk for 5. So 3 fit. ``cn2`` is the same with
+    1 GB of disk left, and no guest fits. DISK_GB is short, and 7 VCPU are stranded, enough for 3 guests.
 
-What always holds
-    - What a way is says the search (``placement.search``) alone.
-    - At least as many guests as are said to fit do, claimed one by one, if they are claimed at those places.
+Invariants
+    - The search (``placement.search``) alone defines a way.
+    - A lower bound is exact for claims one by one at the places that were found: none is refused.
     - All work is counted (``placement.search.budget``).
 """

@@ -1,7 +1,7 @@
-"""Counts how many guests of a flavor fit: in the whole cloud, without its worst host, and by aggregate.
+"""Counts the guests of a flavor that fit: in the whole cloud, without its worst host, and by aggregate.
 
-Hosts that share a provider are coupled: a guest on one takes from the others. On full hosts the classes that
-are short are named, and the free rest that is of no use to the flavor.
+Hosts that share a provider are coupled: a guest on one takes from the others. For full hosts the short
+classes are named, and the free amounts that are stranded.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from placement_extras.planner.packing import (
     Free,
     Slot,
     Way,
+    fit_formula,
+    fit_function,
     key_slots,
-    pack,
-    packer,
-    simple,
+    pack_guests,
 )
 
+# each host of a larger group would need another packing of the whole group
 MAX_RETRIED: Final = 32
-"""Of groups with no more hosts than this it is tried what fits without each; of others there is a bound."""
+"""Number of hosts of a group up to which it is packed again without each; larger groups get a bound."""
 
 
 @dataclass(eq=False, slots=True)
 class CoupledHost:
-    """A host that shares with others, and its ways, whose slots are provider ids and classes.
+    """A host that shares with others, with its ways. Their slots are provider ids and classes.
 
-    ``free`` is what is free in these, ``alone`` what fits there if nothing is used by guests of other hosts.
-    ``offered`` are the slots that it shares.
+    ``free`` has the free amounts of these slots. ``alone`` is the number of guests that fit if guests of
+    other hosts take nothing. ``offered`` are the slots that it shares.
     """
 
     tree: HostTree
@@ -53,7 +54,7 @@ class CoupledHost:
 
 
 class HostCoupling:
-    """All hosts that share, and what fits on some of them.
+    """All hosts that share, and the number of guests that fit on some of them.
 
     :param sharing: the ids of providers that share.
     """
@@ -65,12 +66,12 @@ class HostCoupling:
         self._groups: list[list[CoupledHost]] = []
         self._group_of: dict[CoupledHost, int] = {}
 
-    def host(self, tree: HostTree, shared: Sequence[Provider]) -> CoupledHost:
-        """A host with what shares with it.
+    def couple_host(self, tree: HostTree, shared: Sequence[Provider]) -> CoupledHost:
+        """Return a host with the providers that share with it.
 
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
-        found, key = self._finder.at(tree, shared), key_slots(tree)
+        found, key = self._finder.footprints_at(tree, shared), key_slots(tree)
         ways = FlavorFootprints(
             tuple([tuple([(key(slot), amount) for slot, amount in way]) for way in found.ways]),
             {key(slot): name for slot, name in found.classes.items()},
@@ -85,13 +86,15 @@ class HostCoupling:
         offered = {
             (each.id, name) for each in tree.members if each.id in self._sharing for name in each.inventories
         }
-        return CoupledHost(tree, shared, ways, free, packer(ways, self._budget)(free), frozenset(offered))
+        return CoupledHost(
+            tree, shared, ways, free, fit_function(ways, self._budget)(free), frozenset(offered)
+        )
 
-    def gather(self, hosts: Sequence[CoupledHost]) -> None:
-        """Look at these hosts, all that share."""
+    def group_hosts(self, hosts: Sequence[CoupledHost]) -> None:
+        """Group these hosts, which are all that share: hosts of one group take from each other."""
         leader: dict[int, int] = {}
 
-        def find(root: int) -> int:
+        def find_leader(root: int) -> int:
             # union and find, with paths halved on the way
             while (above := leader.setdefault(root, root)) != root:
                 leader[root] = leader[above]
@@ -99,31 +102,33 @@ class HostCoupling:
             return root
 
         for host in hosts:
-            # with whom it shares, not only what: a group that takes nothing may be served by others, too
+            # all hosts that share, also without a slot in common: a group without resources may be served
+            # there
             self._budget.spend(1 + len(host.shared) // 4)
             for other in host.shared:
-                leader[find(other.root_id)] = find(host.tree.root.id)
+                leader[find_leader(other.root_id)] = find_leader(host.tree.root.id)
         groups: dict[int, list[CoupledHost]] = {}
         for host in hosts:
-            groups.setdefault(find(host.tree.root.id), []).append(host)
+            groups.setdefault(find_leader(host.tree.root.id), []).append(host)
         self._groups = list(groups.values())
         self._group_of = {each: number for number, group in enumerate(self._groups) for each in group}
 
-    def fit(self, hosts: Collection[CoupledHost]) -> FitBounds:
-        """How many guests fit on these of the hosts."""
+    def fit_bounds(self, hosts: Collection[CoupledHost]) -> FitBounds:
+        """Return how many guests fit on these hosts."""
         by_group: dict[int, list[CoupledHost]] = {}
         for host in hosts:
             by_group.setdefault(self._group_of[host], []).append(host)
         return sum([self._fit_group(group) for group in by_group.values()], NONE)
 
     def without_each(self) -> Iterator[tuple[HostTree, FitBounds]]:
-        """For each host how many guests fit on the others, while its providers serve nobody."""
+        """Yield each host, and how many guests fit on the others while its providers serve no guest."""
         fits = [self._fit_group(group) for group in self._groups]
         whole = sum(fits, NONE)
         for group, fit in zip(self._groups, fits, strict=True):
             for failed in group:
                 # in a large group each retry would pack the whole group once more
-                if len(group) > MAX_RETRIED and not failed.offered:  # no more than its own are lost
+                if len(group) > MAX_RETRIED and not failed.offered:
+                    # at most its own guests are lost
                     lost = min(fit.lower_bound, failed.alone.upper_bound)
                     left = FitBounds(fit.lower_bound - lost, fit.upper_bound)
                 else:
@@ -133,11 +138,11 @@ class HostCoupling:
                 yield failed.tree, whole - fit + left
 
     def _after_failure(self, host: CoupledHost, failed: CoupledHost) -> CoupledHost:
-        """The host once another one failed."""
+        """Return the host after the failure of another one."""
         if not failed.offered:
             return host
         shared = [each for each in host.shared if each.root_id != failed.tree.root.id]
-        return host if len(shared) == len(host.shared) else self.host(host.tree, shared)
+        return host if len(shared) == len(host.shared) else self.couple_host(host.tree, shared)
 
     def _fit_group(self, hosts: Sequence[CoupledHost]) -> FitBounds:
         # each once, in order: hosts that share a pool have ways in common
@@ -145,16 +150,18 @@ class HostCoupling:
         classes = {slot: name for each in hosts for slot, name in each.ways.classes.items()}
         free = {slot: left for each in hosts for slot, left in each.free.items()}
         upper_bound = sum([each.alone.upper_bound for each in hosts])
-        return pack(FlavorFootprints(tuple(ways), classes, coupled=True), free, self._budget, upper_bound)
+        return pack_guests(
+            FlavorFootprints(tuple(ways), classes, coupled=True), free, self._budget, upper_bound
+        )
 
 
 MAX_EXAMPLES: Final = 5
-"""Hosts that are named for each set of classes that are short."""
+"""Number of hosts that are named for each set of short classes."""
 
 
 @dataclass(frozen=True, slots=True)
 class StrandedHost:
-    """A full host by its root: what is stranded there by class, and how many guests that would do for."""
+    """A full host by its root: the stranded amounts by class, and the guests that these would serve."""
 
     root: Provider
     stranded: Mapping[str, int]
@@ -163,10 +170,10 @@ class StrandedHost:
 
 @dataclass(frozen=True, slots=True)
 class ClassShortage:
-    """Full hosts of which these classes are short: how many, and what is stranded there, by class.
+    """The number of full hosts where these classes are short, and the stranded amounts there, by class.
 
-    For ``guests`` more that would do, if there were enough of what is short. ``examples`` begin with the
-    hosts that strand most of them.
+    With enough of the short classes, ``guests`` more would fit. ``examples`` begin with the hosts with most
+    of these guests.
     """
 
     classes: tuple[str, ...]
@@ -187,10 +194,10 @@ class StrandedAmounts:
     def add(
         self, tree: HostTree, ways: FlavorFootprints, free: Free, shared: Collection[int] = frozenset()
     ) -> None:
-        """Note a host at which none of the ways can be had.
+        """Note a host without room for any of the ways.
 
-        :param shared: ids of providers that share with it, where slots are provider ids and classes. What
-            is free of them is stranded nowhere.
+        :param shared: ids of providers that share with it, if slots are provider ids and classes. Their free
+            amounts are stranded at no host.
         """
         short = min(
             # the names break ties, so that equal hosts are gathered under the same classes
@@ -208,8 +215,8 @@ class StrandedAmounts:
         guests = lacking.fit(free).lower_bound if stranded else 0
         self._gathered[lacking.classes].add(tree, stranded, guests)
 
-    def found(self) -> tuple[ClassShortage, ...]:
-        """The short classes, those of most hosts first."""
+    def class_shortages(self) -> tuple[ClassShortage, ...]:
+        """Return the short classes, those of most hosts first."""
         ordered = sorted(self._gathered.items(), key=lambda item: (-item[1].hosts, item[0]))
         return tuple([gathered.shortage_of(classes) for classes, gathered in ordered])
 
@@ -219,7 +226,7 @@ def _short_classes(way: Way, ways: FlavorFootprints, free: Free) -> frozenset[st
 
 
 class _LackingHosts:
-    """Hosts of certain ways where certain classes are short."""
+    """Hosts with certain ways and certain short classes."""
 
     def __init__(
         self, ways: FlavorFootprints, short: frozenset[str], shared: Collection[int], budget: SearchBudget
@@ -231,9 +238,9 @@ class _LackingHosts:
                 slots.setdefault(name, []).append(slot)
         #: the other classes, with their slots
         self.others = tuple(sorted(slots.items()))
-        left = ways.without(short, budget)
-        #: how many guests fit as far as the other classes go
-        self.fit: Callable[[Free], FitBounds] = packer(left, budget)
+        left = ways.without_classes(short, budget)
+        #: returns how many guests fit by the other classes alone
+        self.fit: Callable[[Free], FitBounds] = fit_function(left, budget)
 
 
 @dataclass(slots=True)
@@ -260,17 +267,18 @@ class _GatheredHosts:
 
 
 _TREES: Final = 64
-"""How many trees are looked at between two looks at the budget."""
+"""Number of trees between two checks of the budget."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlavorCapacity:
-    """How many guests of a flavor fit.
+    """The number of guests of a flavor that fit.
 
-    ``hosts`` could serve it if nothing were used of them, nor of what shares with them; a guest fits on
-    ``candidate_hosts`` of these. ``worst`` is the root of the host with which most is lost if it fails, and
-    ``without_worst`` what fits then. ``by_aggregate`` has what fits on the hosts whose root is in each. The
-    ``shortages`` are None if they are not known.
+    - ``hosts`` could serve it if they, and the providers that share with them, were unused. A guest fits now
+      on ``candidate_hosts`` of these.
+    - ``worst`` is the root of the host with the largest loss if it fails; ``without_worst`` fit then.
+    - ``by_aggregate`` has the guests that fit on hosts with their root in each aggregate.
+    - ``shortages`` are None if they are not known.
     """
 
     fit: FitBounds
@@ -285,9 +293,9 @@ class FlavorCapacity:
 
 
 class CloudHosts:
-    """The hosts of a snapshot, to count on.
+    """The hosts of a snapshot on which guests are counted.
 
-    :param avoided: ids of the roots of hosts that are not used, nor what they share.
+    :param avoided: ids of the roots of hosts that are not used; nor are the providers that they share.
     """
 
     def __init__(
@@ -312,8 +320,8 @@ class CloudHosts:
             yield tree, shared
 
 
-def count(cloud: CloudHosts, request: CandidatesRequest) -> FlavorCapacity:
-    """How many guests of a flavor fit if nothing else comes.
+def count_flavor(cloud: CloudHosts, request: CandidatesRequest) -> FlavorCapacity:
+    """Return how many guests of a flavor fit if no others come.
 
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
@@ -321,7 +329,7 @@ def count(cloud: CloudHosts, request: CandidatesRequest) -> FlavorCapacity:
 
 
 class _FlavorCount:
-    """One flavor on its way through the hosts."""
+    """The count of one flavor over all hosts."""
 
     def __init__(self, cloud: CloudHosts, request: CandidatesRequest) -> None:
         self._cloud = cloud
@@ -331,7 +339,7 @@ class _FlavorCount:
         self._stranding = StrandedAmounts(cloud.budget)
         self._coupling = HostCoupling(self._finder, cloud.sharing, cloud.budget)
         self._coupled: list[CoupledHost] = []
-        #: what is left of ways on hosts that are too small for some of them
+        #: the rest of the ways on hosts that are too small for some of them
         self._smaller: dict[tuple[FlavorFootprints, tuple[Way, ...]], FlavorFootprints] = {}
         self._full_hosts = self._open = 0
 
@@ -341,7 +349,7 @@ class _FlavorCount:
         for number, (tree, shared) in enumerate(self._cloud.hosts):
             if number % _TREES == 0:
                 self._budget.spend(_TREES)
-            ways = self._finder.at(tree, shared)
+            ways = self._finder.footprints_at(tree, shared)
             if ways.coupled or self._shares_any(tree):
                 self._couple_host(tree, shared)
                 continue
@@ -349,22 +357,22 @@ class _FlavorCount:
                 continue
             # by identity: hosts of one structure share their ways
             if ways not in formulas:
-                formulas[ways] = simple(ways.ways)
+                formulas[ways] = fit_formula(ways.ways)
             formula = formulas[ways]
             if formula is not None:
                 fits = upper_bound = formula(tree.free)
             else:
-                fit = pack(ways, tree.free, self._budget)
+                fit = pack_guests(ways, tree.free, self._budget)
                 fits, upper_bound = fit.lower_bound, fit.upper_bound
             if upper_bound:
                 alone.append((tree, fits, upper_bound))
             else:
                 self._note_full(tree, ways, tree.free, tree.capacities)
-        self._coupling.gather(self._coupled)
+        self._coupling.group_hosts(self._coupled)
         single = FitBounds(
             sum([fits for _, fits, _ in alone]), sum([upper_bound for _, _, upper_bound in alone])
         )
-        coupled = self._coupling.fit(self._coupled)
+        coupled = self._coupling.fit_bounds(self._coupled)
         # each coupled host by itself; of the others only the one with most guests can be the worst
         left = [(single + fit, tree) for tree, fit in self._coupling.without_each()]
         if alone:
@@ -381,7 +389,7 @@ class _FlavorCount:
             worst=worst[1].root if worst else None,
             without_worst=worst[0] if worst else NONE,
             by_aggregate=self._by_aggregate(alone),
-            shortages=self._stranding.found(),
+            shortages=self._stranding.class_shortages(),
         )
 
     def _shares_any(self, tree: HostTree) -> bool:
@@ -389,7 +397,7 @@ class _FlavorCount:
         return bool(sharing) and any(each.id in sharing for each in tree.members)
 
     def _couple_host(self, tree: HostTree, shared: Sequence[Provider]) -> None:
-        host = self._coupling.host(tree, shared)
+        host = self._coupling.couple_host(tree, shared)
         self._coupled.append(host)
         if host.alone.upper_bound:
             self._open += 1
@@ -409,19 +417,19 @@ class _FlavorCount:
         capacities: Mapping[Slot, int] | Sequence[int],
         shared: Collection[int] = frozenset(),
     ) -> None:
-        """Note a host where none fits, if one did with nothing used.
+        """Note a host without room that would have room if it were unused.
 
-        :param ways: those of all hosts of its shape, so that the host may be too small for some.
+        :param ways: those of all hosts of its structure; the host may be too small for some of them.
         """
         self._budget.spend(1 + len(ways.ways) // 4)
-        kept = ways.within(capacities)
+        kept = ways.ways_within(capacities)
         if not kept:
             return
         # the ways are those of the largest host of the structure, which this one may be too small for
         if len(kept) < len(ways.ways):
             key = ways, kept
             if key not in self._smaller:
-                self._smaller[key] = ways.only(kept)
+                self._smaller[key] = ways.with_ways(kept)
             ways = self._smaller[key]
         self._full_hosts += 1
         self._stranding.add(tree, ways, free, shared)
@@ -439,5 +447,5 @@ class _FlavorCount:
             for aggregate in host.tree.root.aggregates:
                 coupled.setdefault(aggregate, []).append(host)
         for aggregate, hosts in coupled.items():
-            found[aggregate] = found.get(aggregate, NONE) + self._coupling.fit(hosts)
+            found[aggregate] = found.get(aggregate, NONE) + self._coupling.fit_bounds(hosts)
         return {aggregate: fit for aggregate, fit in sorted(found.items()) if fit.upper_bound}

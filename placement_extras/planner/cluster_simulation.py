@@ -1,4 +1,4 @@
-"""A cluster in which guests come and go: guests, the requests they would make elsewhere, and room."""
+"""A cluster in which guests come and go: guests, the requests that they would make elsewhere, and room."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from placement_extras.planner.packing import (
     Free,
     Slot,
     Way,
+    fit_formula,
     key_slots,
-    simple,
 )
 
 
 @dataclass(eq=False, frozen=True, slots=True)
 class HostedConsumer:
-    """A consumer with all that it holds, by provider id and class, and the roots of the hosts where it is.
+    """A consumer with all its allocations, by provider id and class, and the roots of its hosts.
 
-    ``request`` is what it asks for elsewhere: the same object for all that ask for the same. Nobody knows
-    what was asked for when it came: what it holds is looked for, each class at one provider, and no traits.
-    What it holds of a class at several providers comes from a provider each again, with what else it has
-    there. A disabled host takes no guest, as the requests of flavors ask it.
+    ``request`` is its request elsewhere, one object for all equal requests. The original request is unknown.
+    So it asks for the held amounts, each class from one provider, and for no traits. A class that is held at
+    several providers comes from as many providers again, each with the other amounts that are held there. A
+    disabled host takes no guest.
     """
 
     consumer: str
@@ -44,8 +44,8 @@ class HostedConsumer:
     request: CandidatesRequest
 
     @property
-    def amounts(self) -> dict[str, int]:
-        """All that it holds, by class."""
+    def total_amounts(self) -> dict[str, int]:
+        """The sums of its allocations, by class."""
         found: dict[str, int] = {}
         for (_, name), amount in self.held.items():
             found[name] = found.get(name, 0) + amount
@@ -55,7 +55,9 @@ class HostedConsumer:
 def guests_of(
     snapshot: ModelSnapshot, held: Sequence[HeldAmount], budget: SearchBudget
 ) -> list[HostedConsumer]:
-    """The guests who hold this, in the order of their uuids; without what no provider of the snapshot has.
+    """Return the guests with these allocations, in the order of their uuids.
+
+    Allocations of inventories that the snapshot does not have are left out.
 
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
@@ -84,7 +86,7 @@ _Amounts = tuple[tuple[str, int], ...]
 
 
 def _asked_groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, ...]]:
-    """The amounts of the group without a suffix, and of each group with one."""
+    """Return the amounts of the group without a suffix, and of each group with one."""
     providers = Counter(name for _, name in held)
     by_provider: dict[int, dict[str, int]] = {}
     for (provider_id, name), amount in held.items():
@@ -108,18 +110,18 @@ def _make_request(asked: tuple[_Amounts, tuple[_Amounts, ...]]) -> CandidatesReq
 
 
 Host = tuple[HostTree, Sequence[Provider]]
-"""A tree, and what shares with it."""
+"""A tree, and the providers that share with it."""
 _AT_ONCE: Final = 16
-"""Hosts that are looked at between two looks at the budget."""
+"""Number of hosts between two checks of the budget."""
 
 
 class ClusterSimulation:
-    """The free amounts of each host as guests are placed on it, and taken away.
+    """The free amounts of each host while guests are placed on it and taken away.
 
-    Slots are provider ids and classes, also those of a host's own. The ways of a request are those that it
-    has if nothing is used, of what is shared either.
+    All slots are provider ids and classes. The ways of a request are those of unused hosts and unused sharing
+    providers.
 
-    :param avoided: ids of the roots of hosts that are not used, nor what they share.
+    :param avoided: ids of the roots of hosts that are not used; nor are the providers that they share.
     """
 
     def __init__(
@@ -129,27 +131,30 @@ class ClusterSimulation:
         self.budget = budget
         cloud = CloudHosts(snapshot, budget, avoided)
         self.hosts: Sequence[Host] = cloud.hosts
-        #: whether what one host takes may be missing at another
+        #: whether an amount that one host takes may be missing at another
         self.shares = bool(cloud.sharing)
         self._sharing = cloud.sharing
         self._taken: dict[Slot, int] = {}
-        #: by root, of how many slots more or less is taken than at the beginning
+        #: by root, the number of slots with another amount than at the beginning
         self._touched: dict[int, int] = {}
         self._asking: dict[int, _RequestRoom] = {}
         self._by_root = {tree.root.id: (tree, shared) for tree, shared in self.hosts}
 
     def free(self, slot: Slot) -> int:
-        """How much is free; below zero where more is used than there is."""
+        """Return the free amount; negative if more is used than there is."""
         provider_id, name = slot
         return self.snapshot.providers[provider_id].free(name) - self._taken.get(slot, 0)
 
-    def drained(self, slots: Iterable[Slot]) -> Provider:
-        """The root of a host that is none of these, and has one of the slots."""
+    def drained_root(self, slots: Iterable[Slot]) -> Provider:
+        """Return the root of the avoided host of one of these slots."""
         roots = (self.snapshot.providers[provider_id].root_id for provider_id, _ in slots)
         return self.snapshot.providers[next(root for root in roots if root not in self._by_root)]
 
-    def take(self, amounts: Iterable[tuple[Slot, int]], times: int = 1) -> None:
-        """Have a guest take so much; with ``times`` -1, give it back."""
+    def take_amounts(self, amounts: Iterable[tuple[Slot, int]], times: int = 1) -> None:
+        """Have guests take these amounts.
+
+        :param times: the number of guests; -1 gives the amounts back.
+        """
         for slot, amount in amounts:
             # an entry of zero is no entry, so that it is known which hosts are as they were
             before = self._taken.pop(slot, 0)
@@ -161,7 +166,7 @@ class ClusterSimulation:
             self._touched[root] = changed
 
     def each_host(self) -> Iterator[Host]:
-        """All hosts, for who looks at each.
+        """Yield all hosts, for a caller that looks at each.
 
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
@@ -170,25 +175,25 @@ class ClusterSimulation:
                 self.budget.spend(_AT_ONCE)
             yield host
 
-    def serves(self, request: CandidatesRequest, host: Host) -> bool:
-        """Whether a request has any way at a host, whatever is free.
+    def serves_request(self, request: CandidatesRequest, host: Host) -> bool:
+        """Return whether a request has any way at a host, whatever is free.
 
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
-        return bool(self._asking_of(request).finder.at(*host).ways)
+        return bool(self._asking_of(request).finder.footprints_at(*host).ways)
 
     def ways_at(self, request: CandidatesRequest, host: Host) -> Sequence[Way]:
-        """All ways of a request at a host, whatever is free.
+        """Return all ways of a request at a host, whatever is free.
 
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
-        return self._keyed_ways(self._asking_of(request).finder.at(*host), host[0])
+        return self._keyed_ways(self._asking_of(request).finder.footprints_at(*host), host[0])
 
     def room_at(self, request: CandidatesRequest, host: Host) -> Iterator[Way]:
-        """The ways of a request at a host for which there is enough now."""
+        """Yield the ways of a request for which a host has enough now."""
         self.budget.spend()
         asking = self._asking_of(request)
-        found = asking.finder.at(*host)
+        found = asking.finder.footprints_at(*host)
         # a formula over the tree answers for untouched hosts, before any slot is looked at
         if not asking.may_fit(found, self._plain_free(found, host[0])):
             return
@@ -196,13 +201,13 @@ class ClusterSimulation:
             if all(self.free(slot) >= amount for slot, amount in way):
                 yield way
 
-    def rooms(self, request: CandidatesRequest) -> Iterator[tuple[Provider, Way]]:
-        """Where one more guest could go: the roots of hosts, and the ways there."""
+    def find_rooms(self, request: CandidatesRequest) -> Iterator[tuple[Provider, Way]]:
+        """Yield the places of one more guest: roots of hosts, and the ways there."""
         for host in self.candidate_hosts(request):
             yield from self._rooms_at(request, host)
 
     def candidate_hosts(self, request: CandidatesRequest) -> Iterator[Host]:
-        """The hosts that may have room: those where something changed, then those that had it before."""
+        """Yield the hosts that may have room: changed hosts, then those with room at the beginning."""
         # a copy: places are tried while these hosts are iterated over
         touched = {root for root, slots in self._touched.items() if slots}
         for root in sorted(touched):
@@ -225,11 +230,11 @@ class ClusterSimulation:
         return found
 
     def _plain_free(self, found: FlavorFootprints, tree: HostTree) -> Free | None:
-        """The free amounts by slots of the tree, where they are those of the beginning; else None."""
+        """Return the free amounts by slots of the tree if they are those of the beginning; else None."""
         return None if self._touched.get(tree.root.id) or self.is_coupled(found, tree) else tree.free
 
     def is_coupled(self, found: FlavorFootprints, tree: HostTree) -> bool:
-        """Whether guests of other hosts may take of what these ways take."""
+        """Return whether guests of other hosts may take from the slots of these ways."""
         return found.coupled or (self.shares and any(each.id in self._sharing for each in tree.members))
 
     def _keyed_ways(self, found: FlavorFootprints, tree: HostTree) -> Sequence[Way]:
@@ -238,7 +243,7 @@ class ClusterSimulation:
 
 
 class _RequestRoom:
-    """A request with what is known of where it has room."""
+    """A request, and the hosts that are known to have room for it."""
 
     def __init__(self, snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget) -> None:
         self.request = request
@@ -248,16 +253,16 @@ class _RequestRoom:
         self._left: Iterator[Host] | None = None
 
     def may_fit(self, found: FlavorFootprints, free: Free | None) -> bool:
-        """False where no guest fits into what is free; None is whatever is."""
+        """Return False if no guest fits into the free amounts; None stands for unknown amounts."""
         if not found.ways or free is None:
             return bool(found.ways)
         if found not in self._formulas:
-            self._formulas[found] = simple(found.ways)
+            self._formulas[found] = fit_formula(found.ways)
         formula = self._formulas[found]
         return formula is None or formula(free) > 0
 
     def candidate_hosts(self, board: ClusterSimulation) -> Iterator[Host]:
-        """The hosts that may have had room at the beginning; they are looked for when they are needed."""
+        """Yield the hosts that may have had room at the beginning, found on demand."""
         if self._left is None:
             self._left = self._look_for_room(board)
         number = 0
@@ -273,6 +278,6 @@ class _RequestRoom:
 
     def _look_for_room(self, board: ClusterSimulation) -> Iterator[Host]:
         for host in board.each_host():
-            found = self.finder.at(*host)
+            found = self.finder.footprints_at(*host)
             if self.may_fit(found, None if board.is_coupled(found, host[0]) else host[0].free):
                 yield host

@@ -1,4 +1,8 @@
-"""Capacity as a JSON document."""
+"""Capacity as a JSON document, as the API reference describes it.
+
+Only :mod:`placement_extras.planner.handler` uses it. It is apart, as the handler decides and this module
+shows.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,26 +16,30 @@ from placement_extras.planner.packing import FitBounds
 from placement_extras.planner.proportions import FlavorProportion
 
 
-def document(
+def flavor_document(
     name: str,
     capacity: FlavorCapacity,
     fallback: FlavorCapacity | None = None,
     making: MigrationPlan | None = None,
 ) -> dict[str, Any]:
-    """What is said of a flavor; the API reference describes it.
+    """Return the document of a flavor.
 
-    :param fallback: of what it falls back to.
+    :param fallback: the capacity of its fallback.
     """
     worst = capacity.worst
     return {
         "name": name,
-        **_fit(capacity.fit),
+        **_fit_document(capacity.fit),
         **_hosts(capacity),
-        "fallback": None if fallback is None else {**_fit(fallback.fit), **_hosts(fallback)},
-        "worst_host_failure": None if worst is None else {**_host(worst), **_fit(capacity.without_worst)},
-        "aggregates": [{"uuid": uuid, **_fit(fit)} for uuid, fit in capacity.by_aggregate.items()],
-        "shortages": None if capacity.shortages is None else list(map(_shortage, capacity.shortages)),
-        "moves": None if making is None else _moves(making),
+        "fallback": None if fallback is None else {**_fit_document(fallback.fit), **_hosts(fallback)},
+        "worst_host_failure": None
+        if worst is None
+        else {**_host_document(worst), **_fit_document(capacity.without_worst)},
+        "aggregates": [{"uuid": uuid, **_fit_document(fit)} for uuid, fit in capacity.by_aggregate.items()],
+        "shortages": None
+        if capacity.shortages is None
+        else list(map(_shortage_document, capacity.shortages)),
+        "moves": None if making is None else _plan_document(making),
     }
 
 
@@ -40,21 +48,21 @@ def _hosts(capacity: FlavorCapacity) -> dict[str, int]:
 
 
 def of_sets(sets: FitBounds, shares: Mapping[str, FlavorProportion]) -> dict[str, Any]:
-    """What is said of flavors in their proportions."""
+    """Return the document of flavors in their proportions."""
     guests = {name: sets.lower_bound * share.number for name, share in shares.items()}
-    return {**_fit(sets), "guests": guests}
+    return {**_fit_document(sets), "guests": guests}
 
 
 def of_displaced(displaced: DisplacedGuests) -> dict[str, Any]:
-    """What is said of those on hosts that are left aside."""
+    """Return the document of the guests of drained hosts."""
     return {
         "consumers": displaced.guests,
-        **_fit(displaced.fit),
+        **_fit_document(displaced.fit),
         "unplaced": [
             {
-                **_guest(each.guest),
-                **_host(each.root),
-                "resources": each.guest.amounts,
+                **_guest_document(each.guest),
+                **_host_document(each.root),
+                "resources": each.guest.total_amounts,
                 "placeable_alone": each.alone,
             }
             for each in displaced.unplaced
@@ -62,45 +70,46 @@ def of_displaced(displaced: DisplacedGuests) -> dict[str, Any]:
     }
 
 
-def _guest(guest: HostedConsumer) -> dict[str, Any]:
+def _guest_document(guest: HostedConsumer) -> dict[str, Any]:
     return {"consumer_uuid": guest.consumer, "consumer_type": guest.consumer_type or "unknown"}
 
 
-def _moves(making: MigrationPlan) -> dict[str, Any]:
+def _plan_document(making: MigrationPlan) -> dict[str, Any]:
     return {
         "lower_bound": making.lower_bound,
-        **({"host": None, "host_uuid": None} if making.host is None else _host(making.host)),
-        "steps": None if making.moves is None else [_move(each) for each in making.moves],
+        **({"host": None, "host_uuid": None} if making.host is None else _host_document(making.host)),
+        "steps": None if making.moves is None else [_step_document(each) for each in making.moves],
     }
 
 
-def _move(move: MigrationStep) -> dict[str, Any]:
+def _step_document(move: MigrationStep) -> dict[str, Any]:
     return {
-        **_guest(move.guest),
-        "source": _host(move.source),
-        "destination": _host(move.target),
+        **_guest_document(move.guest),
+        "source": _host_document(move.source),
+        "destination": _host_document(move.target),
         "allocations": {uuid: {"resources": amounts} for uuid, amounts in move.allocations.items()},
     }
 
 
-def _shortage(shortage: ClassShortage) -> dict[str, Any]:
+def _shortage_document(shortage: ClassShortage) -> dict[str, Any]:
     return {
         "resource_classes": list(shortage.classes),
         "hosts": shortage.hosts,
-        **_stranded(shortage.stranded, shortage.guests),
+        **_stranded_document(shortage.stranded, shortage.guests),
         "examples": [
-            {**_host(each.root), **_stranded(each.stranded, each.guests)} for each in shortage.examples
+            {**_host_document(each.root), **_stranded_document(each.stranded, each.guests)}
+            for each in shortage.examples
         ],
     }
 
 
-def _fit(fit: FitBounds) -> dict[str, int]:
+def _fit_document(fit: FitBounds) -> dict[str, int]:
     return {"lower_bound": fit.lower_bound, "upper_bound": fit.upper_bound}
 
 
-def _host(root: Provider) -> dict[str, str]:
+def _host_document(root: Provider) -> dict[str, str]:
     return {"host": root.name, "host_uuid": root.uuid}
 
 
-def _stranded(stranded: Mapping[str, int], guests: int) -> dict[str, Any]:
+def _stranded_document(stranded: Mapping[str, int], guests: int) -> dict[str, Any]:
     return {"stranded": dict(stranded), "stranded_guests": guests}

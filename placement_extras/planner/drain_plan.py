@@ -1,4 +1,4 @@
-"""Whether those who are on some hosts have a place on the others, if these are drained or fail."""
+"""Places for the guests of some hosts on the others, for a drain or a failure."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -13,18 +13,19 @@ from placement_extras.planner.packing import FitBounds, Way, most_by_volume
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 _MAX_TRIES: Final = 5_000
-"""Steps in the search for more places than those found at first, before the bound is told instead."""
+"""Number of tries to find more places than the first ones; after these the bound is answered."""
+# among more places the search would end by its limit, without a result
 _MAX_PLACES: Final = 200
-"""Among more, for all who have none together, there is no such search."""
+"""Number of places of unplaced guests, in all, up to which there is such a search."""
 MAX_UNPLACED: Final = 100
-"""So many of those without a place are named."""
+"""Number of guests without a place that are named."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnplacedGuest:
-    """Somebody for whom no place was found, and whether there would be one if nobody else came.
+    """A guest without a place, and whether it would have one if no other guest came.
 
-    ``root`` is that of the host that is drained.
+    ``root`` is that of the drained host.
     """
 
     guest: HostedConsumer
@@ -34,36 +35,36 @@ class UnplacedGuest:
 
 @dataclass(frozen=True, slots=True)
 class DisplacedGuests:
-    """The guests that have to go: their number, how many have a place, and the first of the others."""
+    """The guests that have to leave: their number, how many have a place, and the first ones without."""
 
     guests: int
     fit: FitBounds
     unplaced: tuple[UnplacedGuest, ...]
 
 
-def displace(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> DisplacedGuests:
-    """How many of them have a place once none of them holds anything.
+def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> DisplacedGuests:
+    """Return how many of the guests have a place after all of them have left.
 
-    First the largest are placed where there is room first; if some are left, all orders are tried within
-    bounds.
+    First the largest guests take the first places with room. If some guests are left, all orders are tried
+    within limits.
 
-    :param board: all hosts but those they are on.
+    :param board: all hosts without those of the guests.
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
     for guest in guests:
         board.budget.spend(len(guest.held))
-        board.take(guest.held.items(), -1)
+        board.take_amounts(guest.held.items(), -1)
     # large guests have fewest places; small ones fit in between
     largest = _largest_first(guests, board.budget)
     taken, left = _place_guests(board, largest)
     # the search below begins with all hosts as they are without the displaced guests
     for way in taken:
-        board.take(way, -1)
+        board.take_amounts(way, -1)
     if not left:
         return DisplacedGuests(len(guests), FitBounds(len(guests), len(guests)), ())
     # once for guests that ask for the same: there are few flavors
     alone = {
-        request: _FirstPlaces(board, guest).next() is not None
+        request: _FirstPlaces(board, guest).next_way() is not None
         for request, guest in {id(each.request): each for each in left}.items()
     }
     upper_bound = len(guests) - sum([not alone[id(each.request)] for each in left])
@@ -79,7 +80,7 @@ def displace(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> Disp
     fit = FitBounds(len(guests) - len(left), upper_bound)
     named = tuple(
         [
-            UnplacedGuest(each, board.drained(each.held), alone.get(id(each.request), True))
+            UnplacedGuest(each, board.drained_root(each.held), alone.get(id(each.request), True))
             for each in left[:MAX_UNPLACED]
         ]
     )
@@ -87,8 +88,8 @@ def displace(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> Disp
 
 
 def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> list[HostedConsumer]:
-    """The guests in descending order of their largest share of the most that any guest has of a class."""
-    asked = [(each, each.amounts) for some in yielding_slices(guests, budget) for each in some]
+    """Return the guests in descending order of size: the largest share in the maximum of a class."""
+    asked = [(each, each.total_amounts) for some in yielding_slices(guests, budget) for each in some]
     most: dict[str, int] = {}
     for some in yielding_slices(asked, budget):
         for _, amounts in some:
@@ -105,24 +106,24 @@ def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> li
 def _place_guests(
     board: ClusterSimulation, guests: Sequence[HostedConsumer]
 ) -> tuple[list[Way], list[HostedConsumer]]:
-    """Place them one after the other where there is room first: what they take, and who is left."""
+    """Place guests one after the other at the first room; return their ways, and the guests that are left."""
     taken, left = [], []
     # by the identity of the request, which guests of one flavor share
     places: dict[int, _FirstPlaces] = {}
     for guest in guests:
         if id(guest.request) not in places:
             places[id(guest.request)] = _FirstPlaces(board, guest)
-        way = places[id(guest.request)].next()
+        way = places[id(guest.request)].next_way()
         if way is None:
             left.append(guest)
         else:
-            board.take(way)
+            board.take_amounts(way)
             taken.append(way)
     return taken, left
 
 
 class _FirstPlaces:
-    """The first host with room for guests who ask for the same; one that had none does not get any."""
+    """The first host with room for guests of one request. A host without room gets none while guests come."""
 
     def __init__(self, board: ClusterSimulation, guest: HostedConsumer) -> None:
         self._board = board
@@ -130,7 +131,7 @@ class _FirstPlaces:
         self._hosts: Iterator[Host] = board.candidate_hosts(guest.request)
         self._host = next(self._hosts, None)
 
-    def next(self) -> Way | None:
+    def next_way(self) -> Way | None:
         while self._host is not None:
             self._board.budget.spend()
             way = next(self._board.room_at(self._request, self._host), None)
@@ -141,10 +142,10 @@ class _FirstPlaces:
 
 
 def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> int:
-    """No more have a place: of some class there is not enough, on hosts that serve any, for the smallest."""
+    """Return an upper bound by the sums of classes on hosts that serve any guest, smallest guests first."""
     asked: dict[str, Counter[int]] = {}
     for guest in guests:
-        for name, amount in guest.amounts.items():
+        for name, amount in guest.total_amounts.items():
             asked.setdefault(name, Counter())[amount] += 1
     there = dict.fromkeys(asked, 0)
     requests = {id(each.request): each.request for each in guests}.values()
@@ -152,7 +153,7 @@ def _by_volume(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> in
         member.id: member
         for tree, shared in board.each_host()
         # hosts that serve no guest at all must not count as room
-        if any(board.serves(request, (tree, shared)) for request in requests)
+        if any(board.serves_request(request, (tree, shared)) for request in requests)
         for member in (*tree.members, *shared)
     }
     for member in serving.values():
@@ -169,7 +170,7 @@ class _DrainResult:
 
 
 class _DrainSearch:
-    """Tries all places for all guests, while there are not too many."""
+    """Tries all places for all guests, if there are few enough."""
 
     def __init__(self, board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> None:
         self._board = board
@@ -178,13 +179,14 @@ class _DrainSearch:
         self._best: tuple[HostedConsumer, ...] = ()
 
     def find_places(self, known: int, upper_bound: int) -> _DrainResult:
-        """Look for more than so many.
+        """Look for places for more guests.
 
-        :param upper_bound: no more have a place.
+        :param known: the number of guests with a place so far.
+        :param upper_bound: the proved maximum.
         """
         if not self._is_small():
             return _DrainResult(upper_bound, None)
-        #: of those who are tried so many at most may be without a place
+        #: the number of tried guests that may be without a place
         spare = len(self.guests) - known - 1
         least = len(self.guests) - upper_bound
         unplaced: tuple[HostedConsumer, ...] | None = None
@@ -204,22 +206,22 @@ class _DrainSearch:
     def _is_small(self) -> bool:
         places = 0
         for guest in self.guests:
-            for _ in self._board.rooms(guest.request):
+            for _ in self._board.find_rooms(guest.request):
                 places += 1
                 if places > _MAX_PLACES:
                     return False
         return True
 
     def _try_guests(self, number: int, left: list[HostedConsumer], spare: int) -> bool:
-        """Whether those from this number on have places, but for some to spare; they keep these then."""
+        """Return whether the guests from this number on have places, except ``spare``; they keep these."""
         self._journal.count_try()
         if number == len(self.guests):
             self._best = tuple(left)
             return True
         guest = self.guests[number]
-        for _, way in self._journal.trying(self._board.rooms(guest.request)):
-            self._board.take(way)
-            self._journal.record(self._board.take, way, -1)
+        for _, way in self._journal.try_each(self._board.find_rooms(guest.request)):
+            self._board.take_amounts(way)
+            self._journal.record_undo(self._board.take_amounts, way, -1)
             if self._try_guests(number + 1, left, spare):
                 return True
         # last: a guest is only left out if no place for it leads to a result

@@ -1,7 +1,7 @@
-"""``POST /ext/v1/capacity``: its body, its handler, and where guests are that would have to move.
+"""The operation ``POST /ext/v1/capacity``: its body, its handler, and the guests that would have to move.
 
-The database says where guests are, the read model where there is room. One may be newer than the other, so a
-guest that comes, goes or moves meanwhile may be counted twice or not at all.
+The database has the guests of each host, the read model the room. One may be newer than the other. So a guest
+that comes, leaves or moves meanwhile may be counted twice or not at all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import ApiRequest, operation
+from placement.api.call import ApiRequest, api_operation
 from placement.api.paths import EXT
 from placement.db.database import ServiceDatabase
 from placement.exceptions import SEARCH_TOO_LONG, InvalidRequest
@@ -31,12 +31,12 @@ from placement.search.host_filter import named_roots
 from placement.search.request import CandidatesRequest, check_names
 from placement.store.holders import HeldAmount, held_beside
 from placement_extras.planner import rules
-from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, count
+from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, count_flavor
 from placement_extras.planner.cluster_simulation import ClusterSimulation, HostedConsumer, guests_of
-from placement_extras.planner.document import document, of_displaced, of_sets
-from placement_extras.planner.drain_plan import DisplacedGuests, displace
-from placement_extras.planner.migration_plan import MigrationPlan, fewest, make_room, nearest
-from placement_extras.planner.proportions import FlavorProportion, together
+from placement_extras.planner.document import flavor_document, of_displaced, of_sets
+from placement_extras.planner.drain_plan import DisplacedGuests, displace_guests
+from placement_extras.planner.migration_plan import MigrationPlan, make_room, nearest_hosts, plan_with_fewest
+from placement_extras.planner.proportions import FlavorProportion, count_sets
 from placement_extras.planner.split_count import count_split
 
 MAX_FLAVORS: Final = 32
@@ -45,17 +45,17 @@ MAX_PROPORTION: Final = 1_000_000
 
 
 class FlavorSchema(explanation.AskingSchema, explanation.TopologySchema):
-    """What one guest takes."""
+    """A flavor: the request of one guest."""
 
     name = StringField(required=True, min_length=1, max_length=255)
     proportion = IntegerField(1, MAX_PROPORTION, load_default=None)
 
 
 class CapacityBody(explanation.VersionedSchema):
-    """What is to be counted: flavors, whose queries are of a microversion, on all hosts but some.
+    """The flavors to count, with queries of a microversion, and the hosts to leave out.
 
-    Whether those who are on these find a place elsewhere is asked by ``drain``, and by which moves there
-    would be room for one more of each flavor by ``moves``.
+    ``drain`` asks whether the guests of these hosts have places elsewhere. ``moves`` asks for the moves that
+    make room for one more guest of each flavor.
     """
 
     flavors = ArrayField(ObjectField(FlavorSchema), required=True, min_items=1, max_items=MAX_FLAVORS)
@@ -65,10 +65,10 @@ class CapacityBody(explanation.VersionedSchema):
 
 
 def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCandidates], Microversion]:
-    """What such a body asks for by the names of its flavors, and the microversion that they are of.
+    """Return the requests of a body, by the names of its flavors, and their microversion.
 
-    :param forms: translate flavors that are no queries.
-    :raises InvalidRequest: naming the flavor, and what is wrong with it.
+    :param forms: the forms beside queries.
+    :raises InvalidRequest: naming the flavor and the error in it.
     """
     if body["drain"] and not body["excluded_hosts"]:
         raise InvalidRequest(
@@ -78,7 +78,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCan
     for flavor in body["flavors"]:
         name = flavor["name"]
         if name in found:
-            raise InvalidRequest(f"Flavor {name!r} is there twice.")
+            raise InvalidRequest(f"Two flavors have the name {name!r}.")
         try:
             common = {each: body[each] for each in ("microversion", "strict")}
             found[name] = explanation.parse({**flavor, **common}, forms)
@@ -106,21 +106,21 @@ def parse_topologies(body: dict[str, Any], asked: Mapping[str, AskedCandidates])
         for member, is_given in (("moves", body["moves"]), ("proportion", flavor["proportion"])):
             if is_given:
                 raise InvalidRequest(
-                    f"Flavor {name!r} has a 'topology', for which there are no answers with {member!r}: "
-                    "leave out one of them."
+                    f"Flavor {name!r} has a 'topology', which cannot be combined with {member!r}: "
+                    "leave out one of the two."
                 )
     return found
 
 
 MAX_HELD: Final = 50_000
-"""Amounts that are read of those who are on the hosts in question."""
+"""Number of allocations that are read for the guests of the hosts in question."""
 
 
 class GuestRelocator:
     """Finds places elsewhere for guests.
 
-    :param seconds: of work for all that is asked.
-    :param check_awaited: called again and again; what it raises ends the work.
+    :param seconds: CPU time for all questions.
+    :param check_awaited: called regularly; an exception that it raises ends the work.
     """
 
     def __init__(
@@ -131,61 +131,61 @@ class GuestRelocator:
         self._end = thread_time() + seconds
         self._check_awaited = check_awaited
 
-    def displaced(self, hosts: Collection[str]) -> DisplacedGuests:
-        """Whether those on some hosts, by the uuids of their roots, have a place on the others.
+    def displaced_guests(self, hosts: Collection[str]) -> DisplacedGuests:
+        """Return whether the guests of some hosts, by the uuids of their roots, have places on the others.
 
         :raises InvalidRequest: there are too many of them.
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
         with self._model.fresh_view() as view:
-            members = _members(view.snapshot, _ids(view.snapshot, hosts))
-        held, complete = self._held(members)
+            members = _tree_members(view.snapshot, _ids(view.snapshot, hosts))
+        held, complete = self._held_amounts(members)
         if not complete:
             raise InvalidRequest(
                 f"Consumers on the hosts of 'excluded_hosts' hold more than {MAX_HELD} amounts: name fewer."
             )
         with self._model.fresh_view() as view:
-            avoided, budget = _ids(view.snapshot, hosts), self._budget(view)
-            guests = _on(view.snapshot, avoided, held, budget)
-            return displace(ClusterSimulation(view.snapshot, budget, avoided), guests)
+            avoided, budget = _ids(view.snapshot, hosts), self._make_budget(view)
+            guests = _guests_on(view.snapshot, avoided, held, budget)
+            return displace_guests(ClusterSimulation(view.snapshot, budget, avoided), guests)
 
     def room_for(self, request: CandidatesRequest, avoided: Collection[str]) -> MigrationPlan:
-        """The fewest moves that make room for a guest; nobody goes to the avoided hosts, or comes from them.
+        """Return the fewest moves that make room for a guest, without moves from or to the avoided hosts.
 
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
         with self._model.fresh_view() as view:
-            board = ClusterSimulation(view.snapshot, self._budget(view), _ids(view.snapshot, avoided))
-            roots = {tree.root.id for tree, _ in nearest(board, request)}
-            members = _members(view.snapshot, roots)
-        held, complete = self._held(members)
+            board = ClusterSimulation(view.snapshot, self._make_budget(view), _ids(view.snapshot, avoided))
+            roots = {tree.root.id for tree, _ in nearest_hosts(board, request)}
+            members = _tree_members(view.snapshot, roots)
+        held, complete = self._held_amounts(members)
         with self._model.fresh_view() as view:
-            board = ClusterSimulation(view.snapshot, self._budget(view), _ids(view.snapshot, avoided))
+            board = ClusterSimulation(view.snapshot, self._make_budget(view), _ids(view.snapshot, avoided))
             hosts = [host for host in board.hosts if host[0].root.id in roots]
-            guests = _on(view.snapshot, roots, held, board.budget)
+            guests = _guests_on(view.snapshot, roots, held, board.budget)
             return make_room(board, request, hosts, guests, all_known=complete)
 
-    def _held(self, provider_ids: Collection[int]) -> tuple[list[HeldAmount], bool]:
+    def _held_amounts(self, provider_ids: Collection[int]) -> tuple[list[HeldAmount], bool]:
         with self._database.read() as conn:
             return held_beside(conn, provider_ids, MAX_HELD)
 
-    def _budget(self, view: ModelView) -> SearchBudget:
+    def _make_budget(self, view: ModelView) -> SearchBudget:
         return SearchBudget(self._end - thread_time(), yield_lock=view.yield_after(self._check_awaited))
 
 
 def _ids(snapshot: ModelSnapshot, uuids: Collection[str]) -> set[int]:
-    """Of those of the providers that are there."""
+    """Return the ids of the existing providers."""
     return {snapshot.by_uuid[uuid] for uuid in uuids if uuid in snapshot.by_uuid}
 
 
-def _members(snapshot: ModelSnapshot, roots: Collection[int]) -> set[int]:
+def _tree_members(snapshot: ModelSnapshot, roots: Collection[int]) -> set[int]:
     return {member for root in roots for member in snapshot.trees.get(root, ())}
 
 
-def _on(
+def _guests_on(
     snapshot: ModelSnapshot, roots: Collection[int], held: Sequence[HeldAmount], budget: SearchBudget
 ) -> list[HostedConsumer]:
-    """Those who hold something of these hosts."""
+    """Return the guests that hold something of these hosts."""
     providers = snapshot.providers
     return [
         guest
@@ -202,10 +202,10 @@ _PLACING_SHARE: Final = 0.75
 """Part of the time left that placing guests on hosts may take, where a topology splits them."""
 
 
-@operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)
+@api_operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)
 def count_capacity(call: ApiRequest) -> Response:
-    """How many guests of some flavors fit, and what is in the way of more. Nothing is kept."""
-    body = call.body(_BODY)
+    """Count how many guests of some flavors fit, and name the obstacles to more. Nothing is stored."""
+    body = call.parse_body(_BODY)
     asked, version = parse(body, call.service.request_forms)
     topologies = parse_topologies(body, asked)
     flavors = {name: each.request for name, each in asked.items()}
@@ -222,11 +222,11 @@ def count_capacity(call: ApiRequest) -> Response:
             budget = SearchBudget(deadline, yield_lock=view.yield_after(call.check_awaited))
             cloud = CloudHosts(view.snapshot, budget, avoided)
 
-            def count_flavor(name: str, request: CandidatesRequest) -> FlavorCapacity:
+            def count_topology(name: str, request: CandidatesRequest) -> FlavorCapacity:
                 topology = topologies.get(name)
                 # a fallback may have nothing that is split
                 if topology is None or not is_splittable(request):
-                    return count(cloud, request)
+                    return count_flavor(cloud, request)
                 # the rest is for bounds of hosts without placed guests, and for other flavors
                 left = len(flavors) + len(fallbacks) - len(counted) - len(fallen_back)
                 seconds = max(0.0, _PLACING_SHARE * (end - thread_time()) / left)
@@ -235,11 +235,11 @@ def count_capacity(call: ApiRequest) -> Response:
 
             for name, request in flavors.items():
                 if name in fallbacks:
-                    fallen_back[name] = count_flavor(name, fallbacks[name])
-                counted[name] = count_flavor(name, request)
+                    fallen_back[name] = count_topology(name, fallbacks[name])
+                counted[name] = count_topology(name, request)
             shares = {
                 name: FlavorProportion(
-                    tuple(_requests(asked[name])),
+                    tuple(_possible_requests(asked[name])),
                     each["proportion"],
                     counted[name].fit.upper_bound
                     + (fallen_back[name].fit.upper_bound if name in fallen_back else 0),
@@ -248,17 +248,21 @@ def count_capacity(call: ApiRequest) -> Response:
                 if each["proportion"] is not None
                 for name in (each["name"],)
             }
-            sets = together(cloud, list(shares.values())) if shares else None
+            sets = count_sets(cloud, list(shares.values())) if shares else None
         except BudgetExhausted:
             left = [name for name in flavors if name not in counted]
-            what = f"flavor {left[0]!r} was being counted" if left else "all were being counted together"
+            what = (
+                f"the limit was reached at flavor {left[0]!r}"
+                if left
+                else "the limit was reached at all together"
+            )
             raise _too_long(deadline, f"{what}: ask for fewer flavors, or for fewer groups in one") from None
         hosts = len(cloud.hosts)
         warnings = {
             name: [
                 *each.warnings,
-                *_disabled(view.snapshot, each.request, avoided),
-                *_uncounted(hosts, (counted[name], fallen_back.get(name)), deadline),
+                *_disabled_warnings(view.snapshot, each.request, avoided),
+                *_uncounted_warnings(hosts, (counted[name], fallen_back.get(name)), deadline),
             ]
             for name, each in asked.items()
         }
@@ -266,22 +270,25 @@ def count_capacity(call: ApiRequest) -> Response:
         call.service.model, call.service.database, end - thread_time(), call.check_awaited
     )
     try:
-        displaced = relocator.displaced(body["excluded_hosts"]) if body["drain"] else None
+        displaced = relocator.displaced_guests(body["excluded_hosts"]) if body["drain"] else None
         making = {
-            name: fewest(relocator.room_for(request, body["excluded_hosts"]) for request in _requests(each))
+            name: plan_with_fewest(
+                relocator.room_for(request, body["excluded_hosts"]) for request in _possible_requests(each)
+            )
             for name, each in asked.items()
             if body["moves"]
         }
     except BudgetExhausted:
         raise _too_long(
-            deadline, "places for guests elsewhere were being looked for: ask for fewer flavors or hosts"
+            deadline, "the limit was reached in the search for moves: ask for fewer flavors or hosts"
         ) from None
-    return call.answer(
+    return call.json_answer(
         {
             "microversion": microversion.text(version),
             "hosts": hosts,
             "flavors": [
-                document(name, each, fallen_back.get(name), making.get(name)) | {"warnings": warnings[name]}
+                flavor_document(name, each, fallen_back.get(name), making.get(name))
+                | {"warnings": warnings[name]}
                 for name, each in counted.items()
             ],
             "combined": None if sets is None else of_sets(sets, shares),
@@ -290,8 +297,10 @@ def count_capacity(call: ApiRequest) -> Response:
     )
 
 
-def _uncounted(hosts: int, capacities: Iterable[FlavorCapacity | None], deadline: float) -> Iterator[str]:
-    """The sentence on hosts where guests of a flavor could not be placed in time."""
+def _uncounted_warnings(
+    hosts: int, capacities: Iterable[FlavorCapacity | None], deadline: float
+) -> Iterator[str]:
+    """Yield a warning if guests of a flavor could not be placed on all hosts in time."""
     left = max((each.uncounted_hosts for each in capacities if each is not None), default=0)
     if left:
         yield (
@@ -301,21 +310,23 @@ def _uncounted(hosts: int, capacities: Iterable[FlavorCapacity | None], deadline
         )
 
 
-def _disabled(snapshot: ModelSnapshot, request: CandidatesRequest, avoided: Collection[int]) -> Iterator[str]:
-    """That hosts count where no new guest goes, if the request does not say otherwise."""
+def _disabled_warnings(
+    snapshot: ModelSnapshot, request: CandidatesRequest, avoided: Collection[int]
+) -> Iterator[str]:
+    """Yield a warning if disabled hosts count, as the request does not exclude them."""
     if DISABLED in request.root_forbidden | request.root_required:
         return
     having = (snapshot.providers[each] for each in snapshot.by_trait.get(DISABLED, ()))
     count = sum(1 for each in having if each.parent_id is None and each.id not in avoided)
     if count:
         yield (
-            f"hosts with {DISABLED} at their root count, of which there {'is' if count == 1 else 'are'} "
-            f"{count:,}; root_required=!{DISABLED} leaves them out"
+            f"{count:,} counted host{' has' if count == 1 else 's have'} {DISABLED} at the root; "
+            f"root_required=!{DISABLED} leaves such hosts out"
         )
 
 
-def _requests(asked: AskedCandidates) -> Iterator[CandidatesRequest]:
-    """The request, and what it falls back to."""
+def _possible_requests(asked: AskedCandidates) -> Iterator[CandidatesRequest]:
+    """Yield the request and its fallback."""
     yield asked.request
     if asked.fallback is not None:
         yield asked.fallback
@@ -323,7 +334,7 @@ def _requests(asked: AskedCandidates) -> Iterator[CandidatesRequest]:
 
 def _too_long(deadline: float, what: str) -> InvalidRequest:
     return InvalidRequest(
-        f"The capacity could not be counted in {deadline:g} seconds of work, which is the limit "
+        f"The capacity could not be counted in {deadline:g} seconds of CPU time, which is the limit "
         f"([api] capacity_deadline); {what}.",
         SEARCH_TOO_LONG,
     )

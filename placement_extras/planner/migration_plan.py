@@ -14,20 +14,20 @@ from placement_extras.planner.packing import Slot, Way
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
 MAX_HOSTS: Final = 64
-"""Guests of no more hosts than this are moved, those that lack least for the flavor."""
+"""Number of hosts with guests that may be moved: those that lack least for the flavor."""
 MAX_MOVES: Final = 64
-"""No more than so many are told."""
+"""Number of moves of a plan."""
 _MAX_TRIES: Final = 2_000
-"""Moves that are tried in the search for fewer."""
+"""Number of moves that are tried in the search for fewer."""
 _STAYING: Final = frozenset(("RESERVATION", "MIGRATION"))
-"""Types of consumers that nobody can move."""
+"""Types of consumers that cannot be moved."""
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationStep:
-    """A guest that goes from a host to another, both by their roots, and what it takes there.
+    """A guest that moves from a host to another, both by their roots, and its way there.
 
-    ``allocations`` is the same by the uuid of the provider and class.
+    ``allocations`` has the same amounts by the uuid of the provider and class.
     """
 
     guest: HostedConsumer
@@ -39,9 +39,9 @@ class MigrationStep:
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """Moves, in their order, after which a guest fits at the host; there is room for each at its time.
+    """Moves, in their order, after which a guest fits at the host; each has room at its time.
 
-    At least ``lower_bound`` moves are needed; None where no moves make room. ``moves`` is None where none are
+    At least ``lower_bound`` moves are necessary; None if no moves make room. ``moves`` is None if none are
     known.
     """
 
@@ -50,8 +50,8 @@ class MigrationPlan:
     lower_bound: int | None
 
 
-def fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
-    """The plan with the fewest moves, the first of several with as few.
+def plan_with_fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
+    """Return the plan with the fewest moves, the first of several.
 
     :param makings: at least one.
     """
@@ -61,14 +61,14 @@ def fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
     return replace(least, lower_bound=min(bounds, default=None))
 
 
-def nearest(board: ClusterSimulation, request: CandidatesRequest) -> list[Host]:
-    """The hosts whose guests are to be known: those that lack least for a guest, then any others.
+def nearest_hosts(board: ClusterSimulation, request: CandidatesRequest) -> list[Host]:
+    """Return the hosts with guests to read: those that lack least for a guest, then any others.
 
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
     order = count()
 
-    def lack(host: Host) -> tuple[float, int]:
+    def lacking_share(host: Host) -> tuple[float, int]:
         board.budget.spend()
         lacks = [
             sum(max(0, amount - board.free(slot)) / amount for slot, amount in way)
@@ -76,7 +76,7 @@ def nearest(board: ClusterSimulation, request: CandidatesRequest) -> list[Host]:
         ]
         return min(lacks, default=math.inf), next(order)
 
-    return heapq.nsmallest(MAX_HOSTS, board.hosts, key=lack)
+    return heapq.nsmallest(MAX_HOSTS, board.hosts, key=lacking_share)
 
 
 def make_room(
@@ -87,14 +87,14 @@ def make_room(
     *,
     all_known: bool,
 ) -> MigrationPlan:
-    """The fewest moves that make room for a guest.
+    """Return the fewest moves that make room for a guest.
 
-    :param hosts: those whose guests are known, as :func:`nearest` tells them.
-    :param guests: who is on these hosts.
+    :param hosts: the hosts with known guests, from :func:`nearest_hosts`.
+    :param guests: the guests of these hosts.
     :param all_known: False if there may be others on these hosts.
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
-    room = next(board.rooms(request), None)
+    room = next(board.find_rooms(request), None)
     if room is not None:
         return MigrationPlan((), room[0], 0)
     search = _MigrationSearch(board, request, hosts, guests)
@@ -104,7 +104,7 @@ def make_room(
         # moves were found among known guests; without the others no larger bound is proved
         return MigrationPlan(found.moves, found.host, 1)
     if partly and found.lower_bound is not None:
-        # what is not known of can be in the way of the second move at the earliest
+        # an unknown guest can matter at the second move at the earliest
         return MigrationPlan(found.moves, found.host, min(found.lower_bound, 2))
     return found
 
@@ -119,7 +119,7 @@ class _TargetHost:
 
 
 class _MigrationSearch:
-    """Moves guests about on the board, and leaves it as it was."""
+    """Moves guests on the board, and leaves it unchanged."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class _MigrationSearch:
         self.missing_targets = len(hosts) < len(board.hosts) and any(
             host[0].root.id not in known and board.ways_at(request, host) for host in board.hosts
         )
-        # where one is who is at two hosts nobody can say, and what it would leave behind
+        # a guest on two hosts has no place that it would leave
         self._guests = [
             each
             for each in guests
@@ -159,7 +159,7 @@ class _MigrationSearch:
         self._seen: dict[frozenset[tuple[HostedConsumer, Way]], int] = {}
 
     def run(self) -> MigrationPlan:
-        """The fewest moves there are, or some."""
+        """Return the fewest moves, or some moves if the search is too long."""
         least = self._least_moves()
         if math.isinf(least):
             return MigrationPlan(None, None, None)
@@ -197,7 +197,7 @@ class _MigrationSearch:
         return MigrationPlan(*best, bound)
 
     def _needs_leaving(self, target: _TargetHost) -> float:
-        """No fewer guests than this have to leave before the flavor fits at a host."""
+        """Return a lower bound of the guests that have to leave before the flavor fits at a host."""
         # kept until a guest comes to this host or leaves it
         known = self._needed.get(target.root.id)
         if known is None:
@@ -208,12 +208,12 @@ class _MigrationSearch:
         return max([self._leaving_count(slot, amount) for slot, amount in way])
 
     def _leaving_count(self, slot: Slot, amount: int) -> float:
-        """A lower bound of the guests that have to leave before an amount of a slot is free."""
+        """Return a lower bound of the guests that have to leave before an amount of a slot is free."""
         lacking, number = amount - self._board.free(slot), 0
         if lacking <= 0:
             return 0
         self._board.budget.spend()
-        # those who hold most first: a lower bound of how many have to leave
+        # the largest holders first: fewer guests cannot free the amount
         for held in sorted(self._holders.get(slot, {}).values(), reverse=True):
             lacking, number = lacking - held, number + 1
             if lacking <= 0:
@@ -224,7 +224,7 @@ class _MigrationSearch:
         return min(map(self._needs_leaving, self._targets), default=math.inf)
 
     def _empty_host(self, target: _TargetHost, most: int) -> tuple[MigrationStep, ...] | None:
-        """Some moves of those who hold most of what is short there; None if it takes more than so many."""
+        """Return moves of the guests with most of the short slots; None if it takes more than ``most``."""
         try:
             while self._needs_leaving(target):
                 if len(self._moves) + self._needs_leaving(target) > most:
@@ -236,7 +236,7 @@ class _MigrationSearch:
             self._journal.undo_changes()
 
     def _leaving_ways(self, target: _TargetHost) -> Iterator[tuple[HostedConsumer, tuple[Provider, Way]]]:
-        """The guests that may leave a host, with a place for each; the most helpful ones first."""
+        """Yield the guests that may leave a host, with a place for each; the most helpful ones first."""
         way = min(target.ways, key=self._needs_for)
         lacking = {slot: amount - self._board.free(slot) for slot, amount in way}
         helpful = {
@@ -254,20 +254,20 @@ class _MigrationSearch:
                 yield guest, where
 
     def _places_elsewhere(self, guest: HostedConsumer) -> Iterator[tuple[Provider, Way]]:
-        """Where a guest could go now; what it gives back of what hosts share is free for it."""
-        rooms = self._board.rooms(guest.request)
+        """Return the places for a guest now; its own amounts of shared providers are free for it."""
+        rooms = self._board.find_rooms(guest.request)
         if self._board.shares:
             held = self._holding[guest].items()
-            self._board.take(held, -1)
+            self._board.take_amounts(held, -1)
             found = list(rooms)
-            self._board.take(held)
+            self._board.take_amounts(held)
             rooms = iter(found)
         return (
             (root, way) for root, way in rooms if root.id != self._at[guest] and self._is_at(root.id, way)
         )
 
     def _is_at(self, root: int, slots: Iterable[tuple[Slot, int]]) -> bool:
-        """Whether who has these is on that host, and does not only take of what it shares."""
+        """Return whether a guest with these slots is on that host, and does not only take what it shares."""
         providers = self._board.snapshot.providers
         return any(
             providers[slot[0]].root_id == root and SHARES not in providers[slot[0]].traits
@@ -275,7 +275,7 @@ class _MigrationSearch:
         )
 
     def _try_moves(self, left: int) -> bool:
-        """Whether as many moves make room; they stay made then.
+        """Return whether this number of moves makes room; they stay made then.
 
         :raises TriesExhausted: it takes too long to find out.
         """
@@ -295,10 +295,9 @@ class _MigrationSearch:
         for guest in self._worth_moving(left, tight=least == left):
             places = self._places_elsewhere(guest)
             if left == 1 and not self._board.shares:
-                places = islice(
-                    places, 1
-                )  # where the last one goes makes no difference to the room it leaves
-            for where in self._journal.trying(places):
+                # the place of the last guest makes no difference to the room that it leaves
+                places = islice(places, 1)
+            for where in self._journal.try_each(places):
                 self._journal.count_try()
                 self._move_guest(guest, where)
                 if self._try_moves(left - 1):
@@ -306,7 +305,7 @@ class _MigrationSearch:
         return False
 
     def _worth_moving(self, left: int, *, tight: bool) -> list[HostedConsumer]:
-        """The guests for the first of the moves that are left: if no fewer do, each frees something."""
+        """Return the guests for the next move; if all moves are necessary, each has to free something."""
         if not tight:
             return self._guests
         found = {
@@ -329,21 +328,21 @@ class _MigrationSearch:
             uuid = self._board.snapshot.providers[provider_id].uuid
             allocations.setdefault(uuid, {})[name] = amount
         self._moves.append(MigrationStep(guest, source, root, way, allocations))
-        self._journal.record(self._moves.pop)
-        self._journal.record(self._put_guest, guest, source.id, self._holding[guest])
+        self._journal.record_undo(self._moves.pop)
+        self._journal.record_undo(self._put_guest, guest, source.id, self._holding[guest])
         self._put_guest(guest, root.id, dict(way))
         return True
 
     def _put_guest(self, guest: HostedConsumer, root: int, amounts: dict[Slot, int]) -> None:
-        """Have a guest hold this at that host instead of what it holds."""
-        self._board.take(self._holding[guest].items(), -1)
+        """Have a guest hold these amounts at that host instead of its present ones."""
+        self._board.take_amounts(self._holding[guest].items(), -1)
         for slot in self._holding[guest]:
             del self._holders[slot][guest]
-        # both hosts have other guests now, so that what was worked out for them is forgotten
+        # both hosts have other guests now, so that their bounds are computed again
         roots = (self._at[guest], root)
         self._holding[guest], self._at[guest] = amounts, root
         self._note_holder(guest)
-        self._board.take(amounts.items())
+        self._board.take_amounts(amounts.items())
         if self._board.shares:
             self._needed.clear()
         for each in roots:

@@ -1,4 +1,7 @@
-"""Options of the planner, in the group of the API; apart, as programs without a planner register them."""
+"""The options of the planner, in the section of the API.
+
+They are apart from the handler, as programs without a planner register them.
+"""
 
 from oslo_config import cfg
 
@@ -10,24 +13,24 @@ OPTIONS: list[cfg.Opt] = [
         default=2.0,
         min=0.01,
         help="""
-How long, in seconds of work, it may take to count how many guests of some
-flavors fit (POST /ext/v1/capacity). If that is not enough, the answer is 400
-with the code placement.ext.search_too_long, and names the flavor that it came
-to. For a flavor with a topology the answer is a range, and a warning names the
-number of hosts that were counted.
+Maximum CPU time, in seconds, of a count of guests (POST /ext/v1/capacity). A
+count that takes longer is answered 400 with the code
+placement.ext.search_too_long. The answer names the flavor at which the limit
+was reached. With a topology the answer is a range
+instead, and a warning has the number of hosts that were counted.
 
-It waits for other requests, and is limited, as [api] candidates_deadline says
-of searches for allocation candidates.
+Counts are among the long searches that [api] candidates_deadline limits for
+each worker.
 """,
     ),
 ]
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the options known to ``conf``."""
+    """Register the options."""
     conf.register_opts(OPTIONS, group=GROUP.name)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """The options by group."""
+    """Return the options by group."""
     return [(GROUP, OPTIONS)]

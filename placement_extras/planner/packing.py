@@ -17,13 +17,15 @@ from placement.search.candidates import CandidatePattern, PatternBatch
 from placement.search.request import CandidatesRequest
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
+# they take about 50 ms
 _MAX_TRIES: Final = 2_000
-"""Tries for a better packing than the first; then the bound is answered. They take about 50 ms."""
+"""Number of tries to find a better packing than the first; after these the bound is answered."""
+# among more ways the search would end by its limit, without a result
 _MAX_WAYS: Final = 200
-"""Among more ways there is no such search: it would end by its limit, without a result."""
+"""Number of ways up to which there is such a search."""
 
 Free = Mapping[Any, int] | tuple[int, ...]
-"""What is free, by slot."""
+"""The free amounts, by slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,7 @@ NONE: Final = FitBounds(0, 0)
 
 
 def one_way(way: Way) -> Callable[[Free], int]:
-    """A function that tells how many guests fit in that one way; not below zero."""
+    """Return a function that counts the guests that fit in one way; it is never negative."""
     # one and two slots are the rule, and these functions run for each of thousands of hosts
     if len(way) == 1:
         ((only, each),) = way
@@ -56,24 +58,24 @@ def one_way(way: Way) -> Callable[[Free], int]:
     return lambda free: max(0, min([free[slot] // amount for slot, amount in way]))
 
 
-def packer(found: FlavorFootprints, budget: SearchBudget) -> Callable[[Free], FitBounds]:
-    """A function that tells how many guests fit into what is free."""
-    exact = simple(found.ways)
+def fit_function(found: FlavorFootprints, budget: SearchBudget) -> Callable[[Free], FitBounds]:
+    """Return a function that counts the guests that fit into free amounts."""
+    exact = fit_formula(found.ways)
     if exact is not None:
         count = exact
 
-        def told(free: Free) -> FitBounds:
+        def exact_bounds(free: Free) -> FitBounds:
             fits = count(free)
             return FitBounds(fits, fits)
 
-        return told
-    return lambda free: pack(found, free, budget)
+        return exact_bounds
+    return lambda free: pack_guests(found, free, budget)
 
 
-def simple(ways: Sequence[Way]) -> Callable[[Free], int] | None:
-    """A function that tells the same by a formula, if there is one.
+def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
+    """Return a function that counts the same by a formula; None if there is none.
 
-    There is where all ways take the same of some slots, and no two take anything of another.
+    A formula exists if the ways take equal amounts of common slots, and have no other slot in common.
     """
     if not ways:
         return lambda _: 0
@@ -92,24 +94,23 @@ def simple(ways: Sequence[Way]) -> Callable[[Free], int] | None:
     return lambda free: min(together(free), sum([count(free) for count in separate]))
 
 
-def pack(
+def pack_guests(
     found: FlavorFootprints, free: Free, budget: SearchBudget, upper_bound: int | None = None
 ) -> FitBounds:
-    """How many guests fit.
+    """Return how many guests fit.
 
-    First comes whatever most guests can have, then a search for more, until there are as many as the bound
-    allows.
+    The first packing takes the way with most room first. Then a search looks for more, up to the bound.
 
-    :param upper_bound: a bound that is known.
-    :raises placement.search.budget.BudgetExhausted: there is nothing left of the budget.
+    :param upper_bound: a known bound.
+    :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
     search = _PackingSearch(found, free, budget)
-    bound = search.bound(0)
+    bound = search.bound_guests(0)
     return search.find_most(bound if upper_bound is None else min(bound, upper_bound))
 
 
 class _PackingSearch:
-    """The search for the most guests: a number for each way, in turn."""
+    """The search for the most guests: it chooses a number of guests for each way, in turn."""
 
     def __init__(self, found: FlavorFootprints, free: Free, budget: SearchBudget) -> None:
         self._budget = budget
@@ -143,8 +144,8 @@ class _PackingSearch:
                 upper_bound = self._best
         return FitBounds(self._best, upper_bound)
 
-    def bound(self, first: int) -> int:
-        """No more fit in the ways from this one on: of some class, or slot, there is not enough for more."""
+    def bound_guests(self, first: int) -> int:
+        """Return an upper bound of the guests in the ways from this one on, by classes and slots."""
         ways = self._ways[first:]
         if not ways:
             return 0
@@ -176,59 +177,59 @@ class _PackingSearch:
             self._left[slot] -= count * amount
 
     def _try_ways(self, index: int, count: int, upper_bound: int) -> None:
-        """Try all that the ways from this one on allow, as long as more than the best may fit."""
+        """Try all numbers of guests in the ways from this one on, while more than the best may fit."""
         self._best = max(self._best, count)
-        if self._best >= upper_bound or count + self.bound(index) <= self._best:
+        if self._best >= upper_bound or count + self.bound_guests(index) <= self._best:
             return
         self._journal.count_try()
         way = self._ways[index]
         # most guests first: a good result early makes the bound cut more
-        for number in self._journal.trying(range(self._most_guests(way), -1, -1)):
+        for number in self._journal.try_each(range(self._most_guests(way), -1, -1)):
             self._take_amounts(way, number)
-            self._journal.record(self._take_amounts, way, -number)
+            self._journal.record_undo(self._take_amounts, way, -number)
             self._try_ways(index + 1, count + number, upper_bound)
             if self._best >= upper_bound:
                 break
 
 
 Slot = Any
-"""Of a host's own inventories the slot in its tree; of what it shares, provider id and class."""
+"""The slot in the tree for inventories of the host itself; for others provider id and class."""
 
 Way = tuple[tuple[Slot, int], ...]
-"""Slots and amounts, in the order of the slots: what one guest takes."""
+"""The amounts that one guest takes, by slot, in the order of the slots."""
 
 
 @dataclass(eq=False, slots=True)
 class FlavorFootprints:
-    """All ways of a flavor at hosts of one shape, none of them worse than another.
+    """The Pareto-minimal ways of a flavor at hosts of one structure.
 
-    ``classes`` are the resource classes of their slots. Ways are ``coupled`` where what
-    shares with the host serves a part of one of them.
+    ``classes`` are the resource classes of their slots. Ways are ``coupled`` if a provider that shares with
+    the host serves a part of one of them.
     """
 
     ways: tuple[Way, ...]
     classes: Mapping[Slot, str]
     coupled: bool
 
-    def without(self, names: Collection[str], budget: SearchBudget) -> FlavorFootprints:
-        """The ways where nothing of some classes is asked for."""
+    def without_classes(self, names: Collection[str], budget: SearchBudget) -> FlavorFootprints:
+        """Return the ways of the request without some classes."""
         classes = {slot: name for slot, name in self.classes.items() if name not in names}
         left = {tuple([part for part in way if part[0] in classes]) for way in self.ways}
         return FlavorFootprints(tuple(_pareto_minimal(left - {()}, budget)), classes, self.coupled)
 
-    def within(self, capacities: Mapping[Slot, int] | Sequence[int]) -> tuple[Way, ...]:
-        """The ways for which there would be enough if nothing were used."""
+    def ways_within(self, capacities: Mapping[Slot, int] | Sequence[int]) -> tuple[Way, ...]:
+        """Return the ways that fit into these capacities."""
         return tuple([way for way in self.ways if all(capacities[slot] >= part for slot, part in way)])
 
-    def only(self, ways: tuple[Way, ...]) -> FlavorFootprints:
-        """Some of the ways."""
+    def with_ways(self, ways: tuple[Way, ...]) -> FlavorFootprints:
+        """Return the same with some of the ways."""
         return FlavorFootprints(
             ways, {slot: self.classes[slot] for way in ways for slot, _ in way}, self.coupled
         )
 
 
 def key_slots(tree: HostTree) -> Callable[[Slot], Slot]:
-    """A function that returns for a slot the provider id and class, by which several hosts know it."""
+    """Return a function from slots of a tree to provider ids and classes, which hosts have in common."""
     names = list(tree.kind.shape.slots)
 
     def key_slot(slot: Slot) -> Slot:
@@ -241,15 +242,16 @@ def key_slots(tree: HostTree) -> Callable[[Slot], Slot]:
 
 
 def most_by_volume(guests: int, asked: Mapping[str, Mapping[int, int]], there: Mapping[str, int]) -> int:
-    """An upper bound of how many guests fit: if no amount were in the way of another one.
+    """Return an upper bound of the guests that fit, by the sums of classes.
 
-    :param asked: by class and amount, how many of the guests ask for it.
-    :param there: by class, how much there is in all.
+    :param asked: by class and amount, the number of guests that ask for it.
+    :param there: by class, the free amount in all.
     """
     bound = guests
     for name, sizes in asked.items():
         left, fits = there[name], guests - sum(sizes.values())
-        for amount, number in sorted(sizes.items()):  # the smallest first: most guests fit so
+        # the smallest first, so that no other order has room for more guests
+        for amount, number in sorted(sizes.items()):
             # an adopted database may have allocations of nothing, which all fit
             here = min(number, left // amount) if amount else number
             fits, left = fits + here, left - here * amount
@@ -261,7 +263,7 @@ NO_WAYS: Final = FlavorFootprints((), {}, coupled=False)
 
 
 class FootprintFinder:
-    """Finds the ways of a flavor, once for hosts that are alike."""
+    """Finds the ways of a flavor, once for equivalent hosts."""
 
     def __init__(self, snapshot: ModelSnapshot, request: CandidatesRequest, budget: SearchBudget) -> None:
         self._budget = budget
@@ -270,8 +272,8 @@ class FootprintFinder:
         )
         self._found: dict[tuple[PatternBatch, TreeStructure], FlavorFootprints] = {}
 
-    def at(self, tree: HostTree, shared: Sequence[Provider]) -> FlavorFootprints:
-        """The ways at a host, given what shares with it.
+    def footprints_at(self, tree: HostTree, shared: Sequence[Provider]) -> FlavorFootprints:
+        """Return the ways at a host with the providers that share with it.
 
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
@@ -291,7 +293,7 @@ class FootprintFinder:
         slots = tree.kind.shape.slots
         classes: dict[Slot, str] = {}
 
-        def taken(pattern: CandidatePattern) -> Way:
+        def taken_way(pattern: CandidatePattern) -> Way:
             self._budget.spend(1 + len(pattern.resources))
             way: dict[Any, int] = {}
             for at, amounts in pattern.resources.items():
@@ -303,7 +305,7 @@ class FootprintFinder:
                     way[slot] = amount
             return tuple(sorted(way.items(), key=_slot_order))
 
-        found = {taken(pattern) for pattern in patterns}
+        found = {taken_way(pattern) for pattern in patterns}
         coupled = any(
             at >= tree.own_count
             for pattern in patterns
@@ -318,7 +320,7 @@ def _slot_order(part: tuple[Any, int]) -> tuple[bool, Any]:
 
 
 def _pareto_minimal(ways: Iterable[Way], budget: SearchBudget) -> list[Way]:
-    """The Pareto-minimal ways."""
+    """Return the Pareto-minimal ways."""
     kept: list[dict[Any, int]] = []
     for way in sorted(map(dict, ways), key=lambda way: (len(way), sum(way.values()))):
         budget.spend(1 + len(kept))

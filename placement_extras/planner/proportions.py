@@ -1,4 +1,4 @@
-"""How many guests of several flavors fit at once, so many of each for so many of the others."""
+"""Counts guests of several flavors that fit at once, in given proportions."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,19 +11,21 @@ from placement_extras.planner.capacity import CloudHosts, HostCoupling
 from placement_extras.planner.packing import FitBounds, FootprintFinder, Slot, Way, most_by_volume
 from placement_extras.planner.trials import TrialJournal, TriesExhausted
 
+# in chunks, so that flavors are mixed on each host
 _CHUNKS: Final = 64
-"""In so many pieces, at first, guests are placed, so that flavors come to be mixed on each host."""
+"""Number of chunks in which guests are placed at first."""
 _MAX_TRIES: Final = 5_000
-"""Steps in the search for a place for one set more, before the bound is told instead."""
+"""Number of tries to place one more set; after these the bound is answered."""
+# among more ways the search would end by its limit, without a result
 _MAX_WAYS: Final = 200
-"""Among more there is no such search."""
+"""Number of ways up to which there is such a search."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlavorProportion:
-    """A flavor, of which so many guests are in each set, and of which no more than ``upper_bound`` fit alone.
+    """A flavor with its number of guests in each set; at most ``upper_bound`` of its guests fit alone.
 
-    Each of its guests is served by one of the ``requests``: the first, or what it falls back to.
+    Each of its guests gets one of the ``requests``: the first, or its fallback.
     """
 
     requests: tuple[CandidatesRequest, ...]
@@ -32,30 +34,30 @@ class FlavorProportion:
 
 
 Place = tuple[Any, tuple[Way, ...]]
-"""What is free at a host, by slot, which changes; and the ways of a flavor there."""
+"""The free amounts at a host, by slot, which change; and the ways of a flavor there."""
 
 
-def together(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBounds:
-    """How many sets fit at once.
+def count_sets(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> FitBounds:
+    """Return how many sets fit at once.
 
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
     upper_bound = min(share.upper_bound // share.number for share in shares)
     if not upper_bound:
         return FitBounds(0, 0)
-    # first those that are hard to place: the others fit in between
+    # the flavors that are hard to place first: the others fit in between
     shares = sorted(shares, key=lambda share: share.upper_bound // share.number)
     placing = _SetPlacing(_find_places(cloud, shares), [share.number for share in shares], cloud.budget)
     return placing.find_most(_by_volume(cloud, shares, upper_bound))
 
 
 def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], upper_bound: int) -> int:
-    """No more sets fit, nor than ``upper_bound``: of some class there is not enough in the whole cloud."""
+    """Return an upper bound of the sets, by the sums of classes in the cloud; at most ``upper_bound``."""
     asked: dict[str, int] = {}
     for share in shares:
         amounts = [request.total_amounts for request in share.requests]
         for name in set[str]().union(*amounts):
-            # each request of a flavor will do, so that only what all of them ask for is surely taken
+            # any request of a flavor may be served, so that only their common amounts are surely taken
             least = min(each.get(name, 0) for each in amounts)
             if least:
                 asked[name] = asked.get(name, 0) + least * share.number
@@ -69,7 +71,7 @@ def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], upper_boun
 
 
 def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[list[Place]]:
-    """The places for guests, by flavor; flavors of one host take of the same free amounts."""
+    """Return the places for guests, by flavor; flavors on one host take from the same free amounts."""
     # one mapping for all hosts that share anything, one list for each other host
     common: dict[Slot, int] = {}
     own: dict[int, list[int]] = {}
@@ -79,10 +81,10 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
     by_request: list[list[Place]] = [[] for _ in asked]
     for tree, shared in cloud.hosts:
         cloud.budget.spend(len(asked))
-        found = [finder.at(tree, shared) for finder in finders]
+        found = [finder.footprints_at(tree, shared) for finder in finders]
         if any(ways.coupled for ways in found) or any(each.id in cloud.sharing for each in tree.members):
             for places, coupling in zip(by_request, couplings, strict=True):
-                host = coupling.host(tree, shared)
+                host = coupling.couple_host(tree, shared)
                 common.update(host.free)
                 if host.ways.ways:
                     places.append((common, host.ways.ways))
@@ -98,7 +100,7 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
 
 
 class _SetPlacing:
-    """Places guests, set by set, and takes them back."""
+    """Places guests, set by set, and removes them again."""
 
     def __init__(
         self, places: Sequence[Sequence[Place]], numbers: Sequence[int], budget: SearchBudget
@@ -111,7 +113,7 @@ class _SetPlacing:
         self._journal = TrialJournal(budget, _MAX_TRIES)
 
     def find_most(self, upper_bound: int) -> FitBounds:
-        """How many sets fit, given that no more than so many do."""
+        """Return how many sets fit, at most ``upper_bound``."""
         # many sets at once, then half as many: the cost does not grow with the number of guests
         fits, chunk = 0, max(1, upper_bound // _CHUNKS)
         while chunk and fits < upper_bound:
@@ -131,7 +133,7 @@ class _SetPlacing:
         return FitBounds(fits, upper_bound)
 
     def _place_sets(self, sets: int) -> bool:
-        """Place as many sets more, or none."""
+        """Place this number of further sets, or none."""
         # a place that is full for a flavor stays full while guests only come
         before, first = len(self._journal), self._first.copy()
         for number, guests in enumerate(self._numbers):
@@ -156,10 +158,10 @@ class _SetPlacing:
     def _take_amounts(self, free: Any, way: Way, count: int) -> None:
         for slot, amount in way:
             free[slot] -= count * amount
-        self._journal.record(_give_back, free, way, count)
+        self._journal.record_undo(_give_back, free, way, count)
 
     def _try_sets(self, sets: int) -> bool:
-        """Whether as many sets fit; the guests stay placed then.
+        """Return whether this number of sets fits; the guests stay placed then.
 
         :raises TriesExhausted: it takes too long to find out.
         """
@@ -178,7 +180,7 @@ class _SetPlacing:
                 return False
             free, way = ways[flavor][index]
             most = min(left, _most_guests(free, way))
-            for count in self._journal.trying(range(most, -1, -1)):
+            for count in self._journal.try_each(range(most, -1, -1)):
                 self._take_amounts(free, way, count)
                 if try_from(flavor, index + 1, left - count):
                     return True
@@ -193,6 +195,6 @@ def _give_back(free: Any, way: Way, count: int) -> None:
 
 
 def _most_guests(free: Any, way: Way) -> int:
-    """How many guests can be placed so."""
+    """Return how many guests fit in a way."""
     most: int = min([free[slot] // amount for slot, amount in way])
     return max(0, most)

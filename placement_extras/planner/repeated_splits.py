@@ -1,8 +1,8 @@
 """Counts split guests at hosts where free amounts alone decide, without a search for each guest.
 
-That is so where a request has one group without required traits, and each class that is not split is at one
-provider of the host. The split of one guest is then a function of the rooms of the zones, and is remembered:
-rooms count up to what a guest asks for, so that hosts that are used differently have states in common.
+A request is plain if it has one group without required traits, and each class that is not split is at one
+provider of the host. The split of one guest is then a function of the rooms of the zones, and is remembered.
+A room counts up to what a guest asks for, so that hosts that are used differently have states in common.
 
 What always holds
     A split that was the best one stays the best as long as it fits, since guests only take rooms away. So it
@@ -175,17 +175,17 @@ class RepeatedSplits:
         names = zoned_classes(tree, [name for name in self._asked if name in SPLIT])
         self._budget.spend(len(tree.members))
 
-        def places(name: str) -> list[tuple[str, int, int]]:
+        def list_places(name: str) -> list[tuple[str, int, int]]:
             return [
                 (name, at, slot)
                 for at, slot in tree.shape.having.get(name, ())
                 if all(each.met_by(tree.members[at], self._snapshot) for each in self._conditions[name])
             ]
 
-        rest = [places(name) for name in self._asked if name not in names]
+        rest = [list_places(name) for name in self._asked if name not in names]
         if not names or any(len(each) != 1 for each in rest):
             return None
-        found = [place for name in names for place in places(name)]
+        found = [place for name in names for place in list_places(name)]
         zones = tree.kind.zone_positions
         return _RepeatLayout(
             names,

@@ -1,15 +1,15 @@
-"""Policy rules of the planner; apart, as tools that list rules load no handler."""
+"""The policy rules of the planner, apart from the handler: tools that list rules do not load it."""
 
 from typing import Final
 
-from placement.policies.base import operation
+from placement.policies.base import define_rule
 
 CAPACITY: Final = "placement:ext:capacity:count"
 
 RULES: Final = [
-    operation(
+    define_rule(
         CAPACITY,
-        "Count how many guests of flavors fit.",
+        "Count the guests of flavors that fit.",
         ("POST", "/ext/v1/capacity"),
         old_name="placement:ext:capacity",
     ),

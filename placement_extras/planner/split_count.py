@@ -1,8 +1,11 @@
-"""Counts guests whose dedicated CPUs and memory a topology policy splits over the zones of a host.
+"""Counts guests with dedicated CPUs and memory that a topology policy splits over the zones of a host.
 
-Where a guest always takes of one zone, and each class of it is at one provider, the ways of the flavor are
-filtered and packed, which is exact. Elsewhere the search of claims places one guest after the other on a copy
-of the host: that is the lower bound, and sums of the free amounts give the upper bound.
+If a guest always takes from one zone, and a zone has each class at one provider, the ways of the flavor are
+filtered and packed, which is exact. Otherwise the search of claims places one guest after the other on a copy
+of the host. That is the lower bound, and sums of free amounts give the upper bound.
+
+Only :mod:`placement_extras.planner.handler` uses it. It is apart from ``capacity``, as it uses the search of
+claims.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from placement_extras.planner.packing import (
     FlavorFootprints,
     FootprintFinder,
     Way,
-    packer,
+    fit_function,
 )
 from placement_extras.planner.repeated_splits import RepeatedSplits
 
@@ -46,8 +49,8 @@ def count_split(
 ) -> FlavorCapacity:
     """Return how many guests of a flavor fit if a topology policy splits each of them.
 
-    Why no more fit on full hosts is not found out: the shortages are None. Where the budget for placing ends,
-    the hosts that are left have no lower bound, and the answer says how many were counted.
+    Shortages of full hosts are not computed: they are None. Hosts that are left when the budget for placing
+    ends have no lower bound, and their number is in the answer.
 
     :param placing: the budget for placing guests; without it, that of the cloud is also for this.
     :raises placement.search.budget.BudgetExhausted: the budget of the cloud is spent.
@@ -101,8 +104,8 @@ class _SplitCount:
         group = self._count_coupled(coupled)
         capable_coupled, open_coupled = self._look_at_coupled(coupled)
         single = sum([fit for _, fit in alone], NONE)
-        whole = group.fit()
-        left = [(single + group.fit(without=tree.root.id), tree) for tree, _ in coupled]
+        whole = group.fit_bounds()
+        left = [(single + group.fit_bounds(without=tree.root.id), tree) for tree, _ in coupled]
         if alone:
             tree, fit = max(alone, key=lambda each: each[1].lower_bound)
             left.append((single - fit + whole, tree))
@@ -145,7 +148,7 @@ class _SplitCount:
             ways = self._allowed_ways(tree, shared, names)
             if not ways.ways:
                 return False, NONE
-            return bool(ways.within(tree.capacities)), packer(ways, self._budget)(tree.free)
+            return bool(ways.ways_within(tree.capacities)), fit_function(ways, self._budget)(tree.free)
         if self._uncounted:  # the budget ended at an earlier host
             return self._bound_host(tree, shared)
         try:
@@ -169,7 +172,7 @@ class _SplitCount:
         self, tree: HostTree, shared: Sequence[Provider], names: tuple[str, ...]
     ) -> FlavorFootprints:
         """Return the ways of an unsplit guest that take all split classes of one zone."""
-        ways = self._finder.at(tree, shared)
+        ways = self._finder.footprints_at(tree, shared)
         if not names or not ways.ways:
             return ways
         key = ways, tree.kind
@@ -186,7 +189,7 @@ class _SplitCount:
                 at = {zone_of.get(slot) for slot, _ in way if ways.classes[slot] in names}
                 return len(at) == 1 and None not in at
 
-            self._allowed[key] = ways.only(tuple(filter(is_allowed, ways.ways)))
+            self._allowed[key] = ways.with_ways(tuple(filter(is_allowed, ways.ways)))
         return self._allowed[key]
 
     def _count_coupled(self, hosts: Sequence[tuple[HostTree, Sequence[Provider]]]) -> _CoupledCount:
@@ -217,7 +220,7 @@ class _SplitCount:
             for aggregate in tree.root.aggregates:
                 found[aggregate] = found.get(aggregate, NONE) + fit
         for aggregate, roots in group.roots_by_aggregate().items():
-            found[aggregate] = found.get(aggregate, NONE) + group.fit(roots)
+            found[aggregate] = found.get(aggregate, NONE) + group.fit_bounds(roots)
         return {aggregate: fit for aggregate, fit in sorted(found.items()) if fit.upper_bound}
 
 
@@ -233,7 +236,7 @@ class _CoupledCount:
     most: Mapping[int, int]
     asked: Mapping[str, int]
 
-    def fit(self, among: Collection[int] | None = None, without: int | None = None) -> FitBounds:
+    def fit_bounds(self, among: Collection[int] | None = None, without: int | None = None) -> FitBounds:
         """Return how many fit, on the hosts of some roots, while one root and its providers serve none."""
         hosts = [
             (tree, shared)
@@ -283,7 +286,7 @@ class _HostPlacing:
         counted = self._repeated.count_guests(tree, tree.free, _NO_LIMIT)
         if counted is not None:
             return counted
-        likeness = self._likeness(tree, shared)
+        likeness = self._host_likeness(tree, shared)
         state = likeness, tree.free
         if state not in self._known:
             snapshot, count = self.copy_host(tree, shared), 0
@@ -298,7 +301,7 @@ class _HostPlacing:
         counted = self._repeated.count_guests(tree, tree.capacities, 1)
         if counted is not None:
             return bool(counted)
-        likeness = self._likeness(tree, shared)
+        likeness = self._host_likeness(tree, shared)
         if likeness not in self._capable:
             used = self.copy_host(tree, shared)
             empty = ModelSnapshot(replace(each, used={}) for each in used)
@@ -324,7 +327,7 @@ class _HostPlacing:
         choices = SplitChoices(snapshot, self._request, self._topology, self._distances, self._budget)
         return next((each for each in choices.choices_at(root) if each is not None), None)
 
-    def _likeness(self, tree: HostTree, shared: Sequence[Provider]) -> Hashable:
+    def _host_likeness(self, tree: HostTree, shared: Sequence[Provider]) -> Hashable:
         zones = [tree.members[zone[0]].id for zone in tree.kind.zone_positions]
         # known distances decide which zones are taken first
         apart = tuple(self._distances.get(pair) for pair in combinations(zones, 2)) if self._distances else ()

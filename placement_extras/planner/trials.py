@@ -1,12 +1,12 @@
-"""Trials: changes that a search makes and takes back, and a limit of how many it tries.
+"""Trials: changes that a search makes and undoes, and a limit of their number.
 
 Every search of the planner answers the same kind of question: whether some changes, one after the other, lead
-to a state that is wanted. It goes on from each change, and takes it back if that leads nowhere. How many ways
-there are grows without bound, so that after some tries a search gives up and a bound is answered instead.
+to a wanted state. It continues from each change, and undoes the change if that leads nowhere. The number of
+ways grows without bound. So after some tries a search stops, and a bound is answered instead.
 
-    for way in journal.trying(ways):
+    for way in journal.try_each(ways):
         take(way)
-        journal.record(give_back, way)
+        journal.record_undo(give_back, way)
         if self._place_rest():
             return True     # the changes stay made
     return False            # each was undone before the next
@@ -24,13 +24,13 @@ Option = TypeVar("Option")
 
 
 class TriesExhausted(Exception):
-    """A search has tried as much as it may, and does not know."""
+    """A search has reached its limit of tries without a result."""
 
 
 class TrialJournal:
     """The changes of one search, to be undone in reverse order.
 
-    :param max_tries: how often :meth:`count_try` may be called.
+    :param max_tries: the number of calls of :meth:`count_try`.
     """
 
     def __init__(self, budget: SearchBudget, max_tries: int) -> None:
@@ -44,7 +44,7 @@ class TrialJournal:
     def count_try(self) -> None:
         """Count one try.
 
-        :raises TriesExhausted: there were as many before as there may be.
+        :raises TriesExhausted: the limit was reached before.
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
         self._tries_left -= 1
@@ -52,21 +52,21 @@ class TrialJournal:
         if self._tries_left < 0:
             raise TriesExhausted
 
-    def record(self, undo: Callable[..., object], *arguments: object) -> None:
-        """Note a change that was made, by the call that undoes it."""
+    def record_undo(self, undo: Callable[..., object], *arguments: object) -> None:
+        """Record a change that was made, by the call that undoes it."""
         self._undoing.append((undo, arguments))
 
     def undo_changes(self, kept: int = 0) -> None:
-        """Undo changes, the last first, until as many are left."""
+        """Undo changes, the last first, until ``kept`` are left."""
         while len(self._undoing) > kept:
             undo, arguments = self._undoing.pop()
             undo(*arguments)
 
-    def trying(self, options: Iterable[Option]) -> Iterator[Option]:
-        """The options, one by one; changes made for one are undone before the next.
+    def try_each(self, options: Iterable[Option]) -> Iterator[Option]:
+        """Yield the options, one by one; changes made for one are undone before the next.
 
-        A caller that leaves the loop keeps the changes of its last option: a generator that is closed does
-        not go on behind its ``yield``.
+        A caller that leaves the loop keeps the changes of its last option, as a closed generator does not
+        continue after its ``yield``.
         """
         for option in options:
             kept = len(self._undoing)

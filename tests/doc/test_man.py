@@ -30,7 +30,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [sys.executable, ROOT / "doc/_ext/man.py", folder],
         env=os.environ | {"SOURCE_DATE_EPOCH": "1767225600"},
-        timeout=120,
+        timeout=600,
         check=True,
     )
     return folder

@@ -7,6 +7,7 @@ commands that need a network or systemd.
 """
 
 import contextlib
+import fcntl
 import importlib.util
 import os
 import shutil
@@ -36,8 +37,9 @@ HAS: Final = {
     "nginx": _program("nginx"),
     "haproxy": _program("haproxy"),
     "libvirt": _program("libvirtd") and importlib.util.find_spec("libvirt") is not None,
+    "cgroup": "CGROUP_ROOT" in os.environ,
 }
-"""Requirements of blocks that not every machine meets."""
+"""Requirements of blocks that not every machine meets. ``CGROUP_ROOT`` names a group of cgroup v2."""
 
 EMPTY: Final = (
     *map(Path, ("/home", "/opt/placement-compute", "/run")),
@@ -47,6 +49,9 @@ EMPTY: Final = (
 
 COPIED: Final = (Path("/etc"),)
 """Folders that the machine has a copy of."""
+
+_LOCK: Final = Path(tempfile.gettempdir(), "placement-doc-machines")
+"""Each machine has it locked, shared. Its lines are the folders that machines have made."""
 
 _NAMESPACES: Final = ("unshare", "-m", "-n", "-p", "--fork", "--kill-child", "--mount-proc")
 
@@ -140,7 +145,37 @@ def machine(setup: str = "", installed: Installed = Installed()) -> Iterator[Doc
     :raises DocumentWorldMissing: the host cannot make one
     """
     require_namespaces()
-    absent = [place for place in EMPTY if not place.exists()]
+    with _places():
+        yield from _running(setup, installed)
+
+
+@contextlib.contextmanager
+def _places() -> Iterator[None]:
+    """The folders that machines have in another form, made where they are absent.
+
+    Machines may run side by side. To remove a folder unmounts it in each of them, so the last one removes
+    what any of them has made.
+    """
+    with _LOCK.open("a+") as made:
+        fcntl.flock(made, fcntl.LOCK_SH)
+        for place in EMPTY:
+            with contextlib.suppress(FileExistsError):
+                place.mkdir(parents=True)
+                made.write(f"{place}\n")
+                made.flush()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(made, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                made.seek(0)
+                for line in made.read().splitlines():
+                    with contextlib.suppress(OSError):  # another program uses it by now
+                        Path(line).rmdir()
+                made.truncate(0)
+
+
+def _running(setup: str, installed: Installed) -> Iterator[DocumentMachine]:
     folder = Path(
         tempfile.mkdtemp(prefix="doc-", dir="/tmp")
     )  # paths of UNIX sockets are limited to 107 bytes
@@ -168,8 +203,6 @@ def machine(setup: str = "", installed: Installed = Installed()) -> Iterator[Doc
             with contextlib.suppress(BrokenPipeError):
                 shell.stdin.close()
         shutil.rmtree(folder, ignore_errors=True)
-        for place in absent:
-            place.rmdir()
 
 
 def _folders(folder: Path) -> list[str]:
@@ -177,7 +210,6 @@ def _folders(folder: Path) -> list[str]:
     mounts: list[str] = []
     for place in EMPTY:
         (folder / place.name).mkdir()
-        place.mkdir(exist_ok=True)
     for place in COPIED:
         shutil.copytree(place, folder / place.name, symlinks=True, ignore_dangling_symlinks=True)
     for place in (*EMPTY, *COPIED):
@@ -197,4 +229,5 @@ def _environment(installed: Installed) -> dict[str, str]:
         "PIP_NO_INDEX": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "CHECKOUT": str(ROOT),
+        **{name: os.environ[name] for name in ("CGROUP_ROOT",) if name in os.environ},
     }

@@ -56,6 +56,9 @@ cpu_shared_set = 0
 provider_tree = numa
 
 END
+if [ -n "${CGROUP_ROOT:-}" ]; then
+    printf '[cgroup]\nroot = %s\n\n' "$CGROUP_ROOT" >> /etc/compute-agent/compute-agent.conf
+fi
 cp $CHECKOUT/etc/compute-agent/compute-agent.service /etc/systemd/system/
 """
 """Configures the agent of this host, with a dedicated CPU and a shared one."""

@@ -56,7 +56,7 @@ def answers(url: str) -> dict[str, Any]:
     engine = sa.create_engine(url)
     tables = sa.inspect(engine).get_table_names()
     engine.dispose()
-    return found | {"commands": manage.parser().format_help(), "tables": tables}
+    return found | {"commands": manage.build_parser().format_help(), "tables": tables}
 
 
 if __name__ == "__main__":

@@ -132,7 +132,7 @@ def measured(loop):
     """Cores, bandwidth and occupancy of each guest in each of the last samples."""
     return [
         (round(one.time), *((of.cpu, of.bandwidth, of.occupancy) for of in one.readings.values()))
-        for one in loop._samples
+        for one in loop._trigger._samples
     ]
 
 

@@ -170,7 +170,7 @@ def values(folder):
 
 
 def mask(folder, cache):
-    return WayMask(values(folder).get("L3", cache))
+    return WayMask(values(folder).get_value("L3", cache))
 
 
 def tasks(folder):
@@ -214,7 +214,7 @@ def test_a_claim_becomes_a_group_of_four_exclusive_ways_and_30_percent(agent, re
     own = mask(group(1), 1)
     assert (len(own), own.is_contiguous) == (4, True)
     assert all(not mask(folder, 1) & own for folder in others(1))
-    assert values(group(1)).get("MB", 1) == bandwidth(30)
+    assert values(group(1)).get_value("MB", 1) == bandwidth(30)
     wait_for(lambda: len(processes(1)) == 3)
     assert tasks(group(1)) == processes(1)
 
@@ -262,7 +262,7 @@ def test_classes_change_at_run_time(agent):
     (FOLDER / "agent.ini").write_text(INI + "[qos_class:BE]\nllc_range = 0-50\nmb_percent = 40\n")
     agent.process.send_signal(signal.SIGHUP)
     wait_for(lambda: len(mask(folder, 0)) == 8)
-    assert values(folder).get("MB", 0) == bandwidth(40)
+    assert values(folder).get_value("MB", 0) == bandwidth(40)
 
 
 def rate(folder, seconds=3.0):
@@ -280,7 +280,7 @@ def test_bandwidth_falls_in_the_kernels_counters_when_the_allowance_is_cut(agent
     found = []
     for percent in (90, 50, 20, 90):
         rest.claim(uid(4), machine_L3_0={"MBA": percent}, machine_NUMA_0={"PCPU": 1})
-        wait_for(lambda percent=percent: values(group(4)).get("MB", 0) == bandwidth(percent))
+        wait_for(lambda percent=percent: values(group(4)).get_value("MB", 0) == bandwidth(percent))
         time.sleep(1)
         found.append(rate(group(4)))
     Path("rates.json").write_text(json.dumps([round(bytes_a_second / 1e6) for bytes_a_second in found]))

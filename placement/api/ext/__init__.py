@@ -1,6 +1,15 @@
-"""The API of our own, beside that of OpenStack Placement: a blueprint for each resource, below ``/ext/v1``.
+"""Our own API, beside that of OpenStack Placement: a blueprint for each resource, below ``/ext/v1``.
 
-It has no microversions; what it has is told by its version document. What it does not have in common
-with the other API is here and in :mod:`placement.api.paths`, and the blueprints of OpenStack Placement
-know nothing of it.
+It has no microversions; its version document (``root``) names its version, which grows with each addition.
+
+Modules
+    - ``claims`` finds candidates and claims them; ``reservations`` claims for later; ``explanations``
+      explains.
+    - ``trees`` shows and writes all providers of a host; ``attributes`` has values of one provider.
+    - ``changes`` tells clients which providers have changed.
+
+Imports
+    It may use all of ``placement.api``. Only the application factory imports it, so that additions cannot
+    change the API of OpenStack Placement. Errors and authentication know its prefix by
+    :mod:`placement.api.paths`.
 """

@@ -1,11 +1,11 @@
-"""``/ext/v1/changes``: what changed since a cursor, and waiting for it."""
+"""The resource ``/ext/v1/changes``: the changes since a cursor, with a wait for the first one."""
 
 import time
 from typing import Any, Final
 
 from flask import Blueprint, Response
 
-from placement.api.call import ApiRequest, operation
+from placement.api.call import ApiRequest, api_operation
 from placement.api.paths import EXT
 from placement.db.position import DatabaseVersion
 from placement.exceptions import RETRY_AFTER
@@ -16,33 +16,34 @@ from placement.store.changes import ProviderChanges
 
 blueprint = Blueprint("ext_changes", __name__)
 
+# each question is the small query that precedes every answer
 _PAUSE: Final = 0.25
-"""Seconds between two looks of who waits; a look is the question that is asked before every answer."""
+"""Seconds between two questions of a waiting request."""
 
 
-@operation(blueprint, "GET", f"{EXT}/changes", rules.CHANGES, writes_json=True)
+@api_operation(blueprint, "GET", f"{EXT}/changes", rules.CHANGES, writes_json=True)
 def list_since(call: ApiRequest) -> Response:
-    """What changed since a cursor; without one, a cursor to begin with."""
-    wanted = parse_following(call.parameters, call.version)
+    """List the changes since a cursor; without one, answer a first cursor."""
+    wanted = parse_following(call.query_parameters, call.version)
     waiting = call.service.waiting
     if wanted.wait == 0 or wanted.since is None:
-        return _answer(call, _look(call, wanted, call.service.database.position()))
+        return _changes_answer(call, _find_changes(call, wanted, call.service.database.position()))
     if not waiting.acquire(blocking=False):
-        response = _answer(call, _look(call, wanted, call.service.database.position()))
+        response = _changes_answer(call, _find_changes(call, wanted, call.service.database.position()))
         response.headers["Retry-After"] = RETRY_AFTER
         return response
     try:
-        return _answer(call, _wait(call, wanted))
+        return _changes_answer(call, _wait(call, wanted))
     finally:
         waiting.release()
 
 
 def _wait(call: ApiRequest, wanted: ChangesFollowing) -> ProviderChanges:
-    """The first changes there are, or none when the time is over, or the client gone."""
+    """Return the first changes, or none after the time."""
     end = time.monotonic() + wanted.wait
     while True:
         before = call.service.database.position()
-        found = _look(call, wanted, before)
+        found = _find_changes(call, wanted, before)
         if found.providers or found.deleted or found.more:
             return found
         while time.monotonic() < end and call.service.database.position() == before:
@@ -52,14 +53,14 @@ def _wait(call: ApiRequest, wanted: ChangesFollowing) -> ProviderChanges:
             return found
 
 
-def _look(call: ApiRequest, wanted: ChangesFollowing, position: DatabaseVersion) -> ProviderChanges:
+def _find_changes(call: ApiRequest, wanted: ChangesFollowing, position: DatabaseVersion) -> ProviderChanges:
     with call.service.database.read() as conn:
         if wanted.since is None:
             return ProviderChanges(store.current_cursor(conn, position.history))
         return store.changes_since(conn, position.history, wanted.since, wanted.limit)
 
 
-def _answer(call: ApiRequest, found: ProviderChanges) -> Response:
+def _changes_answer(call: ApiRequest, found: ProviderChanges) -> Response:
     document: dict[str, Any] = {
         "cursor": str(found.cursor),
         "more": found.more,
@@ -76,4 +77,4 @@ def _answer(call: ApiRequest, found: ProviderChanges) -> Response:
             for each in found.providers
         ],
     }
-    return call.answer(document)
+    return call.json_answer(document)

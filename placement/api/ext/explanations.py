@@ -1,11 +1,11 @@
-"""``/ext/v1/explanations``."""
+"""The resource ``/ext/v1/explanations``."""
 
 from typing import Final
 
 from flask import Blueprint, Response
 
 from placement import microversion
-from placement.api.call import ApiRequest, operation
+from placement.api.call import ApiRequest, api_operation
 from placement.api.paths import EXT
 from placement.exceptions import InvalidRequest
 from placement.policies import ext as rules
@@ -22,10 +22,10 @@ blueprint = Blueprint("ext_explanations", __name__)
 _BODY: Final = schemas.ExplanationBody()
 
 
-@operation(blueprint, "POST", f"{EXT}/explanations", rules.EXPLAIN, reads_json=True, writes_json=True)
+@api_operation(blueprint, "POST", f"{EXT}/explanations", rules.EXPLAIN, reads_json=True, writes_json=True)
 def explain_candidates(call: ApiRequest) -> Response:
-    """Why a request has the candidates that it has, or none. Nothing is kept."""
-    body = call.body(_BODY)
+    """Explain why a request has its candidates, or none. Nothing is stored."""
+    body = call.parse_body(_BODY)
     asked = schemas.parse(body, call.service.request_forms)
     topology = schemas.parse_topology(body["topology"], asked.request)
     deadline = call.service.conf.api.explanations_deadline
@@ -50,6 +50,6 @@ def explain_candidates(call: ApiRequest) -> Response:
                 ": ask for fewer groups.",
             ) from None
     shown = explanation_document(explanation, fallback)
-    return call.answer(
+    return call.json_answer(
         {"microversion": microversion.text(asked.version), **shown, "warnings": list(asked.warnings)}
     )

@@ -1,4 +1,4 @@
-"""``/ext/v1/reservations`` and ``/ext/v1/reservations/{uuid}``."""
+"""The resources ``/ext/v1/reservations`` and ``/ext/v1/reservations/{uuid}``."""
 
 import uuid as uuids
 from collections.abc import Iterable
@@ -7,9 +7,9 @@ from urllib.parse import urlencode
 
 from flask import Blueprint, Response
 
-from placement.api.call import ApiRequest, operation, prefix
+from placement.api.call import ApiRequest, api_operation, mount_prefix
 from placement.api.ext import claims
-from placement.api.ext.claims import claimer
+from placement.api.ext.claims import claim_service
 from placement.api.paths import EXT
 from placement.db.database import WriteTransaction
 from placement.exceptions import Forbidden
@@ -26,36 +26,41 @@ blueprint = Blueprint("ext_reservations", __name__)
 PATH: Final = f"{EXT}/reservations"
 _ONE: Final = f"{PATH}/<reservation_uuid>"
 _ANY_PROJECT: Final = str(uuids.uuid4())
-"""The project of nobody: who may see its reservations may see those of all."""
+"""A project that does not exist: a caller that may see its reservations may see those of all projects."""
 _CREATE: Final = schemas.ReservationCreation()
 _UPDATE: Final = schemas.ReservationUpdate()
 
 
-@operation(blueprint, "POST", PATH, rules.RESERVE, reads_json=True, writes_json=True)
-def create(call: ApiRequest) -> Response:
-    """Find what is to be reserved, and hold it until a time."""
-    body = call.body(_CREATE)
+@api_operation(blueprint, "POST", PATH, rules.RESERVE, reads_json=True, writes_json=True)
+def create_reservation(call: ApiRequest) -> Response:
+    """Find a candidate, and hold it until a time."""
+    body = call.parse_body(_CREATE)
     uuid = body["uuid"] or str(uuids.uuid4())
     wanted, end = schemas.wanted_of(body, call.service.request_forms, uuid), schemas.end_of(body)
     made: list[WrittenReservation] = []
 
-    def make(tx: WriteTransaction) -> None:
+    def make_written(tx: WriteTransaction) -> None:
         made[:] = [store.make_reservation(tx, uuid, body["group"], end)]
 
-    claimer(call).claim_places([wanted], also=make)
+    claim_service(call).claim_places([wanted], also=make_written)
     (written,) = made
-    shown = {"reservation": _document(written.reservation, written.held), "warnings": wanted.warnings}
-    return call.located(call.answer(shown, status=201), f"{PATH}/{uuid}")
+    shown = {
+        "reservation": _reservation_document(written.reservation, written.held),
+        "warnings": wanted.warnings,
+    }
+    return call.add_location(call.json_answer(shown, status=201), f"{PATH}/{uuid}")
 
 
-@operation(blueprint, "GET", PATH, None, writes_json=True)
+@api_operation(blueprint, "GET", PATH, None, writes_json=True)
 def list_some(call: ApiRequest) -> Response:
-    """Reservations by uuid; to who may not see all, those of its project."""
-    page = schemas.parse_list(call.parameters, call.version)
+    """List reservations by uuid; a caller that may not see all gets those of its project."""
+    page = schemas.parse_list(call.query_parameters, call.version)
     project_id = page.project_id
     if project_id is None:
         project_id = (
-            None if _allows(call, rules.LIST_RESERVATIONS, _ANY_PROJECT) else call.project_id or _ANY_PROJECT
+            None
+            if _allows_project(call, rules.LIST_RESERVATIONS, _ANY_PROJECT)
+            else call.project_id or _ANY_PROJECT
         )
     if project_id is not None:
         call.authorize(rules.LIST_RESERVATIONS, {"project_id": project_id})
@@ -63,29 +68,29 @@ def list_some(call: ApiRequest) -> Response:
         found = store.list_reservations(conn, project_id, page.group, page.marker, page.limit + 1)
         shown = found[: page.limit]
         held = allocations.of_consumers(conn, [each.uuid for each in shown])
-    document: dict[str, Any] = {"reservations": [_document(each, held) for each in shown]}
+    document: dict[str, Any] = {"reservations": [_reservation_document(each, held) for each in shown]}
     if len(found) > page.limit:
         asked = {"project_id": page.project_id, "group": page.group}
         following = {"limit": page.limit, "marker": shown[-1].uuid}
         following |= {name: value for name, value in asked.items() if value is not None}
-        document["links"] = [{"rel": "next", "href": f"{prefix()}{PATH}?{urlencode(following)}"}]
-    return call.answer(document)
+        document["links"] = [{"rel": "next", "href": f"{mount_prefix()}{PATH}?{urlencode(following)}"}]
+    return call.json_answer(document)
 
 
-@operation(blueprint, "GET", _ONE, None, writes_json=True)
-def show(call: ApiRequest, reservation_uuid: str) -> Response:
-    """One reservation; one of another project is none to who may not see it."""
+@api_operation(blueprint, "GET", _ONE, None, writes_json=True)
+def show_reservation(call: ApiRequest, reservation_uuid: str) -> Response:
+    """Show one reservation; one of another project is not found by a caller that may not see it."""
     call.authorize(rules.SHOW_RESERVATION, {"project_id": call.project_id or _ANY_PROJECT})
-    uuid = _known(reservation_uuid)
+    uuid = _known_uuid(reservation_uuid)
     with call.service.database.read() as conn:
         found = store.find_reservation(conn, uuid)
         held = allocations.of_consumer(conn, uuid)
-    if found is None or not _allows(call, rules.SHOW_RESERVATION, found.project_id):
+    if found is None or not _allows_project(call, rules.SHOW_RESERVATION, found.project_id):
         raise store.no_reservation(uuid)
-    return call.answer({"reservation": _document(found, held)})
+    return call.json_answer({"reservation": _reservation_document(found, held)})
 
 
-@operation(
+@api_operation(
     blueprint,
     "PUT",
     _ONE,
@@ -94,28 +99,28 @@ def show(call: ApiRequest, reservation_uuid: str) -> Response:
     writes_json=True,
 )
 def update(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Have it end at another time."""
-    known = _known(reservation_uuid)
-    body = call.body(_UPDATE)
+    """Change the end of a reservation."""
+    known = _known_uuid(reservation_uuid)
+    body = call.parse_body(_UPDATE)
     end, generation = schemas.end_of(body), body["generation"]
     written = call.service.database.write(lambda tx: store.change_end(tx, known, generation, end))
-    if not _allows(call, rules.SHOW_RESERVATION, written.reservation.project_id):
+    if not _allows_project(call, rules.SHOW_RESERVATION, written.reservation.project_id):
         raise store.no_reservation(known)
-    return call.answer({"reservation": _document(written.reservation, written.held)})
+    return call.json_answer({"reservation": _reservation_document(written.reservation, written.held)})
 
 
-@operation(blueprint, "DELETE", _ONE, rules.DELETE_RESERVATION)
+@api_operation(blueprint, "DELETE", _ONE, rules.DELETE_RESERVATION)
 def delete(call: ApiRequest, reservation_uuid: str) -> Response:
-    """Give back what it still holds."""
-    known = _known(reservation_uuid)
+    """Release the rest of a reservation."""
+    known = _known_uuid(reservation_uuid)
     call.service.database.write(lambda tx: store.delete(tx, known))
-    return call.nothing()
+    return call.empty_answer()
 
 
-def _known(uuid: str) -> str:
-    """The uuid of a path in the form that the database knows.
+def _known_uuid(uuid: str) -> str:
+    """Return the uuid of a path in its canonical form, as in the database.
 
-    :raises NotFound: it is none.
+    :raises NotFound: it is no uuid.
     """
     canonical = canonical_uuid(uuid)
     if canonical is None:
@@ -123,8 +128,8 @@ def _known(uuid: str) -> str:
     return canonical
 
 
-def _allows(call: ApiRequest, rule: str, project_id: str) -> bool:
-    """Whether a rule lets the caller see reservations of a project."""
+def _allows_project(call: ApiRequest, rule: str, project_id: str) -> bool:
+    """Return whether a rule allows the caller to see reservations of a project."""
     try:
         call.authorize(rule, {"project_id": project_id})
     except Forbidden:
@@ -132,7 +137,7 @@ def _allows(call: ApiRequest, rule: str, project_id: str) -> bool:
     return True
 
 
-def _document(reservation: CapacityReservation, held: Iterable[Allocation]) -> dict[str, Any]:
+def _reservation_document(reservation: CapacityReservation, held: Iterable[Allocation]) -> dict[str, Any]:
     by_provider: dict[str, Any] = {}
     for each in held:
         if each.consumer == reservation.uuid:
@@ -144,6 +149,6 @@ def _document(reservation: CapacityReservation, held: Iterable[Allocation]) -> d
         "user_id": reservation.user_id,
         "group": reservation.group,
         "generation": reservation.generation,
-        "expires_at": claims.shown(reservation.expires_at),
+        "expires_at": claims.iso_time(reservation.expires_at),
         "allocations": by_provider,
     }

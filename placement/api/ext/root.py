@@ -1,26 +1,26 @@
-"""``/ext/v1``: by which a client finds out that there is an API of our own. Needs no token, like ``/``."""
+"""The version document at ``/ext/v1``. A client detects our own API by it, without a token."""
 
 from typing import Final
 
 from flask import Blueprint, Response
 
-from placement.api.call import ApiRequest, prefix
+from placement.api.call import ApiRequest, mount_prefix
 from placement.api.paths import EXT
 
 VERSION: Final = "1.15"
-"""Grows by a minor one whenever there is more below ``/ext/v1``; what was there stays as it is."""
+"""The version: its minor number grows with each addition below ``/ext/v1``, and nothing is removed."""
 
 blueprint = Blueprint("ext", __name__)
 
 
 @blueprint.get(EXT, provide_automatic_options=False)
-def show() -> Response:
-    """The version document."""
+def show_version() -> Response:
+    """Show the version document."""
     document = {
         "id": "v1",
         "max_version": VERSION,
         "min_version": "1.0",
         "status": "CURRENT",
-        "links": [{"rel": "self", "href": prefix() + EXT}],
+        "links": [{"rel": "self", "href": mount_prefix() + EXT}],
     }
-    return ApiRequest().answer({"version": document})
+    return ApiRequest().json_answer({"version": document})

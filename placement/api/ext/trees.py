@@ -1,4 +1,4 @@
-"""``/ext/v1/trees`` and ``/ext/v1/trees/{uuid}``: all providers of a host at once."""
+"""The resources ``/ext/v1/trees`` and ``/ext/v1/trees/{uuid}``: all providers of a host at once."""
 
 import hashlib
 from collections.abc import Iterable
@@ -7,10 +7,10 @@ from typing import Any, Final
 import orjson
 from flask import Blueprint, Response, request
 
-from placement.api.call import ApiRequest, operation
-from placement.api.ext.attributes import shown
+from placement.api.call import ApiRequest, api_operation
+from placement.api.ext.attributes import shown_attributes
 from placement.api.paths import EXT
-from placement.api.resource_providers import existing
+from placement.api.resource_providers import existing_provider
 from placement.policies import ext as rules
 from placement.read_model.feed import ModelView
 from placement.read_model.provider import Provider, in_order
@@ -25,34 +25,34 @@ _BODY: Final = schemas.TreeBody()
 _INVENTORY: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")
 
 
-@operation(blueprint, "GET", f"{PATH}/<uuid>", rules.TREE, writes_json=True)
-def show(call: ApiRequest, uuid: str) -> Response:
-    """All providers of the tree that a provider is in; nothing but 304 to who has them as they are."""
-    with_allocations = schemas.parse_show(call.parameters, call.version)
+@api_operation(blueprint, "GET", f"{PATH}/<uuid>", rules.TREE, writes_json=True)
+def show_tree(call: ApiRequest, uuid: str) -> Response:
+    """Show all providers of the tree of a provider; answer 304 to a client with the current document."""
+    with_allocations = schemas.parse_show(call.query_parameters, call.version)
     with call.service.model.fresh_view() as view:
-        provider = existing(view.snapshot, uuid)
+        provider = existing_provider(view.snapshot, uuid)
         everyone = view.snapshot.providers
         members = _top_down([everyone[each] for each in view.snapshot.trees[provider.root_id]], view)
-        shown_providers = [_provider(each, view) for each in members]
-        # Only changes tell of allocations, which the model does not have.
+        shown_providers = [_provider_document(each, view) for each in members]
+        # the model has no allocations, but their changes
         changes = [view.change_seq(each) for each in members] if with_allocations else []
     body = orjson.dumps({"resource_providers": shown_providers})
     tag = hashlib.blake2b(body + str(changes).encode(), digest_size=16).hexdigest()
     if request.if_none_match.contains_weak(tag):
-        answer = call.nothing(304)
+        answer = call.empty_answer(304)
     elif with_allocations:
-        # What is read now may be newer than the tag, which then is another one at the next request.
+        # allocations may be newer than the tag: the next request then has another tag
         _add_allocations(call, shown_providers)
-        answer = call.answer({"resource_providers": shown_providers})
+        answer = call.json_answer({"resource_providers": shown_providers})
     else:
-        answer = call.answer(body)
+        answer = call.json_answer(body)
     answer.set_etag(tag)
     answer.headers["Cache-Control"] = "no-cache"
     return answer
 
 
 def _add_allocations(call: ApiRequest, shown_providers: Iterable[dict[str, Any]]) -> None:
-    """Show with each provider what consumers hold of it."""
+    """Add the allocations of each provider to its document."""
     held: dict[str, dict[str, dict[str, int]]] = {each["uuid"]: {} for each in shown_providers}
     with call.service.database.read() as conn:
         for one in allocations.of_providers(conn, held):
@@ -63,7 +63,7 @@ def _add_allocations(call: ApiRequest, shown_providers: Iterable[dict[str, Any]]
 
 
 def _top_down(members: Iterable[Provider], view: ModelView) -> list[Provider]:
-    """The providers, none before its parent, and otherwise by uuid."""
+    """Return the providers in order: parents before children, and siblings by uuid."""
 
     def path(provider: Provider) -> list[str]:
         return [each.uuid for each in view.snapshot.lineage_of(provider)][::-1]
@@ -71,7 +71,7 @@ def _top_down(members: Iterable[Provider], view: ModelView) -> list[Provider]:
     return sorted(members, key=path)
 
 
-def _provider(each: Provider, view: ModelView) -> dict[str, Any]:
+def _provider_document(each: Provider, view: ModelView) -> dict[str, Any]:
     parent = None if each.parent_id is None else view.snapshot.providers[each.parent_id].uuid
     return {
         "uuid": each.uuid,
@@ -84,14 +84,14 @@ def _provider(each: Provider, view: ModelView) -> dict[str, Any]:
         },
         "traits": in_order(each.traits),
         "aggregates": sorted(each.aggregates),
-        "attributes": shown(each.attributes),
+        "attributes": shown_attributes(each.attributes),
     }
 
 
-@operation(blueprint, "POST", PATH, rules.WRITE_TREE, reads_json=True, writes_json=True)
+@api_operation(blueprint, "POST", PATH, rules.WRITE_TREE, reads_json=True, writes_json=True)
 def write(call: ApiRequest) -> Response:
-    """Make and change providers of one tree, all of it or nothing."""
-    wanted = schemas.descriptions(call.body(_BODY))
+    """Create and change providers of one tree, all of them or none."""
+    wanted = schemas.parse_descriptions(call.parse_body(_BODY))
     generations = call.service.write(lambda tx: store.write(tx, wanted))
     written = [{"uuid": uuid, "generation": generation} for uuid, generation in generations.items()]
-    return call.answer({"resource_providers": written})
+    return call.json_answer({"resource_providers": written})

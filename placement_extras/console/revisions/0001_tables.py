@@ -1,4 +1,4 @@
-"""Who is signed in to the console, and attempts to sign in, each in a slot of its subject.
+"""Tables of sessions of the console, and of attempts to sign in, each in a slot of its subject.
 
 Where the revisions 0009 and 0010 of the core made these tables, they are taken with what they hold.
 """
@@ -27,7 +27,7 @@ def upgrade() -> None:
     )
     make_index("ix_console_sessions_expires_at", _SESSIONS, ["expires_at"])
     slot = sa.Column("slot", sa.SmallInteger, nullable=True)
-    if _columns() == {"id", "subject", "at"}:  # as 0009 of the core made it, without the slots of 0010
+    if _table_columns() == {"id", "subject", "at"}:  # as 0009 of the core made it, without the slots of 0010
         op.add_column(_ATTEMPTS, slot)
     else:
         make_table(
@@ -43,7 +43,7 @@ def upgrade() -> None:
     make_index("ix_console_attempts_subject_slot", _ATTEMPTS, ["subject", "slot"], unique=True)
 
 
-def _columns() -> set[str]:
+def _table_columns() -> set[str]:
     present = sa.inspect(op.get_bind())
     return (
         {column["name"] for column in present.get_columns(_ATTEMPTS)}

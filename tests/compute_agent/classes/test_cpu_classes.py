@@ -3,7 +3,8 @@
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.agent.config_warnings import cpu_class_warnings
+from compute_agent.agent.config_warnings import config_warnings, cpu_class_warnings
+from compute_agent.agent.host_access import HostResctrl
 from compute_agent.classes.cpu_classes import parse_cpu_classes
 from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.host.cpu_power import read_cpu_power
@@ -90,5 +91,23 @@ def test_settings_without_effect_on_this_host_are_warnings(tmp_path):
     assert list(cpu_class_warnings(classes, read_cpu_power(tmp_path), {"fast", ""})) == [
         "[cpu_class:fast] governor = turbo: the kernel has conservative, ondemand, userspace, powersave,"
         " performance, schedutil here (CPUs 0-7)",
-        "[cpu_class:old] is of no CPU: name it in cpu_class of a [qos_class:NAME], or call it idle or shared",
+        "[cpu_class:old] is of no CPU: name it in cpu_class of a [qos_class:NAME] or [guest_rule:NAME], or"
+        " call it idle or shared",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "driver", "is_named"),
+    [
+        ("[qos_class:LSR]\ncpu_class = fast\n", "process", True),
+        ("[guest_rule:r]\nmatch_name = *\ncpu_class = fast\n", "process", True),
+        ("", "process", False),
+        # Flavors of Nova name classes, and the host does not know which.
+        ("", "libvirt", True),
+        ("[guests]\nflavor_settings = qos_class\n", "libvirt", False),
+    ],
+)
+def test_a_class_that_guests_may_have_is_not_warned_of(load, tmp_path, text, driver, is_named):
+    conf = load(f"{text}[host]\nroot = {tmp_path}\n[cpu_class:fast]\ndisabled_c_states = C6\n")
+    warnings = config_warnings(conf, None, HostResctrl(None, "off"), driver)
+    assert any("[cpu_class:fast] is of no CPU" in warning for warning in warnings) is not is_named

@@ -11,6 +11,7 @@ from compute_agent.model.guest_settings import (
     DEFAULT_VALUES,
     SETTING_NAMES,
     EmulatorPolicy,
+    MemoryType,
     SettingSource,
     ThreadPolicy,
     read_setting,
@@ -137,3 +138,22 @@ def test_problems_of_one_guest_are_bounded():
     problems = resolve_settings(ClassificationPolicy(), facts(specs)).problems
     assert len(problems) <= 20
     assert all(len(problem) < 300 and problem.isprintable() for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("specs", "by_rule", "told"),
+    [
+        ({"hw:cpu_thread_policy": "isolate"}, {}, []),
+        ({}, {"thread_policy": ThreadPolicy.ISOLATE}, ["thread_policy = isolate (rule r)"]),
+        ({}, {"emulator_policy": EmulatorPolicy.ISOLATE}, ["emulator_policy = isolate (rule r)"]),
+        ({"compute_agent:spread": "true"}, {}, ["spread = true (flavor)"]),
+        ({}, {"spread": True, "preserve": True}, []),
+        ({}, {"qos_class": "BE", "memory_type": MemoryType.HBM}, []),
+    ],
+)
+def test_settings_of_positions_that_nova_does_not_read_are_told(specs, by_rule, told):
+    rules = (make_rule("r", 0, {"driver": ["libvirt"]}, by_rule),)
+    found = resolve_settings(ClassificationPolicy(rules, follows=True), facts(specs))
+    assert [problem.partition(" has no effect")[0] for problem in found.problems] == told
+    assert all("in the flavor" in problem for problem in found.problems)
+    assert resolve_settings(ClassificationPolicy(rules), facts(specs)).problems == ()

@@ -46,7 +46,7 @@ def test_one_list_makes_all_controllers():
     made = make_controllers(FakeDriver([0]), object(), ControllerSettings(), object(), Path("/"))
     assert {type(one) for one in made} == set(classes())
     following = make_controllers(FakeDriver([0]), None, ControllerSettings(pins=False), object(), Path("/"))
-    assert [one.name for one in following] == ["cpu", "memory_limit", "blockio", "cpu_class"]
+    assert [one.name for one in following] == ["cpu", "memory_limit", "blockio", "cpu_class", "memory"]
 
 
 class Differing(GuestController):

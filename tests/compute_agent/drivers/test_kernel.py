@@ -42,6 +42,12 @@ on_kernel = pytest.mark.skipif(cgroups.ROOT is None, reason="CGROUP_ROOT names n
 
 
 @pytest.fixture
+def uid():
+    """A consumer's uuid. The virtual machine has no conftest."""
+    return str(uuid.uuid4())
+
+
+@pytest.fixture
 def tree(tmp_path, monkeypatch):
     if cgroups.ROOT is None:
         yield cgroups.FakeCgroups(tmp_path / "cgroup", monkeypatch)
@@ -406,8 +412,12 @@ class TestUse:
         assert cores > 0.7
         assert throttled == 0
 
-    def test_weights_divide_a_cpu_that_guests_share(self, driver):
-        guests = [start(driver, *BURN) for _ in range(2)]
+    def test_weights_divide_a_cpu_that_guests_share(self, driver, tmp_path):
+        # The start of an interpreter also waits, and the other guest has the CPU meanwhile.
+        marks = [tmp_path / name for name in ("great", "small")]
+        loop = "open({!r}, 'w').close()\nwhile True: pass"
+        guests = [start(driver, sys.executable, "-c", loop.format(str(mark))) for mark in marks]
+        wait_for(lambda: all(mark.exists() for mark in marks))
         for guest, weight in zip(guests, (400, 4), strict=True):
             driver.apply_cpu_settings(guest, PINNED)
             driver.apply_cpu_limits(guest, CpuLimits(weight))

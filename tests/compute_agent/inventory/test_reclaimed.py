@@ -42,14 +42,17 @@ def test_without_providers_of_numa_nodes_there_is_one_below_the_root(shape):
     assert (node.name, node.parent, node.inventories[RECLAIMED_VCPU].total) == ("host_RECLAIMED", ROOT, 3)
 
 
-def test_memory_is_there_if_asked_for_but_not_below_the_root_of_nova_compute():
+def test_memory_is_there_if_asked_for():
     def memory(shape, asked=True):
         wanted = InventorySettings(provider_tree=shape, reclaimed=True, reclaimed_memory=asked)
         return derive_provider_tree(TOPOLOGY, SETS, wanted, ROOT, "host").providers_of(RECLAIMED_MEMORY)
 
     found = [node.inventories[RECLAIMED_MEMORY] for node in memory("numa")]
     assert [(one.total, one.reserved, one.max_unit) for one in found] == [(8192 - 256,) * 3] * 2
-    assert [len(memory(shape)) for shape in ("flat", BESIDE)] == [1, 0]
+    for shape in ("flat", BESIDE):
+        (node,) = memory(shape)
+        assert (node.name, node.inventories[RECLAIMED_MEMORY].total) == ("host_RECLAIMED", 2 * 8192 - 512)
+    assert memory(BESIDE, asked=False) == ()
     assert memory("numa", asked=False) == ()
 
 

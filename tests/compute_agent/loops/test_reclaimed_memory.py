@@ -1,9 +1,12 @@
 """Memory that guests leave unused is measured, offered, and held by guests that live on it."""
 
+from dataclasses import replace
+
 import pytest
 
-from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
+from compute_agent.inventory.derive import BESIDE, InventorySettings, derive_provider_tree
 from compute_agent.model.resource import RECLAIMED_MEMORY, RECLAIMED_VCPU
+from compute_agent.pipeline.events import WorldChanged
 from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
 from compute_agent.reclaim.offers import MEMORY_FILE, CapacityOffer, ZoneState, dump
 from tests.compute_agent.builders import find_view
@@ -199,3 +202,14 @@ def test_a_guest_of_reclaimed_memory_gets_it_from_the_node_of_its_provider(rig):
     guest = rig.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2, RECLAIMED_MEMORY: 1024}}, qos_class="BE")
     view = find_view(rig.pipeline, guest.uuid)
     assert view.assignment.mems == {0}
+
+
+def test_below_the_root_of_nova_compute_memory_is_measured_for_the_whole_host(tmp_path, monkeypatch):
+    settings = replace(SETTINGS, provider_tree=BESIDE)
+    tree = derive_provider_tree(TOPOLOGY, SETS, settings, TREE.root.uuid, "host")
+    (node,) = tree.providers_of(RECLAIMED_MEMORY)
+    rig = MemoryRig(tmp_path, monkeypatch)
+    rig.pipeline.handle(WorldChanged(replace(rig.pipeline.world, tree=tree)))
+    rig.rounds(1, a=1000)
+    (zone,) = rig.loop.measure_memory(rig.now)
+    assert (zone.node, zone.capacity) == (node, MIB - 192)

@@ -12,8 +12,9 @@ from compute_agent.controllers.memory import MemoryController
 from compute_agent.host.topology import NumaNode
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.guest_settings import GuestSettings, MemoryType
-from compute_agent.pipeline.events import AllocationsRead, ReconcileGuests, StartGuest
+from compute_agent.pipeline.events import AllocationsRead, GuestStarted, ReconcileGuests, StartGuest
 from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.policy import POLICIES
 from tests.compute_agent.pipeline import fake_host
 
 NODES = (*fake_host.TOPOLOGY.numa_nodes, NumaNode(2, frozenset(), 1 << 20))
@@ -91,7 +92,9 @@ def test_memory_is_of_the_kind_that_the_guest_asks_for(rig, allocation, wanted, 
     (view,) = rig.pipeline.views()
     assert bool(view.refused) is refused
     if refused:
-        assert f"trait CUSTOM_MEMORY_TIER_{wanted.upper()}" in view.refused[0]
+        remedy = "trait CUSTOM_MEMORY_TIER_HBM" if wanted == "hbm" else "this host has none of that type"
+        assert f"memory of type {wanted}" in view.refused[0]
+        assert remedy in view.refused[0]
 
 
 def test_memory_goes_along_when_the_guest_holds_that_of_another_node(rig):
@@ -129,3 +132,46 @@ def test_an_agent_that_knows_of_nobody_leaves_memory_where_the_kernel_has_it(rig
     assert rig.nodes() == {2}
     rig.handle(AllocationsRead({"a": {"node0": allocation["node0"]}}, 2.0))
     assert rig.nodes() == ({0} if "PCPU" in allocation["node0"] else set())
+
+
+FOLLOWING = replace(WORLD, policy=POLICIES["follow"])
+
+
+class FollowingHost(MemoryHost):
+    """A rig whose guests are placed by another program, such as Nova."""
+
+    def new_pipeline(self, world=FOLLOWING):
+        controllers = (MemoryController(self.driver, world.topology.memory_types, binds_all=False),)
+        self.pipeline = GuestPipeline(world, self.driver, controllers, self._save, self.metrics)
+
+    def boot(self, kind="any", bound=(), uuid="a"):
+        guest = self.driver.create(uuid, uuid, GuestSettings(1, memory_type=MemoryType(kind)), ())
+        self.driver.nodes[uuid] = frozenset(bound)
+        self.handle(GuestStarted(guest, {"root": {"VCPU": 1, "MEMORY_MB": 64}}, 1.0, started=True))
+        (view,) = self.pipeline.views()
+        return view
+
+
+@pytest.mark.parametrize(
+    ("kind", "bound", "nodes", "refusal"),
+    [
+        ("hbm", (), {2}, ""),
+        ("hbm", {2}, {2}, ""),
+        ("dram", (), {0, 1}, ""),
+        ("any", (), set(), ""),
+        ("any", {2}, {2}, ""),
+        ("hbm", {0}, {0}, "remove hw:numa_nodes from its flavor"),
+        ("cxl", (), set(), "this host has none of that type"),
+    ],
+)
+def test_memory_of_a_guest_that_nova_placed_is_of_its_kind_unless_nova_bound_it(kind, bound, nodes, refusal):
+    rig = FollowingHost(FOLLOWING)
+    rig.pipeline.start({})
+    rig.pipeline.stop()
+    view = rig.boot(kind, bound)
+    assert rig.nodes() == nodes
+    assert set(view.assignment.mems) == nodes
+    assert [refusal in reason for reason in view.refused] == ([True] if refusal else [])
+    rig.handle(ReconcileGuests())
+    assert rig.nodes() == nodes
+    assert rig.metric("drift_repairs_total", controller="memory") is None

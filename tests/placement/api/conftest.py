@@ -35,7 +35,7 @@ class Handlers:
         self.headers = [("Content-Type", "text/plain"), ("Content-Length", "2")]
 
     def __call__(self, environ, start_response):
-        self.callers.append(context.of(environ))
+        self.callers.append(context.caller_of(environ))
         start_response("200 OK", list(self.headers))
         return [b"ok"]
 

@@ -7,7 +7,7 @@ from keystoneauth1.exceptions import ConnectFailure, EndpointNotFound
 from keystonemiddleware.fixture import AuthTokenFixture
 from oslo_utils import timeutils
 
-from placement.api.auth import authenticate
+from placement.api.auth import add_authentication
 from placement.conf import new_config
 
 
@@ -37,7 +37,7 @@ def tokens():
 
 @pytest.fixture
 def client(handlers, conf, client_of):
-    return client_of(authenticate(handlers, conf))
+    return client_of(add_authentication(handlers, conf))
 
 
 def assert_refused(answer, status=401):
@@ -101,9 +101,9 @@ def test_a_service_token_that_is_unknown_is_401(client, tokens):
 @pytest.mark.usefixtures("tokens")
 @pytest.mark.parametrize("headers", [{}, {"X-Auth-Token": "unknown"}, {"X-Identity-Status": "Confirmed"}])
 def test_delay_auth_decision_lets_nobody_in(conf, handlers, client_of, headers):
-    authenticate(handlers, conf)  # makes the options of keystonemiddleware known
+    add_authentication(handlers, conf)  # makes the options of keystonemiddleware known
     conf.set_override("delay_auth_decision", True, group="keystone_authtoken")
-    client = client_of(authenticate(handlers, conf))
+    client = client_of(add_authentication(handlers, conf))
     assert_refused(client.get("/traits", headers=headers, status=401))
     assert handlers.callers == []
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from placement.api.auth import authenticate
+from placement.api.auth import add_authentication
 
 
 @pytest.fixture
 def client(handlers, conf, client_of):
-    return client_of(authenticate(handlers, conf))
+    return client_of(add_authentication(handlers, conf))
 
 
 @pytest.mark.parametrize("path", ["/resource_providers", "/unknown", "/healthcheck/"])

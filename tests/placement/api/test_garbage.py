@@ -46,7 +46,7 @@ def lost() -> "weakref.ref[Knot]":
 
 
 def test_garbage_goes_when_a_request_is_done() -> None:
-    served = Client(GcScheduler(lambda: 0).after(Response("done")))
+    served = Client(GcScheduler(lambda: 0).collect_after(Response("done")))
     gone = lost()
     assert served.get("/").text == "done"
     assert gone() is None
@@ -59,17 +59,17 @@ def test_it_is_not_looked_for_after_every_request() -> None:
     gc.collect(1)
     gone = weakref.ref(knot)
     del knot
-    garbage.tidy()
+    garbage.collect_if_due()
     assert gone() is not None
 
 
 def test_it_waits_for_long_requests_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     garbage = GcScheduler(lambda: 1)
     gone = lost()
-    garbage.tidy()
+    garbage.collect_if_due()
     assert gone() is not None
     monkeypatch.setattr(module, "_PATIENCE", 0.0)
-    garbage.tidy()
+    garbage.collect_if_due()
     assert gone() is None
 
 
@@ -97,7 +97,7 @@ def replace_trees() -> tuple[int, int]:
         snapshot.whole_trees()
         del old
         gc.collect(1)
-        garbage.tidy()
+        garbage.collect_if_due()
         if change in (100, 399):
             frozen.append(gc.get_freeze_count())
     return sum(each() is not None for each in replaced), frozen[1] - frozen[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from placement.api.middleware import wrap
+from placement.api.middleware import add_layers
 from placement.db import migration
 from tests.waits import wait_for
 
@@ -17,10 +17,10 @@ def api_on(handlers: Any, conf: Any, client_of: Callable[..., Any]) -> Callable[
     """A client of the pipeline whose health check asks this database."""
 
     def api_on(url: str) -> Any:
-        wrap(None, conf)  # makes the options of the health check known
+        add_layers(None, conf)  # makes the options of the health check known
         conf.set_override("connection", url, "placement_database")
         conf.set_override("backends", ["placement_database"], "healthcheck")
-        return client_of(wrap(handlers, conf))
+        return client_of(add_layers(handlers, conf))
 
     return api_on
 
@@ -36,7 +36,7 @@ def test_without_the_backend_nobody_asks_the_database(
     handlers: Any, conf: Any, client_of: Callable[..., Any]
 ) -> None:
     conf.set_override("connection", "postgresql+psycopg://nobody@127.0.0.1:1/none", "placement_database")
-    client_of(wrap(handlers, conf)).get("/healthcheck", status=200)
+    client_of(add_layers(handlers, conf)).get("/healthcheck", status=200)
 
 
 def test_a_database_that_refuses_is_named_without_its_secrets(api_on: Any) -> None:

@@ -31,7 +31,7 @@ def test_strangers_who_sign_in_where_nobody_answers_keep_no_token_from_being_che
     fake = Fake()
     server = _IdentityServer(fake)
     with pytest.raises(CannotAsk):
-        server.access(fake, None)
+        server.request_access(fake, None)
     fake.meanwhile = lambda: server.verify_token("two at once")
     assert server.verify_token("one") == "one"
 
@@ -44,4 +44,4 @@ def test_a_password_that_does_not_suffice_alone_is_refused_as_a_wrong_one():
     answer.raw = io.BytesIO(json.dumps(content).encode())
     fake.refusal = ks_exceptions.MissingAuthMethods(answer)
     with pytest.raises(SignInRefused):
-        _IdentityServer(fake).access(fake, None)
+        _IdentityServer(fake).request_access(fake, None)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from placement.api.middleware import wrap
+from placement.api.middleware import add_layers
 
 ORIGIN = "http://dashboard.example.com"
 TOKEN = {"X-Auth-Token": "ann"}
@@ -16,7 +16,7 @@ def client(handlers, conf, client_of):
         for option, value in overrides.items():
             group, name = option.split("__")
             conf.set_override(name, value, group=group)
-        return client_of(wrap(handlers, conf))
+        return client_of(add_layers(handlers, conf))
 
     return client
 
@@ -30,7 +30,7 @@ def test_the_health_check_needs_no_token_and_reaches_no_handler(client, handlers
 
 def test_the_health_check_asks_the_backends_that_are_configured(client, conf, tmp_path):
     (tmp_path / "down").touch()
-    wrap(None, conf)  # makes the options of the health check known
+    add_layers(None, conf)  # makes the options of the health check known
     conf.register_opts(_disable_by_file(), group="healthcheck")
     api = client(
         healthcheck__backends=["disable_by_file"], healthcheck__disable_by_file_path=str(tmp_path / "down")
@@ -100,7 +100,7 @@ def test_the_log_shows_the_client_behind_a_proxy_only_if_proxies_are_believed(
 
 
 def test_the_health_check_is_shown_only_to_allowed_addresses(client, conf):
-    wrap(None, conf)  # makes the options of the health check known
+    add_layers(None, conf)  # makes the options of the health check known
     api = client(healthcheck__allowed_source_ranges=["10.0.0.0/8"])
     api.get("/healthcheck", extra_environ={"REMOTE_ADDR": "10.1.2.3"}, status=200)
     api.get("/healthcheck", extra_environ={"REMOTE_ADDR": "192.0.2.7"}, status=401)

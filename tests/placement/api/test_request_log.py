@@ -6,7 +6,7 @@ import re
 import pytest
 
 from placement.api import request_log
-from placement.api.auth import authenticate
+from placement.api.auth import add_authentication
 from placement.api.request_log import RequestLog
 
 ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -16,7 +16,7 @@ TOKEN = {"X-Auth-Token": "ann:p"}
 
 @pytest.fixture
 def client(handlers, conf, client_of):
-    return client_of(RequestLog(authenticate(handlers, conf)))
+    return client_of(RequestLog(add_authentication(handlers, conf)))
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_the_record_belongs_to_its_own_caller(client, caplog):
 
 
 def test_nothing_is_put_together_for_a_log_that_is_off(client, monkeypatch):
-    monkeypatch.setattr(request_log, "_log", None)
+    monkeypatch.setattr(request_log, "_log_request", None)
     request_log.LOG.setLevel(logging.WARNING)
     try:
         client.get("/traits", headers=TOKEN, status=200)

@@ -38,7 +38,7 @@ class TracedService:
 
         self._exporter = InMemorySpanExporter()
         self.tracing = ServiceTracing(SimpleSpanProcessor(self._exporter), conf.tracing.sample_ratio)
-        monkeypatch.setattr(middleware, "_tracing", lambda conf: self.tracing)
+        monkeypatch.setattr(middleware, "_make_tracing", lambda conf: self.tracing)
         self.app = middleware.build_application(conf)
         self.admin = Admin(self.app)
         self.admin("POST", "/resource_providers", json={"uuid": UUID, "name": "host"})
@@ -102,7 +102,7 @@ def test_neither_queries_nor_bodies_nor_tokens_nor_texts_of_errors_are_told(told
     def fails(environ, start_response):
         raise RuntimeError(SECRET)
 
-    failing = told.tracing.requests(told.tracing.handlers(fails, "handlers"))
+    failing = told.tracing.trace_requests(told.tracing.trace_handlers(fails, "handlers"))
     environ = {"REQUEST_METHOD": SECRET, "wsgi.url_scheme": "http", "openstack.request_id": REQUEST}
     with pytest.raises(RuntimeError):
         failing(environ, lambda *answer: None)
@@ -224,13 +224,13 @@ def collector(conf) -> Iterator[Collector]:
 def traced(conf):
     from placement.api.tracing import ServiceTracing
 
-    tracing = ServiceTracing.of(conf)
+    tracing = ServiceTracing.from_options(conf)
 
     def answers(environ, start_response):
         start_response("200 OK", [])
         return [b"ok"]
 
-    app = tracing.requests(answers)
+    app = tracing.trace_requests(answers)
 
     def ask(times=1):
         environ = {"REQUEST_METHOD": "GET", "wsgi.url_scheme": "http", "openstack.request_id": REQUEST}
@@ -243,7 +243,7 @@ def test_a_collector_gets_the_spans_that_are_left_when_the_service_ends(conf, co
     collector.may_answer.set()
     tracing, ask = traced(conf)
     ask(3)
-    tracing.end()
+    tracing.send_rest()
     assert [span.name for span in collector.spans()] == ["GET"] * 3
 
 
@@ -258,7 +258,7 @@ def test_while_a_collector_hangs_requests_are_answered_and_what_waits_is_bounded
     assert ask(3000) == [[b"ok"]] * 3000
     (processor,) = tracing._provider._active_span_processor._span_processors
     assert len(processor._batch_processor._queue) == 2048
-    tracing.end()  # which does not wait for it either
+    tracing.send_rest()  # which does not wait for it either
 
 
 def test_a_collector_that_is_away_is_told_of_in_the_log_and_else_unnoticed(conf, monkeypatch):
@@ -275,7 +275,7 @@ def test_a_collector_that_is_away_is_told_of_in_the_log_and_else_unnoticed(conf,
         tracing, ask = traced(conf)
         assert ask() == [[b"ok"]]
         assert logged.wait(10)
-        tracing.end()
+        tracing.send_rest()
 
 
 def test_a_service_that_is_to_trace_and_cannot_says_so_before_it_starts_workers(

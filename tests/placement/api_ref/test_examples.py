@@ -34,17 +34,17 @@ VARYING = {"listChanges": ("cursor",), "showClaim": ("claim.expires_at", "claim.
 IN_PART = {"listResourceClasses": "resource_classes"}
 
 SCHEMAS = {
-    "createResourceProvider": resource_provider.create(microversion.MAX),
-    "updateResourceProvider": resource_provider.update(microversion.MAX),
+    "createResourceProvider": resource_provider.creation_schema(microversion.MAX),
+    "updateResourceProvider": resource_provider.update_schema(microversion.MAX),
     "createInventory": inventory.InventoryCreation(),
     "updateInventories": inventory.ReplaceAll(),
     "updateInventory": inventory.InventoryUpdate(),
     "updateAggregates": resource_provider.AggregatesBody(),
     "updateProviderTraits": resource_provider.TraitsBody(),
     "createResourceClass": resource_provider.ResourceClassBody(),
-    "updateAllocations": allocation.put(microversion.MAX),
-    "updateSeveralAllocations": allocation.post(microversion.MAX),
-    "reshape": allocation.reshaper(microversion.MAX),
+    "updateAllocations": allocation.put_allocations(microversion.MAX),
+    "updateSeveralAllocations": allocation.post_allocations(microversion.MAX),
+    "reshape": allocation.reshaper_body(microversion.MAX),
     "explainAllocationCandidates": explanation.ExplanationBody(),
     "showCapacity": handler.CapacityBody(),
     "claim": claim.ClaimsBody(),

@@ -383,7 +383,7 @@ def walk_capacity(shell: Shell) -> None:
     ]
     (guest,) = shell("resource capacity show --vcpus 1 --ram 0 --property resources:VCPU=4")
     assert (guest["flavor"], guest["guests"]) == ("guest", 7)
-    with pytest.raises(CommandFailed, match="'guest' is there twice"):
+    with pytest.raises(CommandFailed, match="Two flavors have the name 'guest'"):
         shell("resource capacity show resources=LLC:3 --flavor guest=resources=LLC:1")
     none = shell(f"{show} --excluded-host {host}")
     assert [(each["guests"], each["capable hosts"], each["worst host"]) for each in none] == [(0, 0, "")]

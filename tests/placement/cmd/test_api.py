@@ -39,7 +39,7 @@ def environ(tmp_path):
     return {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
 
 
-def test_by_default_two_workers_listen_on_the_loopback_address():
+def test_two_workers_listen_on_the_loopback_address_by_default():
     conf = new_config(config_files=[], cli_opts=api.CLI_OPTIONS)
     assert (conf.bind, conf.workers, conf.threads) == ("127.0.0.1:8778", 2, 4)
 

@@ -1,4 +1,4 @@
-"""What deployment tools run, unchanged, on a database that OpenStack Placement filled.
+"""Commands of deployment tools run unchanged on a database that OpenStack Placement filled.
 
 The command lines are those of openstack/kolla (docker/placement/placement-api/extend_start.sh),
 openstack-ansible-os_placement (tasks/placement_db_sync.yml, placement_db_post_setup.yml), puppet-placement

@@ -102,7 +102,7 @@ def test_a_new_epoch_shows_running_workers_what_was_changed_by_hand(synced, url)
     assert name() == "host"
     assert synced("db", "renew-epoch")[:2] == (
         0,
-        "Every worker reads everything anew before its next answer.\n",
+        "Every worker reads everything again before its next answer.\n",
     )
     assert name() == "renamed"
 

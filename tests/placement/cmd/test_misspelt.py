@@ -1,4 +1,4 @@
-"""What is misspelt in the service's ini file is told at once, with what was probably meant."""
+"""A misspelt name in the configuration file is reported at once, with the name that was probably meant."""
 
 from pathlib import Path
 

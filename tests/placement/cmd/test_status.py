@@ -95,7 +95,7 @@ def test_a_database_that_cannot_be_reached_is_a_failure(check, url):
     assert status == FAILURE
     assert results["Database"][0] == FAILURE
     assert results["Missing Consumers"][1] == (
-        "Not checked: the database cannot be used yet, see above: check again when that is done."
+        "Not checked: the database cannot be used yet, see above; remedy that and check again."
     )
     assert results["Policy File JSON to YAML Migration"][0] == SUCCESS
 
@@ -133,7 +133,7 @@ def test_wrong_roots_are_a_failure(check, execute):
     assert results["Missing Root Provider IDs"] == (
         FAILURE,
         "1 resource providers have a wrong root or parent. 'placement-manage audit' names them; "
-        "'placement-manage heal' sets roots right.",
+        "'placement-manage heal' corrects them.",
     )
 
 
@@ -170,7 +170,7 @@ def test_a_policy_file_of_json_is_a_failure(check, conf_file, tmp_path):
     assert "oslopolicy-convert-json-to-yaml" in results["Policy File JSON to YAML Migration"][1]
 
 
-def test_what_nobody_expects_is_255(check, conf_file, monkeypatch, capsys):
+def test_an_unexpected_error_ends_with_255(check, conf_file, monkeypatch, capsys):
     def fail(url):
         raise RuntimeError("out of the blue")
 
@@ -250,6 +250,6 @@ def test_before_the_migration_only_what_needs_it_fails_and_afterwards_nothing(
     told = {name: details for name, (result, details) in results.items() if result != SUCCESS}
     assert set(told) == {"Schema", "Missing Root Provider IDs", "Missing Consumers", "Incomplete Consumers"}
     assert told.pop("Schema").endswith("run 'placement-manage db sync'.")
-    assert all(details.endswith("see above: check again when that is done.") for details in told.values())
+    assert all(details.endswith("see above; remedy that and check again.") for details in told.values())
     migration.upgrade_schema(old)
     assert check()[0] == SUCCESS

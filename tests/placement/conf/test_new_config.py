@@ -1,4 +1,4 @@
-"""Where the options of the service come from."""
+"""The sources of the options of the service."""
 
 import pytest
 from oslo_config import cfg
@@ -33,7 +33,7 @@ def _no_environment(monkeypatch):
 
 
 @pytest.mark.parametrize(("group", "name"), ALL)
-def test_an_option_that_nobody_sets_has_the_default_operators_know(group, name):
+def test_an_option_that_is_not_set_has_the_default_of_openstack_placement(group, name):
     conf = new_config(config_files=[])
     assert conf[group][name] == ALL[group, name]
 

@@ -37,8 +37,8 @@ def test_while_keystone_is_away_only_remembered_tokens_get_in(keystone: Keystone
             wait_for(partial(gets, each, new))
             assert each.status("gAAAAAB-no-token") == 401
             log = each.log.read_text()
-            assert log.count("the Identity service does not answer") == 1
-            assert log.count("the Identity service answers again") == 1
+            assert log.count("The Identity service does not answer") == 1
+            assert log.count("The Identity service answers again") == 1
             assert "Traceback" not in log
 
 
@@ -192,5 +192,5 @@ def test_a_wrong_path_to_keystone_is_named_and_no_reason_to_refuse_tokens(
         token = keystone.identity.token(CALLERS["admin"])
         assert read_refusal(running.ask("GET", "/resource_providers", token)) == AWAY
         log = running.log.read_text()
-        assert "no Identity service is where [keystone_authtoken] auth_url says" in log
+        assert "There is no Identity service at [keystone_authtoken] auth_url" in log
         assert "(HTTP 404)" in log

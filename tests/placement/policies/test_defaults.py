@@ -1,4 +1,4 @@
-"""Who may do what while the operator says nothing."""
+"""The default rules: which roles may call which operations."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The operator's policy files, and what becomes of a decision."""
+"""The operator's policy files, and their effect on decisions."""
 
 import logging
 import os
@@ -40,7 +40,7 @@ def conf(tmp_path):
 
 
 def write(path, text, version):
-    """Write a file whose time of change is distinct for each version."""
+    """Write a file with a distinct time of change for each version."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     os.utime(path, (1_600_000_000 + version, 1_600_000_000 + version))
@@ -150,7 +150,7 @@ def test_a_policy_file_that_is_absent_for_a_moment_stays_in_force(conf, tmp_path
     for _ in range(59):
         clock.now += 1.0
         assert not allowed(enforcer, LIST, roles=["admin"])
-    assert caplog.text.count(f"The policy file {file} is gone or empty") == 1
+    assert caplog.text.count(f"The policy file {file} is missing or empty") == 1
     write(file, f'"{LIST}": "role:b"\n', 2)
     clock.now += 1.0
     assert allowed(enforcer, LIST, roles=["b"])
@@ -165,7 +165,7 @@ def test_a_policy_file_that_is_empty_for_a_moment_stays_in_force(conf, tmp_path,
     file = tmp_path / "policy.yaml"
     write(file, f'"{LIST}": "!"\n', 1)
     enforcer = PolicyEnforcer(conf)
-    write(file, "", 2)  # as programs do that are about to write it anew
+    write(file, "", 2)  # as programs do that are about to write it again
     clock.now += 1.0
     assert not allowed(enforcer, LIST, roles=["admin"])
     file.unlink()
@@ -175,8 +175,8 @@ def test_a_policy_file_that_is_empty_for_a_moment_stays_in_force(conf, tmp_path,
     for _ in range(58):
         clock.now += 1.0
         decision = allowed(enforcer, LIST, roles=["admin"])
-    assert decision  # whoever leaves it empty means it
-    assert caplog.text.count(f"The policy file {file} is gone or empty") == 1
+    assert decision  # a file that stays empty is meant to be empty
+    assert caplog.text.count(f"The policy file {file} is missing or empty") == 1
 
 
 @pytest.mark.parametrize("broken", ["{", '"placement', "- a\n- b\n", "just words\n"])
@@ -188,7 +188,7 @@ def test_a_file_broken_by_a_change_leaves_the_rules_in_force(conf, tmp_path, clo
     clock.now += 1.0
     with caplog.at_level(logging.ERROR):
         assert allowed(enforcer, SHOW, roles=["b"])
-    assert "rules from before stay in force" in caplog.text
+    assert "earlier rules stay in force" in caplog.text
     assert allowed(enforcer, LIST, roles=["a"])
     assert not allowed(enforcer, SHOW, roles=["admin"])
 
@@ -237,7 +237,7 @@ def test_a_rule_under_its_former_name_counts_and_the_log_says_so(conf, tmp_path,
     enforcer = PolicyEnforcer(conf)
     assert allowed(enforcer, name, roles=["auditor"])
     assert not allowed(enforcer, name, roles=["admin"])
-    assert f"Rule {name} goes by rule {old_name} of the policy files" in caplog.text
+    assert f"Rule {name} follows rule {old_name} of the policy files" in caplog.text
 
 
 def test_a_rule_under_both_names_goes_by_its_own(conf, tmp_path, caplog):

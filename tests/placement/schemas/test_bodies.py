@@ -36,7 +36,7 @@ def before(version: Microversion) -> Microversion:
 
 @pytest.mark.parametrize("minor", range(40))
 def test_a_claim_is_the_same_in_every_version(minor: int) -> None:
-    read = load(allocation.put((1, minor)), claim((1, minor)))
+    read = load(allocation.put_allocations((1, minor)), claim((1, minor)))
     assert read["allocations"] == {HOST: {"resources": {"VCPU": 1}}}
 
 
@@ -47,38 +47,40 @@ def test_a_field_is_demanded_since_its_version_and_unknown_before(
     body = claim(since)
     del body[name]
     with pytest.raises(InvalidRequest, match=f"{name!r} is a required property"):
-        load(allocation.put(since), body)
+        load(allocation.put_allocations(since), body)
     with pytest.raises(InvalidRequest, match=rf"Additional properties are not allowed \({name!r} was"):
-        load(allocation.put(before(since)), claim(before(since)) | {name: value})
+        load(allocation.put_allocations(before(since)), claim(before(since)) | {name: value})
 
 
-def test_of_a_provider_that_is_listed_twice_the_last_counts() -> None:
+def test_the_last_item_of_a_provider_listed_twice_counts() -> None:
     items = [{"resource_provider": {"uuid": HOST}, "resources": {"VCPU": amount}} for amount in (1, 5)]
-    read = load(allocation.put((1, 0)), {"allocations": items})
+    read = load(allocation.put_allocations((1, 0)), {"allocations": items})
     assert read["allocations"] == {HOST: {"resources": {"VCPU": 5}}}
 
 
-def test_nothing_may_be_held_since_consumers_have_generations() -> None:
+def test_allocations_may_be_empty_since_consumers_have_generations() -> None:
     version = microversion.CONSUMER_GENERATIONS
-    assert load(allocation.put(version), claim(version) | {"allocations": {}})["allocations"] == {}
+    assert (
+        load(allocation.put_allocations(version), claim(version) | {"allocations": {}})["allocations"] == {}
+    )
     with pytest.raises(InvalidRequest, match="should be non-empty"):
-        load(allocation.put(before(version)), claim(before(version)) | {"allocations": {}})
+        load(allocation.put_allocations(before(version)), claim(before(version)) | {"allocations": {}})
 
 
 def test_uuids_are_read_in_their_usual_spelling() -> None:
     body = claim((1, 39)) | {"allocations": {HOST.upper(): {"resources": {"VCPU": 1}}}}
-    assert set(load(allocation.put((1, 39)), body)["allocations"]) == {HOST}
+    assert set(load(allocation.put_allocations((1, 39)), body)["allocations"]) == {HOST}
 
 
 def test_a_reshape_has_inventories_and_the_allocations_of_many() -> None:
     of_host = {"resource_provider_generation": 3, "inventories": {"PCPU": {"total": 4}}}
     consumer = claim((1, 30))
     body = {"inventories": {HOST: of_host}, "allocations": {OTHER: consumer}}
-    read = load(allocation.reshaper((1, 30)), body)
+    read = load(allocation.reshaper_body((1, 30)), body)
     assert read["inventories"][HOST]["inventories"]["PCPU"]["values"].total == 4
     assert read["allocations"][OTHER]["allocations"] == {HOST: {"resources": {"VCPU": 1}}}
     with pytest.raises(InvalidRequest, match="should be non-empty"):
-        load(allocation.reshaper((1, 30)), {"inventories": {}, "allocations": {}})
+        load(allocation.reshaper_body((1, 30)), {"inventories": {}, "allocations": {}})
 
 
 @pytest.mark.parametrize(

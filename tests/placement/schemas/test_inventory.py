@@ -1,4 +1,4 @@
-"""What is read without a schema is read as a schema reads it."""
+"""Inventories that need no schema are read as the schema reads them."""
 
 from typing import Any
 
@@ -34,5 +34,5 @@ def test_inventories_are_read_as_their_schema_reads_them(data: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("data", [None, 1, "x", [], {}])
-def test_what_is_no_inventory_is_refused_by_the_schema(data: Any) -> None:
+def test_the_schema_refuses_values_that_are_no_inventory(data: Any) -> None:
     assert read(InventoryObject(), data) == read(ObjectField(InventorySchema), data)

@@ -121,7 +121,10 @@ def test_explanations_count_it_and_have_its_words(cloud: ModelSnapshot) -> None:
         "0 of 4 hosts: 2 lack any of L, M, 1 has less than 2 VCPU free (most: 1 on cn0), 1 lacks X; "
         "leaving out labels=X would leave 1 host"
     )
-    assert questions.condition({"condition": "labels", "names": ["L", "M"], "amount": None}) == "have L or M"
+    assert (
+        questions.condition_words({"condition": "labels", "names": ["L", "M"], "amount": None})
+        == "have L or M"
+    )
 
 
 def test_relaxations_leave_it_out_and_keep_it_when_others_are_left_out(cloud: ModelSnapshot) -> None:

@@ -1,4 +1,4 @@
-"""The console where visitors have to sign in, and visitors who keep cookies and fill in forms."""
+"""The console where visitors have to sign in, and visitors that keep cookies and fill in forms."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What every page has to pass in Chromium."""
+"""Checks that every page has to pass in Chromium."""
 
 import threading
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ SCREENSHOTS = Path(__file__).parents[3] / "build" / "console"
 
 
 class Look(NamedTuple):
-    """How somebody looks at a page: width and height in CSS pixels, and colours; whether axe looks, too."""
+    """A way to look at a page: width and height in CSS pixels, and colours; whether axe looks, too."""
 
     name: str
     width: int
@@ -43,7 +43,7 @@ def served(app: Any) -> Iterator[str]:
 
 
 def check_everywhere(page: Any, name: str) -> None:
-    """A page as everybody may look at it: nothing is cut off, axe finds nothing; and pictures of it."""
+    """Check a page in all looks: nothing is cut off, axe finds nothing; and take pictures of it."""
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     for look in LOOKS:
         page.set_viewport_size({"width": look.width, "height": look.height})
@@ -55,7 +55,7 @@ def check_everywhere(page: Any, name: str) -> None:
 
 
 def cut_off(page: Any) -> list[str]:
-    """What stands farther to the right than the window ends, as text."""
+    """The elements that end farther to the right than the window, as text."""
     found: list[str] = page.evaluate("""() => [...document.body.querySelectorAll('*')].filter(each => {
         const box = each.getBoundingClientRect();
         return box.width > 1 && box.right > document.documentElement.clientWidth + 1;
@@ -64,7 +64,7 @@ def cut_off(page: Any) -> list[str]:
 
 
 def violations(page: Any) -> list[str]:
-    """What axe finds, a line each."""
+    """The findings of axe, a line each."""
     from axe_playwright_python.sync_playwright import Axe
 
     results = Axe().run(page, options=AXE).response
@@ -76,7 +76,7 @@ def violations(page: Any) -> list[str]:
 
 
 def focus(page: Any) -> str:
-    """What has the focus, and whether that can be seen."""
+    """The element that has the focus, and whether that can be seen."""
     found: str = page.evaluate("""() => {
         const each = document.activeElement, style = getComputedStyle(each);
         const seen = style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2;

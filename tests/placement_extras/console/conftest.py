@@ -15,7 +15,7 @@ from tests.placement_extras.console import browsing, world
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory, migrated_file: Path) -> Any:
-    """The service, which asks nobody who he is, and has a console."""
+    """The service without authentication, with a console."""
     file = tmp_path_factory.mktemp("console") / "placement.sqlite"
     shutil.copy(migrated_file, file)
     made = application(f"sqlite:///{file}", console={"enabled": True})

@@ -31,7 +31,7 @@ PAGES = {
 
 
 def has(page: Any, selector: str, count: int) -> None:
-    """Wait until there are so many."""
+    """Wait until there are as many as ``count``."""
     from playwright.sync_api import expect
 
     expect(page.locator(selector)).to_have_count(count)
@@ -53,7 +53,7 @@ def test_a_page_looks_the_same_without_scripts(chromium: Any, base: str):
     assert shots[0] == shots[1]
 
 
-def test_somebody_signs_in_by_keyboard_and_out_again(chromium: Any, migrated_file: Path, tmp_path: Path):
+def test_a_visitor_signs_in_by_keyboard_and_out_again(chromium: Any, migrated_file: Path, tmp_path: Path):
     file = tmp_path / "placement.sqlite"
     shutil.copy(migrated_file, file)
     with (
@@ -78,7 +78,7 @@ def test_somebody_signs_in_by_keyboard_and_out_again(chromium: Any, migrated_fil
         assert page.url.endswith("/sign-in")
 
 
-def test_whose_session_has_ended_signs_in_where_filters_apply_at_once(
+def test_after_the_end_of_a_session_a_filter_leads_to_the_form_to_sign_in(
     chromium: Any, migrated_file: Path, tmp_path: Path
 ):
     file = tmp_path / "placement.sqlite"
@@ -101,14 +101,14 @@ def test_whose_session_has_ended_signs_in_where_filters_apply_at_once(
 
 
 def go_on_with_pages(route: Any) -> None:
-    """What is asked for by a script has no answer."""
+    """Answer the browser's own requests for pages, and none of a script."""
     if route.request.is_navigation_request():
         route.continue_()
     else:
         route.abort()
 
 
-def test_what_is_no_page_of_the_console_is_opened_as_a_page(chromium: Any, base: str):
+def test_an_answer_that_is_no_page_of_the_console_is_opened_as_a_page(chromium: Any, base: str):
     with looking(chromium, but_of=["htmx:", "net::ERR_FAILED"]) as page:
         page.goto(base + "/")
         page.route("**/console/?*", lambda route: route.fulfill(status=200, body="<h1>Elsewhere</h1>"))
@@ -146,7 +146,7 @@ def test_the_fleet_is_filtered_and_a_host_opened_by_keyboard_alone(chromium: Any
         assert page.locator("h1").inner_text() == "compute-1"
 
 
-def test_what_is_chosen_of_filters_applies_at_once_and_the_form_stays_as_it_is(chromium: Any, base: str):
+def test_a_chosen_filter_applies_at_once_and_the_form_stays_as_it_is(chromium: Any, base: str):
     with looking(chromium) as page:
         page.goto(base + "/")
         page.locator("[name=name]").fill("compute-1")

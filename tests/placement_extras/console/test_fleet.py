@@ -83,7 +83,7 @@ def test_the_fleet_is_what_counting_one_by_one_finds(found: list[Provider], want
     if wanted.state is not None:
         passing = [tree for tree in passing if judge_state(tree) is wanted.state]
 
-    shown = fleet.show(ModelSnapshot(found), wanted)
+    shown = fleet.make_page(ModelSnapshot(found), wanted)
 
     assert shown.hosts == len(trees)
     assert shown.passing == len(passing)
@@ -112,7 +112,7 @@ def test_the_fleet_is_what_counting_one_by_one_finds(found: list[Provider], want
 
 @given(providers(), WANTED)
 def test_rows_come_in_the_order_that_is_asked_for(found: list[Provider], wanted: HostFilter):
-    rows = fleet.show(ModelSnapshot(found), wanted).rows
+    rows = fleet.make_page(ModelSnapshot(found), wanted).rows
     name = wanted.resource_class
     if wanted.order == "name" or not name:
         assert [each.root.name for each in rows] == sorted(each.root.name for each in rows)
@@ -123,7 +123,7 @@ def test_rows_come_in_the_order_that_is_asked_for(found: list[Provider], wanted:
 
 def test_names_are_in_the_order_in_which_people_count():
     names = ["cn10", "cn2", "CN1", "cn2-10", "cn2-9", "", "7", "a"]
-    assert sorted(names, key=fleet.natural) == ["", "7", "a", "CN1", "cn2", "cn2-9", "cn2-10", "cn10"]
+    assert sorted(names, key=fleet.natural_order) == ["", "7", "a", "CN1", "cn2", "cn2-9", "cn2-10", "cn10"]
 
 
 def test_pages_go_on_where_the_last_one_ended():
@@ -134,25 +134,25 @@ def test_pages_go_on_where_the_last_one_ended():
         for n in range(1, 121)
     ]
     snapshot = ModelSnapshot(hosts)
-    pages = [fleet.show(snapshot, HostFilter(page=page)) for page in (1, 2, 3, 4)]
+    pages = [fleet.make_page(snapshot, HostFilter(page=page)) for page in (1, 2, 3, 4)]
     assert [each.root.id for page in pages[:3] for each in page.rows] == list(range(1, 121))
     assert [page.pages for page in pages] == [3, 3, 3, 3]
     assert pages[3] == pages[2]
 
 
 def test_amounts_are_in_the_unit_in_which_they_are_short():
-    assert app.quantity(1536, "MEMORY_MB") == "1.5\N{NO-BREAK SPACE}GiB"
-    assert app.quantity(512, "MEMORY_MB") == "512\N{NO-BREAK SPACE}MiB"
-    assert app.quantity(2048, "DISK_GB") == "2\N{NO-BREAK SPACE}TiB"
-    assert app.quantity(12345, "VCPU") == "12\N{NARROW NO-BREAK SPACE}345"
-    assert app.quantity(0, "DISK_GB") == "0"
+    assert app.format_quantity(1536, "MEMORY_MB") == "1.5\N{NO-BREAK SPACE}GiB"
+    assert app.format_quantity(512, "MEMORY_MB") == "512\N{NO-BREAK SPACE}MiB"
+    assert app.format_quantity(2048, "DISK_GB") == "2\N{NO-BREAK SPACE}TiB"
+    assert app.format_quantity(12345, "VCPU") == "12\N{NARROW NO-BREAK SPACE}345"
+    assert app.format_quantity(0, "DISK_GB") == "0"
 
 
 @given(st.integers(0, 2**53), st.integers(0, 2**53))
 def test_a_percentage_is_0_and_100_only_where_nothing_and_all_is_meant(part: int, whole: int):
-    shown = app.percent(part, whole)
+    shown = app.whole_percent(part, whole)
     assert 0 <= shown <= 100
     if whole:
         assert (shown == 0) == (part == 0)
         assert (shown == 100) == (part >= whole)
-    assert 0 <= float(app.width(part, whole)) <= 100
+    assert 0 <= float(app.bar_width(part, whole)) <= 100

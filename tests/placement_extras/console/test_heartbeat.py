@@ -1,4 +1,4 @@
-"""A host whose agent has not reported when it should is not shown as one that is open."""
+"""A host is not shown as open if its agent has not reported when it should."""
 
 import time
 
@@ -54,7 +54,7 @@ def test_a_disabled_host_with_a_silent_agent_is_disabled(client, told):
     )
 
 
-def test_what_is_no_time_says_nothing(app, client, told):
+def test_a_heartbeat_that_is_no_time_is_ignored(app, client, told):
     told("edge-1", 60, 1800)
     world.follow(Admin(app), "edge-1", {fleet.REPORTED_AT: 1.0, fleet.REPORT_DUE: "soon"})
     assert "edge-1 open" in read_answer(client, "", name="edge-1")

@@ -1,4 +1,4 @@
-"""Pages without a browser: who may see them, what they say, what they forbid."""
+"""Pages without a browser: the rights they need, their content, and the things they forbid."""
 
 import re
 import subprocess
@@ -32,13 +32,13 @@ ALL = ["/console/", HOST]
 
 def test_the_console_is_there_only_where_it_is_enabled(sqlite_url):
     conf = service_conf(sqlite_url)
-    assert console.APPLICATION.maker(conf) is None
+    assert console.APPLICATION.find_maker(conf) is None
     off = Client(build_application(conf))
     answer = off.get("/console/", headers={"X-Auth-Token": "admin"})
     assert (answer.status_code, answer.mimetype) == (HTTPStatus.NOT_FOUND, "application/json")
 
 
-def test_what_only_begins_like_the_console_belongs_to_the_api(client):
+def test_a_path_that_only_begins_like_the_console_belongs_to_the_api(client):
     answer = client.get("/consoles", headers={"X-Auth-Token": "admin"})
     assert (answer.status_code, answer.mimetype) == (HTTPStatus.NOT_FOUND, "application/json")
     assert client.get("/resource_providers").status_code == HTTPStatus.UNAUTHORIZED
@@ -60,7 +60,7 @@ def test_a_service_below_a_prefix_links_to_itself(client):
 
 
 @pytest.mark.parametrize("path", ALL)
-def test_who_may_not_read_it_over_rest_sees_no_page(client, path):
+def test_a_visitor_that_may_not_read_it_over_rest_sees_no_page(client, path):
     answer = client.get(path, headers=READER)
     assert answer.status_code == HTTPStatus.FORBIDDEN
     assert "Policy does not allow placement:resource_providers:list" in answer.text
@@ -100,16 +100,16 @@ def test_only_a_file_asked_for_by_its_digest_is_kept(client, path):
     assert answer.headers["Cache-Control"] == "no-store"
 
 
-def test_why_a_host_is_disabled_is_for_who_may_read_attributes(client, monkeypatch):
+def test_the_reason_for_disabling_a_host_is_shown_with_the_right_to_read_attributes(client, monkeypatch):
     path = f"/console/providers/{world.uuid_of('edge-1')}"
     mark = re.search(r'name="mark" value="(\w+)"', client.get(path).text)[1]
     client.post(f"{path}/scheduling", data={"mark": mark, "do": "disable", "reason": "a secret"})
     try:
         assert "a secret" in client.get(path).text
-        may = PageRequest.may
+        may = PageRequest.may_use
         with monkeypatch.context() as patch:
             patch.setattr(
-                PageRequest, "may", lambda self, *rules: ext.ATTRIBUTES not in rules and may(self, *rules)
+                PageRequest, "may_use", lambda self, *rules: ext.ATTRIBUTES not in rules and may(self, *rules)
             )
             text = client.get(path).text
         assert "New guests are kept away" in text
@@ -118,7 +118,7 @@ def test_why_a_host_is_disabled_is_for_who_may_read_attributes(client, monkeypat
         client.post(f"{path}/scheduling", data={"mark": mark, "do": "enable"})
 
 
-def test_a_host_shows_its_providers_as_they_are_nested_and_who_holds_what(client):
+def test_a_host_shows_its_nested_providers_and_the_consumers_that_hold_something(client):
     text = read_page(client, HOST)
     assert "16 of 24 8 used" in text
     assert "95 GiB of 127 GiB 32 GiB used, 1 GiB of 128 GiB reserved, in steps of 2" in text
@@ -167,20 +167,20 @@ def test_any_filter_is_understood_or_left_out(client, query):
     assert client.get(f"/console/?{query}").status_code == HTTPStatus.OK
 
 
-def test_what_users_wrote_is_text_and_no_markup(client):
+def test_texts_of_users_are_text_and_no_markup(client):
     answer = client.get("/console/?name=%22%3E%3Cimg+src%3Dx%3E&aggregate=%27%3E%3Cb%3E")
     assert "<img" not in answer.text
     assert "<b>" not in answer.text.split("</form>")[0]
 
 
 def test_a_page_of_a_large_fleet_is_small():
-    """At most 150 kB, with names as long as names may be, and more classes than there are columns."""
+    """Names are as long as names may be, and there are more classes than columns: at most 150 kB."""
     owned = {name: Inventory(10**6, 0, 1, 10**6, 1, 16.0) for name in (*fleet.FIRST_CLASSES, *"ABCDEFGH")}
     hosts = [
         Provider(n, f"{n:032}", f"{n}-" + "n" * 190, 0, None, n, 0.0, owned, {"VCPU": 77_777}, NONE, NONE)
         for n in range(1, 2 * fleet.PER_PAGE)
     ]
-    shown = fleet.show(ModelSnapshot(hosts), fleet.HostFilter())
+    shown = fleet.make_page(ModelSnapshot(hosts), fleet.HostFilter())
     assert len(shown.rows) == fleet.PER_PAGE
     app = create_app(signs_in=False)
     with app.test_request_context("/console/"):
@@ -220,9 +220,7 @@ def test_all_names_are_on_some_page(client):
     assert rows(99, "traits") == rows(2, "traits")
 
 
-def test_all_who_hold_something_are_on_some_page_and_a_later_one_says_that_it_is_the_last(
-    client, monkeypatch
-):
+def test_all_consumers_are_on_some_page_and_a_later_page_says_that_it_is_the_last(client, monkeypatch):
     monkeypatch.setattr("placement_extras.console.hosts._MAX_HOLDERS", 1)
     address = f"/console/providers/{world.uuid_of('compute-1')}"
     shown = [client.get(address, query_string={"holders": number}).text for number in (1, 2, 3)]
@@ -251,13 +249,13 @@ def test_all_providers_of_a_large_tree_are_on_some_page_below_what_leads_to_them
 @pytest.mark.parametrize(
     ("path", "computes"),
     [
-        ("/console/", "fleet.show"),
-        ("/console/settings", "settings.show"),
-        ("/console/names", "names.count"),
-        (HOST, "host.show"),
+        ("/console/", "fleet.make_page"),
+        ("/console/settings", "settings.make_page"),
+        ("/console/names", "names.count_uses"),
+        (HOST, "host.make_page"),
     ],
 )
-def test_nobody_waits_for_what_a_page_takes_long_to_compute(client, monkeypatch, path, computes):
+def test_no_request_waits_for_a_page_that_takes_long_to_compute(client, monkeypatch, path, computes):
     target = f"placement_extras.console.{computes}"
     compute, others = resolve_name(target), []
 

@@ -1,4 +1,4 @@
-"""The picture of who holds what: all of it is there, in its place, and nothing beside it."""
+"""The picture of consumers: all of their parts are there, in their places, and nothing beside them."""
 
 import pytest
 from hypothesis import given
@@ -33,9 +33,9 @@ def held(consumer: str, *amounts: tuple[int, str, int]) -> ConsumerHolding:
     )
 
 
-def test_each_has_its_part_and_what_nobody_holds_is_left_away():
+def test_each_consumer_has_its_part_and_unused_inventories_are_left_away():
     root = node(1, {"DISK_GB": (100, 0)}, (node(2, {"PCPU": (24, 12), "LLC": (15, 3)}),))
-    drawn = host.draw(root, [held("a", (2, "PCPU", 6), (2, "LLC", 3)), held("b", (2, "PCPU", 6))])
+    drawn = host.draw_picture(root, [held("a", (2, "PCPU", 6), (2, "LLC", 3)), held("b", (2, "PCPU", 6))])
     cpus, cache = drawn.lanes
     assert (cpus.resource_class, cpus.capacity, cpus.used, cpus.units) == ("PCPU", 24, 12, 24)
     assert [(part.number, part.start, part.width) for part in cpus.parts] == [(1, 0, 25), (2, 25, 25)]
@@ -50,7 +50,7 @@ def test_each_has_its_part_and_what_nobody_holds_is_left_away():
 )
 def test_parts_stand_side_by_side_within_the_bar(total, amounts, by_others):
     used = sum(amounts) + by_others
-    drawn = host.draw(
+    drawn = host.draw_picture(
         node(1, {"VCPU": (total, used)}), [held(str(n), (1, "VCPU", each)) for n, each in enumerate(amounts)]
     )
     (lane,) = drawn.lanes
@@ -67,14 +67,14 @@ def test_parts_stand_side_by_side_within_the_bar(total, amounts, by_others):
 
 def test_there_are_no_more_bars_than_a_page_has_room_for():
     many = node(1, {}, tuple(node(n, {"PCPU": (4, 1)}) for n in range(2, 102)))
-    drawn = host.draw(many, [held("a", *((n, "PCPU", 1) for n in range(2, 102)))])
+    drawn = host.draw_picture(many, [held("a", *((n, "PCPU", 1) for n in range(2, 102)))])
     assert (len(drawn.lanes), drawn.left_out) == (host.MAX_LANES, 100 - host.MAX_LANES)
 
 
 def test_there_are_no_more_parts_than_a_page_has_room_for():
     many = node(1, {}, tuple(node(n, {"VCPU": (100, 100)}) for n in range(2, 42)))
     guests = [held(str(guest), *((n, "VCPU", 1) for n in range(2, 42))) for guest in range(100)]
-    drawn = host.draw(many, guests)
+    drawn = host.draw_picture(many, guests)
     assert sum(len(lane.parts) for lane in drawn.lanes) <= host.MAX_PARTS + 41
     assert len(drawn.lanes) + drawn.left_out == 40
 

@@ -1,4 +1,4 @@
-"""What agents say of where guests are is drawn, and is text whatever it is."""
+"""Positions of guests are drawn as agents report them, and are text whatever they are."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ from tests.placement_extras.console import world
 from tests.placement_extras.console.pages import read_page
 
 
-def test_a_host_whose_agent_says_it_shows_cpus_ways_and_watermarks(client):
+def test_a_host_shows_cpus_ways_and_watermarks_that_its_agent_reports(client):
     address = f"/console/providers/{world.uuid_of('compute-1')}"
     text = read_page(client, address)
     assert "1: CPUs 4-7,28-31 ways of L3 0" in text
@@ -34,7 +34,7 @@ def provider(attributes):
 @given(st.text(alphabet="cpus L30129;:,-of x", max_size=60) | st.text(), st.integers(1, 70))
 def test_whatever_a_host_says_is_drawn_within_its_bounds_or_not_at_all(text, total):
     told = {"position.a": text, "position.b": f"cpus 1; L3 0: {text} of {total}", "position.c": 5.0}
-    found = host.said([provider(told)], [])
+    found = host.agent_positions([provider(told)], [])
     assert found is not None
     for place in found.places:
         for cache in place.caches:
@@ -46,11 +46,11 @@ def test_whatever_a_host_says_is_drawn_within_its_bounds_or_not_at_all(text, tot
 
 
 def test_a_host_that_says_nothing_has_no_positions():
-    assert host.said([provider({"fleet.group": "edge"})], []) is None
+    assert host.agent_positions([provider({"fleet.group": "edge"})], []) is None
 
 
 def test_a_host_with_very_many_watermarks_and_guests_shows_some():
     told = {f"{kind}.{number:03}": "x" for kind in ("watermark", "position") for number in range(128)}
-    found = host.said([provider(told)], [])
+    found = host.agent_positions([provider(told)], [])
     assert found is not None
     assert (len(found.places), len(found.watermarks)) == (100, 100)

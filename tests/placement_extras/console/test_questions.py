@@ -63,7 +63,7 @@ def test_why_there_is_no_candidate_is_said_and_shown(client):
         ({"vcpus": "1", "ram": "1", "specs": "hw:cpu_policy=odd"}, "odd"),
     ],
 )
-def test_what_is_wrong_with_a_question_is_said_above_the_answer(client, parameters, said):
+def test_errors_of_a_question_are_shown_above_the_answer(client, parameters, said):
     text = read_answer(client, "candidates", HTTPStatus.BAD_REQUEST, **parameters)
     assert said in text
     assert "Find candidates" in text
@@ -89,10 +89,10 @@ def test_capacity_is_counted_with_and_without_hosts(client):
         ({"flavors": "small"}, "A flavor is NAME=QUERY or NAME: vcpus=4 ram=4096 SPEC=VALUE, not 'small'"),
         ({"flavors": "small=resources=NOTHING:1"}, "NOTHING"),
         ({"flavors": "small=resources=VCPU:1", "excluded_hosts": "nobody"}, "There is no host 'nobody'"),
-        ({"flavors": "a=resources=VCPU:1\na=resources=VCPU:2"}, "is there twice"),
+        ({"flavors": "a=resources=VCPU:1\na=resources=VCPU:2"}, "Two flavors have the name 'a'"),
     ],
 )
-def test_what_is_wrong_with_flavors_or_hosts_is_said(client, parameters, said):
+def test_errors_of_flavors_or_hosts_are_shown(client, parameters, said):
     assert said in read_answer(client, "capacity", HTTPStatus.BAD_REQUEST, **parameters)
 
 
@@ -163,7 +163,7 @@ def test_a_host_is_disabled_with_a_reason_and_enabled_again(app, client):
     assert {**after, "generation": 0} == {**before, "generation": 0}
 
 
-def test_who_takes_the_trait_away_takes_the_reason_with_it(app, client):
+def test_the_reason_goes_with_the_trait(app, client):
     admin = Admin(app)
     change(client, do="disable", reason="new memory")
     path = f"/resource_providers/{EDGE}/traits"
@@ -178,7 +178,7 @@ def test_who_takes_the_trait_away_takes_the_reason_with_it(app, client):
     admin("PUT", path, json={"resource_provider_generation": generation, "traits": ["COMPUTE_NODE"]})
 
 
-def test_what_others_disabled_is_not_enabled_here(client):
+def test_a_host_that_others_disabled_is_not_enabled_here(client):
     host = f"/console/providers/{world.uuid_of('compute-9')}"
     assert "but not by the console" in read_answer(client, f"providers/{world.uuid_of('compute-9')}")
     mark = form(client, f"/console/providers/{EDGE}")
@@ -187,7 +187,7 @@ def test_what_others_disabled_is_not_enabled_here(client):
     assert "was not disabled here" in answer.text
 
 
-def test_a_host_is_not_disabled_without_a_reason_nor_by_another_site_nor_by_who_may_not(client):
+def test_a_host_is_not_disabled_without_a_reason_nor_by_another_site_nor_without_the_right(client):
     assert change(client, do="disable", reason=" ").status_code == HTTPStatus.BAD_REQUEST
     path = f"/console/providers/{EDGE}/scheduling"
     mark = form(client, f"/console/providers/{EDGE}")
@@ -284,10 +284,10 @@ def test_a_flavor_for_which_no_moves_make_room_is_said_to_be_one(client):
 def test_capacity_says_of_a_query_that_it_counts_disabled_hosts(client):
     query = "resources=PCPU:8"
     text = read_answer(client, "capacity", flavors=f"a={query}")
-    assert "a: hosts with COMPUTE_STATUS_DISABLED at their root count, of which there is 1; " in text
-    assert "leaves them out" not in read_answer(client, "capacity", flavors="a: vcpus=8 ram=1")
+    assert "a: 1 counted host has COMPUTE_STATUS_DISABLED at the root; " in text
+    assert "leaves such hosts out" not in read_answer(client, "capacity", flavors="a: vcpus=8 ram=1")
     text = read_answer(client, "capacity", flavors=f"a={query}&root_required=!COMPUTE_STATUS_DISABLED")
-    assert "leaves them out" not in text
+    assert "leaves such hosts out" not in text
 
 
 def test_capacity_is_counted_for_flavors_as_nova_has_them(client):
@@ -325,7 +325,7 @@ def test_a_line_that_is_no_flavor_is_said_to_be_none(client, line, words):
         ("capacity", {"flavors": "large: vcpus=1 ram=1 hw:cpu_polic=dedicated"}),
     ],
 )
-def test_what_is_not_understood_of_a_flavor_is_said(client, page, asked):
+def test_parts_of_a_flavor_that_are_not_understood_are_shown(client, page, asked):
     warning = "hw:cpu_polic is no extra spec that Nova knows: did you mean hw:cpu_policy?"
     assert warning in read_answer(client, page, **asked)
 
@@ -333,4 +333,4 @@ def test_what_is_not_understood_of_a_flavor_is_said(client, page, asked):
 def test_a_number_is_digits_of_ascii():
     for text in ("²", "-1", "1e3", "1.5"):
         with pytest.raises(InvalidRequest):
-            questions.GuestQuestion(vcpus=text).body()
+            questions.GuestQuestion(vcpus=text).request_body()

@@ -31,7 +31,7 @@ def provider(number: int, root: int, attributes: dict[str, str | float]) -> Prov
 
 
 @given(HOSTS)
-def test_who_follows_is_what_counting_one_by_one_finds(hosts):
+def test_followers_are_the_same_as_by_counting_one_by_one(hosts):
     providers = []
     for group, generation, trouble, beside in hosts:
         root = len(providers) + 1
@@ -40,7 +40,7 @@ def test_who_follows_is_what_counting_one_by_one_finds(hosts):
             told[settings.TROUBLE] = trouble
         told = told if group else {}
         providers += [provider(root, root, {} if beside else told), provider(root + 1, root, told)]
-    shown = settings.show(ModelSnapshot(providers))
+    shown = settings.make_page(ModelSnapshot(providers))
     of = {name: [each for each in hosts if each[0] == name] for name in ("core", "edge")}
     at = {name: at_of([each[1] for each in some]) for name, some in of.items() if some}
     assert [
@@ -75,9 +75,9 @@ def at_of(generations):
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(0, 3), st.integers(6, 10**30))
 def test_fewer_hosts_than_a_tenth_and_than_two_move_nothing_whatever_they_say(honest, liars, said):
     few = max(each for each in range(liars + 1) if each < max(2, math.ceil((len(honest) + each) / 10)))
-    found = settings.common([*honest, *[said] * few])
+    found = settings.common_generation([*honest, *[said] * few])
     assert found <= max(honest)
-    assert settings.common(honest) == at_of(honest)
+    assert settings.common_generation(honest) == at_of(honest)
 
 
 def test_one_host_with_a_huge_generation_is_ahead_and_no_other_is_behind():
@@ -85,7 +85,7 @@ def test_one_host_with_a_huge_generation_is_ahead_and_no_other_is_behind():
         {settings.GROUP: "edge", settings.GENERATION: generation} for generation in (1e300, *[7.0] * 30, 6.0)
     ]
     hosts = [provider(number, number, attributes) for number, attributes in enumerate(told, 1)]
-    shown = settings.show(ModelSnapshot(hosts))
+    shown = settings.make_page(ModelSnapshot(hosts))
     (group,) = shown.groups.rows
     assert (group.common, group.behind, group.ahead) == (7, 1, 1)
     assert [(each.root.name, each.generation) for each in shown.apart.rows] == [("cn1", 2**53), ("cn32", 6)]
@@ -94,12 +94,12 @@ def test_one_host_with_a_huge_generation_is_ahead_and_no_other_is_behind():
 def test_pages_go_on_where_the_last_one_ended():
     told: dict[str, str | float] = {settings.GROUP: "edge", settings.TROUBLE: "no"}
     snapshot = ModelSnapshot([provider(number, number, told) for number in range(1, 121)])
-    pages = [settings.show(snapshot, number).apart for number in (1, 2, 3, 4)]
+    pages = [settings.make_page(snapshot, number).apart for number in (1, 2, 3, 4)]
     assert [each.root.id for page in pages[:3] for each in page.rows] == list(range(1, 121))
     assert pages[3] == pages[2]
 
 
-def test_what_a_host_says_is_shown_as_text_and_odd_values_break_nothing(client):
+def test_attributes_of_a_host_are_shown_as_text_and_odd_values_break_nothing(client):
     answer = client.get("/console/settings")
     assert "&lt;b&gt;[compute] cpu_dedicated_set&lt;/b&gt;: CPU 99" in answer.text
     text = read_page(client, "/console/settings")
@@ -109,10 +109,10 @@ def test_what_a_host_says_is_shown_as_text_and_odd_values_break_nothing(client):
     for page in ("0", "-1", "9" * 99, "x", "\N{SUPERSCRIPT TWO}"):
         assert client.get("/console/settings", query_string={"page": page}).status_code == HTTPStatus.OK
     for told in ({settings.GROUP: 5}, {settings.GROUP: "", settings.GENERATION: "x", settings.TROUBLE: 1}):
-        settings.show(ModelSnapshot([provider(1, 1, told)]), 1)
+        settings.make_page(ModelSnapshot([provider(1, 1, told)]), 1)
 
 
-def test_the_page_of_a_host_tells_it_too_for_who_may_read_attributes(client):
+def test_the_page_of_a_host_shows_it_too_with_the_right_to_read_attributes(client):
     text = read_page(client, f"/console/providers/{world.uuid_of('compute-1')}")
     assert "settings of the fleet for edge generation 7" in text
     text = read_page(client, f"/console/providers/{world.uuid_of(world.LONG)}")

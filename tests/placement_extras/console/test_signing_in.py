@@ -1,4 +1,4 @@
-"""Signing in: by whom, for how long, how often; and what others cannot do with a session."""
+"""Signing in: rights, lifetimes and limits; and the things that others cannot do with a session."""
 
 import shutil
 import sqlite3
@@ -44,7 +44,7 @@ def browser(app: Any) -> Browser:
 
 
 @pytest.mark.parametrize("path", ["/console", "/console/", "/console/providers/x", "/console/nothing"])
-def test_whoever_is_not_signed_in_is_sent_to_where_he_can(browser, path):
+def test_a_visitor_without_a_session_is_sent_to_the_form_to_sign_in(browser, path):
     answer = browser.get(path)
     assert answer.status_code == HTTPStatus.SEE_OTHER
     assert answer.headers["Location"].startswith(SIGN_IN)
@@ -56,7 +56,7 @@ def test_a_token_or_a_name_in_headers_is_no_session(browser):
     assert browser.get(SIGN_IN, headers=headers).status_code == HTTPStatus.OK
 
 
-def test_the_stylesheet_is_for_everybody(browser):
+def test_the_stylesheet_needs_no_session(browser):
     assert browser.get("/console/static/console.css").status_code == HTTPStatus.OK
 
 
@@ -81,7 +81,7 @@ def test_after_signing_in_there_is_the_page_that_was_wanted(browser):
         "/console/%0d%0aX: y",
     ],
 )
-def test_nobody_is_sent_elsewhere_after_signing_in(browser, wanted):
+def test_a_visitor_is_not_sent_to_another_site_after_signing_in(browser, wanted):
     answer = browser.sign_in(RIGHT, f"{SIGN_IN}?next={wanted}")
     assert answer.headers["Location"] == "/console"
 
@@ -124,7 +124,7 @@ def test_the_cookie_is_for_https_alone_and_for_no_script_and_new_for_each_sessio
     assert before.split(";")[0] != after.split(";")[0]
 
 
-def test_the_database_tells_nobody_who_is_signed_in_nor_their_tokens(browser, identity, file):
+def test_the_database_reveals_neither_visitors_nor_their_tokens(browser, identity, file):
     browser.sign_in(RIGHT)
     content = str(sqlite3.connect(file).execute("SELECT * FROM console_sessions").fetchall())
     assert content != "[]"
@@ -132,7 +132,7 @@ def test_the_database_tells_nobody_who_is_signed_in_nor_their_tokens(browser, id
         assert hidden not in content
 
 
-def test_who_signs_in_again_leaves_no_session_behind(browser, app):
+def test_signing_in_again_leaves_no_session_behind(browser, app):
     browser.sign_in(RIGHT)
     before = browser.secret
     browser.sign_in({"username": "reader", "password": "reader-secret"})
@@ -149,7 +149,7 @@ def test_a_session_holds_on_every_worker(browser, identity, file, tmp_path):
     assert "operator in cloud" in other.get("/console/").text
 
 
-def test_a_session_that_somebody_tampered_with_is_none(browser, file):
+def test_a_session_that_was_tampered_with_is_none(browser, file):
     browser.sign_in(RIGHT)
     with sqlite3.connect(file) as database:
         database.execute("UPDATE console_sessions SET content = 'gAAAAAB' || content")
@@ -178,7 +178,7 @@ def test_a_session_ends_when_its_token_is_revoked(browser, identity):
     assert browser.get("/console/").status_code == HTTPStatus.SEE_OTHER
 
 
-def test_who_signs_out_is_out_wherever_the_cookie_is(browser, app):
+def test_signing_out_ends_the_session_for_all_copies_of_the_cookie(browser, app):
     browser.sign_in(RIGHT)
     thief = Browser(app)
     thief.take(browser.secret)
@@ -205,7 +205,7 @@ def test_a_form_that_the_browser_says_is_of_another_site_is_refused(browser, ide
     assert identity.asked == 0
 
 
-def test_after_five_wrong_passwords_nobody_asks_the_identity_service_for_a_while(browser, identity, file):
+def test_after_five_wrong_passwords_the_identity_service_is_not_asked_for_a_while(browser, identity, file):
     statuses = [browser.sign_in(WRONG).status_code for _ in range(5)]
     assert statuses == [HTTPStatus.UNAUTHORIZED] * 5
     answer = browser.sign_in(RIGHT)
@@ -221,7 +221,7 @@ def test_after_five_wrong_passwords_nobody_asks_the_identity_service_for_a_while
     assert browser.sign_in(RIGHT).status_code == HTTPStatus.SEE_OTHER
 
 
-def test_who_is_refused_does_not_keep_others_from_writing_and_waits_for_nobody(browser, identity, file):
+def test_a_refused_attempt_neither_blocks_writes_nor_waits(browser, identity, file):
     for _ in range(5):
         browser.sign_in(WRONG)
     mark = browser.form()
@@ -248,7 +248,7 @@ def test_an_identity_service_that_hangs_has_one_thread_of_four_however_many_ask(
     assert Browser(app).sign_in(RIGHT).status_code == HTTPStatus.SEE_OTHER
 
 
-def test_for_whom_attempts_count_nobody_can_try_out_on_a_copy_of_the_database(
+def test_subjects_of_attempts_cannot_be_found_out_from_a_copy_of_the_database(
     browser, file, identity, tmp_path
 ):
     def subjects() -> set[str]:
@@ -330,7 +330,7 @@ def test_an_identity_service_that_is_away_is_said_to_be_away(browser, identity):
 @pytest.mark.parametrize(
     "fields", [{}, {"username": "operator"}, {"password": "x"}, {"application_credential": "x"}]
 )
-def test_what_is_missing_is_said(browser, identity, fields):
+def test_missing_fields_are_named(browser, identity, fields):
     answer = browser.sign_in(fields)
     assert answer.status_code == HTTPStatus.BAD_REQUEST
     assert "fill in" in answer.text
@@ -342,6 +342,6 @@ def test_any_name_can_be_typed(browser, name):
     assert browser.sign_in({"username": name, "password": name}).status_code == HTTPStatus.UNAUTHORIZED
 
 
-def test_nothing_else_of_the_service_knows_the_cookie(browser):
+def test_no_other_part_of_the_service_knows_the_cookie(browser):
     browser.sign_in(RIGHT)
     assert browser.get("/resource_providers").status_code == HTTPStatus.UNAUTHORIZED

@@ -52,7 +52,7 @@ def most(
 def choices(
     snapshot: ModelSnapshot, request: CandidatesRequest, on: Collection[int] | None = None
 ) -> set[Amounts]:
-    """What one guest may take, on the hosts of some roots."""
+    """Return the amounts that one guest may take, on the hosts of some roots."""
     return {
         brute.comparable(assignment)[0]
         for root in snapshot
@@ -65,7 +65,7 @@ def choices(
 def most_sets(
     snapshot: ModelSnapshot, flavors: Sequence[Sequence[CandidatesRequest]], numbers: Sequence[int]
 ) -> int:
-    """How many sets fit, of so many guests of each flavor, which any of its requests may serve."""
+    """Return how many sets fit, with a number of guests of each flavor, each by any request of its flavor."""
     candidates = [
         set[Amounts]().union(*(choices(snapshot, request) for request in requests)) for requests in flavors
     ]
@@ -90,7 +90,7 @@ def most_sets(
 
 
 def claim(snapshot: ModelSnapshot, state: State, amounts: Amounts) -> State | None:
-    """What is taken when a guest has its amounts, None if there is not enough."""
+    """Return the state after a guest has taken its amounts; None if there is not enough."""
     taken = {(provider_id, name): amount for provider_id, name, amount in state}
     for provider_id, name, amount in amounts:
         taken[provider_id, name] = taken.get((provider_id, name), 0) + amount

@@ -1,4 +1,4 @@
-"""As many guests fit as trying everything finds a place for, in random small clouds."""
+"""The number of guests that fit is that of brute force, in random small clouds."""
 
 from unittest.mock import patch
 
@@ -10,9 +10,9 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement_extras.planner import proportions
-from placement_extras.planner.capacity import CloudHosts, count
+from placement_extras.planner.capacity import CloudHosts, count_flavor
 from placement_extras.planner.packing import FitBounds
-from placement_extras.planner.proportions import FlavorProportion, together
+from placement_extras.planner.proportions import FlavorProportion, count_sets
 from tests.examples import examples
 from tests.placement.search.diagnosis.test_against_brute_force import is_query
 from tests.placement.search.strategies import crowded_hosts, fleets, packings, situations, sizes
@@ -32,9 +32,9 @@ Situation = tuple[ModelSnapshot, CandidatesRequest]
 
 @exhaustive
 @given(anything)
-def test_as_many_guests_fit_as_find_a_place(situation: Situation) -> None:
+def test_the_guests_that_fit_are_those_that_find_a_place(situation: Situation) -> None:
     snapshot, request = situation
-    found = count(CloudHosts(snapshot, SearchBudget()), request)
+    found = count_flavor(CloudHosts(snapshot, SearchBudget()), request)
     expected = brute.most(snapshot, request)
     assert found.fit == FitBounds(expected, expected)
 
@@ -43,7 +43,7 @@ def test_as_many_guests_fit_as_find_a_place(situation: Situation) -> None:
 @given(anything)
 def test_hosts_are_those_that_could_serve_it_with_nothing_used(situation: Situation) -> None:
     snapshot, request = situation
-    found = count(CloudHosts(snapshot, SearchBudget()), request)
+    found = count_flavor(CloudHosts(snapshot, SearchBudget()), request)
     serving = [root for root in brute.roots(snapshot) if brute.serves_when_empty(snapshot, request, root.id)]
     assert found.hosts == len(serving)
     for short in found.shortages:
@@ -52,9 +52,9 @@ def test_hosts_are_those_that_could_serve_it_with_nothing_used(situation: Situat
 
 @exhaustive
 @given(anything)
-def test_so_many_fit_in_each_aggregate(situation: Situation) -> None:
+def test_each_aggregate_has_its_number_of_guests(situation: Situation) -> None:
     snapshot, request = situation
-    found = count(CloudHosts(snapshot, SearchBudget()), request).by_aggregate
+    found = count_flavor(CloudHosts(snapshot, SearchBudget()), request).by_aggregate
     for aggregate in {each for root in brute.roots(snapshot) for each in root.aggregates}:
         members = {root.id for root in brute.roots(snapshot) if aggregate in root.aggregates}
         expected = brute.most(snapshot, request, on=members)
@@ -63,10 +63,10 @@ def test_so_many_fit_in_each_aggregate(situation: Situation) -> None:
 
 @exhaustive
 @given(anything)
-def test_so_many_fit_without_the_worst_host_and_without_any(situation: Situation) -> None:
+def test_the_guests_without_the_worst_host_are_counted(situation: Situation) -> None:
     snapshot, request = situation
     expected = {root.id: brute.most(snapshot, request, [root.id]) for root in brute.roots(snapshot)}
-    found = count(CloudHosts(snapshot, SearchBudget()), request)
+    found = count_flavor(CloudHosts(snapshot, SearchBudget()), request)
     worst = min(expected.values())
     if found.worst is None:
         assert found.fit.lower_bound == worst
@@ -74,17 +74,19 @@ def test_so_many_fit_without_the_worst_host_and_without_any(situation: Situation
         assert found.without_worst == FitBounds(worst, worst)
         assert expected[found.worst.id] == worst
     for root, left in expected.items():
-        assert count(CloudHosts(snapshot, SearchBudget(), {root}), request).fit == FitBounds(left, left)
+        assert count_flavor(CloudHosts(snapshot, SearchBudget(), {root}), request).fit == FitBounds(
+            left, left
+        )
 
 
 @exhaustive
 @given(anything)
-def test_what_is_stranded_would_do_for_so_many_if_there_were_enough_of_what_is_short(
+def test_stranded_amounts_serve_their_guests_with_enough_of_the_short_classes(
     situation: Situation,
 ) -> None:
     snapshot, request = situation
     asked = {name for group in request.groups for name in group.resources}
-    found = count(CloudHosts(snapshot, SearchBudget()), request)
+    found = count_flavor(CloudHosts(snapshot, SearchBudget()), request)
     assert sum(each.hosts for each in found.shortages) == found.hosts - found.candidate_hosts
     for short in found.shortages:
         assert not set(short.classes) & set(short.stranded)
@@ -111,18 +113,20 @@ several = situations(requests_each=2).filter(lambda each: all(map(is_query, each
 
 @exhaustive
 @given(several, st.tuples(st.integers(1, 2), st.integers(1, 3)), st.booleans())
-def test_as_many_sets_of_several_flavors_fit_as_find_a_place(
+def test_the_sets_of_flavors_that_fit_are_those_that_find_a_place(
     situation: tuple[ModelSnapshot, list[CandidatesRequest]], numbers: tuple[int, int], falls_back: bool
 ) -> None:
     snapshot, (one, other) = situation
     cloud = CloudHosts(snapshot, SearchBudget())
     flavors = [(one, other), (other,)] if falls_back else [(one,), (other,)]
     shares = [
-        FlavorProportion(requests, number, sum(count(cloud, request).fit.upper_bound for request in requests))
+        FlavorProportion(
+            requests, number, sum(count_flavor(cloud, request).fit.upper_bound for request in requests)
+        )
         for requests, number in zip(flavors, numbers, strict=True)
     ]
     expected = brute.most_sets(snapshot, flavors, numbers)
-    found = together(cloud, shares)
+    found = count_sets(cloud, shares)
     assert found.lower_bound <= expected <= found.upper_bound
     with patch.object(proportions, "_MAX_TRIES", 1_000_000):  # it is not given up
-        assert together(cloud, shares) == FitBounds(expected, expected)
+        assert count_sets(cloud, shares) == FitBounds(expected, expected)

@@ -1,16 +1,16 @@
-"""What is counted in clouds that are larger than what can be tried, or that say something by themselves."""
+"""Counts in clouds that are too large for brute force, or that show one property."""
 
 from placement.read_model.provider import SHARES
 from placement.read_model.snapshot import ModelSnapshot
 from placement.schemas.query import parse_candidates
 from placement.search.budget import SearchBudget
-from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, StrandedHost, count
-from placement_extras.planner.packing import FitBounds, FlavorFootprints, pack
+from placement_extras.planner.capacity import CloudHosts, FlavorCapacity, StrandedHost, count_flavor
+from placement_extras.planner.packing import FitBounds, FlavorFootprints, pack_guests
 from tests.placement.search.snapshots import Spec, build
 
 
 def counted(snapshot: ModelSnapshot, *parameters: tuple[str, str]) -> FlavorCapacity:
-    return count(CloudHosts(snapshot, SearchBudget()), parse_candidates(parameters, (1, 39)))
+    return count_flavor(CloudHosts(snapshot, SearchBudget()), parse_candidates(parameters, (1, 39)))
 
 
 def test_the_worked_example() -> None:
@@ -52,7 +52,7 @@ def test_hundreds_of_hosts_take_of_one_pool_what_there_is() -> None:
         assert (found.worst.name, found.without_worst) == ("pool", FitBounds(0, 0))
 
 
-def test_what_many_hosts_share_is_stranded_on_none() -> None:
+def test_shared_amounts_are_stranded_on_no_host() -> None:
     pool = Spec("pool", None, {"DISK_GB": 1000}, [SHARES], ["rack"])
     stock, used = {"VCPU": 4, "MEMORY_MB": 64}, {"VCPU": 3}
     full = [Spec(f"cn{number}", None, stock, (), ["rack"], used) for number in range(3)]
@@ -60,7 +60,7 @@ def test_what_many_hosts_share_is_stranded_on_none() -> None:
     assert (short.classes, short.hosts, short.stranded) == (("VCPU",), 3, {"MEMORY_MB": 192})
 
 
-def test_hosts_whose_pool_is_full_are_hosts_and_short_of_what_it_has() -> None:
+def test_hosts_with_a_full_pool_count_and_are_short_of_its_class() -> None:
     pool = Spec("pool", None, {"DISK_GB": 100}, [SHARES], ["rack"], {"DISK_GB": 100})
     hosts = [Spec(f"cn{number}", None, {"VCPU": 8}, (), ["rack"], {"VCPU": 2}) for number in range(2)]
     found = counted(build(pool, *hosts), ("resources", "VCPU:2,DISK_GB:10"))
@@ -77,6 +77,6 @@ def test_where_the_search_is_given_up_the_bound_is_said() -> None:
         dict.fromkeys(slots, "VCPU"),
         coupled=False,
     )
-    found = pack(ways, (1,) * 301, SearchBudget())
+    found = pack_guests(ways, (1,) * 301, SearchBudget())
     assert found.lower_bound <= found.upper_bound == 150
     assert found.lower_bound >= 100

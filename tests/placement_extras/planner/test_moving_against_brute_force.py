@@ -1,4 +1,4 @@
-"""Who is displaced has a place where trying everything finds one; room is made by as few moves as can be."""
+"""Displaced guests have a place if brute force finds one; room is made by the fewest moves."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -14,8 +14,8 @@ from placement.search.request import CandidatesRequest, RequestGroup
 from placement.store.holders import HeldAmount
 from placement_extras.planner import drain_plan, migration_plan
 from placement_extras.planner.cluster_simulation import ClusterSimulation, HostedConsumer, guests_of
-from placement_extras.planner.drain_plan import displace
-from placement_extras.planner.migration_plan import MigrationPlan, make_room, nearest
+from placement_extras.planner.drain_plan import displace_guests
+from placement_extras.planner.migration_plan import MigrationPlan, make_room, nearest_hosts
 from placement_extras.planner.packing import FitBounds
 from tests.examples import examples
 from tests.placement.search.snapshots import Spec, build
@@ -32,7 +32,7 @@ Amounts = frozenset[tuple[int, str, int]]
 
 @dataclass(frozen=True)
 class RandomCloud:
-    """A snapshot, and what the consumers hold who use it."""
+    """A snapshot, and the allocations of its consumers."""
 
     snapshot: ModelSnapshot
     held: tuple[HeldAmount, ...]
@@ -105,7 +105,7 @@ def test_a_bound_by_volume_counts_no_room_of_hosts_that_take_no_guest() -> None:
     ]
     guests = guests_of(using(snapshot, [frozenset({(ids["cn1"], "VCPU", 4)})]), held, SearchBudget())
     with patch.object(drain_plan, "_MAX_TRIES", 0):
-        found = displace(ClusterSimulation(snapshot, SearchBudget(), {ids["cn1"]}), guests)
+        found = displace_guests(ClusterSimulation(snapshot, SearchBudget(), {ids["cn1"]}), guests)
     assert found.fit == FitBounds(1, 1)
 
 
@@ -129,13 +129,13 @@ def most_placed(cloud: RandomCloud, guests: Collection[HostedConsumer], drained:
 def has_place(
     cloud: RandomCloud, guests: Collection[HostedConsumer], drained: int, guest: HostedConsumer
 ) -> bool:
-    """Whether there is a place elsewhere for one of them, if nobody else needs one."""
+    """Return whether one of the guests has a place elsewhere if no other needs one."""
     left = using(cloud.snapshot, [amounts_of(each.held) for each in guests], -1)
     return bool(brute.choices(brute.without(left, [drained]), guest.request))
 
 
 def fewest_moves(cloud: RandomCloud) -> int | None:
-    """By how many moves there is room, of all orders of all moves; None if by none."""
+    """Return the fewest moves that make room, of all orders of all moves; None if no moves do."""
     snapshot = cloud.snapshot
     empty = brute.when_nothing_is_used(snapshot)
     guests = cloud.guests
@@ -179,24 +179,24 @@ def fits(bare: ModelSnapshot, taken: Collection[Amounts]) -> bool:
 
 def room(cloud: RandomCloud) -> MigrationPlan:
     board = ClusterSimulation(cloud.snapshot, SearchBudget())
-    return make_room(board, cloud.request, nearest(board, cloud.request), cloud.guests, all_known=True)
+    return make_room(board, cloud.request, nearest_hosts(board, cloud.request), cloud.guests, all_known=True)
 
 
 @exhaustive
 @given(clouds())
-def test_as_many_of_a_drained_host_have_a_place_elsewhere_as_can_have_one(cloud: RandomCloud) -> None:
+def test_the_largest_number_of_displaced_guests_has_a_place_elsewhere(cloud: RandomCloud) -> None:
     for root in brute.roots(cloud.snapshot):
         members = {each.id for each in cloud.snapshot if each.root_id == root.id}
         guests = [each for each in cloud.guests if any(slot[0] in members for slot in each.held)]
         expected = most_placed(cloud, guests, root.id)
-        found = displace(ClusterSimulation(cloud.snapshot, SearchBudget(), {root.id}), guests)
+        found = displace_guests(ClusterSimulation(cloud.snapshot, SearchBudget(), {root.id}), guests)
         assert found.guests == len(guests)
         assert found.fit == FitBounds(expected, expected)
         assert len(found.unplaced) == len(guests) - expected
         for each in found.unplaced:
             assert each.alone == has_place(cloud, guests, root.id, each.guest)
         with patch.object(drain_plan, "_MAX_TRIES", 0):  # it is given up at once
-            found = displace(ClusterSimulation(cloud.snapshot, SearchBudget(), {root.id}), guests)
+            found = displace_guests(ClusterSimulation(cloud.snapshot, SearchBudget(), {root.id}), guests)
             assert found.fit.lower_bound <= expected <= found.fit.upper_bound
 
 

@@ -40,7 +40,7 @@ def admin(url):
     return Admin(application(url))
 
 
-def test_it_says_how_many_fit_and_what_is_stranded_where_none_does(admin):
+def test_the_answer_has_the_guests_that_fit_and_the_stranded_amounts(admin):
     answer = admin("POST", PATH, json={"flavors": [SMALL]})
     assert answer.status_code == 200
     stranded = {"stranded": {"VCPU": 8}, "stranded_guests": 4}
@@ -130,13 +130,13 @@ def test_hosts_that_are_not_counted_in_time_widen_the_range(nodes, monkeypatch):
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ({"moves": True}, "Flavor 'split' has a 'topology', for which there are no answers with 'moves'"),
-        ({"proportion": 2}, "no answers with 'proportion'"),
+        ({"moves": True}, "Flavor 'split' has a 'topology', which cannot be combined with 'moves'"),
+        ({"proportion": 2}, "cannot be combined with 'proportion'"),
         ({"topology": "any"}, "'any' is not one of"),
         ({"query": "resources=DISK_GB:1"}, "Flavor 'split': topology splits PCPU and MEMORY_MB"),
     ],
 )
-def test_what_a_topology_cannot_answer_is_refused(nodes, body, said):
+def test_questions_that_a_topology_cannot_answer_are_refused(nodes, body, said):
     flavor = {"name": "split", "query": "resources=PCPU:3", "topology": "spread"}
     flavor |= {name: each for name, each in body.items() if name != "moves"}
     asked = {"flavors": [flavor], "moves": body.get("moves", False)}
@@ -180,7 +180,7 @@ def test_queries_are_in_the_grammar_of_their_microversion(admin):
         ({}, "'flavors' is a required property"),
         ({"flavors": []}, "should be non-empty"),
         ({"flavors": [SMALL] * 33}, "too many"),
-        ({"flavors": [SMALL, SMALL]}, "Flavor 'small' is there twice"),
+        ({"flavors": [SMALL, SMALL]}, "Two flavors have the name 'small'"),
         ({"flavors": [{"name": "x"}]}, "Flavor 'x': Either a 'query' or a 'flavor' is needed"),
         ({"flavors": [{**SMALL, "proportion": 0}]}, "less than the minimum of 1"),
         ({"flavors": [{**SMALL, "proportion": None}]}, "None is not of type 'integer'"),
@@ -194,7 +194,7 @@ def test_queries_are_in_the_grammar_of_their_microversion(admin):
         ({"flavors": [{"name": "x", "query": "resources=CUSTOM_NONE:1"}]}, "No such resource class"),
     ],
 )
-def test_what_cannot_be_counted_is_refused(admin, body, said):
+def test_wrong_bodies_are_refused(admin, body, said):
     status, code, detail = read_error(admin("POST", PATH, json=body))
     assert (status, code) == (400, "placement.undefined_code")
     assert said in detail
@@ -222,7 +222,7 @@ def crowded(database_server, database_template):
     database_server.drop_database(url)
 
 
-def test_it_says_who_has_no_place_when_hosts_are_drained(crowded):
+def test_guests_of_drained_hosts_without_a_place_are_named(crowded):
     asked = {"flavors": [SMALL], "drain": True}
     answer = crowded("POST", PATH, json={**asked, "excluded_hosts": [SECOND]}).json["drain"]
     assert answer == {"consumers": 2, "lower_bound": 2, "upper_bound": 2, "unplaced": []}
@@ -240,7 +240,7 @@ def test_it_says_who_has_no_place_when_hosts_are_drained(crowded):
     assert middle["placeable_alone"]
 
 
-def test_it_says_the_fewest_moves_that_make_room(crowded):
+def test_the_fewest_moves_that_make_room_are_named(crowded):
     flavors = [
         {"name": "two", "query": "resources=VCPU:2"},
         {"name": "three", "query": "resources=VCPU:3"},
@@ -304,7 +304,7 @@ def test_hosts_are_short_of_what_a_full_pool_had_for_them(crowded):
     }
 
 
-def test_nobody_is_to_be_displaced_by_more_than_may_be_read(crowded, monkeypatch):
+def test_hosts_with_too_many_allocations_to_read_are_refused(crowded, monkeypatch):
     monkeypatch.setattr(handler, "MAX_HELD", 1)
     body = {"flavors": [SMALL], "drain": True, "excluded_hosts": [SECOND]}
     assert "hold more than 1 amounts: name fewer" in read_error(crowded("POST", PATH, json=body))[2]
@@ -313,7 +313,7 @@ def test_nobody_is_to_be_displaced_by_more_than_may_be_read(crowded, monkeypatch
     assert flavor["moves"]["lower_bound"] == 1
 
 
-def test_what_takes_too_long_is_refused_with_the_flavor_to_blame(sqlite_url):
+def test_a_count_that_takes_too_long_is_refused_with_its_flavor(sqlite_url):
     admin = Admin(application(sqlite_url, api={"capacity_deadline": 0.05}))
     make_provider(admin, "cn", provider=FIRST)
     for number in range(12):  # there are very many ways to have twelve groups there
@@ -326,11 +326,11 @@ def test_what_takes_too_long_is_refused_with_the_flavor_to_blame(sqlite_url):
     many = {"name": "many", "query": f"{groups}&group_policy=none"}
     status, code, detail = read_error(admin("POST", PATH, json={"flavors": [many]}))
     assert (status, code) == (400, "placement.ext.search_too_long")
-    assert "flavor 'many' was being counted" in detail
+    assert "the limit was reached at flavor 'many'" in detail
     assert "[api] capacity_deadline" in detail
 
 
-def test_it_takes_the_rights_of_a_service(admin):
+def test_the_operation_requires_the_role_of_a_service(admin):
     answer = admin("POST", PATH, json={"flavors": [SMALL]}, headers={"X-Roles": "reader"})
     assert read_error(answer)[::2] == (
         403,

@@ -14,7 +14,7 @@ from placement_extras.planner.trials import TrialJournal, TriesExhausted
 def test_changes_are_undone_in_reverse_order() -> None:
     journal, undone = TrialJournal(SearchBudget(), 1), list[str]()
     for name in "abc":
-        journal.record(undone.append, name)
+        journal.record_undo(undone.append, name)
     journal.undo_changes(1)
     assert (undone, len(journal)) == (["c", "b"], 1)
     journal.undo_changes()
@@ -24,17 +24,17 @@ def test_changes_are_undone_in_reverse_order() -> None:
 def test_each_option_is_undone_before_the_next_and_the_one_that_is_kept_is_not() -> None:
     journal, taken = TrialJournal(SearchBudget(), 1), list[int]()
     seen = []
-    for option in journal.trying(range(5)):
+    for option in journal.try_each(range(5)):
         seen.append(list(taken))
         taken.append(option)
-        journal.record(taken.pop)
+        journal.record_undo(taken.pop)
         if option == 3:
             break
     assert seen == [[]] * 4
     assert taken == [3]
-    for option in journal.trying((7, 8)):
+    for option in journal.try_each((7, 8)):
         taken.append(option)
-        journal.record(taken.pop)
+        journal.record_undo(taken.pop)
     assert taken == [3]
 
 

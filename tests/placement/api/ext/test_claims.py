@@ -312,7 +312,7 @@ SAME = str(uuid.uuid4())
         ),
         (
             {"claims": [new_claim("resources=VCPU:1", order={"pack": -1})]},
-            "The weight of pack is below zero, which is for attributes alone",
+            "The weight of pack is below zero, which only attributes may have",
         ),
         ({"claims": [new_claim("resources=VCPU:1", alternates=101)]}, "greater than the maximum of 100"),
         ({"claims": [new_claim("resources=VCPU:1", consumer_uuid=SAME)] * 2}, "by claim 1 and claim 2."),

@@ -1,8 +1,8 @@
 """``POST /console/providers/{uuid}/scheduling``: keep new guests away from a host, and let them in again.
 
-The root gets the trait that Nova's scheduler forbids by itself, and attributes that say who set it and why;
-all in one write. Only what was set here is taken away here: what carries no such attribute is an agent's or
-nova-compute's, who would set it again. Whoever takes the trait away takes these attributes with it.
+The root gets the trait that Nova's scheduler forbids by itself, and attributes with the visitor and the
+reason, all in one write. The console takes the trait away only where these attributes are: otherwise an agent
+or nova-compute has set it, and would set it again. The attributes go with the trait, whatever takes it away.
 """
 
 from collections.abc import Mapping
@@ -12,24 +12,24 @@ from typing import Any, Final
 
 from flask import Blueprint, Response, redirect, request, url_for
 
-from placement.api.resource_providers import existing
+from placement.api.resource_providers import existing_provider
 from placement.exceptions import CONCURRENT_UPDATE, InvalidRequest
-from placement.policies import ext, trait
+from placement.policies import ext, rest
 from placement.read_model.provider import DISABLED, Attribute, Provider
 from placement_extras.console import DISABLED_BY, DISABLED_REASON, forms
-from placement_extras.console.page_request import SEE_HOSTS, ApiRefusal, PageRequest, ask, page
+from placement_extras.console.page_request import SEE_HOSTS, ApiRefusal, PageRequest, ask_api, console_page
 
-blueprint = Blueprint("scheduling", __name__)
+blueprint = Blueprint("host_scheduling", __name__)
 
-CHANGE: Final = (trait.PROVIDER_UPDATE, ext.WRITE_TREE, ext.ATTRIBUTES, ext.CHANGE_ATTRIBUTES)
-"""What REST asks of who does the same there."""
+CHANGE: Final = (rest.UPDATE_PROVIDER_TRAITS, ext.WRITE_TREE, ext.ATTRIBUTES, ext.CHANGE_ATTRIBUTES)
+"""The rules under which REST allows the same."""
 _MAX_REASON: Final = 255
 _TRIES: Final = 5  # others claim of the host meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class HostScheduling:
-    """Whether new guests are kept away from a host, and by whom and why if it was said here."""
+    """Whether new guests are kept away from a host; with the visitor and the reason if that was set here."""
 
     is_disabled: bool
     is_ours: bool
@@ -38,17 +38,17 @@ class HostScheduling:
 
 
 def scheduling_of(root: Provider) -> HostScheduling:
-    """That of the host of this root."""
+    """The scheduling of the host of this root."""
     is_disabled, reason = DISABLED in root.traits, root.attributes.get(DISABLED_REASON)
     if not is_disabled or not isinstance(reason, str):
         return HostScheduling(is_disabled, is_ours=False)
     return HostScheduling(True, True, reason, str(root.attributes.get(DISABLED_BY, "")))
 
 
-def described(root: Provider, *, disabled: bool, reason: str, by: str) -> dict[str, Any]:
+def scheduling_description(root: Provider, *, disabled: bool, reason: str, by: str) -> dict[str, Any]:
     """The root with new guests kept away or let in, as ``POST /ext/v1/trees`` takes it.
 
-    :raises InvalidRequest: it is so already, or it is somebody else's.
+    :raises InvalidRequest: the host is so already, or was not disabled by the console.
     """
     now = scheduling_of(root)
     if disabled and now.is_disabled:
@@ -70,21 +70,21 @@ def described(root: Provider, *, disabled: bool, reason: str, by: str) -> dict[s
     }
 
 
-@page(blueprint, "/console/providers/<uuid>/scheduling", *SEE_HOSTS, *CHANGE, methods=("POST",))
-def change(visit: PageRequest, uuid: str) -> Response:
+@console_page(blueprint, "/console/providers/<uuid>/scheduling", *SEE_HOSTS, *CHANGE, methods=("POST",))
+def change_scheduling(visit: PageRequest, uuid: str) -> Response:
     """Disable or enable a host."""
-    forms.check()
+    forms.check_form()
     reason = " ".join(request.form.get("reason", "").split())[:_MAX_REASON]
     disabled = request.form.get("do") == "disable"
     if disabled and not reason:
-        raise InvalidRequest("Please say why the host is disabled: whoever comes next will want to know.")
+        raise InvalidRequest("Please say why the host is disabled: the next visitor will want to know.")
     by = (visit.visitor.user_name or visit.visitor.user_id or "")[:_MAX_REASON]
     for tries_left in reversed(range(_TRIES)):
         with visit.service.model.fresh_view() as view:
-            root = view.snapshot.providers[existing(view.snapshot, uuid).root_id]
-        wanted = described(root, disabled=disabled, reason=reason, by=by)
+            root = view.snapshot.providers[existing_provider(view.snapshot, uuid).root_id]
+        wanted = scheduling_description(root, disabled=disabled, reason=reason, by=by)
         try:
-            ask("POST", "/ext/v1/trees", body={"resource_providers": [wanted]})
+            ask_api("POST", "/ext/v1/trees", body={"resource_providers": [wanted]})
             break
         except ApiRefusal as refusal:
             if refusal.code != CONCURRENT_UPDATE or not tries_left:

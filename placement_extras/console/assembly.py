@@ -4,7 +4,7 @@ from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Final
 
 from placement.api.auth import KeystoneAuth, NoAuth
-from placement.api.call import provide
+from placement.api.call import provide_service
 from placement.api.service import PlacementService
 from placement_extras.console import APPLICATION
 from placement_extras.console.app import create_app
@@ -18,37 +18,38 @@ if TYPE_CHECKING:
 _ADMIN: Final = "admin"
 
 
-def mount(service: PlacementService, handlers: "WSGIApplication") -> "WSGIApplication":
-    """The console of a service; ``handlers`` are those of the REST API, which ask nobody who he is.
+def mount_console(service: PlacementService, handlers: "WSGIApplication") -> "WSGIApplication":
+    """The console of a service.
 
-    :raises ValueError: visitors are to sign in, and what that needs is not installed.
+    :param handlers: those of the REST API, without its authentication: the console has its own.
+    :raises ValueError: visitors are to sign in, and a package for that is not installed.
     """
     is_open = service.conf.api.auth_strategy == "noauth2"
     app = create_app(signs_in=not is_open)
-    pages = _asking(provide(app, service), handlers)
+    pages = _with_handlers(provide_service(app, service), handlers)
     if is_open:
         return _OpenAdmission(NoAuth(pages))
-    APPLICATION.check(service.conf)
+    APPLICATION.check_options(service.conf)
     from placement_extras.console import signing_in
-    from placement_extras.console.admission import SessionAdmission, admitted
+    from placement_extras.console.admission import SessionAdmission, note_admitted
 
     app.register_blueprint(signing_in.blueprint)
-    app.config[signing_in.IDENTITY] = keystone = KeystoneAuth(admitted(pages), service.conf)
+    app.config[signing_in.IDENTITY] = keystone = KeystoneAuth(note_admitted(pages), service.conf)
     threads = service.conf.threads if "threads" in service.conf else 1
     app.config[signing_in.ROOM] = BoundedSemaphore(max(1, threads // 4))
     return SessionAdmission(service, pages, keystone)
 
 
-def _asking(app: "WSGIApplication", handlers: "WSGIApplication") -> "WSGIApplication":
-    def serve(environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":
+def _with_handlers(app: "WSGIApplication", handlers: "WSGIApplication") -> "WSGIApplication":
+    def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> "Iterable[bytes]":
         environ[HANDLERS] = handlers
         return app(environ, start_response)
 
-    return serve
+    return serve_request
 
 
 class _OpenAdmission:
-    """Has every visitor without a token be the administrator: for development, as ``noauth2`` is."""
+    """Makes every visitor without a token the administrator: for development, as ``noauth2`` is."""
 
     def __init__(self, app: "WSGIApplication") -> None:
         self._app = app

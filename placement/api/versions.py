@@ -1,7 +1,7 @@
-"""``/``, which shows the versions; the microversion of a request, and what every answer says about it.
+"""The version document at ``/``, and the microversion of requests and answers.
 
-Source: "Microversions" in the API reference: the header is
-``OpenStack-API-Version: placement 1.39``; without it the version is 1.0.
+Source: "Microversions" in the API reference. The header is ``OpenStack-API-Version: placement 1.39``. Without
+it the version is 1.0.
 """
 
 import time
@@ -21,17 +21,17 @@ _SERVICE: Final = "placement"
 blueprint = Blueprint("root", __name__)
 
 
-def install(app: Flask) -> None:
-    """Find out the version before everything else; name it in every answer."""
-    app.before_request(_find)
-    app.after_request(_tell)
+def install_versions(app: Flask) -> None:
+    """Have each request begin with its version, and each answer name it."""
+    app.before_request(_find_version)
+    app.after_request(_add_version)
 
 
 def parse(header: str | None) -> Microversion:
-    """The version that the header asks for.
+    """Return the version that the header asks for.
 
-    :raises BadRequest: it is not a version.
-    :raises UnacceptableVersion: it is one that this service does not speak.
+    :raises BadRequest: it is no version.
+    :raises UnacceptableVersion: this service does not have it.
     """
     asked = _of_placement(header) if header else None
     if asked is None:
@@ -49,7 +49,7 @@ def parse(header: str | None) -> Microversion:
 
 
 def _of_placement(header: str) -> str | None:
-    """What a header like ``compute 2.1, placement 1.30`` says about this service, the last time it does."""
+    """Return the last version of this service in a header such as ``compute 2.1, placement 1.30``."""
     asked = None
     for part in header.split(","):
         service, *version = part.split(maxsplit=1)[:2] or [""]
@@ -58,14 +58,15 @@ def _of_placement(header: str) -> str | None:
     return asked
 
 
-def _find() -> None:
+def _find_version() -> None:
     g.version = parse(request.headers.get(_HEADER))
 
 
-def _tell(response: Response) -> Response:
+def _add_version(response: Response) -> Response:
     if "version" in g:
         response.headers[_HEADER] = f"{_SERVICE} {microversion.text(g.version)}"
-    if response.headers.get("Vary") is None:  # response.vary would take twenty times as long to find out
+    # response.vary would take twenty times as long
+    if response.headers.get("Vary") is None:
         response.headers["Vary"] = _HEADER.lower()
     else:
         response.vary.add(_HEADER.lower())
@@ -73,8 +74,8 @@ def _tell(response: Response) -> Response:
 
 
 @blueprint.get("/", provide_automatic_options=False)
-def versions() -> Response:
-    """The version document; the only operation of OpenStack Placement that needs no token."""
+def show_versions() -> Response:
+    """Show the version document, the only operation of OpenStack Placement without a token."""
     document = {
         "id": "v1.0",
         "max_version": microversion.text(microversion.MAX),
@@ -82,4 +83,4 @@ def versions() -> Response:
         "status": "CURRENT",
         "links": [{"rel": "self", "href": ""}],
     }
-    return ApiRequest().answer({"versions": [document]}, time.time())
+    return ApiRequest().json_answer({"versions": [document]}, time.time())
