@@ -21,6 +21,8 @@ from compute_agent.agent.parked_cpus import (
     park_warnings,
     parkable_cpus,
     parking_rules,
+    stopped_cpus,
+    stopped_warning,
 )
 from compute_agent.classes.blockio_classes import parse_blockio_classes
 from compute_agent.classes.cpu_classes import parse_cpu_classes, parse_cpu_pools
@@ -258,7 +260,7 @@ def build_world(
         topology = read_topology(Path(conf.host.root))
     whose = root or owner_of(conf.compute.provider_tree)
     acting = root_uuid is None
-    topology = (learned_topology if acting else known_topology)(conf, topology, whose.beside)
+    topology = (learned_topology if acting else known_topology)(conf, topology)
     cpu_sets = resolve_cpu_sets(options.cpu_options(conf), topology)
     for warning in cpu_sets.warnings:
         LOG.warning("%s", warning)
@@ -273,7 +275,9 @@ def build_world(
     derived = derive_tree(conf, topology, cpu_sets, classes.classes.keys(), platform, whose, root_uuid)
     tree = derived.tree
     cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*derived.positions.values()))
-    warnings = [*filter(None, [cpu_sets.offline_warning]), *derived.warnings]
+    stopped = stopped_cpus(conf, topology, whose.beside)
+    offline = filter(None, [cpu_sets.offline_warning, stopped_warning(stopped)])
+    warnings = [*offline, *derived.warnings]
     for warning in warnings:
         LOG.warning("%s", warning)
     # Providers of other shapes of the tree: guests may still hold something of them.

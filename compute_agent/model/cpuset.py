@@ -104,8 +104,8 @@ class CpuSets:
     :ivar reserved_vcpus: VCPU that the host keeps.
     :ivar warnings: sentences for operators.
     :ivar pooled: dedicated and shared CPUs that belong to a pool, for its members only.
-    :ivar offline: CPUs of ``[compute] cpu_dedicated_set`` that are offline and not parked. They are in no
-        set until they are online.
+    :ivar offline: CPUs of ``[compute] cpu_dedicated_set`` that are offline and were never seen online. They
+        are in no set until they are online.
     """
 
     dedicated: frozenset[int]
@@ -123,8 +123,8 @@ class CpuSets:
             return ""
         return (
             f"[compute] cpu_dedicated_set: {named_cpus(self.offline)} {_verb_for(self.offline)} offline,"
-            " and left out until online: a CPU that nova-compute's cpu_power_management or [cpu_class:idle]"
-            " park takes offline counts once the agent has seen it online"
+            " and left out until online: a CPU that goes offline, such as by nova-compute's"
+            " cpu_power_management, counts once the agent has seen it online"
         )
 
     @property
