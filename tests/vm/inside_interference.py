@@ -1,5 +1,5 @@
 """Interference with the levers of memory bandwidth and cache ways: process guests, real resctrl, and the
-agent in this process with a clock for decisions that goes faster. PLACEMENT is the service's address.
+agent in this process with a clock for decisions that goes by rounds. PLACEMENT is the service's address.
 
 Counters of the machine are a model: a CPU that runs moves what its demand register says. Nobody slows down
 anybody there, so that the test does: the more its neighbour may have, the less the victim's CPU moves in a
@@ -25,7 +25,10 @@ from compute_agent.resctrl import schemata
 from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, RESCTRL, SOCKET, SPIN, PlacementRest, uid
 from tests.waits import wait_for
 
-SPEED = 8.0
+ROUND_SECONDS = throttling.INTERVAL
+"""By the clock for decisions."""
+PAUSE = 1.25
+"""Seconds of the machine between two rounds."""
 DEMAND_REGISTER = 0x400000E0
 SERVER, THIEF = uid(1), uid(2)
 SERVER_CPU, THIEF_CPU = 1, 0
@@ -66,18 +69,24 @@ LEVERS = {
 
 
 class Fast(service.HostAgent):
-    """The agent, whose loop of interference goes by a fast clock."""
+    """The agent, whose loop of interference goes by a clock of rounds.
+
+    A clock that multiplies the time of the machine makes gaps between samples of a slow round, and a gap ends
+    a violation: on a busy host no guest would ever be a victim.
+    """
 
     def __init__(self):
         super().__init__(lambda: agent_conf.load([], [str(FOLDER / "agent.ini")]))
-        throttling.INTERVAL = 10.0 / SPEED
+        throttling.INTERVAL = PAUSE
+        self._rounds = 0
         loop = self.loop = self._parts.interference
-        loop._clock = lambda: time.monotonic() * SPEED
+        loop._clock = lambda: self._rounds * ROUND_SECONDS
         self._read, loop._reader.read_guests = loop._reader.read_guests, self._sample
 
     def _sample(self, views, online, signals, now, caches):
-        """By the true clock, told as of the fast one."""
+        """The guests by the true clock, as a sample of this round."""
         sample = self._read(views, online, signals, time.monotonic(), caches)
+        self._rounds += 1
         return sample and replace(sample, time=now)
 
 
