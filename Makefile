@@ -117,6 +117,7 @@ lint: $(INSTALLED)
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+	$(BIN)/python -m tests.paragraphs README.md CONTRIBUTING.md $$(find doc benchmarks -name '*.md' -not -path 'doc/_build/*')
 
 samples: $(INSTALLED)
 	$(BIN)/oslo-config-generator --config-file etc/placement/config-generator.conf

@@ -180,7 +180,7 @@ def here(guests, rounds):
         pipeline = agent.pipeline
         pipeline.start({})
         stack.callback(pipeline.stop)
-        zone = next(node.uuid for node in pipeline.world.tree.nodes if "VCPU" in node.inventories)
+        zone = next(node.uuid for node in pipeline.host_state.tree.nodes if "VCPU" in node.inventories)
         starts = []
         for _ in range(guests):
             consumer = str(uuid.uuid4())

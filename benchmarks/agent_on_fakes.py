@@ -51,8 +51,8 @@ class Locked(FakeResctrl):
 
 
 if __name__ == "__main__":
-    processes = cgroup.GuestCgroup.processes
+    processes = cgroup.GuestCgroup.process_ids
     FakeCgroups(Path(sys.argv[1]), Patch)
-    cgroup.GuestCgroup.add, cgroup.GuestCgroup.processes = add, processes
+    cgroup.GuestCgroup.add, cgroup.GuestCgroup.process_ids = add, processes
     mount.ResctrlFilesystem = Locked
     sys.exit(main(sys.argv[2:]))

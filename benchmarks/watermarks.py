@@ -152,8 +152,8 @@ class _GroupDriver(StubbornDriver):
         super().__init__(cpus)
         self._folder = folder
 
-    def create(self, guest_uuid, name, settings, command, cwd="/", environment=None, declared=()):
-        guest = super().create(guest_uuid, name, settings, command, cwd, environment, declared)
+    def create_guest(self, guest_uuid, name, settings, command, cwd="/", environment=None, declared=()):
+        guest = super().create_guest(guest_uuid, name, settings, command, cwd, environment, declared)
         self.running[guest_uuid] = replace(guest, cgroup=str(_group(self._folder, guest_uuid)))
         return self.running[guest_uuid]
 

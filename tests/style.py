@@ -1,7 +1,8 @@
 """Check what a pattern can find of the page of style: ``python -m tests.style``, a part of ``make lint``.
 
 ``doc/developer/style.md`` has the rules with examples. They apply to docstrings, comments, help of options
-and commands, and the names of tests.
+and commands, and the names of tests. Pages of Markdown are checked for banned words and long lines, which
+``python -m tests.paragraphs PAGE`` wraps.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tests.paragraphs import MAX_LINE, find_long_paragraphs, find_paragraphs
+
 ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = ("placement", "placement_extras", "compute_agent", "tests")
 
@@ -23,29 +26,22 @@ NOT_YET: Final = (
     "compute_agent/agent",
     "compute_agent/cmd",
     "compute_agent/conf",
-    "compute_agent/controllers",
-    "compute_agent/drivers",
     "compute_agent/loops",
-    "compute_agent/pipeline",
     "compute_agent/report",
     "tests/compute_agent/agent",
     "tests/compute_agent/cmd",
-    "tests/compute_agent/controllers",
     "tests/compute_agent/drivers",
     "tests/compute_agent/loops",
     "tests/compute_agent/pipeline",
     "tests/compute_agent/report",
     "tests/compute_agent/throttling",
-    "tests/openstack",
-    "tests/placement",
     "tests/placement/api",
-    "tests/placement/api_ref",
-    "tests/placement/client",
-    "tests/placement/differential",
-    "tests/placement/failover",
-    "tests/placement/keystone",
-    "tests/placement/workers",
-    "tests/vm",
+    "tests/placement/cmd",
+    "tests/placement/conf",
+    "tests/placement/policies",
+    "tests/placement/schemas",
+    "tests/placement_extras/console",
+    "tests/placement_extras/planner",
 )
 """Folders and modules that are still to be rewritten: rules of sentences and names do not apply to them.
 
@@ -64,10 +60,16 @@ BANNED: Final = re.compile(
     re.IGNORECASE,
 )
 
+PAGES: Final = ("README.md", "CONTRIBUTING.md", "benchmarks/*.md", "doc/**/*.md")
+_GENERATED: Final = "doc/_build"
+_QUOTING: Final = "doc/developer/style.md"
+"""The page of style quotes the banned words."""
+
 MAX_WORDS: Final = 30
 """The longest sentence of a docstring or a help text."""
 
 _SENTENCE_END: Final = re.compile(r"(?<=[.:;?!])\s+(?=[A-Z`:])|\n\s*\n|\n\s*(?=[-*:]|\.\. )")
+_QUOTED: Final = re.compile(r"`[^`]*`|\"[^\"]*\"")
 _CODE: Final = re.compile(r"``[^`]*``|`[^`]*`|:\w+:`[^`]*`")
 
 
@@ -148,6 +150,30 @@ def _test_names(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.name
 
 
+def problems_of_page(path: Path) -> Iterator[StyleProblem]:
+    """Find banned words and long lines in the paragraphs of one page; people are allowed there."""
+    page = (ROOT / path).read_text(encoding="utf-8")
+    for paragraph in find_paragraphs(page) if path != Path(_QUOTING) else ():
+        for number, line in enumerate(paragraph.lines, start=paragraph.start + 1):
+            for found in BANNED.finditer(_QUOTED.sub("Code", line)):
+                yield StyleProblem(path, number, "banned word", found[0])
+    for paragraph in find_long_paragraphs(page):
+        number = (
+            paragraph.start + 1 + next(i for i, line in enumerate(paragraph.lines) if len(line) > MAX_LINE)
+        )
+        yield StyleProblem(
+            path, number, f"line above {MAX_LINE} characters", "python -m tests.paragraphs wraps it"
+        )
+
+
+def find_pages() -> Iterator[Path]:
+    """Find the pages of the checkout that are written by hand."""
+    for pattern in PAGES:
+        for path in sorted(ROOT.glob(pattern)):
+            if not (page := path.relative_to(ROOT)).is_relative_to(_GENERATED):
+                yield page
+
+
 def problems_below(folders: tuple[str, ...]) -> Iterator[StyleProblem]:
     """Find all problems of the Python files below some folders of the checkout."""
     for folder in folders:
@@ -159,13 +185,16 @@ def problems_below(folders: tuple[str, ...]) -> Iterator[StyleProblem]:
 def main(arguments: list[str] | None = None) -> int:
     """Print the problems of the folders that are named, or of all that are not to be rewritten yet."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folders", nargs="*", help="folders or files instead of the whole checkout")
+    parser.add_argument("folders", nargs="*", help="folders or pages instead of the whole checkout")
     named = tuple(parser.parse_args(arguments).folders)
+    pages = [Path(name) for name in named if name.endswith(".md")] if named else [*find_pages()]
+    folders = tuple(name for name in named if not name.endswith(".md")) if named else FOLDERS
     problems = [
         problem
-        for problem in problems_below(named or FOLDERS)
+        for problem in problems_below(folders)
         if named or not any(problem.path.is_relative_to(folder) for folder in NOT_YET)
     ]
+    problems += [problem for page in pages for problem in problems_of_page(page)]
     for problem in problems:
         print(problem)
     print(f"Style: {len(problems)} problems; {len(NOT_YET)} rooms are not checked yet")

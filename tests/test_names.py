@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("placement", "placement_extras", "compute_agent")
 GLOSSARY = yaml.safe_load((ROOT / "doc/developer/glossary.yaml").read_text())
 NOUNS = frozenset(GLOSSARY["nouns"])
-WORDS = frozenset(word for line in GLOSSARY["words"] for word in line)
+WORDS = frozenset(GLOSSARY["words"])
 
 GERUNDS = re.compile(r"[a-z]+ing$")
 NOUNS_IN_ING = {
@@ -96,3 +96,8 @@ def test_a_module_is_a_noun(package):
 def test_each_term_of_the_glossary_names_a_place_that_exists():
     named = {place for term in GLOSSARY["terms"] for place in re.findall(r"[\w./]+/[\w./]+", term["used in"])}
     assert {place for place in named if not (ROOT / place).exists()} == set()
+
+
+@pytest.mark.parametrize("words", ["nouns", "words"])
+def test_words_of_the_glossary_are_sorted_and_occur_once(words):
+    assert GLOSSARY[words] == sorted(set(GLOSSARY[words]))

@@ -258,7 +258,7 @@ class ApiMethods:
             owner=owner,
         )
         view = self._begin_guest(event)
-        starting = self._agent.driver.starting
+        starting = self._agent.driver.starting_driver
         ending = "" if starting is None else starting.recent_ending(view.guest, ENDING_SECONDS)
         return {**self._guest_document(view), **({"ended": ending} if ending else {})}
 
@@ -378,7 +378,9 @@ class ApiMethods:
             raise RequestError(str(error)) from error
         if isinstance(planned, InfeasibleReshape):
             raise RequestError(f"the reshape cannot be: {planned.reason}")
-        return reshape_document(planned, {zone.uuid: zone.name for zone in self._agent.pipeline.world.zones})
+        return reshape_document(
+            planned, {zone.uuid: zone.name for zone in self._agent.pipeline.host_state.all_zones}
+        )
 
     def resctrl_groups(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """All resctrl groups, those of others included."""
@@ -404,7 +406,9 @@ class ApiMethods:
             outcomes = self._agent.audit(options)
         except (PlacementError, DriverError) as error:
             raise RequestError(str(error)) from error
-        return audit_document(outcomes, {zone.uuid: zone.name for zone in self._agent.pipeline.world.zones})
+        return audit_document(
+            outcomes, {zone.uuid: zone.name for zone in self._agent.pipeline.host_state.all_zones}
+        )
 
     def allocations_accept(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Believe what Placement says of guests, though it may have an older copy; what they lose by that."""
@@ -413,7 +417,7 @@ class ApiMethods:
             losses = self._agent.reports.accept_allocations()
         except (PlacementError, DriverError, OSError) as error:
             raise RequestError(str(error)) from error
-        names = {zone.uuid: zone.name for zone in self._agent.pipeline.world.zones}
+        names = {zone.uuid: zone.name for zone in self._agent.pipeline.host_state.all_zones}
         return [loss_document(loss, names) for loss in losses]
 
     def watermark_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -468,16 +472,16 @@ class ApiMethods:
             record = self._agent.client.allocations(guest_uuid)
             resources, owner = record.resources, holder_of(record)
         except UnavailableError as error:
-            known = self._agent.pipeline.unclaimed.get(guest_uuid)
+            known = self._agent.pipeline.unclaimed_holdings.get(guest_uuid)
             if known is None:
                 raise RequestError(f"what guest {guest_uuid} may use cannot be learnt: {error}") from error
             LOG.warning("Guest %s gets what it held when Placement last answered: %s", guest_uuid, error)
             as_of, resources = 0.0, known.allocation  # whatever Placement says next is newer
         except PlacementError as error:
             raise RequestError(f"what guest {guest_uuid} may use cannot be learnt: {error}") from error
-        if not self._agent.pipeline.world.root_known:
+        if not self._agent.pipeline.host_state.root_known:
             self._agent.reports.wait_for_first(ROOT_SECONDS)  # an agent that has just started finds it out
-        world = self._agent.pipeline.world
+        world = self._agent.pipeline.host_state
         if not world.root_known:
             raise RequestError(
                 f"what guest {guest_uuid} may use cannot be told before the root provider of this host is"

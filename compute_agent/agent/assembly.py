@@ -164,7 +164,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             additions=(
                 reclaimed,
                 fleet,
-                PositionReporter(in_force, pipeline.views),
+                PositionReporter(in_force, pipeline.guest_views),
                 AgentHeartbeats(in_force),
             ),
             history=HistoryWatch(metrics, saved.history, state, recorder),
@@ -196,7 +196,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             evictions,
             root=options.host.root,
             cache=monitoring.reader,
-            cache_allotments=open_allotments(conf.controllers, lambda: pipeline.world.zones),
+            cache_allotments=open_allotments(conf.controllers, lambda: pipeline.host_state.all_zones),
         )
         monitored.use_usage(watermarks)
         interference = InterferenceLoop(
@@ -206,7 +206,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         # What hears of guests
         oom = OomEvents(driver, recorder, metrics.registry, options.host.root)
         arrivals = GuestEvents(pipeline, conf.client, changed.wake)
-        announcements = PreStartHook(pipeline, driver.expecting, conf.client)
+        announcements = PreStartHook(pipeline, driver.expecting_driver, conf.client)
 
         early: tuple[AgentLoop, ...] = (events, monitoring, arrivals, announcements)
         cpu_use = CpuUse(conf, pipeline, driver)

@@ -23,8 +23,8 @@ from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.interference import INTERFERENCE
 from compute_agent.conf.policy import FOLLOW
 from compute_agent.conf.qos import guest_rule_sections, interference_sections
-from compute_agent.controllers.cpu_class_plan import CpuClassClaim, decide
-from compute_agent.drivers.factory import unlimited
+from compute_agent.controllers.cpu_class_plan import CpuClassClaim, decide_files
+from compute_agent.drivers.factory import unlimited_reason
 from compute_agent.drivers.libvirt import hook
 from compute_agent.drivers.libvirt.hook import HookState
 from compute_agent.host import kernel_files
@@ -126,7 +126,7 @@ def unusable_levers(conf: cfg.ConfigOpts, resctrl: HostResctrl, driver: str) -> 
         found[CACHE_WAYS] = f"cache ways cannot be limited here{why}"
     if platform is None or platform.mb is None:
         found[MEMORY_BANDWIDTH] = f"memory bandwidth cannot be limited here{why}"
-    if reason := unlimited(driver, conf):
+    if reason := unlimited_reason(driver, conf):
         found[CPU_QUOTA] = reason
         found[BLOCKIO] = reason
     return found
@@ -142,7 +142,7 @@ def cpu_class_warnings(
                 f"[{CPU_CLASS}{name}] is of no CPU: name it in cpu_class of a [qos_class:NAME] or"
                 f" [guest_rule:NAME], or call it {IDLE} or {SHARED}"
             )
-        for reasons in decide(
+        for reasons in decide_files(
             power, [CpuClassClaim(power.cpus, one, parked=one.park is not None)]
         ).missing.values():
             yield from reasons

@@ -377,7 +377,7 @@ class StatusSources:
 def agent_document(shown: StatusSources) -> dict[str, Any]:
     """The agent's state, for the command line."""
     pipeline, driver = shown.pipeline, shown.host_driver.driver
-    world, views = pipeline.world, pipeline.views()
+    world, views = pipeline.host_state, pipeline.guest_views()
     return {
         "pid": os.getpid(),
         "provider": world.tree.root.name,
@@ -401,7 +401,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         **guests_document(views),
         "events": f"not kept: {shown.events.trouble}" if shown.events.trouble else "kept",
         "oom_kills": shown.oom.document(),
-        "lost_guests": list(driver.lost().values()),
+        "lost_guests": list(driver.lost_guests().values()),
     }
 
 

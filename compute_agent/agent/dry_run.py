@@ -29,7 +29,7 @@ from compute_agent.classification.rules import KnownClasses
 from compute_agent.conf import written
 from compute_agent.controllers.base import GuestTarget, KernelController, PlannedChange, ReleaseItem
 from compute_agent.drivers.base import GuestDriver, Listener
-from compute_agent.drivers.factory import choose, libvirtd_is_usable, open_driver
+from compute_agent.drivers.factory import choose_driver, libvirtd_is_usable, open_driver
 from compute_agent.fleet.guests import parse
 from compute_agent.fleet.revision import FleetError
 from compute_agent.inventory import provider_tree
@@ -194,7 +194,8 @@ NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
 
 _READS: Final = frozenset(
     {
-        *("name", "outage", "starting", "guests", "lost", "thread_ids", "misplaced_threads", "observed_cpus"),
+        *("name", "outage_reason", "starting_driver", "guests", "lost_guests", "thread_ids"),
+        *("misplaced_threads", "observed_cpus"),
         *("vcpu_affinity", "emulator_affinity", "cpu_limits", "memory_nodes"),
     }
 )
@@ -222,11 +223,11 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     owner, whose, _ = look_up_owner(conf, client, saved, uuid or NO_UUID)
     world = build_world(conf, root_uuid=uuid or NO_UUID, control=resctrl.control, root=owner)
     usable = libvirtd_is_usable(conf.libvirt.uri)
-    choice = choose(conf.guests.driver, usable, saved.driver, len(saved.guests))
+    choice = choose_driver(conf.guests.driver, usable, saved.driver, len(saved.guests))
     driver = open_driver(choice.name, conf, folder / GUESTS_FOLDER, lock=None)
     try:
-        if driver.outage:
-            raise DriverError(driver.outage)
+        if driver.outage_reason:
+            raise DriverError(driver.outage_reason)
         controllers = build_controllers(conf, driver, resctrl, world, _KeptValues(saved), AgentMetrics())
         recorders = [RecordingController(each) for each in controllers]
         pipeline = GuestPipeline(
@@ -267,7 +268,7 @@ def _in_placement(
     nameless: Path | None,
 ) -> Iterator[PlannedChange]:
     """Changes in Placement; then the worker knows allocations. ``nameless`` is a folder without a uuid."""
-    world = pipeline.world
+    world = pipeline.host_state
     first = first_tree(world.tree, conf)
     try:
         if nameless is not None and (taken := client.provider_named(world.tree.root.name)) is not None:
@@ -277,9 +278,9 @@ def _in_placement(
             )
             yield PlannedChange(PLACEMENT, world.tree.root.name, reason)
         planned = reporter.plan_reshape(
-            world.tree, by_consumer(locate(driver, world), pipeline.views()), world.zone_cpus
+            world.tree, by_consumer(locate(driver, world), pipeline.guest_views()), world.zone_cpus
         )
-        names = {zone.uuid: zone.name for zone in world.zones}
+        names = {zone.uuid: zone.name for zone in world.all_zones}
         reported = reporter.reported(world.tree.root.uuid)
         names |= {each.uuid: each.name for each in reported.values()}
         if isinstance(planned, InfeasibleReshape):
@@ -310,7 +311,7 @@ class RecordingController(KernelController):
         """Remember the guests as they should be; called again whenever one becomes another."""
         self._together = targets, zones
 
-    def drifted(self, target: GuestTarget) -> str | None:
+    def describe_drift(self, target: GuestTarget) -> str | None:
         """None: the kernel is compared by plan() alone."""
         return None
 
@@ -320,11 +321,13 @@ class RecordingController(KernelController):
 
     def planned_changes(self) -> Iterator[PlannedChange]:
         """The changes of the controller, as far as kernel and targets differ."""
-        return self._controller.plan(*self._together)
+        return self._controller.plan_changes(*self._together)
 
-    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
+    def plan_changes(
+        self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
+    ) -> Iterator[PlannedChange]:
         """The plan of the controller itself."""
-        return self._controller.plan(targets, zones)
+        return self._controller.plan_changes(targets, zones)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
         """No items, as nothing was changed."""
@@ -355,7 +358,7 @@ class _ReadOnlyDriver:
             raise AttributeError(name)
         return getattr(self._driver, name)
 
-    def watch(self, listener: Listener) -> None:
+    def watch_guests(self, listener: Listener) -> None:
         """Report nothing."""
 
 

@@ -43,7 +43,7 @@ class GuestConfigurator:
             if missing := known.missing_class(name, value):
                 raise RequestError(missing)
         wanted = body.get("memory_type", MemoryType.ANY)
-        present = frozenset(self._pipeline.world.topology.memory_types.values())
+        present = frozenset(self._pipeline.host_state.topology.memory_types.values())
         if wanted is not MemoryType.ANY and wanted not in present:
             there = ", ".join(sorted(present)) or "none that can be told"
             raise RequestError(f"this host has no memory of type {wanted}; it has {there}")
@@ -87,7 +87,7 @@ class GuestConfigurator:
             self._pipeline.check_taken_over()
         except DriverError as error:
             raise RequestError(str(error)) from error
-        return self._pipeline.views()
+        return self._pipeline.guest_views()
 
     def find_guest(self, wanted: str) -> GuestView:
         """The guest of a uuid, or else of a name.

@@ -13,7 +13,7 @@ from oslo_config import cfg
 from prometheus_client import Gauge
 
 from compute_agent.drivers.base import GuestDriver
-from compute_agent.drivers.factory import DriverLock, choose, libvirtd_is_usable, lock_for, open_driver
+from compute_agent.drivers.factory import DriverLock, choose_driver, libvirtd_is_usable, lock_for, open_driver
 from compute_agent.files import UnsafeFileError, check_folder, secure_folder
 from compute_agent.inventory.resctrl import CachePlatform, cache_platform
 from compute_agent.model.messages import ConfigError
@@ -151,7 +151,7 @@ class HostDriver:
     @property
     def status(self) -> str:
         """Whether what the guests depend on can be asked, and why not."""
-        return f"away: {outage}" if (outage := self.driver.outage) else "up"
+        return f"away: {outage}" if (outage := self.driver.outage_reason) else "up"
 
     def close(self) -> None:
         """Let go of everything but the guests."""
@@ -170,7 +170,9 @@ def open_host_driver(
     :raises OSError:
     """
     last = state.state
-    choice = choose(conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), last.driver, len(last.guests))
+    choice = choose_driver(
+        conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), last.driver, len(last.guests)
+    )
     LOG.info("Guests are those of driver %s", choice.name)
     if choice.notice:
         LOG.warning("%s", choice.notice)
@@ -189,5 +191,5 @@ def open_host_driver(
         "compute_agent_driver_up",
         "Whether what the guests depend on (libvirtd) can be asked (1) or not (0).",
         registry=metrics.registry,
-    ).set_function(lambda: not driver.outage)
+    ).set_function(lambda: not driver.outage_reason)
     return HostDriver(driver, lock, choice.notice)

@@ -151,14 +151,14 @@ class HostRelease:
     def survey(self) -> list[ReleaseRow]:
         """Everything there is, and what would become of it."""
         items = list(self._release_items())
-        open_again = not any(item.fails for item in items)
+        open_again = not any(item.cannot_be_released for item in items)
         return [_release_row(item, _reason_to_stay(item, open_again) or WOULD) for item in items]
 
     def carry_out(self) -> list[ReleaseRow]:
         """Give back what is ordered, each thing for itself, and look what is left at the end."""
         rows, open_again = [], True
         for item in self._release_items():
-            open_again = open_again and not item.fails
+            open_again = open_again and not item.cannot_be_released
             if item.give_back is None or _reason_to_stay(item, open_again):
                 continue
             try:
@@ -190,7 +190,7 @@ class HostRelease:
             yield failed_item("guests", self._driver.name, error)
         found = [item for one in self._controllers for item in one.release(guests, self._online)]
         for item in combined(found):
-            if item.kind == PINS and not self._options.pins and not item.fails:
+            if item.kind == PINS and not self._options.pins and not item.cannot_be_released:
                 yield replace(item, give_back=None, reason=f"{STAYS}: --pins gives it back")
             else:
                 yield item
@@ -347,7 +347,7 @@ def survey(
 ) -> list[ReleaseRow]:
     """Everything to give back of the host that an agent works on. ``root`` is the folder of /sys."""
     uuid, online = world.tree.root.uuid, world.topology.online
-    controllers = releasing_controllers(driver, control, state, root, world.follows)
+    controllers = releasing_controllers(driver, control, state, root, world.follows_kernel)
     made = HostRelease(
         driver, controllers, client, state, throttling, uuid, online, options, world.tree.beside
     )

@@ -184,7 +184,7 @@ class ConfigReloader:
     def look(self) -> None:
         """Look whether configuration or hardware changed since the last time, and apply that."""
         signature = host_signature(self._in_force.current.options)
-        if signature.differs(self._signature, self._pipeline.world.powered):
+        if signature.differs(self._signature, self._pipeline.host_state.powered):
             self._signature = signature
             self.reload()
 
@@ -209,13 +209,13 @@ class ConfigReloader:
         try:
             self._root.reload(options)
             host = configured_host(options, self._registry, topology, root=self._root.owner, acting=True)
-            check_dedicated_online(self._pipeline.world, host.world)
+            check_dedicated_online(self._pipeline.host_state, host.world)
             controllers = self._factory.build(options, host.resctrl, host.world)
             warnings = self._warnings_of(host)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until an operator decides.
             known = known_topology(self._in_force.current.options, topology, self._root.owner.beside)
-            self._pipeline.submit(WorldChanged(replace(self._pipeline.world, topology=known)))
+            self._pipeline.submit(WorldChanged(replace(self._pipeline.host_state, topology=known)))
             return str(error)
         with self._lock:
             self._in_force.current = host.configuration(client, controllers)
@@ -243,7 +243,7 @@ class ConfigReloader:
             conf = self._in_force.current
             options = conf.options
             world = build_world(options, control=self.resctrl.control, root=owner)
-            if owner.beside == self._pipeline.world.tree.beside:
+            if owner.beside == self._pipeline.host_state.tree.beside:
                 self._pipeline.submit(WorldChanged(world)).result(WORKER_SECONDS)
                 return
             controllers = self._factory.build(options, self.resctrl, world)

@@ -117,7 +117,7 @@ class HostAgent:
         self._listeners = AgentListeners(self.options, ApiMethods(self), self.metrics.registry, self.health)
         for loop in parts.late:
             loop.start()
-        LOG.info("The agent of %s is up", self.pipeline.world.tree.root.name)
+        LOG.info("The agent of %s is up", self.pipeline.host_state.tree.root.name)
 
     def stop(self) -> None:
         """Stop listening and working; guests stay as they are."""
@@ -159,7 +159,7 @@ class HostAgent:
 
     def shorten_guest_logs(self) -> None:
         """Shorten the logs of guests that are larger than one may be."""
-        self._guest_logs.shorten(self.options.guests.log_guest_mb * 10**6)
+        self._guest_logs.shorten_logs(self.options.guests.log_guest_mb * 10**6)
 
     def prune_guest_logs(self) -> None:
         """Remove the logs of ended guests that have been kept long enough."""
@@ -190,7 +190,7 @@ class HostAgent:
             parts.events,
             cpu_class_status(parts.in_force.controllers),
             reloader.error,
-            [*reloader.warnings, *self.pipeline.world.warnings, *parts.reclaimed.troubles],
+            [*reloader.warnings, *self.pipeline.host_state.warnings, *parts.reclaimed.troubles],
             parts.fleet.document(),
         )
 
@@ -204,7 +204,7 @@ class HostAgent:
         controller = resctrl_of(self._parts.in_force.controllers)
         if controller is None:
             raise RequestError(f"cache and bandwidth control is off: {self._parts.reloader.resctrl.off}")
-        return group_documents(controller, self.pipeline.views())
+        return group_documents(controller, self.pipeline.guest_views())
 
     def watermarks(self) -> list[dict[str, Any]]:
         """The watermarks, and how usage stands to them; see :func:`watermark_rows`."""
@@ -218,7 +218,7 @@ class HostAgent:
         status = self._parts.watermarks.status
         if status.snapshot is None:
             raise ValueError("nothing was measured so far: try again in a second")
-        names = {view.guest.uuid: view.guest.name for view in self.pipeline.views()}
+        names = {view.guest.uuid: view.guest.name for view in self.pipeline.guest_views()}
         return rehearsal_rows(
             rehearse_usage(status.rules, status.snapshot, status.state, metric, usage), names
         )
@@ -244,7 +244,7 @@ class HostAgent:
     def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:
         """Everything there is to give back when this host is left."""
         root, control = Path(self.options.host.root), self._parts.reloader.resctrl.control
-        world, state, throttling = self.pipeline.world, self._parts.state, self._parts.throttling
+        world, state, throttling = self.pipeline.host_state, self._parts.state, self._parts.throttling
         return release.survey(world, self.driver, control, self.client, state, throttling, options, root)
 
     def retire(self) -> None:

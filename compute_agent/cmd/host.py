@@ -32,7 +32,7 @@ from compute_agent.conf import find_unknown_options
 from compute_agent.conf.policy import FOLLOW
 from compute_agent.drawing import host
 from compute_agent.drawing.host import draw_host
-from compute_agent.drivers.factory import choose, libvirtd_is_usable
+from compute_agent.drivers.factory import choose_driver, libvirtd_is_usable
 from compute_agent.host.memory import node_overlaps
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
@@ -225,7 +225,7 @@ class ConfigCheck(ShowOne):
                 self._refusals.append(str(error))
         resctrl = open_resctrl(conf)
         self._mistakes += [*find_unknown_options(conf), *filter(None, [unasked])]
-        driver = choose(conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), "", 0).name
+        driver = choose_driver(conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), "", 0).name
         warnings += config_warnings(conf, rules, resctrl, driver)
         try:
             platform = offered(resctrl.control, shares)

@@ -36,8 +36,8 @@ class HookInstall(_HookCommand, AgentCommand):
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Write the script."""
-        new = hook.install(parsed_args.hooks, socket_path(self.load_conf()))
-        path = hook.place(parsed_args.hooks)
+        new = hook.install_hook(parsed_args.hooks, socket_path(self.load_conf()))
+        path = hook.hook_path(parsed_args.hooks)
         self.app.stdout.write(f"{path} is installed. {_RESTART}.\n" if new else f"{path} is there already.\n")
 
 
@@ -47,7 +47,7 @@ class HookRemove(_HookCommand, AgentCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Remove the script."""
         removed = hook.remove(parsed_args.hooks)
-        path = hook.place(parsed_args.hooks)
+        path = hook.hook_path(parsed_args.hooks)
         self.app.stdout.write(f"{path} is {'removed' if removed else 'not there'}.\n")
 
 
@@ -58,7 +58,7 @@ class HookShow(_HookCommand, ShowOne):
         """Look at the script."""
         socket = socket_path(self.load_conf())
         state = hook.state(parsed_args.hooks, socket)
-        path = hook.place(parsed_args.hooks)
+        path = hook.hook_path(parsed_args.hooks)
         return columns({"path": str(path), "state": str(state), "socket": str(socket)})
 
 

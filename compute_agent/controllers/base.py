@@ -1,7 +1,7 @@
-"""The interface of controllers: what each does to the kernel, would do, and gives back.
+"""The interface of controllers: what each sets in the kernel, would set, and gives back.
 
-A new controller implements :class:`KernelController`; one that looks at a guest at a time has the rest from
-:class:`GuestController`. Dry run, reconcile and release ask all controllers alike, in the order in which
+A new controller implements :class:`KernelController`. One that looks at one guest at a time inherits the rest
+from :class:`GuestController`. Dry run, reconcile and release ask all controllers in the order in which
 :mod:`compute_agent.agent.configured_host` makes them.
 """
 
@@ -22,10 +22,11 @@ from compute_agent.model.resource import ThrottleControl
 class GuestTarget:
     """A guest as it should be.
 
-    ``assignment`` is where it runs (None: wherever it likes), ``online`` are the CPUs that are online now,
-    ``spare`` those of them that it may run on while all its own are offline. ``allocation`` is what it holds
-    on this host's providers (None: not known yet). ``limits`` hold it down for the time being, in the units
-    of their levers.
+    :ivar assignment: where it runs. None: the agent does not place it.
+    :ivar online: the CPUs that are online now.
+    :ivar allocation: amounts by provider of this host and resource class. None: not known yet.
+    :ivar limits: the temporary limits of throttling, in the units of their levers.
+    :ivar spare: the online CPUs that it may run on while all its own are offline.
     """
 
     guest: Guest
@@ -37,13 +38,16 @@ class GuestTarget:
 
 
 def without_preserved(targets: Iterable[GuestTarget]) -> list[GuestTarget]:
-    """The guests that a controller may act on: those that the agent does not have to leave as they are."""
+    """The guests that a controller may act on: all but those with the setting ``preserve``."""
     return [target for target in targets if not target.guest.settings.preserve]
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedChange:
-    """One change that would be made: ``where`` (placement, or a controller's name), subject and change."""
+    """One change that would be made.
+
+    :ivar where: ``placement``, or the name of a controller.
+    """
 
     where: str
     subject: str
@@ -51,17 +55,17 @@ class PlannedChange:
 
 
 FAILED: Final = "failed"
-"""Begins the reason of an item that cannot be given back."""
+"""Prefix of the reason of an item that cannot be given back."""
 
 PINS: Final = "pins"
-"""The kind of items that bind a guest for good: given back when ordered. Limits always are."""
+"""The kind of items that bind a guest for good. They are given back on demand only; limits always are."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseItem:
-    """One thing that the agent has set, with its current value in words.
+    """One setting of the agent, with its current value in words.
 
-    ``give_back`` None: it stays, for a ``reason`` in words.
+    :ivar give_back: undoes the setting. None: it stays, for ``reason``.
     """
 
     kind: str
@@ -71,8 +75,8 @@ class ReleaseItem:
     reason: str = "stays"
 
     @property
-    def fails(self) -> bool:
-        """Whether it is ordered to be given back, and cannot be."""
+    def cannot_be_released(self) -> bool:
+        """Whether it was ordered to be given back, and cannot be."""
         return self.give_back is None and self.reason.startswith(FAILED)
 
 
@@ -95,37 +99,35 @@ def items_by_guest(
 
 
 class KernelController(Protocol):
-    """Keeps one domain of the kernel as the targets say. Called by the worker only.
+    """Keeps one part of the kernel's settings as the targets say. Called by the worker only.
 
-    A controller remembers nothing that it could not read back: another one of its kind takes its place when
-    the configuration changes.
+    A controller remembers nothing that it cannot read back: a reload replaces it by a new one of its class.
     """
 
     name: str
     acts_early: bool
-    """Whether it may act on the process of a guest before the start of the guest is over."""
+    """Whether it may act on the process of a guest before the guest's start is over."""
 
     awaits: bool = False
-    """Whether sync() gets the guests that are about to start as well: without a process, and a place."""
+    """Whether sync() also gets the guests that are about to start, which have no process and no place yet."""
 
     refused: Mapping[str, Sequence[str]]
-    """What guests, by uuid, do not get of what they ask for, and why; as of the last sync()."""
+    """Reasons, by uuid, why guests do not get all that they ask for; as of the last sync()."""
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Do what concerns all guests together, such as dividing what they share.
+        """Set what concerns all guests together, such as the division of what they share.
 
-        It comes before drifted() and apply(), and when a guest came, left or became another. Preserved guests
-        are among the targets, as what they hold is not to be given to others.
+        The worker calls it before describe_drift() and apply(), and after a guest came, left or changed.
+        Preserved guests are among the targets, so that others do not get what they hold.
 
-        ``zones`` are the providers that allocations name.
-
-        :raises DriverError: it cannot be done (now); it is then called again.
-        :raises OSError: it cannot be done (now); it is then called again.
+        :param zones: the providers that allocations name.
+        :raises DriverError: it is not possible now; the worker calls again.
+        :raises OSError: it is not possible now; the worker calls again.
         """
         ...
 
-    def drifted(self, target: GuestTarget) -> str | None:
-        """How the kernel differs from the target, in words for the log; None if it does not.
+    def describe_drift(self, target: GuestTarget) -> str | None:
+        """Describe how the kernel differs from the target, in words for the log; None if it does not.
 
         :raises GuestGoneError:
         :raises DriverError:
@@ -134,17 +136,18 @@ class KernelController(Protocol):
         ...
 
     def apply(self, target: GuestTarget) -> bool:
-        """Make the kernel what the target says: compare, write differences, read back.
+        """Make the kernel agree with the target: compare, write the differences, read back.
 
-        True if anything had to be written.
-
+        :return: whether anything had to be written.
         :raises GuestGoneError:
-        :raises DriverError: it cannot be done (now).
-        :raises OSError: it cannot be done (now).
+        :raises DriverError: it is not possible now.
+        :raises OSError: it is not possible now.
         """
         ...
 
-    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
+    def plan_changes(
+        self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
+    ) -> Iterator[PlannedChange]:
         """The changes that sync() and apply() would make for these targets. Nothing is written.
 
         :raises DriverError: settings of all guests together cannot be read.
@@ -153,10 +156,11 @@ class KernelController(Protocol):
         ...
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """Everything that the controller ever sets and the kernel still has.
+        """Every setting of the controller's kind that the kernel still has from the agent.
 
-        The configuration does not matter, as an earlier agent may have had another one. ``online`` are the
-        CPUs that a guest may use afterwards.
+        The configuration does not matter, because an earlier agent may have had another one.
+
+        :param online: the CPUs that a guest may use afterwards.
         """
         ...
 
@@ -171,11 +175,13 @@ class GuestController(KernelController):
         """Return at once: guests share nothing here."""
         return
 
-    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
-        """How each guest differs from its target. One that cannot be read is reported as such."""
+    def plan_changes(
+        self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
+    ) -> Iterator[PlannedChange]:
+        """The difference of each guest from its target. An unreadable guest has a row with the error."""
         for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
             try:
-                difference = self.drifted(target)
+                difference = self.describe_drift(target)
                 if difference is not None:
                     change = self.describe_change(target, difference)
                     yield PlannedChange(self.name, str(target.guest), change)
@@ -185,7 +191,9 @@ class GuestController(KernelController):
                 yield PlannedChange(self.name, str(target.guest), f"cannot be done: {error}")
 
     def describe_change(self, target: GuestTarget, difference: str) -> str:
-        """A planned change in words; ``difference`` are those of drifted().
+        """A planned change in words.
+
+        :param difference: the words of describe_drift().
 
         :raises GuestGoneError:
         :raises DriverError:

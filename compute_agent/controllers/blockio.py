@@ -1,8 +1,8 @@
-"""Controller ``blockio``: what a guest gets of block devices, by its class of block I/O.
+"""Controller ``blockio``: the share of block devices that each guest gets, by its class of block I/O.
 
-A class is a section ``[blockio_class:NAME]``; a guest names one (``guest run --blockio-class``, metadata of a
-domain). One without a class has what the kernel gives everybody, and what somebody else has set stays. While
-the watermarks hold a guest down, it has a part of its class: of its weight, and of its rates.
+A class is a section ``[blockio_class:NAME]``. A guest names one (``guest run --blockio-class``, metadata of a
+domain). A guest without a class keeps the kernel's default, and values that another program set stay. While
+a watermark throttles a guest, it gets a percentage of the weight and rates of its class.
 """
 
 from __future__ import annotations
@@ -30,42 +30,49 @@ class BlockIoController(GuestController):
         classes: Mapping[str, BlockIoClass],
         read_devices: Callable[[], BlockDevices],
     ) -> None:
-        """``read_devices`` tells the block devices of the host as they are now."""
+        """:param read_devices: reads the block devices that the host has at the moment."""
         self._driver = driver
         self._classes = classes
         self._read_devices = read_devices
         self._devices = BlockDevices()
         self._resolved: Mapping[str, BlockIo] = {}
         self.refused: Mapping[str, Sequence[str]] = {}
+        # Dry run and release compare guests without a sync() before.
         self._read_classes()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Look which devices there are, and who does not get all of its class."""
+        """Read the devices again, and note which guests do not get all of their class."""
         self._read_classes()
         found = {target.guest.uuid: self._missing_parts(target) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
     def _read_classes(self) -> None:
+        # Devices are only read for classes: a host without classes saves the walk over /sys/block.
         if self._classes:
             self._devices = self._read_devices()
-        self._resolved = {name: resolve(one, self._devices) for name, one in self._classes.items()}
+        self._resolved = {name: resolve_class(one, self._devices) for name, one in self._classes.items()}
 
-    def drifted(self, target: GuestTarget) -> str | None:
-        """What the guest has instead; None if it has what it should have."""
+    def describe_drift(self, target: GuestTarget) -> str | None:
+        """The current settings where they differ from the wanted ones; None if they agree."""
         return self._driver.blockio_drift(target.guest, self._wanted_blockio(target)) or None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set what differs. True if anything did."""
+        """Set what differs; whether anything did.
+
+        :raises DriverError: the guest is to be throttled and the kernel has nothing to do it by.
+        """
         wanted = self._wanted_blockio(target)
         limited = wanted if ThrottleControl(BLOCKIO) in target.limits else None
         if limited is not None and not (limited.rates and limited.devices):
+            # Without rates the weight alone throttles the guest. A limit without effect is an error, so that
+            # the worker takes it back and throttling does not count it as in force.
             reasons = self._driver.blockio_missing(target.guest, BlockIo(limited.weight))
-            if reasons:  # without rates it is held down by its weight alone
+            if reasons:
                 raise DriverError(f"guest {target.guest} cannot be limited: {'; '.join(reasons)}")
         return self._driver.apply_blockio(target.guest, wanted)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """Weights, rates and latencies, as far as they are the agent's."""
+        """Weights, rates and latencies that the agent has written."""
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
             if has := self._driver.blockio_drift(guest, None):
@@ -77,10 +84,11 @@ class BlockIoController(GuestController):
     def _wanted_blockio(self, target: GuestTarget) -> BlockIo | None:
         wanted = self._resolved.get(target.guest.settings.blockio_class)
         percent = target.limits.get(ThrottleControl(BLOCKIO))
+        # A guest without a class is throttled from the kernel's default weight.
         return wanted if percent is None else (wanted or BlockIo()).scaled_limits(percent)
 
     def _missing_parts(self, target: GuestTarget) -> list[str]:
-        """Why a guest does not get all of its class."""
+        """Reasons why a guest does not get all of its class."""
         name = target.guest.settings.blockio_class
         if not name:
             return []
@@ -95,8 +103,8 @@ class BlockIoController(GuestController):
             return []
 
 
-def resolve(one: BlockIoClass, devices: BlockDevices) -> BlockIo:
-    """What a class means on a host with these devices."""
+def resolve_class(one: BlockIoClass, devices: BlockDevices) -> BlockIo:
+    """The limits of a class with the numbers of the devices that its patterns match on this host."""
     named = {device.number for pattern in one.devices for device in devices.match_devices(pattern)}
     own = GUEST_DISKS in one.devices
     return BlockIo(one.weight, one.rates, one.latency_us, frozenset(named), own)

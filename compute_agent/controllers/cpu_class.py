@@ -1,11 +1,11 @@
-"""Controller ``cpu_class``: how fast CPUs work, and how deep they sleep, by the guests that hold them.
+"""Controller ``cpu_class``: frequencies and idle states of CPUs, by the guests that hold them.
 
-A class is a section ``[cpu_class:NAME]``. A class of guests names one for the dedicated CPUs of its guests;
-``idle`` is that of dedicated CPUs that nobody holds, ``shared`` that of shared CPUs. What files held before
-is kept durably before they are written to, and written back when no class says anything about them any more.
+A class is a section ``[cpu_class:NAME]``. A class of guests names one for the dedicated CPUs of its guests.
+Class ``idle`` is for dedicated CPUs that no guest holds, class ``shared`` for shared CPUs. The former content
+of a file is saved durably before the first write, and written back when no class sets the file any more.
 
-:mod:`compute_agent.controllers.cpu_class_plan` decides what files are to hold. CPUs that were parked offline
-are brought online before anything else is written.
+:mod:`compute_agent.controllers.cpu_class_plan` decides the content of files. CPUs that were parked offline
+come online before anything else is written.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from compute_agent.controllers.cpu_class_plan import (
     CpuClassPlan,
     FileSetting,
     bind_guest,
-    decide,
+    decide_files,
     in_words,
     make_claims,
     online_file,
     parked_offline,
 )
-from compute_agent.controllers.parking import IdleTimes, ParkingRules, choose_parked
+from compute_agent.controllers.idle_cores import IdleTimes, ParkingRules, choose_parked
 from compute_agent.drivers.base import CpuTuning, RunningGuests
 from compute_agent.host import cpu_power, kernel_files
 from compute_agent.host.cpu_power import CpuPower, read_cpu_power
@@ -54,6 +54,7 @@ from compute_agent.model.messages import DriverError
 
 LOG = logging.getLogger(__name__)
 
+# Order of writes. Governors come first, because ``performance`` also changes the energy preference.
 _ORDER: Final = (
     cpu_power.GOVERNOR,
     cpu_power.MAX_FREQUENCY,
@@ -61,10 +62,9 @@ _ORDER: Final = (
     cpu_power.MAX_UNCORE,
     cpu_power.MIN_UNCORE,
 )
-"""Governors first, as some bring an energy preference of their own."""
 
+# Passes of writes. The kernel keeps the minimum below the maximum, so either may have to come first.
 _ROUNDS: Final = 2
-"""A minimum that is to fall below the present maximum may have to go first, or second."""
 
 _BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
 _ONLINE: Final = "sys/devices/system/cpu/online"
@@ -72,15 +72,15 @@ _DRIVER: Final = "sys/devices/system/cpu/cpufreq/policy0/scaling_driver"
 
 
 class FormerStore(Protocol):
-    """Where is kept what files held before."""
+    """Keeps the former content of kernel files; the agent's state file is one."""
 
     @property
     def former_values(self) -> FormerValues:
-        """What is kept."""
+        """The values that are kept."""
         ...
 
     def keep_former_values(self, former: FormerValues) -> None:
-        """Keep that instead, durably.
+        """Replace the values that are kept; durable when this returns.
 
         :raises OSError:
         """
@@ -89,9 +89,9 @@ class FormerStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CpuClasses:
-    """What the configuration says: classes by name, what classes of guests mean, and the CPU sets.
+    """The configured classes by name, the binding of each class of guests, and the CPU sets.
 
-    ``parking`` None: idle cores are not parked.
+    :ivar parking: None: idle cores are not parked.
     """
 
     classes: Mapping[str, CpuClass]
@@ -105,7 +105,7 @@ NO_CPU_CLASSES: Final = CpuClasses({}, {}, CpuSets(frozenset(), frozenset(), fro
 
 @dataclass(frozen=True, slots=True)
 class CpuClassStatus:
-    """Which CPUs work by which class, which are parked, and what is not in force, a sentence each."""
+    """The CPUs of each class, sentences about settings that are not in force, and the parked CPUs."""
 
     classes: Mapping[str, frozenset[int]]
     refusals: tuple[str, ...] = ()
@@ -119,14 +119,14 @@ class KernelFiles:
         self.root = root
 
     def read(self, path: str) -> str | None:
-        """The content; None where there is none."""
+        """The content of a file, stripped; None where there is no file."""
         text = kernel_files.read_optional(f"{self.root}/{path}")
         return None if text is None else text.strip()
 
     def write(self, path: str, text: str) -> None:
-        """Write it at once.
+        """Write a text in one piece, as the kernel parses each call of write by itself.
 
-        :raises OSError: the kernel does not take it.
+        :raises OSError: the kernel refuses the value.
         """
         kernel_files.write_text(f"{self.root}/{path}", text)
 
@@ -147,7 +147,7 @@ class CpuClassController(KernelController):
         count_drift: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``count_drift`` is called for each file that somebody else has changed."""
+        """:param count_drift: called for each file that another program has changed."""
         self._clock = clock
         self._idle = IdleTimes()
         self._driver = driver
@@ -162,17 +162,18 @@ class CpuClassController(KernelController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Bring every file into line, each folder for itself.
+        """Bring every file into line. A failure in one folder does not stop the others.
 
-        :raises OSError: what files hold cannot be kept; nothing is written then.
+        :raises OSError: the former content cannot be saved; nothing is written then.
         """
-        # Frequencies and idle states of CPUs that were offline are there once these are online.
+        # The kernel shows files of frequencies and idle states for online CPUs only, so CPUs that come online
+        # in the first pass have theirs written in the second.
         for _ in range(_ROUNDS):
             if not self._align_files(targets):
                 break
 
     def _align_files(self, targets: Sequence[GuestTarget]) -> bool:
-        """As sync(), once. True if CPUs were to go offline or come online."""
+        """One pass of sync(); whether CPUs were to go offline or come online."""
         plan, wanted = self._decide_files(targets)
         former = self._former_values()
         if not wanted:
@@ -180,10 +181,12 @@ class CpuClassController(KernelController):
             return False
         has = {path: text for path in wanted if (text := self._files.read(path)) is not None}
         fresh = {path: has[path] for path in plan.settings if path in has and path not in former.values}
+        # CPUs found offline without a saved value: they are the agent's to bring online (see _former_values).
         fresh |= dict.fromkeys(former.values.keys() - self._store.former_values.values.keys(), ON)
         switches = any(
             text != wanted[path].text and ONLINE_FILE.fullmatch(path) for path, text in has.items()
         )
+        # Saved before any write: after a crash in between, the next agent still knows the former content.
         if fresh or any(text != wanted[path].text for path, text in has.items()):
             former = replace(former, values={**former.values, **fresh})
             self._store.keep_former_values(former)
@@ -199,6 +202,7 @@ class CpuClassController(KernelController):
                 if path in plan.settings or path in errors
             }
             back |= {path for path in names if path not in plan.settings and path not in errors}
+        # A value is forgotten only after it was written back; one that failed is tried again next time.
         if back:
             left = {path: text for path, text in former.values.items() if path not in back}
             self._store.keep_former_values(replace(former, values=left))
@@ -209,16 +213,16 @@ class CpuClassController(KernelController):
         self._show_status(plan, _refusal_sentences(wanted, failures), targets)
         return switches
 
-    def drifted(self, target: GuestTarget) -> str | None:
-        """Nothing: sync() has looked at all CPUs, and repaired them."""
+    def describe_drift(self, target: GuestTarget) -> str | None:
+        """Always None: sync() has compared and repaired the files of all CPUs."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Nothing is left to do for a guest alone."""
+        """Always False: CPUs belong to the host, and sync() has set them."""
         return False
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """All files that were written to, as one thing: what they held before belongs together."""
+        """All written files as one item, because their former values belong together."""
         if values := self._store.former_values.values:
             detail = f"{len(values)} files of frequencies and idle states"
             if parked := parked_offline(self._store.former_values):
@@ -226,19 +230,21 @@ class CpuClassController(KernelController):
             yield ReleaseItem("CPU classes", "host", detail, self._give_back)
 
     def _give_back(self) -> None:
-        """Write back what files held before the first class of CPUs.
+        """Write back the content that files had before the first class of CPUs.
 
-        :raises DriverError: the kernel does not take all of it.
+        :raises DriverError: the kernel refuses some of it.
         :raises OSError:
         """
-        # As on a host without classes, whatever the configuration says: sync() writes back the rest.
+        # A controller without classes has no plan, so its sync() writes back every saved value.
         unconfigured = CpuClassController(self._driver, NO_CPU_CLASSES, self._store, self._files)
         unconfigured.sync((), ())
         if unconfigured.status.refusals:
             raise DriverError("; ".join(unconfigured.status.refusals))
 
-    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
-        """What sync() would change, by the CPUs that it concerns."""
+    def plan_changes(
+        self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
+    ) -> Iterator[PlannedChange]:
+        """The changes that sync() would make, with the CPUs of each."""
         _, wanted = self._decide_files(targets)
         found: dict[str, set[int]] = defaultdict(set)
         for path, setting in wanted.items():
@@ -249,12 +255,13 @@ class CpuClassController(KernelController):
             yield PlannedChange(self.name, named_cpus(frozenset(cpus)) if cpus else "host", change)
 
     def _decide_files(self, targets: Sequence[GuestTarget]) -> tuple[CpuClassPlan, dict[str, FileSetting]]:
-        """The plan, and what files are to hold: those of the plan, and those to be as they were found."""
+        """The plan, and the wanted content of files: those of the plan, and those to be written back."""
         former = self._former_values()
         configured = self._configured
         if not configured.classes and not former.values:
             return CpuClassPlan(), {}
-        lost = bool(self._driver.lost())
+        # The CPUs of a lost guest are unknown, so unheld CPUs must not change while there is one.
+        lost = bool(self._driver.lost_guests())
         claims = make_claims(
             targets,
             configured.cpu_sets,
@@ -263,7 +270,7 @@ class CpuClassController(KernelController):
             lost,
             self._choose_parked(targets, lost),
         )
-        plan = decide(self._power_layout(), claims)
+        plan = decide_files(self._power_layout(), claims)
         back = {
             path: FileSetting(text, frozenset())
             for path, text in former.values.items()
@@ -272,17 +279,17 @@ class CpuClassController(KernelController):
         return plan, {**back, **plan.settings}
 
     def _choose_parked(self, targets: Sequence[GuestTarget], lost: bool) -> frozenset[int]:
-        """The CPUs to be parked; while a guest is lost, none but those that are."""
+        """The CPUs to be parked. While a guest is lost, no further CPU is."""
         rules = self._configured.parking
         if rules is None:
             return frozenset()
         used, now = frozenset[int]().union(*map(self._used_cpus, targets)), self._clock()
-        since = self._idle.observe(rules.cpus, used, now)
-        parked = self.status.parked | (self._offline() & rules.cpus)
+        since = self._idle.note_used(rules.cpus, used, now)
+        parked = self.status.parked | (self._offline_cpus() & rules.cpus)
         return choose_parked(rules, used, parked, {} if lost else since, now)
 
     def _used_cpus(self, target: GuestTarget) -> frozenset[int]:
-        """The CPUs that a guest uses, or that its definition will have it use."""
+        """The CPUs that a guest uses, or those that its definition pins it to."""
         place, guest = target.assignment, target.guest
         if place is not None:
             return place.held_cpus | place.cpus | place.emulator_cpus
@@ -292,13 +299,13 @@ class CpuClassController(KernelController):
             return pins
         try:
             seen = self._driver.observed_cpus(guest)
-        except (DriverError, OSError):  # it ended, or it is asked again next time
-            return pins
-        # A guest that may run anywhere goes on on the CPUs that are left.
-        return pins if rules.cpus - self._offline() <= seen else pins | seen
+        except (DriverError, OSError):
+            return pins  # The guest ended, or the next sync() asks again.
+        # A guest that may run anywhere does not need any particular CPU, so it keeps none awake.
+        return pins if rules.cpus - self._offline_cpus() <= seen else pins | seen
 
-    def _offline(self) -> frozenset[int]:
-        """The CPUs of the sets that are offline."""
+    def _offline_cpus(self) -> frozenset[int]:
+        """The offline CPUs among those that may be parked; none where cores are parked in another way."""
         rules = self._configured.parking
         if rules is None or rules.mode is not ParkMode.OFFLINE:
             return frozenset()
@@ -306,25 +313,30 @@ class CpuClassController(KernelController):
         return (rules.cpus | rules.unknown) - cpuset.parse(text) if text else frozenset()
 
     def _former_values(self) -> FormerValues:
-        """What is kept, of this boot: a reboot gave back everything.
+        """The saved values of this boot; a reboot reset every file.
 
-        CPUs that are offline belong to whoever parks CPUs, also if what was kept is lost.
+        CPUs that may be parked and are offline count as parked by the agent. So they come online again even
+        if the state file was lost.
         """
         boot = self._files.read(_BOOT_ID) or ""
         former = self._store.former_values
         former = former if former.boot == boot else FormerValues(boot)
-        adopted = {path: ON for path in map(online_file, self._offline()) if path not in former.values}
+        adopted = {path: ON for path in map(online_file, self._offline_cpus()) if path not in former.values}
         return replace(former, values={**adopted, **former.values}) if adopted else former
 
     def _power_layout(self) -> CpuPower:
         """Domains and idle states, read again when CPUs or drivers have changed."""
+        # Two small files tell whether to walk over some thousand files of a large host again.
         seen = tuple(map(self._files.read, (_ONLINE, _DRIVER)))
         if seen != self._seen:
             self._seen, self._power = seen, read_cpu_power(self._files.root)
         return self._power
 
     def _write_folder(self, texts: Mapping[str, str], has: Mapping[str, str]) -> dict[str, tuple[str, bool]]:
-        """Write what differs of one folder. What still does, why, and whether the kernel refused it."""
+        """Write the differing files of one folder.
+
+        :return: for each file that still differs, the reason and whether the kernel refused the write.
+        """
         now: dict[str, str | None] = {path: has[path] for path in texts}
         errors: dict[str, str] = {}
         for _ in range(_ROUNDS):
@@ -337,6 +349,7 @@ class CpuClassController(KernelController):
                     self._files.write(path, texts[path])
                 except OSError as error:
                     errors[path] = f"the kernel does not take it: {os.strerror(error.errno or 0)}"
+            # All files are read back, as a write of one file may change another (governor and preference).
             now = {path: self._files.read(path) for path in texts}
         return {
             path: (errors.get(path) or f"the kernel has {now[path] or 'nothing'} instead", path in errors)
@@ -345,6 +358,7 @@ class CpuClassController(KernelController):
         }
 
     def _tell_drift(self, wanted: Mapping[str, FileSetting], has: Mapping[str, str]) -> None:
+        # Only a file that was in force and is still wanted has drifted; others changed by the plan.
         for path, text in self._in_force.items():
             if path in has and path in wanted and wanted[path].text == text != has[path]:
                 LOG.warning("%s was %s in place of %s: repaired", path, has[path], text)
@@ -353,12 +367,13 @@ class CpuClassController(KernelController):
     def _show_status(
         self, plan: CpuClassPlan, failures: Iterable[tuple[str, str]], targets: Sequence[GuestTarget]
     ) -> None:
-        """Tell who has which class, and what cannot be had: guests of theirs, the operator of all."""
+        """Note the CPUs of each class and the refusals: all in status and log, a guest's own at the guest."""
         by_class: dict[str, list[str]] = {name: list(reasons) for name, reasons in plan.missing.items()}
         for name, sentence in failures:
             by_class.setdefault(name, []).append(sentence)
         refusals = tuple(sorted({each for reasons in by_class.values() for each in reasons}))
         for sentence in refusals:
+            # Logged once while it lasts; the status has it all the time.
             if sentence not in self.status.refusals:
                 LOG.warning("CPU classes: %s", sentence)
         if plan.classes != self.status.classes:
@@ -376,11 +391,11 @@ class CpuClassController(KernelController):
 
 
 class ObservedGuests(RunningGuests, CpuTuning, Protocol):
-    """Guests, and the CPUs that they may use."""
+    """The part of a driver that this controller needs: lost guests, and the CPUs that guests may use."""
 
 
 class ControllersInForce(Protocol):
-    """Who knows the controllers that the worker has now: a reload replaces them."""
+    """Knows the controllers that the worker has at the moment; a reload replaces them."""
 
     @property
     def controllers(self) -> tuple[KernelController, ...]:
@@ -389,13 +404,13 @@ class ControllersInForce(Protocol):
 
 
 def cpu_class_status(controllers: Iterable[KernelController]) -> CpuClassStatus:
-    """Which CPUs work by which class, as the controller among these has it."""
+    """The status of the controller of CPU classes among these; an empty one without it."""
     found = (one.status for one in controllers if isinstance(one, CpuClassController))
     return next(found, CpuClassStatus({}))
 
 
 def count_refusals(registry: CollectorRegistry, controllers: ControllersInForce) -> None:
-    """Register the gauges of CPUs that are parked, and of settings that are not in force."""
+    """Register the gauges of parked CPUs, and of settings that are not in force."""
     Gauge(
         "compute_agent_cpu_class_refusals",
         "Settings of classes of CPUs that are not in force; `compute-agent status` says why.",
@@ -411,7 +426,7 @@ def count_refusals(registry: CollectorRegistry, controllers: ControllersInForce)
 def _refusal_sentences(
     wanted: Mapping[str, FileSetting], failures: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """What is not in force, by class, a sentence for all CPUs of which it is the same."""
+    """The settings that are not in force: name of the class, and a sentence for all CPUs that share it."""
     together: dict[tuple[str, str], set[int]] = defaultdict(set)
     for path, reason in failures.items():
         setting = wanted[path]

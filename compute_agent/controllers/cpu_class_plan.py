@@ -1,16 +1,17 @@
-"""Which CPUs work by which class, and what that means for files of the kernel: :func:`decide`. Pure.
+"""The class of each CPU, and the kernel files that follow from it: :func:`decide_files`. Pure functions.
 
-Nouns: a *claim* is a set of CPUs with the class that they ask for; claims are in order, the strongest first.
-A *domain* is a set of CPUs with one frequency. What shares a domain cannot differ, so the first claim with a
-CPU in it decides for all of it, also where it asks for nothing: then the domain is as it was found. A CPU has
+Nouns: a *claim* is a set of CPUs with the class that they ask for. Claims are in order, the strongest first.
+A *domain* is a set of CPUs with one frequency. CPUs of a domain cannot differ, so the first claim with a CPU
+in it decides for the whole domain. If that claim has no class, the domain stays as it was found. A CPU has
 its idle states for itself.
 
 With claims ``2-3 fast``, ``4-7 idle`` and domains ``2-3``, ``4-5``, ``6-7`` each class has its own. With one
 domain ``2-7`` all of it is ``fast``, and CPUs 4-7 have the idle states of ``idle``.
 
-Always: what no claim of a class reaches is as it was found; the same claims lead to the same files.
+Always: a file that no claim with a class reaches has its former content; the same claims lead to the same
+files.
 
-Idle cores that are parked (see :mod:`compute_agent.controllers.parking`) are one more claim, the weakest.
+Parked idle cores (see :mod:`compute_agent.controllers.idle_cores`) are one more claim, the weakest.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ OFF: Final = "0"
 ONLINE_FILE: Final = re.compile(rf"{CPU_FOLDER}/cpu([0-9]+)/online", re.ASCII)
 
 _PARKED_GOVERNOR: Final = "powersave"
+# Idle states that a CPU must have, so that the deepest one differs from the others.
 _MIN_STATES: Final = 2
-"""Idle states from which one can be the deepest."""
 
+# Drivers that refuse each energy preference but ``performance`` (EBUSY) while that is the governor.
 _ONE_PREFERENCE: Final = {"intel_pstate", "amd-pstate-epp"}
-"""Drivers that take no energy preference but performance while that is the governor."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClassBinding:
-    """What a class of guests means for CPUs: its rank, and the class of its dedicated CPUs."""
+    """The rank of a class of guests, and the CPU class of their dedicated CPUs."""
 
     rank: int
     cpu_class: CpuClass | None = None
@@ -65,9 +66,11 @@ NO_BINDING: Final = ClassBinding(0)
 
 @dataclass(frozen=True, slots=True)
 class CpuClassClaim:
-    """CPUs and the class that they ask for; None: as they were found. ``frozen``: as they are now.
+    """CPUs and the class that they ask for.
 
-    ``parked``: they are parked as the class says.
+    :ivar cpu_class: None: the former content of their files.
+    :ivar frozen: whether their files stay unchanged.
+    :ivar parked: whether they are parked in the way of the class.
     """
 
     cpus: frozenset[int]
@@ -76,8 +79,8 @@ class CpuClassClaim:
     parked: bool = False
 
     @property
-    def governor(self) -> str | None:
-        """The governor that the CPUs are to have; None: as it was found."""
+    def wanted_governor(self) -> str | None:
+        """The governor that the CPUs are to have; None: their former one."""
         if self.cpu_class is None or self.cpu_class.park is not ParkMode.GOVERNOR:
             return None if self.cpu_class is None else self.cpu_class.governor
         return (self.cpu_class.governor or _PARKED_GOVERNOR) if self.parked else None
@@ -85,7 +88,10 @@ class CpuClassClaim:
 
 @dataclass(frozen=True, slots=True)
 class FileSetting:
-    """What a file is to hold: for which CPUs, by which class (empty: as it was found)."""
+    """The wanted content of a file, the CPUs that it concerns, and their class.
+
+    :ivar cpu_class: empty for former content that is written back.
+    """
 
     text: str
     cpus: frozenset[int]
@@ -94,9 +100,13 @@ class FileSetting:
 
 @dataclass(frozen=True, slots=True)
 class CpuClassPlan:
-    """Files by path below the root, folders that are left as they are, and who has which class.
+    """The wanted files of a host.
 
-    ``missing`` says, by class, what of it cannot be had. ``parked`` are the CPUs that are to be parked.
+    :ivar settings: by path below the root.
+    :ivar frozen: folders with files that stay unchanged.
+    :ivar classes: the CPUs of each class.
+    :ivar missing: sentences, by class, about settings that this host does not have.
+    :ivar parked: the CPUs to be parked.
     """
 
     settings: Mapping[str, FileSetting] = field(default_factory=dict)
@@ -114,11 +124,12 @@ def make_claims(
     lost: bool,
     parked: frozenset[int] = frozenset(),
 ) -> list[CpuClassClaim]:
-    """The claims of a host: those of guests by rank, of shared CPUs, of dedicated ones that nobody holds.
+    """The claims of a host: of guests by rank, of shared CPUs, and of dedicated CPUs that no guest holds.
 
-    ``lost``: there may be guests that nobody can look after, and it is not known which CPUs they hold.
-    ``parked`` are the CPUs to be parked, which are some of those that nobody holds.
+    :param lost: whether guests may run that the driver cannot manage. Their CPUs are unknown.
+    :param parked: the CPUs to be parked, a subset of those that no guest holds.
     """
+    # The strongest rank: CPUs of preserved guests, and of classes without a section, stay as they were found.
     highest = ClassBinding(max((one.rank for one in bindings.values()), default=0) + 1)
     held: list[tuple[tuple[int, bool, str, str], CpuClassClaim]] = []
     for target in targets:
@@ -127,14 +138,16 @@ def make_claims(
             # The CPUs of a preserved guest stay as they were found: without a claim they would count as idle.
             bound = highest if settings.preserve else bind_guest(settings, bindings, classes, highest)
             name = "" if bound.cpu_class is None else bound.cpu_class.name
+            # The name and the uuid make the order of equal ranks the same at each call.
             strength = (-bound.rank, not name, name, target.guest.uuid)
             held.append((strength, CpuClassClaim(target.assignment.held_cpus, bound.cpu_class)))
     shared = cpu_sets.shared | cpu_sets.emulator
     idle_class = classes.get(IDLE)
-    nobodys = CpuClassClaim(cpu_sets.dedicated - shared - parked, None if lost else idle_class, frozen=lost)
+    unheld = CpuClassClaim(cpu_sets.dedicated - shared - parked, None if lost else idle_class, frozen=lost)
     of_guests = [claim for _, claim in sorted(held, key=lambda each: each[0])]
-    rest = [CpuClassClaim(shared, classes.get(SHARED)), nobodys]
+    rest = [CpuClassClaim(shared, classes.get(SHARED)), unheld]
     asleep = [CpuClassClaim(parked, None if lost else idle_class, lost, parked=True)] if parked else []
+    # While a guest is lost, unheld CPUs win over shared ones: one of them may be that guest's.
     return [*of_guests, *(reversed(rest) if lost else rest), *asleep]
 
 
@@ -146,27 +159,27 @@ def bind_guest(
 ) -> ClassBinding:
     """The rank of a guest, and the class of its dedicated CPUs: its own, or that of its class of guests.
 
-    ``otherwise`` is for guests of a class that is not configured.
+    :param otherwise: for guests of a class that is not configured.
     """
     bound = bindings.get(settings.qos_class, otherwise)
     own = classes.get(settings.cpu_class)
     return bound if own is None else ClassBinding(bound.rank, own)
 
 
-def decide(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPlan:
-    """What the files of a host are to hold for these claims."""
+def decide_files(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPlan:
+    """The wanted content of a host's files for these claims."""
     maker = _PlanBuilder()
     for domain in power.frequency_domains:
         if (claim := _winning_claim(claims, domain.cpus)) is not None:
-            maker.decide(domain.folder, domain.cpus, claim, maker.frequency_texts(domain, claim))
+            maker.decide_files(domain.folder, domain.cpus, claim, maker.frequency_texts(domain, claim))
     for beside in power.uncore_domains:
         if (claim := _winning_claim(claims, beside.cpus)) is not None:
-            maker.decide(beside.folder, beside.cpus, claim, maker.uncore_texts(beside, claim.cpu_class))
+            maker.decide_files(beside.folder, beside.cpus, claim, maker.uncore_texts(beside, claim.cpu_class))
     has_frequency = frozenset[int]().union(*(domain.cpus for domain in power.frequency_domains))
     for cpu in sorted({cpu for claim in claims for cpu in claim.cpus}):
         claim = next(claim for claim in claims if cpu in claim.cpus)
         maker.disable_states(cpu, claim, power.idle_states.get(cpu, {}))
-        maker.park(cpu, claim)
+        maker.park_cpu(cpu, claim)
         if claim.cpu_class is not None and cpu not in has_frequency:
             maker.without_frequency(cpu, claim.cpu_class)
     if not power.uncore_domains:
@@ -175,7 +188,7 @@ def decide(power: CpuPower, claims: Sequence[CpuClassClaim]) -> CpuClassPlan:
                 maker.note_missing(
                     claim.cpu_class, "uncore frequencies cannot be set on this host", claim.cpus
                 )
-    return maker.plan()
+    return maker.build_plan()
 
 
 def _winning_claim(claims: Sequence[CpuClassClaim], cpus: frozenset[int]) -> CpuClassClaim | None:
@@ -183,7 +196,7 @@ def _winning_claim(claims: Sequence[CpuClassClaim], cpus: frozenset[int]) -> Cpu
 
 
 class _PlanBuilder:
-    """Gathers a plan."""
+    """Collects the parts of a plan."""
 
     def __init__(self) -> None:
         self._settings: dict[str, FileSetting] = {}
@@ -192,8 +205,8 @@ class _PlanBuilder:
         self._missing: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
         self._parked: set[int] = set()
 
-    def plan(self) -> CpuClassPlan:
-        """What was gathered."""
+    def build_plan(self) -> CpuClassPlan:
+        """The plan of all that was noted."""
         return CpuClassPlan(
             self._settings,
             frozenset(self._frozen),
@@ -208,27 +221,28 @@ class _PlanBuilder:
         )
 
     def note_missing(self, cpu_class: CpuClass, reason: str, cpus: Iterable[int]) -> None:
-        """Note what some CPUs cannot have of a class."""
+        """Note a setting of a class that some CPUs cannot have."""
         self._missing[cpu_class.name][f"[{CPU_CLASS}{cpu_class.name}] {reason}"].update(cpus)
 
-    def decide(
+    def decide_files(
         self, folder: str, cpus: frozenset[int], claim: CpuClassClaim, texts: Iterable[tuple[str, str]]
     ) -> None:
-        """Note what the files of a folder are to hold."""
+        """Note the wanted content of the files of a folder."""
         if claim.frozen:
             self._frozen.add(folder)
         elif claim.cpu_class is not None:
             for name, text in texts:
                 self._settings[f"{folder}/{name}"] = FileSetting(text, cpus, claim.cpu_class.name)
+            # Folders of uncore frequencies hold many cores' CPUs, and do not say which class these work by.
             if folder.rpartition("/")[2].startswith("policy"):
                 self._classes[claim.cpu_class.name] |= cpus
 
     def frequency_texts(self, domain: FrequencyDomain, claim: CpuClassClaim) -> Iterator[tuple[str, str]]:
-        """What a domain of frequency is to have."""
+        """Names and texts of the files of a frequency domain."""
         wanted = claim.cpu_class
         if wanted is None:
             return
-        governor, preference = claim.governor, wanted.energy_preference
+        governor, preference = claim.wanted_governor, wanted.energy_preference
         if governor is not None:
             if governor in domain.governors:
                 yield cpu_power.GOVERNOR, governor
@@ -248,13 +262,14 @@ class _PlanBuilder:
                 )
             else:
                 yield cpu_power.PREFERENCE, preference
+        # fmt: skip keeps the pairs of names and bounds on one line each.
         yield from self._bound_texts(
             wanted, domain, domain.base_khz, ("", wanted.min_frequency, wanted.max_frequency),
             (cpu_power.MIN_FREQUENCY, cpu_power.MAX_FREQUENCY),
         )  # fmt: skip
 
     def uncore_texts(self, domain: UncoreDomain, wanted: CpuClass | None) -> Iterator[tuple[str, str]]:
-        """What is beside the cores is to have."""
+        """Names and texts of the files of an uncore domain: frequencies of caches and interconnect."""
         if wanted is not None:
             yield from self._bound_texts(
                 wanted, domain, None, ("uncore_", wanted.min_uncore, wanted.max_uncore),
@@ -262,7 +277,7 @@ class _PlanBuilder:
             )  # fmt: skip
 
     def disable_states(self, cpu: int, claim: CpuClassClaim, states: Mapping[str, str]) -> None:
-        """Which idle states a CPU is not to have."""
+        """Note the files that disable idle states of a CPU."""
         if claim.frozen:
             self._frozen.update(states.values())
         elif claim.cpu_class is not None:
@@ -287,7 +302,7 @@ class _PlanBuilder:
                     path = f"{states[state]}/{cpu_power.DISABLE}"
                     self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
 
-    def park(self, cpu: int, claim: CpuClassClaim) -> None:
+    def park_cpu(self, cpu: int, claim: CpuClassClaim) -> None:
         """Note a CPU that is to be parked, and its file where that takes it offline."""
         if claim.parked:
             self._parked.add(cpu)
@@ -298,7 +313,7 @@ class _PlanBuilder:
                 self._settings[online_file(cpu)] = FileSetting(OFF, frozenset({cpu}), wanted.name)
 
     def without_frequency(self, cpu: int, wanted: CpuClass) -> None:
-        """A CPU whose frequency the kernel does not set, as in most virtual machines."""
+        """Note a CPU without cpufreq, as in most virtual machines."""
         self._classes[wanted.name].add(cpu)
         if wanted.governor or wanted.energy_preference or wanted.min_frequency or wanted.max_frequency:
             self.note_missing(wanted, "governor, frequencies: the kernel has no cpufreq here", [cpu])
@@ -311,7 +326,7 @@ class _PlanBuilder:
         bounds: tuple[str, Bound, Bound],
         files: tuple[str, str],
     ) -> Iterator[tuple[str, str]]:
-        """The lowest and the highest frequency, within what the domain can."""
+        """Texts of the lowest and the highest frequency, within the range of the domain."""
         prefix, *pair = bounds
         known = {
             NamedFrequency.MIN: domain.min_khz,
@@ -327,6 +342,7 @@ class _PlanBuilder:
                     wanted, f"{text}: the kernel does not tell that frequency here", domain.cpus
                 )
             elif khz is not None and domain.min_khz is not None and domain.max_khz is not None:
+                # The kernel clamps silently; the note tells the operator which value is in force.
                 within = min(max(khz, domain.min_khz), domain.max_khz)
                 if within != khz:
                     self.note_missing(
@@ -343,12 +359,12 @@ class _PlanBuilder:
 
 
 def online_file(cpu: int) -> str:
-    """The file that takes a CPU offline, below the root."""
+    """The path, below the root, of the file that takes a CPU offline."""
     return f"{CPU_FOLDER}/cpu{cpu}/online"
 
 
 def parked_offline(former: FormerValues) -> frozenset[int]:
-    """The CPUs that the agent took offline, by the former values of their files."""
+    """The CPUs that the agent took offline, known by the saved values of their files."""
     found = (ONLINE_FILE.fullmatch(path) for path in former.values)
     return frozenset(int(match[1]) for match in found if match is not None)
 

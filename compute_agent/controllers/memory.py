@@ -1,22 +1,24 @@
 """Controllers ``memory`` and ``memory_limit``: where the memory of a guest comes from, and how much it gets.
 
-Controller ``memory``: the memory of a guest comes from the NUMA nodes that it holds memory of. That is what
-its allocation says, by the providers of its ``MEMORY_MB``: also of guests that float over CPUs of other
-nodes, and of nodes without CPUs. Where the allocation says no node (a flat tree), that of guests with
-dedicated CPUs comes from the nodes of these, and that of others from any. Huge pages that a guest has taken
-stay where they are: which node they come from is said when the guest is started.
+Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers that its ``MEMORY_MB`` is
+allocated from. This holds for guests that float over CPUs of other nodes, and for nodes without CPUs, too.
+An allocation of a flat tree names no node. Guests with dedicated CPUs then get memory of the nodes of these
+CPUs, and others get memory of any node. Huge pages that a guest has taken stay where they are: their node is
+chosen when the guest starts.
 
-Controller ``memory_limit``: how much memory a guest gets, and who gives way when there is none left.
+Controller ``memory_limit`` sets how much memory a guest gets, and which guests give way when it runs out.
 
-``memory.max`` of a process guest is what it holds of ``MEMORY_MB`` and ``[compute] memory_overhead`` more.
-Its class says the rest, in percent of what it holds: from where on it is slowed down and has to give back
-(``memory.high``), how much of it the kernel spares while others have something to give (``memory.low``), and
-how soon it is killed where nobody has (``oom_score_adj``).
+``memory.max`` of a process guest is its ``MEMORY_MB`` plus ``[compute] memory_overhead``. Its class gives the
+other limits, in percent of what the guest holds:
+
+- ``memory.high``: above it the kernel slows the guest down and reclaims its memory.
+- ``memory.low``: up to it the kernel reclaims from other groups first.
+- ``oom_score_adj``: how early the kernel kills the guest when no memory can be reclaimed.
 
 Where huge pages are offered, a process guest gets as many of each size as it holds (``hugetlb.*.max``).
 
-A limit below what a guest uses at that moment would have it killed: it waits until the guest uses less, and
-that is shown. Limits that somebody else has set stay; the drivers tell these from the agent's own.
+The kernel would kill a guest for a limit below its current use, so such a limit waits until the guest uses
+less, and the status shows that. Limits that another program has set stay; the drivers know the agent's own.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from compute_agent.model.resource import HUGE_PAGES, MEMORY, RECLAIMED_MEMORY, M
 
 
 class MemoryController(GuestController):
-    """Binds memory through the driver. That of a guest without an assignment stays as it is."""
+    """Binds memory through the driver. The memory of a guest without an assignment stays as it is."""
 
     name = "memory"
 
@@ -55,10 +57,11 @@ class MemoryController(GuestController):
         memory_types: Mapping[int, MemoryType] = MappingProxyType({}),
         binds_all: bool = True,
     ) -> None:
-        """``memory_types`` are the kinds of memory of the host's NUMA nodes.
+        """Bind the memory of guests.
 
-        ``binds_all`` False: another program pins guests, and only memory of guests with a memory type is
-        bound.
+        :param memory_types: the type of memory of each NUMA node of the host.
+        :param binds_all: False: another program pins guests, and only memory of guests with a memory type is
+            bound.
         """
         self._driver = driver
         self._binds_all = binds_all
@@ -66,7 +69,7 @@ class MemoryController(GuestController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Find those who do not get the kind of memory that they ask for."""
+        """Note which guests do not get the type of memory that they ask for."""
         found = {target.guest.uuid: self._type_refusal(target) for target in targets}
         self.refused = {uuid: (reason,) for uuid, reason in found.items() if reason}
 
@@ -84,8 +87,8 @@ class MemoryController(GuestController):
             return f"{gets}, to which its definition binds it: remove hw:numa_nodes from its flavor"
         return f"{gets}: let it hold MEMORY_MB of a provider with the trait {memory_trait(wanted)}"
 
-    def drifted(self, target: GuestTarget) -> str | None:
-        """Which nodes memory comes from instead; None if it comes from where it should."""
+    def describe_drift(self, target: GuestTarget) -> str | None:
+        """The nodes that memory comes from where they are not the wanted ones; None if they agree."""
         if target.assignment is None or not self._is_bound(target):
             return None
         has = self._driver.memory_nodes(target.guest, target.assignment.mems)
@@ -94,7 +97,7 @@ class MemoryController(GuestController):
         return f"memory from NUMA nodes {_nodes_text(has)} in place of {_nodes_text(target.assignment.mems)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Bind memory, or lift what binds it. True if anything had to be changed."""
+        """Bind memory, or lift its binding; whether anything had to be changed."""
         if target.assignment is None or not self._is_bound(target):
             return False
         return self._driver.bind_memory(target.guest, target.assignment.mems)
@@ -109,7 +112,7 @@ class MemoryController(GuestController):
         return bool(nodes) and all(self._memory_types.get(node) is wanted for node in nodes)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """What binds the memory of each guest to NUMA nodes; nothing where another program does that."""
+        """The binding of each guest's memory to NUMA nodes; none where another program binds it."""
         if not self._binds_all:
             return iter(())
 
@@ -130,11 +133,11 @@ def _nodes_text(nodes: frozenset[int]) -> str:
 
 _MIB: Final = 1 << 20
 
+# Memory limits of a new group. Without huge pages the agent's own limits of them are lifted.
 _NO_LIMITS: Final = MemoryLimits(UNLIMITED, UNLIMITED, 0, 0, ())
-"""Memory as the kernel gives it to a new group; no pages: limits of huge pages that are the agent's go."""
 
 PageLimits = tuple[tuple[int, int], ...]
-"""The size of huge pages in KiB, and the bytes that a guest may have in such."""
+"""Sizes of huge pages in KiB, each with the bytes that a guest may have in such pages."""
 
 
 class MemoryLimitController(GuestController):
@@ -149,9 +152,11 @@ class MemoryLimitController(GuestController):
         overhead_mb: int,
         limits_pages: bool = False,
     ) -> None:
-        """``classes`` are the shares by the name of the class.
+        """Limit memory by the classes of guests.
 
-        ``limits_pages``: huge pages are offered, and nobody gets more of them than it holds.
+        :param classes: the shares of memory by name of the class.
+        :param overhead_mb: MiB that a guest may use beyond its allocation.
+        :param limits_pages: whether huge pages are offered, and so limited to what each guest holds.
         """
         self._limits_pages = limits_pages
         self._driver = driver
@@ -160,7 +165,7 @@ class MemoryLimitController(GuestController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Find those who use more than they may have: they are not killed for that."""
+        """Note which guests use more than they may have. They are reported and not killed."""
         found = {target.guest.uuid: tuple(self._limit_refusals(target)) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
@@ -186,26 +191,27 @@ class MemoryLimitController(GuestController):
                 )
 
     def _used_beyond(self, target: GuestTarget, limits: MemoryLimits) -> int:
-        """The bytes that a guest uses, if they are more than its limit is to be; else 0."""
+        """The bytes that a guest uses, if they are more than its limit would be; else 0."""
         if limits.maximum is None or limits.maximum == UNLIMITED:
             return 0
         used = self._driver.memory_use(target.guest) or 0
         return used if used > limits.maximum else 0
 
-    def drifted(self, target: GuestTarget) -> str | None:
-        """Which limits the guest has instead; None if it has those that it should have."""
+    def describe_drift(self, target: GuestTarget) -> str | None:
+        """The current limits where they differ from the wanted ones; None if they agree."""
+        # The usual case first: it saves reading how much memory the guest uses.
         if self._driver.memory_limits(target.guest, self._target_limits(target)) is None:
-            return None  # mostly, and then nobody has to know how much is used
+            return None
         wanted = self._wanted_limits(target)
         has = self._driver.memory_limits(target.guest, wanted)
         return None if has is None else f"memory {_limit_text(has)} in place of {_limit_text(wanted)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set what differs. True if anything did."""
+        """Set what differs; whether anything did."""
         return self._driver.limit_memory(target.guest, self._wanted_limits(target))
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """Limits and protection of memory, as far as they are the agent's."""
+        """Limits and protection of memory that the agent has written."""
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
             has = self._driver.memory_limits(guest, _NO_LIMITS)
@@ -218,8 +224,10 @@ class MemoryLimitController(GuestController):
     def _wanted_limits(self, target: GuestTarget) -> MemoryLimits:
         limits = self._target_limits(target)
         if self._used_beyond(target, limits):
+            # A write of memory.max below the current use makes the kernel reclaim, and then kill, at once.
             limits = replace(limits, maximum=None)
-        if limits.huge_pages:  # the kernel takes no limit below what is used
+        if limits.huge_pages:
+            # hugetlb.*.max below the current use is refused (EBUSY), so the limit follows the use down.
             used = self._driver.huge_page_use(target.guest)
             pages = ((size, max(amount, used.get(size, 0))) for size, amount in limits.huge_pages)
             limits = replace(limits, huge_pages=tuple(pages))
@@ -234,7 +242,7 @@ class MemoryLimitController(GuestController):
 
 
 def page_limits(allocation: Allocation) -> PageLimits:
-    """The bytes that a guest may have in pages of each size in KiB: of those that it holds."""
+    """The bytes that a guest may have in pages of each size in KiB, from its allocation."""
     return tuple(
         (size, sum(amounts.get(name, 0) for amounts in allocation.values()) * size * 1024)
         for size, name in HUGE_PAGES.items()
@@ -244,9 +252,10 @@ def page_limits(allocation: Allocation) -> PageLimits:
 def memory_limits(
     allocation: Allocation, share: MemoryShare, overhead_mb: int, pages: PageLimits | None = None
 ) -> MemoryLimits:
-    """The limits of a guest of a class that holds ``allocation``; without memory in that it has none.
+    """The limits of a guest that holds ``allocation``. An allocation without memory has none.
 
-    ``pages`` are those of huge pages.
+    :param share: the percentages of its class.
+    :param pages: the limits of huge pages; None: they stay as they are.
     """
     held = sum(amounts.get(name, 0) for amounts in allocation.values() for name in (MEMORY, RECLAIMED_MEMORY))
     if not held:

@@ -1,7 +1,7 @@
 """Controller ``resctrl``: the cache ways and the memory bandwidth of guests.
 
-demands() translates allocations, annotations and limits to the terms of the resctrl library, which decides;
-the controller has the kernel follow.
+cache_demands() translates allocations, annotations and limits to the terms of the resctrl library. The
+library decides, and the controller makes the kernel follow.
 """
 
 from __future__ import annotations
@@ -49,26 +49,29 @@ from compute_agent.resctrl.share_spec import BadShareError, ShareSpec
 _WAYS: Final = ("LLC", STOCK_NAMES["LLC"])
 _BANDWIDTH: Final = ("MBA", STOCK_NAMES["MBA"])
 
+# Each sync() asks for every guest, and an annotation of a guest rarely changes.
 _parse_annotation = functools.lru_cache(maxsize=1024)(parse_annotation)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheDemands:
-    """The demands of all guests, and by guest why something of it makes no sense."""
+    """The demands of all guests, and sentences, by guest, about parts that cannot be understood."""
 
-    demands: tuple[GuestDemand, ...] = ()
+    cache_demands: tuple[GuestDemand, ...] = ()
     faults: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-def demands(
+def cache_demands(
     targets: Iterable[GuestTarget], zones: Sequence[ProviderNode], host: ResctrlLayout, present: ResctrlGroups
 ) -> CacheDemands:
-    """What guests may have. One of which it is not known what it holds keeps what its group has."""
+    """The demands of guests. A guest without a known allocation keeps the ways of its group."""
+    # A zone of several L3 caches does not tell which of them its amounts are of.
     caches = {zone.uuid: next(iter(zone.l3_ids)) for zone in zones if len(zone.l3_ids) == 1}
     domains = {caches[zone.uuid]: zone.cpus for zone in zones if zone.uuid in caches}
     found, faults = [], {}
     for target in targets:
         demand, reasons = _guest_demand(target, caches, host, present)
+        # Another program pinned this guest, maybe off the caches that its allocation names.
         if target.assignment is not None and target.assignment.given:
             demand = _at_its_caches(demand, target.assignment.cpus, domains)
         found.append(demand)
@@ -118,8 +121,8 @@ def _at_its_caches(demand: GuestDemand, cpus: CpuSet, domains: Mapping[int, CpuS
 def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict[int, int]:
     """The amounts by L3 cache of a guest that runs on ``shares`` CPUs of each cache.
 
-    What is held of caches that it runs on stays there. The rest goes to the one that it has most CPUs of,
-    rather to one of which it holds nothing. A guest that runs on no known cache keeps all where it is.
+    Amounts of caches that it runs on stay there. The others go to a cache that it holds nothing of, and among
+    these to the one with most of its CPUs. A guest that runs on no known cache keeps its amounts unchanged.
     """
     found = {cache: amount for cache, amount in amounts.items() if cache in shares or not shares}
     if elsewhere := sum(amounts.values()) - sum(found.values()):
@@ -145,7 +148,7 @@ def _cache_amounts(
 def _kept_amounts(
     uuid: str, host: ResctrlLayout, present: ResctrlGroups
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """The ways and the bandwidth that the own group of a guest has now, if it has one."""
+    """The ways and the bandwidth that the guest's own group has in the kernel, if there is one."""
     group = present.groups.get(host.guest_group(uuid))
     if group is None:
         return {}, {}
@@ -153,12 +156,14 @@ def _kept_amounts(
     ways, bandwidth = {}, {}
     for cache in platform.cache_ids:
         mask = cache_mask(platform, group.schemata, cache)
+        # Ways that the default group may fill as well are not the guest's own.
         if mask and not mask & cache_mask(platform, present.default_group.schemata, cache):
             ways[cache] = len(mask)
         domain = platform.mb_domain(cache)
         value = None if domain is None else group.schemata.get_value("MB", domain)
         if engine is not None and domain is not None and value is not None:
             percent = engine.decode_value(domain, value)
+            # 100 % is the kernel's value for a group without a limit.
             if percent < 100:
                 bandwidth[cache] = percent
     return ways, bandwidth
@@ -174,27 +179,28 @@ LOG = logging.getLogger(__name__)
 _GROUPS_KIND: Final = "cache and bandwidth"
 
 ATTEMPTS: Final = 4
-"""How often groups are planned anew when the kernel has no room for one, before it is left for later."""
+"""Attempts to plan groups when the kernel has no room for one. After the last the next sync() tries again."""
 
+# Errors of mkdir(2) without room. EBUSY: all free RMIDs wait until their data has left the cache.
 _FULL: Final = (errno.ENOSPC, errno.EBUSY)
-"""EBUSY: all free RMIDs are kept back until what they counted has left the cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class _RoundOutcome:
-    """What came of a round: ``held_up`` are the groups that are not as resolved, and why.
+    """The outcome of one round of planning and writing.
 
-    ``complete``: everything is as it was counted on.
+    :ivar held_up: the error of each group that is not as resolved.
+    :ivar complete: whether the kernel has everything as first resolved.
     """
 
     resolution: GroupResolution
-    plan: GroupPlan
+    plan_changes: GroupPlan
     held_up: Mapping[str, ResctrlError]
     complete: bool
 
     @property
-    def refused(self) -> dict[str, tuple[str, ...]]:
-        """What guests in these groups, and the groups themselves, are told."""
+    def refused_by_name(self) -> dict[str, tuple[str, ...]]:
+        """The errors as reasons, by the names of groups and by the uuids of the guests in them."""
         found: dict[str, tuple[str, ...]] = {
             name: (str(error),) for name, error in self.held_up.items() if name != DEFAULT_GROUP
         }
@@ -207,8 +213,8 @@ class _RoundOutcome:
 class ResctrlController(KernelController):
     """Keeps the groups of one mount, and the threads of guests in them.
 
-    All state is in the kernel. What is in memory saves work when nothing has changed, and tells whether it
-    was somebody else who changed a group.
+    All state is in the kernel. The copy in memory saves work when nothing has changed, and shows whether
+    another program changed a group.
     """
 
     name = "resctrl"
@@ -218,7 +224,7 @@ class ResctrlController(KernelController):
     def __init__(
         self, driver: GuestThreads, control: ResctrlHandle, classes: Mapping[str, ShareSpec]
     ) -> None:
-        """``classes`` are the shares of the QoS classes."""
+        """:param classes: the shares of the QoS classes."""
         self._driver = driver
         self.control = control
         self.classes = classes
@@ -235,13 +241,13 @@ class ResctrlController(KernelController):
         self.class_groups: Mapping[str, str] | None = None
         """The group of each class, as of the last sync(); None before the first."""
         self.refused: Mapping[str, Sequence[str]] = {}
-        """What guests (and, by the names of their groups, classes) do not get, and why."""
+        """Reasons why guests (by uuid) and classes (by the names of their groups) do not get all."""
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Make the groups of classes and guests what they should be, and take away those of guests that left.
+        """Bring the groups of classes and guests into line, and remove those of guests that left.
 
-        :raises OSError: the kernel's; as much as can be is in effect then.
-        :raises DriverError: as much as can be is in effect then.
+        :raises OSError: the kernel failed; everything else is in effect.
+        :raises DriverError: a group is held up; everything else is in effect.
         """
         targets = without_preserved(targets)
         self._tasks.clear()
@@ -250,17 +256,21 @@ class ResctrlController(KernelController):
         host = self.control.build_layout(present)
         of_classes = share_groups(host, self.classes, present).by_class
         self.class_groups, self._common = of_classes, frozenset((DEFAULT_GROUP, *of_classes.values()))
-        wanted = demands(targets, zones, host, present)
+        wanted = cache_demands(targets, zones, host, present)
         if self._synced == (wanted, present):
             return
+        # Cleared first: if this round fails half way, the next one must not take it for done.
         self._synced = None
-        outcome = self._carry_out(wanted.demands, present)
-        resolution, plan = outcome.resolution, outcome.plan
+        outcome = self._carry_out(wanted.cache_demands, present)
+        resolution, plan = outcome.resolution, outcome.plan_changes
+        # The same demands as last time, and still steps to take: another program changed these groups.
         if wanted == self._wanted:
             self._repaired = frozenset(step.group for step in plan.steps if not isinstance(step, RemoveGroup))
         self._wanted = wanted
         self.membership = resolution.membership
-        self.refused = _joined_reasons(_joined_reasons(wanted.faults, resolution.refused), outcome.refused)
+        self.refused = _joined_reasons(
+            _joined_reasons(wanted.faults, resolution.refused), outcome.refused_by_name
+        )
         self._lacking = frozenset(resolution.refused)
         self._warn_once(plan)
         self._move_all(targets)
@@ -269,22 +279,24 @@ class ResctrlController(KernelController):
         if outcome.held_up:
             raise DriverError("; ".join(map(str, outcome.held_up.values())))
 
-    def plan(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> Iterator[PlannedChange]:
-        """What sync() would do to groups.
+    def plan_changes(
+        self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
+    ) -> Iterator[PlannedChange]:
+        """The changes that sync() would make to groups.
 
         :raises OSError:
         :raises DriverError:
         """
         present = self._read_present()
         host = self.control.build_layout(present)
-        wanted = demands(without_preserved(targets), zones, host, present).demands
+        wanted = cache_demands(without_preserved(targets), zones, host, present).cache_demands
         resolved = resolve_groups(host, self.classes, wanted, present, None)
         for step in make_plan(host, present, resolved).steps:
             change = f"{type(step).__name__.lower()} {getattr(step, 'schemata', '')}".strip()
             yield PlannedChange(self.name, _shown_group(step.group), change)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
-        """Monitoring groups, then all other groups together: the default group gets what they leave."""
+        """Monitoring groups, then all other groups as one item: the default group gets their ways."""
         try:
             yield from self._release_groups()
         except (BadSchemataError, OSError) as error:
@@ -298,7 +310,7 @@ class ResctrlController(KernelController):
                 path = monitoring_group(DEFAULT_GROUP, name)
                 yield ReleaseItem("monitoring", name, "", partial(groups.remove_group, control.files, path))
         host = control.build_layout(present)
-        # As for a host that has neither guests nor classes: the default group gets all that is not others'.
+        # A resolution without guests and classes gives the default group all but foreign groups' ways.
         steps = make_plan(host, present, resolve_groups(host, {}, (), present)).steps
         if steps:
             ours = ", ".join(sorted(name for name in present.groups if control.is_ours(name)))
@@ -306,11 +318,11 @@ class ResctrlController(KernelController):
             give_back = partial(_give_back_groups, control, steps)
             yield ReleaseItem(_GROUPS_KIND, ours or "default group", detail, give_back)
 
-    def drifted(self, target: GuestTarget) -> str | None:
-        """Whether somebody changed the guest's group, or has moved its threads."""
+    def describe_drift(self, target: GuestTarget) -> str | None:
+        """The change that another program made to the guest's group or to its threads; None without one."""
         group = self.membership.get(target.guest.uuid)
         if group is None:
-            return None  # sync() has failed and is called again
+            return None  # The sync() before failed, and the next one decides.
         if group in self._repaired:
             return f"its resctrl group {_shown_group(group)} had been changed"
         outside = self._threads_outside(target.guest, group)
@@ -321,13 +333,17 @@ class ResctrlController(KernelController):
         )
 
     def apply(self, target: GuestTarget) -> bool:
-        """Move the guest's threads into its group, until none is new. True if any had to be moved."""
+        """Move the guest's threads into its group until no new thread appears; whether any moved.
+
+        :raises DriverError: the guest is to be throttled and has no group of its own for it.
+        """
         guest = target.guest
         group = self.membership.get(guest.uuid)
         if group is None:
-            self._placed[guest.uuid] = None  # sync() moves it when it succeeds
+            self._placed[guest.uuid] = None  # The next sync() that succeeds moves it.
             return False
         moved = self._move_guest(guest, group)
+        # A limit on a group that others share would hold these down, too, so it is not in effect at all.
         limited = any(knob.lever in (CACHE_WAYS, MEMORY_BANDWIDTH) for knob in target.limits)
         if limited and guest.uuid in self._lacking and group in self._common:
             raise DriverError(f"guest {guest} cannot be limited: {'; '.join(self.refused[guest.uuid])}")
@@ -340,9 +356,10 @@ class ResctrlController(KernelController):
             raise DriverError(f"resctrl cannot be understood: {error}") from error
 
     def _carry_out(self, wanted: Iterable[GuestDemand], present: ResctrlGroups) -> _RoundOutcome:
-        """Resolve and make it so, each group for itself; whose group cannot be made has the next rule."""
+        """Resolve the demands and write the groups. A guest without a possible group gets the next rule."""
         control, max_groups = self.control, None
         barred: dict[str, str] = {}
+        # Each attempt plans with what the last one learnt: how many groups fit, and which cannot be made.
         for attempt in range(ATTEMPTS):
             host = control.build_layout(present)
             resolution = resolve_groups(host, self.classes, wanted, present, max_groups, barred)
@@ -357,15 +374,17 @@ class ResctrlController(KernelController):
                 break
             for name, error in unmade.items():
                 if error.errno in _FULL:
-                    LOG.warning("There is no room for a resctrl group: %s", error)
+                    LOG.warning(
+                        "The kernel has no room for a resctrl group; its guests use a shared one: %s", error
+                    )
                     max_groups = len(present.groups)
                 else:
-                    LOG.warning("A resctrl group cannot be made: %s", error)
+                    LOG.warning("A resctrl group cannot be made; its guests use another one: %s", error)
                     barred[name] = f"its resctrl group cannot be made: {error}"
         return _RoundOutcome(resolution, plan, held_up, not held_up and not barred and max_groups is None)
 
     def _move_all(self, targets: Iterable[GuestTarget]) -> None:
-        """Move those guests whose group is another one now. Raises the first error after trying all."""
+        """Move the guests with a new group. Raises the first error after trying all."""
         guests = {target.guest.uuid: target.guest for target in targets}
         self._placed = {uuid: group for uuid, group in self._placed.items() if uuid in guests}
         failure: Exception | None = None
@@ -385,6 +404,7 @@ class ResctrlController(KernelController):
         moved = groups.move_tasks(self.control.files, group, lambda: self._driver.thread_ids(guest))
         self._placed[guest.uuid] = group
         if moved:
+            # Moved threads left the lists of their old groups as well.
             self._tasks.clear()
         return moved > 0
 
@@ -395,13 +415,13 @@ class ResctrlController(KernelController):
             self._tasks[group] = groups.read_tasks(files, group)
         outside = self._driver.thread_ids(guest) - self._tasks[group]
         if outside:
-            # They may have been made after the list was read, or have ended.
+            # These threads may be younger than the list, or have ended: both lists are read again.
             self._tasks[group] = groups.read_tasks(files, group)
             outside = (outside & self._driver.thread_ids(guest)) - self._tasks[group]
         return outside
 
     def _warn_once(self, plan: GroupPlan) -> None:
-        """Log what is new of what the operator should know."""
+        """Log the conflicts and refusals of classes that were not logged at the last sync()."""
         texts = {
             f"resctrl group {printable_text(one.foreign)}, which is not ours, can fill ways of L3 cache"
             f" {one.cache} that belong to {one.group} alone"
@@ -419,9 +439,9 @@ class ResctrlController(KernelController):
 
 
 def _give_back_groups(control: ResctrlHandle, steps: Sequence[PlanStep]) -> None:
-    """Carry out what gives ways and bandwidth back.
+    """Carry out the steps that give ways and bandwidth back.
 
-    :raises ResctrlError: that of the first group that the kernel holds up; the others are given back.
+    :raises ResctrlError: of the first group that the kernel holds up; the others are given back.
     """
     for error in apply.apply_plan(control.files, steps, control.codec).values():
         raise error
@@ -438,5 +458,5 @@ def _shown_group(group: str) -> str:
 
 
 def resctrl_of(controllers: Iterable[KernelController]) -> ResctrlController | None:
-    """The one that keeps resctrl groups; None where there is none."""
+    """The controller of resctrl groups among these; None without one."""
     return next((one for one in controllers if isinstance(one, ResctrlController)), None)

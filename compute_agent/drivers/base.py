@@ -20,7 +20,7 @@ from compute_agent.model.resource import BlockIo
 
 
 class ChangeKind(enum.StrEnum):
-    """What happened to a guest. One that is *found* ran already when the driver could first look."""
+    """The kind of a change. A *found* guest ran already when the driver could first look."""
 
     STARTED = "started"
     FOUND = "found"
@@ -30,9 +30,9 @@ class ChangeKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class GuestChange:
-    """One thing that happened to one guest, as a driver reports it.
+    """One change of one guest, as a driver reports it.
 
-    ``ending`` is the exit status or the signal of a guest that stopped, where the driver knows it.
+    :ivar ending: the exit status or the signal of a guest that stopped; empty where the driver does not know.
     """
 
     kind: ChangeKind
@@ -40,50 +40,48 @@ class GuestChange:
     ending: str = ""
 
 
+# Called from a thread of the driver, so it only queues: a slow one would hold up all later changes.
 Listener = Callable[[GuestChange], None]
 
 
 class RunningGuests(Protocol):
-    """The guests of one kind: what runs, what ended, and how it is stopped. For any thread."""
+    """The guests of one kind: lists them, reports their changes, and stops them. For any thread."""
 
     name: str
 
     @property
-    def outage(self) -> str:
-        """Why what the guests depend on (libvirtd) cannot be asked now; empty if it can."""
+    def outage_reason(self) -> str:
+        """The reason why the daemon of the guests (libvirtd) does not answer; empty if it does."""
         ...
 
     def guests(self) -> Sequence[Guest]:
         """The guests that run now.
 
-        :raises DriverError: as long as that cannot be learnt.
+        :raises DriverError: the driver has not been able to look yet.
         """
         ...
 
-    def lost(self) -> Mapping[str, str]:
-        """The guests that may run and that cannot be looked after: by uuid, with the reason and what to do.
+    def lost_guests(self) -> Mapping[str, str]:
+        """The guests that may run and that the driver cannot manage: by uuid, with the reason and the remedy.
 
-        They are not among ``guests()``. What they hold is theirs as long as they are here.
+        They are not among ``guests()``. They keep what they hold as long as they are here.
         """
         ...
 
-    def watch(self, listener: Listener) -> None:
-        """Call ``listener`` for every guest that starts, stops or gets other settings from now on.
-
-        It is called from a thread of the driver.
-        """
+    def watch_guests(self, listener: Listener) -> None:
+        """Call ``listener``, from a thread of the driver, for each later start, end and change of a guest."""
         ...
 
     def stop(self, guest: Guest, timeout: float) -> None:
-        """End the guest: politely, and by force after ``timeout`` seconds. Gone already is no error."""
+        """Stop the guest: by request, and by force after ``timeout`` seconds. An ended guest is no error."""
         ...
 
 
 class GuestThreads(Protocol):
     """The processes and threads of guests."""
 
-    def processes(self, guest: Guest) -> Sequence[int]:
-        """The processes whose use is that of a guest without a group of its own: its main process first."""
+    def process_ids(self, guest: Guest) -> Sequence[int]:
+        """The processes that usage is counted of, for a guest without a cgroup; the main process is first."""
         ...
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
@@ -94,7 +92,7 @@ class GuestThreads(Protocol):
         ...
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
-        """Those of the guest's threads that its own code runs in: all, where they cannot be told apart.
+        """The threads that run the guest's own code; all threads where they cannot be told apart.
 
         :raises GuestGoneError:
         """
@@ -103,9 +101,10 @@ class GuestThreads(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CpuSettings:
-    """Where a guest's threads run, as logical CPU numbers.
+    """The CPUs of a guest's threads, as logical CPU numbers.
 
-    ``vcpu_cpus`` has one set per guest CPU, ``emulator_cpus`` is for all other threads.
+    :ivar vcpu_cpus: one set for each guest CPU.
+    :ivar emulator_cpus: the CPUs of all other threads.
     """
 
     vcpu_cpus: tuple[frozenset[int], ...]
@@ -113,17 +112,17 @@ class CpuSettings:
 
     @property
     def cpus(self) -> frozenset[int]:
-        """Every CPU that any of the guest CPUs may use."""
+        """The CPUs of all guest CPUs together."""
         return frozenset().union(*self.vcpu_cpus)
 
 
 @dataclass(frozen=True, slots=True)
 class CpuLimits:
-    """How much of its CPUs a guest gets.
+    """The share of its CPUs that a guest gets.
 
-    ``weight`` is what it gets beside others, as cgroup v2's ``cpu.weight`` has it (1 to 10000, 100 where
-    nobody says anything); None: as it is. ``quota`` is the most that it gets altogether, in cores; None: no
-    limit.
+    :ivar weight: its share beside others, as ``cpu.weight`` of cgroup v2: 1 to 10000, the kernel's default is
+        100. None: unchanged.
+    :ivar quota: the most that it gets altogether, in cores; None: no limit.
     """
 
     weight: int | None = None
@@ -131,28 +130,28 @@ class CpuLimits:
 
 
 class QuotaError(DriverError):
-    """A guest that is to have at most ``quota`` cores cannot have a quota; ``why`` says what it lacks."""
+    """A guest that shall have at most ``quota`` cores cannot have a quota; ``why`` gives the reason."""
 
     def __init__(self, guest: Guest, quota: float, why: str) -> None:
         super().__init__(f"guest {guest} cannot be limited to {quota:g} cores: {why}")
 
 
 class CpuTuning(Protocol):
-    """Where the threads of guests run, and how much they get of their CPUs."""
+    """The CPUs of guests' threads, and the share of them that guests get."""
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The threads of the guest that the kernel does not run as ``settings`` say, with the CPUs they have.
+        """The threads of the guest with other CPUs than ``settings`` give, with the CPUs that they have.
 
-        Empty when kernel and settings agree.
+        Empty if kernel and settings agree.
 
         :raises GuestGoneError:
         """
         ...
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
-        """How the definition for the next start has its CPUs otherwise than ``settings``, for the log.
+        """The difference of the definition for the next start from ``settings``, in words for the log.
 
-        Empty if it does not, or if there is none.
+        Empty if they agree, or if there is no definition.
 
         :raises GuestGoneError:
         """
@@ -166,12 +165,13 @@ class CpuTuning(Protocol):
         ...
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """Make the kernel run the guest as ``settings`` say, and read it back: how many threads changed.
+        """Pin the guest's threads by ``settings``, and read them back.
 
-        What the guest starts with next time is made to say the same.
+        The definition for the next start, if there is one, gets the same pins.
 
+        :return: how many threads changed.
         :raises GuestGoneError:
-        :raises DriverError: the kernel does not take it.
+        :raises DriverError: the kernel refuses it.
         """
         ...
 
@@ -194,34 +194,36 @@ class CpuTuning(Protocol):
         ...
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """The limits that the kernel has where they are not those ``wanted``; None if they agree.
+        """The kernel's limits where they differ from those ``wanted``; None if they agree.
 
         :raises GuestGoneError:
-        :raises DriverError: the guest is to be limited and cannot be.
+        :raises DriverError: a quota is wanted, and the guest cannot have one.
         """
         ...
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
-        """Make the kernel limit the guest as ``wanted``, and read it back.
+        """Write the limits that differ from those ``wanted``, and read them back.
 
-        True if anything had to be written.
-
+        :return: whether anything had to be written.
         :raises GuestGoneError:
-        :raises DriverError: the kernel does not take it.
+        :raises DriverError: the kernel refuses it.
         """
         ...
 
 
+# Below 2^63, the largest value of memory.max, and above the memory of any host.
 UNLIMITED: Final = 1 << 62
-"""An amount of memory that is no limit."""
+"""Bytes of memory that stand for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """How much memory a guest gets, in bytes: memory.max, memory.high and memory.low of cgroup v2.
+    """The memory that a guest gets, in bytes: memory.max, memory.high and memory.low of cgroup v2.
 
-    ``oom_score_adj`` is that of proc(5). ``huge_pages`` are bytes in pages by their size in KiB, in that
-    order; those of other sizes are not limited. None: as it is.
+    A field of None stays unchanged.
+
+    :ivar oom_score_adj: the value of proc(5), -1000 to 1000.
+    :ivar huge_pages: sizes of pages in KiB, each with its bytes. Pages of other sizes are not limited.
     """
 
     maximum: int | None = None
@@ -233,7 +235,10 @@ class MemoryLimits:
 
 @dataclass(frozen=True, slots=True)
 class OomKill:
-    """Processes of a guest that the kernel killed as there was no memory: how many, and at whose limit."""
+    """Processes of a guest that the kernel killed for want of memory.
+
+    :ivar at_own_limit: whether the guest's own limit was reached, and not that of the host.
+    """
 
     guest: Guest
     kills: int
@@ -241,24 +246,23 @@ class OomKill:
 
 
 class MemoryTuning(Protocol):
-    """Where the memory of guests comes from, how much they get, and which of them the kernel killed."""
+    """The NUMA nodes of guests' memory, its limits, and the kernel's kills for want of it."""
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes that the kernel binds the guest's memory to where they are not those ``wanted``.
+        """The NUMA nodes of the guest's memory where they differ from those ``wanted``.
 
-        Empty stands for none, or all. None if they agree, or if the memory of this guest cannot be bound.
+        Empty stands for no binding. None if they agree, or if the memory of this guest cannot be bound.
 
         :raises GuestGoneError:
         """
         ...
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
-        """Let the guest have memory of these NUMA nodes only (empty: of all), and read it back.
+        """Bind the guest's memory to these NUMA nodes (empty: to all), and read the binding back.
 
-        True if anything had to be written.
+        Memory that cannot be bound stays where it is, and the log says so once.
 
-        A guest whose memory cannot be bound is left as it is, and the log says so once.
-
+        :return: whether anything had to be written.
         :raises GuestGoneError:
         :raises DriverError:
         """
@@ -279,53 +283,53 @@ class MemoryTuning(Protocol):
         ...
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
-        """The limits that the kernel has where they are not those ``wanted``; None if they agree.
+        """The kernel's limits where they differ from those ``wanted``; None if they agree.
 
-        What somebody else has set, or cannot be set for this guest, agrees.
+        Limits that another program has set, or that this guest cannot have, count as agreeing.
 
         :raises GuestGoneError:
         """
         ...
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
-        """Make the kernel limit the guest as ``wanted``, and read it back.
+        """Write the limits that differ from those ``wanted``, and read them back.
 
-        True if anything had to be written.
-
+        :return: whether anything had to be written.
         :raises GuestGoneError:
-        :raises DriverError: the kernel does not take it.
+        :raises DriverError: the kernel refuses it.
         """
         ...
 
     def oom_kills(self) -> Sequence[OomKill]:
-        """What the kernel killed of guests since the last call, also of those that have ended by it."""
+        """The kernel's kills since the last call, including those that ended a guest."""
         ...
 
 
 class BlockIoTuning(Protocol):
-    """What guests get of block devices."""
+    """The shares and limits of guests on block devices."""
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """How block I/O of the guest is otherwise than ``wanted`` (None: left to all); empty if it is not.
+        """The difference of the guest's block I/O from ``wanted``, in words; empty if they agree.
 
-        What somebody else has set agrees.
+        Values that another program has set count as agreeing.
+
+        :param wanted: None: no values of the agent.
 
         :raises GuestGoneError:
         """
         ...
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Give the guest what is ``wanted`` of block I/O, and read it back.
+        """Write the values of block I/O that differ from ``wanted``, and read them back.
 
-        True if anything had to be written.
-
+        :return: whether anything had to be written.
         :raises GuestGoneError:
-        :raises DriverError: the kernel does not take it.
+        :raises DriverError: the kernel refuses it.
         """
         ...
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """Why some of what is ``wanted`` cannot be had for this guest, a sentence each.
+        """Sentences about the parts of ``wanted`` that this guest cannot have.
 
         :raises GuestGoneError:
         """
@@ -334,10 +338,11 @@ class BlockIoTuning(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GuestFlavor:
-    """An order: amounts by resource class, CPUs left out, and the ids of its owner (empty if unknown).
+    """The order that a guest was made by: amounts by resource class, without CPUs, and its owner.
 
-    ``dedicated`` is how many guest CPUs are to have CPUs of their own; None if that is not said.
-    ``dedicated_vcpus`` are their numbers where only some are (``hw:cpu_dedicated_mask``).
+    :ivar dedicated: the number of guest CPUs with dedicated CPUs; None if the order does not say.
+    :ivar project_id: empty if not known, and so is ``user_id``.
+    :ivar dedicated_vcpus: the numbers of these guest CPUs where only some are (``hw:cpu_dedicated_mask``).
     """
 
     resources: Mapping[str, int] = field(default_factory=dict)
@@ -348,17 +353,17 @@ class GuestFlavor:
 
 
 class FlavorSource(Protocol):
-    """A driver whose guests are defined by somebody else, and outlive their processes."""
+    """A driver of guests that another program defines, and that outlive their processes."""
 
-    def flavor(self, guest: Guest) -> GuestFlavor:
-        """What a guest was ordered with.
+    def read_flavor(self, guest: Guest) -> GuestFlavor:
+        """The order that a guest was made by; an empty one if there is none.
 
         :raises GuestGoneError:
         :raises DriverError:
         """
         ...
 
-    def inactive(self) -> frozenset[str]:
+    def inactive_guests(self) -> frozenset[str]:
         """The uuids of the guests that are defined here and do not run now.
 
         :raises DriverError:
@@ -369,15 +374,16 @@ class FlavorSource(Protocol):
 class ExpectingDriver(Protocol):
     """Guests that are about to start, before the driver itself can see them. For any thread."""
 
-    def expect(self, description: str) -> Guest:
-        """Wait for the process of a guest from now on. The guest that it will be, with pid 0.
+    def expect_guest(self, description: str) -> Guest:
+        """Wait for the process of a guest from now on.
 
-        :raises ValueError: the description is none, or too many are waited for.
+        :return: the guest that it will be, with pid 0.
+        :raises ValueError: the description cannot be read, or too many guests are expected.
         """
         ...
 
-    def appeared(self) -> tuple[Sequence[Guest], bool]:
-        """The guests whose processes are there now, each told once, and whether others are waited for.
+    def find_appeared(self) -> tuple[Sequence[Guest], bool]:
+        """The expected guests that have a process now, each reported once, and whether others are expected.
 
         :raises DriverError:
         """
@@ -385,41 +391,41 @@ class ExpectingDriver(Protocol):
 
 
 class LaunchSupport(Protocol):
-    """How guests of this kind come to be: by the agent, by an order of others, or announced."""
+    """The ways in which guests of this kind start: by the agent, by another program, or announced."""
 
     @property
-    def starting(self) -> StartingDriver | None:
-        """The driver itself, where the agent itself starts its guests; None where others do."""
+    def starting_driver(self) -> StartingDriver | None:
+        """The driver itself, if the agent starts its guests; None if another program does."""
         ...
 
     @property
-    def flavors(self) -> FlavorSource | None:
-        """The driver itself, where it knows the flavors of its guests; None where nobody says."""
+    def flavor_source(self) -> FlavorSource | None:
+        """The driver itself, if it knows the orders of its guests; otherwise None."""
         ...
 
     @property
-    def expecting(self) -> ExpectingDriver | None:
-        """What waits for guests that others are about to start; None where nobody says that they are."""
+    def expecting_driver(self) -> ExpectingDriver | None:
+        """The part that expects announced guests; None if starts of this kind are not announced."""
         ...
 
 
 class GuestDriver(
     RunningGuests, GuestThreads, CpuTuning, MemoryTuning, BlockIoTuning, LaunchSupport, Protocol
 ):
-    """One kind of guests, whole. Methods may be called from any thread.
+    """One kind of guests with all subjects. Methods may be called from any thread.
 
-    Code that needs a part of it asks for that part, so that its tests need no more.
+    Code that needs one subject asks for that protocol alone, so that its tests need no more.
     """
 
     def close(self) -> None:
-        """Let go of everything but the guests, which keep running."""
+        """Release threads, connections and locks; the guests keep running."""
         ...
 
 
 class StartingDriver(GuestDriver, Protocol):
     """A driver through which the agent itself starts guests, and which records them."""
 
-    def create(
+    def create_guest(
         self,
         guest_uuid: str,
         name: str,
@@ -431,32 +437,31 @@ class StartingDriver(GuestDriver, Protocol):
     ) -> Guest:
         """Make a guest that is held before its first instruction.
 
-        ``environment`` has variables beside those that every guest has; nothing comes from the agent's own.
-        ``declared`` are the names of settings that were chosen for this guest.
-
-        :raises DriverError:
+        :param environment: variables beside those that each guest has. None comes from the agent's own.
+        :param declared: the names of the settings that the order has.
+        :raises DriverError: the guest exists, or cannot be started or recorded.
         """
         ...
 
     def release(self, guest: Guest) -> None:
-        """Let a guest made by create() run.
+        """Let a guest made by create_guest() run.
 
         :raises DriverError: it is gone.
         """
         ...
 
     def discard(self, guest: Guest) -> None:
-        """Undo create(): nothing of the guest remains, and its program never ran."""
+        """Undo create_guest(): nothing of the guest remains, and its program never ran."""
         ...
 
     def recent_ending(self, guest: Guest, seconds: float) -> str:
-        """The exit status or the signal of a guest that ended; waits for an end, at most these seconds.
+        """The exit status or the signal of a guest that ended; empty if it runs, or if that is not known.
 
-        Empty if the guest runs, or if its ending is not known.
+        :param seconds: the longest time to wait for an end.
         """
         ...
 
-    def adopt(
+    def adopt_guest(
         self,
         guest_uuid: str,
         name: str,
@@ -464,11 +469,9 @@ class StartingDriver(GuestDriver, Protocol):
         origin: int | Path,
         declared: Sequence[str] = (),
     ) -> Guest:
-        """Take what runs already as a guest.
+        """Take a running process, or all processes of a cgroup, as a guest.
 
-        ``origin`` is the pid of a process, or the folder of a cgroup v2 group, of which all processes are
-        meant.
-
-        :raises DriverError:
+        :param origin: the pid, or the folder of a cgroup v2 group.
+        :raises DriverError: it cannot be a guest.
         """
         ...

@@ -1,4 +1,7 @@
-"""Groups of cgroup v2 below a delegated one (Documentation/admin-guide/cgroup-v2.rst), one for each guest."""
+"""Groups of cgroup v2 below a delegated one (Documentation/admin-guide/cgroup-v2.rst), one for each guest.
+
+Methods raise OSError as the kernel does. The names of files are those of the kernel document.
+"""
 
 from __future__ import annotations
 
@@ -18,48 +21,53 @@ from compute_agent.model import cpuset
 
 LOG = logging.getLogger(__name__)
 
-# What later controllers need as well; those that the parent does not offer are left out.
+# All controllers that any setting of a guest needs. They are enabled once, for all guests: enabling one later
+# would fail as soon as a process is in the delegated group itself.
 _WANTED: Final = ("cpuset", "cpu", "memory", "io", "hugetlb")
 
+# Tells the groups of guests from others below the delegated group, such as those that an operator made.
 _PREFIX: Final = "guest-"
 
 PERIOD: Final = 100_000
-"""Microseconds over which a quota is counted; what the kernel has by default."""
+"""Microseconds over which the kernel counts a quota; the kernel's default."""
 
+# The smallest quota in microseconds; the kernel refuses less (EINVAL).
 _MIN_QUOTA: Final = 1000
-"""Microseconds; the kernel takes no less."""
 
+# A process that forks while it is moved leaves its child in the old group. Each pass moves the children of
+# the last one, so only a process that forks faster than the agent moves needs more.
 _MOVE_PASSES: Final = 16
+# Links to a folder without subfolders, where the file system counts them: its name and its own ".".
 _WITHOUT_FOLDERS: Final = 2
-"""Links to a folder that has no others in it, where the file system counts them: itself and its own "."."""
 
+# Half a second in all: the kernel frees a killed process within milliseconds, unless it waits for a disk.
 _REMOVE_ATTEMPTS: Final = 50
 _REMOVE_PAUSE: Final = 0.01
 
 
 def group_name(guest_uuid: str) -> str:
-    """What the folder of a guest's group is called."""
+    """The name of the folder of a guest's group."""
     return f"{_PREFIX}{guest_uuid}"
 
 
 def quota_microseconds(cores: float) -> int:
-    """What ``cores`` are within a period."""
+    """The microseconds in each period that ``cores`` are."""
     return max(round(cores * PERIOD), _MIN_QUOTA)
 
 
-def _cores(quota: str, period: str) -> float | None:
-    """The cores that cpu.max is (microseconds in each period); None if it is no limit."""
+def _quota_cores(quota: str, period: str) -> float | None:
+    """The cores of a ``cpu.max`` (microseconds, and the period); None if it is no limit."""
     return None if quota == "max" else int(quota) / int(period)
 
 
-def attainable(cores: float | None) -> float | None:
-    """A quota as it can be set, and is read back."""
+def attainable_quota(cores: float | None) -> float | None:
+    """A quota in cores, rounded as the kernel stores it, for comparison with the value read back."""
     return None if cores is None else quota_microseconds(cores) / PERIOD
 
 
-def agree(has: CpuLimits, wanted: CpuLimits) -> bool:
+def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
     """Whether limits are as wanted."""
-    return wanted.weight in (None, has.weight) and attainable(wanted.quota) == has.quota
+    return wanted.weight in (None, has.weight) and attainable_quota(wanted.quota) == has.quota
 
 
 class CgroupRoot:
@@ -70,31 +78,36 @@ class CgroupRoot:
 
     @classmethod
     def open(cls, folder: Path) -> CgroupRoot | None:
-        """The group at ``folder`` with its controllers handed down.
+        """The group at ``folder``, with its controllers enabled for the groups below.
 
-        None, after a log line, if it is not a cgroup v2 group or not ours to write, or if others could put
-        processes into the groups of guests.
+        None, after a log line, if the agent may not write to it or it is no cgroup v2 group. None also if
+        other users could put processes into the groups of guests.
         """
         try:
+            # Another user with write access could put a process among a guest's, which would then be pinned,
+            # limited and killed as that guest.
             check_folder(folder)
             offered = kernel_files.read_text(f"{folder}/cgroup.controllers").split()
             enabled = kernel_files.read_text(f"{folder}/cgroup.subtree_control").split()
+            # Moving processes takes write access to cgroup.procs, making groups takes it to the folder.
             if not os.access(folder / "cgroup.procs", os.W_OK) or not os.access(folder, os.W_OK):
                 raise PermissionError(errno.EACCES, "not writable", str(folder))
         except OSError as error:
             LOG.warning("No cgroup groups for guests, affinity is used instead: %s", error)
             return None
+        # One at a time: a write of several names is refused as a whole if one of them cannot be enabled.
         for controller in _WANTED:
             if controller in offered and controller not in enabled:
                 try:
                     (folder / "cgroup.subtree_control").write_text(f"+{controller}")
                 except OSError as error:
-                    # EBUSY: there are processes in the group itself (no internal process constraint).
+                    # EBUSY: there are processes in the group itself ("no internal process constraint").
                     LOG.warning("Controller %s cannot be handed down in %s: %s", controller, folder, error)
+        # Records of guests keep these paths, so they must not depend on a symbolic link.
         return cls(folder.resolve())
 
-    def make(self, guest_uuid: str) -> GuestCgroup:
-        """The group of a guest, made if absent.
+    def make_group(self, guest_uuid: str) -> GuestCgroup:
+        """The group of a guest, made if absent: an agent that crashed may have left it.
 
         :raises OSError:
         """
@@ -103,20 +116,21 @@ class CgroupRoot:
         return group
 
     def protect_guests(self) -> None:
-        """Let the root have as much protected memory as its guests: theirs counts up to that only.
+        """Give the root as much protected memory as all its guests together.
 
         :raises OSError:
         """
+        # The kernel caps memory.low of a group by that of its parent, where it is 0 unless written.
         root = GuestCgroup(self.folder)
         found = [GuestCgroup(folder).memory_limit("memory.low") for folder in self.folder.glob(f"{_PREFIX}*")]
         whole = sum(amount for amount in found if amount is not None)
         if root.memory_limit("memory.low") not in (None, whole):
             root.limit_memory("memory.low", whole)
 
-    def owner(self, folder: Path) -> str:
-        """The uuid of the guest whose group a folder is, or below which it is; empty if it is none.
+    def owner_of(self, folder: Path) -> str:
+        """The uuid of the guest that a folder belongs to, as its group or below it; empty if there is none.
 
-        The folder has no symbolic links in it.
+        :param folder: a path without symbolic links.
         """
         root = self.folder.resolve()
         name = folder.relative_to(root).parts[0] if root in folder.parents else ""
@@ -133,25 +147,25 @@ class GuestCgroup:
     def add(self, pid: int) -> None:
         """Move a process, with all its threads, into the group.
 
-        To the kernel process 0 is whoever writes; in cgroup.procs it is one of another pid namespace.
-
         :raises OSError:
         """
+        # Read from cgroup.procs, 0 is a process of another pid namespace. Written to it, 0 is the writer: the
+        # agent would move itself.
         if pid < 1:
             raise ProcessLookupError(errno.ESRCH, "a process of another pid namespace", str(self.folder))
         (self.folder / "cgroup.procs").write_text(str(pid))
 
-    def take(self, source: GuestCgroup) -> None:
-        """Move all processes of another group, and of those below it, here; until no new one appears there.
+    def take_processes(self, source: GuestCgroup) -> None:
+        """Move all processes of another group, and of the groups below it, until no new one appears there.
 
-        One that ends meanwhile is no error.
+        A process that ends meanwhile is no error.
 
-        :raises OSError:
+        :raises OSError: EBUSY: processes are made faster than they can be moved.
         """
         if source.folder == self.folder:
             return
         for _ in range(_MOVE_PASSES):
-            pids = source.processes()
+            pids = source.process_ids()
             if not pids:
                 return
             for pid in pids:
@@ -159,65 +173,66 @@ class GuestCgroup:
                     self.add(pid)
         raise OSError(errno.EBUSY, "processes are made faster than they can be moved", str(source.folder))
 
-    def processes(self) -> list[int]:
-        """The processes in the group and in the groups below it; empty when it is gone."""
+    def process_ids(self) -> list[int]:
+        """The processes in the group and in the groups below it; empty when the group is gone."""
+        # A guest, such as a container runtime, may make groups of its own below its group.
         found: list[int] = []
-        for folder in self._tree():
+        for folder in self._walk_tree():
             with contextlib.suppress(OSError):
                 found.extend(map(int, kernel_files.read(f"{folder}/cgroup.procs").split()))
         return found
 
-    def confine(self, cpus: frozenset[int]) -> None:
-        """Write the CPUs if they differ.
-
-        Without the controller cpuset nothing is done.
+    def confine_cpus(self, cpus: frozenset[int]) -> None:
+        """Write the CPUs if they differ. Without the controller cpuset it does nothing.
 
         :raises OSError:
         """
         self._write_numbers("cpuset.cpus", cpus)
 
     def memory_nodes(self) -> frozenset[int] | None:
-        """The NUMA nodes memory is bound to (none if it never was); None without the controller cpuset."""
-        return self._numbers("cpuset.mems")
+        """The NUMA nodes of its memory (empty if they were never set); None without the controller cpuset."""
+        return self._read_numbers("cpuset.mems")
 
     def possible_nodes(self) -> frozenset[int]:
-        """The NUMA nodes that the group could have memory of."""
-        return GuestCgroup(self.folder.parent)._numbers("cpuset.mems.effective") or frozenset()
+        """The NUMA nodes that the parent group allows."""
+        # Those of the group itself are what it is bound to; only its parent shows what it could have.
+        return GuestCgroup(self.folder.parent)._read_numbers("cpuset.mems.effective") or frozenset()
 
     def bind_memory(self, nodes: frozenset[int]) -> None:
-        """Write the NUMA nodes if they differ; the kernel moves what is elsewhere.
+        """Write the NUMA nodes if they differ; the kernel moves pages of other nodes.
 
-        Memory that was bound cannot but be bound to all nodes: as long as there are processes in a group, the
-        kernel takes no empty set (ENOSPC). Without the controller cpuset nothing is done.
+        A binding is lifted by naming all nodes, because the kernel refuses an empty set (ENOSPC) for a group
+        with processes. Without the controller cpuset it does nothing.
 
         :raises OSError:
         """
         self._write_numbers("cpuset.mems", nodes)
 
     def memory_use(self) -> int | None:
-        """Bytes in use; None without the controller memory."""
+        """Bytes in use, page cache included; None without the controller memory."""
         text = self._read("memory.current")
         return None if text is None else int(text)
 
     def memory_limit(self, name: str) -> int | None:
-        """An amount in memory.max and its like, in bytes; None without the controller memory."""
+        """The bytes in a file such as memory.max; None without its controller."""
         text = self._read(name)
         if text is None:
             return None
         return UNLIMITED if text == "max" else int(text)
 
     def limit_memory(self, name: str, amount: int) -> None:
-        """Write an amount.
+        """Write an amount of bytes to a file such as memory.max.
 
         :raises OSError:
         """
         self._write(name, "max" if amount >= UNLIMITED else str(amount))
 
     def oom_events(self) -> tuple[int, int] | None:
-        """How often its own limit left no memory, and how many of its processes were killed for want of it.
+        """How often the group's own limit was hit, and how many of its processes the kernel killed.
 
         None without the controller memory, and when the group is gone.
         """
+        # One read(2) without a file object of Python: each round reads this file for each guest.
         try:
             words = kernel_files.read_piece(f"{self.path}/memory.events").split()
         except OSError:
@@ -225,12 +240,12 @@ class GuestCgroup:
         counts = dict(zip(words[::2], words[1::2], strict=False))
         return int(counts.get(b"oom", 0)), int(counts.get(b"oom_kill", 0))
 
-    def has(self, name: str) -> bool:
+    def has_file(self, name: str) -> bool:
         """Whether the kernel has a file here."""
         return os.path.exists(f"{self.path}/{name}")
 
     def io_text(self, name: str) -> str | None:
-        """The content of io.max or one of its like; None where the kernel has none."""
+        """The content of a file such as io.max; None where the kernel has none."""
         return self._read(name)
 
     def write_io(self, name: str, line: str) -> None:
@@ -245,30 +260,33 @@ class GuestCgroup:
         weight, maximum = self._read("cpu.weight"), self._read("cpu.max")
         if weight is None or maximum is None:
             return None
-        return CpuLimits(int(weight), _cores(*maximum.split()))
+        return CpuLimits(int(weight), _quota_cores(*maximum.split()))
 
     def limit_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
-        """Write what differs between what the group ``has`` and what is wanted.
+        """Write the values that differ from those that the group ``has``.
 
         :raises OSError:
         """
         if wanted.weight not in (None, has.weight):
             self._write("cpu.weight", str(wanted.weight))
-        if attainable(wanted.quota) != has.quota:
+        if attainable_quota(wanted.quota) != has.quota:
             quota = "max" if wanted.quota is None else quota_microseconds(wanted.quota)
             self._write("cpu.max", f"{quota} {PERIOD}")
 
     def remove(self) -> None:
-        """End what is left in the group, and remove it; gone already is no error."""
+        """Kill the processes that are left in the group, and remove it; a missing group is no error."""
+        # One write kills all processes of the subtree, also those that fork meanwhile. Kernels before 5.14
+        # have no such file; the group then stays until its processes have ended.
         with contextlib.suppress(OSError):
             (self.folder / "cgroup.kill").write_text("1")
-        for folder in reversed(list(self._tree())):
+        # The kernel removes empty groups only, so the innermost go first.
+        for folder in reversed(list(self._walk_tree())):
             _remove(Path(folder))
 
     def remove_empty(self) -> None:
-        """Remove the group, in which nobody is left.
+        """Remove the group, which has no processes.
 
-        :raises OSError:
+        :raises OSError: EBUSY: it has some.
         """
         self.folder.rmdir()
 
@@ -282,16 +300,17 @@ class GuestCgroup:
     def _write(self, name: str, value: str) -> None:
         (self.folder / name).write_text(f"{value}\n")
 
-    def _numbers(self, name: str) -> frozenset[int] | None:
+    def _read_numbers(self, name: str) -> frozenset[int] | None:
         text = self._read(name)
         return None if text is None else cpuset.parse(text)
 
     def _write_numbers(self, name: str, wanted: frozenset[int]) -> None:
-        if self._numbers(name) not in (None, wanted):
+        if self._read_numbers(name) not in (None, wanted):
             self._write(name, cpuset.format(wanted))
 
-    def _tree(self) -> Iterator[str]:
+    def _walk_tree(self) -> Iterator[str]:
         """The group and those below it, parents first."""
+        # Nearly all groups have no others below: one stat(2) saves the walk, at each round for each guest.
         with contextlib.suppress(OSError):
             if os.stat(self.path).st_nlink == _WITHOUT_FOLDERS:
                 yield self.path
@@ -301,7 +320,7 @@ class GuestCgroup:
 
 
 def _remove(folder: Path) -> None:
-    """rmdir(2), tried for a moment: killed processes are in their group (EBUSY) until they are gone."""
+    """Remove a group. Killed processes keep it busy (EBUSY) until the kernel has freed them."""
     for attempt in range(_REMOVE_ATTEMPTS):
         try:
             folder.rmdir()
@@ -309,7 +328,9 @@ def _remove(folder: Path) -> None:
             return
         except OSError as error:
             if attempt == _REMOVE_ATTEMPTS - 1:
-                LOG.warning("Group %s cannot be removed: %s", folder, error)
+                LOG.warning(
+                    "Group %s cannot be removed; rmdir removes it once it is empty: %s", folder, error
+                )
                 return
             time.sleep(_REMOVE_PAUSE)
         else:

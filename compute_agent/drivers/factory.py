@@ -1,13 +1,13 @@
-"""The driver of this host: which one it is, the lock that keeps other agents away, and opening it.
+"""The driver of this host: its choice, the lock that keeps other agents away, and its opening.
 
-Without an option the driver is libvirt where libvirtd is available. But guests that run must not be
-forgotten because libvirtd is away when the agent starts: a host that had domains keeps that driver, and so
-does one with processes, until an operator changes it.
+Without an option the driver is libvirt where libvirtd is available. Running guests must not be forgotten
+because libvirtd is away when the agent starts. So a host that had domains keeps that driver, and a host with
+process guests keeps the other one, until an operator changes it.
 
-Two agents that do not know of each other would give the same CPUs to different guests and undo each other's
-work. So each locks what its guests depend on, in a folder that all agents of the host share. A container
-has a folder of its own there; but where it reaches libvirtd, it sees the folder of libvirtd's socket, and a
-second lock is taken in that if possible.
+Two agents on a host would give the same CPUs to different guests and undo each other's work. So each agent
+locks the daemon or the cgroup of its guests, in a folder that all agents of the host share. An agent in a
+container has a folder of its own instead, but it sees the folder of libvirtd's socket. A second lock is taken
+there, if the folder allows it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ from compute_agent.host import kernel_files
 from compute_agent.model.messages import DriverError
 
 _SYSTEM_FOLDER: Final = Path("/run/libvirt")
+# Sockets of libvirtd, the daemon for all drivers, and of virtqemud, the modular one for QEMU.
 _SOCKETS: Final = ("libvirt-sock", "virtqemud-sock")
-"""Of the one daemon for everything, and of the one for QEMU alone."""
 
 
-def sockets(uri: str) -> tuple[Path, ...]:
-    """The UNIX sockets on which libvirtd may be found; none if the URI leads elsewhere."""
+def socket_paths(uri: str) -> tuple[Path, ...]:
+    """The UNIX sockets of the libvirtd at a URI; none if it is on another host.
+
+    The rules are those of https://libvirt.org/uri.html and of libvirt's remote driver.
+    """
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -49,6 +52,7 @@ def sockets(uri: str) -> tuple[Path, ...]:
     if parts.netloc or transport not in ("", "unix"):
         return ()
     if named := parse_qs(parts.query).get("socket"):
+        # libvirt uses the last of several parameters with the same name.
         return (Path(named[-1]),)
     match parts.path:
         case "/system":
@@ -63,6 +67,7 @@ def sockets(uri: str) -> tuple[Path, ...]:
 
 LOG = logging.getLogger(__name__)
 
+# The file of the second lock, in the folder of libvirtd's socket.
 _MARK: Final = "compute-agent.lock"
 
 
@@ -70,9 +75,11 @@ _MARK: Final = "compute-agent.lock"
 class DriverLock:
     """The locks of one agent on its guests.
 
-    ``holder`` is what the next agent is told of this one; ``what`` it looks after and the ``remedy`` are
-    words for a message. ``lock`` None: there is nothing to lock. ``mark`` is the lock that is taken where it
-    can be.
+    :ivar holder: names this agent in the error message of a second one.
+    :ivar what: names the guests in that message.
+    :ivar remedy: the option that separates the two agents, for that message.
+    :ivar lock: the file of the lock; None: there is nothing to lock.
+    :ivar mark: the file of a second lock, which is taken if its folder allows it.
     """
 
     holder: str
@@ -82,36 +89,39 @@ class DriverLock:
     mark: Path | None = None
     _held: dict[Path, int] = field(default_factory=dict)
 
-    def check(self) -> None:
+    def check_locks(self) -> None:
         """Take the locks that are not held, or not any more.
 
-        :raises DriverError: naming who has one.
+        :raises DriverError: another agent holds one, or the lock file cannot be made.
         """
         if self.lock is None:
             return
         try:
             secure_folder(self.lock.parent)
-            self._take(self.lock)
+            self._take_lock(self.lock)
         except OSError as error:
             raise DriverError(
                 f"the lock that keeps other agents from {self.what} cannot be had: {error}; set [DEFAULT]"
                 " lock_path to a folder that this agent can write to"
             ) from error
+        # The second lock is a precaution for containers. A folder of libvirtd that is absent, read-only or
+        # writable by others is no reason to stop an agent that has the first lock.
         if self.mark is not None:
             try:
                 check_folder(self.mark.parent)
-                self._take(self.mark)
+                self._take_lock(self.mark)
             except UnsafeFileError as error:
+                # Another user could replace the file and lock the agent out.
                 LOG.warning("No lock is taken in %s: %s", self.mark.parent, error)
             except OSError as error:
                 LOG.debug("No lock is taken in %s: %s", self.mark.parent, error)
 
     def release(self) -> None:
-        """Let go of the locks."""
+        """Release the locks. The files stay: removing one would let a third agent lock a new file."""
         while self._held:
             os.close(self._held.popitem()[1])
 
-    def _take(self, path: Path) -> None:
+    def _take_lock(self, path: Path) -> None:
         held = self._held.get(path)
         if held is not None and locks.is_held(path, held):
             return
@@ -121,19 +131,25 @@ class DriverLock:
             raise DriverError(
                 f"another agent ({error}) looks after {self.what}: stop one of the two, or {self.remedy}"
             ) from error
+        # The old descriptor is of a file that was removed meanwhile. It is closed last, so that a failure
+        # above leaves it in place.
         if held is not None:
             os.close(held)
         self._held[path] = fresh
 
 
 def libvirt_lock(conf: cfg.ConfigOpts, sockets: Sequence[Path], holder: str) -> DriverLock:
-    """The lock on the domains of ``[libvirt] uri``, with the sockets that it may have on this host."""
+    """The lock on the domains of ``[libvirt] uri``.
+
+    :param sockets: the sockets that it may have on this host.
+    """
     uri = conf.libvirt.uri
     folder = sockets[0].parent if sockets else None
     return DriverLock(
         holder,
         f"the domains of {uri}",
         "give this one another [libvirt] uri",
+        # By the folder of the socket, as several URIs lead to the same libvirtd.
         lock_path(conf) / _name("libvirt", uri if folder is None else os.path.realpath(folder)),
         None if folder is None else folder / _MARK,
     )
@@ -151,17 +167,19 @@ def cgroup_lock(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
 
 
 def lock_path(conf: cfg.ConfigOpts) -> Path:
-    """Where the locks are that all agents have in common, as far as they may."""
+    """The folder of the locks, shared by all agents of this host that run as the same user."""
     if conf.lock_path:
         return Path(conf.lock_path)
     if os.geteuid() == 0:
         return Path("/run/compute-agent")
     with contextlib.suppress(KeyError):
         return Path(os.environ["XDG_RUNTIME_DIR"]) / "compute-agent"
+    # Only for a user without a session. secure_folder() refuses a folder of another user there.
     return Path(f"/tmp/compute-agent-{os.geteuid()}")
 
 
 def _name(kind: str, claimed: str) -> str:
+    # A digest, because a path or a URI can be longer than a file name may be.
     return f"{kind}-{hashlib.sha256(os.fsencode(claimed)).hexdigest()[:16]}.lock"
 
 
@@ -170,18 +188,22 @@ _LIBVIRT, _PROCESS = LibvirtDriver.name, ProcessDriver.name
 
 @dataclass(frozen=True, slots=True)
 class DriverChoice:
-    """The name of a driver, and what an operator should know about how it was chosen (empty: nothing)."""
+    """The name of a driver, and a notice for the operator about an unusual choice (empty: none)."""
 
     name: str
     notice: str = ""
 
 
-def choose(configured: str | None, usable: bool, remembered: str, guests: int) -> DriverChoice:
-    """The driver to use: ``configured`` is that of the options, ``usable`` whether libvirtd can be had.
+def choose_driver(configured: str | None, usable: bool, remembered: str, guests: int) -> DriverChoice:
+    """The driver to use.
 
-    ``remembered`` is the driver that this host had last (empty: none is known), with so many ``guests``. It
-    stays unless the option says otherwise; only a host without process guests may come to have domains by
-    itself.
+    The last driver of the host stays unless the option says otherwise. Only a host without process guests
+    changes to domains by itself.
+
+    :param configured: the driver in the options, if there is one.
+    :param usable: whether libvirtd is available.
+    :param remembered: the last driver of this host; empty if not known.
+    :param guests: how many guests the last driver had.
     """
     if configured is not None:
         if remembered in ("", configured):
@@ -189,8 +211,8 @@ def choose(configured: str | None, usable: bool, remembered: str, guests: int) -
         return DriverChoice(
             configured,
             f"Guests are those of driver {configured} from now on, as [guests] driver says. The {guests} of"
-            f" driver {remembered} run on where they are, but are not looked after any more, and audit shows"
-            " what they hold as allocations without guest",
+            f" driver {remembered} run on where they are, but are not managed any more, and audit shows"
+            " their allocations as allocations without guest",
         )
     found = _LIBVIRT if usable else _PROCESS
     if remembered in ("", found):
@@ -203,7 +225,7 @@ def choose(configured: str | None, usable: bool, remembered: str, guests: int) -
             f" {_PROCESS}",
         )
     if remembered != _PROCESS:
-        return DriverChoice(remembered)  # a newer version may have had it; opening it says what to do
+        return DriverChoice(remembered)  # A later release may know it; open_driver() gives the remedy.
     if guests:
         return DriverChoice(
             _PROCESS,
@@ -219,71 +241,74 @@ def choose(configured: str | None, usable: bool, remembered: str, guests: int) -
 
 def libvirtd_is_usable(uri: str) -> bool:
     """Whether libvirt-python is installed and the libvirtd with this URI has its socket on this host."""
-    return importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, sockets(uri)))
+    # find_spec() does not import: libvirt starts its event loop with the first connection only.
+    return importlib.util.find_spec("libvirt") is not None and any(map(Path.exists, socket_paths(uri)))
 
 
 @dataclass(frozen=True, slots=True)
 class DriverKind:
-    """What has to be known of a driver before it is opened.
+    """The functions of a driver that are needed before it is opened.
 
-    ``lock`` is that of an agent, which calls itself by a text, on the guests; ``open`` makes the driver from
-    the options, the folder of records and the lock (None: it changes nothing as long as it is not told to);
-    ``unlimited`` says why the CPU use of guests cannot be limited, empty if it can.
+    :ivar lock: makes the lock on the guests, from the options and the name of the agent.
+    :ivar open: makes the driver from the options, the folder of records and the lock. Without a lock the
+        driver only reads.
+    :ivar unlimited: the reason why the CPU use of guests cannot be limited; empty if it can.
     """
 
     name: str
     lock: Callable[[cfg.ConfigOpts, str], DriverLock]
     open: Callable[[cfg.ConfigOpts, Path, DriverLock | None], GuestDriver]
-    unlimited: Callable[[cfg.ConfigOpts], str]
+    unlimited_reason: Callable[[cfg.ConfigOpts], str]
 
 
 def lock_for(name: str, conf: cfg.ConfigOpts, holder: str) -> DriverLock:
-    """The lock of an agent, which calls itself ``holder``, on the guests of the driver of that name.
+    """The lock on the guests of a driver.
 
-    :raises DriverError: there is none.
+    :param holder: names this agent in the error message of a second one.
+    :raises DriverError: there is no driver of that name.
     """
-    return _kind(name).lock(conf, holder)
+    return _find_kind(name).lock(conf, holder)
 
 
 def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> GuestDriver:
-    """The driver of that name.
+    """Open the driver of that name.
 
-    Process guests are recorded in ``folder``. Without a ``lock`` on them it changes nothing as long as it is
-    not told to.
-
-    :raises DriverError: for one that cannot be had, and if another agent has its guests.
-    :raises OSError:
+    :param folder: the folder with the records of process guests.
+    :param lock: the lock on the guests; None: the driver only reads, as in a dry run.
+    :raises DriverError: the driver is not available, or another agent has its guests.
+    :raises OSError: the folder of records cannot be used.
     """
-    kind = _kind(name)
-    _checked(lock)()
+    kind = _find_kind(name)
+    _lock_check(lock)()
     return kind.open(conf, folder, lock)
 
 
-def unlimited(name: str, conf: cfg.ConfigOpts) -> str:
-    """Why the CPU use of guests of that driver cannot be limited here; empty if it can, or nobody knows."""
-    return KINDS[name].unlimited(conf) if name in KINDS else ""
+def unlimited_reason(name: str, conf: cfg.ConfigOpts) -> str:
+    """The reason why the CPU use of that driver's guests cannot be limited; empty if none is known."""
+    return KINDS[name].unlimited_reason(conf) if name in KINDS else ""
 
 
-def _kind(name: str) -> DriverKind:
+def _find_kind(name: str) -> DriverKind:
     if name not in KINDS:
         raise DriverError(f"there is no driver {name!r}: set [guests] driver to {' or '.join(KINDS)}")
     return KINDS[name]
 
 
-def _checked(lock: DriverLock | None) -> Callable[[], None]:
-    return DriverLock("").check if lock is None else lock.check
+def _lock_check(lock: DriverLock | None) -> Callable[[], None]:
+    # A lock without a file checks nothing, for a driver that only reads.
+    return DriverLock("").check_locks if lock is None else lock.check_locks
 
 
 def _lock_domains(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
-    return libvirt_lock(conf, sockets(conf.libvirt.uri), holder)
+    return libvirt_lock(conf, socket_paths(conf.libvirt.uri), holder)
 
 
 def _open_libvirt(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> GuestDriver:
-    return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval, _checked(lock))
+    return LibvirtDriver(conf.libvirt.uri, conf.guests.reconcile_interval, _lock_check(lock))
 
 
 def _lock_processes(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
-    # Process guests without groups are known by their records, which are in the state folder.
+    # Process guests without groups depend on the records in the state folder alone, which has its own lock.
     return cgroup_lock(conf, holder) if conf.cgroup.root else DriverLock(holder)
 
 
@@ -299,7 +324,7 @@ def _processes_unlimited(conf: cfg.ConfigOpts) -> str:
 
 
 def _without_groups(root: str | None) -> str:
-    """Why process guests have no groups with a quota; empty if they have."""
+    """The reason why process guests have no groups with a quota; empty if they have."""
     if not root:
         return "[cgroup] root is not set"
     try:
@@ -316,4 +341,4 @@ KINDS: Final[Mapping[str, DriverKind]] = {
         DriverKind(_PROCESS, _lock_processes, _open_processes, _processes_unlimited),
     )
 }
-"""By the name that ``[guests] driver`` knows them under."""
+"""All drivers by their names in ``[guests] driver``."""

@@ -1,14 +1,14 @@
 """Memory limits of guests in cgroup v2, ``oom_score_adj`` of processes (proc(5)), and OOM kills.
 
-A value that is not the kernel's default and was not written by the agent belongs to somebody else and
-stays. The agent notes each value in the record of the guest before it writes it; from then on another value
-is drift. Limits of huge pages (controller ``hugetlb``) are in bytes, too.
+A value that differs from the kernel's default and was not written by the agent belongs to another program
+and stays. The agent notes each value in the record of the guest before it writes it; from then on another
+value is drift. Limits of huge pages (controller ``hugetlb``) are in bytes, too.
 
 OOM kills are counted in ``memory.events`` of the guest's group. A killed guest often ends by that, and its
-group goes with it: the counters are read a last time before a group is removed.
+group goes with it, so the counters are read a last time before a group is removed.
 
 Files of a process in /proc are writable by their owner. The agent's unit drops CAP_DAC_OVERRIDE, so root
-cannot write them either; with CAP_SETUID a thread becomes another user for file systems only (setfsuid(2)).
+cannot write them either. With CAP_SETUID a thread becomes another user for file systems only (setfsuid(2)).
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from compute_agent.host import kernel_files
 from compute_agent.model.guest import Guest
 from compute_agent.model.resource import HUGE_PAGES
 
+# Python has no setfsuid(2). Its seteuid() changes all threads of the process; setfsuid changes this one only.
 _LIBC = ctypes.CDLL(None)
 
 
 @contextmanager
 def acting_as_owner(path: str) -> Iterator[None]:
-    """To file systems this thread is the owner of a file meanwhile; who may not be that stays who it is.
+    """Make this thread act as the owner of a file towards file systems. Without CAP_SETUID nothing changes.
 
     :raises OSError: the file is not there.
     """
+    # setfsuid(2) reports no errors: a refused change shows in the write that follows.
     before = _LIBC.setfsuid(os.stat(path).st_uid)
     try:
         yield
@@ -45,34 +47,38 @@ def acting_as_owner(path: str) -> Iterator[None]:
 
 
 class OomWatch:
-    """What was counted of each guest, and what has yet to be told. Methods may be called from any thread."""
+    """The counts of kills of each guest, and the kills that are not reported yet. For any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counted: dict[str, tuple[int, int]] = {}
         self._news: list[OomKill] = []
 
-    def begin(self, guest_uuid: str, group: GuestCgroup | None) -> None:
-        """Count from now on what happens to a guest that ran before: who came before has told of the rest."""
+    def begin_counting(self, guest_uuid: str, group: GuestCgroup | None) -> None:
+        """Start from the current counts of a guest that ran before: the former agent has reported those."""
         if group is not None and (counts := group.oom_events()) is not None:
             with self._lock:
                 self._counted[guest_uuid] = counts
 
-    def look(self, guest: Guest, group: GuestCgroup, last: bool = False) -> None:
-        """Look for kills in the group of a guest; ``last``: it has ended."""
+    def look_at_group(self, guest: Guest, group: GuestCgroup, last: bool = False) -> None:
+        """Look for new kills in the group of a guest.
+
+        :param last: whether the guest has ended, and its group is about to be removed.
+        """
         counts = group.oom_events()
         with self._lock:
             if counts is not None:
                 at_limit, kills = self._counted.get(guest.uuid, (0, 0))
                 if counts[1] > kills:
                     self._news.append(OomKill(guest, counts[1] - kills, counts[0] > at_limit))
-                    # Not before: the kernel counts the limit first, and kills some time after that.
+                    # Only with a kill: the kernel counts the reached limit first and kills a moment later. A
+                    # count in between would make that kill look like one for want of memory on the host.
                     self._counted[guest.uuid] = counts
             if last:
                 self._counted.pop(guest.uuid, None)
 
-    def take(self) -> list[OomKill]:
-        """What is new since the last call."""
+    def take_news(self) -> list[OomKill]:
+        """The kills since the last call."""
         with self._lock:
             found, self._news = self._news, []
         return found
@@ -83,52 +89,55 @@ LOG = logging.getLogger(__name__)
 MAX, HIGH, LOW = "memory.max", "memory.high", "memory.low"
 OOM_SCORE: Final = "oom_score_adj"
 
+# Prefix of the files with limits of huge pages.
+#
+# ``hugetlb.2MB.max`` limits pages in use: beyond it an access is answered by SIGBUS. ``hugetlb.2MB.rsvd.max``
+# limits reserved pages: beyond it mmap(2) fails, which a program can handle.
 _PAGES: Final = "hugetlb."
-"""What files with limits of huge pages begin with.
 
-``hugetlb.2MB.max`` is of those in use, ``hugetlb.2MB.rsvd.max`` of those that are reserved: beyond it mmap(2)
-fails, and no later access does.
-"""
-
+# The kernel's defaults of files that do not begin without a limit.
 _UNTOUCHED: Final = {LOW: 0}
-"""What limits are at first, where they are not without a limit."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-def differing(
+def differing_limits(
     group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits, noted: Collection[str]
 ) -> dict[str, int]:
-    """What is to be written to become as ``wanted``, by file; those in ``noted`` are the agent's.
+    """The amounts to write for the ``wanted`` limits, by file.
 
-    Others that are to be as the kernel begins with are not read: whatever they say is somebody else's.
+    :param noted: the files that the agent has written before.
     """
     todo = {}
-    for name, amount in _amounts(wanted, noted).items():
+    for name, amount in _amounts_by_file(wanted, noted).items():
         untouched = _UNTOUCHED.get(name, UNLIMITED)
+        # A default is wanted, and the agent never wrote the file: any value in it is another program's.
         if group is None or amount is None or (amount == untouched and name not in noted):
             continue
         has = group.memory_limit(name)
-        if has is None or has == attainable(amount):
+        if has is None or has == attainable_amount(amount):
             continue
         if name in noted or has == untouched:
             todo[name] = amount
     score = wanted.oom_score_adj
+    # A process inherits the score of its parent, so one process with another score is enough for a write. The
+    # default is 0; any other score was set by another program, unless it is noted as the agent's.
     found = None if score is None else {oom_score_adj(pid) for pid in pids} - {None, score}
     if score is not None and found and (OOM_SCORE in noted or found <= {0}):
         todo[OOM_SCORE] = score
     return todo
 
 
-def present(group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits) -> MemoryLimits:
-    """The limits as they are, as far as something is wanted of them."""
+def present_limits(group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits) -> MemoryLimits:
+    """The current limits, of the kinds that are wanted."""
     has = {
         name: None if group is None or amount is None else group.memory_limit(name)
-        for name, amount in _amounts(wanted).items()
+        for name, amount in _amounts_by_file(wanted).items()
     }
     pages = None
     if wanted.huge_pages is not None:
         found = {size: has.get(f"{_pages_file(size)}.max") for size, _ in wanted.huge_pages}
         pages = tuple((size, amount) for size, amount in found.items() if amount is not None)
+    # A process with another score than wanted is the one to show; any of them will do.
     scores = {score for pid in pids if (score := oom_score_adj(pid)) is not None}
     others = scores - {wanted.oom_score_adj}
     score = min(others or scores, default=None)
@@ -136,31 +145,31 @@ def present(group: GuestCgroup | None, pids: Iterable[int], wanted: MemoryLimits
     return MemoryLimits(has[MAX], has[HIGH], has[LOW], score, pages)
 
 
-def attainable(amount: int) -> int:
-    """An amount as the kernel keeps it: in whole pages."""
+def attainable_amount(amount: int) -> int:
+    """An amount in bytes as the kernel keeps it: in whole pages."""
     return UNLIMITED if amount >= UNLIMITED else amount // _PAGE * _PAGE
 
 
 def oom_score_adj(pid: int) -> int | None:
-    """Of a process; None if it has ended."""
+    """The ``oom_score_adj`` of a process; None if it has ended."""
     text = kernel_files.read_optional(f"/proc/{pid}/oom_score_adj")
     return int(text) if text else None
 
 
 class OomScores:
-    """Writes oom_score_adj, and remembers of whom the kernel does not let it be written."""
+    """Writes ``oom_score_adj``, and remembers the guests for which the kernel refuses it."""
 
     def __init__(self) -> None:
         self._refused: set[str] = set()
 
-    def attainable(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits:
-        """What is wanted, without what was refused before."""
+    def without_refused(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits:
+        """The wanted limits without a score that the kernel refused before: it is not tried each round."""
         return replace(wanted, oom_score_adj=None) if guest.uuid in self._refused else wanted
 
     def write(self, guest: Guest, pids: Iterable[int], score: int) -> None:
-        """Write it for all processes of a guest; what the agent may not do costs a log line.
+        """Write the score of all processes of a guest. A refused permission is logged once.
 
-        :raises OSError:
+        :raises OSError: any other error.
         """
         for pid in pids:
             path = f"/proc/{pid}/oom_score_adj"
@@ -168,7 +177,7 @@ class OomScores:
                 with acting_as_owner(path), open(path, "w", encoding="ascii") as file:
                     file.write(str(score))
             except (FileNotFoundError, ProcessLookupError):
-                continue  # it has ended
+                continue  # It has ended.
             except PermissionError as error:
                 self._refused.add(guest.uuid)
                 LOG.warning(
@@ -184,6 +193,8 @@ class OomScores:
 
 def huge_page_use(group: GuestCgroup | None) -> dict[int, int]:
     """Bytes in huge pages that a group uses or has reserved, by the size of the page in KiB."""
+    # Pages in use and reserved ones have limits of their own; the larger amount is what both must leave room
+    # for.
     if group is None:
         return {}
     found = {}
@@ -196,15 +207,15 @@ def huge_page_use(group: GuestCgroup | None) -> dict[int, int]:
 
 
 def _pages_file(size_kib: int) -> str:
-    """What the files of pages of a size begin with: ``hugetlb.2MB``, as the kernel names them."""
+    """The prefix of the files for pages of a size, such as ``hugetlb.2MB``."""
     for unit, kib in (("GB", 1024**2), ("MB", 1024)):
         if size_kib >= kib:
             return f"{_PAGES}{size_kib // kib}{unit}"
     return f"{_PAGES}{size_kib}KB"
 
 
-def _amounts(limits: MemoryLimits, noted: Collection[str] = ()) -> dict[str, int | None]:
-    """What files are to hold; those ``noted`` that limit pages are lifted where they are not limited."""
+def _amounts_by_file(limits: MemoryLimits, noted: Collection[str] = ()) -> dict[str, int | None]:
+    """The wanted amounts by file. Noted limits of pages that are no longer wanted are lifted."""
     found: dict[str, int | None] = {MAX: limits.maximum, HIGH: limits.high, LOW: limits.low}
     if limits.huge_pages is None:
         return found

@@ -12,24 +12,25 @@ from compute_agent.host.kernel_files import read, read_optional, read_text
 from compute_agent.host.proc_stat import ProcessStat, parse_process_stat
 from compute_agent.model import cpuset
 
-# Threads that are born while we write inherit the affinity of the thread that makes them, so that two passes
-# nearly always do. A process that makes threads faster than we can list them is left to the reconcile.
+# A thread that is made meanwhile inherits the affinity of its maker, so two passes are nearly always enough.
+# A process that makes threads faster than the agent lists them is left to the next reconcile.
 MAX_PASSES: Final = 16
 
+# The unit of start times in /proc, which need not be the kernel's timer frequency.
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
+# Bytes that are read. A process may make its command line as long as its memory (PR_SET_MM_MAP).
 _MAX_COMMAND_LINE: Final = 1 << 17
-"""Bytes; a process may make its own as long as its memory (PR_SET_MM_MAP)."""
 
+# Bytes; as above.
 _MAX_ENVIRONMENT: Final = 1 << 20
-"""Bytes; as above."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process for good: pids are used again, but never with the same start time in the same boot.
+    """The lasting identity of a process: the kernel reuses pids, but not with the same start time in a boot.
 
-    ``start_time`` is in clock ticks since boot (field 22 of /proc/PID/stat).
+    :ivar start_time: clock ticks since boot (field 22 of /proc/PID/stat).
     """
 
     pid: int
@@ -37,49 +38,55 @@ class ProcessIdentity:
     boot_id: str
 
 
+# Cached, because it cannot change while this process lives.
 @functools.cache
 def boot_id() -> str:
     """The random id of this boot of the kernel."""
     return read_text("/proc/sys/kernel/random/boot_id").strip()
 
 
-def identify(pid: int) -> ProcessIdentity | None:
+def identify_process(pid: int) -> ProcessIdentity | None:
     """The identity of the process that has ``pid`` now; None if there is none or it is a zombie."""
-    stat = _stat(pid)
+    # A zombie keeps its pid until its parent reads its status; it runs nothing and cannot be pinned.
+    stat = _read_stat(pid)
     return None if stat is None or stat.is_dead else ProcessIdentity(pid, stat.start_time, boot_id())
 
 
 def is_alive(identity: ProcessIdentity) -> bool:
-    """Whether this very process (not another one with its pid) still runs."""
-    return identify(identity.pid) == identity
+    """Whether this process, and not another one with its pid, still runs."""
+    return identify_process(identity.pid) == identity
 
 
-def began(pid: int) -> float | None:
-    """When a process began, in seconds since boot, in steps of a clock tick; None if there is none."""
-    identity = identify(pid)
+def seconds_at_start(pid: int) -> float | None:
+    """The start of a process in seconds since boot, in steps of a clock tick; None if there is none."""
+    identity = identify_process(pid)
     return None if identity is None else identity.start_time / _TICKS
 
 
-def age(pid: int) -> float | None:
+def process_age(pid: int) -> float | None:
     """The seconds since a process began; None if there is none."""
-    start = began(pid)
+    # Start times count suspended time as well, and so does CLOCK_BOOTTIME, unlike CLOCK_MONOTONIC.
+    start = seconds_at_start(pid)
     return None if start is None else max(time.clock_gettime(time.CLOCK_BOOTTIME) - start, 0.0)
 
 
 def parent_of(pid: int) -> int:
-    """The process that made another one, or took it over; 0 if there is none, or the other one is gone."""
-    stat = _stat(pid)
+    """The parent of a process; 0 if there is none, or if the process is gone."""
+    stat = _read_stat(pid)
     return 0 if stat is None else stat.parent
 
 
 def is_kernel_thread(pid: int) -> bool:
     """Whether a process is the kernel's own; False when it is gone."""
-    stat = _stat(pid)
+    stat = _read_stat(pid)
     return stat is not None and stat.is_kernel_thread
 
 
 def command_line(pid: int) -> tuple[str, ...]:
-    """The first arguments of a process, as it says; empty for kernel threads and processes that are gone."""
+    """The first arguments of a process; empty for kernel threads and processes that are gone.
+
+    A process can change its own command line, so nothing may depend on it alone.
+    """
     try:
         raw = read(f"/proc/{pid}/cmdline", _MAX_COMMAND_LINE)
     except OSError:
@@ -87,7 +94,7 @@ def command_line(pid: int) -> tuple[str, ...]:
     return tuple(part.decode(errors="replace") for part in raw.rstrip(b"\0").split(b"\0")) if raw else ()
 
 
-def pids() -> list[int]:
+def all_pids() -> list[int]:
     """Every process id in this pid namespace."""
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 
@@ -114,7 +121,8 @@ def users_of(pid: int) -> frozenset[int]:
         status = read(f"/proc/{pid}/status")
     except OSError:
         return frozenset()
-    # The name of the process is before that, and the kernel escapes line ends in it.
+    # The name of the process comes before "Uid:" in the file. The kernel escapes line ends in names, so a
+    # name cannot forge a line.
     ids = status.partition(b"\nUid:")[2].partition(b"\n")[0]
     return frozenset(map(int, ids.split()))
 
@@ -138,14 +146,15 @@ def nodes_with_memory() -> frozenset[int]:
 
 
 def cgroup_path(pid: int) -> str:
-    """The path of the cgroup that a process is in, as systemd knows it; empty if that cannot be read."""
+    """The path of a process's cgroup in the hierarchy that systemd uses; empty if it cannot be read."""
     text = read_optional(f"/proc/{pid}/cgroup") or ""
     paths = {controllers: path for line in text.splitlines() for _, controllers, path in [line.split(":", 2)]}
-    # Of a host with both versions version 2 may be without any group.
+    # In hybrid mode systemd tracks units in the named hierarchy of version 1, and version 2 may have no
+    # groups.
     return next((path for name in ("", "name=systemd") if (path := paths.get(name, "/")) != "/"), "")
 
 
-def affinity(tid: int) -> frozenset[int] | None:
+def thread_affinity(tid: int) -> frozenset[int] | None:
     """The CPUs that the kernel lets a thread use; None when it is gone."""
     try:
         return frozenset(os.sched_getaffinity(tid))
@@ -154,11 +163,12 @@ def affinity(tid: int) -> frozenset[int] | None:
 
 
 def pin_threads(pid: int, cpus: frozenset[int]) -> int:
-    """Let all threads of a process run on ``cpus`` only, repeated until no new thread appears.
+    """Pin all threads of a process to ``cpus``, until no new thread appears.
 
-    Returns how many threads had another affinity. A thread that ends meanwhile is no error.
+    A thread that ends meanwhile is no error.
 
-    :raises OSError: EINVAL where none of the CPUs is online or in the process's cpuset.
+    :return: how many threads had another affinity.
+    :raises OSError: EINVAL: none of the CPUs is online and in the process's cpuset.
     """
     changed = 0
     seen: set[int] = set()
@@ -168,7 +178,7 @@ def pin_threads(pid: int, cpus: frozenset[int]) -> int:
             break
         for tid in sorted(fresh):
             seen.add(tid)
-            if affinity(tid) in (None, cpus):
+            if thread_affinity(tid) in (None, cpus):
                 continue
             try:
                 os.sched_setaffinity(tid, cpus)
@@ -179,14 +189,16 @@ def pin_threads(pid: int, cpus: frozenset[int]) -> int:
 
 
 def misplaced_threads(pid: int, cpus: frozenset[int]) -> dict[int, frozenset[int]]:
-    """The threads of a process whose affinity is not ``cpus``, with the affinity they have."""
-    found = {tid: affinity(tid) for tid in thread_ids(pid)}
+    """The threads of a process with another affinity than ``cpus``, each with its affinity."""
+    found = {tid: thread_affinity(tid) for tid in thread_ids(pid)}
     return {tid: has for tid, has in found.items() if has is not None and has != cpus}
 
 
-def descendants(pid: int) -> list[int]:
+def descendants_of(pid: int) -> list[int]:
     """A process and all its descendants (/proc/PID/task/TID/children), parents first."""
     found = [pid]
+    # The list grows while it is read, so each child is visited as a parent, too. Each thread has its own list
+    # of children.
     for parent in found:
         for tid in thread_ids(parent):
             try:
@@ -198,17 +210,17 @@ def descendants(pid: int) -> list[int]:
 
 
 def session_members(session: int) -> list[int]:
-    """The processes of a session without its leader, zombies excepted."""
+    """The processes of a session, without its leader and without zombies."""
     members = []
-    for pid in pids():
-        stat = _stat(pid)
+    for pid in all_pids():
+        stat = _read_stat(pid)
         if pid != session and stat is not None and stat.session == session and not stat.is_dead:
             members.append(pid)
     return members
 
 
 def has_variable(pid: int, name: str, value: str) -> bool:
-    """Whether a process was started with a variable of that value; False where that may not be read."""
+    """Whether a process was started with a variable of that value; False if its environment is unreadable."""
     try:
         environment = read(f"/proc/{pid}/environ", _MAX_ENVIRONMENT)
     except OSError:
@@ -216,8 +228,9 @@ def has_variable(pid: int, name: str, value: str) -> bool:
     return f"{name}={value}".encode() in environment.split(b"\0")
 
 
-def _stat(pid: int) -> ProcessStat | None:
-    """What /proc/PID/stat says; None when the process is gone."""
+def _read_stat(pid: int) -> ProcessStat | None:
+    """The fields of /proc/PID/stat; None when the process is gone."""
+    # ESRCH comes from reading a file that was opened before the process ended.
     try:
         return parse_process_stat(read_text(f"/proc/{pid}/stat"))
     except (FileNotFoundError, ProcessLookupError):

@@ -281,14 +281,14 @@ def allocations_read(
     :raises PlacementError:
     :raises OSError: it cannot be kept that it is not believed.
     """
-    world = pipeline.world
-    providers = sorted(offering & {zone.uuid for zone in world.zones})
+    world = pipeline.host_state
+    providers = sorted(offering & {zone.uuid for zone in world.all_zones})
     if listing is not None and not listing.held.keys() >= set(providers):
         listing = None
     as_of = time.monotonic() if listing is None else listing.as_of
     # Before the guests: what is found out meanwhile must not look as if it had long been so.
-    known: dict[str, Allocation] = {uuid: one.allocation for uuid, one in pipeline.unclaimed.items()}
-    views = pipeline.views()
+    known: dict[str, Allocation] = {uuid: one.allocation for uuid, one in pipeline.unclaimed_holdings.items()}
+    views = pipeline.guest_views()
     held: Held = (
         allocations_by_consumer(client, providers)
         if listing is None
@@ -413,7 +413,7 @@ def _suits_guest(world: HostState, view: GuestView, allocation: Allocation) -> b
     request = request_for(world, view.guest, allocation)
     if view.assignment is None or not view.assignment.held_cpus:
         return request.pcpu == 0 and sum(demand.vcpu for demand in request.demands) == request.vcpus
-    return refit_assignment(world.supply({}), request, view.assignment) is not None
+    return refit_assignment(world.cpu_supply({}), request, view.assignment) is not None
 
 
 def allocations_by_consumer(

@@ -115,7 +115,7 @@ class PreStartHook:
         """
         if self._expecting is None:
             raise ValueError("guests of this driver are not announced")
-        guest = self._expecting.expect(description)
+        guest = self._expecting.expect_guest(description)
         self._last = time.monotonic()
         self._thread.wake()
         held, owner = self._held_by(guest.uuid, seconds / 2)
@@ -138,9 +138,9 @@ class PreStartHook:
                 uuid,
                 str(error) or f"no answer of Placement in {seconds:g} s",
             )
-            known = self._pipeline.unclaimed.get(uuid)
+            known = self._pipeline.unclaimed_holdings.get(uuid)
             held = None if known is None else known.allocation
-        world = self._pipeline.world
+        world = self._pipeline.host_state
         return (world.own_part(held) if held is not None and world.root_known else None), owner
 
     def _ask_placement(self, uuid: str) -> Future[ConsumerAllocations]:
@@ -164,7 +164,7 @@ class PreStartHook:
         if self._expecting is None:
             return
         self._troubled = True  # until the driver has answered
-        guests, self._others = self._expecting.appeared()
+        guests, self._others = self._expecting.find_appeared()
         for guest in guests:
             self._pipeline.submit(GuestAppeared(guest)).add_done_callback(partial(_log_start, guest))
         self._troubled = False
@@ -247,7 +247,7 @@ class GuestEvents:
                 except PlacementError as error:
                     LOG.warning("What guest %s may use is not known yet: %s", guest, error)
                     return GuestStarted(guest, None, as_of, since, started)
-                world, owner = self._pipeline.world, holder_of(record)
+                world, owner = self._pipeline.host_state, holder_of(record)
                 if not world.root_known:
                     return GuestStarted(guest, None, as_of, since, started, owner)
                 allocation = world.own_part(record.resources)
@@ -263,9 +263,9 @@ class GuestEvents:
 
         That it holds nothing now may come from an older copy of Placement's database.
         """
-        if uuid in self._pipeline.unclaimed:
+        if uuid in self._pipeline.unclaimed_holdings:
             return True
-        return any(view.guest.uuid == uuid and view.allocation for view in self._pipeline.views())
+        return any(view.guest.uuid == uuid and view.allocation for view in self._pipeline.guest_views())
 
     def _is_news(self, uuid: str, allocation: Allocation) -> bool:
         """Whether what a guest that ran before holds by itself tells what it may use.
@@ -273,7 +273,7 @@ class GuestEvents:
         It does not if the guest held something else before: that may have gone to its migration, and who
         reads all allocations finds out.
         """
-        return bool(allocation) and all(view.guest.uuid != uuid for view in self._pipeline.views())
+        return bool(allocation) and all(view.guest.uuid != uuid for view in self._pipeline.guest_views())
 
 
 def _is_for_reports(event: Event) -> bool:

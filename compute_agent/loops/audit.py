@@ -58,7 +58,7 @@ def locate(driver: GuestDriver, world: HostState) -> dict[str, CpuLocation]:
             threads = driver.thread_ids(guest)
         except GuestGoneError:
             continue
-        found = frozenset(cpus for tid in threads if (cpus := procfs.affinity(tid)) is not None)
+        found = frozenset(cpus for tid in threads if (cpus := procfs.thread_affinity(tid)) is not None)
         if found:
             settings[guest.uuid], affinities[guest.uuid] = guest.settings, found
     return from_affinities(settings, affinities, world)
@@ -85,7 +85,7 @@ class ConsumerLocations:
 
         :raises DriverError: as long as that cannot be learnt.
         """
-        return by_consumer(locate(self._driver, self._pipeline.world), self._pipeline.views())
+        return by_consumer(locate(self._driver, self._pipeline.host_state), self._pipeline.guest_views())
 
 
 def from_affinities(
@@ -171,18 +171,18 @@ class HostAuditor:
         :raises DriverError: nothing is done as long as it is not known what is held and what runs.
         """
         self._pipeline.check_taken_over()
-        world = self._pipeline.world
+        world = self._pipeline.host_state
         reader = HostReporter(self._client, {}, lambda owned: None)
         reported = reader.reported(world.tree.root.uuid)
         self._read_anew(frozenset(uuid for uuid, provider in reported.items() if provider.inventories))
         # What is held before who is there: a guest that comes in between has what it was given before.
         held = allocations_by_consumer(
-            self._client, [zone.uuid for zone in world.zones if zone.uuid in reported]
+            self._client, [zone.uuid for zone in world.all_zones if zone.uuid in reported]
         )
         guests = {guest.uuid: guest for guest in self._audited_guests()}
         inventories = {uuid: provider.inventories for uuid, provider in reported.items()}
         free = FreeCapacity(reader.server_tree(world.tree), inventories, held)
-        findings = compare(guests.values(), held, self._inactive_guests(), self._pipeline.migrations)
+        findings = compare(guests.values(), held, self._inactive_guests(), self._pipeline.guest_migrations)
         for finding in findings:
             if finding.kind is FindingKind.UNALLOCATED:  # no other guest is to get what is known to be held
                 _take_amounts(free, guests[finding.consumer].known)
@@ -218,13 +218,13 @@ class HostAuditor:
             return
         # What guests lose is for reports to judge: they know whether Placement has an older copy.
         migrating = {uuid: event.allocations[uuid] for uuid in event.migrations}
-        unclaimed = {consumer: one.allocation for consumer, one in self._pipeline.unclaimed.items()}
+        unclaimed = {consumer: one.allocation for consumer, one in self._pipeline.unclaimed_holdings.items()}
         held = {**unclaimed, **(event.held or {})}
         hand_over(self._pipeline, replace(event, allocations=migrating, held=held))
 
     def _audited_guests(self) -> list[AuditedGuest]:
-        views = {view.guest.uuid: view for view in self._pipeline.views()}
-        locations = locate(self._driver, self._pipeline.world)
+        views = {view.guest.uuid: view for view in self._pipeline.guest_views()}
+        locations = locate(self._driver, self._pipeline.host_state)
         found = []
         for guest in self._driver.guests():
             try:
@@ -237,13 +237,15 @@ class HostAuditor:
         return found
 
     def _read_flavor(self, guest: Guest) -> GuestFlavor:
-        return GuestFlavor() if (flavors := self._driver.flavors) is None else flavors.flavor(guest)
+        return (
+            GuestFlavor() if (flavors := self._driver.flavor_source) is None else flavors.read_flavor(guest)
+        )
 
     def _inactive_guests(self) -> frozenset[str]:
         """Guests that belong here without being seen to run: what they hold is not given away."""
-        flavors = self._driver.flavors
-        inactive = frozenset[str]() if flavors is None else flavors.inactive()
-        return inactive | self._driver.lost().keys()
+        flavors = self._driver.flavor_source
+        inactive = frozenset[str]() if flavors is None else flavors.inactive_guests()
+        return inactive | self._driver.lost_guests().keys()
 
     def _is_here(self, consumer: str) -> bool:
         running = {guest.uuid for guest in self._driver.guests()}
@@ -283,7 +285,7 @@ class HostAuditor:
 
     def _finding_age(self, finding: AuditFinding) -> float:
         """For how many seconds an allocation is known to have been as it is, without a guest."""
-        known = self._pipeline.unclaimed.get(finding.consumer)
+        known = self._pipeline.unclaimed_holdings.get(finding.consumer)
         if known is None or known.allocation != finding.allocation:
             return 0.0
         return time.monotonic() - known.since
@@ -291,7 +293,9 @@ class HostAuditor:
     def _read_record(self, consumer: str) -> ConsumerRecord:
         """What is known of a consumer now: what it holds before who is there."""
         holds = self._client.allocations(consumer)
-        return ConsumerRecord(holds, self._pipeline.world.own_part(holds.resources), self._is_here(consumer))
+        return ConsumerRecord(
+            holds, self._pipeline.host_state.own_part(holds.resources), self._is_here(consumer)
+        )
 
     def _carry_out(
         self, consumer: str, decide: Callable[[ConsumerRecord], Decision], asked_for: bool, dry_run: bool

@@ -92,7 +92,7 @@ class FleetGuests:
     def _present_settings(self) -> ByGuest:
         return {
             view.guest.uuid: {name: getattr(view.guest.settings, name) for name in OPTIONS}
-            for view in self._pipeline.views()
+            for view in self._pipeline.guest_views()
         }
 
     def _change_guests(self, planned: GuestSettingsPlan) -> dict[str, str]:

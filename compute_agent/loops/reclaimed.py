@@ -205,7 +205,7 @@ class ReclaimLoop:
         if promises not in self._promises or not (of_memory or registry[metric].sorter is CPU_ORDER):
             return
         lives = has_memory_of_rest if of_memory else lives_on_rest
-        for view in self._pipeline.views():
+        for view in self._pipeline.guest_views():
             if view.guest.uuid == guest and lives(view):
                 for uuid, amounts in (view.allocation or {}).items():
                     if amounts.get(promises.resource.name):
@@ -216,7 +216,7 @@ class ReclaimLoop:
 
         ``withheld`` is what became of what is to be withheld.
         """
-        tree, mode = self._pipeline.world.tree, self._settings.mode
+        tree, mode = self._pipeline.host_state.tree, self._settings.mode
         rows = [
             row
             for promises in self._promises or (self.cpus,)
@@ -259,7 +259,7 @@ class ReclaimLoop:
             raise ExceptionGroup("not all was measured", failures)
 
     def _collect(self) -> bool:
-        return self._collectors.round(self._pipeline.world.tree)
+        return self._collectors.round(self._pipeline.host_state.tree)
 
     def _promise_memory(self) -> bool:
         settings, now = self._settings, self._clock()
@@ -275,14 +275,14 @@ class ReclaimLoop:
         use = self.cpu_reader.read(now)
         if use is None:
             return False
-        changed = self._stolen.round(use, self._pipeline.world, now)
+        changed = self._stolen.round(use, self._pipeline.host_state, now)
         if settings.mode != OFF:
             changed |= self.cpus.take(self.measure_cpus(use), settings.limits, settings.mode == ACT, now)
         return changed
 
     def measure_cpus(self, use: HostUse) -> Iterator[MeasuredZone]:
         """Zones of shared CPUs with what is used of them."""
-        world = self._pipeline.world
+        world = self._pipeline.host_state
         for node in world.tree.providers_of(RECLAIMED_VCPU):
             shared = reclaimable_cpus(node, world.cpu_sets)
             entitled = guest_entitlements(use.guests, shared)
@@ -290,10 +290,10 @@ class ReclaimLoop:
 
     def measure_memory(self, now: float) -> Iterator[MeasuredZone]:
         """Zones of memory with what is used of them at ``now``, in seconds since the epoch."""
-        tree, use = self._pipeline.world.tree, self.memory_reader.read(now)
+        tree, use = self._pipeline.host_state.tree, self.memory_reader.read(now)
         for node in tree.providers_of(RECLAIMED_MEMORY):
             nodes = node.numa_nodes
-            held = [one for one in self._pipeline.world.topology.numa_nodes if one.id in nodes]
+            held = [one for one in self._pipeline.host_state.topology.numa_nodes if one.id in nodes]
             zone = tree.get(node.parent or "")
             has = None if zone is None else zone.inventories.get(MEMORY)
             if has is None:  # nova-compute has it, and the total leaves out the host's reserve

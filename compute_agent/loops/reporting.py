@@ -305,7 +305,7 @@ class ReportLoop:
         self._switch = threading.Condition()
         self._turn = threading.Lock()
         self._has_tried = threading.Event()
-        self._tree_at_start = pipeline.world.tree
+        self._tree_at_start = pipeline.host_state.tree
         self._derived: ProviderTree | None = None
         self._thread = PeriodicTask(
             REPORT_THREAD,
@@ -344,12 +344,12 @@ class ReportLoop:
     @property
     def is_beside(self) -> bool:
         """Whether the root provider is nova-compute's."""
-        return self._pipeline.world.tree.beside
+        return self._pipeline.host_state.tree.beside
 
     @property
     def offered_tree(self) -> ProviderTree:
         """The tree that is reported: that of the world, with what changes from report to report."""
-        return self._with_additions(self._pipeline.world.tree)
+        return self._with_additions(self._pipeline.host_state.tree)
 
     def _with_additions(self, tree: ProviderTree) -> ProviderTree:
         for addition in self._additions:
@@ -359,7 +359,7 @@ class ReportLoop:
     @property
     def root_traits(self) -> frozenset[str] | None:
         """The traits of the root provider as they were last seen; None as long as it has not been."""
-        return self._reporter.root_traits(self._pipeline.world.tree.root.uuid)
+        return self._reporter.root_traits(self._pipeline.host_state.tree.root.uuid)
 
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Report now, and as often as another configuration says, through its client; for any thread."""
@@ -403,7 +403,7 @@ class ReportLoop:
     def _plan_reshape(
         self, how: Callable[..., ReshapePlan | InfeasibleReshape]
     ) -> ReshapePlan | InfeasibleReshape:
-        world = self._pipeline.world
+        world = self._pipeline.host_state
         return how(world.tree, self._locate(), world.zone_cpus)
 
     def _report_host(self) -> ReportOutcome:
@@ -412,7 +412,7 @@ class ReportLoop:
         What would have to move under guests waits for a reshape: that is made at the start of the agent or by
         command, and until then everything stays as it is.
         """
-        tree = self._pipeline.world.tree
+        tree = self._pipeline.host_state.tree
         if tree != self._derived:
             at_start = self._derived is None and tree == self._tree_at_start
             try:
@@ -498,7 +498,7 @@ class ReportLoop:
         sent = self.status.sent + report.sent
         adjustments = self._reporter.adjustments
         if self.status.waiting:
-            LOG.info("The root provider %s is there", self._pipeline.world.tree.root.name)
+            LOG.info("The root provider %s is there", self._pipeline.host_state.tree.root.name)
         now, before = self._reporter.waiting, self.status.not_offered
         for sentence in now.sentences:
             if sentence not in before.sentences:
@@ -509,12 +509,12 @@ class ReportLoop:
     def _follow_root(self) -> None:
         if self._root is None:
             return
-        before = self._pipeline.world.tree
-        owner = self._root.follow(self._client, self._reporter, self._pipeline.world)
+        before = self._pipeline.host_state.tree
+        owner = self._root.follow(self._client, self._reporter, self._pipeline.host_state)
         if owner is not None and self._root_user is not None:
             self._root_user.use_root(owner)
         if self._derived is None and before == self._tree_at_start:
-            self._tree_at_start = self._pipeline.world.tree  # the agent starts with what it finds out
+            self._tree_at_start = self._pipeline.host_state.tree  # the agent starts with what it finds out
 
     def _await_root(self, reason: str) -> None:
         """There is no root to report below; guests stay as they are."""
@@ -533,11 +533,11 @@ class ReportLoop:
         :raises PlacementError:
         """
         causes = self._causes
-        beside = self._pipeline.world.tree.beside
+        beside = self._pipeline.host_state.tree.beside
         if beside and any(causes.values()) and causes != self._granted:
             LOG.warning("New guests cannot be kept away by the agent: %s", DISABLE_SERVICE)
         if causes and not beside:
-            self._reporter.switch_scheduling(self._pipeline.world.tree.root.uuid, causes)
+            self._reporter.switch_scheduling(self._pipeline.host_state.tree.root.uuid, causes)
         if self.root_traits is not None:
             with self._switch:
                 self._granted = causes
@@ -563,13 +563,15 @@ class ReportLoop:
         if event is not None:
             self._pipeline.submit(event)
         self.history.settle(generations, self._current_holders())
-        self.claims.look(self._client, self._pipeline.views())
+        self.claims.look(self._client, self._pipeline.guest_views())
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:
         """Whose the guests are that hold something; those that are known are not asked for again."""
         known = self.history.holders
-        holding = {view.guest.uuid for view in self._pipeline.views() if view.allocation}
-        found = {uuid: known[uuid] for uuid in known.keys() & (holding | self._pipeline.unclaimed.keys())}
+        holding = {view.guest.uuid for view in self._pipeline.guest_views() if view.allocation}
+        found = {
+            uuid: known[uuid] for uuid in known.keys() & (holding | self._pipeline.unclaimed_holdings.keys())
+        }
         for uuid in sorted(holding - known.keys()):
             if (holder := holder_of(self._client.allocations(uuid))) is not None:
                 found[uuid] = holder
@@ -586,7 +588,7 @@ class ReportLoop:
             if self.history.older is None:
                 return ()
             self._take_client()
-            self._reporter.reported(self._pipeline.world.tree.root.uuid)
+            self._reporter.reported(self._pipeline.host_state.tree.root.uuid)
             event = allocations_read(self._client, self._pipeline, self._reporter.offering)
             losses = self.history.losses
             self.history.accept()

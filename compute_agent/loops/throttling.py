@@ -122,7 +122,7 @@ class WatermarkLoop:
         That comes when it is due: rates of a shorter time would mean little.
         """
         self._subjects.cache_allotments = open_allotments(
-            conf.controllers, lambda: self._pipeline.world.zones
+            conf.controllers, lambda: self._pipeline.host_state.all_zones
         )
         self._evictions.use_settings(conf.settings, conf.client)
         self._settings = conf.settings
@@ -172,7 +172,7 @@ class WatermarkLoop:
         if not self._resumed:
             trigger.resume_actions()
             self._resumed = True
-        views = self._pipeline.views()
+        views = self._pipeline.guest_views()
         self._keep_limits()
         # Before measuring: a guest that was rebooted has no limit, and would be throttled by more than it
         # needs.
@@ -256,7 +256,7 @@ class InterferenceLoop:
         conf, pipeline = self._conf, self._pipeline
         # Without watches resctrl need not be read, nor its errors be logged twice.
         watches = conf.settings.watches
-        found = open_allotments(conf.controllers, lambda: pipeline.world.zones) if watches else None
+        found = open_allotments(conf.controllers, lambda: pipeline.host_state.all_zones) if watches else None
         self._reader.use_allotments(found)
 
     # The loop
@@ -289,12 +289,12 @@ class InterferenceLoop:
         if not self._pipeline.has_taken_over:
             return
         conf, pipeline, now = self._conf, self._pipeline, self._clock()
-        views = pipeline.views()
+        views = pipeline.guest_views()
         self._trigger.owes = not self._arbiter.repair_limits(views)
         watches = conf.settings.watches
         signals = {watch.signal.name for watch in watches}
         # Read again each round, as CPUs go offline and come back.
-        topology = pipeline.world.topology
+        topology = pipeline.host_state.topology
         caches = [cache.cpus for cache in topology.l3_domains]
         sample = self._reader.read_guests(views, topology.usable, signals, now, caches)
         # The first read, or one after a long pause: nothing to compare with.

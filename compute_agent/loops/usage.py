@@ -113,7 +113,7 @@ class CpuUse:
             self._tell({})
             return
         window = policy.load_minutes * 60
-        subjects = self._subjects.build_subjects(self._pipeline.views(), self._conf.settings.classes)
+        subjects = self._subjects.build_subjects(self._pipeline.guest_views(), self._conf.settings.classes)
         this = MeasuringRound(now, self._conf.options.host.root, subjects)
         use = guest_cpu_use(this, self._before)
         if self._before is not None and now > self._before.time:
@@ -159,7 +159,7 @@ class HostUseReader:
 
     def read(self, wall: float) -> HostUse | None:
         """What was used since the read before, at ``wall`` (seconds since the epoch); None the first time."""
-        views = self._pipeline.views()
+        views = self._pipeline.guest_views()
         now = MeasuringRound(
             self._monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
         )
@@ -188,7 +188,7 @@ class HostUseReader:
     def _use(
         self, views: Sequence[GuestView], cores: dict[str, float], reclaimed: frozenset[str]
     ) -> list[GuestUse]:
-        usable = self._pipeline.world.topology.usable
+        usable = self._pipeline.host_state.topology.usable
         return [
             GuestUse(
                 view.guest.uuid,
@@ -244,8 +244,8 @@ class MemoryReader:
 
         A node that does not tell is not in it.
         """
-        views = self._pipeline.views()
-        nodes = [node.id for node in self._pipeline.world.topology.numa_nodes]
+        views = self._pipeline.guest_views()
+        nodes = [node.id for node in self._pipeline.host_state.topology.numa_nodes]
         now = MeasuringRound(
             time.monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
         )
@@ -265,7 +265,7 @@ class MemoryReader:
 
     def _use(self, view: GuestView, held: _MemoryHeld) -> tuple[GuestUse, float]:
         """What a guest uses, and MiB of it in swap."""
-        topology = self._pipeline.world.topology
+        topology = self._pipeline.host_state.topology
         nodes = frozenset(node.id for node in topology.numa_nodes)
         mems = frozenset[int]() if view.assignment is None else view.assignment.mems & nodes
         # Who holds none may use all.

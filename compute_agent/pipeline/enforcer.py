@@ -1,7 +1,7 @@
 """Runs the controllers, one after the other; the failure of one does not stop the next.
 
-A guest that is about to start has only its cache group made and filled, before the driver can see the guest.
-The rest waits until it runs: its driver still sets its CPUs and its memory itself.
+For a guest that is about to start only the cache group is made and filled, before the driver can see the
+guest. CPUs and memory wait until it runs, because libvirt itself still sets them during the start.
 """
 
 from __future__ import annotations
@@ -23,15 +23,20 @@ from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 
 KEPT_SECONDS: Final = 60.0
-"""How long a guest is expected without a process: who has none by then will not start."""
+"""Seconds that a guest is expected without a process; a start without one by then has failed."""
 
 STARTING_SECONDS: Final = 600.0
-"""How long one with a process is: gigabytes of huge pages take their time."""
+"""Seconds that a guest with a process is expected; clearing many huge pages takes minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedGuest:
-    """``guest`` has pid 0 until its process is there; ``delay`` is how old that was when it had its group."""
+    """A guest that is about to start.
+
+    :ivar guest: its pid is 0 until its process is there.
+    :ivar until: the monotonic second at which it is given up.
+    :ivar delay: the age of its process, in seconds, when its cache group was in force.
+    """
 
     guest: Guest
     allocation: Allocation | None
@@ -40,7 +45,7 @@ class ExpectedGuest:
 
 
 class ExpectedGuests:
-    """The guests that are expected. Used by the worker, under the pipeline's lock."""
+    """The guests that are about to start. Used by the worker, under the pipeline's lock."""
 
     def __init__(self, cache: GuestCache, now: Callable[[], float] = time.monotonic) -> None:
         self._cache = cache
@@ -52,38 +57,38 @@ class ExpectedGuests:
         self._expected[guest.uuid] = ExpectedGuest(guest, allocation, self._now() + KEPT_SECONDS)
         self._cache.synced = False
 
-    def found(self, guest: Guest) -> ExpectedGuest | None:
-        """Know of the process of a guest; None if it is not expected."""
+    def note_process(self, guest: Guest) -> ExpectedGuest | None:
+        """Note that the process of a guest is there; None if the guest is not expected."""
         one = self._expected.get(guest.uuid)
         if one is None:
             return None
-        # Its settings are those that the worker resolved when it was announced.
+        # The driver's guest has unresolved settings; those of the announcement are resolved.
         found = replace(one, guest=replace(one.guest, pid=guest.pid), until=self._now() + STARTING_SECONDS)
         self._expected[guest.uuid] = found
         return found
 
-    def waiting(self) -> list[ExpectedGuest]:
-        """Those that are not among the guests yet; who did not come in time, or ended, is forgotten."""
+    def waiting_guests(self) -> list[ExpectedGuest]:
+        """The expected guests that are not in the cache. Those that are late, or ended, are forgotten."""
         now = self._now()
         self._expected = {
             uuid: one
             for uuid, one in self._expected.items()
-            if one.until > now and (not one.guest.pid or procfs.age(one.guest.pid) is not None)
+            if one.until > now and (not one.guest.pid or procfs.process_age(one.guest.pid) is not None)
         }
         return [one for uuid, one in self._expected.items() if self._cache.get(uuid) is None]
 
     def note_delay(self, guest: Guest) -> None:
-        """The process of an expected guest has its group as of now."""
+        """Note that the process of an expected guest has its cache group from now on."""
         if (one := self._expected.get(guest.uuid)) is not None:
-            self._expected[guest.uuid] = replace(one, delay=procfs.age(guest.pid))
+            self._expected[guest.uuid] = replace(one, delay=procfs.process_age(guest.pid))
 
     def delay_of(self, guest: Guest) -> float | None:
-        """How old the process of a guest was when it had its cache group: so far, if it was not expected.
+        """The age of a guest's process, in seconds, when it had its cache group; None if the process is gone.
 
-        None if it is gone. The guest is not expected any more, unless its next start was announced. That can
-        be before Placement has answered about this one.
+        An unexpected guest has its group now, so the current age counts. The guest is not expected any more,
+        unless its next start was announced. That can happen before Placement has answered about this start.
         """
-        age, one = procfs.age(guest.pid), self._expected.get(guest.uuid)
+        age, one = procfs.process_age(guest.pid), self._expected.get(guest.uuid)
         if one is None or (one.guest.pid or guest.pid) != guest.pid or (age is None and not one.guest.pid):
             return age
         del self._expected[guest.uuid]
@@ -96,7 +101,7 @@ _OUTCOMES: Final = {True: "was changed", False: "is as it should be"}
 
 
 class GuestEnforcer:
-    """Puts what is pending into effect, and finds what differs. Used by the worker only."""
+    """Puts pending changes into effect, and finds drift. Used by the worker only."""
 
     def __init__(
         self,
@@ -105,7 +110,10 @@ class GuestEnforcer:
         recorder: EventRecorder,
         read_online: Callable[[], CpuSet] | None = None,
     ) -> None:
-        """``read_online`` gives the CPUs that are online now; without it, those that would be."""
+        """Run these controllers.
+
+        :param read_online: reads the CPUs that are online at the moment; None: those of the host state count.
+        """
         self._read_online = read_online
         self._controllers = controllers
         self._recorder = recorder
@@ -113,85 +121,88 @@ class GuestEnforcer:
         self.cache = GuestCache(frozenset(controller.name for controller in controllers))
         self._expected = ExpectedGuests(self.cache)
 
-    def use(self, controllers: Sequence[KernelController]) -> None:
-        """Go on with other controllers: each looks at every guest."""
+    def use_controllers(self, controllers: Sequence[KernelController]) -> None:
+        """Replace the controllers, as after a reload; each new one looks at every guest."""
         self._controllers = controllers
         self.cache.controllers = frozenset(controller.name for controller in controllers)
-        self.cache.synced = False  # a host without guests has CPU classes as well
+        # Explicitly, as a host without guests has CPU classes to sync as well.
+        self.cache.synced = False
         for entry in self.cache:
-            self.cache.mark(entry)
+            self.cache.mark_pending(entry)
 
-    def compare(self, world: HostState) -> None:
-        """Mark what the kernel has in another way than it should be."""
+    def compare_all(self, world: HostState) -> None:
+        """Mark each guest and controller where the kernel differs from the target."""
         self.cache.synced = False
         self._sync(world)
         for entry in self.cache:
-            self._compare(entry, world)
+            self._compare_guest(entry, world)
 
     def apply(self, world: HostState, but: CachedGuest | None = None) -> None:
-        """Put everything that is pending into effect, but for one guest. What fails stays pending.
+        """Put all pending changes into effect; failed ones stay pending.
 
         Guests that float come first: they leave the CPUs that others are about to be pinned to.
+
+        :param but: a guest to leave out, which its caller handles.
         """
         self._sync(world)
         for controller in self._controllers:
-            waiting = [entry for entry in self.cache.pending(controller.name) if entry is not but]
+            waiting = [entry for entry in self.cache.pending_for(controller.name) if entry is not but]
             for entry in sorted(waiting, key=lambda entry: _is_pinned(entry, world)):
                 try:
-                    changed = controller.apply(self._target(entry, world))
+                    changed = controller.apply(self._target_for(entry, world))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
                 except GuestGoneError:
-                    pass  # its stop event is on its way
+                    pass  # Its stop event is in the queue.
                 except (DriverError, OSError) as error:
-                    self._failed(controller, error)
+                    self._note_failure(controller, error)
                     continue
                 entry.pending.discard(controller.name)
 
     def apply_to(self, entry: CachedGuest, world: HostState) -> None:
-        """Put one guest's state into effect.
+        """Put the pending changes of one guest into effect.
 
-        :raises DriverError: at the first controller that cannot.
+        :raises DriverError: of the first controller that fails; the next ones are not called.
         """
         self._sync(world)
         for controller in self._controllers:
             if controller.name in entry.pending:
                 try:
-                    changed = controller.apply(self._target(entry, world))
+                    changed = controller.apply(self._target_for(entry, world))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
                 except OSError as error:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
 
     def lift_limits(self, entry: CachedGuest, world: HostState) -> None:
-        """Lift the limits of a guest before the agent leaves it as it is. A failure costs a log line."""
+        """Lift the limits of a guest that gets the setting ``preserve``. A failure is logged."""
         entry.limits.clear()
-        target = self._target(entry, world)
-        # Limits of cache groups are those of all guests together, and end with the next sync.
+        target = self._target_for(entry, world)
+        # Limits of cache groups belong to sync(), which drops them with the guest's target.
         for controller in (each for each in self._controllers if not each.acts_early):
             try:
                 controller.apply(target)
             except GuestGoneError:
                 return
             except (DriverError, OSError) as error:
-                self._failed(controller, error)
+                self._note_failure(controller, error)
 
-    def expect(self, guest: Guest, allocation: Allocation | None, world: HostState) -> None:
-        """Do what is possible for a guest that is about to start."""
+    def expect_guest(self, guest: Guest, allocation: Allocation | None, world: HostState) -> None:
+        """Prepare for a guest that is about to start: its cache group, and its CPUs online."""
         self._expected.add(guest, allocation)
         self._sync(world)
 
-    def begin(self, guest: Guest, world: HostState) -> None:
-        """Do what is possible for the process of a guest that was expected, before its start is over.
+    def begin_guest(self, guest: Guest, world: HostState) -> None:
+        """Put the process of an expected guest into its cache group, before its start is over.
 
-        :raises DriverError: something of that cannot be done.
+        :raises DriverError: a controller cannot do it.
         """
-        one = self._expected.found(guest)
-        # It took too long, or its start was told of meanwhile; a preserved guest is only awaited, so that its
-        # CPUs are online.
+        one = self._expected.note_process(guest)
+        # The guest was given up, or the driver has reported its start already. A preserved guest is expected
+        # only so that its CPUs are online.
         if one is None or one.guest.settings.preserve:
             return
         self._sync(world)
-        for controller in self._early():
+        for controller in self._early_controllers():
             try:
                 controller.apply(_target_of(one, world))
             except OSError as error:
@@ -199,40 +210,41 @@ class GuestEnforcer:
         self._expected.note_delay(guest)
 
     def note_cache_delay(self, guest: Guest) -> None:
-        """Note how long a guest that has just started was without its cache group, if it has one."""
-        entry, early = self.cache.get(guest.uuid), self._early()
+        """Note how long a guest that has just started ran without its cache group, if it has one now."""
+        entry, early = self.cache.get(guest.uuid), self._early_controllers()
         if entry is None or not early or any(controller.name in entry.pending for controller in early):
             return
         entry.cache_delay = self._expected.delay_of(guest)
         if entry.cache_delay is not None:
             self._metrics.cache_group_seconds.observe(entry.cache_delay)
 
-    def _early(self) -> list[KernelController]:
+    def _early_controllers(self) -> list[KernelController]:
         return [controller for controller in self._controllers if controller.acts_early]
 
     def update_gauges(self) -> None:
-        """Show how much is pending."""
+        """Set the gauges of pending changes."""
         for controller in self._controllers:
-            waiting = sum(1 for _ in self.cache.pending(controller.name))
+            waiting = sum(1 for _ in self.cache.pending_for(controller.name))
             self._metrics.pending.labels(controller.name).set(waiting)
 
     def _sync(self, world: HostState) -> None:
         if self.cache.synced:
             return
-        targets = [self._target(entry, world) for entry in self.cache]
-        expected = [_target_of(one, world) for one in self._expected.waiting()]
+        # Preserved guests are among the targets: others must not get what they hold.
+        targets = [self._target_for(entry, world) for entry in self.cache]
+        expected = [_target_of(one, world) for one in self._expected.waiting_guests()]
         synced = True
         for controller in self._controllers:
             try:
-                controller.sync([*targets, *expected] if controller.awaits else targets, world.zones)
+                controller.sync([*targets, *expected] if controller.awaits else targets, world.all_zones)
             except (DriverError, OSError) as error:
-                self._failed(controller, error)
+                self._note_failure(controller, error)
                 synced = False
         self.cache.synced = synced
         self._log_refused()
 
     def _log_refused(self) -> None:
-        """Tell the guests, and the operator once, what cannot be had."""
+        """Note at each guest the requests that were refused, and log each new one."""
         for entry in self.cache:
             uuid = entry.guest.uuid
             refused = tuple(
@@ -250,18 +262,20 @@ class GuestEnforcer:
             refusals = sum(entry.guest.uuid in controller.refused for entry in self.cache)
             self._metrics.refused_settings.labels(controller.name).set(refusals)
 
-    def _compare(self, entry: CachedGuest, world: HostState) -> None:
+    def _compare_guest(self, entry: CachedGuest, world: HostState) -> None:
         if entry.guest.settings.preserve:
             return
-        target = self._target(entry, world)
+        target = self._target_for(entry, world)
         for controller in self._controllers:
+            # A change that is pending is no drift.
             if controller.name in entry.pending:
                 continue
             try:
-                difference = controller.drifted(target)
+                difference = controller.describe_drift(target)
             except GuestGoneError:
                 return
             except (DriverError, OSError) as error:
+                # Settings that cannot be read count as drift, so that the next apply() tries again.
                 difference = str(error)
             if difference is not None:
                 self._recorder.record_done(
@@ -270,25 +284,28 @@ class GuestEnforcer:
                 self._metrics.drift.labels(controller.name).inc()
                 entry.pending.add(controller.name)
 
-    def _target(self, entry: CachedGuest, world: HostState) -> GuestTarget:
-        online, spare = self._online(world), frozenset[int]()
+    def _target_for(self, entry: CachedGuest, world: HostState) -> GuestTarget:
+        online, spare = self._online_cpus(world), frozenset[int]()
+        # All CPUs of the guest are offline: it borrows those that no other guest holds.
         if entry.assignment is not None and online.isdisjoint(entry.assignment.cpus):
-            others = [held for uuid, held in self.cache.holdings().items() if uuid != entry.guest.uuid]
+            others = [held for uuid, held in self.cache.held_cpus().items() if uuid != entry.guest.uuid]
             spare = online.difference(*others)
         return GuestTarget(entry.guest, entry.assignment, online, entry.allocation, dict(entry.limits), spare)
 
-    def _online(self, world: HostState) -> CpuSet:
-        """The CPUs that are online now: a power manager may have brought some online a moment ago."""
-        return world.reachable if self._read_online is None else self.refresh(world).topology.online
+    def _online_cpus(self, world: HostState) -> CpuSet:
+        """The CPUs that are online at the moment: a power manager may have changed them ."""
+        return (
+            world.reachable_cpus if self._read_online is None else self.refresh_online(world).topology.online
+        )
 
-    def refresh(self, world: HostState) -> HostState:
-        """The host with the CPUs that are online now."""
-        # One file for each guest, so it is read where a power manager changes it.
+    def refresh_online(self, world: HostState) -> HostState:
+        """The host state with the CPUs that are online at the moment."""
+        # This is called for each guest, so the file is read only where a power manager changes it.
         if self._read_online is None or not world.powered:
             return world
         return world.with_online(self._read_online())
 
-    def _failed(self, controller: KernelController, error: Exception) -> None:
+    def _note_failure(self, controller: KernelController, error: Exception) -> None:
         LOG.error("%s: %s; will be tried again", controller.name, error)
         self._metrics.controller_failures.labels(controller.name).inc()
 
@@ -298,5 +315,5 @@ def _target_of(one: ExpectedGuest, world: HostState) -> GuestTarget:
 
 
 def _is_pinned(entry: CachedGuest, world: HostState) -> bool:
-    """Whether a guest runs on CPUs of its own."""
+    """Whether a guest runs on dedicated CPUs."""
     return entry.assignment is not None and not world.topology.usable.isdisjoint(entry.assignment.dedicated)

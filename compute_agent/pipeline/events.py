@@ -1,7 +1,7 @@
 """Events of the worker's queue.
 
 An event carries all that its handling needs, so that the worker sends no request. ``as_of`` is the monotonic
-time of the request that read the allocations in the event.
+time of the request that read the allocations in the event. An *answer* is the result of the event's future.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from compute_agent.report.history import ConsumerOwner
 
 @dataclass(frozen=True, slots=True)
 class StartGuest:
-    """Somebody wants a new guest; answered with its GuestView, or with the reason why not.
+    """An order to start a guest. The answer is its GuestView, or the reason of a refusal.
 
-    ``declared`` are the names of settings that were chosen, ``owner`` is whose the consumer is in Placement.
+    :ivar declared: the names of the settings that the order has.
+    :ivar owner: project, user and type of its consumer in Placement.
     """
 
     uuid: str
@@ -32,16 +33,19 @@ class StartGuest:
     allocation: Allocation
     as_of: float
     cwd: str = "/"
-    environment: Mapping[str, str] = field(default_factory=dict, repr=False)  # may hold a password
+    # Not in repr(), which the log has: variables may hold a password.
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     declared: tuple[str, ...] = ()
     owner: ConsumerOwner | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptGuest:
-    """Somebody wants a running process, or all processes of the cgroup in a folder, to be a guest.
+    """An order to adopt a running process, or all processes of a cgroup, as a guest.
 
-    Answered as StartGuest is.
+    The answer is that of StartGuest.
+
+    :ivar origin: the pid, or the folder of the cgroup.
     """
 
     uuid: str
@@ -56,11 +60,13 @@ class AdoptGuest:
 
 @dataclass(frozen=True, slots=True)
 class GuestStarted:
-    """A driver says something of a guest that runs, at the monotonic time ``since``.
+    """A driver reports a guest that runs.
 
-    ``started``: it does so since just now; else it ran before, and has other settings, another main process,
-    or could not be seen. ``allocation`` is None when Placement was not asked, or did not answer. ``owner`` is
-    whose the consumer is, None if that is not news.
+    :ivar allocation: None: Placement was not asked, or did not answer.
+    :ivar since: the monotonic time of the report.
+    :ivar started: whether it has just started. Otherwise it has other settings or another main
+        process, or is seen for the first time.
+    :ivar owner: project, user and type of its consumer; None: as before.
     """
 
     guest: Guest
@@ -73,9 +79,10 @@ class GuestStarted:
 
 @dataclass(frozen=True, slots=True)
 class GuestExpected:
-    """A guest is about to start; ``allocation`` and ``owner`` are None where they could not be learnt.
+    """A guest is about to start. The answer comes when its cache group is there, if one is possible.
 
-    Answered when its cache group is there, as far as it can be.
+    :ivar allocation: None: Placement did not answer.
+    :ivar owner: None: Placement did not answer.
     """
 
     guest: Guest
@@ -85,14 +92,17 @@ class GuestExpected:
 
 @dataclass(frozen=True, slots=True)
 class GuestAppeared:
-    """The process of a guest that was expected is there. Answered when it is in its cache group."""
+    """The process of an expected guest is there. The answer comes when it is in its cache group."""
 
     guest: Guest
 
 
 @dataclass(frozen=True, slots=True)
 class GuestStopped:
-    """A driver says that a guest ended; ``ending`` is its exit status or signal, if that is known."""
+    """A driver reports the end of a guest.
+
+    :ivar ending: its exit status or signal; empty if not known.
+    """
 
     guest: Guest
     ending: str = ""
@@ -100,11 +110,12 @@ class GuestStopped:
 
 @dataclass(frozen=True, slots=True)
 class AllocationsRead:
-    """What guests hold now, by guest uuid, by themselves or through their migrations.
+    """The current allocations of guests, by uuid, of their own consumers or of their migrations.
 
-    An empty allocation is that of a guest that holds nothing any more. ``migrations`` are those through which
-    some of these guests hold theirs. ``held`` is what all consumers hold of this host, with guest or without;
-    None: nothing new. ``owners`` are whose the consumers of guests are, as far as that is news.
+    :ivar allocations: an empty allocation: the guest holds nothing any more.
+    :ivar held: the allocations of all consumers of this host, with guest or without; None: as before.
+    :ivar migrations: the migrations that hold the allocations of some of these guests.
+    :ivar owners: new owners of the guests' consumers.
     """
 
     allocations: Mapping[str, Allocation]
@@ -118,7 +129,7 @@ class AllocationsRead:
 class WorldChanged:
     """The configuration or the hardware changed.
 
-    ``controllers`` take the places of those before them; None: they stay.
+    :ivar controllers: replace the current ones; None: these stay.
     """
 
     world: HostState
@@ -129,8 +140,8 @@ class WorldChanged:
 class ConfigureGuest:
     """An operator, or the fleet, sets and unsets settings of a guest by their texts.
 
-    Answered when they are kept and in effect as far as can be, or with what went wrong; GuestGoneError if
-    there is no such guest.
+    The answer comes when they are kept and in effect, or is the error: GuestGoneError if there is no such
+    guest.
     """
 
     uuid: str
@@ -141,9 +152,11 @@ class ConfigureGuest:
 
 @dataclass(frozen=True, slots=True)
 class LimitGuest:
-    """The watermarks hold a guest down to ``limit`` (in the lever's unit), or let it go again (None).
+    """Throttling limits a guest, or lifts a limit.
 
-    Answered when that is in effect, or with what went wrong; GuestGoneError if there is no such guest.
+    The answer comes when that is in effect, or is the error: GuestGoneError if there is no such guest.
+
+    :ivar limit: in the lever's unit; None: no limit.
     """
 
     uuid: str
@@ -153,12 +166,12 @@ class LimitGuest:
 
 @dataclass(frozen=True, slots=True)
 class MoveGuest:
-    """Somebody wants a guest off the CPUs that the present sets do not have.
+    """An order to move a guest off the CPUs that are outside the present sets.
 
-    With ``dry_run`` it is only planned.
-
-    Answered with its new assignment, None if it has nothing to leave, or the reason why it cannot move;
+    The answer is its new assignment, None if it has no such CPUs, or the reason why it cannot move. It is
     GuestGoneError if there is no such guest.
+
+    :ivar dry_run: whether the move is only planned.
     """
 
     uuid: str
@@ -167,14 +180,14 @@ class MoveGuest:
 
 @dataclass(frozen=True, slots=True)
 class UseMeasured:
-    """What guests use of CPUs, in cores by uuid, measured over minutes; of the others it is not known."""
+    """The CPU use of guests, in cores by uuid, measured over minutes. Guests without an entry are unknown."""
 
     use: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class ReconcileGuests:
-    """The timer: compare every guest with the kernel, repair, retry what is pending."""
+    """The timer: compare every guest with the kernel, repair drift, and retry pending changes."""
 
 
 Event = (

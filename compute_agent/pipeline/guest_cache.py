@@ -1,4 +1,4 @@
-"""The cache of guests: what they hold, where they run, and what is still to be done for them."""
+"""The cache of guests: their allocations, their assignments, and the changes that are still pending."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from compute_agent.report.history import ConsumerOwner
 class CachedGuest:
     """One guest.
 
-    ``allocation`` is what Placement last said (None: never heard), ``as_of`` when it was asked (monotonic
-    seconds), ``migration`` through whom the guest holds that (None: by itself). ``assignment`` None: left
-    where it is. ``refusal`` says why it has no place: it is then assigned what keeps it off the CPUs of
-    others. ``stray`` says which CPUs it holds that the present CPU sets do not have. ``refused`` is what else
-    it asks for and does not get, and why. ``limits`` are those of the watermarks. ``pending`` are the
-    controllers that have yet to put all this into effect. ``cache_delay`` is how many seconds its process was
-    there before its cache group was in force (None: not known). ``owner`` is whose its consumer is in
-    Placement (None: not known).
+    :ivar allocation: the last answer of Placement; None: there was none yet.
+    :ivar assignment: None: the agent does not place it.
+    :ivar refusal: the reason why it has no place. Its assignment then keeps it off the CPUs of others.
+    :ivar stray: the CPUs that it holds outside the present CPU sets, in words.
+    :ivar refused: other requests of the guest that were refused, with reasons.
+    :ivar limits: the temporary limits of throttling.
+    :ivar pending: the controllers that have yet to put all this into effect.
+    :ivar as_of: the monotonic second at which Placement was asked.
+    :ivar migration: the migration that holds its allocation; None: its own consumer does.
+    :ivar cache_delay: the age of its process, in seconds, when its cache group was in force; None: not known.
+    :ivar owner: project, user and type of its consumer in Placement; None: not known.
     """
 
     guest: Guest
@@ -42,9 +45,9 @@ class CachedGuest:
 
 @dataclass(frozen=True, slots=True)
 class UnclaimedHolding:
-    """What a consumer without a guest holds of this host's providers, and since when that is so.
+    """The allocation of a consumer without a guest here.
 
-    ``since`` is in monotonic seconds; at the earliest since this agent runs.
+    :ivar since: the monotonic second at which the agent first saw it.
     """
 
     allocation: Allocation
@@ -55,17 +58,18 @@ class GuestCache:
     """Guests by uuid. Used by the worker, under the pipeline's lock."""
 
     def __init__(self, controllers: frozenset[str]) -> None:
-        """``controllers`` are the names of all controllers."""
+        """:param controllers: the names of all controllers."""
         self.controllers = controllers
         self.synced = False
-        """Whether nothing that concerns the guests together has changed since it was last put into effect."""
+        """Whether the last sync() of all controllers is still current."""
         self.unclaimed: dict[str, UnclaimedHolding] = {}
         """By consumer."""
         self.migrations: dict[str, str] = {}
-        """Consumers that hold what a guest held here before it was moved, and that guest."""
+        """Guests by the consumer of their migration, which holds their allocation here meanwhile."""
         self.lost: dict[str, SavedGuest] = {}
-        """Guests that may run and that the driver cannot look after, as they were: they keep their CPUs."""
+        """Guests that may run and that the driver cannot manage, as last known. They keep their CPUs."""
         self._guests: dict[str, CachedGuest] = {}
+        # Made again after a change only: the placer compares it by identity and value at each event.
         self._holdings: Mapping[str, frozenset[int]] | None = None
 
     def __iter__(self) -> Iterator[CachedGuest]:
@@ -80,12 +84,12 @@ class GuestCache:
         return self._guests.get(uuid)
 
     def add(self, entry: CachedGuest) -> None:
-        """Take a guest up, with something to do for every controller."""
+        """Add a guest, pending for every controller."""
         self._guests[entry.guest.uuid] = entry
         self._holdings = None
         self.unclaimed.pop(entry.guest.uuid, None)
         self.lost.pop(entry.guest.uuid, None)
-        self.mark(entry)
+        self.mark_pending(entry)
 
     def remove(self, uuid: str) -> None:
         """Forget a guest."""
@@ -93,18 +97,21 @@ class GuestCache:
         self._holdings = None
         self.synced = False
 
-    def lose(self, uuid: str, saved: SavedGuest) -> None:
-        """Keep the CPUs of a guest that may run and that the driver cannot look after."""
+    def lose_guest(self, uuid: str, saved: SavedGuest) -> None:
+        """Keep the CPUs of a guest that may run and that the driver cannot manage."""
         self.lost[uuid] = saved
         self._holdings = None
 
-    def forget(self, uuid: str) -> None:
-        """A lost guest is gone for good."""
+    def forget_lost(self, uuid: str) -> None:
+        """Free the CPUs of a lost guest that does not run any more."""
         del self.lost[uuid]
         self._holdings = None
 
     def hold_for(self, allocations: Mapping[str, Allocation], now: float) -> None:
-        """Replace what consumers without a guest hold. Who held the same before does so since then."""
+        """Replace the allocations of consumers without a guest.
+
+        :param now: monotonic seconds, the start of allocations that are new or have changed.
+        """
         before, self.unclaimed = self.unclaimed, {}
         for consumer, allocation in allocations.items():
             if consumer not in self._guests and allocation:
@@ -114,44 +121,45 @@ class GuestCache:
         self.migrations = {one: guest for one, guest in self.migrations.items() if one in self.unclaimed}
 
     def migration_of(self, uuid: str) -> str:
-        """The consumer that holds what a guest held here before it was moved; empty if there is none."""
+        """The consumer of the migration that holds the allocation of a guest here; empty if there is none."""
         return next((one for one, guest in self.migrations.items() if guest == uuid), "")
 
-    def mark(self, entry: CachedGuest) -> None:
-        """Have every controller look at a guest, unless it is to be left as it is."""
+    def mark_pending(self, entry: CachedGuest) -> None:
+        """Make every controller look at a guest, unless its setting ``preserve`` keeps them off."""
         entry.pending = set() if entry.guest.settings.preserve else set(self.controllers)
         self.synced = False
 
-    def assign(self, entry: CachedGuest, assignment: CpuAssignment | None) -> None:
-        """Give a guest an assignment, and every controller something to do if it is another one."""
+    def assign_cpus(self, entry: CachedGuest, assignment: CpuAssignment | None) -> None:
+        """Give a guest an assignment. A new one is pending for every controller."""
         if assignment != entry.assignment:
-            if _held(assignment) != _held(entry.assignment):
+            if _held_cpus(assignment) != _held_cpus(entry.assignment):
                 self._holdings = None
             entry.assignment = assignment
-            self.mark(entry)
+            self.mark_pending(entry)
 
-    def pending(self, controller: str) -> Iterator[CachedGuest]:
-        """The guests that a controller has something to do for."""
+    def pending_for(self, controller: str) -> Iterator[CachedGuest]:
+        """The guests with a pending change of a controller."""
         return (entry for entry in self if controller in entry.pending)
 
-    def holdings(self) -> Mapping[str, frozenset[int]]:
-        """The dedicated CPUs that guests hold, by guest; another object whenever they have changed."""
+    def held_cpus(self) -> Mapping[str, frozenset[int]]:
+        """The dedicated CPUs that guests hold, by guest; a new object after each change."""
         if self._holdings is None:
-            held = {uuid: _held(entry.assignment) for uuid, entry in self.lost.items()}
-            held |= {uuid: _held(entry.assignment) for uuid, entry in self._guests.items()}
+            # Guests come second: a lost one that runs again holds its new CPUs.
+            held = {uuid: _held_cpus(entry.assignment) for uuid, entry in self.lost.items()}
+            held |= {uuid: _held_cpus(entry.assignment) for uuid, entry in self._guests.items()}
             self._holdings = {uuid: cpus for uuid, cpus in held.items() if cpus}
         return self._holdings
 
 
-def _held(assignment: CpuAssignment | None) -> frozenset[int]:
+def _held_cpus(assignment: CpuAssignment | None) -> frozenset[int]:
     return frozenset() if assignment is None else assignment.held_cpus
 
 
 @dataclass(frozen=True, slots=True)
 class GuestView:
-    """A copy of a cached guest that the worker does not change any more.
+    """A copy of a cached guest for other threads, with the fields of :class:`CachedGuest`.
 
-    ``cpu_nodes`` are the NUMA nodes of its CPUs; those of its memory may be others.
+    :ivar cpu_nodes: the NUMA nodes of its CPUs; its memory may be on others.
     """
 
     guest: Guest
@@ -168,12 +176,15 @@ class GuestView:
 
     @property
     def remote_memory(self) -> frozenset[int]:
-        """The NUMA nodes that its memory comes from and none of its CPUs is on."""
+        """The NUMA nodes of its memory that have none of its CPUs."""
         return frozenset() if self.assignment is None else self.assignment.mems - self.cpu_nodes
 
 
-def view(entry: CachedGuest, topology: HostTopology | None = None) -> GuestView:
-    """The guest as it is now. Of which nodes its CPUs are the ``topology`` tells."""
+def view_guest(entry: CachedGuest, topology: HostTopology | None = None) -> GuestView:
+    """A copy of the guest.
+
+    :param topology: gives the NUMA nodes of its CPUs; None: they are left out.
+    """
     cpus = frozenset[int]() if entry.assignment is None else entry.assignment.cpus
     nodes = frozenset[int]() if topology is None else topology.nodes_of(cpus)
     return GuestView(

@@ -1,4 +1,4 @@
-"""Settings of running guests: what was set by hand and by the fleet is kept, and all sources are resolved.
+"""Settings of running guests: keeps those set by hand and by the fleet, and resolves all sources.
 
 Domain metadata does not last: Nova writes a domain's definition again at each hard reboot and resize.
 Settings by hand are therefore in a file of the agent, by the uuid of the guest, until they are unset or the
@@ -28,12 +28,12 @@ from compute_agent.report.history import ConsumerOwner
 LOG = logging.getLogger(__name__)
 
 FILE_NAME: Final = "guest-settings.json"
-"""In the state folder."""
+"""Name of the file in the state folder."""
 
 _VERSION: Final = 1
 
 GONE_SECONDS: Final = 600.0
-"""Seconds after which settings of a guest that is not on this host are removed: longer than a hard reboot."""
+"""Seconds after which the settings of a guest that left this host are removed; longer than a hard reboot."""
 
 MANUAL_SOURCES: Final = (SettingSource.BY_HAND, SettingSource.FLEET)
 
@@ -45,10 +45,9 @@ class ManualSettings:
     """Settings by hand and by the fleet, in a file. The worker changes them, any thread reads them."""
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Read the file; an absent one has no settings. One that cannot be used is put aside.
+        """Read the file. An absent file has no settings, and an unusable one is put aside.
 
-        Without a path nothing outlives the process.
-
+        :param path: None: settings do not outlive the process.
         :raises UnsafeFileError: the file is not the agent's own.
         :raises OSError: it cannot be put aside.
         """
@@ -57,7 +56,7 @@ class ManualSettings:
         self._lock = threading.Lock()
         self._texts: _Texts = {} if path is None else _load_texts(path)
         self._absent: dict[str, float] = {}
-        """Since when guests with settings are not on this host, in monotonic seconds."""
+        """The monotonic second since which each guest with settings is not on this host."""
 
     @classmethod
     def look_up(cls, path: Path) -> ManualSettings:
@@ -76,11 +75,11 @@ class ManualSettings:
 
     @property
     def guests(self) -> frozenset[str]:
-        """The uuids of the guests that have any."""
+        """The uuids of the guests with settings."""
         return frozenset(self._texts)
 
-    def texts(self, uuid: str, source: SettingSource) -> Mapping[str, str]:
-        """The texts that a guest has by a source."""
+    def setting_texts(self, uuid: str, source: SettingSource) -> Mapping[str, str]:
+        """The texts of a guest's settings from one source."""
         return self._texts.get(uuid, {}).get(source, {})
 
     def values(self, uuid: str) -> ManualValues:
@@ -90,29 +89,32 @@ class ManualSettings:
             for source, texts in self._texts.get(uuid, {}).items()
         }
 
-    def change(
+    def change_settings(
         self, uuid: str, source: SettingSource, texts: Mapping[str, str], unset: Collection[str] = ()
     ) -> None:
         """Set and unset settings of a guest; durable when this returns.
 
-        :raises OSError: they cannot be kept, and stay as they were.
+        :raises OSError: they cannot be kept; the former ones stay in force.
         """
-        kept = {name: text for name, text in self.texts(uuid, source).items() if name not in unset}
+        kept = {name: text for name, text in self.setting_texts(uuid, source).items() if name not in unset}
         guest = {**self._texts.get(uuid, {}), source: {**kept, **texts}}
         self._replace({**self._texts, uuid: guest})
         self._absent.pop(uuid, None)
 
-    def forget(self, uuid: str) -> None:
-        """Remove the settings of a guest that has gone. If they cannot be, they stay for another attempt."""
+    def forget_guest(self, uuid: str) -> None:
+        """Remove the settings of a guest that has gone. A failure is logged and tried again later."""
         try:
             self._replace({guest: texts for guest, texts in self._texts.items() if guest != uuid})
         except OSError as error:
-            LOG.warning("The settings of guest %s, which has gone, cannot be removed: %s", uuid, error)
+            LOG.warning("The settings of guest %s, which has gone, cannot be removed yet: %s", uuid, error)
             return
         self._absent.pop(uuid, None)
 
-    def absent(self, present: Collection[str]) -> list[str]:
-        """The guests with settings that have been elsewhere for long, when those ``present`` are here."""
+    def absent_guests(self, present: Collection[str]) -> list[str]:
+        """The guests with settings that have not been on this host for :data:`GONE_SECONDS`.
+
+        :param present: the uuids of the guests that are here.
+        """
         now = self._clock()
         gone = self.guests - frozenset(present)
         self._absent = {uuid: self._absent.get(uuid, now) for uuid in gone}
@@ -124,6 +126,7 @@ class ManualSettings:
             for guest, by_source in texts.items()
             if (kept := {source: values for source, values in by_source.items() if values})
         }
+        # Written before the memory changes: a full disk then leaves both as they were.
         with self._lock:
             if texts == self._texts:
                 return
@@ -181,12 +184,12 @@ def _checked_text(name: str, text: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChangedSettings:
-    """What differs between two looks at a guest, as words: ``qos_class = BE (rule night)``."""
+    """The settings that differ between two states of a guest, as words: ``qos_class = BE (rule night)``."""
 
     words: tuple[str, ...]
 
     @classmethod
-    def between(cls, before: Guest, after: Guest) -> ChangedSettings:
+    def compare_guests(cls, before: Guest, after: Guest) -> ChangedSettings:
         """The settings that have another value or another source."""
         return cls(
             tuple(
@@ -200,7 +203,7 @@ class ChangedSettings:
 
 @dataclass(frozen=True, slots=True)
 class ResolutionInput:
-    """A guest with what its settings are resolved from."""
+    """A guest with the inputs of its settings."""
 
     guest: Guest
     facts: GuestFacts
@@ -216,10 +219,10 @@ class GuestClassifier:
         self._reported: dict[str, set[str]] = {}
         """The problems that were reported, by guest."""
 
-    def classify(
+    def classify_guest(
         self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, world: HostState
     ) -> Guest:
-        """The guest with its settings, as its driver, its flavor, rules and operators have them."""
+        """The guest with its settings, resolved from driver, flavor, rules and operators."""
         # A guest that was never resolved may come with settings of its driver alone.
         declared = (
             guest.declared if guest.setting_sources else {**guest.settings.chosen_values, **guest.declared}
@@ -244,13 +247,13 @@ class GuestClassifier:
     def resolution_input(
         self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, world: HostState
     ) -> ResolutionInput:
-        """What the settings of a guest are resolved from."""
+        """The inputs of a guest's settings, to resolve them by other rules."""
         return ResolutionInput(
             guest, guest_facts(guest, allocation, owner, world), self.manual.values(guest.uuid)
         )
 
     def report_problems(self, guest: Guest) -> None:
-        """Log and record the problems of a guest that are new."""
+        """Log and record the new problems of a guest."""
         reported = self._reported.setdefault(guest.uuid, set())
         for problem in guest.setting_problems:
             if problem not in reported:
@@ -263,22 +266,25 @@ class GuestClassifier:
             del self._reported[guest.uuid]
 
     def report_change(self, before: Guest, after: Guest) -> None:
-        """Log and record settings of a running guest that have other values now."""
-        changed = ChangedSettings.between(before, after)
+        """Log and record the changed settings of a running guest."""
+        changed = ChangedSettings.compare_guests(before, after)
         if changed.words:
             words = ", ".join(changed.words)
             self._recorder.record_done(LOG.info, EventKind.CONFIGURE, after, "Guest %s is set to %s", words)
 
-    def forget(self, uuid: str) -> None:
-        """Remove what is kept of a guest that has gone for good."""
+    def forget_guest(self, uuid: str) -> None:
+        """Remove the settings and reported problems of a guest that has gone for good."""
         self._reported.pop(uuid, None)
-        self.manual.forget(uuid)
+        self.manual.forget_guest(uuid)
 
 
 def guest_facts(
     guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, world: HostState
 ) -> GuestFacts:
-    """What rules match a guest by. ``owner`` is whose the consumer is in Placement, None if not known."""
+    """The facts that rules match a guest by.
+
+    :param owner: project, user and type of its consumer in Placement; None: not known.
+    """
     held = {uuid: amounts for uuid, amounts in (allocation or {}).items() if amounts}
     return GuestFacts(
         guest.driver,
@@ -289,5 +295,5 @@ def guest_facts(
         "" if owner is None else owner.user_id,
         "" if owner is None else owner.consumer_type or "",
         frozenset().union(*held.values()),
-        frozenset().union(*(zone.traits for zone in world.zones if zone.uuid in held)),
+        frozenset().union(*(zone.traits for zone in world.all_zones if zone.uuid in held)),
     )

@@ -1,4 +1,4 @@
-"""All that decisions depend on beside the guests, as one frozen value."""
+"""Everything that decisions depend on beside the guests, as one frozen value."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ from compute_agent.policy.shared_cpus import PoolBorrower, lend_cpus
 class HostState:
     """The host as read and configured; replaced as a whole when the host or the configuration changes.
 
-    ``former`` are the zones that have a provider in other shapes of the tree only: what a guest holds there
-    keeps it in the zone until it is moved. ``place_unallocated``: guests without an allocation of this host
-    go to the shared CPUs; else they stay. ``refuse_unplaced``: a guest that starts and has no place is
-    stopped. ``root_known``: it is known whose the root provider is, and which; until then nobody can say what
-    of an allocation is of this host. ``rebalance_gain`` is what moving a running guest has to gain (see
-    :mod:`compute_agent.policy.running_guests`); None: none is moved. ``pools`` are the pools of CPUs,
-    ``warnings`` what files that add to providers say to no effect. ``classification`` says which settings
-    guests have.
-    ``powered`` are the dedicated CPUs that a
-    power manager takes offline and brings online; with ``wakes`` that is the agent.
+    :ivar place_unallocated: whether guests without an allocation go to the shared CPUs. Otherwise
+        they stay where they are.
+    :ivar former: zones with a provider in other shapes of the tree only. A guest with an allocation of one
+        stays in that zone until it is moved.
+    :ivar rebalance_gain: the least gain for which a running guest moves (see
+        :mod:`compute_agent.policy.running_guests`); None: guests do not move.
+    :ivar refuse_unplaced: whether a guest that starts and has no place is stopped.
+    :ivar root_known: whether the root provider is known. Until then no part of an allocation counts as this
+        host's.
+    :ivar pools: the pools of CPUs.
+    :ivar warnings: sentences about parts of provider files that have no effect.
+    :ivar classification: the rules for settings of guests.
+    :ivar powered: the dedicated CPUs that a power manager takes offline and brings online.
+    :ivar wakes: whether the agent is that power manager.
     """
 
     topology: HostTopology
@@ -50,58 +54,60 @@ class HostState:
     wakes: bool = False
 
     @property
-    def reachable(self) -> CpuSet:
-        """The CPUs that guests can run on: those that are online, and those that the agent brings online."""
+    def reachable_cpus(self) -> CpuSet:
+        """The CPUs that guests can run on: online ones, and those that the agent brings online."""
         return self.topology.usable if self.wakes else self.topology.online
 
     def with_online(self, online: CpuSet) -> HostState:
-        """The same host when these CPUs are online, as far as a power manager may have changed that."""
+        """The same host with these CPUs online. Only CPUs of the power manager change."""
         topology = self.topology.with_online(online, self.powered)
         return self if topology is self.topology else replace(self, topology=topology)
 
     @property
-    def zones(self) -> tuple[ProviderNode, ...]:
-        """All zones of the host that have or had a provider, those of the tree first."""
+    def all_zones(self) -> tuple[ProviderNode, ...]:
+        """All zones of the host that have or had a provider; those of the present tree come first."""
         return (*self.tree.nodes, *self.former)
 
     @property
     def zone_cpus(self) -> dict[str, frozenset[int]]:
-        """The CPUs of each of these zones that are its own, by the uuid of its provider."""
-        return {zone.uuid: self.own_cpus(zone) for zone in self.zones}
+        """The own CPUs of each of these zones, by the uuid of its provider."""
+        return {zone.uuid: self.own_cpus(zone) for zone in self.all_zones}
 
     def own_cpus(self, zone: ProviderNode) -> frozenset[int]:
-        """The CPUs of a zone without those of pools in it; those of a pool."""
+        """The CPUs of a zone without those of the pools in it; all CPUs of a pool."""
         return zone.cpus if zone.pool else zone.cpus - self.cpu_sets.pooled
 
     @property
-    def pins(self) -> bool:
-        """Whether the policy says where guests run."""
+    def places_guests(self) -> bool:
+        """Whether the policy decides where guests run."""
         return self.policy not in (place_nowhere, leave_in_place)
 
     @property
-    def follows(self) -> bool:
-        """Whether somebody else says where guests run, and the agent goes by that."""
+    def follows_kernel(self) -> bool:
+        """Whether another program decides where guests run, and the agent reads that from the kernel."""
         return self.policy is leave_in_place
 
     @property
     def has_pools(self) -> bool:
         """Whether there are pools of CPUs, or guests may still hold CPUs of one that is gone."""
-        return any(zone.pool for zone in self.zones)
+        return any(zone.pool for zone in self.all_zones)
 
-    def around(self, zone: ProviderNode) -> frozenset[int]:
-        """The CPUs of a zone; of that around a pool."""
+    def surrounding_cpus(self, zone: ProviderNode) -> frozenset[int]:
+        """The CPUs of a zone; for a pool those of the zone around it."""
         if not zone.pool:
             return zone.cpus
-        return next((outer.cpus for outer in self.zones if outer.uuid == zone.parent), zone.cpus)
+        return next((outer.cpus for outer in self.all_zones if outer.uuid == zone.parent), zone.cpus)
 
-    def supply(
+    def cpu_supply(
         self, holdings: Mapping[str, frozenset[int]], use: Mapping[str, float] | None = None
     ) -> CpuSupply:
-        """What there is to give when ``holdings`` (dedicated CPUs by guest) are taken.
+        """The CPUs that the policy may choose from.
 
-        ``use`` is what guests use of CPUs, in cores, as far as it is to count.
+        :param holdings: the dedicated CPUs that guests hold, by uuid.
+        :param use: the CPU use of guests in cores; None: it does not count.
         """
-        lent = self._lent(holdings) if self.lends else {}
+        lent = self._lent_cpus(holdings) if self.lends_cpus else {}
+        # The use of a guest is spread evenly over its CPUs: it is not known of single CPUs.
         busy = {
             cpu: min(1.0, cores / len(held))
             for guest, cores in (use or {}).items()
@@ -112,35 +118,35 @@ class HostState:
 
     @property
     def pools_only(self) -> bool:
-        """Whether guests that hold CPUs of no pool are refused."""
+        """Whether guests without an allocation of a pool's CPUs are refused."""
         return self.policy is STATIC_POOLS
 
     @property
-    def lends(self) -> bool:
-        """Whether guests float on dedicated CPUs that nobody holds."""
+    def lends_cpus(self) -> bool:
+        """Whether guests may float on dedicated CPUs that no guest holds."""
         return self.policy is STATIC_PLUS or any(pool.max_cpus is not None for pool in self.pools)
 
-    def _lent(self, holdings: Mapping[str, frozenset[int]]) -> Mapping[str, frozenset[int]]:
+    def _lent_cpus(self, holdings: Mapping[str, frozenset[int]]) -> Mapping[str, frozenset[int]]:
         borrowers = []
         for pool in self.pools:
             if pool.max_cpus is not None:
                 mine = [node for node in self.tree.nodes if node.pool == pool.name]
                 cpus, zones = (
                     frozenset[int]().union(*each)
-                    for each in ((node.cpus for node in mine), map(self.around, mine))
+                    for each in ((node.cpus for node in mine), map(self.surrounding_cpus, mine))
                 )
                 borrowers.append(PoolBorrower(pool.name, cpus, zones, pool.max_cpus))
         held = frozenset[int]().union(*holdings.values())
         return lend_cpus(self.topology, self.cpu_sets, held, borrowers, self.policy is STATIC_PLUS)
 
     def own_part(self, allocation: Allocation) -> dict[str, dict[str, int]]:
-        """The part of an allocation that is on this host's providers."""
-        ours = {zone.uuid for zone in self.zones}
+        """The part of an allocation that is of this host's providers."""
+        ours = {zone.uuid for zone in self.all_zones}
         return {uuid: dict(amounts) for uuid, amounts in allocation.items() if uuid in ours}
 
     def in_words(self, allocation: Allocation) -> str:
         """An allocation of this host in words: ``2 PCPU, 1024 MEMORY_MB of host_NUMA_0 (uuid)``."""
-        names = {zone.uuid: zone.name for zone in self.zones}
+        names = {zone.uuid: zone.name for zone in self.all_zones}
         parts = (
             ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()))
             + f" of {full_name(names.get(uuid, ''), uuid)}"
@@ -150,14 +156,14 @@ class HostState:
 
 
 def request_for(world: HostState, guest: Guest, allocation: Allocation) -> GuestRequest:
-    """What a guest needs, from its settings and from what it holds on this host's providers.
+    """The request of a guest, from its settings and its allocation of this host's providers.
 
-    With the legacy ``vcpu_pin_set`` VCPU is what guests with dedicated CPUs were allocated before there was
-    PCPU, and still are by the fall-back query of nova-scheduler: where it backs both classes they get CPUs of
-    their own for it.
+    Before PCPU existed, guests with dedicated CPUs were allocated VCPU; the fall-back query of nova-scheduler
+    still does that. So with the legacy ``vcpu_pin_set``, which backs both classes, such guests get dedicated
+    CPUs for their VCPU.
     """
     settings = guest.settings
-    asked = demands(world, allocation)
+    asked = cpu_demands(world, allocation)
     vcpu, pcpu = sum(one.vcpu for one in asked), sum(one.pcpu for one in asked)
     if world.cpu_sets.is_both and not pcpu and guest.dedicated and guest.dedicated == vcpu:
         asked = tuple(replace(one, pcpu=one.vcpu, vcpu=0) for one in asked)
@@ -175,10 +181,10 @@ def request_for(world: HostState, guest: Guest, allocation: Allocation) -> Guest
 
 
 def memory_nodes(world: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
-    """The NUMA nodes that a guest is to have its memory of; empty: that is not told by node.
+    """The NUMA nodes that the memory of a guest shall come from; empty: no node is named.
 
-    Those that it holds memory of, and of these, or else of all, those with the kind of memory that it asks
-    for. Where that leaves none, what it holds counts.
+    These are the nodes of its allocation that have the type of memory in its settings. An allocation that
+    names no node leaves all nodes of that type. If no node is left, the nodes of the allocation count.
     """
     held, wanted = held_nodes(world, allocation), guest.settings.memory_type
     if wanted is MemoryType.ANY:
@@ -189,25 +195,27 @@ def memory_nodes(world: HostState, guest: Guest, allocation: Allocation) -> froz
 
 
 def held_nodes(world: HostState, allocation: Allocation) -> frozenset[int]:
-    """The NUMA nodes that a guest holds memory of; empty where its allocation tells none.
+    """The NUMA nodes that a guest's allocation of memory names; empty if it names none.
 
-    That of the root is memory of any node. A node that has none (any more) cannot give it.
+    Memory of the root provider may come from any node. Nodes without memory are left out.
     """
     classes = (MEMORY, RECLAIMED_MEMORY)
-    held = [zone for zone in world.zones if any(allocation.get(zone.uuid, {}).get(name) for name in classes)]
+    held = [
+        zone for zone in world.all_zones if any(allocation.get(zone.uuid, {}).get(name) for name in classes)
+    ]
     if any(zone.parent is None for zone in held):
         return frozenset()
     present = {node.id for node in world.topology.numa_nodes if node.memory_kib}
     return frozenset[int]().union(*(zone.numa_nodes for zone in held)) & present
 
 
-def demands(world: HostState, allocation: Allocation) -> tuple[ProviderDemand, ...]:
-    """The CPUs that an allocation asks of each zone, in the order of the zones."""
+def cpu_demands(world: HostState, allocation: Allocation) -> tuple[ProviderDemand, ...]:
+    """The CPUs that an allocation has of each zone, in the order of the zones."""
     found, pools = [], world.has_pools
-    for node in world.zones:
+    for node in world.all_zones:
         amounts = allocation.get(node.uuid, {})
         pcpu, vcpu = amounts.get("PCPU", 0), amounts.get("VCPU", 0) + amounts.get(RECLAIMED_VCPU, 0)
         if pcpu or vcpu:
-            around = world.around(node) if pools else frozenset()
+            around = world.surrounding_cpus(node) if pools else frozenset()
             found.append(ProviderDemand(node.name, world.own_cpus(node), pcpu, vcpu, node.pool, around))
     return tuple(found)

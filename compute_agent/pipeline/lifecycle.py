@@ -1,4 +1,8 @@
-"""The set of guests: those found at the start, those found later, and those that have gone."""
+"""The set of guests in the cache: takes over those that run, adds new ones, and removes ended ones.
+
+This is the part of the worker that compares the cache with the driver. It is apart from
+:mod:`compute_agent.pipeline.worker`, so that the order of the steps of an event stays on one page there.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +19,14 @@ from compute_agent.pipeline.enforcer import GuestEnforcer
 from compute_agent.pipeline.guest_cache import CachedGuest, UnclaimedHolding
 from compute_agent.pipeline.guest_settings import GuestClassifier
 from compute_agent.pipeline.metrics import AgentMetrics
-from compute_agent.pipeline.placer import GuestPlacer, where
+from compute_agent.pipeline.placer import GuestPlacer, place_words
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.policy.policies import KernelPlacement
 from compute_agent.report.history import ConsumerOwner
 
 
-def observe(driver: GuestDriver, guest: Guest) -> KernelPlacement:
-    """Where the kernel lets a guest run now.
+def observe_guest(driver: GuestDriver, guest: Guest) -> KernelPlacement:
+    """The CPUs and NUMA nodes that the kernel lets a guest use at the moment.
 
     :raises GuestGoneError:
     """
@@ -37,11 +41,11 @@ def observe(driver: GuestDriver, guest: Guest) -> KernelPlacement:
 LOG = logging.getLogger(__name__)
 
 Limits = Mapping[str, Mapping[ThrottleControl, float]]
-"""What the watermarks hold guests down to, by guest."""
+"""The limits of throttling, by uuid of the guest."""
 
 
 class GuestLifecycle:
-    """Keeps the cache to the guests that run, by what the driver says. For the worker."""
+    """Keeps the cache equal to the guests that the driver reports. For the worker."""
 
     def __init__(
         self,
@@ -63,7 +67,7 @@ class GuestLifecycle:
         self._limits: Limits = {}
         self._owners: Mapping[str, ConsumerOwner] = {}
 
-    def begin(
+    def begin_with(
         self,
         saved: Mapping[str, SavedGuest],
         limits: Limits,
@@ -71,10 +75,13 @@ class GuestLifecycle:
         migrations: Mapping[str, str],
         owners: Mapping[str, ConsumerOwner],
     ) -> None:
-        """Remember, until the guests are taken over, what the agent before has ``saved`` of them.
+        """Keep the state of the former agent until the guests are taken over.
 
-        And the ``limits`` of the watermarks, what consumers without a guest held, whose ``migrations`` some
-        of these are, and the ``owners`` of consumers.
+        :param saved: the guests, by uuid.
+        :param limits: the limits of throttling, by guest.
+        :param unclaimed: the allocations of consumers without a guest.
+        :param migrations: the guests of those consumers that are migrations.
+        :param owners: the owners of consumers.
         """
         self._cache.migrations = dict(migrations)
         self._cache.hold_for(unclaimed, time.monotonic())
@@ -82,10 +89,10 @@ class GuestLifecycle:
 
     @property
     def is_known(self) -> bool:
-        """Whether the guests were taken over: the driver has answered."""
+        """Whether the guests were taken over, for which the driver had to answer."""
         return self._saved is None
 
-    def enter(
+    def enter_guest(
         self,
         guest: Guest,
         allocation: Allocation | None,
@@ -93,10 +100,11 @@ class GuestLifecycle:
         started: bool = False,
         owner: ConsumerOwner | None = None,
     ) -> None:
-        """Take a guest, and what it holds if that is known, as the driver has it now, and place it.
+        """Add a guest, or note its changes, and place it.
 
-        Whether it has ``started`` is for the driver to say: the pid of one that goes on may be another, and
-        one that started may have been found before its start was told.
+        :param allocation: what it holds; None: not known.
+        :param started: whether the driver reports a start. The cache cannot tell: a guest may go on with
+            another pid, and one that has started may have been found before its start was reported.
         """
         entry = self._cache.get(guest.uuid)
         through = (
@@ -105,109 +113,118 @@ class GuestLifecycle:
         if through is not None:
             allocation = through.allocation
         if entry is None:
-            # One that was lost until now is where it was.
+            # A guest that was lost until now still runs on its former CPUs.
             lost = self._cache.lost.get(guest.uuid)
-            place = lost.assignment if lost and self._placer.world.pins else None
+            place = lost.assignment if lost and self._placer.world.places_guests else None
             held = self._held_before(guest, allocation)
             owner = owner or self._owners.get(guest.uuid)
             self._cache.add(
-                entry := CachedGuest(self._classify(guest, held, owner), held, place, owner=owner)
+                entry := CachedGuest(self._classify_guest(guest, held, owner), held, place, owner=owner)
             )
         else:
             held = entry.allocation if allocation is None else allocation
             entry.owner = owner or entry.owner
-            guest = self._classify(guest, held, entry.owner)
+            guest = self._classify_guest(guest, held, entry.owner)
+            # A start makes new cgroups without limits; throttling decides about the new run by itself.
             if started and guest != entry.guest:
                 entry.limits.clear()
             self.use_settings(entry, guest)
         if allocation is not None:
             if allocation != entry.allocation:
-                self._cache.mark(entry)
+                self._cache.mark_pending(entry)
             entry.allocation, entry.as_of = allocation, as_of
             entry.migration = None if through is None else through.migration
-        self._placer.place(entry)
+        self._placer.place_guest(entry)
         if started and entry.refusal and self._placer.world.refuse_unplaced:
             self._stop_unplaced(entry)
 
-    def _classify(self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None) -> Guest:
-        found = self._classifier.classify(guest, allocation, owner, self._placer.world)
+    def _classify_guest(
+        self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None
+    ) -> Guest:
+        found = self._classifier.classify_guest(guest, allocation, owner, self._placer.world)
         self._classifier.report_problems(found)
         return found
 
     def classify_again(self, entry: CachedGuest) -> bool:
-        """Resolve the settings of a guest anew, as rules, what it holds, or what was set may be others.
+        """Resolve the settings of a guest again; whether they have changed.
 
-        Whether they have changed.
+        The worker calls it when the rules, the allocation or the settings by hand may have changed.
         """
-        return self.use_settings(entry, self._classify(entry.guest, entry.allocation, entry.owner))
+        return self.use_settings(entry, self._classify_guest(entry.guest, entry.allocation, entry.owner))
 
     def use_settings(self, entry: CachedGuest, guest: Guest) -> bool:
-        """Go on with a guest as it is now; whether it is another one than before."""
+        """Replace the guest of an entry; whether it differs from the one before."""
         before = entry.guest
         if guest == before:
             return False
+        # Settings of a new run are no change of a running guest.
         if guest.pid == before.pid:
             self._classifier.report_change(before, guest)
         if guest.settings.preserve and not before.settings.preserve and entry.limits:
             self._enforcer.lift_limits(entry, self._placer.world)
         entry.guest = guest
-        self._cache.mark(entry)
+        self._cache.mark_pending(entry)
         return True
 
     def forget_absent(self) -> None:
-        """Remove what was set by hand for guests that have not been on this host for long."""
+        """Remove settings by hand of guests that left this host some time ago."""
         present = {entry.guest.uuid for entry in self._cache}
         present |= self._cache.lost.keys() | self._cache.unclaimed.keys()
-        gone = self._classifier.manual.absent(present)
+        gone = self._classifier.manual.absent_guests(present)
         if not gone:
             return
-        flavors = self._driver.flavors
+        flavors = self._driver.flavor_source
         try:
-            # A domain that is shut off may be without an allocation, as those are that are not of Nova.
-            defined = frozenset[str]() if flavors is None else flavors.inactive()
+            # A domain that is shut off keeps its settings, with or without an allocation of Nova.
+            defined = frozenset[str]() if flavors is None else flavors.inactive_guests()
         except DriverError:
             return
         for uuid in gone:
             if uuid not in defined:
                 LOG.info("Guest %s has gone: its settings by hand and by the fleet are removed", uuid)
-                self._classifier.forget(uuid)
+                self._classifier.forget_guest(uuid)
 
-    def leave(self, guest: Guest, ending: str = "") -> None:
-        """Forget a guest that ended. Its consumer keeps the allocation.
+    def forget_ended(self, guest: Guest, ending: str = "") -> None:
+        """Remove a guest that ended from the cache. Its consumer keeps the allocation.
 
         :param ending: exit status or signal, for the event.
         """
         entry = self._cache.get(guest.uuid)
         if entry is None or entry.guest.pid != guest.pid:
-            return  # known before, and the consumer may have another guest by now
+            return  # This end was handled before, and the consumer may have another guest by now.
         self._cache.remove(guest.uuid)
-        if (starting := self._driver.starting) is not None:
-            self._classifier.forget(guest.uuid)  # a process that ended does not start again
+        if (starting := self._driver.starting_driver) is not None:
+            # A process guest that ended does not start again, unlike a domain.
+            self._classifier.forget_guest(guest.uuid)
             # A pass over all guests may see the end before the driver reports it.
             ending = ending or starting.recent_ending(guest, 0.0)
-        if guest.uuid in self._driver.lost():  # it started again, and cannot be looked after
-            self._cache.lose(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
+        # It has started again already, and the driver cannot manage it: the new run may use these CPUs.
+        if guest.uuid in self._driver.lost_guests():
+            self._cache.lose_guest(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
         if entry.allocation and entry.migration is None:
             self._cache.unclaimed[guest.uuid] = UnclaimedHolding(entry.allocation, time.monotonic())
         self._recorder.record_done(LOG.info, EventKind.LEAVE, guest, "Guest %s left", reason=ending)
 
     def take_over(self) -> bool:
-        """Fill the cache, once, from what runs; positions from the state file, or else from the kernel.
+        """Fill the cache, once, with the guests that run.
 
-        Whether that was done now.
+        Assignments come from the state file, or else from the kernel.
 
-        :raises DriverError: the driver cannot say what runs: nothing is forgotten then.
+        :return: whether this call did it.
+        :raises DriverError: the driver cannot list the guests. Nothing is forgotten then.
         """
         if (saved := self._saved) is None:
             return False
         running = {guest.uuid: guest for guest in self._driver.guests()}
+        # From here on the driver has answered, and nothing below may make the agent take over twice.
         self._saved = None
         for uuid, guest in running.items():
             if (old := saved.get(uuid)) is not None:
-                assignment = old.assignment if self._placer.world.pins else None
+                # Without pinning the saved CPUs say nothing about where the guest runs.
+                assignment = old.assignment if self._placer.world.places_guests else None
                 limits = dict(self._limits.get(uuid, {}))
                 owner = self._owners.get(uuid)
-                found = self._classify(guest, old.allocation, owner)
+                found = self._classify_guest(guest, old.allocation, owner)
                 entry = CachedGuest(found, old.allocation, assignment, limits=limits, owner=owner)
                 if limits and found.settings.preserve:
                     self._enforcer.lift_limits(entry, self._placer.world)
@@ -215,65 +232,66 @@ class GuestLifecycle:
                 through = self._through_migration(uuid)
                 if through is not None and through.allocation == old.allocation:
                     entry.migration = through.migration
-        lost = self._driver.lost()
+        lost = self._driver.lost_guests()
         for uuid in saved.keys() - running.keys():
             if uuid in lost:
-                self._cache.lose(uuid, saved[uuid])
+                self._cache.lose_guest(uuid, saved[uuid])
                 continue
-            if self._driver.starting is not None:
-                self._classifier.forget(uuid)
+            if self._driver.starting_driver is not None:
+                self._classifier.forget_guest(uuid)
             message = "Guest %s ended while the agent was away"
             self._recorder.record_done(LOG.info, EventKind.LEAVE, NamedSubject(uuid), message)
             if allocation := saved[uuid].allocation:
                 self._cache.unclaimed[uuid] = UnclaimedHolding(allocation, time.monotonic())
-        self.reconcile()
-        self._placer.place_all()  # configuration and hardware may be others than they were
-        self._limits = {}  # whoever is found later is another than the one that was limited
+        self.reconcile_guests()
+        self._placer.place_all()  # Configuration and hardware may have changed while the agent was away.
+        self._limits = {}  # A guest that is found later is another run than the one with limits.
         return True
 
-    def reconcile(self) -> None:
-        """Make the cache have the guests that run, and the kernel what these need.
+    def reconcile_guests(self) -> None:
+        """Make the cache equal to the guests that run, and mark drift of the kernel.
 
-        :raises DriverError:
+        :raises DriverError: the driver cannot list the guests.
         """
         running = {guest.uuid: guest for guest in self._driver.guests()}
         for entry in self._cache:
             if entry.guest.uuid not in running:
-                self.leave(entry.guest)
+                self.forget_ended(entry.guest)
         for uuid, guest in running.items():
             if (known := self._cache.get(uuid)) is None:
                 if uuid in self._cache.lost:
-                    self.enter(guest, None)
+                    self.enter_guest(guest, None)
                 else:
-                    self._find(guest)
+                    self._find_guest(guest)
             elif known.guest.pid != guest.pid:
-                self.enter(guest, None)  # it ended and started, and nobody told
+                self.enter_guest(guest, None)  # The driver missed an end and a start.
         if self._cache.lost:
-            for uuid in self._cache.lost.keys() - self._driver.lost().keys():
-                LOG.info("Guest %s is said to be gone: what it held is free", uuid)
-                self._cache.forget(uuid)
-        self._placer.follow()
-        self._enforcer.compare(self._placer.world)
+            for uuid in self._cache.lost.keys() - self._driver.lost_guests().keys():
+                LOG.info("Guest %s, which the driver could not manage, is gone: its CPUs are free", uuid)
+                self._cache.forget_lost(uuid)
+        self._placer.follow_guests()
+        self._enforcer.compare_all(self._placer.world)
 
-    def _find(self, guest: Guest) -> None:
-        """Take up a guest that nobody remembers."""
+    def _find_guest(self, guest: Guest) -> None:
+        """Add a guest that is neither in the cache nor in the saved state."""
         held, owner = self._held_before(guest), self._owners.get(guest.uuid)
-        guest = self._classify(guest, held, owner)
+        guest = self._classify_guest(guest, held, owner)
         try:
-            assignment = self._placer.read_back(guest, observe(self._driver, guest))
+            assignment = self._placer.read_back(guest, observe_guest(self._driver, guest))
         except GuestGoneError:
             return
         limits = dict(self._limits.get(guest.uuid, {}))
         entry = CachedGuest(guest, held, assignment, limits=limits, owner=owner)
         self._cache.add(entry)
         message = "Guest %s was not known; the kernel has it%s"
-        self._recorder.record_done(LOG.info, EventKind.FIND, guest, message, where(entry))
+        self._recorder.record_done(LOG.info, EventKind.FIND, guest, message, place_words(entry))
         self._placer.take_up(entry)
 
     def _held_before(self, guest: Guest, reported: Allocation | None = None) -> Allocation | None:
-        """What the consumer of a new guest held when Placement was last heard.
+        """The allocation of a new guest: the reported one, or else the last known one of its consumer.
 
-        Unless it is ``reported`` now; None if it was never heard of.
+        :param reported: the answer of Placement; None: there was none.
+        :return: None: the consumer is not known.
         """
         known = self._cache.unclaimed.get(guest.uuid) or self._cache.lost.get(guest.uuid)
         if reported is not None or known is None or known.allocation is None:
@@ -283,14 +301,14 @@ class GuestLifecycle:
         return allocation
 
     def _through_migration(self, uuid: str) -> GuestHolding | None:
-        """What is held here by the migration of a guest, as far as it is known; not what it holds itself."""
+        """The holding of a guest's migration here; None without one, or if it holds something itself."""
         consumer = self._cache.migration_of(uuid)
         if not consumer or uuid in self._cache.unclaimed:
             return None
         return GuestHolding(self._cache.unclaimed[consumer].allocation, GuestMigration(consumer))
 
     def _stop_unplaced(self, entry: CachedGuest) -> None:
-        """End a guest that has no place before it does anything; where that cannot be, it stays confined."""
+        """Stop a guest that has no place, as early as possible; if that fails, it stays confined."""
         guest, reason = entry.guest, entry.refusal
         try:
             self._driver.stop(guest, 0.0)
@@ -303,4 +321,4 @@ class GuestLifecycle:
             LOG.error, EventKind.STOP, guest, "Guest %s was stopped, as it has no place: %s", reason
         )
         self._metrics.guests_stopped.inc()
-        self.leave(guest)
+        self.forget_ended(guest)

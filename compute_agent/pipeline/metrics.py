@@ -1,6 +1,6 @@
-"""Metrics of the pipeline: events, guests, what is pending, and the state file.
+"""Metrics of the pipeline: events, guests, pending changes, and the state file.
 
-Everything else that counts makes its metrics itself, in the registry that it gets.
+Other rooms make their metrics themselves, in the registry that they get.
 """
 
 from __future__ import annotations
@@ -30,37 +30,37 @@ class AgentMetrics:
         )
         self.preserved_guests = Gauge(
             "compute_agent_preserved_guests",
-            "Guests that the agent leaves as they are, as their setting preserve says.",
+            "Guests that the agent leaves unchanged, because of their setting preserve.",
             registry=self.registry,
         )
         self.lost_guests = Gauge(
             "compute_agent_lost_guests",
-            "Guests that may run and cannot be looked after; `compute-agent status` says why.",
+            "Guests that may run and that the driver cannot manage; `compute-agent status` says why.",
             registry=self.registry,
         )
         self.unknown_guests = Gauge(
             "compute_agent_unknown_guests",
-            "Guests of which Placement has not said what they hold.",
+            "Guests with an allocation that Placement has not reported yet.",
             registry=self.registry,
         )
         self.migrating_guests = Gauge(
             "compute_agent_migrating_guests",
-            "Guests that run here while what they held is held by their migrations.",
+            "Guests that run here while their migrations hold their allocations.",
             registry=self.registry,
         )
         self.stray_guests = Gauge(
             "compute_agent_stray_guests",
-            "Guests that hold CPUs which cpu_dedicated_set does not have any more, or which are offline.",
+            "Guests that hold CPUs outside the present cpu_dedicated_set, or offline CPUs.",
             registry=self.registry,
         )
         self.remote_memory_guests = Gauge(
             "compute_agent_remote_memory_guests",
-            "Guests with memory of NUMA nodes that none of their CPUs is on, as what they hold says.",
+            "Guests with an allocation of memory of NUMA nodes that have none of their CPUs.",
             registry=self.registry,
         )
         self.guests_stopped = Counter(
             "compute_agent_unplaced_guests_stopped",
-            "Guests that were stopped at their start, as there was no place for them.",
+            "Guests that were stopped at their start because there was no place for them.",
             registry=self.registry,
         )
         self.refused_settings = Gauge(

@@ -25,9 +25,9 @@ LOG = logging.getLogger(__name__)
 
 
 class GuestPlacer:
-    """Gives the guests of the cache their assignments in a world, which may be replaced.
+    """Gives the guests of the cache their assignments on a host. Used by the worker only.
 
-    Used by the worker only.
+    :ivar world: the host state; the worker replaces it.
     """
 
     def __init__(
@@ -37,35 +37,41 @@ class GuestPlacer:
         observe: Callable[[Guest], KernelPlacement],
         recorder: EventRecorder,
     ) -> None:
-        """``observe`` tells where the kernel has a guest now; it may raise GuestGoneError."""
+        """Place the guests of a cache.
+
+        :param observe: reads where the kernel lets a guest run; may raise GuestGoneError.
+        """
         self.world = world
         self._recorder = recorder
         self._cache = cache
         self._observe = observe
         self.use: Mapping[str, float] = {}
-        """What guests use of CPUs, in cores, as far as it has been measured."""
+        """The measured CPU use of guests, in cores by uuid."""
         self._balanced: object = None
-        """What there was when the last look found nobody to move."""
+        """The inputs of the last search for a move that found none; the same inputs need no new search."""
         self._synced: tuple[HostState, Mapping[str, CpuSet]] | None = None
-        """What there was when all guests were last brought in line with it: the world, and who held what."""
+        """The host and the held CPUs at the end of the last sync()."""
         self._contested: tuple[HostState, CpuSet] | None = None
-        """What of the CPUs that guests float on was held then."""
+        """The host and the held CPUs among those that guests float on, at the last _keep_apart()."""
 
-    def decide(
+    def decide_place(
         self, guest: Guest, allocation: Allocation, current: CpuAssignment | None = None
     ) -> CpuAssignment | PlacementRefusal | None:
-        """Where a guest goes; where it is (``current``) if that still serves it. None: it is left alone."""
+        """The place of a guest; its ``current`` one if that still meets the request.
+
+        :return: None: the agent does not place this guest.
+        """
         world = self.world
         request = request_for(world, guest, allocation)
-        is_placed = world.pins and not guest.settings.preserve
+        is_placed = world.places_guests and not guest.settings.preserve
         if not is_placed or not (request.demands or world.place_unallocated):
-            LOG.debug("Guest %s is left alone", guest)
+            LOG.debug("Guest %s is not placed: policy, setting or missing allocation say so", guest)
             return None
-        if (refusal := self._admit(guest, request, current)) is not None:
+        if (refusal := self._admit_to_pools(guest, request, current)) is not None:
             return refusal
-        supply = world.supply(self._cache.holdings(), self.use)
+        supply = world.cpu_supply(self._cache.held_cpus(), self.use)
         if current is not None and (kept := refit_within(supply, request, current)) is not None:
-            LOG.debug("Guest %s stays where it is: that serves %s", guest, world.in_words(allocation))
+            LOG.debug("Guest %s stays where it is, which meets %s", guest, world.in_words(allocation))
             return kept
         decision = world.policy(supply, request)
         LOG.debug(
@@ -78,15 +84,16 @@ class GuestPlacer:
         )
         return decision
 
-    def _admit(
+    def _admit_to_pools(
         self, guest: Guest, request: GuestRequest, current: CpuAssignment | None
     ) -> PlacementRefusal | None:
-        """Why a guest cannot be in the pools that it holds CPUs of; None if it can."""
+        """The reason why a guest is not admitted to the pools of its allocation; None if it is."""
         if self.world.pools_only and (outside := refuse_outside(request.demands)) is not None:
             return outside
         wanted = {demand.pool: demand.cpus for demand in request.demands if demand.pool}
         if not wanted:
             return None
+        # A guest that is in the pool already counts as admitted, so members are counted for others only.
         members = 0
         if current is None or current.cpus.isdisjoint(frozenset().union(*wanted.values())):
             others = [
@@ -97,16 +104,16 @@ class GuestPlacer:
             members = max(sum(not cpus.isdisjoint(other) for other in others) for cpus in wanted.values())
         return admit_guest(self.world.pools, wanted, guest.settings.qos_class, members)
 
-    def place(self, entry: CachedGuest) -> None:
-        """Decide anew where a guest goes. One without a place is kept off the CPUs of others."""
+    def place_guest(self, entry: CachedGuest) -> None:
+        """Place a guest again. A guest without a place is kept off the CPUs of others."""
         if self._is_followed(entry):
-            self._follow(entry)
+            self._follow_guest(entry)
             return
         if entry.allocation is None:
             self._place_unknown(entry)
             return
         before, was_refused = entry.assignment, bool(entry.refusal)
-        self._place_as(entry, self.decide(entry.guest, entry.allocation, before))
+        self._place_as(entry, self.decide_place(entry.guest, entry.allocation, before))
         if was_refused and not entry.refusal:
             self._tell_place(entry, "Guest %s has a place now: it runs%s")
         elif entry.assignment != before and not entry.refusal:
@@ -115,47 +122,49 @@ class GuestPlacer:
     def _place_as(self, entry: CachedGuest, decision: CpuAssignment | PlacementRefusal | None) -> None:
         if isinstance(decision, PlacementRefusal):
             if decision.leave:
-                self._leave(entry, decision.reason)
+                self._leave_in_place(entry, decision.reason)
             else:
-                self._confine(entry, decision.reason)
+                self._confine_guest(entry, decision.reason)
             return
         entry.refusal = ""
-        self._cache.assign(entry, decision)
+        self._cache.assign_cpus(entry, decision)
 
     def place_all(self) -> None:
-        """The world is another one: every guest may have another place, every controller another task."""
+        """Place all guests on a host that has changed; all controllers look at each guest."""
         for entry in self._cache:
-            self._cache.mark(entry)
+            self._cache.mark_pending(entry)
             self.take_up(entry)
 
     def take_up(self, entry: CachedGuest) -> None:
         """Place a guest that runs already.
 
-        One of which nothing is known stays where it is as long as nobody holds any CPU.
+        An unknown guest stays where it is as long as no guest holds any CPU.
         """
         is_known = entry.allocation is not None or entry.assignment is not None
-        if self._is_followed(entry) or is_known or self._cache.holdings():
-            self.place(entry)
+        if self._is_followed(entry) or is_known or self._cache.held_cpus():
+            self.place_guest(entry)
 
-    def follow(self) -> None:
-        """Read where those guests run that the agent does not place."""
+    def follow_guests(self) -> None:
+        """Read from the kernel where the guests run that the agent does not place."""
         for entry in self._cache:
             if self._is_followed(entry):
-                self._follow(entry)
+                self._follow_guest(entry)
 
     def _is_followed(self, entry: CachedGuest) -> bool:
-        """Whether the agent accepts the CPUs that a guest has: the policy does, or the guest is preserved."""
-        return self.world.follows or entry.guest.settings.preserve
+        """Whether the agent accepts the CPUs of a guest, by policy ``follow`` or setting ``preserve``."""
+        return self.world.follows_kernel or entry.guest.settings.preserve
 
-    def _follow(self, entry: CachedGuest) -> None:
+    def _follow_guest(self, entry: CachedGuest) -> None:
         try:
             found = self._observe(entry.guest)
         except GuestGoneError:
-            return  # its stop event is on its way
+            return  # Its stop event is in the queue.
         before, entry.refusal = entry.assignment, ""
-        if self.world.follows and not entry.guest.settings.preserve:
+        if self.world.follows_kernel and not entry.guest.settings.preserve:
             found = replace(found, mems=self._memory_of_kind(entry, found.mems))
-        self._cache.assign(entry, found_assignment(self.world.cpu_sets, entry.guest.settings.vcpus, found))
+        self._cache.assign_cpus(
+            entry, found_assignment(self.world.cpu_sets, entry.guest.settings.vcpus, found)
+        )
         if entry.assignment != before:
             self._tell_place(entry, "Guest %s is found%s")
 
@@ -175,115 +184,125 @@ class GuestPlacer:
         return of_kind if of_kind and bound <= of_kind else bound
 
     def sync(self) -> None:
-        """Bring all guests in line with what is held by now; for the end of every event.
+        """Adapt all guests to the CPUs that are held by now; at the end of every event.
 
-        Those that were refused may find a place where CPUs were given back. Those that float leave the CPUs
-        that are held, and come back to others. Nobody who has a place gets other dedicated CPUs by that.
+        Refused guests may find a place where CPUs were given back. Floating guests leave CPUs that are held
+        now, and come back to free ones. A guest with dedicated CPUs keeps them.
         """
-        if not self.world.pins:
+        if not self.world.places_guests:
             self._synced = None
             for entry in self._cache:
                 if self._is_followed(entry) and entry.assignment is None:
-                    self._follow(entry)
+                    self._follow_guest(entry)
             self._log_strays()
             return
-        for _ in range(len(self._cache) + 1):  # whoever finds a place may give another one back
-            present = self.world, self._cache.holdings()
+        # A guest that finds a place may give up CPUs that serve another refused guest. Each pass places at
+        # least one guest, so there are at most as many passes as guests.
+        for _ in range(len(self._cache) + 1):
+            present = self.world, self._cache.held_cpus()
             if present == self._synced:
                 return
             for entry in self._cache:
                 if entry.refusal:
-                    self.place(entry)
+                    self.place_guest(entry)
             self._keep_apart()
             self._log_strays()
             self._synced = present
 
-    def move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
-        """Where a guest would go within the present CPU sets; None if it has no CPUs outside them."""
+    def plan_move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
+        """The place of a guest within the present CPU sets; None if it has no CPUs outside them."""
         if not entry.stray:
             return None
-        supply, request = self._case(entry)
+        supply, request = self._supply_and_request(entry)
         return self.world.policy(supply, request)
 
     def _log_strays(self) -> None:
-        """Warn, once, of guests that hold CPUs which the present sets do not have."""
-        sets, reachable = self.world.cpu_sets, self.world.reachable
-        is_known = self.world.pins or self.world.follows  # with policy none nothing is known of CPUs
+        """Warn, once each, of guests that hold CPUs outside the present sets."""
+        sets, reachable = self.world.cpu_sets, self.world.reachable_cpus
+        # With policy none the agent does not know the CPUs of guests.
+        is_known = self.world.places_guests or self.world.follows_kernel
         for entry in self._cache:
             guest = entry.guest
             stray = ""
             if entry.assignment is not None and is_known and not guest.settings.preserve:
-                stray = sets.describe_strays(entry.assignment.held_cpus, reachable, self._reach(entry))
+                stray = sets.describe_strays(
+                    entry.assignment.held_cpus, reachable, self._cpus_in_reach(entry)
+                )
             if stray and stray != entry.stray:
                 LOG.warning("%s", stray_warning(guest.uuid, stray, guest.name))
             elif entry.stray and not stray:
-                LOG.info("Guest %s holds no CPUs outside the present sets any more", guest)
+                LOG.info("Guest %s no longer holds CPUs outside the present sets", guest)
             entry.stray = stray
 
-    def _reach(self, entry: CachedGuest) -> CpuSet | None:
-        """The CPUs of a guest's pools, or of no pool; None where there are no pools, or that is not known."""
+    def _cpus_in_reach(self, entry: CachedGuest) -> CpuSet | None:
+        """The CPUs that a guest's allocation reaches; None without pools or without an allocation."""
         if not entry.allocation or not self.world.has_pools:
             return None
         demands = request_for(self.world, entry.guest, entry.allocation).demands
         return frozenset().union(*(demand.cpus for demand in demands))
 
     def _keep_apart(self) -> None:
-        """Have everybody float on what nobody holds."""
-        sets, reachable = self.world.cpu_sets, self.world.reachable
-        held = frozenset[int]().union(*self._cache.holdings().values())
-        floated_on = sets.shared | sets.emulator | (sets.dedicated if self.world.lends else frozenset())
+        """Make all floating guests run on CPUs that no guest holds."""
+        sets, reachable = self.world.cpu_sets, self.world.reachable_cpus
+        held = frozenset[int]().union(*self._cache.held_cpus().values())
+        floated_on = sets.shared | sets.emulator | (sets.dedicated if self.world.lends_cpus else frozenset())
         before, self._contested = self._contested, (self.world, held & floated_on)
-        # Mostly nobody holds a CPU that others float on: then nobody who has a place has to look for another.
+        # Usually no guest holds a CPU that others float on, before or after: then all keep their places, and
+        # an event costs no search for each guest.
         idle = self._contested == before and not self._contested[1]
         for entry in self._cache:
             assignment = entry.assignment
             if entry.guest.settings.preserve:
-                continue  # it keeps the CPUs that it has, whose they are
+                continue  # It keeps its CPUs, even those that another guest holds.
             if assignment is not None and reachable.isdisjoint(assignment.cpus):
-                self._cache.mark(entry)  # it is on spare CPUs, and these may be held by now
+                self._cache.mark_pending(entry)  # It runs on spare CPUs, and these may be held by now.
             if entry.allocation is None:
                 self.take_up(entry)
             elif assignment is None or entry.refusal or idle:
                 continue
             elif entry.guest.constraints != UNCONSTRAINED:
-                self._place_as(entry, self.decide(entry.guest, entry.allocation, assignment))
+                self._place_as(entry, self.decide_place(entry.guest, entry.allocation, assignment))
             elif assignment.held_cpus:
-                self._cache.assign(entry, keep_dedicated(*self._case(entry), assignment) or assignment)
+                self._cache.assign_cpus(
+                    entry, keep_dedicated(*self._supply_and_request(entry), assignment) or assignment
+                )
             else:
-                self._place_as(entry, self.decide(entry.guest, entry.allocation, assignment))
+                self._place_as(entry, self.decide_place(entry.guest, entry.allocation, assignment))
 
     def _place_unknown(self, entry: CachedGuest) -> None:
-        """Keep a guest off the CPUs of others until it is known what it may use."""
-        supply, request = self._case(entry)
+        """Keep a guest off the CPUs of others until its allocation is known."""
+        supply, request = self._supply_and_request(entry)
         current = entry.assignment
         if request.constraints != UNCONSTRAINED:
-            return  # what keeps it off the CPUs of others might be what its definition forbids
-        if current is not None and may_stay(current, supply.taken_cpus(request), self.world.reachable):
+            return  # Its definition names CPUs, and confining it could break that.
+        if current is not None and may_stay(current, supply.taken_cpus(request), self.world.reachable_cpus):
             return
         place = keep_dedicated(supply, request, current) if current is not None else None
-        decision = place or self.decide(entry.guest, {})
-        # A guest that holds nothing may be left alone, where that is configured: once it is known to.
-        unsure = decision is None and self.world.pins and bool(supply.taken_cpus(request))
+        decision = place or self.decide_place(entry.guest, {})
+        # With [guests] unallocated = ignore a guest without an allocation is left alone, but only once the
+        # allocation is known to be empty.
+        unsure = decision is None and self.world.places_guests and bool(supply.taken_cpus(request))
         if unsure or isinstance(decision, PlacementRefusal):
             decision = confine_guest(supply, request)
         if decision is not None and current is not None:
-            decision = replace(decision, mems=current.mems)  # which it may have is not known either
-        self._cache.assign(entry, decision)
+            decision = replace(decision, mems=current.mems)  # Its NUMA nodes are not known yet either.
+        self._cache.assign_cpus(entry, decision)
 
-    def _confine(self, entry: CachedGuest, reason: str) -> None:
-        """Put a guest that has no place where it is in nobody's way.
+    def _confine_guest(self, entry: CachedGuest, reason: str) -> None:
+        """Confine a guest without a place to CPUs that no guest holds.
 
-        It keeps what it has if it may hold any dedicated CPUs at all.
+        A guest with an allocation of dedicated CPUs keeps those that it has.
         """
-        supply, request = self._case(entry)
+        supply, request = self._supply_and_request(entry)
         current = entry.assignment if request.pcpu else None
         place = keep_dedicated(supply, request, current) if current is not None else None
-        # One that was never placed may be pinned by somebody else: a reshape at start goes by that.
-        undisturbed = entry.assignment is None and not supply.cpu_sets.shared and not self._cache.holdings()
+        # A guest that was never placed may be pinned by another program, and a reshape at the start of the
+        # agent reads the zones of guests from these pins.
+        undisturbed = entry.assignment is None and not supply.cpu_sets.shared and not self._cache.held_cpus()
         place = place or (None if undisturbed else confine_guest(supply, request))
-        self._cache.assign(entry, place)
+        self._cache.assign_cpus(entry, place)
         if undisturbed:
-            reason += "; it is left where it is as long as nobody holds any CPU"
+            reason += "; it is left where it is as long as no guest holds any CPU"
         elif place is None:
             reason += "; it is left where it is, as other guests hold all CPUs"
         before, entry.refusal = entry.refusal, reason
@@ -294,11 +313,11 @@ class GuestPlacer:
                 entry.guest,
                 "Guest %s has no place: %s; it runs%s",
                 reason,
-                where(entry),
+                place_words(entry),
             )
 
-    def _leave(self, entry: CachedGuest, reason: str) -> None:
-        """Let a guest be whose definition cannot be met: whoever wrote that knows why it says so."""
+    def _leave_in_place(self, entry: CachedGuest, reason: str) -> None:
+        """Leave a guest where it is if its definition cannot be met: the author of the definition decides."""
         reason += "; it is left where it is"
         before, entry.refusal = entry.refusal, reason
         if before != reason:
@@ -306,12 +325,12 @@ class GuestPlacer:
                 LOG.warning, EventKind.REFUSE, entry.guest, "Guest %s has no place: %s", reason
             )
 
-    def _case(self, entry: CachedGuest) -> tuple[CpuSupply, GuestRequest]:
+    def _supply_and_request(self, entry: CachedGuest) -> tuple[CpuSupply, GuestRequest]:
         request = request_for(self.world, entry.guest, entry.allocation or {})
-        return self.world.supply(self._cache.holdings(), self.use), request
+        return self.world.cpu_supply(self._cache.held_cpus(), self.use), request
 
-    def rebalance(self) -> None:
-        """Move one running guest, if it is configured that guests are moved and one gains enough."""
+    def rebalance_guests(self) -> None:
+        """Move the running guest that gains most, if moves are configured and it gains enough."""
         world = self.world
         if world.rebalance_gain is None:
             return
@@ -322,7 +341,7 @@ class GuestPlacer:
             and entry.assignment
             and not (entry.refusal or entry.pending or entry.migration or entry.guest.settings.preserve)
         ]
-        supply = world.supply(self._cache.holdings(), self.use)
+        supply = world.cpu_supply(self._cache.held_cpus(), self.use)
         present = (world, guests, supply.holdings, self.use)
         if present == self._balanced:
             return
@@ -331,54 +350,54 @@ class GuestPlacer:
         if move is None or entry is None:
             self._balanced = present
             return
-        self._cache.assign(entry, move.assignment)
-        told, reason = "Guest %s is moved, gaining %.1f: it runs%s", self.because(entry.allocation)
+        self._cache.assign_cpus(entry, move.assignment)
+        told, reason = "Guest %s is moved, gaining %.1f: it runs%s", self.place_reason(entry.allocation)
         self._recorder.record_done(
-            LOG.info, EventKind.MOVE, entry.guest, told, move.gain, where(entry), reason=reason
+            LOG.info, EventKind.MOVE, entry.guest, told, move.gain, place_words(entry), reason=reason
         )
 
-    def because(self, allocation: Allocation | None) -> str:
-        """Why a guest is where it is, in words: what it holds, and of what there was to choose."""
+    def place_reason(self, allocation: Allocation | None) -> str:
+        """The reason of a guest's place in words: its allocation, and the CPUs that were free."""
         world = self.world
-        if world.follows:
-            return "somebody else has it there, which policy follow goes by"
+        if world.follows_kernel:
+            return "another program pinned it there, which policy follow accepts"
         if allocation is None:
-            return "what it holds is not known yet"
-        held = frozenset[int]().union(*self._cache.holdings().values())
+            return "its allocation is not known yet"
+        held = frozenset[int]().union(*self._cache.held_cpus().values())
         dedicated = world.cpu_sets.dedicated
         free = f"{len(dedicated - held)} of {len(dedicated)} dedicated CPUs free"
         name = next((name for name, policy in POLICIES.items() if policy is world.policy), "")
         return f"it holds {world.in_words(allocation)}; policy {name} left {free}"
 
     def _tell_place(self, entry: CachedGuest, message: str) -> None:
-        reason = self.because(entry.allocation)
+        reason = self.place_reason(entry.allocation)
         self._recorder.record_done(
-            LOG.info, EventKind.PLACE, entry.guest, message, where(entry), reason=reason
+            LOG.info, EventKind.PLACE, entry.guest, message, place_words(entry), reason=reason
         )
 
     def read_back(self, guest: Guest, found: KernelPlacement) -> CpuAssignment | None:
-        """The assignment of a guest that nobody remembers, from where the kernel lets it run."""
-        if not self.world.pins:
+        """The assignment of a guest without a saved state, from the CPUs that the kernel has for it."""
+        if not self.world.places_guests:
             return None
-        supply = self.world.supply(self._cache.holdings(), self.use)
+        supply = self.world.cpu_supply(self._cache.held_cpus(), self.use)
         request = request_for(self.world, guest, {})
         return read_back(supply, request, found.cpus, found.vcpu_cpus, found.mems)
 
 
 def stray_warning(uuid: str, stray: str, name: str = "") -> str:
-    """The warning of a guest that holds CPUs which the present sets do not have."""
+    """The warning of a guest that holds CPUs outside the present sets."""
     return (
-        f"Guest {full_name(name, uuid)} stays where it is, and nobody else gets its CPUs, but {stray}:"
+        f"Guest {full_name(name, uuid)} stays where it is, and no other guest gets its CPUs, but {stray}:"
         f" compute-agent guest move {uuid} moves it into the present sets"
     )
 
 
-def where(entry: CachedGuest) -> str:
-    """Where a guest runs, as the end of a sentence in the log."""
+def place_words(entry: CachedGuest) -> str:
+    """The place of a guest, as the end of a sentence in the log."""
     if entry.assignment is None:
         return " where it likes, and it is left there"
     if entry.assignment.dedicated:
         kind = "dedicated CPUs"
     else:
-        kind = "CPUs that nobody holds," if entry.refusal else "shared CPUs"
+        kind = "CPUs that no guest holds," if entry.refusal else "shared CPUs"
     return f" on {kind} {cpuset.format(entry.assignment.cpus)}"

@@ -1,8 +1,8 @@
-"""The state file: what must outlive the agent and cannot be read back from elsewhere as well.
+"""The state file: everything that must outlive the agent and cannot be read back from elsewhere.
 
-JSON with a version and a checksum, replaced as a whole (see :mod:`compute_agent.files`). Losing it costs
-little: assignments are read back from the kernel, and what the agent owns in Placement is claimed anew as it
-is reported.
+JSON with a version and a checksum, replaced as a whole (see :mod:`compute_agent.files`). Its loss costs
+little: assignments are read back from the kernel, and the agent claims its providers in Placement again with
+the next report.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class SavedGuest:
-    """What is kept of a guest."""
+    """The part of a cached guest that outlives the agent."""
 
     allocation: Allocation | None
     assignment: CpuAssignment | None
@@ -40,15 +40,19 @@ class SavedGuest:
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """Everything that is kept.
+    """The whole state.
 
-    ``driver`` is the name of the one whose the guests are; empty: not known. ``maintenance`` None: nobody has
-    said anything, as far as is known. ``unclaimed`` is what consumers without a guest hold of this host,
-    ``migrations`` whose migrations some of these consumers are. ``nova_root`` is the root provider of nova-
-    compute, as it was found last; None: there was none. ``former_values`` are those of kernel files that the
-    agent has written to for classes of CPUs. ``history`` is whether Placement goes on from what was seen.
-    ``former_watermarks`` is the JSON of the part in which former releases kept limits and evictions, as long
-    as it has not been taken over by the state file of throttling; None: there is none.
+    :ivar guests: by uuid.
+    :ivar owned: the classes and traits that the agent wrote at each provider.
+    :ivar driver: the name of the driver of the guests; empty: not known.
+    :ivar maintenance: the last order of an operator; None: there is none.
+    :ivar unclaimed: the allocations of consumers without a guest here.
+    :ivar migrations: the guests of those consumers that are migrations.
+    :ivar nova_root: the root provider of nova-compute when it was last seen; None: there was none.
+    :ivar former_values: former contents of the kernel files that classes of CPUs have changed.
+    :ivar history: the last seen generations of Placement's providers, to notice an older database.
+    :ivar former_watermarks: the JSON part in which former releases kept limits and evictions, until the state
+        file of throttling has taken it over; None: there is none.
     """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)
@@ -64,12 +68,12 @@ class AgentState:
 
 
 class StateFile:
-    """The state in one file. Parts may be replaced from different threads."""
+    """The state in one file. Several threads may replace parts of it."""
 
     def __init__(self, path: Path) -> None:
-        """Read ``path``. An absent file is an empty state; so is one that cannot be used, which is put aside.
+        """Read ``path``. An absent file is an empty state; an unusable one is put aside and counts as empty.
 
-        :raises UnsafeFileError: it is not ours.
+        :raises UnsafeFileError: the file is not the agent's own.
         :raises OSError: it cannot be put aside.
         """
         self.path = path
@@ -79,11 +83,11 @@ class StateFile:
 
     @property
     def state(self) -> AgentState:
-        """The state as it was last set or read."""
+        """The state in memory. The file may be older after a failed write."""
         return self._state
 
     def keep_driver(self, driver: str) -> None:
-        """Replace the driver; guests of another one are forgotten with it.
+        """Replace the name of the driver; guests of another driver are forgotten.
 
         :raises OSError: the next call tries again.
         """
@@ -99,9 +103,7 @@ class StateFile:
         unclaimed: Mapping[str, Allocation] = MappingProxyType({}),
         migrations: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Replace the part on guests, on what consumers without a guest hold, and whose migrations these are.
-
-        Durable when this returns.
+        """Replace the guests and the consumers without a guest; durable when this returns.
 
         :raises OSError: the next call tries again.
         """
@@ -131,11 +133,11 @@ class StateFile:
 
     @property
     def former_values(self) -> FormerValues:
-        """What kernel files held before the agent wrote to them."""
+        """The contents of kernel files before the agent wrote to them."""
         return self._state.former_values
 
     def keep_former_values(self, former: FormerValues) -> None:
-        """Replace what kernel files held; durable when this returns.
+        """Replace the former contents of kernel files; durable when this returns.
 
         :raises OSError: the next call tries again.
         """
@@ -158,7 +160,7 @@ class StateFile:
             self._write()
 
     def keep_history(self, history: PlacementHistory) -> None:
-        """Replace what is known of Placement's history; durable when this returns.
+        """Replace the history of Placement; durable when this returns.
 
         :raises OSError: the next call tries again.
         """
@@ -167,7 +169,7 @@ class StateFile:
             self._write()
 
     def keep_maintenance(self, maintenance: HostMaintenance) -> None:
-        """Replace what an operator said of the host; durable when this returns.
+        """Replace an operator's order of maintenance; durable when this returns.
 
         :raises OSError: the next call tries again.
         """
@@ -176,6 +178,7 @@ class StateFile:
             self._write()
 
     def _write(self) -> None:
+        # Most events change nothing that is kept, and a durable write costs an fsync(2).
         if self._state == self._saved:
             return
         write_durably(self.path, dump(self._state))
@@ -183,11 +186,9 @@ class StateFile:
 
 
 def look_up(path: Path) -> AgentState:
-    """The state in a file, for somebody who only looks.
+    """The state in a file, for a reader that changes nothing. An unusable file counts as an empty state.
 
-    Nothing is put aside, and what cannot be used is an empty state.
-
-    :raises UnsafeFileError: the file is not ours.
+    :raises UnsafeFileError: the file is not the agent's own.
     """
     try:
         return parse(read_own(path))
@@ -198,11 +199,10 @@ def look_up(path: Path) -> AgentState:
 
 
 def lock_state_folder(folder: Path) -> int:
-    """Make sure that no other agent uses ``folder`` (made if absent) as long as this process lives.
+    """Lock the state folder (made if absent) for as long as this process lives.
 
-    Returns the descriptor that holds the lock.
-
-    :raises LockedError:
+    :return: the descriptor that holds the lock.
+    :raises LockedError: another agent uses the folder.
     :raises OSError:
     """
     secure_folder(folder)
@@ -236,8 +236,7 @@ def dump(state: AgentState) -> bytes:
             "holders": {uuid: asdict(holder) for uuid, holder in sorted(state.history.holders.items())},
         },
     }
-    # An older release that runs again reads "qos" and acts by it: the part must be gone once another file has
-    # it.
+    # An older release that runs again would act by "qos": the part must be gone once another file has it.
     if state.former_watermarks is not None:
         data["qos"] = state.former_watermarks
     # As one line: with indentation json does not use its encoder in C, and each start of a guest writes all.
@@ -247,15 +246,15 @@ def dump(state: AgentState) -> bytes:
 def parse(content: bytes) -> AgentState:
     """The state in the content of a file.
 
-    :raises ValueError: saying what is wrong with it.
+    :raises ValueError: the content cannot be used; the text says why.
     """
     try:
         document = json.loads(content)
         version = document["version"]
         if version != VERSION:
             later = type(version) is int and version > VERSION
-            who = ": a later release wrote it, which can use it again" if later else ""
-            raise ValueError(f"version {version!r} is not {VERSION}{who}")
+            origin = ": a later release wrote it, which can use it again" if later else ""
+            raise ValueError(f"version {version!r} is not {VERSION}{origin}")
         data = kept_json.checked_data(document)
         return AgentState(
             guests={uuid: _guest_from_json(guest) for uuid, guest in data["guests"].items()},
@@ -270,10 +269,10 @@ def parse(content: bytes) -> AgentState:
             unclaimed={uuid: _allocation_to_json(held) for uuid, held in data.get("unclaimed", {}).items()},
             migrations={str(one): str(guest) for one, guest in data.get("migrations", {}).items()},
             driver=str(data.get("driver", "")),
-            maintenance=_maintenance(data.get("maintenance")),
+            maintenance=_parse_maintenance(data.get("maintenance")),
             nova_root=_nova_root(data.get("nova_root")),
             former_values=_former_values(data.get("former_values")),
-            history=_history(data.get("history")),
+            history=_parse_history(data.get("history")),
             former_watermarks=data.get("qos"),
         )
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -290,7 +289,10 @@ def _load(path: Path) -> AgentState:
     except (OSError, ValueError) as error:
         aside = put_aside(path)
         LOG.warning(
-            "The state file %s cannot be used and is started anew, it is %s now: %s", path, aside, error
+            "The state file %s cannot be used; the agent starts without it, and it is %s now: %s",
+            path,
+            aside,
+            error,
         )
         return AgentState()
 
@@ -300,7 +302,7 @@ def _nova_root(content: Any) -> NovaRoot | None:
 
 
 def _former_values(content: Any) -> FormerValues:
-    """They are written to files by these paths: none may lead elsewhere."""
+    """Parse former values. The agent writes them to these paths, so each must be a file of CPUs."""
     if content is None:
         return FormerValues()
     values = {str(path): str(text) for path, text in content["values"].items()}
@@ -309,7 +311,7 @@ def _former_values(content: Any) -> FormerValues:
     return FormerValues(str(content["boot"]), values)
 
 
-def _history(content: Any) -> PlacementHistory:
+def _parse_history(content: Any) -> PlacementHistory:
     if content is None:
         return PlacementHistory()
     older = content["older"]
@@ -323,7 +325,7 @@ def _history(content: Any) -> PlacementHistory:
     )
 
 
-def _maintenance(content: Any) -> HostMaintenance | None:
+def _parse_maintenance(content: Any) -> HostMaintenance | None:
     if content is None:
         return None
     return HostMaintenance(bool(content["off"]), str(content["reason"]), float(content["since"]))

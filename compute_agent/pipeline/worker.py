@@ -39,12 +39,18 @@ from compute_agent.pipeline.events import (
     UseMeasured,
     WorldChanged,
 )
-from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache, GuestView, UnclaimedHolding, view
+from compute_agent.pipeline.guest_cache import (
+    CachedGuest,
+    GuestCache,
+    GuestView,
+    UnclaimedHolding,
+    view_guest,
+)
 from compute_agent.pipeline.guest_settings import GuestClassifier, ManualSettings, ResolutionInput
 from compute_agent.pipeline.host_state import HostState
-from compute_agent.pipeline.lifecycle import GuestLifecycle, Limits, observe
+from compute_agent.pipeline.lifecycle import GuestLifecycle, Limits, observe_guest
 from compute_agent.pipeline.metrics import AgentMetrics
-from compute_agent.pipeline.placer import GuestPlacer, where
+from compute_agent.pipeline.placer import GuestPlacer, place_words
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.policy.base import PlacementRefusal
 from compute_agent.report.history import ConsumerOwner
@@ -61,10 +67,10 @@ class GuestOverview:
         self._driver = driver
         self._metrics = metrics
         self._unallocated: frozenset[str] = frozenset()
-        """The guests that were logged as holding nothing."""
+        """The guests without an allocation that were logged."""
 
-    def show(self, topology: HostTopology) -> None:
-        """Show how many guests there are of each kind, on a host with this topology."""
+    def show_gauges(self, topology: HostTopology) -> None:
+        """Set the gauges of guests by kind, on a host with this topology."""
         metrics, entries = self._metrics, list(self._cache)
         metrics.guests.set(len(entries))
         metrics.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
@@ -72,20 +78,20 @@ class GuestOverview:
         metrics.migrating_guests.set(sum(entry.migration is not None for entry in entries))
         metrics.refused_guests.set(sum(bool(entry.refusal) for entry in entries))
         metrics.preserved_guests.set(sum(entry.guest.settings.preserve for entry in entries))
-        metrics.lost_guests.set(len(self._driver.lost()))
+        metrics.lost_guests.set(len(self._driver.lost_guests()))
         metrics.stray_guests.set(sum(bool(entry.stray) for entry in entries))
-        remote = sum(bool(view(entry, topology).remote_memory) for entry in entries)
+        remote = sum(bool(view_guest(entry, topology).remote_memory) for entry in entries)
         metrics.remote_memory_guests.set(remote)
 
-    def warn(self) -> None:
-        """Warn of guests that are known to hold nothing, once each."""
+    def warn_of_unallocated(self) -> None:
+        """Warn, once each, of guests with an empty allocation."""
         unallocated = {entry.guest.uuid: entry for entry in self._cache if entry.allocation == {}}
         for uuid in sorted(unallocated.keys() - self._unallocated):
             entry = unallocated[uuid]
             LOG.warning(
-                "Guest %s holds nothing of this host, and runs%s: see compute-agent audit",
+                "Guest %s has no allocation of this host, and runs%s: see compute-agent audit",
                 entry.guest,
-                where(entry),
+                place_words(entry),
             )
         self._unallocated = frozenset(unallocated)
 
@@ -99,7 +105,7 @@ _NOT_FOUND_OUT: Final = (
     GuestExpected,
     GuestAppeared,
 )
-"""Events of which nothing is found out by itself when the guests are taken over."""
+"""Events that must fail until the guests are taken over. Taking them over makes up for all other events."""
 
 
 WORKER_THREAD: Final = ThreadSpec(
@@ -129,12 +135,12 @@ class GuestPipeline:
         read_online: Callable[[], CpuSet] | None = None,
         manual: ManualSettings | None = None,
     ) -> None:
-        """``read_online`` gives the CPUs that are online now.
+        """Make the parts of the pipeline; start() begins the work.
 
-        ``save`` keeps durably the guests, what consumers without one hold, and whose migrations these are.
-
-        It may raise OSError. ``manual`` has the settings by hand and by the fleet; without it they do not
-        outlive the process.
+        :param save: keeps durably the guests, the allocations of consumers without a guest, and the guests of
+            migrations. It may raise OSError.
+        :param read_online: reads the CPUs that are online at the moment.
+        :param manual: the settings by hand and by the fleet; None: they do not outlive the process.
         """
         self._driver = driver
         self._recorder = recorder = recorder or EventRecorder()
@@ -142,7 +148,7 @@ class GuestPipeline:
         self._save = save
         self._metrics = metrics
         self._cache = self._enforcer.cache
-        self._placer = GuestPlacer(world, self._cache, partial(observe, driver), recorder)
+        self._placer = GuestPlacer(world, self._cache, partial(observe_guest, driver), recorder)
         self._classifier = GuestClassifier(manual or ManualSettings(), recorder)
         self._lifecycle = GuestLifecycle(
             driver, self._placer, self._enforcer, metrics, recorder, self._classifier
@@ -151,6 +157,7 @@ class GuestPipeline:
         self._applied = 0.0
         """When pending changes last went to the kernel (monotonic seconds)."""
         self._queue: queue.SimpleQueue[tuple[Event, Future[Any], float]] = queue.SimpleQueue()
+        # Reentrant, because guests() and its like are also called by code that runs inside an event.
         self._lock = threading.RLock()
         self._thread = PeriodicTask(
             WORKER_THREAD,
@@ -163,58 +170,58 @@ class GuestPipeline:
     # For other threads
 
     def submit(self, event: Event) -> Future[Any]:
-        """Queue an event. The future has its answer, or what went wrong."""
+        """Queue an event. The future gets its answer or its error."""
         future: Future[Any] = Future()
         self._queue.put((event, future, time.monotonic()))
         self._thread.wake()
         return future
 
-    def views(self) -> list[GuestView]:
-        """All guests as they are now, by uuid."""
+    def guest_views(self) -> list[GuestView]:
+        """Copies of all guests, by uuid."""
         with self._lock:
-            views = (view(entry, self.world.topology) for entry in self._cache)
+            views = (view_guest(entry, self.host_state.topology) for entry in self._cache)
             return sorted(views, key=lambda one: one.guest.uuid)
 
     def guests(self) -> list[Guest]:
-        """All guests, without what is known of them: a tenth of what views() costs."""
+        """All guests without the rest of their entries, for a tenth of the cost of guest_views()."""
         with self._lock:
             return [entry.guest for entry in self._cache]
 
     def resolution_inputs(self) -> list[ResolutionInput]:
-        """All guests with what their settings are resolved from."""
+        """All guests with the inputs of their settings."""
         with self._lock:
             resolve = self._classifier.resolution_input
-            return [resolve(one.guest, one.allocation, one.owner, self.world) for one in self._cache]
+            return [resolve(one.guest, one.allocation, one.owner, self.host_state) for one in self._cache]
 
     @property
-    def unclaimed(self) -> dict[str, UnclaimedHolding]:
-        """The allocations without a guest, by consumer, as far as they are known."""
+    def unclaimed_holdings(self) -> dict[str, UnclaimedHolding]:
+        """The known allocations of consumers without a guest, by consumer."""
         with self._lock:
             return dict(self._cache.unclaimed)
 
     @property
-    def migrations(self) -> dict[str, str]:
-        """The consumers that hold what a guest held here before it was moved, and that guest."""
+    def guest_migrations(self) -> dict[str, str]:
+        """Guests by the consumer of their migration, which holds their allocation here meanwhile."""
         with self._lock:
             return dict(self._cache.migrations)
 
     @property
-    def world(self) -> HostState:
-        """The host as the worker has it in mind."""
+    def host_state(self) -> HostState:
+        """The host state that the worker decides by."""
         return self._placer.world
 
     @property
     def has_taken_over(self) -> bool:
-        """Whether the guests that run are known: the driver has answered."""
+        """Whether the running guests are known, for which the driver had to answer."""
         return self._lifecycle.is_known and self._thread.is_alive()
 
     def check_taken_over(self) -> None:
-        """See that it is known which guests run.
+        """Check that the running guests are known.
 
-        :raises DriverError: as long as it is not known which guests run: no answer would be none at all.
+        :raises DriverError: they are not known yet, so an empty list would mislead.
         """
         if not self.has_taken_over:
-            reason = self._driver.outage or "the agent is about to look"
+            reason = self._driver.outage_reason or "the agent is about to look"
             raise DriverError(f"it is not known which guests run: {reason}")
 
     @property
@@ -231,24 +238,30 @@ class GuestPipeline:
         migrations: Mapping[str, str] | None = None,
         owners: Mapping[str, ConsumerOwner] | None = None,
     ) -> None:
-        """Take over the guests that run, then handle events in a thread of its own.
+        """Take over the guests that run, then handle events in a thread.
 
-        A driver that cannot say what runs is asked again before each event. ``listener`` makes events of what
-        the driver says; unless given, ends of guests are all that is heard of it. ``limits`` are those of the
-        watermarks, by guest, ``unclaimed`` is what consumers without a guest held when last known, and
-        ``migrations`` whose migrations some of these are. ``owners`` are those of consumers, as last known.
+        A driver that cannot list the guests is asked again before each event.
+
+        :param saved: the guests in the state file, by uuid.
+        :param listener: makes events of the driver's reports; None: ends of guests are the only ones.
+        :param limits: the limits of throttling, by guest.
+        :param unclaimed: the last known allocations of consumers without a guest.
+        :param migrations: the guests of those consumers that are migrations.
+        :param owners: the last known owners of consumers.
         """
-        self._driver.watch(listener or self._on_change)
-        self._lifecycle.begin(saved, limits or {}, unclaimed or {}, migrations or {}, owners or {})
+        # Watched before the guests are listed, so that no start or end falls between the two.
+        self._driver.watch_guests(listener or self._on_change)
+        self._lifecycle.begin_with(saved, limits or {}, unclaimed or {}, migrations or {}, owners or {})
         with self._lock:
             try:
                 self._take_over()
             except DriverError as error:
                 LOG.error("The guests cannot be taken over: %s; will be tried again", error)
+        # Started in any case: each event tries again to take over.
         self._thread.start()
 
     def stop(self) -> None:
-        """Handle what is queued, then end the worker. Guests stay as they are."""
+        """Handle the queued events, then end the worker. Guests stay as they are."""
         self._thread.stop(timeout=None)
 
     # The worker
@@ -256,14 +269,14 @@ class GuestPipeline:
     def _handle_queued(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
-                self._answer(*self._queue.get_nowait())
+                self._answer_event(*self._queue.get_nowait())
 
-    def _answer(self, event: Event, future: Future[Any], queued: float) -> None:
+    def _answer_event(self, event: Event, future: Future[Any], queued: float) -> None:
         name, started = type(event).__name__, time.monotonic()
         self._metrics.events.labels(name).inc()
         try:
             with self._lock:
-                answer = self.handle(event)
+                answer = self.handle_event(event)
                 self.update_gauges()
             LOG.debug("Event %s took %.1f ms", name, 1000 * (time.monotonic() - started))
         except (GuestRefusedError, DriverError) as error:
@@ -278,35 +291,37 @@ class GuestPipeline:
                 self._metrics.pin_seconds.observe(self._applied - since)
             future.set_result(answer)
 
-    def handle(self, event: Event) -> GuestView | CpuAssignment | None:
-        """Handle one event to its end; what start() does in a thread, done here and now."""
+    def handle_event(self, event: Event) -> GuestView | CpuAssignment | None:
+        """Handle one event to its end. The worker's thread calls it, and tests do."""
         if isinstance(event, WorldChanged):
             self._placer.world = event.world
             if event.controllers is not None:
-                self._enforcer.use(event.controllers)
-        self._placer.world = self._enforcer.refresh(self.world)
+                self._enforcer.use_controllers(event.controllers)
+        self._placer.world = self._enforcer.refresh_online(self.host_state)
         try:
             self._take_over()
         except DriverError:
             if isinstance(event, _NOT_FOUND_OUT):
                 raise
-            return None  # what it tells of is found out anyway when the guests are taken over
+            return None  # Taking over the guests will find the same.
         match event:
             case StartGuest():
                 return self._start_guest(event)
             case AdoptGuest():
                 return self._adopt_guest(event)
             case GuestStarted():
-                self._lifecycle.enter(event.guest, event.allocation, event.as_of, event.started, event.owner)
+                self._lifecycle.enter_guest(
+                    event.guest, event.allocation, event.as_of, event.started, event.owner
+                )
             case GuestExpected(guest, allocation, owner):
-                guest = self._classifier.classify(guest, allocation, owner, self.world)
-                self._enforcer.expect(guest, allocation, self.world)
+                guest = self._classifier.classify_guest(guest, allocation, owner, self.host_state)
+                self._enforcer.expect_guest(guest, allocation, self.host_state)
                 return None
             case GuestAppeared(guest):
-                self._enforcer.begin(guest, self.world)
+                self._enforcer.begin_guest(guest, self.host_state)
                 return None
             case GuestStopped(guest, ending):
-                self._lifecycle.leave(guest, ending)
+                self._lifecycle.forget_ended(guest, ending)
             case AllocationsRead(allocations, as_of, held, migrations, owners):
                 if held is not None:
                     self._cache.hold_for(held, as_of)
@@ -324,10 +339,10 @@ class GuestPipeline:
             case UseMeasured(use):
                 self._placer.use = use
             case ReconcileGuests():
-                self._lifecycle.reconcile()
+                self._lifecycle.reconcile_guests()
                 self._lifecycle.forget_absent()
-                self._placer.rebalance()
-        self._finish()
+                self._placer.rebalance_guests()
+        self._finish_event()
         if isinstance(event, GuestStarted) and event.started:
             self._enforcer.note_cache_delay(event.guest)
         return None
@@ -336,9 +351,9 @@ class GuestPipeline:
         self.submit(GuestStopped(change.guest, change.ending))
 
     def _start_guest(self, event: StartGuest) -> GuestView:
-        """Place, create held, pin, release: the program's first instruction runs where it should."""
-        driver, assignment = self._admit(event)
-        guest = driver.create(
+        """Place the guest, create it held, pin it, and release it: its first instruction runs in place."""
+        driver, assignment = self._admit_guest(event)
+        guest = driver.create_guest(
             event.uuid,
             event.name,
             event.settings,
@@ -350,53 +365,54 @@ class GuestPipeline:
         entry = self._new_entry(guest, event, assignment)
         self._cache.add(entry)
         self._placer.sync()
-        self._enforcer.apply(self.world, but=entry)  # whoever is in the way leaves first
+        self._enforcer.apply(self.host_state, but=entry)  # Floating guests leave its CPUs first.
         try:
-            self._enforcer.apply_to(entry, self.world)
+            self._enforcer.apply_to(entry, self.host_state)
             driver.release(guest)
         except DriverError:
             self._cache.remove(guest.uuid)
             driver.discard(guest)
             raise
         self._tell_start(entry, "Guest %s (pid %d) started%s")
-        self._finish()
-        return view(entry, self.world.topology)
+        self._finish_event()
+        return view_guest(entry, self.host_state.topology)
 
     def _adopt_guest(self, event: AdoptGuest) -> GuestView:
-        driver, assignment = self._admit(event)
-        guest = driver.adopt(event.uuid, event.name, event.settings, event.origin, event.declared)
+        driver, assignment = self._admit_guest(event)
+        guest = driver.adopt_guest(event.uuid, event.name, event.settings, event.origin, event.declared)
         entry = self._new_entry(guest, event, assignment)
         self._cache.add(entry)
         self._tell_start(entry, "Guest %s (pid %d) adopted%s")
-        self._finish()
-        return view(entry, self.world.topology)
+        self._finish_event()
+        return view_guest(entry, self.host_state.topology)
 
     def _new_entry(
         self, guest: Guest, event: StartGuest | AdoptGuest, assignment: CpuAssignment | None
     ) -> CachedGuest:
-        guest = self._classifier.classify(guest, event.allocation, event.owner, self.world)
+        guest = self._classifier.classify_guest(guest, event.allocation, event.owner, self.host_state)
         self._classifier.report_problems(guest)
         return CachedGuest(guest, event.allocation, assignment, as_of=event.as_of, owner=event.owner)
 
     def _tell_start(self, entry: CachedGuest, message: str) -> None:
-        guest, reason = entry.guest, self._placer.because(entry.allocation)
+        guest, reason = entry.guest, self._placer.place_reason(entry.allocation)
         self._recorder.record_done(
-            LOG.info, EventKind.START, guest, message, guest.pid, where(entry), reason=reason
+            LOG.info, EventKind.START, guest, message, guest.pid, place_words(entry), reason=reason
         )
 
-    def _admit(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, CpuAssignment | None]:
-        """Who makes a new guest, and where it is to run.
+    def _admit_guest(self, event: StartGuest | AdoptGuest) -> tuple[StartingDriver, CpuAssignment | None]:
+        """The driver for a new guest, and the guest's assignment.
 
-        :raises GuestRefusedError: it cannot be.
+        :raises GuestRefusedError: the agent starts no guests of this driver, or there is no place.
         """
-        driver = self._driver.starting
+        driver = self._driver.starting_driver
         if driver is None:
             raise GuestRefusedError(f"guests of driver {self._driver.name} are not started by the agent")
         declared = {name: getattr(event.settings, name) for name in event.declared}
         draft = Guest(event.uuid, driver.name, event.name, 0, event.settings, declared=declared)
-        draft = self._classifier.classify(draft, event.allocation, event.owner, self.world)
+        draft = self._classifier.classify_guest(draft, event.allocation, event.owner, self.host_state)
+        # An adopted process may be the lost guest itself, which still runs on its former CPUs.
         lost = self._cache.lost.get(event.uuid)
-        assignment = self._placer.decide(draft, event.allocation, lost.assignment if lost else None)
+        assignment = self._placer.decide_place(draft, event.allocation, lost.assignment if lost else None)
         if isinstance(assignment, PlacementRefusal):
             message = "Guest %s is not started: %s"
             self._recorder.record_done(LOG.info, EventKind.REFUSE, draft, message, assignment.reason)
@@ -410,29 +426,29 @@ class GuestPipeline:
         owners: Mapping[str, ConsumerOwner],
         as_of: float,
     ) -> None:
-        LOG.debug("Guests that hold something else than was known: %d", len(allocations))
+        LOG.debug("Guests with a new allocation: %d", len(allocations))
         for uuid, held in allocations.items():
             entry = self._cache.get(uuid)
             if entry is None or as_of < entry.as_of:
-                continue  # older than what a later start of the guest has brought
+                continue  # A later start of the guest has brought a newer answer.
             entry.as_of = as_of
-            allocation = self.world.own_part(held)
+            allocation = self.host_state.own_part(held)
             self._follow_migration(entry, migrations.get(uuid))
             entry.owner = owners.get(uuid, entry.owner)
             if allocation != entry.allocation:
-                held_now = self.world.in_words(allocation)
+                held_now = self.host_state.in_words(allocation)
                 self._recorder.record_done(
                     LOG.info, EventKind.HOLD, entry.guest, "Guest %s holds %s now", held_now
                 )
                 entry.allocation = allocation
                 self._lifecycle.classify_again(entry)
-                self._cache.mark(entry)
-                self._placer.place(entry)
+                self._cache.mark_pending(entry)
+                self._placer.place_guest(entry)
             elif self._lifecycle.classify_again(entry):
-                self._placer.place(entry)
+                self._placer.place_guest(entry)
 
     def _follow_migration(self, entry: CachedGuest, migration: GuestMigration | None) -> None:
-        """Note through whom a guest holds its place, and say so when it is another one."""
+        """Note the migration that holds a guest's allocation, and log a change."""
         if migration is not None:
             self._cache.migrations[migration.consumer] = entry.guest.uuid
             if migration != entry.migration:
@@ -443,22 +459,22 @@ class GuestPipeline:
         entry.migration = migration
 
     def _configure_guest(self, event: ConfigureGuest) -> None:
-        """Keep settings of a guest, and have it be so.
+        """Keep settings of a guest, and put them into effect.
 
         :raises DriverError: they cannot be kept.
         """
-        entry = self._known(event.uuid)
+        entry = self._known_guest(event.uuid)
         try:
-            self._classifier.manual.change(event.uuid, event.source, event.texts, event.unset)
+            self._classifier.manual.change_settings(event.uuid, event.source, event.texts, event.unset)
         except OSError as error:
             raise DriverError(f"the settings of guest {entry.guest} cannot be kept: {error}") from error
         if self._lifecycle.classify_again(entry):
-            self._placer.place(entry)
+            self._placer.place_guest(entry)
 
     def _limit_guest(self, event: LimitGuest) -> None:
-        entry = self._known(event.uuid)
+        entry = self._known_guest(event.uuid)
         if entry.guest.settings.preserve:
-            return  # it has no limits; one that is lifted late is gone already
+            return  # Its limits were lifted when it was preserved.
         before = dict(entry.limits)
         if event.limit is None:
             entry.limits.pop(event.knob, None)
@@ -466,30 +482,38 @@ class GuestPipeline:
             entry.limits[event.knob] = event.limit
         if entry.limits == before:
             return
-        self._cache.mark(entry)
+        self._cache.mark_pending(entry)
         try:
-            self._enforcer.apply_to(entry, self.world)
+            self._enforcer.apply_to(entry, self.host_state)
         except DriverError:
+            # The limit is not in effect, so throttling must not find it in the views of the guest.
             entry.limits = before
-            self._cache.mark(entry)
+            self._cache.mark_pending(entry)
             raise
 
     def _move_guest(self, event: MoveGuest) -> CpuAssignment | None:
-        """Have a guest leave CPUs outside the present sets. Where it goes; None if it has none to leave."""
-        entry = self._known(event.uuid)
-        place = self._placer.move(entry)
+        """Move a guest off CPUs outside the present sets.
+
+        :return: its new assignment; None if it has no such CPUs.
+        :raises GuestRefusedError: there is no place within the sets.
+        """
+        entry = self._known_guest(event.uuid)
+        place = self._placer.plan_move(entry)
         if isinstance(place, PlacementRefusal):
             raise GuestRefusedError(place.reason)
         if place is not None and not event.dry_run:
-            self._cache.assign(entry, place)
-            told, reason = "Guest %s is moved, as asked: it runs%s", self._placer.because(entry.allocation)
-            self._recorder.record_done(
-                LOG.info, EventKind.MOVE, entry.guest, told, where(entry), reason=reason
+            self._cache.assign_cpus(entry, place)
+            told, reason = (
+                "Guest %s is moved, as asked: it runs%s",
+                self._placer.place_reason(entry.allocation),
             )
-            self._finish()
+            self._recorder.record_done(
+                LOG.info, EventKind.MOVE, entry.guest, told, place_words(entry), reason=reason
+            )
+            self._finish_event()
         return place
 
-    def _known(self, uuid: str) -> CachedGuest:
+    def _known_guest(self, uuid: str) -> CachedGuest:
         if (entry := self._cache.get(uuid)) is None:
             raise GuestGoneError(f"there is no guest {uuid}")
         return entry
@@ -497,22 +521,21 @@ class GuestPipeline:
     def _take_over(self) -> None:
         """Take over the guests that run.
 
-        :raises DriverError: the driver cannot say what runs: nothing is forgotten then.
+        :raises DriverError: the driver cannot list the guests. Nothing is forgotten then.
         """
         if self._lifecycle.take_over():
-            self._finish()
+            self._finish_event()
             self.update_gauges()
 
-    def _finish(self) -> None:
-        """The end of every event.
+    def _finish_event(self) -> None:
+        """The end of every event: adapt all guests, write pending changes to the kernel, save the state.
 
-        Guests give way to each other, what is pending goes to the kernel, then the cache goes to the state
-        file.
+        The kernel comes first. After a crash in between, the assignments are read back from it.
         """
         self._placer.sync()
-        self._enforcer.apply(self.world)
+        self._enforcer.apply(self.host_state)
         self._applied = time.monotonic()
-        self._overview.warn()
+        self._overview.warn_of_unallocated()
         guests = {entry.guest.uuid: SavedGuest(entry.allocation, entry.assignment) for entry in self._cache}
         try:
             unclaimed = {consumer: one.allocation for consumer, one in self._cache.unclaimed.items()}
@@ -522,6 +545,6 @@ class GuestPipeline:
             self._metrics.state_failures.inc()
 
     def update_gauges(self) -> None:
-        """Bring gauges up to what is true now, which the worker does after each event."""
-        self._overview.show(self.world.topology)
+        """Set the gauges, as the worker does after each event."""
+        self._overview.show_gauges(self.host_state.topology)
         self._enforcer.update_gauges()

@@ -230,8 +230,8 @@ def monitoring_changes(
 EVENTS: Final = (OCCUPANCY, TOTAL_BYTES, LOCAL_BYTES)
 
 # 2**64 has 20 digits; the longest word is "Unavailable".
+# Length of the longest content of a counter file, in bytes.
 _COUNTER_BYTES: Final = 64
-"""Length of the longest content of a counter file, in bytes."""
 
 
 class _OpenCounters(NamedTuple):

@@ -27,8 +27,8 @@ NO_WAYS: Final = WayMask()
 MAX_STATES: Final = 20_000
 """States tried before all blocks are pushed aside instead. That takes some tenths of a second."""
 
+# The first way of each block, in the order of their names. The owner's block, if any, comes last.
 _BlockPositions = tuple[int, ...]
-"""The first way of each block, in the order of their names. The owner's block, if any, comes last."""
 
 BlockMove = tuple[str, WayMask]
 

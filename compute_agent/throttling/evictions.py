@@ -192,17 +192,17 @@ class GuestEvictions:
     def _remove_own_part(self, uuid: str, name: str) -> None:
         client = self._client
         held = client.allocations(uuid)
-        ours = self._pipeline.world.own_part(held.resources)
+        ours = self._pipeline.host_state.own_part(held.resources)
         # Given back before, or moved away: a write would only cost a conflict.
         if not ours:
             return
         # Nova deletes it when the instance goes, and would miss it before.
-        if self._pipeline.world.tree.beside:
+        if self._pipeline.host_state.tree.beside:
             LOG.info("Guest %s keeps its allocation: that is Nova's, as the guest is", name)
             return
         # With the generation even where nothing is left: a claim made meanwhile, on another host, must stay.
         client.set_allocations(held.without_providers(ours))
-        LOG.info("Guest %s gave back %s", name, self._pipeline.world.in_words(ours))
+        LOG.info("Guest %s gave back %s", name, self._pipeline.host_state.in_words(ours))
 
     def _wait(self, seconds: float) -> None:
         if self._ended.wait(seconds):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from compute_agent.classes.guest_classes import QosClasses
 from compute_agent.controllers.base import GuestTarget, KernelController
-from compute_agent.controllers.resctrl import demands, resctrl_of
+from compute_agent.controllers.resctrl import cache_demands, resctrl_of
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.inventory.provider_tree import ProviderNode
@@ -88,7 +88,9 @@ class SubjectFactory:
         keys = [(view.guest.uuid, view.guest.pid) for view in views]
         # Only of these guests: a pid of a guest that has ended may be given to another process.
         # Rank and priority decide before age, so that 0 for an unknown start does no harm.
-        self._started = {key: known[key] if key in known else procfs.began(key[1]) or 0.0 for key in keys}
+        self._started = {
+            key: known[key] if key in known else procfs.seconds_at_start(key[1]) or 0.0 for key in keys
+        }
         return [self._build_subject(view, classes) for view in views]
 
     def _build_subject(self, view: GuestView, classes: QosClasses) -> MeasuredGuest:
@@ -100,7 +102,7 @@ class SubjectFactory:
             started=self._started[guest.uuid, guest.pid],
             cgroup=guest.cgroup,
             # A cgroup counts processes that have ended as well; without one they are read one by one.
-            pids=() if guest.cgroup else tuple(self._driver.processes(guest)),
+            pids=() if guest.cgroup else tuple(self._driver.process_ids(guest)),
             caches=self.cache_allotments(view) if self.cache_allotments else None,
         )
 
@@ -159,7 +161,7 @@ class CacheControlAllotments:
             return {}
         # The controller's own function says what a guest demands: two rules would differ some day.
         target = GuestTarget(view.guest, view.assignment, frozenset(), view.allocation)
-        (demand,) = demands((target,), self._zones(), self._host, self._present).demands
+        (demand,) = cache_demands((target,), self._zones(), self._host, self._present).cache_demands
         wish = demand.share.overlaid_on(self._classes.get(demand.qos_class, ShareSpec()))
         return self._way_allotments(demand, wish) | self._bandwidth_allotments(demand, wish)
 

@@ -13,15 +13,14 @@ def page(source: Path) -> str:
     """A table of the terms, and lists of the bare nouns and verbs."""
     glossary = yaml.safe_load(source.read_text(encoding="utf-8"))
     terms = sorted(glossary["terms"], key=lambda term: term["term"].lower())
-    words = sorted(word for line in glossary["words"] for word in line)
     return (
         _HEAD
         + "".join(map(_row, terms))
         + "\n## Names of one word\n\nA class has one of these names or a name of two words: "
-        + _listed(sorted(glossary["nouns"]))
+        + _listed(glossary["nouns"])
         + ".\n\nA function or method has a name of two words, or one of these where its class or module "
         + "makes the object plain: "
-        + _listed(words)
+        + _listed(glossary["words"])
         + ".\n"
     )
 

@@ -58,7 +58,7 @@ def find_view(pipeline, uuid):
 
     :raises StopIteration: there is no such guest.
     """
-    return next(view for view in pipeline.views() if view.guest.uuid == uuid)
+    return next(view for view in pipeline.guest_views() if view.guest.uuid == uuid)
 
 
 def read_metric(metrics, name, **labels):

@@ -46,10 +46,12 @@ class FakeCgroups:
         self.members = {}
         """Folder by process id."""
         self.make_files(folder)
-        for name in ("add", "processes", "remove", "remove_empty", "_write"):
+        for name in ("add", "process_ids", "remove", "remove_empty", "_write"):
             monkeypatch.setattr(cgroup.GuestCgroup, name, self._method(name))
-        make = cgroup.CgroupRoot.make
-        monkeypatch.setattr(cgroup.CgroupRoot, "make", lambda root, name: self.make_files(make(root, name)))
+        make = cgroup.CgroupRoot.make_group
+        monkeypatch.setattr(
+            cgroup.CgroupRoot, "make_group", lambda root, name: self.make_files(make(root, name))
+        )
 
     def _method(self, name):
         fake = getattr(self, f"_{name.lstrip('_')}")
@@ -72,24 +74,24 @@ class FakeCgroups:
         return group
 
     def _add(self, group, pid):
-        if procfs.identify(pid) is None:
+        if procfs.identify_process(pid) is None:
             raise ProcessLookupError(errno.ESRCH, "No such process")
         self.members[pid] = group.folder
 
-    def _processes(self, group):
+    def _process_ids(self, group):
         return [
             pid
             for pid, folder in list(self.members.items())
-            if folder.is_relative_to(group.folder) and procfs.identify(pid)
+            if folder.is_relative_to(group.folder) and procfs.identify_process(pid)
         ]
 
     def _remove(self, group):
-        for pid in self._processes(group):
+        for pid in self._process_ids(group):
             os.kill(pid, 9)
         shutil.rmtree(group.folder, ignore_errors=True)
 
     def _remove_empty(self, group):
-        assert self._processes(group) == []
+        assert self._process_ids(group) == []
         shutil.rmtree(group.folder)
 
     def _write(self, group, name, value):
@@ -111,7 +113,7 @@ class FakeCgroups:
             case "io.max":
                 value, valid = _io_max((group.folder / name).read_text(), value), True
             case "cpuset.mems":
-                if not value and self._processes(group):
+                if not value and self._process_ids(group):
                     raise OSError(errno.ENOSPC, "No space left on device", str(group.folder / name))
                 valid = cpuset.parse(value) <= procfs.nodes_with_memory()
             case _:

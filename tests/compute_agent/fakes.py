@@ -4,7 +4,7 @@ import itertools
 from dataclasses import fields, replace
 
 from compute_agent.drivers.base import UNLIMITED, ChangeKind, CpuLimits, GuestChange, MemoryLimits
-from compute_agent.drivers.cgroup import agree, attainable
+from compute_agent.drivers.cgroup import attainable_quota, limits_agree
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 
@@ -13,9 +13,9 @@ class FakeDriver:
     """Guests with a few threads each, and a kernel that remembers their affinities."""
 
     name = "fake"
-    outage = ""
-    flavors = None
-    expecting = None
+    outage_reason = ""
+    flavor_source = None
+    expecting_driver = None
 
     def __init__(self, cpus):
         self.cpus = frozenset(cpus)
@@ -30,23 +30,23 @@ class FakeDriver:
         self.running = {}
         self.released = []
         self.broken = None
-        self.lost_guests = {}
+        self.lost_reasons = {}
         self.writes = 0
         self._listener = None
         self.starting_guests = True
         self._pids = itertools.count(100)
 
     @property
-    def starting(self):
+    def starting_driver(self):
         return self if self.starting_guests else None
 
-    def processes(self, guest):
+    def process_ids(self, guest):
         return (guest.pid,)
 
     def guests(self):
         return list(self.running.values())
 
-    def watch(self, listener):
+    def watch_guests(self, listener):
         self._listener = listener
 
     def thread_ids(self, guest):
@@ -89,14 +89,14 @@ class FakeDriver:
     def cpu_limits(self, guest, wanted):
         self._threads(guest)
         has = self.limits.get(guest.uuid, CpuLimits(100))
-        return None if agree(has, wanted) else has
+        return None if limits_agree(has, wanted) else has
 
     def apply_cpu_limits(self, guest, wanted):
         has = self.cpu_limits(guest, wanted)
         if has is None:
             return False
         weight = has.weight if wanted.weight is None else wanted.weight
-        self.limits[guest.uuid] = CpuLimits(weight, attainable(wanted.quota))
+        self.limits[guest.uuid] = CpuLimits(weight, attainable_quota(wanted.quota))
         return True
 
     def memory_nodes(self, guest, wanted):
@@ -156,10 +156,10 @@ class FakeDriver:
     def close(self):
         pass
 
-    def lost(self):
-        return self.lost_guests
+    def lost_guests(self):
+        return self.lost_reasons
 
-    def create(self, guest_uuid, name, settings, command, cwd="/", environment=None, declared=()):
+    def create_guest(self, guest_uuid, name, settings, command, cwd="/", environment=None, declared=()):
         if guest_uuid in self.running:
             raise DriverError(f"guest {guest_uuid} exists already")
         pid = next(self._pids)
@@ -179,8 +179,8 @@ class FakeDriver:
     def recent_ending(self, guest, seconds):
         return ""
 
-    def adopt(self, guest_uuid, name, settings, origin, declared=()):
-        return self.create(guest_uuid, name, settings, (), declared=declared)
+    def adopt_guest(self, guest_uuid, name, settings, origin, declared=()):
+        return self.create_guest(guest_uuid, name, settings, (), declared=declared)
 
     def end(self, guest):
         """The guest ends by itself."""

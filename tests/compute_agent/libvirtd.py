@@ -172,7 +172,7 @@ class Libvirtd:
         self._pid = int(self._keeper.stdout.readline())
 
         def connects():
-            assert procfs.identify(self._pid), self.log()
+            assert procfs.identify_process(self._pid), self.log()
             return self._connects()
 
         wait_for(connects, "libvirtd answers", evidence=self.log)
@@ -182,7 +182,7 @@ class Libvirtd:
         self._disconnect()
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
-        while procfs.identify(self._pid):
+        while procfs.identify_process(self._pid):
             time.sleep(0.01)
 
     @contextlib.contextmanager

@@ -24,7 +24,7 @@ def test_all_children_end_with_the_input_though_the_group_was_told_to_end_before
             keeper.send_signal(signal.SIGTERM)
         time.sleep(0.1)
         assert keeper.poll() is None
-        assert all(map(procfs.identify, pids))
+        assert all(map(procfs.identify_process, pids))
         keeper.stdin.close()
         assert keeper.wait(_SECONDS) == 0
-    assert not any(map(procfs.identify, pids))
+    assert not any(map(procfs.identify_process, pids))

@@ -19,9 +19,9 @@ _CHECKOUT: Final = Path(__file__).parents[2]
 _PROGRAM: Final = (sys.executable, "-m", "tests.openstack.agent_with_cache")
 _IMPORTS: Final = {"PYTHONPATH": str(_CHECKOUT)}
 CHILDREN: Final = ("L3_0", "L3_1", "RESCTRL")
-"""How the names of its providers end."""
+"""Suffixes of the names of its providers."""
 _FOUND: Final = 3
-"""How an audit ends that finds something."""
+"""Exit status of an audit with findings."""
 _CONFIG: Final = """\
 [DEFAULT]
 state_path = {folder}/state
@@ -49,13 +49,13 @@ class CloudAgent:
     folder: Path
 
     def ask(self, *command: str, good: tuple[int, ...] = (0,)) -> Any:
-        """What a command of it answers."""
+        """Run a command of the agent and return its answer."""
         return json.loads(
             run([*_command(self.folder), *command, "-f", "json"], self.folder, _IMPORTS, good=good)
         )
 
     def has_reported(self) -> bool:
-        """Whether Placement knows all that it has to say."""
+        """Whether the agent's reports are complete."""
         try:
             status = self.ask("status")
         except CloudFailed:  # it does not listen yet
@@ -63,16 +63,16 @@ class CloudAgent:
         return status["last_report_seconds_ago"] is not None and not status["refused"]
 
     def audit(self) -> list[Any]:
-        """What does not match."""
+        """Return the findings of an audit."""
         found: list[Any] = self.ask("audit", good=(0, _FOUND))
         return found
 
 
 @contextmanager
 def agent(ground: Ground, host: CloudHost) -> Iterator[CloudAgent]:
-    """An agent that has reported, and has found out by itself whose the root provider is.
+    """An agent that has reported, and has detected the owner of the root provider.
 
-    It takes the machine for one of two CPUs, with a cache of each and control of them.
+    Its view of the machine has two CPUs, each with a controllable cache.
     """
     with folder_of(ground, "agent") as folder:
         text = _CONFIG.format(

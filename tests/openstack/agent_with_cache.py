@@ -1,4 +1,4 @@
-"""``python -m``: the compute agent on a host whose kernel's control of caches is played."""
+"""The compute agent on a host with a simulated kernel interface for caches: run it with ``python -m``."""
 
 import sys
 

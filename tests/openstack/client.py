@@ -13,11 +13,11 @@ ADMIN: Final = CALLERS["admin"]
 
 
 class Refused(Exception):
-    """The service does not do it; the message has status and text."""
+    """The service refuses the request; the message has status and text."""
 
 
 class CloudClient:
-    """A service at a URL, asked at one microversion.
+    """A service at a URL, with one microversion.
 
     :param version: as in the header `OpenStack-API-Version`: `compute 2.96`.
     """
@@ -30,14 +30,14 @@ class CloudClient:
         self._since = 0.0
 
     def get(self, path: str) -> Any:
-        """What is there."""
+        """Send a GET and return the body."""
         return self.send("GET", path)
 
     def send(self, method: str, path: str, body: Any = None, **options: Any) -> Any:
-        """The answer's body, None where it has none.
+        """Send a request and return the decoded body, None if it is empty.
 
         :param options: of :func:`requests.request`.
-        :raises Refused: it is an error.
+        :raises Refused: the answer is an error
         """
         if not self._token or time.monotonic() - self._since > _LIFETIME / 2:
             self._token, self._since = self._keystone.identity.token(ADMIN, _LIFETIME), time.monotonic()

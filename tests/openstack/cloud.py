@@ -19,9 +19,9 @@ from tests.ports import free_port
 from tests.waits import wait_for
 
 REAL: Final = "real"
-"""The host with guests of QEMU."""
+"""Name of the host with QEMU guests."""
 FAKE: Final = ("fake-1", "fake-2")
-"""Hosts that pretend to run guests."""
+"""Names of the hosts with fake guests."""
 
 _SECONDS: Final = 300.0
 _PROVIDED: Final = """\
@@ -38,29 +38,29 @@ providers:
 
 @dataclass
 class Cloud:
-    """A running cloud, and what its administrator asks it."""
+    """A running cloud with its administrator's clients."""
 
     kind: str
     placement: CloudClient
     log: Path
-    """Of Placement."""
+    """Client of Placement."""
     compute: CloudClient
     image: CloudClient
     hosts: dict[str, Program]
-    """The `nova-compute` of each."""
+    """The `nova-compute` of each host."""
     services: Sequence[Program]
-    """The others of Nova."""
+    """The other services of Nova."""
     _manage: Callable[[Sequence[str], Sequence[int]], str] = field(repr=False)
 
     def manage(self, *arguments: str, good: Sequence[int] = (0,)) -> str:
-        """What `nova-manage` says.
+        """Run `nova-manage` and return its output.
 
-        :param good: the statuses that it may end with.
+        :param good: permitted exit statuses
         """
         return self._manage(arguments, good)
 
     def check(self) -> None:
-        """Return if all run that were not stopped.
+        """Check that all programs run that were not stopped.
 
         :raises CloudFailed: one has ended.
         """
@@ -68,7 +68,7 @@ class Cloud:
             program.check()
 
     def heard(self, host: str) -> str | None:
-        """When Nova heard of the host's `nova-compute` last; None if it never did."""
+        """Return the time of the last report of the host's `nova-compute` to Nova, None without one."""
         services = self.compute.get(f"/os-services?binary=nova-compute&host={host}")["services"]
         return services[0]["updated_at"] if services else None
 
@@ -117,7 +117,7 @@ def cloud(ground: Ground, kind: str, real: CloudHost | None = None) -> Iterator[
 
 
 def wait_for_cloud(happens: Callable[[], bool], what: str, seconds: float = _SECONDS) -> None:
-    """Return when it does; a cloud takes longer than other programs."""
+    """Wait for the condition, longer than for other programs."""
     wait_for(happens, what, seconds=seconds, pause=0.3)
 
 
@@ -130,14 +130,14 @@ def _placement(ground: Ground, kind: str, folder: Path) -> Iterator[Service]:
 
 
 class _Nova:
-    """Its services."""
+    """Run the services of the cloud."""
 
     def __init__(self, ground: Ground, folder: Path, bus: str, real: CloudHost) -> None:
         self._ground = ground
         self._folder = folder
         self._bus = bus
         self._programs = ground.programs
-        # nova-compute may know nothing of databases
+        # nova-compute must not have database options
         self._shared = folder / "nova.conf"
         self._databases = folder / "nova-databases.conf"
         port = free_port()
@@ -147,7 +147,7 @@ class _Nova:
         self.hosts = {host.name: self._host(host) for host in hosts}
 
     def start(self) -> None:
-        """All of them; they may not be ready yet."""
+        """Start all of them without waiting."""
         self._configure()
         programs = [*self.services, *self.hosts.values()]
         for program in programs:
@@ -163,11 +163,11 @@ class _Nova:
             program.stop()
 
     def manage(self, arguments: Sequence[str], good: Sequence[int]) -> str:
-        """`nova-manage`, on this cloud."""
+        """Run `nova-manage` on this cloud."""
         return run([*self._command("nova-manage"), *arguments], self._folder, good=good)
 
     def _configure(self) -> None:
-        """Databases with all tables, and two cells: that of guests without a host, and the other one."""
+        """Create databases with all tables and two cells: one for guests without a host, and another one."""
         ground = self._ground
         urls = {}
         for name, kind in (("api", "api"), ("cell0", "main"), ("cell1", "main")):
@@ -209,6 +209,6 @@ class _Nova:
 
 
 def real_host(interval: int = 60) -> CloudHost:
-    """The host with guests: one CPU of this machine is for a guest alone, one is shared."""
+    """Configuration of the host with guests: one dedicated and one shared CPU of this machine."""
     shared, dedicated, *_ = sorted(os.sched_getaffinity(0))
     return CloudHost(REAL, str(shared), str(dedicated), interval)

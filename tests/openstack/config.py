@@ -87,10 +87,10 @@ instances_path = {folder}/instances
 
 @dataclass(frozen=True)
 class CloudHost:
-    """A compute host of a cloud; one with CPUs is libvirt's, others are pretended.
+    """A compute host of a cloud; with CPUs its driver is libvirt, otherwise the fake driver.
 
     :param shared: the CPUs of guests that share them.
-    :param interval: so many seconds from one update of Placement to the next; all there is is read then.
+    :param interval: seconds between updates of Placement, which read everything
     """
 
     name: str
@@ -100,12 +100,12 @@ class CloudHost:
 
 
 def databases(api: str, main: str) -> str:
-    """The sections about databases."""
+    """Return the sections about databases."""
     return f"[api_database]\nconnection = {_quoted(api)}\n[database]\nconnection = {_quoted(main)}\n"
 
 
 def services(folder: Path, keystone: Keystone, bus: str) -> str:
-    """What all services of a cloud have in common, but for databases."""
+    """Return the common options of all services of a cloud, without databases."""
     return _SERVICES.format(
         folder=folder,
         bus=bus,
@@ -115,9 +115,9 @@ def services(folder: Path, keystone: Keystone, bus: str) -> str:
 
 
 def compute(host: CloudHost, folder: Path, programs: Path, services: Path, uri: str) -> str:
-    """What is said to one `nova-compute`, beside that.
+    """Return the further options of one `nova-compute`.
 
-    :param services: the file of what all have in common.
+    :param services: the file with the common options
     :param uri: of the libvirtd, where there is one.
     """
     template = _LIBVIRT if host.shared else _FAKE

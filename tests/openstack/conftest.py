@@ -1,4 +1,4 @@
-"""What clouds stand on, once for all tests."""
+"""The common parts of clouds, once for all tests."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What all clouds of a test run stand on: packages, Keystone, a database server, images, a libvirtd."""
+"""Common parts of all clouds of a test run: packages, Keystone, a database server, images, a libvirtd."""
 
 import hashlib
 import os
@@ -26,7 +26,7 @@ _REQUIREMENTS: Final = Path(__file__).with_name("requirements.txt")
 
 @dataclass(frozen=True)
 class Ground:
-    """What there is, running."""
+    """The running parts."""
 
     folder: Path
     programs: Path
@@ -36,16 +36,16 @@ class Ground:
     """The URL of Glance."""
     libvirtd: Any
     schemas: dict[str, Path]
-    """By kind of Nova's databases, a file with its empty tables."""
+    """Files with the empty tables of Nova's databases, by kind."""
 
 
 @contextmanager
 def ground() -> Iterator[Ground]:
-    """All of it, below a folder that goes with it.
+    """Run all parts, in a folder that is removed at the end.
 
-    :raises benchmarks.reference.ReferenceMissing: something cannot be installed by pip.
-    :raises tests.databases.ServerMissing: something is not installed.
-    :raises tests.compute_agent.libvirtd.LibvirtMissing: no libvirtd can be run here.
+    :raises benchmarks.reference.ReferenceMissing: pip cannot install a package
+    :raises tests.databases.ServerMissing: a program is not installed
+    :raises tests.compute_agent.libvirtd.LibvirtMissing: this machine cannot run a libvirtd
     """
     programs = environment("nova-34.0.0", _REQUIREMENTS)
     with ExitStack() as stack:
@@ -70,7 +70,7 @@ def ground() -> Iterator[Ground]:
 
 @contextmanager
 def folder_of(ground: Ground, name: str) -> Iterator[Path]:
-    """A folder for one of those who stand on it, who may have equal names; it goes with the context."""
+    """A folder for one cloud, removed with the context; names may be equal."""
     with tempfile.TemporaryDirectory(
         prefix=f"{name}-", dir=ground.folder, ignore_cleanup_errors=True
     ) as path:
@@ -80,7 +80,7 @@ def folder_of(ground: Ground, name: str) -> Iterator[Path]:
 
 
 def _schemas(folder: Path, programs: Path, server: DatabaseServer) -> dict[str, Path]:
-    """Nova's empty tables, which take a minute to make, from when they were made last."""
+    """Return Nova's empty tables from a cache, because they take a minute to create."""
     pins = hashlib.sha256(_REQUIREMENTS.read_bytes()).hexdigest()[:12]
     kept = {kind: programs.parent / f"{kind}-{pins}.sql" for kind in ("api", "main")}
     for kind, path in kept.items():
@@ -90,7 +90,7 @@ def _schemas(folder: Path, programs: Path, server: DatabaseServer) -> dict[str, 
             copy.rename(path)
     own = {}
     for kind, path in kept.items():
-        own[kind] = server.folder / path.name  # where the server's user may read it
+        own[kind] = server.folder / path.name  # readable by the server's user
         shutil.copyfile(path, own[kind])
     return own
 

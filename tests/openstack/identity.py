@@ -1,4 +1,4 @@
-"""What services of the cloud say of Keystone in their configurations, and as whom they do."""
+"""Options about Keystone in the configurations of the cloud's services, with their users."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ AGENT: Final = Caller("compute-agent", "service", "service")
 
 
 def credentials(keystone: Keystone, caller: Caller) -> str:
-    """The options by which the caller gets tokens."""
+    """Return the options with which the caller gets tokens."""
     return (
         f"auth_type = password\nauth_url = {keystone.url}\n"
         f"username = {caller.name}\npassword = {caller.password}\nproject_name = {caller.project}\n"
@@ -19,7 +19,7 @@ def credentials(keystone: Keystone, caller: Caller) -> str:
 
 
 def authtoken(keystone: Keystone, caller: Caller, kind: str) -> str:
-    """The section by which a service checks the tokens that it is sent."""
+    """Return the section with which a service validates tokens."""
     return (
         f"[keystone_authtoken]\nwww_authenticate_uri = {keystone.url}\nservice_type = {kind}\n"
         f"service_token_roles_required = true\nhttp_connect_timeout = 60\n{credentials(keystone, caller)}"

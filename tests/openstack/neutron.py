@@ -1,4 +1,4 @@
-"""A network service without networks: Nova asks for the ports of guests that have none."""
+"""A network service without networks, because Nova requests the ports of guests without ports."""
 
 import json
 import threading
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 
 class _Nothing(BaseHTTPRequestHandler):
-    """Whatever is listed is an empty list."""
+    """Answers every list with an empty one."""
 
     protocol_version = "HTTP/1.1"
 
@@ -23,7 +23,7 @@ class _Nothing(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The Placement service of a cloud, asking Keystone about tokens: that of this checkout, or OpenStack's."""
+"""The Placement service of a cloud with Keystone: that of this checkout, or OpenStack's."""
 
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ _THREADS: Final = 4
 
 
 class _BehindKeystone(Service):
-    """A mixin: who asks is who has a token."""
+    """A mixin that configures authentication with Keystone."""
 
     keystone: Keystone
 

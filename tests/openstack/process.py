@@ -16,14 +16,14 @@ _SECONDS_TO_STOP: Final = 60.0
 
 
 class CloudFailed(Exception):
-    """A program of the cloud did not do what it was told; the message ends with what it said."""
+    """A program of the cloud failed; the message ends with its output."""
 
 
 class Program:
-    """A program that serves as long as the context lasts; :meth:`stop` and :meth:`start` may come between.
+    """A server that runs during the context; :meth:`stop` and :meth:`start` may be called meanwhile.
 
-    :param is_ready: whether it does what it is there for; asked again and again while it starts.
-    :param options: of :class:`subprocess.Popen`, who it runs as, say.
+    :param is_ready: whether it serves; called repeatedly during the start
+    :param options: of :class:`subprocess.Popen`, for example the user
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Program:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # Ctrl-C is for the tests, which then stop it; so are its children
+                start_new_session=True,  # only the tests get Ctrl-C, and then stop it with its children
                 **self._options,
             )
 
     def wait(self) -> None:
-        """Return when it is ready.
+        """Wait until it is ready.
 
         :raises CloudFailed: it ends, or does not become ready.
         """
@@ -92,7 +92,7 @@ class Program:
             time.sleep(0.2)
 
     def check(self) -> None:
-        """Return if it runs.
+        """Check that it runs.
 
         :raises CloudFailed: it has ended.
         """
@@ -100,12 +100,12 @@ class Program:
             raise CloudFailed(f"{self.name} ended:\n{self.last_words()}")
 
     def terminate(self) -> None:
-        """Ask it to end; :meth:`stop` waits, so that several may end at once."""
+        """Send SIGTERM without waiting, so that several may end at once."""
         if self._process is not None:
             self._process.terminate()
 
     def stop(self) -> None:
-        """Ask it to end, and wait; one that does not is killed, with what it started."""
+        """Send SIGTERM and wait; kill it with its children if it does not end."""
         self.terminate()
         if self._process is None:
             return
@@ -117,7 +117,7 @@ class Program:
             process.wait()
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """Return the end of its log."""
         return self.log.read_text(errors="replace")[-6000:]
 
 
@@ -128,10 +128,10 @@ def run(
     *,
     good: Sequence[int] = (0,),
 ) -> str:
-    """What a program says that runs to its end.
+    """Run a program to its end and return its output.
 
     :param good: the statuses that it may end with.
-    :raises CloudFailed: it ends with another one, or not at all.
+    :raises CloudFailed: it has another status, or does not end
     """
     try:
         done = subprocess.run(
@@ -152,7 +152,7 @@ def run(
 
 
 def inherited() -> dict[str, str]:
-    """Our environment without what would have programs import the checkout, or read another configuration."""
+    """Return our environment without variables about imports from the checkout and other configurations."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -161,6 +161,6 @@ def inherited() -> dict[str, str]:
 
 
 def _ending_with_us() -> list[str]:
-    """What to put before a command that shall end when the tests end without stopping it."""
+    """Return the prefix of a command that has to end with the tests in any case."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "TERM"] if setpriv else []

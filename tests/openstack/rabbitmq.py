@@ -1,4 +1,4 @@
-"""A RabbitMQ of the tests' own: one node on loopback, with an ``epmd`` of its own to find it by."""
+"""A RabbitMQ for tests: one node on loopback, with an ``epmd`` of its own."""
 
 import os
 import pwd
@@ -14,7 +14,7 @@ from tests.databases.process import program
 from tests.openstack.process import Program
 from tests.ports import free_port
 
-# What is on the PATH is a script for the node of the system, with its folders.
+# The command on the PATH is a script for the system's node, with its folders.
 _SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _LOOPBACK: Final = "127.0.0.1"
 
@@ -22,7 +22,7 @@ _LOOPBACK: Final = "127.0.0.1"
 class RabbitMQ:
     """A node that knows the user `guest`.
 
-    :raises tests.databases.ServerMissing: when it is not installed (when made).
+    :raises tests.databases.ServerMissing: RabbitMQ is not installed (raised by the constructor)
     """
 
     def __init__(self, folder: Path) -> None:
@@ -67,7 +67,7 @@ class RabbitMQ:
     def _environment(self, names: int) -> dict[str, str]:
         folder = self._folder
         return {
-            "HOME": str(folder),  # where the cookie is
+            "HOME": str(folder),  # the folder of the cookie
             "ERL_EPMD_ADDRESS": _LOOPBACK,
             "ERL_EPMD_PORT": str(names),
             "RABBITMQ_NODENAME": "cloud@localhost",
@@ -81,9 +81,9 @@ class RabbitMQ:
             "RABBITMQ_CONF_ENV_FILE": str(folder / "environment"),
             "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
             "RABBITMQ_PID_FILE": str(folder / "pid"),
-            # the program itself, not a script that has to be asked to end it
+            # the program itself, not a script that would need a command to end it
             "RABBITMQ_ALLOW_INPUT": "yes",
-            # one scheduler, which does not wait busily: there is little to do
+            # one scheduler without busy waiting: the load is low
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}"
             " -noinput -start_epmd false +S 1:1 +sbwt none",
         }
@@ -96,7 +96,7 @@ def _listens(port: int) -> bool:
 
 
 def _unprivileged(folder: Path) -> dict[str, Any]:
-    """Whom it runs as when the tests are root's: its own user, to whom the folder is given."""
+    """Return its user if the tests run as root, and make that user the folder's owner."""
     if os.geteuid() != 0:
         return {}
     try:

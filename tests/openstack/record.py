@@ -1,4 +1,4 @@
-"""What a Placement service knows, in names instead of uuids: equal in clouds with the same history."""
+"""Content of a Placement service with names instead of uuids: equal in clouds with the same history."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,17 +9,17 @@ from tests.openstack.client import CloudClient
 
 @dataclass(frozen=True)
 class Record:
-    """All of it at one moment."""
+    """The content at one moment."""
 
     providers: dict[str, Any] = field(default_factory=dict)
-    """By name: parent, inventories, traits, aggregates, usages."""
+    """Providers by name: parent, inventories, traits, aggregates, usages."""
     allocations: dict[str, Any] = field(default_factory=dict)
-    """By consumer: its type, project and user, and amounts by provider and class."""
+    """Consumers: type, project and user, and amounts by provider and class."""
     custom: tuple[str, ...] = ()
-    """Resource classes and traits of the cloud's own."""
+    """Custom resource classes and traits."""
 
     def changes(self, before: "Record") -> str:
-        """The allocations that are not as they were before, in a line."""
+        """Format changed allocations as one line."""
         changed = [
             f"{consumer}: {_text(self.allocations.get(consumer))}"
             for consumer in sorted({*self.allocations, *before.allocations})
@@ -38,7 +38,7 @@ def _text(claim: Mapping[str, Any] | None) -> str:
 
 
 def record(placement: CloudClient, names: Mapping[str, str]) -> Record:
-    """What there is now.
+    """Read the current content.
 
     :param names: of servers, hosts and aggregates, by uuid.
     """

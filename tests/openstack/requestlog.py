@@ -1,4 +1,4 @@
-"""Who asked what of Placement, as its log has it."""
+"""Requests to Placement with their users, from its log."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _LINE: Final = re.compile(
 class LoggedRequest:
     """A request.
 
-    :param user: the id of who it is of.
+    :param user: the id of its user
     """
 
     user: str
@@ -25,12 +25,12 @@ class LoggedRequest:
 
     @property
     def writes(self) -> bool:
-        """Whether it is there to change something."""
+        """Whether it is a write."""
         return self.method != "GET"
 
 
 def asked(log: Path) -> list[LoggedRequest]:
-    """All requests so far."""
+    """Return all requests so far."""
     return [
         LoggedRequest(line["user"], line["method"], line["uri"].partition("?")[0], int(line["status"]))
         for line in _LINE.finditer(log.read_text(errors="replace"))

@@ -1,4 +1,4 @@
-"""What happens in a cloud, step by step: everything that makes Nova write to Placement."""
+"""The steps of a cloud's history: everything that makes Nova write to Placement."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -15,11 +15,11 @@ _FIRST, _SECOND = FAKE
 _ORPHAN: Final = str(uuid.UUID(int=16))
 _MOVE: Final = "move of"
 _FOUND, _DELETED = 3, 4
-"""How `nova-manage placement audit` ends."""
+"""Exit statuses of `nova-manage placement audit`."""
 
 
 def _has_huge_pages() -> bool:
-    """Whether this machine has enough for a guest, and somewhere to take them from."""
+    """Whether this machine has enough huge pages for a guest."""
     free = Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
     mounted = " hugetlbfs " in Path("/proc/mounts").read_text()
     return mounted and free.exists() and 2 * int(free.read_text()) >= MIB
@@ -28,11 +28,11 @@ def _has_huge_pages() -> bool:
 _HUGE_PAGES: Final = _has_huge_pages()
 Act = Callable[["Scene"], None]
 STEPS: Final[list[tuple[str, Act]]] = []
-"""By what they are called, in their order."""
+"""Steps by name, in their order."""
 
 
 def step(name: str) -> Callable[[Act], Act]:
-    """The function is the next of the :data:`STEPS`."""
+    """Register the function as the next of the :data:`STEPS`."""
 
     def register(act: Act) -> Act:
         STEPS.append((name, act))
@@ -49,29 +49,29 @@ class Scene:
     servers: Servers
 
     def record(self) -> Record:
-        """What its Placement knows; how much memory this machine has may change while it runs."""
+        """Read the content of its Placement; the memory of this machine may change meanwhile."""
         known = record(self.cloud.placement, self.servers.names | self._moves())
         memory = known.providers.get(REAL, {"inventories": {}})["inventories"].get("MEMORY_MB", {})
         memory |= {name: "the machine's" for name in ("total", "max_unit") if name in memory}
         return known
 
     def claim(self, name: str) -> Any:
-        """What is written of a server."""
+        """Return the allocations of a server."""
         return self.cloud.placement.get(f"/allocations/{self.servers.uuid(name)}")
 
     def is_kept_elsewhere(self) -> bool:
-        """Whether a server that moves has something at its other host."""
+        """Whether a moving server has allocations on its other host."""
         return any(name.startswith(_MOVE) for name in self.record().allocations)
 
     def _moves(self) -> dict[str, str]:
-        """The consumers that keep what servers have at their other host, by uuid."""
+        """Return the consumers with the allocations of servers on their other host, by uuid."""
         listed = self.cloud.compute.get("/os-migrations")["migrations"]
         names = self.servers.names
         return {each["uuid"]: f"{_MOVE} {names[each['instance_uuid']]}" for each in listed}
 
 
 def play(cloud: Cloud) -> Iterator[tuple[str, Record]]:
-    """What is known after each step, as soon as nothing changes any more."""
+    """Run the steps; return the content after each, when it no longer changes."""
     scene = Scene(cloud, Servers(cloud))
     for name, act in STEPS:
         act(scene)
@@ -80,7 +80,7 @@ def play(cloud: Cloud) -> Iterator[tuple[str, Record]]:
 
 
 def _settled(scene: Scene) -> Record:
-    """Nova answers before it has written everything."""
+    """Wait until nothing changes, because Nova answers before it has written everything."""
     last: list[Record] = []
 
     def is_settled() -> bool:

@@ -1,4 +1,4 @@
-"""What users and operators ask Nova to do with servers; each returns when it is done."""
+"""Actions of users and operators on servers; each returns when it is done."""
 
 import uuid
 from typing import Any, Final
@@ -7,7 +7,7 @@ from tests.openstack.client import Refused
 from tests.openstack.cloud import Cloud, wait_for_cloud
 from tests.openstack.process import CloudFailed
 
-# A guest that finds nothing to boot runs, and needs no processor.
+# A guest without a bootable disk runs without using a processor.
 _EMPTY: Final = bytes(1 << 20)
 MIB: Final = 64
 """The memory of a guest."""
@@ -22,8 +22,8 @@ class Servers:
         self._flavors: dict[str, str] = {}
         self._uuids: dict[str, str] = {}
         self.names: dict[str, str] = {}
-        """By uuid, also of those that are gone; and of aggregates and hosts."""
-        # a provider is named as the hypervisor calls the machine
+        """Names by uuid of servers (also deleted ones), aggregates and hosts."""
+        # a provider has the hypervisor's name of the machine
         for each in cloud.compute.get("/os-hypervisors/detail")["hypervisors"]:
             self.names[each["id"]] = each["service"]["host"]
         self._image = self._upload()
@@ -31,9 +31,11 @@ class Servers:
     # What there is
 
     def flavor(self, name: str, vcpus: int = 1, memory: int = MIB, disk: int = 1, **extra_specs: str) -> None:
-        """A new one; `hw_cpu_policy` and the like: the first underline of a name is a colon.
+        """Create a flavor.
 
-        :param disk: in GiB, which are written and read when such a guest is shelved.
+        In names of extra specs such as `hw_cpu_policy`, the first underscore stands for a colon.
+
+        :param disk: in GiB; shelving writes and reads all of it
         """
         body = {"name": name, "vcpus": vcpus, "ram": memory, "disk": disk}
         made = self._compute.send("POST", "/flavors", {"flavor": body})["flavor"]["id"]
@@ -46,18 +48,18 @@ class Servers:
         return self._uuids[name]
 
     def host(self, name: str) -> str:
-        """Where the server is."""
+        """Return the host of the server."""
         return str(self._show(name)["OS-EXT-SRV-ATTR:host"])
 
     def is_settled(self) -> bool:
-        """Whether nothing happens to any server now."""
+        """Whether no server has a running task."""
         servers = self._compute.get("/servers/detail?all_tenants=1")["servers"]
         return all(each["OS-EXT-STS:task_state"] is None for each in servers)
 
     # What is done to them
 
     def boot(self, name: str, flavor: str, host: str, *, until: str = "ACTIVE") -> None:
-        """A new server on this host; :param until: ERROR where it cannot be."""
+        """Create a server on this host; :param until: ERROR if it has to fail."""
         body = {
             "name": name,
             "imageRef": self._image,
@@ -70,7 +72,7 @@ class Servers:
         self.wait(name, until)
 
     def act(self, name: str, action: str, body: Any = None, *, until: str) -> None:
-        """An action of the compute API."""
+        """Call an action of the compute API and wait."""
         self.start_to(name, action, body)
         self.wait(name, until)
 
@@ -79,11 +81,11 @@ class Servers:
         self._compute.send("POST", f"/servers/{self._uuids[name]}/action", {action: body})
 
     def rebuild(self, name: str) -> None:
-        """From the same image."""
+        """Rebuild from the same image."""
         self.act(name, "rebuild", {"imageRef": self._image}, until="ACTIVE")
 
     def resize(self, name: str, flavor: str) -> None:
-        """To another flavor; it is to be confirmed or reverted then."""
+        """Resize to another flavor, to be confirmed or reverted afterwards."""
         self.start_to_resize(name, flavor)
         self.wait(name, "VERIFY_RESIZE")
 
@@ -92,29 +94,29 @@ class Servers:
         self.start_to(name, "resize", {"flavorRef": self._flavors[flavor]})
 
     def delete(self, name: str) -> None:
-        """End it."""
+        """Delete the server."""
         self._compute.send("DELETE", f"/servers/{self._uuids[name]}")
         wait_for_cloud(lambda: not self._exists(name), f"{name} is gone")
 
     def aggregate(self, name: str, host: str) -> None:
-        """A new aggregate with this host."""
+        """Create an aggregate with this host."""
         body = {"aggregate": {"name": name, "availability_zone": None}}
         made = self._compute.send("POST", "/os-aggregates", body)["aggregate"]
         self.names[made["uuid"]] = name
         self._compute.send("POST", f"/os-aggregates/{made['id']}/action", {"add_host": {"host": host}})
 
     def force_down(self, host: str, is_down: bool) -> None:
-        """Say of a `nova-compute` that it is dead, or that it is not."""
+        """Force a `nova-compute` down, or reset that."""
         self._service(host, {"forced_down": is_down})
 
     def disable(self, host: str, is_disabled: bool) -> None:
-        """Have no new guests come to a host, or have them come again."""
+        """Disable or enable a host for new guests."""
         self._service(host, {"status": "disabled" if is_disabled else "enabled"})
 
     def wait(self, name: str, status: str) -> None:
-        """Return when the server is so, and nothing happens to it.
+        """Wait until the server has this status and no running task.
 
-        :raises CloudFailed: it comes to be in another state of error, with what Nova says of it.
+        :raises CloudFailed: it gets an error status; has Nova's message
         """
 
         def is_so() -> bool:
@@ -126,7 +128,7 @@ class Servers:
         wait_for_cloud(is_so, f"{name} is {status}")
 
     def _service(self, host: str, body: Any) -> None:
-        """Change what Nova has written of a `nova-compute`."""
+        """Change Nova's record of a `nova-compute`."""
         services = self._compute.get(f"/os-services?binary=nova-compute&host={host}")["services"]
         self._compute.send("PUT", f"/os-services/{services[0]['id']}", body)
 
@@ -143,7 +145,7 @@ class Servers:
         return True
 
     def _upload(self) -> str:
-        """A disk with nothing on it."""
+        """Create an empty disk image."""
         image = self._cloud.image
         body = {"name": f"empty-{uuid.uuid4()}", "disk_format": "raw", "container_format": "bare"}
         made = str(image.send("POST", "/v2/images", body)["id"])

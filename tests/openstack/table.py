@@ -1,4 +1,4 @@
-"""The scenario's steps side by side: what is known after each on this service, and on OpenStack Placement."""
+"""Comparison of the scenario's steps: content after each on this service and on OpenStack Placement."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -8,11 +8,11 @@ from typing import Any
 from tests.openstack.record import Record
 
 Story = Sequence[tuple[str, Record]]
-"""What is known after each step."""
+"""Content after each step."""
 
 
 def differences(ours: Story, stock: Story) -> list[str]:
-    """Where they are not equal: by step, what it is about, and both values."""
+    """Return the differences by step: subject and both values."""
     found = []
     for (name, our_record), (their_name, their_record) in zip_longest(ours, stock, fillvalue=("", Record())):
         if name != their_name:
@@ -27,7 +27,7 @@ def differences(ours: Story, stock: Story) -> list[str]:
 
 
 def table(ours: Story, stock: Story) -> str:
-    """Rows of markdown."""
+    """Format as rows of Markdown."""
     rows = [
         "| step | changed allocations | all else as on OpenStack Placement |",
         "| --- | --- | --- |",
@@ -40,7 +40,7 @@ def table(ours: Story, stock: Story) -> str:
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """What is in mappings, by where it is there."""
+    """Flatten nested mappings to values by path."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield from _flat(each, f"{path}.{key}" if path else str(key))

@@ -21,12 +21,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.openstack]
 
 
 _UPDATES: Final = 100
-"""So many of both."""
+"""Number of updates of both."""
 _SECONDS: Final = 600.0
 _ATTEMPTS: Final = 3
 
 
-def test_agent_and_nova_compute_leave_each_other_alone(
+def test_agent_and_nova_compute_do_not_change_each_others_reports(
     openstack: Ground, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if set(os.sched_getaffinity(0)) != {0, 1}:
@@ -60,7 +60,7 @@ def test_agent_and_nova_compute_leave_each_other_alone(
             began = 0
 
             def updates(caller: Caller) -> int:
-                """In each it reads what is allocated, of each of the agent's providers or of the tree."""
+                """Count the updates: each reads the allocations of the tree or of the agent's providers."""
                 paths = (f"/resource_providers/{child['uuid']}/allocations", "/ext/v1/trees/")
                 return sum(each.user == both[caller] and each.path.startswith(paths) for each in log())
 
@@ -108,13 +108,13 @@ def test_agent_and_nova_compute_leave_each_other_alone(
 
 
 def _memory() -> list[str]:
-    """How much each node has: in some virtual machines it grows as it is used, and Nova tells of that."""
+    """Return the memory of each node; in some virtual machines it grows with usage, and Nova reports that."""
     nodes = sorted(Path("/sys/devices/system/node").glob("node*/meminfo"))
     return [node.read_text().split("\n")[0] for node in nodes]
 
 
 def _root(known: Record) -> dict[str, object]:
-    """What is known of the host's own provider, but how much memory the machine says it has."""
+    """Read the host's own provider, without the memory of the machine."""
     found = known.providers[REAL]
     inventories = {name: each for name, each in found["inventories"].items() if name != "MEMORY_MB"}
     return {**found, "inventories": inventories}

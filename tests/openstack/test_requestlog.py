@@ -1,4 +1,4 @@
-"""The log of the service says who asked what."""
+"""The log of the service has requests with their users."""
 
 from tests.openstack.requestlog import LoggedRequest, asked
 
@@ -12,7 +12,7 @@ _LOG = """\
 """
 
 
-def test_requests_are_read_with_who_they_are_of(tmp_path):
+def test_requests_are_read_with_their_users(tmp_path):
     (tmp_path / "log").write_text(_LOG)
     found = asked(tmp_path / "log")
     assert found == [

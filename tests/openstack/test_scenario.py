@@ -1,4 +1,4 @@
-"""What Nova writes in a cloud on this service is what it writes in one on OpenStack Placement."""
+"""Nova writes the same data in a cloud on this service and in one on OpenStack Placement."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.openstack.table import differences, table
 pytestmark = [pytest.mark.slow, pytest.mark.openstack]
 
 
-def test_nova_leaves_the_same_behind_on_both_services(
+def test_nova_writes_the_same_data_on_both_services(
     openstack: Ground, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stories = {}

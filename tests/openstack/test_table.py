@@ -1,11 +1,11 @@
-"""Two stories are compared step by step, and what differs is named."""
+"""Two stories are compared step by step, and differences are named."""
 
 from tests.openstack.record import Record
 from tests.openstack.table import differences, table
 
 
 def claim(amount: int) -> Record:
-    """A host of which one guest has so much."""
+    """A host with one guest of this size."""
     amounts = {"host": {"VCPU": amount}}
     providers = {"host": {"parent": None, "usages": {"VCPU": amount}, "traits": ["CUSTOM_A"]}}
     return Record(providers, {"guest": {"consumer_type": "INSTANCE", "allocations": amounts}}, ("CUSTOM_A",))
@@ -23,7 +23,7 @@ def test_a_difference_is_named_by_its_step_and_its_place():
     ]
 
 
-def test_what_only_one_has_is_a_difference():
+def test_an_object_on_one_side_is_a_difference():
     assert differences([("boot", Record())], [("boot", Record({}, {}, ("CUSTOM_A",)))]) == [
         "boot: custom: () instead of ('CUSTOM_A',)"
     ]
@@ -34,7 +34,7 @@ def test_a_story_that_ends_early_differs():
     assert found == ["step '' is 'delete'"]
 
 
-def test_the_table_has_a_row_for_each_step_with_what_it_changed():
+def test_the_table_has_a_row_with_the_changes_of_each_step():
     ours = [("boot", claim(1)), ("stop", claim(1)), ("delete", Record())]
     rows = table(ours, [("boot", claim(1)), ("stop", claim(1)), ("delete", claim(1))])
     assert rows.splitlines()[2:] == [

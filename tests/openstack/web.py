@@ -8,7 +8,7 @@ import requests
 
 from tests.openstack.process import Program
 
-# The services look at the arguments of the process that they run in, so gunicorn gets none.
+# The services parse the arguments of their process, so gunicorn gets none.
 _SETTINGS: Final = """\
 wsgi_app = "{application}"
 bind = "127.0.0.1:{port}"
@@ -21,7 +21,7 @@ control_socket_disable = True
 def serving(
     name: str, application: str, port: int, folder: Path, programs: Path, environment: Mapping[str, str]
 ) -> Program:
-    """A WSGI application under gunicorn, on this port; the folder is its own."""
+    """A WSGI application under gunicorn, on this port and with its own folder."""
     folder.mkdir(exist_ok=True)
     (folder / "gunicorn.conf.py").write_text(_SETTINGS.format(application=application, port=port))
     url = f"http://127.0.0.1:{port}"

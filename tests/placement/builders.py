@@ -1,4 +1,4 @@
-"""What tests of the service send and read again and again: providers, allocations, claims, errors.
+"""Builders and readers of providers, allocations, claims and errors over REST.
 
 Snapshots of the read model are built by :mod:`tests.placement.search.snapshots`, claims below the REST API by
 ``build_claim`` of :mod:`tests.placement.store.builders`.
@@ -13,16 +13,16 @@ from werkzeug.test import TestResponse
 from tests.placement.running import Admin
 
 OWNER: Final = {"project_id": "project", "user_id": "user", "consumer_type": "INSTANCE"}
-"""The fields of a consumer that have to be there since microversion 1.38."""
+"""Required fields of a consumer since microversion 1.38."""
 
 
 def provider_path(provider: str, part: str = "") -> str:
-    """The path of a provider, or of a part of it such as ``inventories``."""
+    """Return the path of a provider, or of a part of it such as ``inventories``."""
     return f"/resource_providers/{provider}" + (f"/{part}" if part else "")
 
 
 def inventories_body(generation: int = 0, **totals: int | Mapping[str, Any]) -> dict[str, Any]:
-    """The body of ``PUT .../inventories``, of totals or of whole inventories by resource class."""
+    """Build the body of ``PUT .../inventories`` from totals or whole inventories by resource class."""
     whole = {name: {"total": each} if isinstance(each, int) else each for name, each in totals.items()}
     return {"resource_provider_generation": generation, "inventories": whole}
 
@@ -30,13 +30,13 @@ def inventories_body(generation: int = 0, **totals: int | Mapping[str, Any]) -> 
 def claim_body(
     amounts: Mapping[str, Mapping[str, int]], generation: int | None = None, **fields: Any
 ) -> dict[str, Any]:
-    """The body of ``PUT /allocations/{consumer}``, of amounts by provider and resource class."""
+    """Build the body of ``PUT /allocations/{consumer}`` from amounts by provider and resource class."""
     held = {provider: {"resources": dict(resources)} for provider, resources in amounts.items()}
     return {"allocations": held, "consumer_generation": generation, **OWNER, **fields}
 
 
 def new_claim(query: str = "resources=VCPU:4", **fields: Any) -> dict[str, Any]:
-    """An item of ``POST /ext/v1/claims``: what a new consumer asks for."""
+    """Build an item of ``POST /ext/v1/claims`` for a new consumer."""
     return {
         "consumer_uuid": str(uuid.uuid4()),
         "consumer_generation": None,
@@ -54,9 +54,9 @@ def make_provider(
     parent: str | None = None,
     **totals: int | Mapping[str, Any],
 ) -> str:
-    """The uuid of a new provider, at generation 1 with these inventories, without any at 0.
+    """Create a provider; return its uuid. Its generation is 1 with inventories, 0 without.
 
-    :param provider: the uuid, if the test has to know it before.
+    :param provider: the uuid, if the test chooses it
     """
     body = {"name": name, "parent_provider_uuid": parent} | ({} if provider is None else {"uuid": provider})
     answer = admin("POST", "/resource_providers", json=body)
@@ -70,7 +70,7 @@ def make_provider(
 def put_inventories(
     admin: Admin, provider: str, generation: int = 0, **totals: int | Mapping[str, Any]
 ) -> None:
-    """Give a provider these inventories and no others."""
+    """Replace the inventories of a provider."""
     body = inventories_body(generation, **totals)
     answer = admin("PUT", provider_path(provider, "inventories"), json=body)
     assert answer.status_code == 200, answer.text
@@ -83,29 +83,29 @@ def put_allocation(
     generation: int | None = None,
     **fields: Any,
 ) -> TestResponse:
-    """The answer to ``PUT /allocations``, by default of a new consumer."""
+    """Send ``PUT /allocations``, by default for a new consumer, and return the answer."""
     body = claim_body(amounts, generation, **fields)
     return admin("PUT", f"/allocations/{consumer or uuid.uuid4()}", json=body)
 
 
 def post_claims(admin: Admin, *claims: Mapping[str, Any], **fields: Any) -> TestResponse:
-    """The answer to ``POST /ext/v1/claims``."""
+    """Send ``POST /ext/v1/claims`` and return the answer."""
     return admin("POST", "/ext/v1/claims", json={"claims": claims, **fields})
 
 
 def read_usages(admin: Admin, provider: str) -> dict[str, int]:
-    """The amount of each resource class of a provider that is used."""
+    """Read the used amount of each resource class of a provider."""
     usages: dict[str, int] = admin("GET", provider_path(provider, "usages")).json["usages"]
     return usages
 
 
 def read_allocations(admin: Admin, consumer: str) -> dict[str, Any]:
-    """What a consumer holds, and whose it is."""
+    """Read the allocations of a consumer with its project and user."""
     shown: dict[str, Any] = admin("GET", f"/allocations/{consumer}").json
     return shown
 
 
 def read_error(answer: TestResponse) -> tuple[int, str, str]:
-    """The status, code and detail of an error; the code is empty where the microversion has none."""
+    """Return status, code and detail of an error; the code is empty in microversions without codes."""
     (error,) = answer.json["errors"]
     return answer.status_code, error.get("code", ""), error["detail"]

@@ -8,11 +8,11 @@ import sqlalchemy as sa
 
 from placement import extensions
 
-# as in an environment without the package: nothing registers it, and nothing can import it
+# like an environment without the package: it is neither registered nor importable
 extensions.entry_points = lambda group: ()  # type: ignore[assignment, attr-defined]
 sys.modules["placement_extras"] = None  # type: ignore[assignment]
 
-from placement.cmd import manage  # noqa: E402  # not before extras are away
+from placement.cmd import manage  # noqa: E402  # after the removal of the extras
 from placement.db import migration  # noqa: E402
 from tests.placement.running import Admin, application  # noqa: E402
 
@@ -22,7 +22,7 @@ OWNER = {"project_id": "project", "user_id": "user"}
 
 
 def answers(url: str) -> dict[str, Any]:
-    """Ask for a bit of everything; the status of each answer, and the details of refusals."""
+    """Send requests of all kinds; return the status of each answer, and the details of refusals."""
     migration.upgrade_schema(url)
     admin = Admin(application(url))
     claim = {"consumer_uuid": CONSUMER, "consumer_generation": None, "consumer_type": "INSTANCE", **OWNER}

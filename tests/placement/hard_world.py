@@ -1,4 +1,4 @@
-"""The world of the question that takes too long, in a running service."""
+"""A world in a running service with a question that takes too long."""
 
 import uuid
 from typing import Any
@@ -12,7 +12,7 @@ HARD = f"/allocation_candidates?{packing.query()}"
 
 
 def make_hard(service: RunningService) -> None:
-    """A host for the hard question."""
+    """Create a host for the hard question."""
     for name in packing.CLASSES:
         call(service, "PUT", f"/resource_classes/{name}")
     root = create(service, "host")
@@ -24,14 +24,14 @@ def make_hard(service: RunningService) -> None:
 
 
 def create(service: RunningService, name: str, parent: str | None = None) -> str:
-    """The uuid of a new provider."""
+    """Create a provider; return its uuid."""
     body = {"name": name, "uuid": str(uuid.uuid4()), "parent_provider_uuid": parent}
     call(service, "POST", "/resource_providers", body)
     return body["uuid"] or ""
 
 
 def call(service: RunningService, method: str, path: str, body: Any = None) -> Any:
-    """The body of an answer that has to be good."""
+    """Return the body of an answer, which must be a success."""
     answer = requests.request(method, service.base + path, headers=HEADERS, json=body, timeout=60)
     assert answer.ok, answer.text
     return answer.json() if answer.content else None

@@ -1,4 +1,4 @@
-"""The service in process, as tests of the whole of it want it: nobody is checked, `admin` may do all."""
+"""The service in process for tests, without authentication; the token `admin` has all permissions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ NEWEST = "1.39"
 def service_conf(
     database_url: str, config_files: Sequence[str] = (), **groups: Mapping[str, Any]
 ) -> ConfigOpts:
-    """The configuration of a service on this database that checks nobody, with these options by group."""
+    """Build the configuration of a service without authentication on this database, with options by group."""
     conf = new_config(config_files=config_files)
     conf.set_override("connection", database_url, "placement_database")
     conf.set_override("auth_strategy", "noauth2", "api")
@@ -29,12 +29,12 @@ def service_conf(
 def application(
     database_url: str, config_files: Sequence[str] = (), **groups: Mapping[str, Any]
 ) -> WSGIApplication:
-    """The service on this (migrated) database, with these options by group."""
+    """Run the service on this (migrated) database, with options by group."""
     return build_application(service_conf(database_url, config_files, **groups))
 
 
 class Admin:
-    """An administrator's requests, at one microversion unless they say otherwise."""
+    """Sends requests as administrator, by default with one microversion."""
 
     def __init__(self, app: WSGIApplication, version: str = NEWEST) -> None:
         self._client = Client(app)

@@ -1,4 +1,4 @@
-"""The service as operators run it: under gunicorn, on a loopback port."""
+"""The service under its bundled web server on a loopback port, like in production."""
 
 import sys
 import time
@@ -28,9 +28,9 @@ def service(
     database_options: str = "",
     ready: int = 200,
 ) -> Iterator["RunningService"]:
-    """The service under gunicorn, as a child of its own.
+    """Run the service under its bundled web server, as a child process.
 
-    :param ready: how requests are answered from when on it counts as started.
+    :param ready: status of answers when the service counts as started
     """
     config = folder / "placement.conf"
     config.write_text(
@@ -48,13 +48,13 @@ def service(
 
 @dataclass
 class RunningService:
-    """Where the service is, and its master process."""
+    """URL and master process of a service."""
 
     base: str
     master: int
 
     def wait(self, status: int) -> None:
-        """Wait until requests are answered so."""
+        """Wait until requests get this status."""
 
         def answers() -> bool:
             try:
@@ -69,7 +69,7 @@ class RunningService:
         return [child.pid for child in psutil.Process(self.master).children()]
 
     def get(self, path: str) -> Any:
-        """The answer to a GET; a worker that was killed meanwhile is asked again."""
+        """Send a GET and return the decoded answer; repeat it if the worker was killed meanwhile."""
         for _ in range(200):
             try:
                 response = requests.get(self.base + path, headers=HEADERS, timeout=30)

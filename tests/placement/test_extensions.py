@@ -1,4 +1,4 @@
-"""The core by itself, and the registrations of extensions."""
+"""The core works without extensions, and each extension is registered."""
 
 import json
 import subprocess

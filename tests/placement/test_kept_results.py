@@ -1,4 +1,4 @@
-"""Kept results: the most recently used ones stay, as long as there is room."""
+"""Kept results: the most recently used ones stay while room is left."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def test_the_most_recently_used_result_stays() -> None:
     assert kept.get("bbbb", lambda: "made again") == "made again"
 
 
-def test_a_result_that_is_too_large_pushes_out_nothing() -> None:
+def test_a_too_large_result_evicts_no_other() -> None:
     kept = KeptResults[str](ROOM)
     kept.get("aaaa", lambda: "A")
     assert kept.get("b" * 100, lambda: "B") == "B"

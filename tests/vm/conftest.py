@@ -1,4 +1,4 @@
-"""What tests in the machine have in common."""
+"""Fixtures of the tests that run in the machine."""
 
 import urllib.parse
 

@@ -1,4 +1,4 @@
-"""The agent gives guests what their classes of block I/O say: rates and shares by the kernel's counters.
+"""The agent applies classes of block I/O to guests: rates and shares agree with the kernel's counters.
 
 Runs in the virtual machine only: `test_blockio.py` starts it there with an empty disk, and PLACEMENT is the
 service's address.
@@ -99,7 +99,7 @@ def counted(number, key):
 
 
 def rates(key, *numbers):
-    """What guests do in a second, by the counters of their groups, once they are at it."""
+    """Measure the rate of guests by the counters of their groups, after they have started to write."""
     time.sleep(2)
     before, since = [counted(number, key) for number in numbers], time.monotonic()
     time.sleep(SECONDS)
@@ -124,13 +124,13 @@ def test_a_guest_gets_the_rate_of_its_class(agent, found, blockio_class, read, k
     found[f"{blockio_class} {key}"] = {"set": rate, "free": round(free), "held": round(held)}
     assert held == pytest.approx(rate, rel=0.1)
     (group(1) / "io.max").write_text(f"{NUMBER} rbps=max wbps=max riops=max wiops=max\n")
-    wait_for(lambda: (group(1) / "io.max").read_text())  # drift is repaired
+    wait_for(lambda: (group(1) / "io.max").read_text())  # the agent repairs drift
     ask(SOCKET, "guest.set", {"guest": uid(1), "blockio_class": ""})
     assert (group(1) / "io.max").read_text() == ""
     end(1)
 
 
-def test_guests_share_a_busy_disk_as_their_weights_are(agent, found):
+def test_guests_share_a_busy_disk_by_their_weights(agent, found):
     root = CGROUP.parent
     (root / "io.cost.model").write_text(
         f"{NUMBER} ctrl=user model=linear rbps=8388608 rseqiops=300 rrandiops=300 wbps=8388608 wseqiops=300"
@@ -147,11 +147,11 @@ def test_guests_share_a_busy_disk_as_their_weights_are(agent, found):
     end(3)
 
 
-def test_a_victim_waits_less_for_its_disk_once_a_noisy_writer_is_held_down(agent, found):
-    """On the disk as it is since the test before: it does 300 operations a second."""
+def test_a_victim_waits_less_for_its_disk_after_a_noisy_writer_is_limited(agent, found):
+    """Use the disk of the test before, with 300 operations a second."""
     run(6, "", size=4096)
     run(7, "", size=4096, offset=16 * MIB, writers=4)
-    (beside,) = rates("wios", 6)  # it does one after the other, and so each takes the rest of the second
+    (beside,) = rates("wios", 6)  # its operations are sequential, so each takes the rest of the second
     ask(SOCKET, "guest.set", {"guest": uid(7), "blockio_class": "few"})
     (after,) = rates("wios", 6)
     found["a victim's write in ms, beside and after"] = [round(1000 / beside, 2), round(1000 / after, 2)]
@@ -160,7 +160,7 @@ def test_a_victim_waits_less_for_its_disk_once_a_noisy_writer_is_held_down(agent
     end(7)
 
 
-def test_a_class_that_is_not_there_is_refused_with_those_that_are(agent):
+def test_an_unknown_class_is_refused_with_the_names_of_known_ones(agent):
     with pytest.raises(RequestError, match="no class of block I/O 'fast'; there are bronze, few, gold, slow"):
         run(4, "fast")
     assert os.path.isdir(CGROUP)

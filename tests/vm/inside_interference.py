@@ -1,9 +1,9 @@
 """Interference with the levers of memory bandwidth and cache ways: process guests, real resctrl, and the
 agent in this process with a clock for decisions that goes by rounds. PLACEMENT is the service's address.
 
-Counters of the machine are a model: a CPU that runs moves what its demand register says. Nobody slows down
-anybody there, so that the test does: the more its neighbour may have, the less the victim's CPU moves in a
-second of it where bandwidth is short, and the more where it misses the cache.
+Counters of the machine are a model: a running CPU moves the bytes of its demand register. Guests do not slow
+each other down there, so the test does. The larger the share of the neighbour, the less the victim's CPU
+moves in a second if bandwidth is short, and the more if it misses the cache.
 """
 
 import json
@@ -46,14 +46,14 @@ llc_range = 0-100
 
 WAYS = 16
 CALM = 500
-"""What the victim's CPU moves in a second, in MB."""
+"""Bandwidth of the victim's CPU, in MB a second."""
 FLOOD = 8000
-"""The thief's, which fills what it may have of the cache."""
+"""Bandwidth of the thief, which fills its share of the cache."""
 
 
 @dataclass(frozen=True)
 class Lever:
-    """``part`` of the resource that a group has, and the MB a second that its victim moves."""
+    """Share (``part``) of the resource of a group, and the bandwidth of its victim in MB a second."""
 
     part: Callable[[schemata.Schemata], float]
     moved: Callable[[float], float]
@@ -69,10 +69,10 @@ LEVERS = {
 
 
 class Fast(service.HostAgent):
-    """The agent, whose loop of interference goes by a clock of rounds.
+    """The agent; each round of its loop of interference advances the clock for decisions by ROUND_SECONDS.
 
-    A clock that multiplies the time of the machine makes gaps between samples of a slow round, and a gap ends
-    a violation: on a busy host no guest would ever be a victim.
+    On a busy host, rounds of a clock that only runs faster are further apart than the window of a violation.
+    Each gap ends the violation, so no guest becomes a victim.
     """
 
     def __init__(self):
@@ -84,24 +84,24 @@ class Fast(service.HostAgent):
         self._read, loop._reader.read_guests = loop._reader.read_guests, self._sample
 
     def _sample(self, views, online, signals, now, caches):
-        """The guests by the true clock, as a sample of this round."""
+        """Read guests by the real clock, as a sample of this round."""
         sample = self._read(views, online, signals, time.monotonic(), caches)
         self._rounds += 1
         return sample and replace(sample, time=now)
 
 
 def demand(cpu, megabytes):
-    """What a running CPU would like to move in a second."""
+    """Set the demand of a running CPU, in bytes a second."""
     with open(f"/dev/cpu/{cpu}/msr", "wb", buffering=0) as file:
         os.pwrite(file.fileno(), int(megabytes).to_bytes(8, "little"), DEMAND_REGISTER)
 
 
 def thiefs_schemata():
-    """Of the group that the thief's processes are in."""
+    """Read the group of the thief's processes."""
     for _ in range(100):
         try:
             return _thiefs_schemata()
-        except (OSError, ValueError):  # they are on their way from one group to another
+        except (OSError, ValueError):  # they move from one group to another
             time.sleep(0.05)
     raise AssertionError("the thief is in no group of resctrl")
 
@@ -114,7 +114,7 @@ def _thiefs_schemata():
 
 
 class InterferenceWorld:
-    """The two guests, and what the one does to the other."""
+    """The two guests, and the effect of the thief on the victim."""
 
     def __init__(self, lever):
         self.lever, self.loud, self.over, self.seen = lever, False, False, []
@@ -122,7 +122,7 @@ class InterferenceWorld:
         self.thread.start()
 
     def share(self):
-        """What the thief may have of the resource."""
+        """Read the thief's share of the resource."""
         return self.lever.part(thiefs_schemata())
 
     def run(self):
@@ -146,7 +146,7 @@ def measured(loop):
 
 
 @pytest.mark.parametrize("signal", LEVERS)
-def test_who_takes_too_much_is_limited_in_the_kernel_and_has_all_back(signal):
+def test_a_thief_is_limited_in_the_kernel_and_restored(signal):
     FOLDER.mkdir(exist_ok=True)
     (CGROUP.parent / "cgroup.subtree_control").write_text("+cpu +cpuset +memory")
     CGROUP.mkdir(exist_ok=True)
@@ -178,7 +178,7 @@ def test_who_takes_too_much_is_limited_in_the_kernel_and_has_all_back(signal):
         wait_for(lambda: world.share() < before, evidence=told)
         wait_for(lambda: any(case.guilty for case in loop._trigger.state.cases), evidence=told)
 
-        def calm(case):  # for so long that no further step is tried
+        def calm(case):  # long enough that no further step is tried
             return case.phase == "hold" and loop._clock() - case.since > 90
 
         lowest = wait_for(

@@ -46,7 +46,7 @@ root = {CGROUP}
 [daemon]
 http_port = 0
 """
-"""What all agents of the machine are told."""
+"""Configuration of all agents of the machine."""
 
 INI = f"""{BASE_INI}
 [compute]
@@ -83,7 +83,7 @@ class PlacementRest:
         return found["uuid"]
 
     def claim(self, consumer, **resources):
-        """Claim resources, by the names of their providers, in place of what the consumer holds."""
+        """Replace the allocations of the consumer; providers are given by name."""
         held = self.send("GET", f"/allocations/{consumer}")
         body = {
             "allocations": {
@@ -189,11 +189,11 @@ def others(number):
 
 
 def bandwidth(percent):
-    """What the kernel shows for a percent: AMD counts in 1/8 GB/s, and 2 GB/s are 100 %."""
+    """Return the kernel's value for a percentage: AMD counts in 1/8 GB/s, and 2 GB/s are 100 %."""
     return -(-percent * 16 // 100) if AMD else percent
 
 
-def test_the_service_is_told_what_the_kernel_offers(agent, rest):
+def test_the_resources_of_the_kernel_are_reported_to_the_service(agent, rest):
     for cache in (0, 1):
         path = f"/resource_providers/{rest.provider(f'machine_L3_{cache}')}"
         offered = rest.send("GET", f"{path}/inventories")["inventories"]
@@ -219,7 +219,7 @@ def test_a_claim_becomes_a_group_of_four_exclusive_ways_and_30_percent(agent, re
     assert tasks(group(1)) == processes(1)
 
 
-def test_guests_side_by_side_overlap_nowhere_and_the_service_refuses_what_exceeds(agent, rest):
+def test_guests_do_not_overlap_and_the_service_refuses_claims_above_the_capacity(agent, rest):
     rest.claim(uid(2), machine_L3_1={"LLC": 9})
     run(2, "sleep 1000")
     assert len(mask(group(2), 1)) == 9
@@ -236,7 +236,7 @@ def test_drift_in_the_kernel_is_repaired(agent):
     wait_for(lambda: mask(group(1), 1) == before and tasks(group(1)) == processes(1))
 
 
-def test_a_killed_agent_finds_its_groups_again_and_removes_those_without_a_guest(agent):
+def test_a_restarted_agent_finds_its_groups_and_removes_those_without_a_guest(agent):
     before = mask(group(2), 1)
     (RESCTRL / "somebody").mkdir()
     agent.kill()
@@ -250,7 +250,7 @@ def test_a_killed_agent_finds_its_groups_again_and_removes_those_without_a_guest
     (RESCTRL / "somebody").rmdir()
 
 
-def test_the_group_goes_with_the_guest(agent):
+def test_the_group_is_removed_with_its_guest(agent):
     ask(SOCKET, "guest.stop", {"guest": uid(2)})
     assert not group(2).exists()
     assert len(mask(RESCTRL, 1)) == 16

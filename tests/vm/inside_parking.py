@@ -63,13 +63,13 @@ def is_parked():
     return online() < ALL and kept() == online()
 
 
-def test_idle_cores_go_offline_and_placement_has_them_all_the_same(agent):
+def test_idle_cores_go_offline_and_stay_in_placement(agent):
     wait_for(is_parked, evidence=agent.log)
     assert {0, 1} <= online()
     assert total() == 6
 
 
-def test_a_killed_agent_goes_on_with_what_it_parked(agent):
+def test_a_restarted_agent_continues_with_its_parked_cpus(agent):
     before = online()
     agent.kill()
     agent.start()

@@ -28,7 +28,7 @@ INTERVAL, FOR_SAMPLES, COOL_DOWN = 3, 2, 6
 MARGIN, MIN_SHARE = 0.1, 0.1
 GUESTS = 3
 LINE = 1.2
-"""Cores; the guests would use all two of them, and the agent itself a part of one."""
+"""Usage in cores; without limits the guests use both of them, and the agent a part of one."""
 
 INI = f"""{BASE_INI}
 [compute]
@@ -77,7 +77,7 @@ def groups():
 
 
 def limited():
-    """The guests that the kernel holds down."""
+    """Return the guests that the kernel limits."""
     return {
         group.name.removeprefix("guest-")
         for group in groups()
@@ -104,7 +104,7 @@ def machine():
         (group / "cgroup.kill").write_text("1")
 
 
-def test_the_machine_comes_below_its_line(machine):
+def test_the_machine_gets_below_its_watermark(machine):
     def throttled_and_below():
         row = machine.rows()["throttle_down"]
         return row["in_force"] and row["usage"] <= row["amount"]
@@ -126,7 +126,7 @@ def test_the_machine_comes_below_its_line(machine):
     ]
 
 
-def test_limits_stay_while_the_agent_is_dead_and_the_next_one_knows_them(machine):
+def test_limits_survive_the_agent_and_the_next_one_knows_them(machine):
     machine.agent.kill()
     before = limited()
     assert before
@@ -137,7 +137,7 @@ def test_limits_stay_while_the_agent_is_dead_and_the_next_one_knows_them(machine
     assert {guest for guest, limits in shown.items() if limits} == limited()
 
 
-def test_everything_is_given_back_when_the_guests_go_quiet(machine):
+def test_limits_are_removed_when_the_guests_become_idle(machine):
     freeze(True)
     begun = time.monotonic()
     machine.wait_for(lambda: not limited())
@@ -152,7 +152,7 @@ def test_everything_is_given_back_when_the_guests_go_quiet(machine):
     )
 
 
-def test_an_agent_without_watermarks_gives_back_what_the_last_one_took(machine):
+def test_an_agent_without_watermarks_removes_the_limits_of_the_last_one(machine):
     freeze(False)
     machine.wait_for(limited)
     machine.agent.kill()

@@ -1,8 +1,8 @@
-"""A virtual machine whose processor has cache and bandwidth control: a real kernel checks every write.
+"""A virtual machine with cache and bandwidth control: a real kernel checks every write.
 
-It is made once, outside of the checkout (in $RDT_VM, else /opt/rdt-vm), by scripts that are found in the
-folder `shared/vm` beside the checkout: `python -m tests.vm.machine` does that, as root on Debian 12, in some
-minutes. Tests that want a machine skip where there is none.
+`python -m tests.vm.machine` creates it once, as root on Debian 12, in some minutes, with the scripts in the
+folder `shared/vm` beside the checkout. The machine is outside of the checkout (in $RDT_VM, else /opt/rdt-vm).
+Tests skip without it.
 """
 
 import importlib.metadata
@@ -28,24 +28,27 @@ AGENT = (
     *("cliff", "keystoneauth1", "marshmallow", "os-resource-classes", "os-traits", "oslo.config", "oslo.log"),
     *("prometheus_client", "SQLAlchemy", "stevedore"),
 )
-"""What the agent requires; what these require in turn is found out."""
+"""Requirements of the agent; their own requirements are added."""
 _WAIT_SECONDS = 400  # guests and agent are both slow there
 
 
 class MachineMissing(Exception):
-    """There is no machine to be had; the text says what is missing."""
+    """The machine is missing; the text has the reason."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a command in the machine has said, and its exit status."""
+    """Output and exit status of a command in the machine."""
 
     status: int
     output: str
 
 
 def find() -> None:
-    """Raises MachineMissing if there is no machine here."""
+    """Check that the machine exists.
+
+    :raises MachineMissing: it does not
+    """
     if not (SCRIPTS / "vm-run").is_file():
         raise MachineMissing(f"no {SCRIPTS / 'vm-run'}")
     for name in ("qemu-rdt", "rootfs.cpio"):
@@ -68,7 +71,7 @@ def stage(folder: Path, requirements: Iterable[str] = PYTEST) -> None:
         shutil.copy(CHECKOUT / name, folder / name)
     for distribution in _with_requirements(requirements):
         for file in distribution.files or ():
-            # Nothing that is to be run on its own. Programs are compiled there: the interpreter is another.
+            # No console scripts, and no bytecode, because the machine has another interpreter.
             if ".." not in file.parts and file.suffix != ".pyc":
                 target = folder / "site" / file
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -88,7 +91,7 @@ def _with_requirements(names: Iterable[str]) -> Iterable[importlib.metadata.Dist
 
 
 def run(command: str, share: Path, *options: str, timeout: float = 900) -> Result:
-    """Boot, run a shell command as root in the shared folder, and come back with what it said."""
+    """Boot, run a shell command as root in the shared folder, and return its output."""
     done = subprocess.run(
         [
             sys.executable,
@@ -130,7 +133,7 @@ def run_tests(
 
 
 def build() -> int:
-    """Make what is missing. Takes some minutes."""
+    """Create the missing parts, which takes some minutes."""
     try:
         find()
     except MachineMissing as missing:

@@ -1,4 +1,4 @@
-"""Block I/O classes on a real kernel with cgroup v2, on a disk that nobody else uses."""
+"""Block I/O classes on a real kernel with cgroup v2, on a disk without other users."""
 
 import json
 

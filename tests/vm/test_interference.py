@@ -1,4 +1,4 @@
-"""Interference with bandwidth and cache ways of a real resctrl, in a machine whose counters it moves."""
+"""Interference with bandwidth and cache ways of a real resctrl, in a machine with modelled counters."""
 
 import json
 
@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.vm]
 
 SMP = ("--smp", "sockets=1,cores=3,threads=1")
 CACHE = ("--rdt", "l3-size-kb=2097152")
-"""Of 2 GiB: it is not filled by others while an agent that shares a CPU with a guest reads what that has."""
+"""Of 2 GiB: other processes do not fill it while an agent that shares a CPU with a guest reads its usage."""
 
 
 @pytest.mark.parametrize("signal", ["memory_bandwidth", "llc_occupancy"])

@@ -28,7 +28,7 @@ FAKES = {
     "amd": (replace(fake.AMD, way_bytes=2**21), 2),
     "intel-cdp": (fake.INTEL_CDP, 3),
 }
-"""What the machine is in the fake, and the seed of the commands that both are given."""
+"""The fake tree of the machine, and the seed of the commands for both."""
 
 
 @pytest.mark.parametrize("name", MACHINES)

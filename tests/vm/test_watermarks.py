@@ -1,4 +1,4 @@
-"""Watermarks on a real kernel with cgroup v2, in a machine whose CPUs nobody else uses."""
+"""Watermarks on a real kernel with cgroup v2, in a machine with idle CPUs."""
 
 import json
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.vm]
 SMP = ("--smp", "sockets=1,cores=2,threads=1")
 
 
-def test_the_machine_comes_below_its_line_and_everything_is_given_back(share, placement, record_property):
+def test_the_machine_gets_below_its_watermark_and_limits_are_removed(share, placement, record_property):
     machine.stage(share, (*machine.PYTEST, *machine.AGENT))
     totals = machine.run_tests(
         "tests/vm/inside_watermarks.py", share, *SMP, "--no-rdt", *placement, timeout=1800

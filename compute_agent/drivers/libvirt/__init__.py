@@ -1,1 +1,17 @@
-"""Guests that are QEMU domains of a libvirtd on this host: domain uuid = consumer uuid."""
+"""Domains of libvirt: libvirtd starts and ends them, and the agent sets their CPUs, memory and block I/O.
+
+Parts, from the driver down:
+
+- :mod:`~compute_agent.drivers.libvirt.driver`: the driver, and its thread.
+- :mod:`~compute_agent.drivers.libvirt.domain_table`: the domains that run, and those about to start.
+- :mod:`~compute_agent.drivers.libvirt.running_domain`: one domain, and the calls that change it.
+- :mod:`~compute_agent.drivers.libvirt.domain_definition` and
+  :mod:`~compute_agent.drivers.libvirt.domain_metadata`: the XML of a domain as plain values.
+- :mod:`~compute_agent.drivers.libvirt.qemu`: the QEMU process, and the roles of its threads.
+- :mod:`~compute_agent.drivers.libvirt.connection`: the connection to libvirtd, and libvirt's event loop.
+- :mod:`~compute_agent.drivers.libvirt.hook`: the hook that announces starts.
+
+Order of calls: an event of libvirt puts a uuid into the queue of the driver's thread. The thread reads the
+domain again, updates the table and reports the difference. The worker reads /proc and cgroups for
+comparisons, and calls libvirtd only for changes.
+"""

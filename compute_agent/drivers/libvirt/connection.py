@@ -1,6 +1,7 @@
 """The connection to libvirtd, and libvirt's event loop in a thread of its own.
 
-libvirt-python is imported with the first connection: without the package the agent runs, with other guests.
+libvirt-python is imported with the first connection: the agent also runs without the package, with the other
+driver.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from compute_agent.threads import NO_LOCK, ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
 
-# A libvirtd that does not answer so many times in a row, at this interval, counts as gone. Calls have no
-# timeout of their own: this is what ends those that a hung libvirtd holds up, after one interval more.
+# libvirtd counts as gone after this number of missing answers, one in each interval. Calls of libvirt have no
+# timeout of their own: keep-alives end the calls that a hung libvirtd holds up, after one more interval.
 _KEEPALIVE_SECONDS: Final = 1
 _KEEPALIVE_COUNT: Final = 3
 
@@ -32,14 +33,16 @@ LOOP_THREAD: Final = ThreadSpec(
     "the queue of ``libvirt-guests`` only: a call of libvirt from here would wait for itself",
 )
 
+# libvirt's default event loop is one for the process, registered before the first connection. The tests make
+# several drivers in one process.
 _loop_lock = threading.Lock()
 _loop: threading.Thread | None = None
 
 
 def load() -> Any:
-    """The module of libvirt-python, whose event loop runs from now on.
+    """Import libvirt-python, and start its event loop once.
 
-    :raises DriverError: without it.
+    :raises DriverError: the package is missing or cannot be used.
     """
     global _loop  # libvirt has one event loop for each process
     try:
@@ -48,15 +51,16 @@ def load() -> Any:
         raise DriverError(f"libvirt-python (Debian's python3-libvirt) cannot be used: {error}") from error
     with _loop_lock:
         if _loop is None:
-            libvirt.registerErrorHandler(
-                lambda context, error: None, None
-            )  # errors are raised; enough of them
+            # libvirt prints each error to standard error by default; the same error is raised as an
+            # exception.
+            libvirt.registerErrorHandler(lambda context, error: None, None)
             libvirt.virEventRegisterDefaultImpl()
             _loop = start_thread(LOOP_THREAD, partial(_run_loop, libvirt))
     return libvirt
 
 
 def _run_loop(libvirt: Any) -> None:
+    # Runs as long as the process: libvirt cannot unregister an event loop.
     while True:
         try:
             libvirt.virEventRunDefaultImpl()
@@ -66,9 +70,9 @@ def _run_loop(libvirt: Any) -> None:
 
 @dataclass(eq=False, slots=True)
 class _LibvirtSession:
-    """One time that libvirtd was there: the connection, and the events that it was asked for.
+    """One connection to libvirtd with its registered events.
 
-    ``calls`` are under way on it; who is the last of them closes it, if it is to be closed by then.
+    :ivar calls: the number of calls under way. The last one closes an unwanted connection.
     """
 
     handle: Any
@@ -81,29 +85,30 @@ class LibvirtConnection:
     """A connection that is opened, breaks and is opened again. Its methods may be called from any thread."""
 
     def __init__(self, uri: str, happened: Callable[[str | None], None]) -> None:
-        """``happened`` gets the uuid of every domain with which something happened.
+        """Load libvirt; open() connects.
 
-        It is called from libvirt's event loop, and gets None when the connection broke.
-
-        :raises DriverError: without libvirt-python.
+        :param happened: called from libvirt's event loop with the uuid of each domain with an event, and with
+            None when the connection broke.
+        :raises DriverError: libvirt-python is missing.
         """
         self.uri = uri
         self.libvirt = load()
         self._happened = happened
         self._session: _LibvirtSession | None = None
         self._broken: list[_LibvirtSession] = []
+        # Protects the counts of calls only, and is never held during a call of libvirt.
         self._calls_lock = threading.Lock()
         self._host_cpus = frozenset[int]()
         self._usual_owner: str | None = None
 
     @property
     def is_open(self) -> bool:
-        """Whether libvirtd is there, as far as is known."""
+        """Whether there is a connection that has not broken as far as the agent knows."""
         return self._session is not None
 
     @property
     def host_cpus(self) -> frozenset[int]:
-        """The CPUs of libvirt's CPU maps, those which are offline among them."""
+        """The CPUs of libvirt's CPU maps, offline ones included."""
         return self._host_cpus
 
     def open(self) -> None:
@@ -112,6 +117,7 @@ class LibvirtConnection:
         :raises DriverError: libvirtd is not there.
         """
         libvirt = self.libvirt
+        # Broken connections are closed here, in the caller's thread; see _on_closed().
         while self._broken:
             self._let_go(self._broken.pop())
         try:
@@ -120,83 +126,92 @@ class LibvirtConnection:
             raise DriverError(f"libvirtd at {self.uri} is away: {error}") from error
         handle = session.handle
         try:
-            handle.registerCloseCallback(self._closed, session)
+            handle.registerCloseCallback(self._on_closed, session)
             handle.setKeepAlive(_KEEPALIVE_SECONDS, _KEEPALIVE_COUNT)
             for event in (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE):
                 session.events.append(handle.domainEventRegisterAny(None, event, self._domain_event, None))
+            # LIFECYCLE: starts and ends. METADATA_CHANGE: settings in the agent's namespace. TUNABLE: limits
+            # of disks. No event tells changes of a definition; the driver's thread looks for these in turn.
             tuned = handle.domainEventRegisterAny(
-                None, libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, self._tuned, None
+                None, libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, self._on_tuned, None
             )
             session.events.append(tuned)
             self._host_cpus = frozenset(range(handle.getCPUMap()[0]))
         except libvirt.libvirtError as error:
             self._let_go(session)
             raise DriverError(f"libvirtd at {self.uri} went away again: {error}") from error
-        self._usual_owner = None  # another configuration may be in force
+        self._usual_owner = None  # The new libvirtd may have another qemu.conf.
         self._session = session
-        if not handle.isAlive():  # it closed before anybody could see that it was ours
-            self._closed(handle, libvirt.VIR_CONNECT_CLOSE_REASON_EOF, session)
+        # A close before the line above found another session in place, and did nothing.
+        if not handle.isAlive():
+            self._on_closed(handle, libvirt.VIR_CONNECT_CLOSE_REASON_EOF, session)
             raise DriverError(f"libvirtd at {self.uri} went away again")
 
     def close(self) -> None:
-        """Disconnect; nobody is told."""
+        """Disconnect without a call of ``happened``."""
         session, self._session = self._session, None
         if session is not None:
             self._let_go(session)
 
-    def running(self) -> list[Any]:
+    def active_domains(self) -> list[Any]:
         """The active domains.
 
         :raises DriverError:
         """
-        return self._domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
+        return self._list_domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE)
 
-    def inactive(self) -> list[Any]:
+    def inactive_domains(self) -> list[Any]:
         """The domains that are defined and do not run.
 
         :raises DriverError:
         """
-        return self._domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE)
+        return self._list_domains(self.libvirt.VIR_CONNECT_LIST_DOMAINS_INACTIVE)
 
-    def _domains(self, which: int) -> list[Any]:
+    def _list_domains(self, which: int) -> list[Any]:
         try:
-            with self._call() as handle:
+            with self._open_call() as handle:
                 domains: list[Any] = handle.listAllDomains(which)
         except self.libvirt.libvirtError as error:
             raise DriverError(f"libvirtd at {self.uri} does not list domains: {error}") from error
         return domains
 
-    def domain(self, guest_uuid: str) -> Any | None:
+    def find_domain(self, guest_uuid: str) -> Any | None:
         """The domain with a uuid; None if there is none.
 
         :raises DriverError:
         """
         try:
-            with self._call() as handle:
+            with self._open_call() as handle:
                 return handle.lookupByUUIDString(guest_uuid)
         except self.libvirt.libvirtError as error:
+            # Any other error says nothing about the domain.
             if error.get_error_code() == self.libvirt.VIR_ERR_NO_DOMAIN:
                 return None
             raise DriverError(f"domain {guest_uuid} cannot be looked up: {error}") from error
 
     def usual_owner(self) -> str:
-        """The user that QEMU runs as where its domain says nothing of that, as the owner of a description.
+        """The user of QEMU processes of domains without a label of their own.
 
-        Empty if libvirtd has no such user (that of a session).
+        It has the form of ``DomainDescription.owner``, and is empty for a libvirtd of a session.
 
-        :raises DriverError:
+        :raises DriverError: libvirtd does not answer.
         """
+        # One call for each connection: the capabilities are a long text, and the user rarely changes.
         if self._usual_owner is None:
             try:
-                with self._call() as handle:
+                with self._open_call() as handle:
                     self._usual_owner = domain_metadata.usual_owner(handle.getCapabilities())
             except (self.libvirt.libvirtError, ValueError) as error:
                 raise DriverError(f"libvirtd does not say which user QEMU runs as: {error}") from error
         return self._usual_owner
 
     @contextlib.contextmanager
-    def _call(self) -> Iterator[Any]:
-        """The connection, for a call: libvirt frees at once what is closed, under the feet of a call."""
+    def _open_call(self) -> Iterator[Any]:
+        """The handle of the connection, for the time of one call.
+
+        libvirt frees the memory of a closed connection at once, even while a call of another thread uses it.
+        So a connection is closed only when no call is under way.
+        """
         with self._calls_lock:
             session = self._session
             if session is None:
@@ -209,20 +224,21 @@ class LibvirtConnection:
                 session.calls -= 1
                 last = session.unwanted and not session.calls
             if last:
-                self._disconnect(session)
+                self._end_session(session)
 
-    def _tuned(self, handle: Any, domain: Any, params: Mapping[str, Any], opaque: Any) -> None:
-        """Limits of a disk were changed; of pins, which libvirt tells in the same way, the kernel tells."""
+    def _on_tuned(self, handle: Any, domain: Any, params: Mapping[str, Any], opaque: Any) -> None:
+        """Handle changed limits of a disk. Changed pins come here, too; the agent reads these from /proc."""
         if any(name.startswith("blkdeviotune") for name in params):
             self._domain_event(handle, domain)
 
     def _domain_event(self, handle: Any, domain: Any, *details: Any) -> None:
         self._happened(domain.UUIDString())
 
-    def _closed(self, handle: Any, reason: int, session: _LibvirtSession) -> None:
+    def _on_closed(self, handle: Any, reason: int, session: _LibvirtSession) -> None:
         if self._session is session:
             self._session = None
-            self._broken.append(session)  # it cannot be closed from here, libvirt's own thread
+            # This is libvirt's event thread, in which close() would wait for itself.
+            self._broken.append(session)
             LOG.warning("The connection to libvirtd at %s broke (reason %d)", self.uri, reason)
             self._happened(None)
 
@@ -232,11 +248,12 @@ class LibvirtConnection:
             session.unwanted = True
             busy = session.calls > 0
         if not busy:
-            self._disconnect(session)
+            self._end_session(session)
 
-    def _disconnect(self, session: _LibvirtSession) -> None:
-        """Close a connection with all that keeps it alive; a broken one cannot say goodbye."""
+    def _end_session(self, session: _LibvirtSession) -> None:
+        """Close a connection and all of its registrations. Errors of a broken connection are expected."""
         handle = session.handle
+        # Each callback holds a reference to the connection, so a forgotten one would leak its socket.
         ends = [partial(handle.domainEventDeregisterAny, event) for event in session.events]
         for end in (*ends, handle.unregisterCloseCallback, handle.close):
             with contextlib.suppress(self.libvirt.libvirtError):

@@ -1,17 +1,17 @@
 """A domain's definition: its pins, CPU and memory limits and block I/O, and which of these the agent wrote.
 
-The format is that of https://libvirt.org/formatdomain.html. The agent notes what it writes in the metadata of
+The format is that of https://libvirt.org/formatdomain.html. The agent notes its own values in the metadata of
 the definition, in a namespace of its own: pins by guest CPU, I/O thread (i1) or emulator (e),
 
 <agent:tuned xmlns:agent="urn:placement-compute:agent:1" shares="2048" pins="0=3 1=4 e=0-1"/>
 
 and block I/O by item: ``weight``, ``dev:/dev/vda`` for a device of the host, ``disk:vda`` for one of the
-domain's own. A value without a note belongs to somebody else and stays. (A note without pins is of an earlier
-release, which noted none: all pins beside it are the agent's.)
+domain's own disks. A value without a note belongs to another program and stays. A note without pins is of an
+earlier release, which noted none, and all pins beside it are the agent's.
 
-Pins of somebody else are demands, unless they are to all CPUs. Shares and a quota of the whole domain are
-somebody else's wish and are respected; the agent's own quotas are temporary and never in a definition. Memory
-that the agent binds has mode ``restrictive``, because no other mode can be changed while the guest runs.
+Pins of another program are demands, unless they name all CPUs. Its shares and its quota of the whole domain
+are respected as well. The agent's own quotas are temporary and never in a definition. Memory that the agent
+binds has mode ``restrictive``, because no other mode can be changed while the guest runs.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ Item = int | DeviceRates
 
 @dataclass(frozen=True, slots=True)
 class DomainBlockIo:
-    """What the XML of a domain says.
+    """The block I/O in the XML of a domain.
 
-    ``rates`` are those of devices and of all disks, by item. ``foreign`` are disks with limits of a kind that
-    the agent never sets.
+    :ivar rates: the rates of devices and of all disks, by item.
+    :ivar foreign: the items of disks with limits of a kind that the agent never sets.
     """
 
     weight: int | None = None
@@ -55,18 +55,18 @@ class DomainBlockIo:
     foreign: frozenset[str] = frozenset()
 
     @property
-    def disks(self) -> list[str]:
+    def disk_items(self) -> list[str]:
         """The items of the domain's own disks."""
         return [item for item in self.rates if item.startswith(_DISK)]
 
     @property
     def values(self) -> dict[str, Item]:
-        """The items that have one."""
+        """The items with a value."""
         found: dict[str, Item] = {item: rates for item, rates in self.rates.items() if rates}
         return found if self.weight is None else found | {WEIGHT: self.weight}
 
     def with_items(self, items: Mapping[str, Item]) -> DomainBlockIo:
-        """The same when these items are set."""
+        """The same with these items set."""
         rates = {item: value for item, value in items.items() if isinstance(value, DeviceRates)}
         weight = items.get(WEIGHT, self.weight)
         return DomainBlockIo(
@@ -75,34 +75,44 @@ class DomainBlockIo:
 
 
 def parse_blockio(root: ElementTree.Element) -> DomainBlockIo:
-    """What the XML of a domain says of block I/O.
+    """The block I/O in the XML of a domain.
 
-    :raises ValueError: a number is none.
+    :raises ValueError: a number cannot be read.
     """
     weight = root.findtext("blkiotune/weight")
-    rates = {f"{_DEVICE}{one.findtext('path')}": _rates(one) for one in root.iterfind("blkiotune/device")}
+    rates = {
+        f"{_DEVICE}{one.findtext('path')}": _parse_rates(one) for one in root.iterfind("blkiotune/device")
+    }
     foreign = set()
     for disk in root.iterfind("devices/disk"):
         target, tune = disk.find("target"), disk.find("iotune")
         item = f"{_DISK}{'' if target is None else target.get('dev', '')}"
-        rates[item] = DeviceRates() if tune is None else _rates(tune)
+        rates[item] = DeviceRates() if tune is None else _parse_rates(tune)
+        # libvirt refuses read and write rates beside total ones, and other kinds belong to another program.
         if tune is not None and any(it.tag not in _KEYS and (it.text or "0") != "0" for it in tune):
             foreign.add(item)
     return DomainBlockIo(int(weight) if weight else None, rates, frozenset(foreign))
 
 
-def todo(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str]) -> dict[str, Item]:
-    """The items to set, of a domain that ``has`` these, of which those in ``own`` are the agent's."""
+def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str]) -> dict[str, Item]:
+    """The items to set on a domain.
+
+    :param has: its present block I/O.
+    :param wanted: None: no values of the agent.
+    :param own: the items that the agent has written before.
+    """
     goal: dict[str, Item] = {}
     if wanted is not None and wanted.rates:
         goal = {f"{_DEVICE}{path}": wanted.rates for path in device_paths(wanted.devices)}
         if wanted.own_disks:
-            goal |= dict.fromkeys(has.disks, wanted.rates)
+            goal |= dict.fromkeys(has.disk_items, wanted.rates)
     found: dict[str, Item] = {}
     for item in sorted({*goal, *(item for item in own if item in has.rates)} - has.foreign):
         present, target = has.rates.get(item, DeviceRates()), goal.get(item, DeviceRates())
+        # A value that is neither the agent's nor empty is another program's.
         if present != target and (item in own or not present):
             found[item] = target
+    # A domain without a weight has the kernel's default, so a wanted default needs no write.
     weight = None if wanted is None else wanted.weight
     present_weight = DEFAULT_WEIGHT if has.weight is None else has.weight
     target_weight = DEFAULT_WEIGHT if weight is None else weight
@@ -112,19 +122,22 @@ def todo(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str]) -> di
 
 
 def device_paths(numbers: Iterable[str]) -> list[str]:
-    """The files in /dev of devices by their numbers, as ``MAJOR:MINOR``."""
+    """The files in /dev of devices with these numbers (``MAJOR:MINOR``): libvirt names devices by files."""
     links = (os.path.realpath(f"/sys/dev/block/{number}") for number in sorted(numbers))
     return [f"/dev/{os.path.basename(link)}" for link in links if os.path.isdir(link)]
 
 
 def set_item(domain: Any, item: str, value: Item, flag: int) -> None:
-    """Set one item on libvirt's ``domain``, of which ``flag`` says whether it runs or is defined.
+    """Set one item of a domain.
 
+    :param domain: libvirt's object.
+    :param flag: VIR_DOMAIN_AFFECT_LIVE or VIR_DOMAIN_AFFECT_CONFIG.
     :raises libvirtError:
     """
     if isinstance(value, int):
         domain.setBlkioParameters({WEIGHT: value}, flag)
         return
+    # 0 is libvirt's value for no limit.
     limits = {key: amount or 0 for key, amount in zip(_KEYS, value.all_rates, strict=True)}
     if item.startswith(_DISK):
         domain.setBlockIoTune(item.removeprefix(_DISK), limits, flag)
@@ -133,7 +146,7 @@ def set_item(domain: Any, item: str, value: Item, flag: int) -> None:
     domain.setBlkioParameters({f"device_{key}": f"{path},{amount}" for key, amount in limits.items()}, flag)
 
 
-def _rates(element: ElementTree.Element) -> DeviceRates:
+def _parse_rates(element: ElementTree.Element) -> DeviceRates:
     return DeviceRates(*(int(element.findtext(key) or 0) or None for key in _KEYS))
 
 
@@ -144,10 +157,12 @@ RESTRICTIVE: Final = "restrictive"
 
 SOFT_LIMIT: Final = "soft_limit"
 UNLIMITED_KIB: Final = 9007199254740991
-"""What libvirt calls VIR_DOMAIN_MEMORY_PARAM_UNLIMITED."""
+"""KiB that stand for no limit, libvirt's VIR_DOMAIN_MEMORY_PARAM_UNLIMITED."""
 
-# What is noted anybody may have written: int() would take digits of all scripts, and fails on thousands.
+# Every user with the right to define domains can write a note. int() would accept digits of all scripts, and
+# raises an error for thousands of digits.
 _SHARES: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
+# Notes grow by a few entries in the life of a domain; more were not written by the agent.
 _MAX_NOTED: Final = 64
 _PIN: Final = re.compile(r"(e|i?[0-9]{1,5})=([0-9,-]{1,4096})", re.ASCII)
 _MAX_PINS: Final = 16384
@@ -155,7 +170,7 @@ _MAX_PINS: Final = 16384
 Pin = tuple[ThreadRole, frozenset[int]]
 
 Pins = Mapping[ThreadRole, frozenset[int] | None]
-"""The CPUs of what a domain's threads do; None: those of the whole host."""
+"""CPUs by the role of a domain's threads; None: all CPUs of the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,23 +182,23 @@ class MemoryBinding:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether somebody else than the agent bound the memory."""
+        """Whether another program bound the memory."""
         return self.mode not in ("", RESTRICTIVE)
 
 
 @dataclass(frozen=True, slots=True)
 class DomainDefinition:
-    """What a domain starts with.
+    """The settings that a domain starts with.
 
-    ``shares`` None: nothing is said; ``noted`` are those of the agent. ``pins`` has each guest CPU, each I/O
-    thread and the emulator; ``pinned`` are those of them that have a pin
-    of their own, ``own`` are the agent's (None: all are).
-
-    ``blockio`` is what is said of block I/O, ``soft_limit`` the KiB of memory above which the domain is
-    slowed down (None: never); ``own_items`` are those of these that are the agent's.
-
-    ``quota`` is that of the whole domain, in cores; None: no limit. A domain that is not ``persistent`` has
-    no definition, and this is how it is tuned now.
+    :ivar persistent: whether there is a definition. Without one these are the settings of the running domain.
+    :ivar shares: None: the definition has none.
+    :ivar noted: the shares that the agent wrote.
+    :ivar quota: the quota of the whole domain in cores; None: no limit.
+    :ivar pins: the CPUs of each guest CPU, each I/O thread and the emulator.
+    :ivar pinned: the roles with a pin of their own.
+    :ivar own: the pins that the agent wrote; None: all of them.
+    :ivar own_items: the items of block I/O, and ``soft_limit``, that the agent wrote.
+    :ivar soft_limit: KiB of memory above which the domain is slowed down; None: no limit.
     """
 
     persistent: bool = False
@@ -200,7 +215,7 @@ class DomainDefinition:
 
     @property
     def own_pins(self) -> frozenset[Pin]:
-        """The pins that are there and are the agent's."""
+        """The present pins that the agent wrote."""
         return frozenset(
             (role, cpus)
             for role, cpus in self.pins.items()
@@ -208,9 +223,9 @@ class DomainDefinition:
         )
 
     def demanded_pins(self, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
-        """The pins that somebody else wrote, but those to all CPUs of the ``host``.
+        """The pins of another program, without those to all CPUs of the ``host``.
 
-        ``<vcpu cpuset>`` is none: it says where what is not pinned begins.
+        ``<vcpu cpuset>`` is no pin: it is the default of threads without one.
         """
         own = self.own_pins
         return {
@@ -221,18 +236,20 @@ class DomainDefinition:
 
     @property
     def has_foreign_shares(self) -> bool:
-        """Whether somebody else than the agent said how many shares the domain has."""
+        """Whether another program wrote the shares of the domain."""
         return self.shares is not None and self.shares not in self.noted
 
-    def within(self, wanted: CpuLimits) -> CpuLimits:
-        """The limits that the domain should have when the agent wants these."""
+    def limits_within(self, wanted: CpuLimits) -> CpuLimits:
+        """The agent's wanted limits within those of the definition: its shares and the lower quota win."""
         quotas = [quota for quota in (wanted.quota, self.quota) if quota is not None]
         return CpuLimits(None if self.has_foreign_shares else wanted.weight, min(quotas, default=None))
 
     def other_pins(self, settings: CpuSettings, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
-        """Where the pins that ``settings`` want elsewhere should be, of the CPUs that the ``host`` has.
+        """The pins that differ from ``settings``, as they should be.
 
-        Demands stay as they are: where the guest runs is within them.
+        Demands of another program stay: the guest's place is within them.
+
+        :param host: all CPUs of the host; others are left out.
         """
         demanded = self.demanded_pins(host)
         return {
@@ -242,8 +259,8 @@ class DomainDefinition:
             and (wanted := wanted_cpus(role, settings) & host) != (host if cpus is None else cpus)
         }
 
-    def changes(self, other: DomainDefinition) -> tuple[str, ...]:
-        """The names of what another definition has otherwise."""
+    def changed_fields(self, other: DomainDefinition) -> tuple[str, ...]:
+        """The names of the fields that differ in another definition."""
         names = (one.name for one in fields(self))
         return tuple(name for name in names if getattr(self, name) != getattr(other, name))
 
@@ -251,16 +268,17 @@ class DomainDefinition:
 def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
     """The definition in the inactive XML of a domain.
 
-    :raises ValueError: that is not XML.
+    :raises ValueError: it is no XML, or a value cannot be read.
     """
     root = parse(inactive_xml)
     note = root.find(f"metadata/{{{NAMESPACE}}}tuned")
     noted = "" if note is None else note.get("shares", "")
-    # Shares of 0 are none: so does libvirt show definitions of which they were taken.
+    # 0 stands for no shares: libvirt shows it after shares were removed from a definition.
     shares = int(root.findtext("cputune/shares") or 0) or None
     quota, period = (int(root.findtext(f"cputune/global_{name}") or 0) for name in ("quota", "period"))
-    pins, pinned = _pins(root) if persistent else ({}, frozenset())
-    # One that is not in a definition may be the agent's.
+    pins, pinned = _read_pins(root) if persistent else ({}, frozenset())
+    # The quota of a domain without a definition may be the agent's own, which is temporary.
+    # libvirt writes -1 or 0 for no quota.
     limited = persistent and quota > 0
     return DomainDefinition(
         persistent,
@@ -269,7 +287,7 @@ def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
             int(number) for number in noted.split(",", _MAX_NOTED)[:_MAX_NOTED] if _SHARES.fullmatch(number)
         ),
         quota / (period or PERIOD) if limited else None,
-        _binding(root),
+        _read_binding(root),
         pins,
         pinned,
         frozenset() if note is None else _noted_pins(note),
@@ -280,27 +298,28 @@ def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
 
 
 def parse_live(domain_xml: str) -> tuple[DomainBlockIo, int | None]:
-    """What the XML of a domain that runs says of block I/O, and its soft limit of memory in KiB.
+    """The block I/O in the XML of a running domain, and its soft limit of memory in KiB.
 
-    :raises ValueError: this is not XML.
+    :raises ValueError: it is no XML, or a number cannot be read.
     """
     root = parse(domain_xml)
     return parse_blockio(root), _soft_limit(root)
 
 
 def parse_binding(domain_xml: str) -> MemoryBinding:
-    """How the memory of a domain is bound.
+    """The binding of a domain's memory.
 
-    :raises ValueError: this is not XML.
+    :raises ValueError: it is no XML.
     """
-    return _binding(parse(domain_xml))
+    return _read_binding(parse(domain_xml))
 
 
-def note(shares: frozenset[int], pins: Iterable[Pin] = (), items: Iterable[str] = ()) -> str:
-    """The element that notes what is the agent's, as virDomainSetMetadata wants it.
+def note_element(shares: frozenset[int], pins: Iterable[Pin] = (), items: Iterable[str] = ()) -> str:
+    """The note of the agent's values, as an element for virDomainSetMetadata.
 
-    ``items`` are those of block I/O, and :data:`SOFT_LIMIT`.
+    :param items: items of block I/O, and :data:`SOFT_LIMIT`.
     """
+    # Sorted, so that the same values make the same text: a change of the text looks like a new definition.
     written = sorted(f"{_key(role)}={cpuset.format(cpus)}" for role, cpus in pins)
     noted = f"shares='{','.join(map(str, sorted(shares)))}' pins='{' '.join(written)}'"
     listed = quoteattr(" ".join(sorted(items)))
@@ -314,7 +333,7 @@ def _key(role: ThreadRole) -> str:
 
 
 def _noted_pins(note: ElementTree.Element) -> frozenset[Pin] | None:
-    """What a note says of pins; what of it cannot be read is nobody's. None if it says nothing of them."""
+    """The pins in a note, without unreadable ones; None if the note has no attribute for pins."""
     if (text := note.get("pins")) is None:
         return None
     found = set()
@@ -322,7 +341,7 @@ def _noted_pins(note: ElementTree.Element) -> frozenset[Pin] | None:
         if (match := _PIN.fullmatch(piece)) is None:
             continue
         with contextlib.suppress(cpuset.BadCpuSet):
-            found.add((_role(match[1]), cpuset.parse(match[2])))
+            found.add((_parse_role(match[1]), cpuset.parse(match[2])))
     return frozenset(found)
 
 
@@ -330,33 +349,33 @@ def _noted_items(note: ElementTree.Element) -> frozenset[str]:
     return frozenset(filter(None, note.get("items", "").split(" ", _MAX_PINS)[:_MAX_PINS]))
 
 
-def _role(key: str) -> ThreadRole:
+def _parse_role(key: str) -> ThreadRole:
     if key == "e":
         return EMULATOR
     return ThreadRole(iothread=int(key[1:])) if key.startswith("i") else ThreadRole(vcpu=int(key))
 
 
 def _soft_limit(root: ElementTree.Element) -> int | None:
-    """In KiB, as libvirt writes it; None for what is no limit."""
+    """The soft limit of memory in KiB, as libvirt writes it; None for no limit."""
     limit = int(root.findtext("memtune/soft_limit") or UNLIMITED_KIB)
     return None if limit >= UNLIMITED_KIB else limit
 
 
-def _binding(root: ElementTree.Element) -> MemoryBinding:
+def _read_binding(root: ElementTree.Element) -> MemoryBinding:
     memory = root.find("numatune/memory")
     if memory is None:
         return MemoryBinding()
     return MemoryBinding(memory.get("mode", "strict"), cpuset.parse(memory.get("nodeset", "")))
 
 
-def _pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
-    """The pins, and what has one of its own. All else runs where ``<vcpu cpuset>`` says."""
+def _read_pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
+    """The CPUs of each role, and the roles with a pin of their own. Others have ``<vcpu cpuset>``."""
     vcpu, tune = root.find("vcpu"), root.find("cputune")
     if vcpu is None:
         return {}, frozenset()
     default = _cpus(vcpu)
     roles = [ThreadRole(vcpu=number) for number in range(int(vcpu.text or 1))]
-    roles += [ThreadRole(iothread=number) for number in _iothreads(root)]
+    roles += [ThreadRole(iothread=number) for number in _iothread_numbers(root)]
     pins: dict[ThreadRole, frozenset[int] | None] = dict.fromkeys([*roles, EMULATOR], default)
     pinned: set[ThreadRole] = set()
     for pin in () if tune is None else tune:
@@ -369,14 +388,15 @@ def _pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
                 role = EMULATOR
             case _:
                 continue
+        # A pin of a thread that the domain cannot have counts for nothing.
         if role in pins:
             pins[role] = _cpus(pin)
             pinned.add(role)
     return pins, frozenset(pinned)
 
 
-def _iothreads(root: ElementTree.Element) -> list[int]:
-    """The numbers of the I/O threads; those that nobody chose are the lowest that are free."""
+def _iothread_numbers(root: ElementTree.Element) -> list[int]:
+    """The numbers of the I/O threads. libvirt gives threads without an id the lowest free numbers."""
     numbers = [int(thread.get("id", 0)) for thread in root.iterfind("iothreadids/iothread")]
     missing = int(root.findtext("iothreads") or 0) - len(numbers)
     free = (number for number in itertools.count(1) if number not in numbers)

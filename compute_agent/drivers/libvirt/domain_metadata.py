@@ -1,12 +1,10 @@
-"""The XML that libvirt shows of a domain, parsed.
+"""The XML of a domain (https://libvirt.org/formatdomain.html): settings, demands and Nova's order, as values.
 
-What is in its ``<metadata>`` anybody may have written who may define domains, and libvirt hands it on as it
-is.
+Every user with the right to define domains may have written the content of ``<metadata>``, and libvirt passes
+it on unchecked. So all texts here are checked before use.
 
-What a domain's XML says about the guest (https://libvirt.org/formatdomain.html), as plain values.
-
-Settings are in the domain's ``<metadata>`` in our own namespace. Those of Nova's flavor are extra specs, from
-which :mod:`compute_agent.classification` takes what counts.
+*Settings* are in the agent's own namespace. Those of Nova's flavor are extra specs, from which
+:mod:`compute_agent.classification` reads the ones that count.
 
     <metadata>
       <guest:settings xmlns:guest="urn:placement-compute:guest:1">
@@ -20,15 +18,13 @@ which :mod:`compute_agent.classification` takes what counts.
       </guest:settings>
     </metadata>
 
-What a domain's XML demands of where the guest runs (https://libvirt.org/formatdomain.html).
+*Demands* limit where the guest may run. ``<numatune>`` with mode ``strict``, the default, demands NUMA nodes
+of the host for the whole domain or for single cells of the guest. Other modes are wishes; the agent's own
+bindings have mode ``restrictive``. Pins of another program are demands, too (see
+:mod:`compute_agent.drivers.libvirt.domain_definition`).
 
-Memory that comes strictly from some NUMA nodes of the host, of the whole domain or of single cells of the
-guest, is a demand: ``<numatune>`` with mode ``strict``, which is the default. Other modes are wishes, and the
-agent's own is ``restrictive``. Pins in a definition that somebody else than the agent wrote are demands, too
-(see :mod:`definition`).
-
-The order that Nova wrote into a domain's ``<metadata>``: its flavor, its image, its owner, and what it boots
-from. Image and extra specs are there since Nova 32 (2025.2).
+*Nova's order* has the flavor, the image, the owner and the kind of the root disk. Image and extra specs are
+there since Nova 32 (2025.2).
 
 The names are those of https://docs.openstack.org/nova/latest/configuration/extra-specs.html
 
@@ -63,19 +59,20 @@ from compute_agent.model.guest import GuestCell, GuestIdentity, PlacementConstra
 from compute_agent.model.guest_settings import MAX_VCPUS, SETTING_NAMES, GuestSettings, read_setting
 from compute_agent.model.resource import CPU_CLASSES
 
+# The most characters that are parsed; twice the limit of libvirt's protocol.
 _MAX_LENGTH: Final = 8 << 20
-"""Characters; twice what libvirt's protocol lets through."""
 
 
-@functools.lru_cache(maxsize=2)  # several ask the same text of a domain, and of its definition, in turn
+# Several functions parse the live XML and the inactive XML of one domain in turn, so two entries are enough.
+@functools.lru_cache(maxsize=2)
 def parse(domain_xml: str) -> ElementTree.Element:
-    """The root element, which nobody changes.
+    """The root element of a text. It is shared by all callers, so none may change it.
 
-    :raises ValueError: that is not XML, or not as libvirt writes it: a document type could define entities
-        that fill the memory.
+    :raises ValueError: it is no XML, or not as libvirt writes it.
     """
     if len(domain_xml) > _MAX_LENGTH:
         raise ValueError(f"XML of {len(domain_xml)} characters")
+    # A document type could define entities that expand until the memory is full.
     if "<!DOCTYPE" in domain_xml.partition("<domain")[0]:
         raise ValueError("XML with a document type")
     try:
@@ -86,6 +83,7 @@ def parse(domain_xml: str) -> ElementTree.Element:
 
 NAMESPACE: Final = "urn:placement-compute:guest:1"
 
+# Nova raised 1.0 to 1.1; a running domain keeps the one that it was started with.
 NOVA_NAMESPACES: Final = (
     "http://openstack.org/xmlns/libvirt/nova/1.0",
     "http://openstack.org/xmlns/libvirt/nova/1.1",
@@ -96,11 +94,13 @@ _MAX_SHOWN: Final = 80
 
 @dataclass(frozen=True, slots=True)
 class DomainDescription:
-    """A domain.
+    """The values in the XML of a domain.
 
-    ``owner`` is the user its process runs as, a name or a number after ``+``; empty if libvirt does not say.
-    ``declared`` are the settings that the domain itself has, ``settings`` these with defaults for the others.
-    ``problems`` are settings that cannot be used, in words. ``identity`` is what Nova says of the domain.
+    :ivar settings: the declared settings, with defaults for all others.
+    :ivar declared: the settings in the domain's metadata.
+    :ivar owner: the user of its process, as a name or as a number after ``+``; empty if the XML has none.
+    :ivar problems: sentences about settings that cannot be used.
+    :ivar identity: the names, owner, flavor and image that Nova wrote.
     """
 
     uuid: str
@@ -112,14 +112,12 @@ class DomainDescription:
     identity: GuestIdentity = field(default_factory=GuestIdentity)
 
 
+# Settings by element of the agent's namespace, including the first name of ``priority``.
 _ELEMENTS: Final = {"eviction_priority": "priority", **{name: name for name in SETTING_NAMES}}
-"""The settings by element of our namespace, with the name that ``priority`` has had from the beginning."""
 
 
-def describe(domain_xml: str) -> DomainDescription:
-    """What the XML of a running domain says.
-
-    The number of guest CPUs is that of the domain: those which are plugged in now.
+def describe_domain(domain_xml: str) -> DomainDescription:
+    """The values in the XML of a running domain. Only guest CPUs that are plugged in count.
 
     :raises ValueError: it is not the XML of a domain.
     """
@@ -130,38 +128,40 @@ def describe(domain_xml: str) -> DomainDescription:
     declared: dict[str, Any] = {}
     problems: list[str] = []
     for element, text in _our_settings(root).items():
+        # Elements of a later release are no problem.
         if element not in _ELEMENTS:
             continue
         try:
             declared[_ELEMENTS[element]] = read_setting(_ELEMENTS[element], text)
         except ValueError as error:
             problems.append(f"{element} = {text[:_MAX_SHOWN]!r} cannot be used ({error})")
+    # A number of any size would make the agent build as many sets of CPUs.
     vcpus = min(int(vcpu.get("current") or vcpu.text or 1), MAX_VCPUS)
     return DomainDescription(
         uuid.text.strip(),
         name.text or "",
         GuestSettings(vcpus=vcpus, **declared),
         declared,
-        _owner(root),
+        _read_owner(root),
         tuple(problems),
         read_identity(root),
     )
 
 
-def number(domain_xml: str) -> str | None:
-    """The number that libvirtd gave to this run of a domain; None if it does not run.
+def run_number(domain_xml: str) -> str | None:
+    """The id that libvirtd gave to this run of a domain; None if the domain does not run.
 
-    :raises ValueError: that is not the XML of a domain.
+    :raises ValueError: it is not the XML of a domain.
     """
     return parse(domain_xml).get("id")
 
 
 def usual_owner(capabilities: str) -> str:
-    """The user that libvirt's capabilities have for processes of domains without a label of their own.
+    """The user that libvirt's capabilities name for domains without a label of their own.
 
-    It is what qemu.conf calls ``user``; empty if there is none.
+    It is option ``user`` of qemu.conf; empty if there is none.
 
-    :raises ValueError: that is not XML.
+    :raises ValueError: it is no XML.
     """
     for model in parse(capabilities).iterfind("host/secmodel"):
         if model.findtext("model") == "dac":
@@ -176,7 +176,7 @@ def _our_settings(root: ElementTree.Element) -> dict[str, str]:
 
 
 def read_identity(root: ElementTree.Element) -> GuestIdentity:
-    """What Nova says of a domain: names, owner, flavor and image. Older Nova says less."""
+    """The names, owner, flavor and image that Nova wrote into a domain. Earlier releases write fewer."""
     for namespace in NOVA_NAMESPACES:
         prefix = f"{{{namespace}}}"
         instance = root.find(f"metadata/{prefix}instance")
@@ -205,13 +205,14 @@ def _text(element: ElementTree.Element | None) -> str:
 
 
 def _named_texts(element: ElementTree.Element | None, path: str) -> dict[str, str]:
-    """Texts of the elements of a path, by their attribute ``name``."""
+    """The texts of the elements at a path, by their attribute ``name``."""
     found = () if element is None else element.iterfind(path)
     return {each.get("name", ""): _text(each) for each in found}
 
 
-def _owner(root: ElementTree.Element) -> str:
+def _read_owner(root: ElementTree.Element) -> str:
     """The user of the label ``USER:GROUP`` that the DAC security driver gave the process."""
+    # The live XML has the label in use; a definition has one only if its author fixed it.
     for label in root.iterfind("seclabel[@model='dac']/label"):
         return (label.text or "").partition(":")[0]
     return ""
@@ -221,11 +222,12 @@ _STRICT: Final = "strict"
 
 
 def parse_constraints(domain_xml: str) -> PlacementConstraints:
-    """What the XML of a domain demands.
+    """The demands in the XML of a domain.
 
-    :raises ValueError: this is not XML, or has sets of CPUs or nodes that are none.
+    :raises ValueError: it is no XML, or a set of CPUs or nodes cannot be read.
     """
     root = parse(domain_xml)
+    # libvirt numbers cells without an id in their order.
     vcpus = {
         cell.get("id", str(number)): cpuset.parse(cell.get("cpus", ""))
         for number, cell in enumerate(root.iterfind("cpu/numa/cell"))
@@ -243,7 +245,7 @@ def parse_constraints(domain_xml: str) -> PlacementConstraints:
 def with_pins(
     constraints: PlacementConstraints, pins: Mapping[ThreadRole, frozenset[int]]
 ) -> PlacementConstraints:
-    """The same with these pins demanded, and no others. Those of I/O threads go with the emulator's."""
+    """The same constraints with exactly these pins. I/O threads follow the emulator."""
     vcpus = {role.vcpu: cpus for role, cpus in pins.items() if role.vcpu is not None}
     return replace(constraints, pins=tuple(sorted(vcpus.items())), emulator=pins.get(EMULATOR, frozenset()))
 
@@ -261,7 +263,7 @@ _RESOURCES: Final = re.compile(r"resources(?P<group>[A-Za-z0-9_-]{0,64}):(?P<nam
 
 
 def read_flavor(domain_xml: str) -> GuestFlavor:
-    """What Nova says of a domain; an empty order if it says nothing. Numbers that are none are left out.
+    """The order that Nova wrote into a domain; an empty one if there is none. Bad numbers count as 0.
 
     :raises ValueError: it is not the XML of a domain.
     """
@@ -279,61 +281,66 @@ def _read(instance: ElementTree.Element, flavor: ElementTree.Element, prefix: st
     listed = flavor.find(f"{prefix}extraSpecs")
     specs = {} if listed is None else {it.get("name", ""): (it.text or "").strip() for it in listed}
 
-    def number(name: str) -> int:
-        return _number(flavor.findtext(f"{prefix}{name}"))
+    def flavor_amount(name: str) -> int:
+        return _read_amount(flavor.findtext(f"{prefix}{name}"))
 
-    def owner(name: str) -> str:
+    def owner_id(name: str) -> str:
         found = instance.find(f"{prefix}owner/{prefix}{name}")
         return "" if found is None else found.get("uuid", "")
 
-    # The root disk of a guest that boots from a volume is none of this host's.
+    # The root disk of a guest that boots from a volume is not on this host.
     boots_from = instance.find(f"{prefix}root")
-    disk = number("disk") if boots_from is not None and boots_from.get("type") == "image" else 0
-    swap_gib = -(-number("swap") // _MIB_IN_GIB)
-    resources = {"MEMORY_MB": number("memory"), "DISK_GB": disk + number("ephemeral") + swap_gib}
-    vcpus = number("vcpus")
+    disk = flavor_amount("disk") if boots_from is not None and boots_from.get("type") == "image" else 0
+    # Nova rounds swap, which flavors have in MiB, up to whole GiB of DISK_GB.
+    swap_gib = -(-flavor_amount("swap") // _MIB_IN_GIB)
+    resources = {
+        "MEMORY_MB": flavor_amount("memory"),
+        "DISK_GB": disk + flavor_amount("ephemeral") + swap_gib,
+    }
+    vcpus = flavor_amount("vcpus")
     own = _dedicated_vcpus(specs, vcpus)
-    dedicated = None if listed is None else _dedicated(specs, vcpus, own)
-    owners = owner("project"), owner("user")
+    dedicated = None if listed is None else _dedicated_count(specs, vcpus, own)
+    owners = owner_id("project"), owner_id("user")
     return GuestFlavor(_with_specs(resources, specs), dedicated, *owners, own or frozenset())
 
 
 def _with_specs(resources: Mapping[str, int], specs: Mapping[str, str]) -> dict[str, int]:
     """The resources with those of extra specs.
 
-    ``resources:CLASS`` is in place of the flavor's own amount, numbered groups (``resources1:CLASS``) are
-    beside it.
+    ``resources:CLASS`` replaces the flavor's own amount; numbered groups (``resources1:CLASS``) add to it.
     """
     amounts = Counter(resources)
     found = [(match, amount) for name, amount in specs.items() if (match := _RESOURCES.match(name))]
+    # Unnumbered entries sort first: they replace, and must not replace a sum.
     for match, amount in sorted(found, key=lambda pair: pair[0]["group"]):
         if match["group"]:
-            amounts[match["name"]] += _number(amount)
+            amounts[match["name"]] += _read_amount(amount)
         else:
-            amounts[match["name"]] = _number(amount)
+            amounts[match["name"]] = _read_amount(amount)
     return {name: amount for name, amount in amounts.items() if amount > 0 and name not in CPU_CLASSES}
 
 
-def _dedicated(specs: Mapping[str, str], vcpus: int, own: frozenset[int] | None) -> int | None:
-    """How many guest CPUs are dedicated; None if the mask that tells it cannot be read."""
+def _dedicated_count(specs: Mapping[str, str], vcpus: int, own: frozenset[int] | None) -> int | None:
+    """The number of dedicated guest CPUs; None if their mask cannot be read."""
     match specs.get("hw:cpu_policy"):
         case "dedicated":
             return vcpus
         case "mixed":
             return None if own is None else len(own)
         case _:
-            return _number(specs.get("resources:PCPU"))
+            return _read_amount(specs.get("resources:PCPU"))
 
 
 def _dedicated_vcpus(specs: Mapping[str, str], vcpus: int) -> frozenset[int] | None:
-    """The guest CPUs that are dedicated with policy mixed; None if the mask that tells it cannot be read.
+    """The dedicated guest CPUs with policy ``mixed``; None if their mask cannot be read.
 
-    Nova takes the realtime CPUs for them where the flavor has no mask of dedicated ones.
+    Without a mask of dedicated CPUs Nova uses the mask of realtime CPUs.
     """
     if specs.get("hw:cpu_policy") != "mixed":
         return frozenset()
     mask = (specs.get("hw:cpu_dedicated_mask") or specs.get("hw:cpu_realtime_mask", "")).strip()
     everything = f"0-{vcpus - 1}"
+    # A mask that begins with "^" leaves CPUs out of all, in Nova's notation.
     try:
         cpus = cpuset.parse(f"{everything},{mask}" if mask.startswith("^") else mask)
         return cpus & cpuset.parse(everything)
@@ -341,9 +348,10 @@ def _dedicated_vcpus(specs: Mapping[str, str], vcpus: int) -> frozenset[int] | N
         return None
 
 
-def _number(text: str | None) -> int:
-    """A number that Placement could have as an amount; 0 for what is none."""
+def _read_amount(text: str | None) -> int:
+    """A text as an amount that Placement can have; 0 if it is no number."""
     text = (text or "").strip()
     if not text.isascii() or not text.isdecimal():
         return 0
+    # int() of thousands of digits takes long, and raises ValueError beyond sys.get_int_max_str_digits().
     return min(int(text[:_MAX_DIGITS]), _MAX_AMOUNT)

@@ -1,8 +1,11 @@
 """The table of running domains, and the search for domains that are about to start.
 
-One thread updates the table; any thread may read it. libvirtd cannot be asked about a domain until its CPUs
-run. Its process exists well before: it is looked for in /proc, among the processes that were not there when
-libvirt's hook announced the start.
+One thread updates the table; any thread may read it. libvirtd answers nothing about a domain until its CPUs
+run, but its process exists well before. That process is found in /proc, among the processes that did not
+exist when libvirt's hook announced the start.
+
+The table is apart from the driver because two locks protect it, and both are explained here: ``_lock`` for
+the entries, ``changing`` for the values of one entry. ``changing`` is taken first.
 """
 
 from __future__ import annotations
@@ -41,14 +44,21 @@ from compute_agent.model.guest_settings import SettingSource
 from compute_agent.model.messages import DriverError, GuestGoneError
 
 EXPECTED_SECONDS: Final = 30.0
-"""How long a start that was announced may take until its process is there."""
+"""Seconds that an announced start may take until its process is there."""
 
+# A bound on the memory that announcements through the agent's socket can take.
 MAX_EXPECTED: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class _ExpectedProcess:
-    """``older`` are the processes that cannot be its own; ``process`` is its own once it was found."""
+    """A domain that is about to start.
+
+    :ivar owner: the user of its process; empty: libvirt's usual one.
+    :ivar older: the pids that existed at the announcement. None of them is its process.
+    :ivar until: the monotonic second at which it is given up.
+    :ivar process: its process, once it was found.
+    """
 
     guest: Guest
     owner: str
@@ -58,28 +68,34 @@ class _ExpectedProcess:
 
 
 class ExpectedDomains:
-    """The domains whose start was announced, for so long as that may take. For any thread."""
+    """The domains with an announced start, until it is over or given up. For any thread."""
 
     def __init__(self, driver: str, usual_owner: Callable[[], str]) -> None:
-        """``driver`` is the name of the driver; ``usual_owner`` tells the user of domains without a label."""
+        """Expect no domain yet.
+
+        :param driver: the name of the driver, for guests.
+        :param usual_owner: asks libvirtd for the user of domains without a label.
+        """
         self._driver = driver
         self._usual_owner = usual_owner
         self._lock = threading.Lock()
         self._expected: dict[str, _ExpectedProcess] = {}
 
-    def expect(self, domain_xml: str) -> Guest:
-        """Wait for the process of a domain from now on. The guest that it will be, with pid 0.
+    def expect_guest(self, domain_xml: str) -> Guest:
+        """Wait for the process of a domain from now on.
 
-        Its constraints are all pins that libvirt is about to set, those of the agent included.
-
-        :raises ValueError: this is not the XML of a domain, or too many are waited for.
+        :return: the guest that it will be, with pid 0. Its constraints are all pins that libvirt is about to
+            set, including those of the agent.
+        :raises ValueError: it is not the XML of a domain, or too many domains are expected.
         """
-        found = domain_metadata.describe(domain_xml)
+        found = domain_metadata.describe_domain(domain_xml)
         guest_uuid = str(uuid.UUID(found.uuid))
         pins = {role: cpus for role, cpus in parse_definition(domain_xml, True).pins.items() if cpus}
         constraints = with_pins(UNCONSTRAINED, pins)
         guest = replace(_make_guest(found, guest_uuid, self._driver, 0), constraints=constraints)
-        older, now = frozenset(procfs.pids()), time.monotonic()
+        # Outside of the lock, as this reads all of /proc. The hook holds the start up meanwhile, so the
+        # process of the domain cannot be among these.
+        older, now = frozenset(procfs.all_pids()), time.monotonic()
         with self._lock:
             self._expected = {key: one for key, one in self._expected.items() if one.until > now}
             if len(self._expected) >= MAX_EXPECTED:
@@ -87,21 +103,22 @@ class ExpectedDomains:
             self._expected[guest_uuid] = _ExpectedProcess(guest, found.owner, older, now + EXPECTED_SECONDS)
         return guest
 
-    def appeared(self) -> tuple[Sequence[Guest], bool]:
-        """The guests whose processes are there now, each told once, and whether others are waited for.
+    def find_appeared(self) -> tuple[Sequence[Guest], bool]:
+        """The expected guests that have a process now, each reported once, and whether others are expected.
 
-        :raises DriverError: libvirtd does not say which user QEMU runs as.
+        :raises DriverError: libvirtd does not report the user of QEMU.
         """
         with self._lock:
             now = time.monotonic()
             waiting = {key: one for key, one in self._expected.items() if not one.process and one.until > now}
         if not waiting:
             return (), False
-        # before any is found, as one that is told is told once
+        # All owners first: an error in the loop below would lose guests that were found and are reported
+        # once.
         owners = {key: one.owner or self._usual_owner() for key, one in waiting.items()}
         found = []
         oldest = frozenset.intersection(*(one.older for one in waiting.values()))
-        for pid in procfs.pids():
+        for pid in procfs.all_pids():
             if pid in oldest:
                 continue
             one = waiting.get(_uuid_of(pid))
@@ -113,14 +130,14 @@ class ExpectedDomains:
             guest = replace(one.guest, pid=pid)
             with self._lock:
                 if self._expected.get(guest.uuid) is not one:
-                    continue  # another start was announced meanwhile, and is waited for
+                    continue  # Another start of this guest was announced meanwhile.
                 self._expected[guest.uuid] = replace(one, guest=guest, process=process.identity)
             del waiting[guest.uuid]
             found.append(guest)
         return found, bool(waiting)
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The threads of a guest that was expected and is there; empty if it is not, or is another one."""
+        """The threads of an expected guest with a process; empty for all other guests."""
         with self._lock:
             one = self._expected.get(guest.uuid)
         if one is None or one.process is None or one.guest.pid != guest.pid:
@@ -129,7 +146,7 @@ class ExpectedDomains:
 
 
 def _uuid_of(pid: int) -> str:
-    """What follows ``-uuid`` on the command line of a process; empty if nothing does."""
+    """The word after ``-uuid`` on the command line of a process; empty without one."""
     words = itertools.pairwise(procfs.command_line(pid))
     return next((value for word, value in words if word == "-uuid"), "")
 
@@ -143,34 +160,41 @@ class DomainTable:
     def __init__(
         self, driver: str, connection: LibvirtConnection, report: Callable[[GuestChange], None]
     ) -> None:
-        """``driver`` is the name of the driver that guests have; ``report`` hears what happens to them."""
+        """Begin without domains; look_around() finds them.
+
+        :param driver: the name of the driver, for guests.
+        :param report: called for each change of a guest.
+        """
         self._driver = driver
         self._connection = connection
         self._report = report
         self._lock = threading.Lock()
         self.changing = threading.Lock()
-        """Held while what is known of a domain is read or made to be another, so that neither is undone."""
+        """Held while a domain is read or changed, so that a look does not undo the note of a change.
+
+        It is taken before the lock of the entries, and held during calls of libvirtd.
+        """
         self._running: dict[str, RunningDomain] = {}
         self._complete = False
-        """Whether all domains have been looked at once: what is new since then has started."""
+        """Whether all domains have been looked at once. A domain that is new after that has started."""
         self._lost: dict[str, str] = {}
 
     # For any thread
 
-    def all(self) -> list[RunningDomain]:
-        """The domains, as far as their ends have been seen."""
+    def all_domains(self) -> list[RunningDomain]:
+        """The domains with an end that was not seen yet."""
         with self._lock:
             return list(self._running.values())
 
-    def lost(self) -> dict[str, str]:
-        """The domains that run and cannot be looked after, by uuid, with the reason and what to do."""
+    def lost_guests(self) -> dict[str, str]:
+        """The domains that run and that the driver cannot manage, by uuid, with the reason and the remedy."""
         with self._lock:
             return dict(self._lost)
 
-    def entry(self, guest: Guest) -> RunningDomain:
-        """The domain of a guest, as far as its end has been seen.
+    def find_entry(self, guest: Guest) -> RunningDomain:
+        """The domain of a guest, without a look at its process.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: its end was seen, or another run of it is known.
         """
         with self._lock:
             known = self._running.get(guest.uuid)
@@ -178,28 +202,29 @@ class DomainTable:
             raise GuestGoneError(f"guest {guest} has ended")
         return known
 
-    def living(self, guest: Guest) -> RunningDomain:
-        """The domain of a guest.
+    def find_living(self, guest: Guest) -> RunningDomain:
+        """The domain of a guest that runs.
 
-        :raises GuestGoneError: it is not this one that runs.
+        :raises GuestGoneError: it has ended, or another run of it is known.
         """
-        known = self.entry(guest)
+        known = self.find_entry(guest)
         if not known.is_alive:
             raise GuestGoneError(f"guest {guest} has ended")
         return known
 
     # For the thread that looks
 
-    def look_around(self, anew: bool) -> list[Any]:
-        """Look at domains of which no event told; with ``anew`` at all of them.
+    def look_around(self, everything: bool) -> list[Any]:
+        """Look at the domains that came or went without an event.
 
-        The domains that have a definition, as libvirt's.
-
-        :raises DriverError:
+        :param everything: whether to look at all domains, as after libvirtd was away.
+        :return: the domains with a definition, as objects of libvirt.
+        :raises DriverError: libvirtd does not list its domains.
         """
-        active = {domain.UUIDString(): domain for domain in self._connection.running()}
+        active = {domain.UUIDString(): domain for domain in self._connection.active_domains()}
         known = self._running.keys()
-        suspects = (known | active.keys() if anew else known ^ active.keys()) | self._lost.keys()
+        # Lost domains are looked at each time: no event tells that their fault was mended.
+        suspects = (known | active.keys() if everything else known ^ active.keys()) | self._lost.keys()
         for guest_uuid in sorted(suspects):
             self.look_at(guest_uuid)
         self._complete = True
@@ -207,7 +232,7 @@ class DomainTable:
         return [active[uuid] for uuid in persistent if uuid in active]
 
     def look_at(self, guest_uuid: str) -> None:
-        """Bring the table in line with one domain, and tell what is new.
+        """Read one domain again, update the table, and report the difference.
 
         :raises DriverError: libvirtd went away.
         """
@@ -215,7 +240,7 @@ class DomainTable:
             known = self._running.get(guest_uuid)
             found, reason = self._look_closely(guest_uuid)
             if reason and known is not None and known.is_alive:
-                return  # it is looked after as it was
+                return  # It runs, and its former description is good enough.
             before = None if known is None else known.guest
             same = known is not None and found is not None and known.process is found.process
             with self._lock:
@@ -230,16 +255,18 @@ class DomainTable:
                 was_lost = not reason and self._lost.pop(guest_uuid, None) is not None
                 if was_lost:
                     LOG.info("Domain %s is not lost any more", guest_uuid)
+        # Reported without the locks, as the listener may ask the table.
         if before is not None and not same:
-            self._say(ChangeKind.STOPPED, before)
+            self._report_change(ChangeKind.STOPPED, before)
         if found is not None and before != found.guest:
             has_started = before is not None or (self._complete and not was_lost)
             new = ChangeKind.STARTED if has_started else ChangeKind.FOUND
-            self._say(ChangeKind.CHANGED if same else new, found.guest)
+            self._report_change(ChangeKind.CHANGED if same else new, found.guest)
 
     def look_at_definition(self, domain: Any) -> None:
-        """Take up the definition of libvirt's ``domain`` if it is another one.
+        """Read the definition of a domain again, and report changed constraints.
 
+        :param domain: libvirt's object.
         :raises DriverError: libvirtd went away.
         """
         with self.changing:
@@ -247,12 +274,15 @@ class DomainTable:
             if known is None:
                 return
             try:
-                if known.definition.own_items:  # of changes of these limits libvirtd does not tell either
+                # No event tells changes of these limits. Without own ones there is nothing to repair, and the
+                # call is saved.
+                if known.definition.own_items:
                     known.blockio, known.soft_limit = parse_live(domain.XMLDesc(0))
-                source = self._source(domain)
+                source = self._read_source(domain)
+                # Comparing texts is far cheaper than parsing, and mostly nothing has changed.
                 if source == known.source:
                     return
-                definition = _definition(domain, source)
+                definition = _read_definition(domain, source)
             except (self._connection.libvirt.libvirtError, ValueError) as error:
                 if not self._connection.is_open:
                     raise DriverError(f"guest {known.guest} cannot be described: {error}") from error
@@ -262,69 +292,68 @@ class DomainTable:
             except Exception:
                 LOG.exception("The definition of guest %s cannot be read", known.guest)
                 return
-            if changes := definition.changes(known.definition):
+            if changes := definition.changed_fields(known.definition):
                 LOG.info("The definition of guest %s was changed: %s", known.guest, ", ".join(changes))
             known.source, known.definition = source, definition
-            constraints = self._constrained(known.guest.constraints, definition)
+            constraints = self._with_pins(known.guest.constraints, definition)
             if constraints == known.guest.constraints:
                 return
             known.guest = replace(known.guest, constraints=constraints)
-        self._say(ChangeKind.CHANGED, known.guest)
+        self._report_change(ChangeKind.CHANGED, known.guest)
 
     def _look_closely(self, guest_uuid: str) -> tuple[RunningDomain | None, str]:
-        """A domain as it runs now, and why it cannot be looked after; the log says that once.
+        """The present state of a domain, and the reason why the driver cannot manage it, logged once.
 
-        None if it does not run, as far as can be seen.
+        None if it does not run, as far as the driver can see.
 
         :raises DriverError: libvirtd went away.
         """
         known_reason = self._lost.get(guest_uuid)
         try:
-            return self._describe(guest_uuid), ""
+            return self._describe_domain(guest_uuid), ""
         except DriverError as error:
             if not self._connection.is_open:
                 raise
-            reason = f"{error}. Until that is mended it is not looked after, and keeps what it holds"
+            reason = f"{error}. Until that is mended it is not managed, and keeps what it holds"
             if reason != known_reason:
                 LOG.error("%s", reason)
-        except Exception as error:  # what nobody thought of is this domain's alone: the others are looked at
-            reason = (
-                f"domain {guest_uuid} cannot be described ({error!r}), and is not looked after: report that"
-            )
+        except Exception as error:
+            # A defect that one domain's XML meets must not keep the driver from all other domains.
+            reason = f"domain {guest_uuid} cannot be described ({error!r}), and is not managed: report that"
             if reason != known_reason:
                 LOG.exception("Domain %s cannot be described", guest_uuid)
         return None, reason
 
-    def _describe(self, guest_uuid: str) -> RunningDomain | None:
-        """A domain as it runs now; None if it does not.
+    def _describe_domain(self, guest_uuid: str) -> RunningDomain | None:
+        """The present state of a domain; None if it does not run.
 
-        :raises DriverError:
+        :raises DriverError: it cannot be described, or libvirtd went away.
         """
-        domain = self._connection.domain(guest_uuid)
+        domain = self._connection.find_domain(guest_uuid)
         try:
             if domain is None:
                 return None
             xml = domain.XMLDesc(0)
-            if domain_metadata.number(xml) is None:
+            if domain_metadata.run_number(xml) is None:
                 return None
-            description, binding = domain_metadata.describe(xml), parse_binding(xml)
+            description, binding = domain_metadata.describe_domain(xml), parse_binding(xml)
             blockio, soft_limit = parse_live(xml)
             flavor = read_flavor(xml)
-            source = self._source(domain)
-            definition = _definition(domain, source)
-            constraints = self._constrained(parse_constraints(xml), definition)
+            source = self._read_source(domain)
+            definition = _read_definition(domain, source)
+            constraints = self._with_pins(parse_constraints(xml), definition)
             owner = description.owner or self._connection.usual_owner()
             known = self._running.get(guest_uuid)
             if known is not None and known.is_alive:
                 process: QemuProcess | None = known.process
             elif self._is_starting(domain):
-                # An event comes when its start is over. Until then changes of it would wait in libvirtd, for
-                # 30 s, and its process may be none of its user's, or a wrapper that starts others.
+                # An event comes when its start is over. Until then libvirtd holds calls on it up for as long
+                # as 30 s, and its process may belong to another user yet, or be a wrapper that starts others.
                 return None
             else:
                 process = qemu.find_process(guest_uuid, owner)
-                # A known process that is gone may have ended before libvirtd noticed: the domain has ended,
-                # and the next look finds another start of it. Last, as it asks libvirtd.
+                # A known process that is gone has ended before libvirtd noticed: so has the domain, and the
+                # next look finds its next start. _still_runs() comes last, as it is a call of libvirtd.
                 if process is None and (known is not None or not self._still_runs(guest_uuid, xml)):
                     return None
         except (self._connection.libvirt.libvirtError, ValueError) as error:
@@ -334,7 +363,7 @@ class DomainTable:
         if process is None:
             raise DriverError(
                 f"domain {guest_uuid} ({description.name!r}) runs, but no process with its uuid on the"
-                f" command line is that of user {owner or os.geteuid()}, as libvirt has it: start it anew,"
+                f" command line is that of user {owner or os.geteuid()}, as libvirt has it: start it again,"
                 " as the user in qemu.conf may have been another one when it started"
             )
         guest = replace(
@@ -347,33 +376,33 @@ class DomainTable:
             guest, process, source, definition, binding, blockio=blockio, soft_limit=soft_limit
         )
 
-    def _constrained(
+    def _with_pins(
         self, constraints: PlacementConstraints, definition: DomainDefinition
     ) -> PlacementConstraints:
         return with_pins(constraints, definition.demanded_pins(self._connection.host_cpus))
 
     def _is_starting(self, domain: Any) -> bool:
-        """Whether the start of a domain is not over yet."""
+        """Whether the start of a domain is under way."""
         libvirt = self._connection.libvirt
         state: list[int] = domain.state()
         return state == [libvirt.VIR_DOMAIN_PAUSED, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP]
 
     def _still_runs(self, guest_uuid: str, xml: str) -> bool:
-        """Whether the run that has this XML goes on: a domain that was started anew has another number."""
-        domain = self._connection.domain(guest_uuid)
-        return domain is not None and str(domain.ID()) == domain_metadata.number(xml)
+        """Whether the run with this XML goes on. A domain that was started again has another id."""
+        domain = self._connection.find_domain(guest_uuid)
+        return domain is not None and str(domain.ID()) == domain_metadata.run_number(xml)
 
-    def _source(self, domain: Any) -> str:
+    def _read_source(self, domain: Any) -> str:
         source: str = domain.XMLDesc(self._connection.libvirt.VIR_DOMAIN_XML_INACTIVE)
         return source
 
-    def _say(self, kind: ChangeKind, guest: Guest) -> None:
+    def _report_change(self, kind: ChangeKind, guest: Guest) -> None:
         LOG.debug("Guest %s (pid %d) %s", guest, guest.pid, kind)
         self._report(GuestChange(kind, guest))
 
 
 def _make_guest(found: DomainDescription, guest_uuid: str, driver: str, pid: int) -> Guest:
-    """The guest that a domain is, with what its description declares."""
+    """The guest of a domain, with its declared settings."""
     return Guest(
         guest_uuid,
         driver,
@@ -387,7 +416,7 @@ def _make_guest(found: DomainDescription, guest_uuid: str, driver: str, pid: int
     )
 
 
-def _definition(domain: Any, source: str) -> DomainDefinition:
+def _read_definition(domain: Any, source: str) -> DomainDefinition:
     """The definition of a domain from its inactive XML.
 
     :raises libvirtError:

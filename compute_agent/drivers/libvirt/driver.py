@@ -1,9 +1,9 @@
-"""Guests that are QEMU domains: libvirtd runs them, and this driver sets their CPUs, memory and block I/O.
+"""The driver of QEMU domains: libvirtd runs them, and the driver sets CPUs, memory and block I/O.
 
 One thread keeps the connection and a table of running domains. It reads a domain when libvirtd reports an
-event of it, and all domains after libvirtd was away; the differences between table and domains are the
-events that were missed. Guests run on without libvirtd, and so does the table. libvirtd reports no changes
-of definitions (``virsh schedinfo --config``, ``vcpupin --config``): they are read in turn.
+event of it, and all domains after libvirtd was away. The differences between table and domains replace the
+missed events. Guests run on without libvirtd, and the table stays. libvirtd reports no changes of definitions
+(``virsh schedinfo --config``, ``vcpupin --config``), so definitions are read in turn.
 """
 
 from __future__ import annotations
@@ -45,16 +45,18 @@ from compute_agent.threads import ThreadSpec, start_thread
 
 LOG = logging.getLogger(__name__)
 
-# Libvirtd is asked again so many seconds after it was away; the pause doubles up to the second number.
+# Seconds until the next attempt to connect; the pause doubles from the first number to the second. The first
+# is short, as a restart of libvirtd takes a moment, and starts of guests are not seen meanwhile.
 _FIRST_PAUSE: Final = 0.1
 _MAX_PAUSE: Final = 2.0
 
-# So many definitions are asked for in a row, as each costs less then, and so few that events need not wait;
-# with so many seconds in between at the least.
+# Definitions that are read in one go, and the least seconds between two goes. A larger go costs less for each
+# definition; a smaller one lets events wait less.
 _LOOK_BATCH: Final = 8
 _LOOK_PAUSE: Final = 0.1
 
-# Seconds that the first and the last look may take.
+# Seconds that the constructor and close() wait for the thread at most. libvirtd may hang, and the agent
+# starts and stops without it.
 _FIRST_LOOK: Final = 10.0
 _LAST_LOOK: Final = 2.0
 
@@ -79,17 +81,17 @@ class LibvirtDriver:
     def __init__(
         self, uri: str, look_interval: float = 10.0, lock: Callable[[], None] = lambda: None
     ) -> None:
-        """Connect, and look which domains run. A libvirtd that is away is waited for in the background.
+        """Connect, and look which domains run. The thread waits for a libvirtd that is away.
 
-        All domains are looked for, and their definitions read, every ``look_interval`` seconds; less often
-        where there are many. ``lock`` is called before each connection, and raises DriverError if that is not
-        to be made.
-
-        :raises DriverError: without libvirt-python.
+        :param look_interval: seconds between two looks at all domains and definitions; longer with many
+            domains.
+        :param lock: called before each connection; raises DriverError if another agent has the domains.
+        :raises DriverError: libvirt-python is missing.
         """
+        # libvirt's event thread puts uuids here; it must not call libvirt, nor wait for this driver's thread.
         self._messages: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._connection = LibvirtConnection(uri, self._messages.put)
-        self._table = DomainTable(self.name, self._connection, self._report)
+        self._table = DomainTable(self.name, self._connection, self._report_change)
         self._expected = ExpectedDomains(self.name, self._connection.usual_owner)
         self._oom, self._scores = OomWatch(), OomScores()
         self._listener: Listener | None = None
@@ -98,50 +100,52 @@ class LibvirtDriver:
         self._look_interval = look_interval
         self._check_lock = lock
         self._round: list[Any] = []
-        """The domains whose definitions have yet to be looked at in this round."""
+        """The domains with definitions that are still to be read in this round, as objects of libvirt."""
         self._look_pause = self._next_look = 0.0
         self._stopped = threading.Event()
         tried = threading.Event()
         self._thread = start_thread(GUESTS_THREAD, partial(self._run, tried))
+        # Usually the guests are known when this returns, and the agent takes them over at its start.
         tried.wait(_FIRST_LOOK)
 
     # What runs
 
     @property
-    def outage(self) -> str:
-        """Why libvirtd cannot be asked now; empty if it can."""
+    def outage_reason(self) -> str:
+        """The reason why libvirtd does not answer; empty if it does."""
         if self._listed and self._connection.is_open:
             return ""
         return self._absence or f"libvirtd at {self._connection.uri} does not answer"
 
     def guests(self) -> Sequence[Guest]:
-        """The domains that run now; as far as is known, while libvirtd is away.
+        """The domains that run now; while libvirtd is away, those of the table with a living process.
 
-        :raises DriverError: it has not been there yet.
+        :raises DriverError: libvirtd has not answered since the agent started.
         """
         if not self._listed:
-            raise DriverError(self.outage)
-        return [it.guest for it in self._table.all() if it.is_alive]
+            raise DriverError(self.outage_reason)
+        # An end is in the table only after an event, so each process is looked at.
+        return [it.guest for it in self._table.all_domains() if it.is_alive]
 
-    def lost(self) -> Mapping[str, str]:
-        """The domains that run and cannot be looked after, by uuid, and why that is so."""
-        return self._table.lost()
+    def lost_guests(self) -> Mapping[str, str]:
+        """The domains that run and that the driver cannot manage, by uuid, with the reason and the remedy."""
+        return self._table.lost_guests()
 
-    def flavor(self, guest: Guest) -> GuestFlavor:
-        """What Nova wrote into the domain about the order; empty if it was not Nova that made it."""
-        with self._on_domain(self._table.living(guest), "is not described") as domain:
+    def read_flavor(self, guest: Guest) -> GuestFlavor:
+        """The order that Nova wrote into the domain; an empty one for a domain of another program."""
+        with self._on_domain(self._table.find_living(guest), "is not described") as domain:
             xml = domain.XMLDesc()
         try:
             return read_flavor(xml)
         except ValueError as error:
             raise DriverError(f"guest {guest.uuid} is not described: {error}") from error
 
-    def inactive(self) -> frozenset[str]:
+    def inactive_guests(self) -> frozenset[str]:
         """The domains that are defined and do not run."""
-        return frozenset(domain.UUIDString() for domain in self._connection.inactive())
+        return frozenset(domain.UUIDString() for domain in self._connection.inactive_domains())
 
-    def watch(self, listener: Listener) -> None:
-        """Call ``listener`` for every domain that starts, ends or gets other settings from now on."""
+    def watch_guests(self, listener: Listener) -> None:
+        """Call ``listener`` for each domain that starts, ends or gets other settings later."""
         self._listener = listener
 
     def close(self) -> None:
@@ -149,31 +153,34 @@ class LibvirtDriver:
         self._stopped.set()
         self._messages.put(None)
         if threading.current_thread() is not self._thread:
-            self._thread.join(_LAST_LOOK)  # longer only where libvirtd hangs while it is connected to
+            # A thread that is in a call of a hung libvirtd is left behind; it ends with the process.
+            self._thread.join(_LAST_LOOK)
+        # Objects of domains keep their connection open.
         self._round = []
         self._connection.close()
 
     def oom_kills(self) -> Sequence[OomKill]:
-        """What the kernel killed of domains with groups of cgroup v2, as far as these were still there."""
-        for known in self._table.all():
-            if (group := known.group) is not None and group.unified:
-                self._oom.look(known.guest, GuestCgroup(group.folders[0]))
-        return self._oom.take()
+        """The kernel's kills of domains since the last call, in groups of cgroup v2 that still exist."""
+        for known in self._table.all_domains():
+            # Kills are read from memory.events, a file of cgroup v2.
+            if (group := known.domain_group) is not None and group.unified:
+                self._oom.look_at_group(known.guest, GuestCgroup(group.folders[0]))
+        return self._oom.take_news()
 
     # Life
 
     def stop(self, guest: Guest, timeout: float) -> None:
-        """Shut the domain down by ACPI; destroy it when it still runs after ``timeout`` seconds."""
+        """Shut the domain down by ACPI; destroy it if it still runs after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         with contextlib.suppress(GuestGoneError):
-            known = self._table.living(guest)
+            known = self._table.find_living(guest)
             try:
                 with self._on_domain(known, "cannot be shut down") as domain:
                     domain.shutdown()
             except GuestGoneError:
                 raise
             except DriverError as error:
-                LOG.warning("%s", error)  # a paused guest, for example; there is the other way still
+                LOG.warning("%s", error)  # Such as for a paused guest; it is destroyed below.
             while known.is_alive:
                 if time.monotonic() >= deadline:
                     LOG.warning("Guest %s did not shut down within %s s: destroyed", guest, timeout)
@@ -184,17 +191,22 @@ class LibvirtDriver:
 
     # Inner parts: one guest
 
-    def _threads(self, guest: Guest) -> Mapping[int, qemu.ThreadRole]:
-        threads = self._table.living(guest).process.threads()
+    def _living_threads(self, guest: Guest) -> Mapping[int, qemu.ThreadRole]:
+        threads = self._table.find_living(guest).process.thread_roles()
         if not threads:
             raise GuestGoneError(f"guest {guest} has ended")
         return threads
 
     @contextlib.contextmanager
     def _on_domain(self, known: RunningDomain, failing: str) -> Iterator[Any]:
-        """Calls on the domain of a guest; libvirt's errors become the driver's."""
+        """The domain of a guest for some calls; libvirt's errors become the driver's.
+
+        :param failing: the end of the sentence "guest X ...", for the error.
+        :raises GuestGoneError: the guest has ended, maybe during the calls.
+        :raises DriverError: libvirt refuses a call.
+        """
         libvirt, guest_uuid = self._connection.libvirt, known.guest.uuid
-        domain = self._connection.domain(guest_uuid)
+        domain = self._connection.find_domain(guest_uuid)
         try:
             if domain is None:
                 raise GuestGoneError(f"guest {known.guest} has ended")
@@ -204,15 +216,15 @@ class LibvirtDriver:
                 raise GuestGoneError(f"guest {known.guest} has ended") from error
             raise DriverError(f"guest {known.guest} {failing}: {error}") from error
 
-    def _tuning(self, domain: Any) -> DomainTuning:
+    def _domain_tuning(self, domain: Any) -> DomainTuning:
         return DomainTuning(self._connection.libvirt, domain, self._connection.host_cpus)
 
     def _is_active(self, known: RunningDomain) -> bool:
-        """Whether a guest still runs, as far as can be learnt: libvirt knows it earlier than /proc."""
+        """Whether a guest still runs. libvirt reports an end before the process is gone from /proc."""
         if not known.is_alive:
             return False
         with contextlib.suppress(DriverError, self._connection.libvirt.libvirtError):
-            domain = self._connection.domain(known.guest.uuid)
+            domain = self._connection.find_domain(known.guest.uuid)
             return domain is not None and bool(domain.isActive())
         return True
 
@@ -223,9 +235,10 @@ class LibvirtDriver:
         while not self._stopped.is_set():
             try:
                 if not self._connection.is_open:
+                    # Another agent may have started while this one had no connection.
                     self._check_lock()
                     self._connection.open()
-                    self._table.look_around(anew=True)
+                    self._table.look_around(everything=True)
                     self._next_look = time.monotonic() + self._look_interval
                     self._listed, self._absence = True, ""
                     pause = _FIRST_PAUSE
@@ -233,20 +246,22 @@ class LibvirtDriver:
                     tried.set()
                 self._handle_next()
             except DriverError as error:
+                # Logged once for each reason, and not with each attempt.
                 if str(error) != self._absence:
                     LOG.warning("%s; will be tried again", error)
                 self._absence = str(error)
-                self._round = []  # domains keep their connection open
+                self._round = []  # Objects of domains keep their connection open.
                 self._connection.close()
                 tried.set()
                 self._stopped.wait(pause)
                 pause = min(2 * pause, _MAX_PAUSE)
             except Exception:
-                LOG.exception("What libvirtd said could not be handled")
+                # A defect: the thread goes on, as without it no start or end of a guest would be seen.
+                LOG.exception("An answer of libvirtd could not be handled")
                 self._stopped.wait(pause)
 
     def _handle_next(self) -> None:
-        """What libvirtd says, and in between what it does not say by itself."""
+        """Handle the next event of libvirtd, or the next step of a round of looks."""
         if time.monotonic() >= self._next_look:
             self._look_on()
         pause = max(self._next_look - time.monotonic(), 0.0)
@@ -255,7 +270,7 @@ class LibvirtDriver:
                 self._table.look_at(message)
 
     def _look_on(self) -> None:
-        """The next step of a round: which domains there are, then the definitions of all.
+        """Do the next step of a round: list the domains, then read some of their definitions.
 
         :raises DriverError: libvirtd went away.
         """
@@ -264,126 +279,131 @@ class LibvirtDriver:
                 self._table.look_at_definition(domain)
             del self._round[:_LOOK_BATCH]
         else:
-            self._round = self._table.look_around(anew=False)
+            self._round = self._table.look_around(everything=False)
+            # Spread over the interval, so that libvirtd is not busy for long at a time.
             steps = 1 + math.ceil(len(self._round) / _LOOK_BATCH)
             self._look_pause = max(self._look_interval / steps, _LOOK_PAUSE)
         self._next_look = time.monotonic() + self._look_pause
 
-    def _report(self, change: GuestChange) -> None:
+    def _report_change(self, change: GuestChange) -> None:
         if self._listener is not None:
             self._listener(change)
 
     # What it can
 
     @property
-    def starting(self) -> None:
-        """Domains are started by those who define them."""
+    def starting_driver(self) -> None:
+        """Always None: the programs that define domains start them."""
         return
 
     @property
-    def flavors(self) -> LibvirtDriver:
-        """Nova writes its orders into the definitions of domains."""
+    def flavor_source(self) -> LibvirtDriver:
+        """The driver itself: Nova writes its orders into the definitions of domains."""
         return self
 
     @property
-    def expecting(self) -> ExpectedDomains:
-        """The hook of libvirt says which domains are about to start."""
+    def expecting_driver(self) -> ExpectedDomains:
+        """The domains that libvirt's hook has announced."""
         return self._expected
 
     # CPUs and memory
 
-    def processes(self, guest: Guest) -> Sequence[int]:
-        """QEMU alone: it starts no others."""
+    def process_ids(self, guest: Guest) -> Sequence[int]:
+        """The QEMU process alone, which starts no others."""
         return (guest.pid,)
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
-        """The thread ids of the domain's QEMU process now, also before libvirtd has told of it."""
-        return self._expected.thread_ids(guest) or frozenset(self._threads(guest))
+        """The thread ids of the domain's QEMU process, even before libvirtd has reported the domain."""
+        return self._expected.thread_ids(guest) or frozenset(self._living_threads(guest))
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
-        """The threads that run guest CPUs; all where QEMU has not named them."""
-        threads = self._threads(guest)
+        """The threads that run guest CPUs; all threads where QEMU has not named them."""
+        threads = self._living_threads(guest)
         return frozenset(tid for tid, role in threads.items() if role.runs_guest) or frozenset(threads)
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The threads that run elsewhere than ``settings`` want what they do, with the CPUs they have."""
-        known = self._table.living(guest)
-        found = {tid: has for tid, (_, has) in known.process.misplaced(settings).items()}
-        if known.unreported and (has := procfs.affinity(guest.pid)) is not None:
+        """The threads with other CPUs than ``settings`` give their roles, with the CPUs that they have."""
+        known = self._table.find_living(guest)
+        found = {tid: has for tid, (_, has) in known.process.misplaced_threads(settings).items()}
+        # Pins that libvirt does not know yet are reported as a misplaced main thread, so that they are set
+        # again through libvirt once it answers.
+        if known.unreported and (has := procfs.thread_affinity(guest.pid)) is not None:
             found.setdefault(guest.pid, has)
         return found
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
-        """Which pins the persistent definition has otherwise, as far as it has been looked at."""
-        other = self._table.entry(guest).definition.other_pins(settings, self._connection.host_cpus)
+        """The differing pins of the persistent definition, as it was last read, in words."""
+        other = self._table.find_entry(guest).definition.other_pins(settings, self._connection.host_cpus)
         return f"the definition has {len(other)} other pins, such as for {next(iter(other))}" if other else ""
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs that the threads of the QEMU process may use, all together."""
-        found = (procfs.affinity(tid) for tid in self._threads(guest))
+        found = (procfs.thread_affinity(tid) for tid in self._living_threads(guest))
         return frozenset().union(*(cpus for cpus in found if cpus is not None))
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """Pin what runs elsewhere, and write the pins into a persistent definition."""
-        known = self._table.living(guest)
-        misplaced = known.process.misplaced(settings)
+        """Pin the threads that run elsewhere, and write the pins into a persistent definition."""
+        known = self._table.find_living(guest)
+        misplaced = known.process.misplaced_threads(settings)
         roles = {role for role, _ in misplaced.values()}
         if known.unreported:
-            roles.update(known.process.threads().values())
-        # First in the kernel: a busy libvirtd takes its time. Where its cgroups are in the way it pins alone.
+            roles.update(known.process.thread_roles().values())
+        # First in the kernel, as a busy libvirtd may take seconds. Where libvirt's cpuset groups forbid the
+        # new CPUs, this fails, and the calls of libvirt below do it.
         known.unreported = True
         with contextlib.suppress(DriverError):
             known.pin_rest(settings)
         with self._on_domain(known, "cannot be pinned") as domain:
-            tuning = self._tuning(domain)
-            tuning.pin(roles, settings)
+            tuning = self._domain_tuning(domain)
+            tuning.pin_threads(roles, settings)
             known.pin_rest(settings)
             with self._table.changing:
-                known.redefine(tuning.persist_pins(known.definition, settings))
+                known.note_definition(tuning.persist_pins(known.definition, settings))
         known.unreported = False
-        if left := known.process.misplaced(settings):
+        if left := known.process.misplaced_threads(settings):
             raise DriverError(f"guest {guest} has threads that cannot be pinned: {sorted(left)}")
         return len(misplaced)
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """The CPUs that the thread of each guest CPU may use; empty where one thread runs them all."""
+        """The CPUs of the thread of each guest CPU; empty if one thread runs all guest CPUs."""
         found = {}
-        for tid, role in self._threads(guest).items():
-            if role.vcpu is not None and (cpus := procfs.affinity(tid)) is not None:
+        for tid, role in self._living_threads(guest).items():
+            if role.vcpu is not None and (cpus := procfs.thread_affinity(tid)) is not None:
                 found[role.vcpu] = cpus
         return found
 
     def emulator_affinity(self, guest: Guest) -> frozenset[int]:
-        """The CPUs of the emulator's and the I/O threads; empty where one thread may be any of them."""
-        threads = self._threads(guest).items()
-        found = (procfs.affinity(tid) for tid, role in threads if not role.runs_guest)
+        """The CPUs of the emulator's and the I/O threads; empty where roles cannot be told apart."""
+        threads = self._living_threads(guest).items()
+        found = (procfs.thread_affinity(tid) for tid, role in threads if not role.runs_guest)
         return frozenset().union(*(cpus for cpus in found if cpus is not None))
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """Weight and quota in the group of the domain where they are not those wanted.
+        """Weight and quota of the domain's group where they differ from those wanted.
 
-        Shares in the domain's definition are respected if they are not the agent's, and so is a lower quota
-        there.
+        Foreign shares in the domain's definition, and a lower quota there, are respected.
 
-        :raises DriverError: a domain without a group is to have a quota.
+        :raises DriverError: a quota is wanted for a domain without a group.
         """
-        return self._table.entry(guest).other_limits(wanted)
+        return self._table.find_entry(guest).other_limits(wanted)
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
-        """Set weight and quota where they differ, the weight in the persistent definition as well."""
+        """Set weight and quota where they differ; the weight in the persistent definition as well."""
         with self._table.changing:
-            known = self._table.living(guest)
-            has, group, definition = known.other_limits(wanted), known.group, known.definition
+            known = self._table.find_living(guest)
+            has, group, definition = known.other_limits(wanted), known.domain_group, known.definition
             if group is None:
                 return False
-            goal = definition.within(wanted)
-            shares = definition.shares if goal.weight is None else group.shares(goal.weight)
+            goal = definition.limits_within(wanted)
+            shares = definition.shares if goal.weight is None else group.libvirt_shares(goal.weight)
             if has is None and shares == definition.shares:
                 return False
             with self._on_domain(known, "does not take CPU limits") as domain:
-                tuning = self._tuning(domain)
+                tuning = self._domain_tuning(domain)
+                # The definition comes first: the comparison of each round looks at the running domain alone,
+                # so a crash after the other order would leave the definition unchanged.
                 if shares is not None and shares != definition.shares:
-                    known.redefine(tuning.persist_shares(definition, shares))
+                    known.note_definition(tuning.persist_shares(definition, shares))
                 if has is not None:
                     tuning.limit(has, goal, group)
             if left := known.other_limits(wanted):
@@ -393,54 +413,55 @@ class LibvirtDriver:
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes that kernel and libvirt bind the domain to, where they are not those wanted."""
-        return self._table.entry(guest).other_nodes(wanted)
+        """The NUMA nodes of the kernel's and libvirt's binding where they differ from those wanted."""
+        return self._table.find_entry(guest).other_nodes(wanted)
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Bind memory to the NUMA nodes wanted, in the persistent definition as well.
 
-        Memory that libvirt does not let bind is left where it is, and the log says so: that depends on
-        cgroups, on the nodes, and on the <numatune> that the domain was started with, if any.
+        Memory that libvirt refuses to bind stays where it is, with a log line. The refusal depends on
+        cgroups, on the nodes, and on the ``<numatune>`` that the domain was started with.
         """
         with self._table.changing:
-            known = self._table.living(guest)
+            known = self._table.find_living(guest)
             if known.other_nodes(wanted) is None:
                 return False
             nodes = wanted or procfs.nodes_with_memory()
             with self._on_domain(known, "cannot have its memory bound") as domain:
-                tuning = self._tuning(domain)
+                tuning = self._domain_tuning(domain)
                 try:
                     tuning.bind_memory(known.binding, nodes)
                 except self._connection.libvirt.libvirtError as error:
-                    if not domain.isActive():  # an error as well if it is libvirtd that is away
+                    # isActive() itself raises if libvirtd is away, which is no refusal.
+                    if not domain.isActive():
                         raise
                     known.refused = wanted
                     LOG.warning("The memory of guest %s stays where it is: %s", guest, error)
                     return False
                 known.binding, known.refused = MemoryBinding(RESTRICTIVE, nodes), None
-                known.redefine(tuning.persist_binding(known.definition, nodes))
+                known.note_definition(tuning.persist_binding(known.definition, nodes))
             if (left := known.other_nodes(wanted)) is not None:
                 raise DriverError(f"the memory of guest {guest} is still bound to nodes {sorted(left)}")
         return True
 
     def memory_use(self, guest: Guest) -> None:
-        """Domains have no limit by which they would be killed: what QEMU itself needs nobody can tell."""
-        self._table.entry(guest)
+        """Always None: domains have no hard limit, because the need of QEMU itself is not known."""
+        self._table.find_entry(guest)
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
-        """Domains have no limit of pages either: they are defined with as many as they have."""
-        self._table.entry(guest)
+        """Always empty: domains have no limit of pages, as their definition fixes the number."""
+        self._table.find_entry(guest)
         return {}
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
-        """The oom_score_adj of the QEMU process and the soft limit where they are not those wanted.
+        """The ``oom_score_adj`` of the QEMU process, and the soft limit, where they differ from those wanted.
 
-        What somebody else has set, in the definition or of the process, agrees.
+        Values that another program has set, in the definition or of the process, count as agreeing.
         """
-        known = self._table.living(guest)
-        score = self._scores.attainable(guest, MemoryLimits(oom_score_adj=wanted.oom_score_adj))
-        others = memory_limits.differing(None, [guest.pid], score, known.own_limits)
-        has = memory_limits.present(None, [guest.pid], score)
+        known = self._table.find_living(guest)
+        score = self._scores.without_refused(guest, MemoryLimits(oom_score_adj=wanted.oom_score_adj))
+        others = memory_limits.differing_limits(None, [guest.pid], score, known.own_limits)
+        has = memory_limits.present_limits(None, [guest.pid], score)
         live, defined = _soft_limit_differs(known, wanted)
         if not (others or live or defined):
             return None
@@ -449,13 +470,13 @@ class LibvirtDriver:
         return replace(has, high=high if live or defined else None)
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
-        """Write the oom_score_adj of the QEMU process and the soft limit if they differ."""
+        """Write the ``oom_score_adj`` of the QEMU process and the soft limit if they differ."""
         if self.memory_limits(guest, wanted) is None:
             return False
         try:
             if wanted.oom_score_adj is not None:
-                known = self._table.living(guest)
-                if memory_limits.differing(None, [guest.pid], wanted, known.own_limits):
+                known = self._table.find_living(guest)
+                if memory_limits.differing_limits(None, [guest.pid], wanted, known.own_limits):
                     self._scores.write(guest, [guest.pid], wanted.oom_score_adj)
                     known.own_limits = frozenset({memory_limits.OOM_SCORE})
         except OSError as error:
@@ -464,25 +485,26 @@ class LibvirtDriver:
         return True
 
     def _set_soft_limit(self, guest: Guest, wanted: MemoryLimits) -> None:
-        """Set it where it differs, noted as the agent's before; what libvirt refuses costs a log line."""
+        """Set the soft limit where it differs. It is noted as the agent's before; a refusal is logged."""
         with self._table.changing:
-            known = self._table.living(guest)
+            known = self._table.find_living(guest)
             live, defined = _soft_limit_differs(known, wanted)
             if not live and not defined:
                 return
             kib = _soft_limit_kib(wanted)
             with self._on_domain(known, "does not take limits of memory") as domain:
-                tuning = self._tuning(domain)
+                tuning = self._domain_tuning(domain)
                 try:
-                    known.redefine(tuning.note_items(known.definition, {SOFT_LIMIT}))
+                    known.note_definition(tuning.note_items(known.definition, {SOFT_LIMIT}))
                     if live:
                         tuning.set_soft_limit(kib, persistent=False)
                         known.soft_limit = kib
                     if defined:
                         tuning.set_soft_limit(kib, persistent=True)
-                        known.redefine(replace(known.definition, soft_limit=kib))
+                        known.note_definition(replace(known.definition, soft_limit=kib))
                 except self._connection.libvirt.libvirtError as error:
-                    if not domain.isActive():  # an error as well if it is libvirtd that is away
+                    # isActive() itself raises if libvirtd is away, which is no refusal.
+                    if not domain.isActive():
                         raise
                     known.refused_soft_limit = str(error)
                     LOG.warning("The memory of guest %s cannot be limited: %s", guest, error)
@@ -490,8 +512,8 @@ class LibvirtDriver:
     # Block I/O
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """Which items of block I/O the domain, or its definition, has otherwise."""
-        known = self._table.entry(guest)
+        """The differing items of block I/O of the domain and of its definition, in words."""
+        known = self._table.find_entry(guest)
         live, defined = _blockio_todo(known, wanted)
         parts = [f"{item} is not {value}" for item, value in live.items()]
         return "; ".join(
@@ -499,26 +521,27 @@ class LibvirtDriver:
         )
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
-        """Set what differs on the domain and in its definition, noted as the agent's before.
+        """Set the differing items of the domain and of its definition. They are noted as the agent's before.
 
-        What libvirt does not take is asked for once: that depends on cgroups and on the kernel.
+        Items that libvirt refuses are not tried again: the refusal depends on cgroups and on the kernel.
         """
         with self._table.changing:
-            known = self._table.living(guest)
+            known = self._table.find_living(guest)
             live, defined = _blockio_todo(known, wanted)
             if not live and not defined:
                 return False
             with self._on_domain(known, "does not take limits of block I/O") as domain:
-                tuning = self._tuning(domain)
+                tuning = self._domain_tuning(domain)
                 try:
-                    known.redefine(tuning.note_items(known.definition, {*live, *defined}))
+                    known.note_definition(tuning.note_items(known.definition, {*live, *defined}))
                     tuning.set_blockio(live, persistent=False)
                     known.blockio = known.blockio.with_items(live)
                     tuning.set_blockio(defined, persistent=True)
                     definition = known.definition
-                    known.redefine(replace(definition, blockio=definition.blockio.with_items(defined)))
+                    known.note_definition(replace(definition, blockio=definition.blockio.with_items(defined)))
                 except self._connection.libvirt.libvirtError as error:
-                    if not domain.isActive():  # an error as well if it is libvirtd that is away
+                    # isActive() itself raises if libvirtd is away, which is no refusal.
+                    if not domain.isActive():
                         raise
                     known.refused_blockio = wanted, str(error)
                     raise
@@ -526,8 +549,8 @@ class LibvirtDriver:
         return True
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """What libvirt has no setting for, and what it refused."""
-        refused = self._table.entry(guest).refused_blockio
+        """Sentences about parts that libvirt has no setting for, or has refused."""
+        refused = self._table.find_entry(guest).refused_blockio
         found = [] if refused is None or refused[0] != wanted else [f"libvirt refuses it: {refused[1]}"]
         if wanted.latency_us is not None:
             found.append("libvirt has no latency of block I/O")
@@ -541,12 +564,13 @@ def _blockio_todo(
     if known.refused_blockio is not None and known.refused_blockio[0] == wanted:
         return {}, {}
     definition = known.definition
-    live = domain_definition.todo(known.blockio, wanted, definition.own_items)
+    live = domain_definition.items_to_set(known.blockio, wanted, definition.own_items)
     if not definition.persistent:
         return live, {}
-    theirs = definition.blockio.values.keys() - definition.own_items  # for the next start, and so for now
+    # A value that another program wrote for the next start is its wish for the running domain as well.
+    theirs = definition.blockio.values.keys() - definition.own_items
     live = {item: value for item, value in live.items() if item not in theirs}
-    return live, domain_definition.todo(definition.blockio, wanted, definition.own_items)
+    return live, domain_definition.items_to_set(definition.blockio, wanted, definition.own_items)
 
 
 def _soft_limit_kib(wanted: MemoryLimits) -> int | None:
@@ -560,7 +584,8 @@ def _soft_limit_differs(known: RunningDomain, wanted: MemoryLimits) -> tuple[boo
         return False, False
     kib, own = _soft_limit_kib(wanted), SOFT_LIMIT in definition.own_items
     if definition.soft_limit is not None and not own:
-        return False, False  # somebody else's, for the next start, is what they want now as well
+        # A limit that another program wrote for the next start is its wish for the running domain as well.
+        return False, False
     live = known.soft_limit != kib and (own or known.soft_limit is None)
     defined = definition.soft_limit != kib and (own or definition.soft_limit is None)
     return live, defined and definition.persistent

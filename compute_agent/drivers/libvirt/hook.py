@@ -1,13 +1,12 @@
-"""The hook of libvirt that tells the agent which domains are about to start.
+"""The hook of libvirt that announces to the agent which domains are about to start.
 
 libvirt runs the programs in ``/etc/libvirt/hooks/qemu.d`` (https://libvirt.org/hooks.html, since 6.5.0) as
 ``PROGRAM DOMAIN OPERATION SUBOPERATION EXTRA``, with the XML of the domain on the standard input, and waits
-for each. Of the operations ``start`` is the last before the process is there; ``started`` comes when the CPUs
-of the guest run already. One that fails prevents the start, or, at ``reconnect``, ends a guest that runs; and
-what a hook prints becomes the XML of a guest that migrates. A hook that asked libvirt something would wait
-for ever.
+for each. Operation ``start`` is the last one before the process exists; at ``started`` the guest's CPUs run
+already. A hook that fails prevents the start, or, at ``reconnect``, ends a running guest. The output of a
+hook becomes the XML of a guest that migrates. A hook that calls libvirt waits for ever.
 
-So this one does nothing but at ``start``, prints nothing, always succeeds, and has an end: without an agent,
+So this hook acts at ``start`` alone, prints nothing, always succeeds, and has a time limit. Without an agent
 or without Python, guests start as if there were no hook, and the system's log says so.
 """
 
@@ -24,11 +23,14 @@ from typing import Final
 
 HOOKS: Final = Path("/etc/libvirt/hooks")
 HOOK_SECONDS: Final = 3
-"""What a start is held up at most; a little longer than the agent takes to say that it has no time."""
+"""The most seconds that a start is held up; a little longer than the agent's own limit for an answer."""
 
+# Tells the agent's own hook from one of an operator, which install and remove leave alone.
 _MARK: Final = "# compute-agent libvirt hook"
+# The agent's hook has 2 KiB; a larger file is another program's, and need not be read.
 _MAX_BYTES: Final = 1 << 16
 
+# Only modules of Python's own library: the hook runs with -I, without the agent's environment.
 _ASK: Final = """\
 import json, socket, sys
 sys.tracebacklimit = 0
@@ -57,7 +59,7 @@ exit 0
 
 
 class HookState(StrEnum):
-    """What is where the hook belongs."""
+    """The state of the hook's place."""
 
     ABSENT = "absent"
     INSTALLED = "installed"
@@ -66,11 +68,11 @@ class HookState(StrEnum):
 
 
 class ForeignHookError(Exception):
-    """There is something that the agent has not made; the text says what to do."""
+    """There is a file that the agent has not made; the text gives the remedy."""
 
 
-def script(socket: Path, python: str = sys.executable) -> str:
-    """The hook for an agent that listens on ``socket``."""
+def hook_script(socket: Path, python: str = sys.executable) -> str:
+    """The text of the hook for an agent that listens on ``socket``."""
     return _SCRIPT.format(
         mark=_MARK,
         seconds=HOOK_SECONDS,
@@ -80,17 +82,17 @@ def script(socket: Path, python: str = sys.executable) -> str:
     )
 
 
-def place(hooks: Path) -> Path:
-    """Where the hook belongs."""
+def hook_path(hooks: Path) -> Path:
+    """The path of the hook."""
     return hooks / "qemu.d" / "compute-agent"
 
 
 def state(hooks: Path, socket: Path | None = None) -> HookState:
-    """What is there; outdated is one of another release, for another ``socket``, or that cannot be run.
+    """The state of the hook. One of another release, for another ``socket``, or not executable, is outdated.
 
-    :raises OSError:
+    :raises OSError: the folder cannot be read.
     """
-    path = place(hooks)
+    path = hook_path(hooks)
     try:
         status = path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -100,31 +102,32 @@ def state(hooks: Path, socket: Path | None = None) -> HookState:
     text = path.read_text(errors="replace")
     if not any(line.startswith(_MARK) for line in text.splitlines()[:2]):
         return HookState.FOREIGN
-    usable = status.st_mode & 0o777 == 0o755 and socket is not None and text == script(socket)
+    # A caller without a socket only asks which program made the file.
+    usable = status.st_mode & 0o777 == 0o755 and socket is not None and text == hook_script(socket)
     return HookState.INSTALLED if usable else HookState.OUTDATED
 
 
-def install(hooks: Path, socket: Path) -> bool:
-    """Put the hook where libvirt looks for it; whether there was anything to do.
+def install_hook(hooks: Path, socket: Path) -> bool:
+    """Install the hook; whether there was anything to do.
 
-    It is written beside, where libvirt runs nothing, and then moved: half of it is never run.
-
-    :raises ForeignHookError:
-    :raises OSError:
+    :raises ForeignHookError: there is a file that the agent has not made.
+    :raises OSError: it cannot be written; the former state stays.
     """
-    path, found = place(hooks), state(hooks, socket)
+    path, found = hook_path(hooks), state(hooks, socket)
     if found is HookState.FOREIGN:
         raise ForeignHookError(f"{path} is not the agent's: move it away, or give it another name")
     if found is HookState.INSTALLED:
         return False
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    # Written in the folder above, where libvirt runs nothing, and then moved: half a hook is never run.
     beside = hooks / f".compute-agent.{os.getpid()}"
     try:
         handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with open(handle, "w", encoding="utf-8") as file:
-            file.write(script(socket))
+            file.write(hook_script(socket))
             file.flush()
             os.fsync(file.fileno())
+        # Executable only now, as the file was made without rights for others.
         beside.chmod(0o755)
         beside.replace(path)
     except OSError:
@@ -135,12 +138,12 @@ def install(hooks: Path, socket: Path) -> bool:
 
 
 def remove(hooks: Path) -> bool:
-    """Take the hook away; whether there was one.
+    """Remove the hook; whether there was one.
 
-    :raises ForeignHookError:
-    :raises OSError:
+    :raises ForeignHookError: the file is not the agent's.
+    :raises OSError: it cannot be removed.
     """
-    path, found = place(hooks), state(hooks)
+    path, found = hook_path(hooks), state(hooks)
     if found is HookState.FOREIGN:
         raise ForeignHookError(f"{path} is not the agent's, and stays")
     path.unlink(missing_ok=True)

@@ -1,9 +1,9 @@
-"""A running domain: what is set on it, how that differs from what is wanted, and the calls that change it.
+"""A running domain: its settings, their difference from the wanted ones, and the calls that change them.
 
-Limits are set through libvirt and read from the domain's cgroup (https://libvirt.org/cgroups.html): a read
-works while libvirtd is away, costs a twentieth of a call, and shows what the kernel does. Calls that fail
-raise ``libvirt.libvirtError``, which the driver translates. The persistent definition decides where the
-guest runs at its next start, until it is placed: a failed write of it is only logged.
+Limits are set through libvirt and read from the domain's cgroup (https://libvirt.org/cgroups.html). A read of
+the cgroup works while libvirtd is away, and costs a twentieth of a call. It also shows the kernel's values.
+Calls that fail raise ``libvirt.libvirtError``, which the driver translates. The persistent definition only
+decides where the guest runs between its next start and its placement, so a failed write of it is only logged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,13 @@ from typing import Any, Final
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuLimits, CpuSettings, QuotaError
-from compute_agent.drivers.cgroup import PERIOD, GuestCgroup, agree, attainable, quota_microseconds
+from compute_agent.drivers.cgroup import (
+    PERIOD,
+    GuestCgroup,
+    attainable_quota,
+    limits_agree,
+    quota_microseconds,
+)
 from compute_agent.drivers.libvirt.domain_definition import (
     NAMESPACE,
     PREFIX,
@@ -29,7 +35,7 @@ from compute_agent.drivers.libvirt.domain_definition import (
     DomainDefinition,
     Item,
     MemoryBinding,
-    note,
+    note_element,
     set_item,
 )
 from compute_agent.drivers.libvirt.qemu import QemuProcess, ThreadRole, wanted_cpus
@@ -39,35 +45,37 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError, full_name
 from compute_agent.model.resource import BlockIo
 
-# Each domain has groups of its own below that of the whole domain, one of them for the main thread; cgroup v2
-# under systemd has one more level between them.
+# libvirt makes a group for the whole domain and groups below it, one of them for the main thread. With cgroup
+# v2 under systemd there is one more level between them.
 _OF_MAIN_THREAD: Final = "emulator"
 _BETWEEN: Final = "libvirt"
 
 _DEFAULT_SHARES: Final = 1024
 _DEFAULT_WEIGHT: Final = 100
+# The kernel's lowest cpu.shares of cgroup v1.
 _MIN_SHARES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class DomainGroup:
-    """The group of a whole domain: ``folders`` are the outer one and those below it that hold all threads.
+    """The group of a whole domain.
 
-    ``unified`` is whether it is one of cgroup v2.
+    :ivar folders: the outer folder, and with cgroup v2 under systemd the one below it that holds all threads.
+    :ivar unified: whether it is of cgroup v2.
     """
 
     folders: tuple[Path, ...]
     unified: bool
 
-    def limits(self) -> CpuLimits | None:
+    def read_limits(self) -> CpuLimits | None:
         """Weight and quota; None when they cannot be read, as when the domain has ended."""
         try:
             return self._unified_limits() if self.unified else self._legacy_limits()
         except OSError:
             return None
 
-    def shares(self, weight: int) -> int:
-        """What libvirt wants as ``cpu_shares`` for a weight: it hands the number to the kernel as it is."""
+    def libvirt_shares(self, weight: int) -> int:
+        """The ``cpu_shares`` of libvirt for a weight. libvirt passes the number to the kernel unchanged."""
         if self.unified:
             return weight
         return max(round(weight * _DEFAULT_SHARES / _DEFAULT_WEIGHT), _MIN_SHARES)
@@ -76,41 +84,45 @@ class DomainGroup:
         found = [
             limits for folder in self.folders if (limits := GuestCgroup(folder).cpu_limits()) is not None
         ]
+        # The outer group has libvirt's weight. A quota may be in either one, and the lower one is in force.
         quotas = [limits.quota for limits in found if limits.quota is not None]
         return CpuLimits(found[0].weight, min(quotas, default=None)) if found else None
 
     def _legacy_limits(self) -> CpuLimits:
-        """Of cgroup v1 (Documentation/scheduler/sched-bwc.rst), in terms of version 2."""
-        shares, quota = (self._number(name) for name in ("cpu.shares", "cpu.cfs_quota_us"))
+        """The limits of cgroup v1 (Documentation/scheduler/sched-bwc.rst), in terms of version 2."""
+        shares, quota = (self._read_number(name) for name in ("cpu.shares", "cpu.cfs_quota_us"))
+        # A quota of -1 is no limit.
         weight = max(round(shares * _DEFAULT_WEIGHT / _DEFAULT_SHARES), 1)
-        return CpuLimits(weight, quota / self._number("cpu.cfs_period_us") if quota > 0 else None)
+        return CpuLimits(weight, quota / self._read_number("cpu.cfs_period_us") if quota > 0 else None)
 
-    def _number(self, name: str) -> int:
+    def _read_number(self, name: str) -> int:
         return int(read(f"{self.folders[0]}/{name}"))
 
 
-def find(pid: int) -> DomainGroup | None:
-    """The group of the domain whose QEMU process this is; None if libvirt made none for CPUs."""
+def find_group(pid: int) -> DomainGroup | None:
+    """The group of the domain of a QEMU process; None if libvirt made none with the controller cpu."""
     try:
         lines = read_text(f"/proc/{pid}/cgroup").splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return None
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
+    # A host with both versions has the controller cpu in one of them; a line of version 1 that names it wins.
     legacy = next((key for key in paths if "cpu" in key.split(",")), None)
-    mount = _mounts().get("cpu" if legacy is not None else "")
+    mount = _mount_points().get("cpu" if legacy is not None else "")
     leaf = Path(paths.get(legacy or "", "/"))
+    # A libvirtd of a session, or one without cgroups, leaves QEMU in its own group.
     if mount is None or leaf.name != _OF_MAIN_THREAD or ".." in leaf.parts:
-        return None  # the last is a group outside of what the agent sees of the hierarchy
+        return None  # A path with ".." is outside of the part of the hierarchy that a container shows.
     inner = mount / leaf.parent.relative_to("/")
     folders = (inner.parent, inner) if inner.name == _BETWEEN else (inner,)
     return DomainGroup(folders, legacy is None)
 
 
 @functools.cache
-def _mounts() -> Mapping[str, Path]:
-    """Where the hierarchies of the controller cpu (version 1) and "" (version 2) are mounted.
+def _mount_points() -> Mapping[str, Path]:
+    """The mount points of the hierarchies, by ``cpu`` for version 1 and ``""`` for version 2.
 
-    The source is /proc/self/mountinfo, proc(5).
+    They are read once from /proc/self/mountinfo (proc(5)), as they do not change while a host runs.
     """
     found: dict[str, Path] = {}
     for line in read_text("/proc/self/mountinfo").splitlines():
@@ -125,12 +137,17 @@ def _mounts() -> Mapping[str, Path]:
 
 @dataclass(slots=True)
 class RunningDomain:
-    """The guest, its process, its definition with the XML that it is read from, and its memory binding.
+    """One run of a domain.
 
-    ``refused`` are NUMA nodes that libvirt refused to bind its memory to. ``unreported``: its threads are
-    pinned, and libvirt may not know it yet. ``own_limits`` are limits of memory that the agent has set.
-    ``blockio`` is how its block I/O is limited, ``soft_limit`` (KiB) its memory; ``refused_blockio`` is what
-    libvirt did not take, and why, and so is ``refused_soft_limit``.
+    :ivar source: the inactive XML that ``definition`` was read from; empty after a change by the agent.
+    :ivar binding: the present binding of its memory.
+    :ivar refused: the NUMA nodes that libvirt refused to bind its memory to; None: it refused none.
+    :ivar unreported: whether its threads were pinned in the kernel while libvirt may not know it yet.
+    :ivar own_limits: the limits of memory that the agent has set.
+    :ivar blockio: its present block I/O.
+    :ivar soft_limit: its present soft limit of memory in KiB; None: no limit.
+    :ivar refused_soft_limit: libvirt's reason; empty: it refused none.
+    :ivar refused_blockio: the block I/O that libvirt refused, with the reason.
     """
 
     guest: Guest
@@ -153,30 +170,35 @@ class RunningDomain:
         return procfs.is_alive(self.process.identity)
 
     def describe_as(self, found: RunningDomain) -> None:
-        """Take over what is found to be new about the same process."""
+        """Take over the values of a later look at the same process."""
+        # Refusals and the agent's own limits stay: they are not in the XML.
         self.guest, self.source, self.definition = found.guest, found.source, found.definition
         self.binding, self.blockio = found.binding, found.blockio
         self.soft_limit = found.soft_limit
 
-    def redefine(self, definition: DomainDefinition) -> None:
-        """Note that the agent made this the definition.
+    def note_definition(self, definition: DomainDefinition) -> None:
+        """Note that the agent changed the definition to this one.
 
-        Its text is another one now, which nobody has read: somebody may make it what it was before.
+        Its new text is not known. The former text must not count as read: another program may restore it.
         """
         if definition != self.definition:
             self.definition, self.source = definition, ""
 
     @property
-    def group(self) -> DomainGroup | None:
+    def domain_group(self) -> DomainGroup | None:
         """The group of the domain; None as long as libvirt has made none for CPUs."""
+        # Absence is not cached, as libvirt may make the group later.
         if self._group is None:
-            self._group = find(self.guest.pid)
+            self._group = find_group(self.guest.pid)
         return self._group
 
     def pin_rest(self, settings: CpuSettings) -> None:
-        """Pin what libvirt's calls left: without cgroups they do not reach the emulator's helpers."""
+        """Pin the threads that libvirt's calls left: without cgroups these miss the emulator's helpers.
+
+        :raises DriverError: the kernel refuses the CPUs of a thread.
+        """
         for _ in range(procfs.MAX_PASSES):
-            misplaced = self.process.misplaced(settings)
+            misplaced = self.process.misplaced_threads(settings)
             if not misplaced:
                 return
             for tid, (it, _) in misplaced.items():
@@ -190,14 +212,14 @@ class RunningDomain:
                     ) from error
 
     def other_limits(self, wanted: CpuLimits) -> CpuLimits | None:
-        """The limits in the kernel where they are not those that the domain should have; None if they agree.
+        """The kernel's limits where they differ from those that the domain should have; None if they agree.
 
         :raises GuestGoneError:
-        :raises DriverError: a domain without a group is to have a quota.
+        :raises DriverError: a quota is wanted for a domain without a group.
         """
-        has = None if self.group is None else self.group.limits()
+        has = None if self.domain_group is None else self.domain_group.read_limits()
         if has is not None:
-            return None if agree(has, self.definition.within(wanted)) else has
+            return None if limits_agree(has, self.definition.limits_within(wanted)) else has
         if not self.is_alive:
             raise GuestGoneError(f"guest {self.guest} has ended")
         if wanted.quota is not None:
@@ -206,9 +228,9 @@ class RunningDomain:
         return None
 
     def other_nodes(self, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes that the kernel or libvirt binds the memory to where they are not those wanted.
+        """The NUMA nodes of the kernel's or libvirt's binding where they differ from those wanted.
 
-        Empty stands for all. None if they agree, or if libvirt refused them.
+        Empty stands for no binding. None if they agree, or if libvirt refused them before.
 
         :raises GuestGoneError:
         """
@@ -219,6 +241,7 @@ class RunningDomain:
             raise GuestGoneError(f"guest {self.guest} has ended")
         if allowed == self.binding.nodes == wanted:
             return None
+        # Both must agree: the kernel's nodes are those in force, libvirt's are those last asked for.
         everywhere = procfs.nodes_with_memory()
         for has in (allowed, self.binding.nodes):
             unbound = not has or has >= everywhere
@@ -231,62 +254,68 @@ LOG = logging.getLogger(__name__)
 
 
 class DomainTuning:
-    """The settings of one domain."""
+    """The calls that change the settings of one domain."""
 
+    # Any: libvirt-python has no types, and is imported with the first connection only.
     def __init__(self, libvirt: Any, domain: Any, host_cpus: frozenset[int]) -> None:
         self._libvirt = libvirt
         self._domain = domain
         self._host_cpus = host_cpus
 
-    def pin(self, roles: Iterable[ThreadRole], settings: CpuSettings) -> None:
-        """Pin what the threads with these roles do on the running domain."""
+    def pin_threads(self, roles: Iterable[ThreadRole], settings: CpuSettings) -> None:
+        """Pin the threads of the running domain that have these roles."""
         live = self._libvirt.VIR_DOMAIN_AFFECT_LIVE
+        # Guest CPUs come first: they run the guest's own code, and each call takes milliseconds.
         for it in sorted(
             set(roles), key=lambda role: (not role.runs_guest, role.iothread or 0, role.vcpu or 0)
         ):
             if it.vcpu is not None and it.vcpu < len(settings.vcpu_cpus):
-                self._domain.pinVcpuFlags(it.vcpu, self._map(settings.vcpu_cpus[it.vcpu]), live)
+                self._domain.pinVcpuFlags(it.vcpu, self._cpu_map(settings.vcpu_cpus[it.vcpu]), live)
             elif it.runs_guest:
+                # A guest CPU plugged in later, or one thread for all of them, gets the CPUs of all.
                 for vcpu in [it.vcpu] if it.vcpu is not None else range(len(settings.vcpu_cpus)):
-                    self._domain.pinVcpuFlags(vcpu, self._map(settings.cpus), live)
+                    self._domain.pinVcpuFlags(vcpu, self._cpu_map(settings.cpus), live)
             elif it.iothread is not None:
-                self._domain.pinIOThread(it.iothread, self._map(settings.emulator_cpus), live)
+                self._domain.pinIOThread(it.iothread, self._cpu_map(settings.emulator_cpus), live)
             else:
-                self._domain.pinEmulator(self._map(settings.emulator_cpus), live)
+                self._domain.pinEmulator(self._cpu_map(settings.emulator_cpus), live)
 
     def bind_memory(self, has: MemoryBinding, nodes: frozenset[int]) -> None:
-        """Let the running domain have memory of these NUMA nodes only."""
+        """Bind the memory of the running domain to these NUMA nodes."""
         self._bind_memory(has, nodes, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
     def persist_pins(self, has: DomainDefinition, settings: CpuSettings) -> DomainDefinition:
-        """Write the pins that differ into the persistent definition; the definition as it is then.
+        """Write the differing pins into the persistent definition.
 
-        Every write makes libvirtd write a file. The note comes first, and has the old pins as well: after a
-        crash in between they are not taken for somebody else's.
+        The note comes first, and has the old and the new pins: after a crash in between, neither is taken for
+        another program's.
+
+        :return: the definition after the writes.
         """
+        # Only differing pins are written: each call makes libvirtd write a file and sync it.
         domain, config = self._domain, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG
         wanted = has.other_pins(settings, self._host_cpus)
         if not wanted:
             return has
         pins = dict(has.pins)
         try:
-            has = self._note(replace(has, own=has.own_pins.union(wanted.items())))
+            has = self._write_note(replace(has, own=has.own_pins.union(wanted.items())))
             for role, cpus in wanted.items():
                 if role.vcpu is not None:
-                    domain.pinVcpuFlags(role.vcpu, self._map(cpus), config)
+                    domain.pinVcpuFlags(role.vcpu, self._cpu_map(cpus), config)
                 elif role.iothread is not None:
-                    domain.pinIOThread(role.iothread, self._map(cpus), config)
+                    domain.pinIOThread(role.iothread, self._cpu_map(cpus), config)
                 else:
-                    domain.pinEmulator(self._map(cpus), config)
+                    domain.pinEmulator(self._cpu_map(cpus), config)
                 pins[role] = cpus
         except self._libvirt.libvirtError as error:
             self._not_persisted("pins", error)
         return replace(has, pins=pins, pinned=has.pinned | pins.keys() & wanted.keys())
 
     def persist_binding(self, has: DomainDefinition, nodes: frozenset[int]) -> DomainDefinition:
-        """Write NUMA nodes into the persistent definition; the definition as it is then.
+        """Write NUMA nodes into the persistent definition, unless another program bound the memory.
 
-        Where somebody else bound memory, it stays as it is.
+        :return: the definition after the write.
         """
         if not has.persistent or has.binding.is_foreign or has.binding.nodes == nodes:
             return has
@@ -298,27 +327,30 @@ class DomainTuning:
         return replace(has, binding=MemoryBinding(RESTRICTIVE, nodes))
 
     def limit(self, has: CpuLimits, wanted: CpuLimits, group: DomainGroup) -> None:
-        """Set what differs of weight and quota on the running domain.
+        """Set the differing ones of weight and quota on the running domain.
 
-        The quota is that of the whole domain (``global_quota``): the one for each guest CPU is the flavor's.
+        The quota is that of the whole domain (``global_quota``). The one of each guest CPU (``vcpu_quota``)
+        belongs to the flavor.
         """
         change = {}
         if wanted.weight not in (None, has.weight):
-            change["cpu_shares"] = group.shares(wanted.weight)
-        if attainable(wanted.quota) != has.quota:
-            change |= _quota(wanted.quota)
+            change["cpu_shares"] = group.libvirt_shares(wanted.weight)
+        if attainable_quota(wanted.quota) != has.quota:
+            change |= _quota_parameters(wanted.quota)
         self._domain.setSchedulerParametersFlags(change, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
     def persist_shares(self, has: DomainDefinition, shares: int) -> DomainDefinition:
-        """Write the agent's shares into the definition, noted as such; the definition as it is then.
+        """Write the agent's shares into the definition, with a note.
 
-        The note comes first, and has the old shares as well: after a crash between the two they are not taken
-        for somebody else's.
+        The note comes first, and has the old and the new shares: after a crash between the two writes,
+        neither is taken for another program's.
+
+        :return: the definition after the writes.
         """
         libvirt, config = self._libvirt, self._libvirt.VIR_DOMAIN_AFFECT_CONFIG
         noted = frozenset({shares}) | ({has.shares} if has.shares else frozenset())
         try:
-            has = self._note(replace(has, noted=noted, own=has.own_pins))
+            has = self._write_note(replace(has, noted=noted, own=has.own_pins))
             if has.persistent:
                 self._domain.setSchedulerParametersFlags({"cpu_shares": shares}, config)
         except libvirt.libvirtError as error:
@@ -329,28 +361,29 @@ class DomainTuning:
     def set_soft_limit(self, kib: int | None, persistent: bool) -> None:
         """Set the soft limit of memory of the running domain, or of its definition."""
         limit = UNLIMITED_KIB if kib is None else kib
-        self._domain.setMemoryParameters({SOFT_LIMIT: limit}, self._flag(persistent))
+        self._domain.setMemoryParameters({SOFT_LIMIT: limit}, self._affect_flag(persistent))
 
     def note_items(self, has: DomainDefinition, items: Iterable[str]) -> DomainDefinition:
-        """Note that these items are the agent's; the definition as it is then."""
-        return self._note(replace(has, own=has.own_pins, own_items=has.own_items.union(items)))
+        """Note that these items are the agent's; the definition after the write."""
+        return self._write_note(replace(has, own=has.own_pins, own_items=has.own_items.union(items)))
 
     def set_blockio(self, items: Mapping[str, Item], persistent: bool) -> None:
         """Set items of block I/O on the running domain, or in its definition."""
         for item, value in items.items():
-            set_item(self._domain, item, value, self._flag(persistent))
+            set_item(self._domain, item, value, self._affect_flag(persistent))
 
-    def _flag(self, persistent: bool) -> int:
-        """Says whether the definition is meant, or the running domain."""
+    def _affect_flag(self, persistent: bool) -> int:
+        """The flag of libvirt for the definition or for the running domain."""
         libvirt = self._libvirt
+        # The annotation turns Any of the untyped package into int for the type checker.
         flag: int = libvirt.VIR_DOMAIN_AFFECT_CONFIG if persistent else libvirt.VIR_DOMAIN_AFFECT_LIVE
         return flag
 
-    def _note(self, has: DomainDefinition) -> DomainDefinition:
-        """Note what is the agent's of a definition that is to be like that; its ``own`` pins are told."""
+    def _write_note(self, has: DomainDefinition) -> DomainDefinition:
+        """Write the note of a definition; it names the ``own`` pins, not all pins."""
         kind = self._libvirt.VIR_DOMAIN_METADATA_ELEMENT
-        text = note(has.noted, has.own or (), has.own_items)
-        self._domain.setMetadata(kind, text, PREFIX, NAMESPACE, self._flag(has.persistent))
+        text = note_element(has.noted, has.own or (), has.own_items)
+        self._domain.setMetadata(kind, text, PREFIX, NAMESPACE, self._affect_flag(has.persistent))
         return has
 
     def _not_persisted(self, what: str, error: Exception) -> None:
@@ -359,16 +392,18 @@ class DomainTuning:
 
     def _bind_memory(self, has: MemoryBinding, nodes: frozenset[int], flag: int) -> None:
         change: dict[str, Any] = {"numa_nodeset": cpuset.format(nodes)}
+        # libvirt refuses another mode than the present one while the domain runs.
         if not has.mode:
             change["numa_mode"] = self._libvirt.VIR_DOMAIN_NUMATUNE_MEM_RESTRICTIVE
         self._domain.setNumaParameters(change, flag)
 
-    def _map(self, cpus: frozenset[int]) -> tuple[bool, ...]:
-        """A CPU map of libvirt's. CPUs that the host does not have are left out, and libvirt refuses none."""
+    def _cpu_map(self, cpus: frozenset[int]) -> tuple[bool, ...]:
+        """CPUs as a map of libvirt. CPUs that the host does not have are left out."""
         return tuple(cpu in cpus for cpu in sorted(self._host_cpus))
 
 
-def _quota(cores: float | None) -> dict[str, int]:
+def _quota_parameters(cores: float | None) -> dict[str, int]:
+    # -1 is libvirt's value for no limit.
     if cores is None:
         return {"global_quota": -1}
     return {"global_period": PERIOD, "global_quota": quota_microseconds(cores)}

@@ -1,9 +1,9 @@
-"""Guests that are plain processes.
+"""The driver of guests that are plain processes.
 
 A guest is started by the agent, in a session of its own, or adopted by the pid of a process or the folder
-of a cgroup v2 group. It outlives the agent. It is identified by pid and start time, so that a later process
-with the same pid is another one. Guests are pinned by scheduler affinity (sched_setaffinity(2)) and, where
-a cgroup v2 group is writable, confined in a group of their own.
+of a cgroup v2 group. It outlives the agent. Pid and start time identify it, so that a later process with the
+same pid is another one. Guests are pinned by scheduler affinity (sched_setaffinity(2)). Where a cgroup v2
+group is writable, each guest has a group of its own below it.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from compute_agent.model.resource import BlockIo
 LOG = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.02
+# A process in an uninterruptible wait, as for a disk, does not end by SIGKILL before the wait is over.
 _KILL_SECONDS: Final = 10.0
 
 
@@ -43,13 +44,13 @@ class ProcessDriver:
     name = DRIVER
 
     def __init__(self, folder: Path, groups: CgroupRoot | None = None, look_only: bool = False) -> None:
-        """Take over the guests recorded in ``folder`` (made if absent) that still run; forget the others.
+        """Take over the guests recorded in ``folder`` that still run; forget the others.
 
-        New guests get a group below ``groups``, if there is one. With ``look_only`` nothing is made or
-        forgotten.
-
-        :raises UnsafeFileError: others may write to the folder.
-        :raises OSError:
+        :param folder: made if absent.
+        :param groups: the groups of guests; None: guests have none.
+        :param look_only: whether nothing is made or forgotten.
+        :raises UnsafeFileError: other users may write to the folder.
+        :raises OSError: the folder cannot be used.
         """
         self._groups = groups
         self._warned_of_memory = False
@@ -60,21 +61,21 @@ class ProcessDriver:
     # What runs
 
     @property
-    def outage(self) -> str:
-        """Empty: processes depend on nobody."""
+    def outage_reason(self) -> str:
+        """Always empty: processes depend on no daemon."""
         return ""
 
     def guests(self) -> Sequence[Guest]:
         """The guests that run now."""
-        return [record.guest() for record in self._table.all()]
+        return [record.as_guest() for record in self._table.running_records()]
 
-    def lost(self) -> Mapping[str, str]:
-        """The guests that may run and are not looked after, by uuid, and why that is so."""
-        return self._table.lost()
+    def lost_guests(self) -> Mapping[str, str]:
+        """The guests with unusable records, by uuid, with the reason and the remedy."""
+        return self._table.lost_guests()
 
-    def watch(self, listener: Listener) -> None:
-        """Call ``listener`` for every guest that ends from now on, or goes on with another main process."""
-        self._table.listen(listener)
+    def watch_guests(self, listener: Listener) -> None:
+        """Call ``listener`` for each guest that ends later, or goes on with another main process."""
+        self._table.start_watch(listener)
 
     def close(self) -> None:
         """Stop watching; the guests keep running."""
@@ -82,7 +83,7 @@ class ProcessDriver:
 
     # Life
 
-    def create(
+    def create_guest(
         self,
         guest_uuid: str,
         name: str,
@@ -94,10 +95,9 @@ class ProcessDriver:
     ) -> Guest:
         """Make the process of a new guest, held before its first instruction; see release() and discard().
 
-        ``environment`` has variables beside those that every guest has. ``declared`` are the names of
-        settings that were chosen for this guest.
-
-        :raises DriverError: the command or folder cannot be used or the guest exists.
+        :param environment: variables beside those that each guest has.
+        :param declared: the names of the settings that the order has.
+        :raises DriverError: the command or the folder cannot be used, or the guest exists.
         """
         variables = launch.guest_environment(guest_uuid, environment or {})
         launch.check_command(command, cwd, variables["PATH"])
@@ -109,42 +109,47 @@ class ProcessDriver:
             try:
                 child = launch.start_held(command, cwd, variables, output)
             finally:
+                # The guest has its own copy. One in the agent would keep the file of a removed log on the
+                # disk.
                 os.close(output)
         except OSError as error:
             raise DriverError(f"guest {guest_uuid} cannot be started: {error}") from error
-        identity = procfs.identify(child.pid)
+        identity = procfs.identify_process(child.pid)
         if identity is None:
             raise DriverError(f"guest {guest_uuid} ended before it began; see {log}")
         record = ProcessRecord(
             guest_uuid, name, identity, settings, tuple(command), log=log, declared=tuple(declared)
         )
+        # The group comes before the record, which names it. A crash in between leaves an empty group, as the
+        # held process ends with the agent.
         try:
-            if self._groups is not None and self._groups.make(guest_uuid).processes():
+            if self._groups is not None and self._groups.make_group(guest_uuid).process_ids():
                 raise OSError(f"there are processes in its group {group_name(guest_uuid)} already")
-            record = self._grouped(record)
+            record = self._move_to_group(record)
             self._table.add(record, child)
         except OSError as error:
-            self._undo(record, child)
+            self._undo_create(record, child)
             raise DriverError(f"guest {guest_uuid} cannot be recorded: {error}") from error
-        return record.guest()
+        return record.as_guest()
 
     def release(self, guest: Guest) -> None:
-        """Let a guest made by create() run its program."""
+        """Let a guest made by create_guest() run its program."""
         try:
-            launch.release(self._table.child(guest.uuid))
+            launch.release(self._table.child_process(guest.uuid))
         except BrokenPipeError as error:
             raise DriverError(f"guest {guest} was killed before it began") from error
-        self._table.watch(self._table.known(guest.uuid))
+        # Watched from now on: the end of a held process is handled by discard().
+        self._table.watch_ending(self._table.known_record(guest.uuid))
 
     def discard(self, guest: Guest) -> None:
-        """Undo create(): the held process ends without having run the guest's program."""
-        self._undo(self._table.known(guest.uuid), self._table.child(guest.uuid))
+        """Undo create_guest(): the held process ends without having run the guest's program."""
+        self._undo_create(self._table.known_record(guest.uuid), self._table.child_process(guest.uuid))
 
     def recent_ending(self, guest: Guest, seconds: float) -> str:
         """See :meth:`compute_agent.drivers.base.StartingDriver.recent_ending`."""
         return self._table.recent_ending(guest, seconds)
 
-    def adopt(
+    def adopt_guest(
         self,
         guest_uuid: str,
         name: str,
@@ -154,10 +159,10 @@ class ProcessDriver:
     ) -> Guest:
         """Take a running process, or all processes of a cgroup v2 group, as a guest.
 
-        Where guests have groups, the processes move into one of their own: what others set on a group is not
-        changed.
+        Where guests have groups, the processes move into one of their own, so that the agent changes no
+        values of another program's group.
 
-        :raises DriverError: it cannot be.
+        :raises DriverError: it cannot be a guest, or cannot be recorded.
         """
         self._table.forbid_double(guest_uuid)
         source: GuestCgroup | None = None
@@ -165,9 +170,9 @@ class ProcessDriver:
             identity = launch.adoptable_process(origin)
             self._table.forbid_guests({origin})
         else:
-            guests = {record.uuid for record in self._table.all()}
+            guests = {record.uuid for record in self._table.running_records()}
             source, identity = launch.adoptable_group(origin, self._groups, guests)
-            self._table.forbid_guests(set(source.processes()))
+            self._table.forbid_guests(set(source.process_ids()))
         command = procfs.command_line(identity.pid)
         record = ProcessRecord(
             guest_uuid,
@@ -180,23 +185,26 @@ class ProcessDriver:
             declared=tuple(declared),
             origin_cgroup=procfs.cgroup_path(identity.pid),
         )
+        # The record names the group, so the move comes first. After a crash in between, the group can be
+        # adopted again.
         try:
-            record = self._grouped(record, source)
+            record = self._move_to_group(record, source)
             self._table.add(record)
         except OSError as error:
             self._give_back(guest_uuid, source)
             raise DriverError(f"guest {guest_uuid} cannot be recorded: {error}") from error
-        self._table.watch(record)
-        return record.guest()
+        self._table.watch_ending(record)
+        return record.as_guest()
 
     def stop(self, guest: Guest, timeout: float) -> None:
-        """End the guest: SIGTERM, and SIGKILL after ``timeout`` seconds. Gone already is no error.
+        """Stop the guest: SIGTERM, and SIGKILL after ``timeout`` seconds. An ended guest is no error.
 
-        :raises DriverError: the kernel does not let go of it even then, as while it waits for a disk.
+        :raises DriverError: it does not end by SIGKILL either, as while it waits for a disk.
         """
-        record = self._table.known(guest.uuid)
+        record = self._table.known_record(guest.uuid)
         deadline = time.monotonic() + timeout
-        _signal(record, signal.SIGTERM)
+        _signal_guest(record, signal.SIGTERM)
+        # is_alive() also reaps a child, without which it would stay a zombie and never count as ended.
         while self._table.is_alive(record) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         if self._table.is_alive(record):
@@ -207,126 +215,139 @@ class ProcessDriver:
                     raise DriverError(
                         f"guest {guest} does not end {_KILL_SECONDS:g} s after SIGKILL: the kernel holds it"
                     )
-                _signal(record, signal.SIGKILL)
+                # Again in each turn: a process of the group may have forked meanwhile.
+                _signal_guest(record, signal.SIGKILL)
                 time.sleep(_POLL_SECONDS)
+        # Handled here, so that the guest is gone when this returns. The watch may have been faster.
         with contextlib.suppress(GuestGoneError):
-            self._table.ended(self._table.known(guest.uuid))
+            self._table.handle_end(self._table.known_record(guest.uuid))
 
     def oom_kills(self) -> Sequence[OomKill]:
-        """What the kernel killed of guests that have groups."""
-        for record in self._table.all_known():
-            if (group := record.group) is not None:
-                self._table.oom.look(record.guest(), group)
-        return self._table.oom.take()
+        """The kernel's kills of guests with groups since the last call."""
+        for record in self._table.known_records():
+            if (group := record.own_group) is not None:
+                self._table.oom.look_at_group(record.as_guest(), group)
+        return self._table.oom.take_news()
 
     # Inner parts
 
-    def _grouped(self, record: ProcessRecord, source: GuestCgroup | None = None) -> ProcessRecord:
-        """The record with the group, if there are any, that its processes or ``source`` were moved into.
+    def _move_to_group(self, record: ProcessRecord, source: GuestCgroup | None = None) -> ProcessRecord:
+        """Move the processes of a guest into its group.
 
-        :raises OSError:
+        :param source: the group that a whole-group guest comes from.
+        :return: the record with the group; unchanged where guests have none.
+        :raises OSError: a process cannot be moved.
         """
         if self._groups is None:
             return record
-        group = self._groups.make(record.uuid)
+        group = self._groups.make_group(record.uuid)
         if source is not None:
-            group.take(source)
+            group.take_processes(source)
         else:
-            for pid in procfs.descendants(record.identity.pid):
+            for pid in procfs.descendants_of(record.identity.pid):
+                # Parents come first, so that children made meanwhile start in the group.
                 group.add(pid)
         return replace(record, cgroup=str(group.folder))
 
     def _give_back(self, guest_uuid: str, source: GuestCgroup | None) -> None:
-        """Move the processes of a group that cannot be a guest back to where they were."""
+        """Move the processes of a group that was not adopted back to where they were."""
         if source is None or self._groups is None:
             return
         try:
-            group = self._groups.make(guest_uuid)
-            source.take(group)
+            group = self._groups.make_group(guest_uuid)
+            source.take_processes(group)
             group.remove_empty()
         except OSError as error:
             LOG.error(
                 "Processes of %s are left in the group of guest %s: %s", source.folder, guest_uuid, error
             )
 
-    def _undo(self, record: ProcessRecord, child: subprocess.Popen[bytes]) -> None:
-        """End a held process, and leave nothing of it."""
+    def _undo_create(self, record: ProcessRecord, child: subprocess.Popen[bytes]) -> None:
+        """End a held process, and remove its group and record."""
         child.kill()
         child.wait()
-        assert child.stdin is not None
+        assert child.stdin is not None  # start_held() opened it; the assertion is for the type checker.
         with contextlib.suppress(OSError):
             child.stdin.close()
-        self._table.forget(record)
+        self._table.forget_guest(record)
 
     # What it can
 
     @property
-    def starting(self) -> ProcessDriver:
-        """Guests are started by the agent."""
+    def starting_driver(self) -> ProcessDriver:
+        """The driver itself: the agent starts process guests."""
         return self
 
     @property
-    def flavors(self) -> None:
-        """Processes have no flavors."""
+    def flavor_source(self) -> None:
+        """Always None: processes have no flavors."""
         return
 
     @property
-    def expecting(self) -> None:
-        """Guests are held before their first instruction, and adopted ones run already."""
+    def expecting_driver(self) -> None:
+        """Always None: the agent holds a guest before its first instruction, so no start is announced."""
         return
 
     # CPUs
 
-    def processes(self, guest: Guest) -> Sequence[int]:
-        """The main process and all that it has started."""
-        return procfs.descendants(guest.pid)
+    def process_ids(self, guest: Guest) -> Sequence[int]:
+        """The main process and its descendants."""
+        return procfs.descendants_of(guest.pid)
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
         """The kernel thread ids of the guest's processes now."""
-        pids, _ = _processes(self._table.running(guest.uuid))
+        pids, _ = _guest_processes(self._table.running_record(guest.uuid))
         return frozenset().union(*map(procfs.thread_ids, pids))
 
     def vcpu_threads(self, guest: Guest) -> frozenset[int]:
-        """All threads: none of a process is a guest CPU."""
+        """All threads: a process has no guest CPUs."""
         return self.thread_ids(guest)
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The threads of the guest with another affinity than ``settings`` give, with the one they have."""
+        """The threads of the guest with another affinity than ``settings`` give, each with its affinity."""
         wanted = _process_cpus(settings)
-        record = self._table.running(guest.uuid)
-        pids, left_group = _processes(record)
+        record = self._table.running_record(guest.uuid)
+        pids, left_group = _guest_processes(record)
         found: dict[int, frozenset[int]] = {}
         for pid in pids:
             found.update(procfs.misplaced_threads(pid, wanted))
-        if left_group and (has := procfs.affinity(record.identity.pid)) is not None:
+        # A main process outside of its group counts as misplaced, so that apply_cpu_settings() moves it back.
+        if left_group and (has := procfs.thread_affinity(record.identity.pid)) is not None:
             found[record.identity.pid] = has
         return found
 
     def definition_drift(self, guest: Guest, settings: CpuSettings) -> str:
-        """Empty: a process is started once."""
-        self._table.known(guest.uuid)
+        """Always empty: a process is started once and has no definition."""
+        self._table.known_record(guest.uuid)
         return ""
 
     def observed_cpus(self, guest: Guest) -> frozenset[int]:
         """The CPUs of the guest's main thread."""
-        cpus = procfs.affinity(self._table.running(guest.uuid).identity.pid)
+        cpus = procfs.thread_affinity(self._table.running_record(guest.uuid).identity.pid)
         if cpus is None:
             raise GuestGoneError(f"guest {guest} has ended")
         return cpus
 
     def apply_cpu_settings(self, guest: Guest, settings: CpuSettings) -> int:
-        """Pin every thread of the guest's processes and read back. Returns how many threads changed."""
+        """Pin all threads of the guest's processes, and read back; how many threads changed."""
         wanted = _process_cpus(settings)
         changed = 0
-        record = self._table.running(guest.uuid)
+        record = self._table.running_record(guest.uuid)
         try:
-            if _processes(record)[1]:
-                LOG.warning("Guest %s was moved out of its group: put back", guest)
-                self._grouped(record)
-            if record.group is not None:
-                record.group.confine(wanted)
+            if _guest_processes(record)[1]:
+                LOG.warning(
+                    "Guest %s was moved out of its cgroup by another program: it is moved back", guest
+                )
+                self._move_to_group(record)
+            # The cpuset comes first: with it the kernel moves all threads at once, and processes that are
+            # made meanwhile start within it. The affinity is set as well, as tools show it and the cpuset may
+            # be absent.
+            if record.own_group is not None:
+                record.own_group.confine_cpus(wanted)
             seen: set[int] = set()
-            while fresh := [pid for pid in _processes(self._table.running(guest.uuid))[0] if pid not in seen]:
+            while fresh := [
+                pid for pid in _guest_processes(self._table.running_record(guest.uuid))[0] if pid not in seen
+            ]:
                 seen.update(fresh)
                 changed += sum(procfs.pin_threads(pid, wanted) for pid in fresh)
         except OSError as error:
@@ -337,38 +358,39 @@ class ProcessDriver:
         return changed
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
-        """Empty: no thread of a process is a guest CPU."""
-        self._table.running(guest.uuid)
+        """Always empty: a process has no guest CPUs."""
+        self._table.running_record(guest.uuid)
         return {}
 
     def emulator_affinity(self, guest: Guest) -> frozenset[int]:
-        """Empty: all threads of a process are alike."""
-        self._table.running(guest.uuid)
+        """Always empty: the threads of a process are all alike."""
+        self._table.running_record(guest.uuid)
         return frozenset()
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
-        """Weight and quota of the guest's group where they are not those wanted.
+        """Weight and quota of the guest's group where they differ from those wanted.
 
-        :raises DriverError: a guest without a group is to have a quota.
+        :raises DriverError: a quota is wanted for a guest without a group.
         """
-        return guest_cgroup.other_limits(guest, self._group(guest), wanted)
+        return guest_cgroup.other_limits(guest, self._group_of(guest), wanted)
 
     def apply_cpu_limits(self, guest: Guest, wanted: CpuLimits) -> bool:
         """Write weight and quota of the guest's group where they differ, and read back."""
-        return guest_cgroup.limit(guest, self._group(guest), wanted)
+        return guest_cgroup.limit_cpu(guest, self._group_of(guest), wanted)
 
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
-        """The NUMA nodes of the guest's group where they are not those wanted."""
-        return guest_cgroup.other_nodes(self._group(guest), wanted)
+        """The NUMA nodes of the guest's group where they differ from those wanted."""
+        return guest_cgroup.other_nodes(self._group_of(guest), wanted)
 
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Write the NUMA nodes of the guest's group if they differ, and read back.
 
         The kernel moves the memory. That of a guest without a group stays where it is.
         """
-        group = self._group(guest)
+        group = self._group_of(guest)
+        # Once for all guests: the reason is the same, and a host may have hundreds of them.
         if wanted and not self._warned_of_memory and (group is None or group.memory_nodes() is None):
             self._warned_of_memory = True
             LOG.warning(
@@ -376,36 +398,37 @@ class ProcessDriver:
                 " controller cpuset ([cgroup] root) binds it to NUMA nodes",
                 guest,
             )
-        return guest_cgroup.bind(guest, group, wanted)
+        return guest_cgroup.bind_memory(guest, group, wanted)
 
     def memory_use(self, guest: Guest) -> int | None:
-        """The bytes that the guest's group uses, cached files among them; None without one."""
-        group = self._group(guest)
+        """The bytes that the guest's group uses, page cache included; None without a group."""
+        group = self._group_of(guest)
         return None if group is None else group.memory_use()
 
     def huge_page_use(self, guest: Guest) -> Mapping[int, int]:
-        """The bytes in huge pages that the guest's group uses, by their size in KiB; empty without one."""
-        return memory_limits.huge_page_use(self._group(guest))
+        """The bytes in huge pages that the guest's group uses, by size in KiB; empty without a group."""
+        return memory_limits.huge_page_use(self._group_of(guest))
 
     def memory_limits(self, guest: Guest, wanted: MemoryLimits) -> MemoryLimits | None:
-        """The limits of the guest's group and of its processes where they are not those wanted."""
-        record = self._table.running(guest.uuid)
-        pids, wanted = _processes(record)[0], self._scores.attainable(guest, wanted)
-        todo = memory_limits.differing(record.group, pids, wanted, _own_limits(record))
-        return memory_limits.present(record.group, pids, wanted) if todo else None
+        """The limits of the guest's group and of its processes where they differ from those wanted."""
+        record = self._table.running_record(guest.uuid)
+        pids, wanted = _guest_processes(record)[0], self._scores.without_refused(guest, wanted)
+        todo = memory_limits.differing_limits(record.own_group, pids, wanted, _own_limits(record))
+        return memory_limits.present_limits(record.own_group, pids, wanted) if todo else None
 
     def limit_memory(self, guest: Guest, wanted: MemoryLimits) -> bool:
         """Write what differs, noted as the agent's before, and read back."""
-        record = self._table.running(guest.uuid)
-        pids, wanted = _processes(record)[0], self._scores.attainable(guest, wanted)
-        todo = memory_limits.differing(record.group, pids, wanted, _own_limits(record))
+        record = self._table.running_record(guest.uuid)
+        pids, wanted = _guest_processes(record)[0], self._scores.without_refused(guest, wanted)
+        todo = memory_limits.differing_limits(record.own_group, pids, wanted, _own_limits(record))
         if not todo:
             return False
         try:
+            # Noted first: after a crash in between the values are still known as the agent's.
             self._table.note_limits(guest.uuid, todo)
             for name, amount in todo.items():
-                if name != memory_limits.OOM_SCORE and record.group is not None:
-                    record.group.limit_memory(name, amount)
+                if name != memory_limits.OOM_SCORE and record.own_group is not None:
+                    record.own_group.limit_memory(name, amount)
             if memory_limits.LOW in todo and self._groups is not None:
                 self._groups.protect_guests()
             if memory_limits.OOM_SCORE in todo:
@@ -419,17 +442,17 @@ class ProcessDriver:
     # Block I/O
 
     def blockio_drift(self, guest: Guest, wanted: BlockIo | None) -> str:
-        """What has to be written into the guest's group."""
+        """The lines that would have to be written into the guest's group, in words."""
         todo = self._blockio_writes(guest, wanted)
         return "; ".join(f"{name} has not {line}" for name, line in todo)
 
     def apply_blockio(self, guest: Guest, wanted: BlockIo | None) -> bool:
         """Write what differs, noted as the agent's before, and read back."""
         todo = self._blockio_writes(guest, wanted)
-        group = self._group(guest)
+        group = self._group_of(guest)
         if not todo or group is None:
             return False
-        name = line = ""
+        name = line = ""  # For the message of an error before the first write.
         try:
             self._table.note_limits(guest.uuid, {name for name, _ in todo})
             for name, line in todo:
@@ -441,56 +464,62 @@ class ProcessDriver:
         return True
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """What the kernel, or the guest's group, does not have."""
-        return guest_cgroup.missing(self._group(guest), wanted)
+        """Sentences about parts that the kernel, or a guest without a group, does not have."""
+        return guest_cgroup.missing_parts(self._group_of(guest), wanted)
 
     def _blockio_writes(self, guest: Guest, wanted: BlockIo | None) -> list[tuple[str, str]]:
-        record = self._table.running(guest.uuid)
-        if record.group is None:
+        record = self._table.running_record(guest.uuid)
+        if record.own_group is None:
             return []
-        return guest_cgroup.writes(record.group, wanted, record.limits)
+        return guest_cgroup.pending_writes(record.own_group, wanted, record.limits)
 
     # Inner parts
 
-    def _group(self, guest: Guest) -> GuestCgroup | None:
+    def _group_of(self, guest: Guest) -> GuestCgroup | None:
         """The guest's group; None if it has none.
 
-        :raises GuestGoneError: where there is a group, also for an end that nobody has seen yet.
+        :raises GuestGoneError: the guest has ended.
         """
-        record = self._table.known(guest.uuid)
-        return self._table.running(guest.uuid).group if record.cgroup else None
+        # A guest without a group needs no look at its process, which would cost a read of /proc.
+        record = self._table.known_record(guest.uuid)
+        return self._table.running_record(guest.uuid).own_group if record.cgroup else None
 
 
-def _signal(record: ProcessRecord, number: signal.Signals) -> None:
+def _signal_guest(record: ProcessRecord, number: signal.Signals) -> None:
+    """Send a signal to a guest: to all processes of a whole group, else to the main one."""
     if record.whole_group:
-        targets = record.members()
+        targets = record.member_pids()
     else:
         targets = [record.identity.pid] if procfs.is_alive(record.identity) else []
     for pid in targets:
         with contextlib.suppress(ProcessLookupError):
+            # A started guest leads its own process group. An adopted process may be in the group of a shell
+            # or a service, which must not be stopped with it.
             if record.adopted:
                 os.kill(pid, number)
             else:
                 os.killpg(pid, number)
 
 
-def _processes(record: ProcessRecord) -> tuple[list[int], bool]:
-    """The processes of a guest, and whether somebody moved the main one out of the guest's group.
+def _guest_processes(record: ProcessRecord) -> tuple[list[int], bool]:
+    """The processes of a guest, and whether another program moved the main one out of the guest's group.
 
-    They are those of the group, and without it the main process with all descendants.
+    These are the members of the group; without a group, the main process with all descendants.
     """
-    members = record.members()
+    members = record.member_pids()
     if record.identity.pid in members:
         return members, False
-    return [*members, *procfs.descendants(record.identity.pid)], record.group is not None
+    return [*members, *procfs.descendants_of(record.identity.pid)], record.own_group is not None
 
 
 def _own_limits(record: ProcessRecord) -> frozenset[str]:
-    """The limits that are the agent's: those it wrote, and what guests that it started have from it."""
+    """The files of limits that are the agent's: noted ones, and the score that started guests inherit."""
     own = frozenset(record.limits)
+    # The unit may set the agent's own oom_score_adj, and a child inherits it.
     return own if record.adopted else own | {memory_limits.OOM_SCORE}
 
 
 def _process_cpus(settings: CpuSettings) -> frozenset[int]:
-    """A plain process has no threads that are guest CPUs: all of them share the CPUs of the guest."""
+    """The CPUs for all threads of a process, which has no guest CPUs."""
+    # A guest that gets emulator CPUs alone, as one that is confined, runs on these.
     return settings.cpus or settings.emulator_cpus

@@ -1,8 +1,10 @@
-"""The cgroup of a process guest: its CPU weight, memory nodes and block I/O, read and written.
+"""The cgroup of a process guest: its CPU weight, memory nodes and block I/O, compared and written.
 
-A value in a file that the agent never wrote belongs to somebody else and stays. A value that the agent
-wrote is repaired, and removed when it is no longer wanted. A guest without a group cannot be confined in
-this way.
+A value in a file that the agent never wrote belongs to another program and stays. A value that the agent
+wrote is repaired, and removed when it is no longer wanted. A guest without a group has none of these.
+
+This module decides what to write; :mod:`compute_agent.drivers.cgroup` knows the files. It is apart from the
+process driver, so that these decisions can be read and tested without processes.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Collection, Iterator
 from typing import Final
 
 from compute_agent.drivers.base import CpuLimits, QuotaError
-from compute_agent.drivers.cgroup import GuestCgroup, agree
+from compute_agent.drivers.cgroup import GuestCgroup, limits_agree
 from compute_agent.model import cpuset
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
@@ -20,45 +22,51 @@ from compute_agent.model.resource import DEFAULT_WEIGHT, BlockIo, DeviceRates
 MAX: Final = "io.max"
 LATENCY: Final = "io.latency"
 WEIGHTS: Final = {"io.weight": 10_000, "io.bfq.weight": 1000}
-"""The files of io.cost and of the scheduler bfq, with the most that they take."""
+"""The weight files of io.cost and of the scheduler bfq, with their highest values."""
 
 _KEYS: Final = ("rbps", "wbps", "riops", "wiops")
 _NO_LIMIT: Final = "max"
 
 
-def writes(group: GuestCgroup, wanted: BlockIo | None, noted: Collection[str]) -> list[tuple[str, str]]:
-    """What is to be written to become as ``wanted`` (None: as nobody says anything), file by file.
+def pending_writes(
+    group: GuestCgroup, wanted: BlockIo | None, noted: Collection[str]
+) -> list[tuple[str, str]]:
+    """The lines to write for the ``wanted`` block I/O, with the file of each.
 
-    ``noted`` are the files that the agent has written before. Others of which nothing is wanted are not read:
-    whatever they say is somebody else's.
+    :param wanted: None: the kernel's defaults.
+    :param noted: the files that the agent has written before.
     """
+    # A file that is neither wanted nor noted is not read: any value in it is another program's.
     goal = wanted or BlockIo()
-    todo = list(_weights(group, goal, noted))
+    todo = list(_weight_writes(group, goal, noted))
     if goal.rates or MAX in noted:
-        todo += _lines(group, MAX, dict.fromkeys(goal.devices, _max_text(goal.rates)), noted)
+        todo += _device_writes(group, MAX, dict.fromkeys(goal.devices, _max_text(goal.rates)), noted)
     if goal.latency_us is not None or LATENCY in noted:
-        todo += _lines(group, LATENCY, dict.fromkeys(goal.devices, _latency_text(goal.latency_us)), noted)
+        todo += _device_writes(
+            group, LATENCY, dict.fromkeys(goal.devices, _latency_text(goal.latency_us)), noted
+        )
     return todo
 
 
-def missing(group: GuestCgroup | None, wanted: BlockIo) -> list[str]:
-    """Why some of it cannot be had, a sentence each."""
+def missing_parts(group: GuestCgroup | None, wanted: BlockIo) -> list[str]:
+    """Sentences about the parts of ``wanted`` that the kernel, or a guest without a group, cannot have."""
     if group is None:
         return ["it is in no cgroup v2 group of its own ([cgroup] root), which limits take"]
     found = []
-    has_weight = any(group.has(name) for name in WEIGHTS)
+    has_weight = any(group.has_file(name) for name in WEIGHTS)
     if wanted.weight is not None and not has_weight:
         found.append("the kernel has no io.weight: it takes the controller io with io.cost or bfq")
-    if wanted.rates and wanted.devices and not group.has(MAX):
+    if wanted.rates and wanted.devices and not group.has_file(MAX):
         found.append("the kernel has no io.max here: it takes the controller io in [cgroup] root")
-    if wanted.latency_us is not None and not group.has(LATENCY):
+    if wanted.latency_us is not None and not group.has_file(LATENCY):
         found.append("the kernel has no io.latency: it takes CONFIG_BLK_CGROUP_IOLATENCY")
     if wanted.own_disks:
         found.append("a process has no disks of its own: name devices of the host in place of guest")
     return found
 
 
-def _weights(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) -> Iterator[tuple[str, str]]:
+def _weight_writes(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) -> Iterator[tuple[str, str]]:
+    # Both files, where the kernel has both: which one counts depends on the scheduler of each device.
     for name, most in WEIGHTS.items():
         if goal.weight is None and name not in noted:
             continue
@@ -67,19 +75,21 @@ def _weights(group: GuestCgroup, goal: BlockIo, noted: Collection[str]) -> Itera
             continue
         has = next((int(line.split()[-1]) for line in text.splitlines() if line.startswith("default")), None)
         wanted = min(DEFAULT_WEIGHT if goal.weight is None else goal.weight, most)
+        # The default weight may be overwritten: it says nothing about another program.
         if has != wanted and (name in noted or has in (None, DEFAULT_WEIGHT)):
             yield name, f"default {wanted}"
 
 
-def _lines(
+def _device_writes(
     group: GuestCgroup, name: str, wanted: dict[str, str], noted: Collection[str]
 ) -> Iterator[tuple[str, str]]:
-    """The lines of a file with one for each device that has limits."""
+    """The lines to write to a file that has one line for each device with limits."""
     text = group.io_text(name)
     if text is None:
         return
     has = {device: rest for device, _, rest in (line.partition(" ") for line in text.splitlines()) if device}
     nothing = _max_text(DeviceRates()) if name == MAX else _latency_text(None)
+    # The kernel drops the line of a device without limits, so a missing line equals "nothing".
     for device in sorted({*has, *wanted}):
         goal = wanted.get(device, nothing)
         if has.get(device, nothing).split() != goal.split() and (name in noted or device not in has):
@@ -98,21 +108,21 @@ def _latency_text(latency_us: int | None) -> str:
 
 
 def other_limits(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> CpuLimits | None:
-    """The limits of the group where they are not those wanted; None if they agree.
+    """The limits of the group where they differ from those wanted; None if they agree.
 
-    :raises DriverError: a guest that cannot have a quota is to have one.
+    :raises DriverError: a quota is wanted, and the guest cannot have one.
     """
     has = None if group is None else group.cpu_limits()
     if has is None and wanted.quota is not None:
         why = "it is in no cgroup v2 group of its own with the controller cpu ([cgroup] root)"
         raise QuotaError(guest, wanted.quota, why)
-    return None if has is None or agree(has, wanted) else has
+    return None if has is None or limits_agree(has, wanted) else has
 
 
-def limit(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> bool:
-    """Write the limits that differ, and read them back. True if any did.
+def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> bool:
+    """Write the limits that differ, and read them back; whether any did.
 
-    :raises DriverError:
+    :raises DriverError: the kernel refuses them.
     """
     has = other_limits(guest, group, wanted)
     if group is None or has is None:
@@ -127,20 +137,21 @@ def limit(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> bool:
 
 
 def other_nodes(group: GuestCgroup | None, wanted: frozenset[int]) -> frozenset[int] | None:
-    """The NUMA nodes of the group where they are not those wanted (empty: all that it could have).
+    """The NUMA nodes of the group where they differ from those wanted (empty: all that it could have).
 
     None if they agree or cannot be set.
     """
     has = None if group is None else group.memory_nodes()
     if group is None or has is None or has == wanted:
         return None
+    # A lifted binding names all nodes (see bind_memory of the group), and counts as no binding.
     return None if not wanted and has >= group.possible_nodes() else has
 
 
-def bind(guest: Guest, group: GuestCgroup | None, wanted: frozenset[int]) -> bool:
-    """Write the NUMA nodes if they differ, and read them back. True if they did.
+def bind_memory(guest: Guest, group: GuestCgroup | None, wanted: frozenset[int]) -> bool:
+    """Write the NUMA nodes if they differ, and read them back; whether they did.
 
-    :raises DriverError:
+    :raises DriverError: the kernel refuses them.
     """
     if group is None or other_nodes(group, wanted) is None:
         return False

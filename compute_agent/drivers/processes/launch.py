@@ -1,8 +1,8 @@
 """Starting and adopting process guests.
 
-A started guest is held before its first instruction, so that it is recorded and pinned by the time it runs.
-It inherits neither the agent's environment nor its open files. Some processes cannot be adopted: kernel
-threads, the agent itself, and parts of other guests.
+A started guest is held before its first instruction, so that it is recorded and pinned before it runs. It
+inherits neither the agent's environment nor its open files. Kernel threads, the agent itself, and parts of
+other guests cannot be adopted.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.model.messages import DriverError
 
 _INIT: Final = 1
+# The pid that cgroup.procs shows for a process of another pid namespace.
 _OUTSIDE: Final = 0
-"""What cgroup.procs has for a process of another pid namespace."""
 
 
 def adoptable_process(pid: int) -> ProcessIdentity:
@@ -33,7 +33,7 @@ def adoptable_process(pid: int) -> ProcessIdentity:
 
     :raises DriverError: it cannot be a guest.
     """
-    identity = procfs.identify(pid)
+    identity = procfs.identify_process(pid)
     if identity is None:
         raise DriverError(f"there is no process with pid {pid}")
     if procfs.is_kernel_thread(pid):
@@ -44,53 +44,54 @@ def adoptable_process(pid: int) -> ProcessIdentity:
 def adoptable_group(
     folder: Path, groups: CgroupRoot | None, guests: Collection[str]
 ) -> tuple[GuestCgroup, ProcessIdentity]:
-    """The cgroup v2 group in a folder and its main process, the oldest.
+    """The cgroup v2 group in a folder, and its oldest process, which is the main one of the guest.
 
-    All of its processes are to be one guest.
-
-    ``groups`` are where ``guests`` (their uuids) have theirs.
-
-    :raises DriverError: that cannot be: it is no group, nobody is in it, or the system, the agent or other
-        guests are.
+    :param groups: the groups of all guests.
+    :param guests: the uuids of the guests.
+    :raises DriverError: it is no group or has no process, or the system, the agent or another guest is in it.
     """
     if groups is None:
         raise DriverError(
             f"group {folder} cannot be a guest: guests have no groups of their own here ([cgroup] root)"
         )
     try:
+        # Resolved first, so that a symbolic link cannot lead past the checks below.
         group = GuestCgroup(folder.resolve(strict=True))
         same_system = group.folder.stat().st_dev == groups.folder.stat().st_dev
     except OSError as error:
         raise DriverError(f"group {folder} cannot be a guest: {error}") from error
     why_not = (
-        _objection(group, groups, guests) if same_system else f"it is not in the hierarchy of {groups.folder}"
+        _find_objection(group, groups, guests)
+        if same_system
+        else f"it is not in the hierarchy of {groups.folder}"
     )
     if why_not:
         raise DriverError(f"group {folder} cannot be a guest: {why_not}")
-    leader = oldest(group.processes())
+    leader = oldest_process(group.process_ids())
     if leader is None:
         raise DriverError(f"group {folder} cannot be a guest: its processes have ended")
     return group, leader
 
 
-def oldest(pids: Iterable[int]) -> ProcessIdentity | None:
-    """Of some processes the one that runs longest; None if none of them runs."""
-    alive = (identity for pid in pids if (identity := procfs.identify(pid)) is not None)
+def oldest_process(pids: Iterable[int]) -> ProcessIdentity | None:
+    """The process that runs longest among these; None if none runs."""
+    alive = (identity for pid in pids if (identity := procfs.identify_process(pid)) is not None)
     return min(alive, key=lambda identity: (identity.start_time, identity.pid), default=None)
 
 
-def _objection(group: GuestCgroup, groups: CgroupRoot, guests: Collection[str]) -> str:
-    """Why a group cannot be a guest; empty if it can."""
+def _find_objection(group: GuestCgroup, groups: CgroupRoot, guests: Collection[str]) -> str:
+    """The reason why a group cannot be a guest; empty if it can."""
     folder, root = group.folder, groups.folder.resolve()
     if not (folder / "cgroup.procs").is_file() or not (folder / "cgroup.controllers").is_file():
         return "it is no group of cgroup v2"
     if root.is_relative_to(folder):
         return f"it holds all guests ([cgroup] root is {root})"
-    if (owner := groups.owner(folder)) in guests:
+    # A group of a guest that is not known was left by an agent that crashed while it adopted; that may go on.
+    if (owner := groups.owner_of(folder)) in guests:
         return f"it belongs to guest {owner} already"
     if folder.name.endswith(".slice"):
         return "it is a slice of the system, which holds services and users"
-    pids = group.processes()
+    pids = group.process_ids()
     if not pids:
         return "there is no process in it"
     if os.getpid() in pids:
@@ -103,28 +104,32 @@ def _objection(group: GuestCgroup, groups: CgroupRoot, guests: Collection[str]) 
 
 
 GUEST_VARIABLE: Final = "COMPUTE_AGENT_GUEST"
-"""Tells a guest its uuid. After its end, younger processes that have it are ended, too.
+"""The variable with the uuid of a guest. After the guest's end, younger processes with it are killed, too.
 
-Any process can have any environment: nothing comes of this except its own end.
+Any process can set any variable, so the agent concludes nothing else from it.
 """
 
 VARIABLE_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z", re.ASCII)
 
+# That of a system service: a guest must not depend on the PATH of the user that started the agent.
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# The child waits for a line on its standard input before it becomes the guest's program. If the agent dies
-# first, the read fails and the child ends: a guest never runs before it is recorded and pinned.
+# The child reads a line from its standard input before it becomes the guest's program. If the agent dies
+# first, the read meets the end of the pipe and the child ends: no guest runs before it is recorded and
+# pinned. exec keeps the pid, and </dev/null takes the pipe away from the guest.
 _HOLD: Final = 'read -r go && exec "$@" </dev/null'
 
 
 def guest_environment(guest_uuid: str, wanted: Mapping[str, str]) -> dict[str, str]:
-    """All variables that a guest starts with: a few that programs rely on, and those that are ``wanted``."""
+    """All variables that a guest starts with: a few that programs rely on, and the ``wanted`` ones."""
     user = os.geteuid()
     try:
         entry = pwd.getpwuid(user)
         name, home, shell = entry.pw_name, entry.pw_dir, entry.pw_shell
     except KeyError:
+        # A user without an entry, as in a container.
         name, home, shell = str(user), "/", ""
+    # The uuid comes last: an order must not give a guest the mark of another one.
     return {
         "PATH": PATH,
         "HOME": home,
@@ -138,12 +143,14 @@ def guest_environment(guest_uuid: str, wanted: Mapping[str, str]) -> dict[str, s
 
 
 def check_command(command: Sequence[str], cwd: str, path: str) -> None:
-    """``path`` is its PATH.
+    """Check the command and the working folder before anything is made.
 
+    :param path: the PATH of the guest.
     :raises DriverError: the command or the working folder cannot be used.
     """
     if not command:
         raise DriverError("the command of the guest is empty")
+    # A relative command with a slash is looked up in the guest's folder, as the shell will do.
     found = shutil.which(command[0], path=path) or os.access(os.path.join(cwd, command[0]), os.X_OK)
     if not found:
         raise DriverError(f"the command {command[0]!r} is not found in {path}, or not executable")
@@ -156,11 +163,13 @@ def start_held(
 ) -> subprocess.Popen[bytes]:
     """Start the process of a guest in a session of its own, held until release().
 
-    The descriptor ``output`` takes what it says. The guest does not inherit the limit that the unit sets on
-    the agent's own memory (LimitDATA=).
+    The guest does not inherit the limit that the unit sets on the agent's own memory (LimitDATA=).
 
-    :raises OSError:
+    :param output: the descriptor for its standard output and error.
+    :raises OSError: it cannot be started.
     """
+    # A session of its own, so that signals to the agent's group do not reach it and its leftovers can be
+    # found.
     child = subprocess.Popen(
         ["/bin/sh", "-c", _HOLD, "compute-agent-guest", *command],
         stdin=subprocess.PIPE,
@@ -171,7 +180,9 @@ def start_held(
         start_new_session=True,
     )
     _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    with contextlib.suppress(ProcessLookupError):  # release() says that it is gone
+    # From outside: preexec_fn would run Python between fork and exec in a process with threads. A process
+    # that is gone already is reported by release().
+    with contextlib.suppress(ProcessLookupError):
         resource.prlimit(child.pid, resource.RLIMIT_DATA, (most, most))
     return child
 
@@ -181,6 +192,6 @@ def release(child: subprocess.Popen[bytes]) -> None:
 
     :raises BrokenPipeError: it is gone.
     """
-    assert child.stdin is not None
+    assert child.stdin is not None  # start_held() opened it; the assertion is for the type checker.
     child.stdin.write(b"go\n")
     child.stdin.close()

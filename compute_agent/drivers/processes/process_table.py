@@ -1,4 +1,8 @@
-"""The table of process guests, in memory and on disk, and the watch for their end through pidfd_open(2)."""
+"""The table of process guests, in memory and on disk, and the watch for their ends through pidfd_open(2).
+
+The table is apart from the process driver because it has its own lock and thread. The driver asks it for a
+record, and changes the kernel without the lock. Each change is on disk before it is in memory.
+"""
 
 from __future__ import annotations
 
@@ -43,19 +47,21 @@ class PidWatch(Generic[Key]):
     """One thread that waits for any number of processes and calls back when one ends."""
 
     def __init__(self, ended: Callable[[Key], None]) -> None:
-        """``ended`` is called with the key of a process, from the watch's thread, once, when it has ended."""
+        """:param ended: called once, from the watch's thread, with the key of a process that has ended."""
         self._ended = ended
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
+        # close() writes to this pipe, as select() in the other thread has no other reason to return. It does
+        # not block: one byte in it is enough.
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._selector.register(self._wake_read, selectors.EVENT_READ)
         self._closed = False
         self._watched: dict[int, tuple[int, select.poll]] = {}
-        """The pidfd of each process that is watched, and what tells whether it has ended."""
+        """The pidfd of each watched process, with a poll object that shows its end."""
         self._thread = start_thread(PIDWATCH_THREAD, self._run)
 
     def add(self, key: Key, pid: int) -> bool:
-        """Watch a process. False if it is gone already (``ended`` is then not called)."""
+        """Watch a process; False if it is gone already, and ``ended`` is then not called."""
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -70,7 +76,7 @@ class PidWatch(Generic[Key]):
             self._watched[pid] = descriptor, poll
         return True
 
-    def runs(self, pid: int) -> bool:
+    def is_running(self, pid: int) -> bool:
         """Whether a process is watched and has not ended."""
         with self._lock:
             watched = self._watched.get(pid)
@@ -90,13 +96,15 @@ class PidWatch(Generic[Key]):
         while not self._closed:
             for ready, _ in self._selector.select():
                 if ready.data is None:
-                    continue  # the wake-up pipe
+                    continue  # This is the pipe of close().
                 key, pid = ready.data
                 with self._lock:
                     self._selector.unregister(ready.fileobj)
+                    # Another guest with the same pid may be watched by now: only the own entry is removed.
                     if pid in self._watched and self._watched[pid][0] == ready.fd:
                         del self._watched[pid]
                     os.close(ready.fd)
+                # Without the lock, as the callback may add the next main process of the guest.
                 try:
                     self._ended(key)
                 except Exception:
@@ -110,103 +118,105 @@ class PidWatch(Generic[Key]):
             self._selector.close()
 
 
+# Seconds between a kill and the next look for processes that are left.
 _KILL_PAUSE: Final = 0.02
-"""Seconds that the kernel has to end what was killed, before it is looked for more."""
 
 
 MAX_ENDINGS: Final = 64
-"""Endings that are kept for commands: each asks within a moment."""
+"""The number of endings that are kept for commands, which ask within a moment."""
 
 ENDING_PAUSE: Final = 0.01
+"""Seconds between two looks for an ending."""
 
 
 class ProcessTable:
     """The guests of one store. Methods may be called from any thread."""
 
     def __init__(self, store: RecordStore, look_only: bool = False) -> None:
-        """Take up the guests on disk that still run, and forget the others, with their groups.
+        """Take over the recorded guests that still run, and forget the others, with their groups.
 
-        With ``look_only`` those are just passed over.
+        A record that cannot be used stays unchanged, and so does its guest.
 
-        A record that cannot be used is left as it is, and so is whoever it is about.
+        :param look_only: whether guests that have ended are passed over instead of forgotten.
         """
         self._store = store
+        # Reentrant: ended() holds it and calls functions that take it, too.
         self._lock = threading.RLock()
         self._records: dict[str, ProcessRecord] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._endings: dict[tuple[str, int], str] = {}
-        """By uuid and pid."""
+        """The endings of guests by uuid and pid, oldest first."""
         self._listener: Listener | None = None
         self._watch: PidWatch[ProcessRecord] | None = None
         self.oom = OomWatch()
         records, self._unusable = store.load()
         for record in records:
             self._records[record.uuid] = record
-            if self.current(record.uuid) is None:
+            if self.current_record(record.uuid) is None:
                 if look_only:
                     del self._records[record.uuid]
                     continue
-                LOG.info("Guest %s (pid %d) ended while nobody looked", record, record.identity.pid)
+                LOG.info("Guest %s (pid %d) ended while the agent was away", record, record.identity.pid)
                 _end_leftovers(record)
-                self.forget(record)
+                self.forget_guest(record)
             elif record.newer:
                 LOG.warning(
                     "The record of guest %s was written by a later release: it is used as far as it is"
                     " understood, and the settings of the guest cannot be changed",
                     record,
                 )
-            self.oom.begin(record.uuid, record.group)
+            self.oom.begin_counting(record.uuid, record.own_group)
         for it in self._unusable:
-            LOG.error("%s", describe(it))
+            LOG.error("%s", describe_unusable(it))
 
-    def listen(self, listener: Listener) -> None:
-        """Call ``listener`` for every guest that ends, or gets another main process, from now on."""
+    def start_watch(self, listener: Listener) -> None:
+        """Call ``listener`` for each guest that ends, or gets another main process, from now on."""
+        # The thread starts here and not in the constructor: a reader that only looks needs none.
         with self._lock:
             self._listener = listener
-            self._watch = PidWatch(self.ended)
+            self._watch = PidWatch(self.handle_end)
             records = list(self._records.values())
         for record in records:
-            self.watch(record)
+            self.watch_ending(record)
 
     def close(self) -> None:
         """Stop watching; the guests keep running."""
         if self._watch is not None:
             self._watch.close()
 
-    # Coming
+    # Guests that come
 
     def forbid_double(self, guest_uuid: str) -> None:
-        """See that there is no guest of that uuid.
+        """Check that no guest has this uuid.
 
-        :raises DriverError: there is a guest of that uuid.
+        :raises DriverError: one has it.
         """
         with self._lock:
             if guest_uuid in self._records:
                 raise DriverError(f"guest {guest_uuid} exists already")
 
     def forbid_lost(self, guest_uuid: str) -> None:
-        """See that there can be no guest of that uuid whose record cannot be used.
+        """Check that no unusable record has this uuid: its guest may still run.
 
-        :raises DriverError: there may be a guest of that uuid, whose record cannot be used.
+        :raises DriverError: there is such a record.
         """
         if (it := self._store.find_unusable(guest_uuid)) is not None:
-            raise DriverError(describe(it))
+            raise DriverError(describe_unusable(it))
 
     def forbid_guests(self, pids: set[int]) -> None:
-        """See that none of the processes is the main process of a guest.
+        """Check that none of the processes is the main process of a guest.
 
-        :raises DriverError: one of the processes is the main process of a guest.
+        :raises DriverError: one is.
         """
-        for record in self.all():
+        for record in self.running_records():
             if record.identity.pid in pids:
                 raise DriverError(f"pid {record.identity.pid} is guest {record} already")
 
     def add(self, record: ProcessRecord, child: subprocess.Popen[bytes] | None = None) -> None:
-        """Take a guest up, on disk first; its end is not watched yet.
+        """Add a guest, on disk first; its end is not watched yet.
 
-        ``child`` is its process if it is one of this process's.
-
-        :raises OSError:
+        :param child: its process, if this agent started it.
+        :raises OSError: the record cannot be written; the guest is not added.
         """
         self._store.save(record)
         with self._lock:
@@ -214,46 +224,48 @@ class ProcessTable:
             if child is not None:
                 self._children[record.uuid] = child
 
-    def watch(self, record: ProcessRecord) -> None:
-        """Wait for the end of a guest, which may have come already."""
+    def watch_ending(self, record: ProcessRecord) -> None:
+        """Watch for the end of a guest. An end that has come already is handled at once."""
         if self._watch is not None and not self._watch.add(record, record.identity.pid):
-            self.ended(record)
+            self.handle_end(record)
 
-    def child(self, guest_uuid: str) -> subprocess.Popen[bytes]:
-        """The process of a guest that this process started.
+    def child_process(self, guest_uuid: str) -> subprocess.Popen[bytes]:
+        """The process of a guest that this agent started.
 
-        :raises KeyError:
+        :raises KeyError: an earlier agent started it, or it was adopted.
         """
         return self._children[guest_uuid]
 
     # Running
 
-    def lost(self) -> dict[str, str]:
-        """The guests that may run and are not looked after, as their records cannot be used, and why."""
+    def lost_guests(self) -> dict[str, str]:
+        """The guests with unusable records, by uuid, with the reason and the remedy."""
+        # Looked up again each time: an operator may have adopted the process again, or removed the file.
         with self._lock:
             found = {it.guest_uuid: self._store.find_unusable(it.guest_uuid) for it in self._unusable}
-        return {guest_uuid: describe(it) for guest_uuid, it in found.items() if it is not None}
+        return {guest_uuid: describe_unusable(it) for guest_uuid, it in found.items() if it is not None}
 
-    def all(self) -> list[ProcessRecord]:
+    def running_records(self) -> list[ProcessRecord]:
         """The guests that run now."""
-        known = (record.uuid for record in self.all_known())
-        return [record for guest_uuid in known if (record := self.current(guest_uuid)) is not None]
+        known = (record.uuid for record in self.known_records())
+        return [record for guest_uuid in known if (record := self.current_record(guest_uuid)) is not None]
 
-    def all_known(self) -> list[ProcessRecord]:
-        """The guests whose end nobody has seen yet."""
+    def known_records(self) -> list[ProcessRecord]:
+        """The guests with an end that was not handled yet."""
         with self._lock:
             return list(self._records.values())
 
-    def current(self, guest_uuid: str) -> ProcessRecord | None:
+    def current_record(self, guest_uuid: str) -> ProcessRecord | None:
         """The record of a guest that runs; None if it has ended.
 
-        When the main process of a whole group ends before others, the oldest of these takes its place.
+        When the main process of a whole group ends before others, the oldest of these replaces it.
         """
         with self._lock:
             record = self._records.get(guest_uuid)
-            if record is None or self._runs(record.identity):
+            if record is None or self._is_running(record.identity):
                 return record
-            heir = launch.oldest(record.members()) if record.whole_group else None
+            # The oldest one, so that each reader of the record finds the same heir.
+            heir = launch.oldest_process(record.member_pids()) if record.whole_group else None
             if heir is None:
                 return None
             record = replace(record, identity=heir, command=procfs.command_line(heir.pid))
@@ -262,23 +274,29 @@ class ProcessTable:
         try:
             self._store.save(record)
         except OSError as error:
-            LOG.warning("That cannot be recorded, and is found out again when it has to be: %s", error)
-        self._report(ChangeKind.CHANGED, record)
-        self.watch(record)
+            # The record with the former pid leads to the same heir when the next agent reads it.
+            LOG.warning(
+                "The new main process cannot be recorded, and is looked for again when needed: %s", error
+            )
+        self._report_change(ChangeKind.CHANGED, record)
+        self.watch_ending(record)
         return record
 
-    def _runs(self, identity: ProcessIdentity) -> bool:
-        """Whether a process runs. Of one that is watched that is known sooner than /proc can be read."""
-        return (self._watch is not None and self._watch.runs(identity.pid)) or procfs.is_alive(identity)
+    def _is_running(self, identity: ProcessIdentity) -> bool:
+        """Whether a process runs. The poll of a watched one costs less than reading /proc, at each round."""
+        return (self._watch is not None and self._watch.is_running(identity.pid)) or procfs.is_alive(identity)
 
     def note_limits(self, guest_uuid: str, names: Collection[str]) -> ProcessRecord:
-        """Note that these limits of a guest are the agent's, on disk first.
+        """Note the files of limits that the agent is about to write, on disk first.
+
+        After a crash between the note and the write, the next agent repairs or removes a value of its own.
+        The other order could leave a value that looks like another program's for ever.
 
         :raises GuestGoneError:
-        :raises DriverError: that cannot be kept.
+        :raises DriverError: the note cannot be kept.
         """
         with self._lock:
-            record = self.running(guest_uuid)
+            record = self.running_record(guest_uuid)
             if not set(names) <= set(record.limits):
                 record = replace(record, limits=tuple(sorted({*record.limits, *names})))
                 try:
@@ -290,20 +308,20 @@ class ProcessTable:
                 self._records[guest_uuid] = record
         return record
 
-    def running(self, guest_uuid: str) -> ProcessRecord:
+    def running_record(self, guest_uuid: str) -> ProcessRecord:
         """The record of a guest that runs.
 
         :raises GuestGoneError:
         """
-        record = self.current(guest_uuid)
+        record = self.current_record(guest_uuid)
         if record is None:
             raise GuestGoneError(f"guest {guest_uuid} has ended")
         return record
 
-    def known(self, guest_uuid: str) -> ProcessRecord:
-        """The record of a guest whose end nobody has seen yet.
+    def known_record(self, guest_uuid: str) -> ProcessRecord:
+        """The record of a guest with an end that was not handled yet.
 
-        :raises GuestGoneError:
+        :raises GuestGoneError: it was handled.
         """
         with self._lock:
             record = self._records.get(guest_uuid)
@@ -312,30 +330,32 @@ class ProcessTable:
         return record
 
     def is_alive(self, record: ProcessRecord) -> bool:
-        """Whether anything of a guest runs that is to end with it; a child that has ended is reaped."""
-        self._reap(record.uuid)
-        return procfs.is_alive(record.identity) or (record.whole_group and bool(record.members()))
+        """Whether the guest, or any process of its whole group, runs; a child that has ended is reaped."""
+        self._reap_child(record.uuid)
+        return procfs.is_alive(record.identity) or (record.whole_group and bool(record.member_pids()))
 
-    # Leaving
+    # Guests that end
 
-    def ended(self, record: ProcessRecord) -> None:
-        """Clean up after a guest and tell of it; once, whoever sees its end first."""
-        if record.whole_group and self.current(record.uuid) is not None:
+    def handle_end(self, record: ProcessRecord) -> None:
+        """Clean up after a guest, and report its end. Several threads may see the end; the first one acts."""
+        if record.whole_group and self.current_record(record.uuid) is not None:
             return
         with self._lock:
             present = self._records.get(record.uuid)
             if present is None or present.identity != record.identity:
-                return  # done before, and there may be a new guest of that consumer
-            status = self._reap(record.uuid)
+                return  # Another thread was first, and the consumer may have a new guest by now.
+            status = self._reap_child(record.uuid)
             ending = "" if status is None else describe_status(status)
             self._endings[record.uuid, record.identity.pid] = ending
+            # A dict keeps the order of insertion, so its first key is the oldest.
             while len(self._endings) > MAX_ENDINGS:
                 del self._endings[next(iter(self._endings))]
-            _end_leftovers(record)  # before there can be a new guest with this mark
+            # Under the lock: a new guest of this uuid would have the same mark and be killed as a leftover.
+            _end_leftovers(record)
             del self._records[record.uuid]
-        self.forget(record)
+        self.forget_guest(record)
         LOG.info("Guest %s ended%s", record, f": {ending}" if ending else "")
-        self._report(ChangeKind.STOPPED, record, ending)
+        self._report_change(ChangeKind.STOPPED, record, ending)
 
     def recent_ending(self, guest: Guest, seconds: float) -> str:
         """See :meth:`compute_agent.drivers.base.StartingDriver.recent_ending`."""
@@ -350,39 +370,41 @@ class ProcessTable:
             if record is not None and record.identity.pid == guest.pid:
                 if self.is_alive(record):
                     return ""
-                # Another thread has seen the end, and ended() has not come to it yet.
-                status = self._reap(guest.uuid)
+                # The process has ended, and handle_end() in another thread has not come to it yet.
+                status = self._reap_child(guest.uuid)
                 return "" if status is None else describe_status(status)
             return self._endings.get((guest.uuid, guest.pid), "")
 
-    def forget(self, record: ProcessRecord) -> None:
-        """Leave nothing of a guest that has ended: neither record nor group.
+    def forget_guest(self, record: ProcessRecord) -> None:
+        """Remove the record and the group of a guest that has ended.
 
-        A record that cannot be removed is found again by the next agent.
+        A record that cannot be removed is found again, and removed, by the next agent.
         """
         with self._lock:
             self._records.pop(record.uuid, None)
             self._children.pop(record.uuid, None)
-        if (group := record.group) is not None:
-            self.oom.look(record.guest(), group, last=True)
+        if (group := record.own_group) is not None:
+            # The counters of kills go with the group.
+            self.oom.look_at_group(record.as_guest(), group, last=True)
             group.remove()
         try:
             self._store.remove(record)
         except OSError as error:
             LOG.error("The record of guest %s cannot be removed: %s", record, error)
 
-    def _reap(self, guest_uuid: str) -> int | None:
-        """Take the exit status of a guest that is a child of this process.
+    def _reap_child(self, guest_uuid: str) -> int | None:
+        """Read the exit status of a guest that is a child of this process; None if it is not, or runs.
 
-        None if it is not, or has not ended.
+        A child that nothing reaps stays a zombie, which keeps its pid and its group busy.
         """
-        with self._lock:  # of two that ask a child at once, Popen answers one that it knows nothing
+        # Popen.poll() returns None to the second of two threads that ask at once.
+        with self._lock:
             child = self._children.get(guest_uuid)
             return None if child is None else child.poll()
 
-    def _report(self, kind: ChangeKind, record: ProcessRecord, ending: str = "") -> None:
+    def _report_change(self, kind: ChangeKind, record: ProcessRecord, ending: str = "") -> None:
         if self._listener is not None:
-            self._listener(GuestChange(kind, record.guest(), ending))
+            self._listener(GuestChange(kind, record.as_guest(), ending))
 
 
 def describe_status(status: int) -> str:
@@ -391,49 +413,57 @@ def describe_status(status: int) -> str:
         return f"exit status {status}"
     try:
         return f"signal {-status} ({signal.Signals(-status).name})"
-    except ValueError:  # a real-time signal has no name
+    except ValueError:
+        # Real-time signals have no names.
         return f"signal {-status}"
 
 
-def describe(it: UnusableRecord) -> str:
-    """What is wrong with a record, and what to do about it."""
+def describe_unusable(it: UnusableRecord) -> str:
+    """A sentence with the fault of a record and the remedy."""
     return (
-        f"the guest record {it.path} cannot be used ({it.reason}), so that its guest is not looked after:"
+        f"the guest record {it.path} cannot be used ({it.reason}), so that its guest is not managed:"
         f" adopt the process again (compute-agent guest adopt --uuid {it.guest_uuid} --pid PID), or remove"
         " the file if the guest does not run any more"
     )
 
 
 def _end_leftovers(record: ProcessRecord) -> None:
-    """End the processes that the guest left behind, which would go on using its CPUs."""
+    """Kill the processes that the guest left behind, which would go on using its CPUs."""
+    # A group is killed as a whole when it is removed. Processes of an adopted guest belong to the program
+    # that started them. No process survives a reboot, and its pids are of others now.
     if record.cgroup or record.adopted or record.identity.boot_id != procfs.boot_id():
-        return  # the group has them all; what others started is theirs; nothing outlives a boot
+        return
     killed: set[int] = set()
-    for _ in range(procfs.MAX_PASSES):  # one may start another one while it is looked for
-        left = _leftovers(record)
+    # A leftover may start another process while the agent looks.
+    for _ in range(procfs.MAX_PASSES):
+        left = _find_leftovers(record)
         if not left:
             return
         for pid in left:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # what stays is said below
+            # A process of another user stays, and is named below.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         for pid in left - killed:
             LOG.warning("Guest %s ended and left process %d behind: killed", record, pid)
         killed |= left
         time.sleep(_KILL_PAUSE)
-    LOG.error("Guest %s ended, and there are processes of it still: %s", record, sorted(_leftovers(record)))
+    LOG.error(
+        "Guest %s ended, and there are processes of it still: %s", record, sorted(_find_leftovers(record))
+    )
 
 
-def _leftovers(record: ProcessRecord) -> set[int]:
-    """The processes of the guest's session, and those of other ones that have its mark from it.
+def _find_leftovers(record: ProcessRecord) -> set[int]:
+    """The processes of the guest's session, and those of other sessions with its mark.
 
-    A mark in the environment of a process that is older than the guest is not from the guest.
+    A process that is older than the guest cannot have the mark from it.
     """
     leader = record.identity.pid
-    # A pid is not given to another process as long as there is a session of that number.
-    found = set(procfs.session_members(leader)) if procfs.identify(leader) is None else set()
-    for pid in procfs.pids():
+    # The kernel does not reuse a pid while a session has that number, so a living process with the leader's
+    # pid means that the session is another one.
+    found = set(procfs.session_members(leader)) if procfs.identify_process(leader) is None else set()
+    for pid in procfs.all_pids():
         if pid != os.getpid() and procfs.has_variable(pid, GUEST_VARIABLE, record.uuid):
-            identity = procfs.identify(pid)
+            identity = procfs.identify_process(pid)
             if identity is not None and identity.start_time >= record.identity.start_time:
                 found.add(pid)
     return found

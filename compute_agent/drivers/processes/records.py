@@ -1,10 +1,10 @@
 """Records and logs of process guests: one small file per guest, and its output beside it.
 
 A record, ``UUID.json``, corresponds to the definition of a domain. It does not depend on the agent's state
-file, so that either can be lost without losing the guests. It is written before the guest's program runs,
-and only it makes a process a guest: what processes say of themselves is not believed.
+file, so that the loss of either does not lose the guests. It is written before the guest's program runs. Only
+a record makes a process a guest: the agent believes no statement of a process about itself.
 
-The output is ``UUID.log``. A log without a record is of a guest that has ended; its modification time is the
+The output is ``UUID.log``. A log without a record is of a guest that has ended. Its modification time is the
 guest's end (see :meth:`RecordStore.remove`) or its last output. Logs are kept for a while, as far as there is
 room.
 """
@@ -52,29 +52,35 @@ LOG_SUFFIX: Final = ".log"
 RECORD_SUFFIX: Final = ".json"
 
 GRACE_SECONDS: Final = 60.0
-"""A log that changed later than so long ago may be of a guest that is just being started."""
+"""Seconds for which a log without a record stays in any case: its guest may be about to be recorded."""
 
 
 TAIL_BYTES: Final = 1 << 20
-"""Bytes at most that stay of the output of a guest when there is too much of it."""
+"""The most bytes that stay of a log that is shortened."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedLog:
-    """The log of a guest that has ended: its size in bytes, and when (seconds since the epoch) that was."""
+    """The log of a guest that has ended.
+
+    :ivar size: bytes.
+    :ivar ended: seconds since the epoch.
+    """
 
     path: Path
     size: int
     ended: float
 
 
-def choose(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
-    """The logs to remove.
+def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
+    """The logs to remove: old ones, and the oldest of the others while they take too much room.
 
-    These are of guests that ended longer than ``retention`` seconds ago, and the oldest of the others while
-    they are more than ``max_bytes`` bytes altogether.
+    :param now: seconds since the epoch.
+    :param retention: seconds that a log is kept after the guest's end.
+    :param max_bytes: the most bytes of all kept logs together.
     """
     chosen, taken = [], 0
+    # From the youngest on, so that the oldest ones are those beyond the sum.
     for log in sorted(logs, key=lambda one: one.ended, reverse=True):
         taken += log.size
         age = now - log.ended
@@ -83,12 +89,12 @@ def choose(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: in
     return chosen
 
 
-def prune(folder: Path, retention: float, max_bytes: int) -> None:
-    """Remove what is to be removed in the folder of the records.
+def prune_logs(folder: Path, retention: float, max_bytes: int) -> None:
+    """Remove the logs that choose_logs() names in the folder of the records.
 
-    :raises OSError:
+    :raises OSError: a log cannot be removed.
     """
-    chosen = choose(_ended(folder), time.time(), retention, max_bytes)
+    chosen = choose_logs(_ended_logs(folder), time.time(), retention, max_bytes)
     for log in chosen:
         log.path.unlink(missing_ok=True)
     if chosen:
@@ -97,9 +103,9 @@ def prune(folder: Path, retention: float, max_bytes: int) -> None:
 
 
 def try_prune(folder: Path, options: cfg.ConfigOpts.GroupAttr) -> None:
-    """As prune(), by the options of [guests]; a failure is a line of the log."""
+    """Remove logs by the options of ``[guests]``; a failure is logged."""
     try:
-        prune(folder, options.log_retention, options.log_max_mb * 10**6)
+        prune_logs(folder, options.log_retention, options.log_max_mb * 10**6)
     except OSError as error:
         LOG.warning("The logs of guests that have ended cannot be removed: %s", error)
 
@@ -107,18 +113,18 @@ def try_prune(folder: Path, options: cfg.ConfigOpts.GroupAttr) -> None:
 class GuestLogs:
     """Keeps the logs of guests from filling the file system of the agent's own state.
 
-    Guests write them without the agent, whether it runs or not, and go on at the end of what there is
-    (O_APPEND): a log is shortened in its place. A guest that writes meanwhile may lose a part of its output.
-    The logs of ended guests are shortened as well: a guest that fills a small disk within a second ends by
-    that, and its log would keep the disk full.
+    Guests write their logs themselves, whether the agent runs or not. They append (O_APPEND), so a log is
+    shortened in place. A guest that writes meanwhile may lose a part of its output. The logs of ended guests
+    are shortened as well: a guest that fills a small disk within a second ends by that, and its log would
+    keep the disk full.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._told: dict[str, str] = {}
 
-    def shorten(self, max_bytes: int) -> None:
-        """Have only the end of each log that is larger; a failure is a line of the log, once."""
+    def shorten_logs(self, max_bytes: int) -> None:
+        """Shorten each log above ``max_bytes`` to its end; a failure is logged once for each guest."""
         try:
             names = set(os.listdir(self._folder))
         except OSError as error:
@@ -128,45 +134,53 @@ class GuestLogs:
             guest_uuid, suffix = os.path.splitext(name)
             if suffix == LOG_SUFFIX and is_uuid(guest_uuid):
                 try:
-                    if (removed := _shorten(self._folder / name, max_bytes)) > 0:
-                        self._tell(
+                    if (removed := _shorten_log(self._folder / name, max_bytes)) > 0:
+                        self._warn_once(
                             guest_uuid, "has much output: [guests] log_guest_mb is what its log may have"
                         )
                         LOG.debug("Removed %d bytes of %s", removed, name)
                 except FileNotFoundError:
                     continue
                 except OSError as error:
-                    self._tell(guest_uuid, f"has a log that cannot be shortened: {error}")
+                    self._warn_once(guest_uuid, f"has a log that cannot be shortened: {error}")
+        # Forgets guests without a log, so that the memory does not grow with each guest that ever ran.
         self._told = {guest: text for guest, text in self._told.items() if guest + LOG_SUFFIX in names}
 
-    def _tell(self, guest_uuid: str, text: str) -> None:
+    def _warn_once(self, guest_uuid: str, text: str) -> None:
         if self._told.get(guest_uuid) != text:
             self._told[guest_uuid] = text
             LOG.warning("Guest %s %s", guest_uuid, text)
 
 
-def _shorten(path: Path, max_bytes: int) -> int:
-    """The bytes that were removed of a log larger than that. Its modification time stays.
+def _shorten_log(path: Path, max_bytes: int) -> int:
+    """Shorten a log above ``max_bytes``; its modification time stays.
 
+    :return: how many bytes were removed.
     :raises OSError:
     """
+    # lstat(2) costs less than an open, and most logs are small.
     if path.lstat().st_size <= max_bytes:
         return 0
     descriptor = open_own(path, os.O_RDWR | os.O_APPEND)
     try:
         status = os.fstat(descriptor)
         size = status.st_size
+        # Half of the limit at most, so that a guest with steady output does not reach it again at once.
         start = max(0, size - min(TAIL_BYTES, max_bytes // 2))
         tail = os.pread(descriptor, size - start, start)
-        os.ftruncate(descriptor, 0)  # before the tail is written: there may be no room for both
+        # Before the tail is written: a full disk may have no room for both. A crash in between loses the
+        # tail.
+        os.ftruncate(descriptor, 0)
         os.write(descriptor, b"[compute-agent removed %d bytes]\n" % start + tail)
-        os.utime(descriptor, ns=(status.st_atime_ns, status.st_mtime_ns))  # of an ended guest it is the end
+        # The modification time of an ended guest's log is the time of its end.
+        os.utime(descriptor, ns=(status.st_atime_ns, status.st_mtime_ns))
     finally:
         os.close(descriptor)
     return start
 
 
-def _ended(folder: Path) -> Iterator[EndedLog]:
+def _ended_logs(folder: Path) -> Iterator[EndedLog]:
+    """The logs in a folder without a record beside them."""
     names = set(os.listdir(folder)) if folder.is_dir() else set()
     for name in names:
         guest_uuid, suffix = os.path.splitext(name)
@@ -175,35 +189,38 @@ def _ended(folder: Path) -> Iterator[EndedLog]:
         path = folder / name
         with contextlib.suppress(FileNotFoundError):
             status = path.lstat()
+            # Anything else under that name is not the agent's, and stays.
             if stat.S_ISREG(status.st_mode):
                 yield EndedLog(path, status.st_size, status.st_mtime)
 
 
 DRIVER: Final = "process"
-"""The name of the driver whose guests these are."""
+"""The name of the driver of these guests."""
 
+# A record with a higher number is used as far as it is understood, and never written.
 _FORMAT: Final = 1
 
 T = TypeVar("T")
 
 
 @functools.lru_cache(maxsize=4096)
-def _group(folder: str) -> GuestCgroup:
-    """The group in a folder; every round asks for it a dozen times."""
+def _cached_group(folder: str) -> GuestCgroup:
+    """The group in a folder; cached, as each round asks for it a dozen times."""
     return GuestCgroup(Path(folder))
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """A process guest: who it is, which process it is, and how it was made.
+    """A process guest: its identity, its process, and the way in which it was made.
 
-    ``adopted`` guests were started by somebody else, who also wants to hear of their end. ``cgroup`` is the
-    path of the guest's own cgroup v2 group, empty where plain affinity is used. ``whole_group`` guests live
-    as long as any process in their group, others as long as their main process. ``log`` takes the guest's
-    output. ``declared`` are the names of settings that were chosen at the start, at their defaults or not.
-    ``origin_cgroup`` is the cgroup that an adopted process was in. ``limits`` are the files with limits of
-    memory that the agent has written. ``newer``: it was written by a later release, and what this one does
-    not know of it is missing.
+    :ivar adopted: whether another program started it. That program is its parent and reads its exit status.
+    :ivar log: the file with the guest's output.
+    :ivar cgroup: the path of the guest's own cgroup v2 group; empty where affinity alone is used.
+    :ivar whole_group: whether it lives as long as any process in its group, and not as its main process.
+    :ivar limits: the cgroup files, and ``oom_score_adj``, that the agent has written.
+    :ivar newer: whether a later release wrote the record. Fields that this release does not know are missing.
+    :ivar declared: the names of the settings that the order had, at their defaults or not.
+    :ivar origin_cgroup: the cgroup that an adopted process was in.
     """
 
     uuid: str
@@ -224,16 +241,16 @@ class ProcessRecord:
         return full_name(self.name, self.uuid)
 
     @property
-    def group(self) -> GuestCgroup | None:
+    def own_group(self) -> GuestCgroup | None:
         """The guest's own group; None if it has none."""
-        return _group(self.cgroup) if self.cgroup else None
+        return _cached_group(self.cgroup) if self.cgroup else None
 
-    def members(self) -> list[int]:
+    def member_pids(self) -> list[int]:
         """The processes in the guest's own group."""
-        return [] if self.group is None else self.group.processes()
+        return [] if self.own_group is None else self.own_group.process_ids()
 
-    def guest(self) -> Guest:
-        """The guest as others know it."""
+    def as_guest(self) -> Guest:
+        """The guest as the other rooms know it."""
         details = {
             "command": printable_text(" ".join(self.command)),
             "log": self.log,
@@ -255,7 +272,7 @@ class ProcessRecord:
 
 @dataclass(frozen=True, slots=True)
 class UnusableRecord:
-    """A file that is no record, or none that can be used: whose it would be, and what is wrong with it."""
+    """A file in place of a record that cannot be used, and the reason."""
 
     path: Path
     reason: str
@@ -270,10 +287,11 @@ class RecordStore:
     """Records as files ``UUID.json`` in one folder, with the output of the guests in ``UUID.log``."""
 
     def __init__(self, folder: Path, look_only: bool = False) -> None:
-        """``look_only``: nothing is made, saved or removed.
+        """Use a folder, which is made if absent.
 
-        :raises OSError: the folder cannot be had.
-        :raises UnsafeFileError: others may write there.
+        :param look_only: whether nothing is made, saved or removed.
+        :raises OSError: the folder cannot be made.
+        :raises UnsafeFileError: other users may write there.
         """
         self.folder = folder
         self._look_only = look_only
@@ -281,31 +299,36 @@ class RecordStore:
             secure_folder(folder)
 
     def save(self, record: ProcessRecord) -> None:
-        """Write a record; durable when this returns.
+        """Write a record; durable when this returns. An unusable file in its place is put aside.
 
-        What cannot be used and is in its place is put aside; a record of a later release stays.
-
-        :raises OSError:
+        :raises OSError: it cannot be written, or a later release wrote the record, which stays.
         """
         if self._look_only:
             return
         if record.newer:
             raise OSError(f"{self._path(record.uuid)} was written by a later release, and stays as it is")
-        content = {"format": _FORMAT, **dataclasses.asdict(record), "settings": _chosen(record.settings)}
+        content = {
+            "format": _FORMAT,
+            **dataclasses.asdict(record),
+            "settings": _chosen_settings(record.settings),
+        }
+        # This field is about the reading of a record, and belongs to no file.
         del content["newer"]
         if self.find_unusable(record.uuid) is not None:
             self._put_aside(record.uuid)
         write_durably(self._path(record.uuid), json.dumps(content, indent=1).encode())
 
     def remove(self, record: ProcessRecord) -> None:
-        """Forget a guest that has ended; one that is not recorded is no error. Its log is kept, as of now.
+        """Remove the record of a guest that has ended, if there is one. Its log stays.
 
-        :raises OSError:
+        :raises OSError: it cannot be removed.
         """
         if self._look_only:
             return
+        # The time of the end, which the retention of the log counts from.
         with contextlib.suppress(OSError):
-            os.utime(self._log(record.uuid), follow_symlinks=False)
+            os.utime(self._log_path(record.uuid), follow_symlinks=False)
+        # A later release may need what this one does not understand.
         if record.newer:
             with contextlib.suppress(FileNotFoundError):
                 self._put_aside(record.uuid)
@@ -313,7 +336,7 @@ class RecordStore:
             remove_durably(self._path(record.uuid))
 
     def load(self) -> tuple[list[ProcessRecord], list[UnusableRecord]]:
-        """All records, and what of the folder should be one and cannot be used; each for itself."""
+        """All records of the folder, and the files that should be one and cannot be used."""
         records, unusable = [], []
         for path in sorted(self.folder.glob(f"*{RECORD_SUFFIX}")):
             found = self._read(path)
@@ -324,17 +347,19 @@ class RecordStore:
         return records, unusable
 
     def find_unusable(self, guest_uuid: str) -> UnusableRecord | None:
-        """What stands where the record of a guest belongs and cannot be used, if anything does."""
+        """The unusable file in place of a guest's record; None without one."""
         path = self._path(guest_uuid)
+        # lexists(): a dangling symbolic link in this place counts as well.
         found = self._read(path) if os.path.lexists(path) else None
         return found if isinstance(found, UnusableRecord) else None
 
     def open_log(self, guest_uuid: str) -> int:
-        """A descriptor that takes the output of a guest, from now on.
+        """Open the log of a guest for its output; the caller closes the descriptor.
 
         :raises OSError:
         """
-        descriptor = open_own(self._log(guest_uuid), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+        descriptor = open_own(self._log_path(guest_uuid), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o640)
+        # A log of an earlier run of this uuid must not be pruned before the new record is there.
         try:
             os.utime(descriptor)
         except BaseException:
@@ -343,47 +368,49 @@ class RecordStore:
         return descriptor
 
     def log_of(self, guest_uuid: str) -> str:
-        """Where the output of a guest goes that the agent starts."""
-        return str(self._log(guest_uuid))
+        """The path of the log of a guest that the agent starts."""
+        return str(self._log_path(guest_uuid))
 
     def _read(self, path: Path) -> ProcessRecord | UnusableRecord:
         try:
             record = parse_record(json.loads(read_own(path)))
+            # A copied file would make one process two guests.
             if path != self._path(record.uuid):
                 raise ValueError(f"it is the record of guest {record.uuid}")
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return UnusableRecord(path, f"{type(error).__name__}: {error}")
+        # The path is derived and not read: the folder may have moved, and content must not choose a file.
         return record if record.adopted else replace(record, log=self.log_of(record.uuid))
 
     def _put_aside(self, guest_uuid: str) -> None:
         aside = put_aside(self._path(guest_uuid))
-        LOG.warning("What was recorded of guest %s is %s now", guest_uuid, aside)
+        LOG.warning("The former record of guest %s cannot be used and is %s now", guest_uuid, aside)
 
     def _path(self, guest_uuid: str) -> Path:
         return self.folder / f"{guest_uuid}{RECORD_SUFFIX}"
 
-    def _log(self, guest_uuid: str) -> Path:
+    def _log_path(self, guest_uuid: str) -> Path:
         return self.folder / f"{guest_uuid}{LOG_SUFFIX}"
 
 
 def parse_record(content: Any) -> ProcessRecord:
-    """A record from its JSON form.
+    """A record from its JSON form. Of a later format the known fields are used.
 
-    One of a later format is understood as far as it is like one of this.
-
-    :raises ValueError:
-    :raises KeyError:
-    :raises TypeError: it is not one.
-    :raises AttributeError: it is not one.
+    :raises ValueError: a field cannot be used.
+    :raises KeyError: a field is missing.
+    :raises TypeError: the content is no object.
+    :raises AttributeError: the content is no object.
     """
     number = content["format"]
+    # type() and not isinstance(): True is an int.
     if type(number) is not int or number < _FORMAT:
         raise ValueError(f"format {number!r} is not {_FORMAT}")
     newer = number > _FORMAT
     guest_uuid = content["uuid"]
     if not is_uuid(guest_uuid):
         raise ValueError(f"{guest_uuid!r} is not a uuid as it is written here")
-    cgroup = _typed(content, "cgroup", str)
+    cgroup = _typed_value(content, "cgroup", str)
+    # All processes of this folder are killed with the guest, so no other folder may be named.
     if cgroup and (not os.path.isabs(cgroup) or Path(cgroup).name != group_name(guest_uuid)):
         raise ValueError(f"{cgroup!r} is not the group of guest {guest_uuid}")
     command = content["command"]
@@ -391,31 +418,33 @@ def parse_record(content: Any) -> ProcessRecord:
         raise ValueError("the command is no list of words")
     return ProcessRecord(
         uuid=guest_uuid,
-        name=_typed(content, "name", str),
-        identity=_identity(content["identity"]),
+        name=_typed_value(content, "name", str),
+        identity=_read_identity(content["identity"]),
         settings=parse_settings(content["settings"], strict=not newer),
         command=tuple(command),
-        adopted=_typed(content, "adopted", bool),
+        adopted=_typed_value(content, "adopted", bool),
         cgroup=cgroup,
-        whole_group="whole_group" in content and _typed(content, "whole_group", bool),  # absent in old ones
-        limits=_names("limits", content),
+        # Absent in records of earlier releases, as are the fields below.
+        whole_group="whole_group" in content and _typed_value(content, "whole_group", bool),
+        limits=_read_names("limits", content),
         newer=newer,
-        declared=tuple(name for name in _names("declared", content) if name in SETTING_NAMES),
-        origin_cgroup=_typed(content, "origin_cgroup", str) if "origin_cgroup" in content else "",
+        declared=tuple(name for name in _read_names("declared", content) if name in SETTING_NAMES),
+        origin_cgroup=_typed_value(content, "origin_cgroup", str) if "origin_cgroup" in content else "",
     )
 
 
-def _names(key: str, content: Mapping[str, Any]) -> tuple[str, ...]:
-    names = content.get(key, [])  # absent in old records
+def _read_names(key: str, content: Mapping[str, Any]) -> tuple[str, ...]:
+    names = content.get(key, [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"{key}: no list of names")
     return tuple(names)
 
 
 def parse_settings(content: Mapping[str, Any], strict: bool = True) -> GuestSettings:
-    """Guest settings from their JSON form; what is absent has its default.
+    """Guest settings from their JSON form; an absent setting has its default.
 
-    :raises ValueError: for unknown values, and unless not ``strict`` for unknown settings.
+    :param strict: whether unknown settings are errors.
+    :raises ValueError: a value cannot be used, or a setting is unknown.
     """
     known = {field.name: field.default for field in dataclasses.fields(GuestSettings)}
     unknown = sorted(set(content) - set(known))
@@ -437,23 +466,26 @@ def parse_settings(content: Mapping[str, Any], strict: bool = True) -> GuestSett
     return settings
 
 
-def _chosen(settings: GuestSettings) -> dict[str, Any]:
-    """The settings that are not at their defaults, as an earlier release refuses those that it does not know.
+def _chosen_settings(settings: GuestSettings) -> dict[str, Any]:
+    """The settings that are not at their defaults.
 
-    It would then find the guest without its record, and record it under its uuid in place of its name.
+    An earlier release refuses a record with a setting that it does not know. So a setting that was not chosen
+    is not written, and most records stay readable after a downgrade.
     """
     defaults = dataclasses.asdict(GuestSettings())
     return {name: value for name, value in dataclasses.asdict(settings).items() if value != defaults[name]}
 
 
-def _identity(content: Mapping[str, Any]) -> ProcessIdentity:
-    pid = _typed(content, "pid", int)
+def _read_identity(content: Mapping[str, Any]) -> ProcessIdentity:
+    pid = _typed_value(content, "pid", int)
     if pid < 1:
         raise ValueError(f"{pid} is no process id")
-    return ProcessIdentity(pid, _typed(content, "start_time", int), _typed(content, "boot_id", str))
+    return ProcessIdentity(
+        pid, _typed_value(content, "start_time", int), _typed_value(content, "boot_id", str)
+    )
 
 
-def _typed(content: Mapping[str, Any], name: str, kind: type[T]) -> T:
+def _typed_value(content: Mapping[str, Any], name: str, kind: type[T]) -> T:
     value = content[name]
     if type(value) is not kind:
         raise ValueError(f"{name} cannot be {value!r}")

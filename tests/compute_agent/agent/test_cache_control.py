@@ -50,7 +50,7 @@ class CacheRig(RunningAgent):
         return self.provider(f"testhost_L3_{cache}")
 
     def provider(self, name):
-        return next(node.uuid for node in self.agent.pipeline.world.tree.nodes if node.name == name)
+        return next(node.uuid for node in self.agent.pipeline.host_state.tree.nodes if node.name == name)
 
     def run(self, consumer, **params):
         return self.ask("guest.run", uuid=consumer, command=["sleep", "60"], **params)
@@ -261,7 +261,7 @@ def test_another_annotation_of_a_running_guest_takes_effect_and_is_kept(rig):
     assert "MB:0=20;1=20" in (rig.files.root / group / "schemata").read_text().replace(" ", "")
     rig.agent.look()
     kept = ManualSettings.look_up(rig.ini.parent / "state" / FILE_NAME)
-    assert kept.texts(uid(1), SettingSource.BY_HAND) == {"resctrl": shown["resctrl"]}
+    assert kept.setting_texts(uid(1), SettingSource.BY_HAND) == {"resctrl": shown["resctrl"]}
     rig.ask("guest.set", guest=uid(1), resctrl="", qos_class="BE", priority=3)
     assert uid(1) in rig.groups()["compute-agent.class.BE"]["guests"]
     assert group not in rig.groups()

@@ -15,7 +15,7 @@ from tests.compute_agent.pipeline.fake_host import FakeHost
 
 def test_each_guest_has_its_rule_and_what_would_change():
     host = FakeHost()
-    guest = host.driver.create("a", "worker", GuestSettings(spread=True), ())
+    guest = host.driver.create_guest("a", "worker", GuestSettings(spread=True), ())
     identity = GuestIdentity(flavor="big", extra_specs={"compute_agent:priority": "3"})
     guest = replace(guest, identity=identity, declared_by=SettingSource.DOMAIN)
     owner = ConsumerOwner("p", "u", "INSTANCE")

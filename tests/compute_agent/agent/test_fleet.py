@@ -31,7 +31,7 @@ class Following(RunningAgent):
         return super().wait_for(looked)
 
     def told(self):
-        return self.client.attributes(self.agent.pipeline.world.tree.root.uuid)[0]
+        return self.client.attributes(self.agent.pipeline.host_state.tree.root.uuid)[0]
 
 
 @pytest.fixture

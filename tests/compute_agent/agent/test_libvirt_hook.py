@@ -61,7 +61,7 @@ def rig(hooked, write_ini, client, tmp_path, monkeypatch):
     host_tree(root)
     files = fake.FakeResctrl.of(fake.INTEL, root / "sys/fs/resctrl")
     monkeypatch.setattr(mount, "ResctrlFilesystem", fake.FakeResctrl)
-    hook.install(hooked.hooks, tmp_path / "state/agent.sock")
+    hook.install_hook(hooked.hooks, tmp_path / "state/agent.sock")
     hooked.start()
     ini = functools.partial(
         write_ini,
@@ -106,8 +106,10 @@ def test_a_domain_is_in_its_cache_group_before_it_has_cpus(rig, hooked, uid, tmp
 
 def test_a_domain_is_no_guest_before_its_start_is_over(rig, hooked, uid, tmp_path, monkeypatch):
     """Calls on it would wait in libvirtd, and a fork of the wrapper that ends would take its group along."""
-    looks, held, running = [], tmp_path / "held", LibvirtConnection.running
-    monkeypatch.setattr(LibvirtConnection, "running", lambda self: looks.append(running(self)) or looks[-1])
+    looks, held, running = [], tmp_path / "held", LibvirtConnection.active_domains
+    monkeypatch.setattr(
+        LibvirtConnection, "active_domains", lambda self: looks.append(running(self)) or looks[-1]
+    )
     held.touch()
     rig.claim_on(uid, {rig.l3(1): {"LLC": 4}})
     xml = hooked.xml(uid, vcpus=2).replace(EMULATOR, str(waiting_emulator(rig.files, tmp_path)))
@@ -146,7 +148,7 @@ def test_without_an_agent_domains_start_and_have_their_groups_when_it_comes(rig,
 
 
 def test_without_the_hook_the_delay_is_measured(rig, hooked, uid):
-    hook.place(hooked.hooks).unlink()
+    hook.hook_path(hooked.hooks).unlink()
     rig.claim_on(uid, {rig.l3(1): {"LLC": 4}})
     hooked.run(uid, vcpus=1)
     guest = rig.wait_for(lambda: next(iter(rig.ask("guest.list")), None))

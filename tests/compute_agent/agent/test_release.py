@@ -51,7 +51,7 @@ def driver():
     """Two guests, pinned, with weights and memory of a node; one has a quota."""
     driver = FakeDriver(ONLINE)
     for name in ("a", "b"):
-        guest = driver.create(name, name, GuestSettings(), ("x",))
+        guest = driver.create_guest(name, name, GuestSettings(), ("x",))
         driver.apply_cpu_settings(guest, CpuSettings((frozenset({1}),), frozenset({1})))
         driver.bind_memory(guest, frozenset({0}))
         driver.apply_cpu_limits(guest, CpuLimits(300, 0.5 if name == "a" else None))
@@ -214,5 +214,5 @@ def test_parts_of_one_thing_are_given_back_in_their_order_and_a_part_that_fails_
     whole.give_back()
     assert (whole.detail, told) == ("CPUs, weight", ["CPUs", "weight"])
     (failed,) = combined([*parts, ReleaseItem(PINS, "a", "", None, "failed: it is away")])
-    assert failed.fails
+    assert failed.cannot_be_released
     assert (failed.give_back, failed.reason) == (None, "failed: it is away")

@@ -47,7 +47,7 @@ class RunningAgent:
 
     def node(self):
         """The provider that has the CPUs."""
-        return self.agent.pipeline.world.tree.providers_of("VCPU")[0].uuid
+        return self.agent.pipeline.host_state.tree.providers_of("VCPU")[0].uuid
 
     def claim(self, consumer, **resources):
         self.claim_on(consumer, {self.node(): resources})
@@ -227,19 +227,21 @@ def test_a_timer_repairs_and_sees_a_changed_file(rig):
     ],
 )
 def test_a_configuration_to_refuse_changes_nothing_and_is_told(rig, section, lines, words):
-    before = rig.agent.pipeline.world.cpu_sets
+    before = rig.agent.pipeline.host_state.cpu_sets
     rig.write_ini(**{section: lines})
     rig.agent.reload()
     assert words in rig.ask("status")["config_error"]
     assert words in rig.agent.health()[1]["config_error"]
-    assert rig.agent.pipeline.world.cpu_sets == before
+    assert rig.agent.pipeline.host_state.cpu_sets == before
     rig.write_ini()
     rig.agent.reload()
     assert rig.ask("status")["config_error"] == ""
 
 
 def test_options_that_wait_for_a_restart_keep_their_values_and_are_said(rig, tmp_path):
-    providers = {one.uuid for one in rig.client.providers_in_tree(rig.agent.pipeline.world.tree.root.uuid)}
+    providers = {
+        one.uuid for one in rig.client.providers_in_tree(rig.agent.pipeline.host_state.tree.root.uuid)
+    }
     assert providers
     rig.ini = rig.write_ini(
         DEFAULT=f"state_path = {tmp_path / 'elsewhere'}\nlock_path = {tmp_path / 'locks'}\n"
@@ -258,7 +260,7 @@ def test_options_that_wait_for_a_restart_keep_their_values_and_are_said(rig, tmp
         "[DEFAULT] log_file",
     ]
     assert not (tmp_path / "elsewhere").exists()
-    root = rig.agent.pipeline.world.tree.root.uuid
+    root = rig.agent.pipeline.host_state.tree.root.uuid
     assert {one.uuid for one in rig.client.providers_in_tree(root)} == providers
     rig.agent.reload()  # compared with what is in force, not with what the file had last
     assert len(rig.ask("status")["warnings"]) == 4

@@ -58,7 +58,7 @@ def test_no_class_that_gives_way_before_best_effort_has_more_than_it(
     classes = parse_classes(agent_conf.load([], [str(tmp_path / "agent.ini")]))
     cpus = frozenset({0, 1})
     driver = FakeDriver(cpus)
-    guest = driver.create("a", "a", GuestSettings(qos_class=qos_class), ())
+    guest = driver.create_guest("a", "a", GuestSettings(qos_class=qos_class), ())
     target = GuestTarget(guest, CpuAssignment((cpus,), cpus), cpus, {"p": {"VCPU": 4}})
     CpuController(driver, classes.best_effort).apply(target)
     assert driver.limits["a"] == CpuLimits(weight)

@@ -92,7 +92,7 @@ def test_a_guest_keeps_its_cpu_until_it_has_one_at_its_new_host(hosts, client, u
     process = source.server.process(domain)
 
     virsh_migrate(domain, source.server, destination.server)
-    assert not procfs.identify(process)
+    assert not procfs.identify_process(process)
     arrived = destination.server.connection.lookupByUUIDString(uid)
     destination.agent.wait_for(lambda: destination.has_pinned(arrived))
     shown = destination.agent.ask("guest", "show", uid)

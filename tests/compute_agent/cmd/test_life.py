@@ -33,14 +33,14 @@ def test_a_killed_agent_finds_its_guest_where_it_was(agent, claim, client, uid, 
         agent.start()
         agent.wait_for(lambda: agent.status()["placement"] == "up")
         assert agent.ask("guest", "show", uid) == guest
-        assert procfs.identify(guest["pid"]) is not None
+        assert procfs.identify_process(guest["pid"]) is not None
         assert allowed_cpus(guest["pid"]) == "0"
         assert client.allocations(uid) == held
         assert live_placement.writes() == []
 
     agent.ask("guest", "stop", uid)
     assert agent.ask("guest", "list") == []
-    assert procfs.identify(guest["pid"]) is None
+    assert procfs.identify_process(guest["pid"]) is None
 
 
 def test_overlapping_sets_are_refused_and_the_cpu_named(agent, write_ini):
@@ -202,7 +202,7 @@ def test_an_agent_killed_while_it_starts_guests_leaves_none_unpinned(agent, numa
         return {guest["pid"] for guest in agent.ask("guest", "list")}
 
     def running():
-        return {pid for pid in procfs.pids() if procfs.command_line(pid) == ("sleep", duration)}
+        return {pid for pid in procfs.all_pids() if procfs.command_line(pid) == ("sleep", duration)}
 
     for pause in (0.0, 0.004, 0.008, 0.02):
         starters = [Thread(target=start_one, args=(f"guest-{pause}-{n}",)) for n in range(5)]

@@ -45,11 +45,11 @@ def test_a_host_is_left_step_by_step(agent, guest, client, uid):
         "provider": {"stays: --provider gives it back"},
     }
     assert DISABLED not in client.traits(root)[0]
-    assert (procfs.identify(guest["pid"]) is not None, allowed_cpus(guest["pid"])) == (True, "0")
+    assert (procfs.identify_process(guest["pid"]) is not None, allowed_cpus(guest["pid"])) == (True, "0")
 
     assert release(agent, "--pins")[1]["pins"] == {"given back"}
     online = frozenset(os.sched_getaffinity(0))
-    assert {0, 1} <= procfs.affinity(guest["pid"]) >= online
+    assert {0, 1} <= procfs.thread_affinity(guest["pid"]) >= online
     assert "pins" not in release(agent)[1]
 
     status, outcomes = release(agent, "--provider")

@@ -85,7 +85,7 @@ def test_a_guest_that_loses_its_allocation_gives_way_where_nothing_is_shared(age
     assert agent.status()["refused_guests"] == [uid]
     assert agent.status()["reasons"] == {uid: NO_PLACE}
     assert metric("compute_agent_refused_guests") == 1
-    assert f"has no place: {NO_PLACE}; it runs on CPUs that nobody holds, 0-1" in agent.log()
+    assert f"has no place: {NO_PLACE}; it runs on CPUs that no guest holds, 0-1" in agent.log()
 
     other = f"{uid[:-4]}0000"
     claim(other, PCPU=1)
@@ -109,14 +109,14 @@ def test_cpu_sets_that_move_under_a_guest_are_told_everywhere_and_it_moves_when_
     sets("1", "0")
     (warning,) = agent.ask("config", "check")["warnings"]
     assert warning == (
-        f"Guest {uid} stays where it is, and nobody else gets its CPUs, but {stray}: compute-agent guest move"
-        f" {uid} moves it into the present sets"
+        f"Guest {uid} stays where it is, and no other guest gets its CPUs, but {stray}:"
+        f" compute-agent guest move {uid} moves it into the present sets"
     )
     agent.wait_for(lambda: agent.status()["stray_guests"] == [uid])
     assert agent.status()["reasons"] == {uid: stray}
     assert listed(agent, uid)["reason"] == stray
     assert metric("compute_agent_stray_guests") == 1
-    assert f"({uid}) stays where it is, and nobody else gets its CPUs, but {stray}" in agent.log()
+    assert f"({uid}) stays where it is, and no other guest gets its CPUs, but {stray}" in agent.log()
     agent.wait_for(lambda: agent.cli("audit").returncode == 3)  # not while the change is being reported
     _, findings = agent.audit("--consumer", uid)
     assert [(it["finding"], it["detail"], it["remedy"]) for it in findings] == [

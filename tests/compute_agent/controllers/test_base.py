@@ -14,7 +14,7 @@ from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.compute_agent.fakes import FakeDriver
 
-METHODS = ("sync", "drifted", "apply", "plan", "release")
+METHODS = ("sync", "describe_drift", "apply", "plan_changes", "release")
 
 
 def classes():
@@ -57,7 +57,7 @@ class Differing(GuestController):
     def __init__(self, answers):
         self.answers = answers
 
-    def drifted(self, target):
+    def describe_drift(self, target):
         if isinstance(answer := self.answers[target.guest.uuid], Exception):
             raise answer
         return answer
@@ -73,7 +73,7 @@ def test_a_plan_has_a_row_for_each_guest_that_differs_or_cannot_be_read():
     }
     guests = [Guest(uuid, "fake", uuid, 1, GuestSettings()) for uuid in reversed(answers)]
     targets = [GuestTarget(guest, None, frozenset({0})) for guest in guests]
-    rows = Differing(answers).plan(targets, ())
+    rows = Differing(answers).plan_changes(targets, ())
     assert [(row.where, row.subject, row.change) for row in rows] == [
         ("differing", "a", "other CPUs"),
         ("differing", "d", "cannot be done: libvirtd is away"),

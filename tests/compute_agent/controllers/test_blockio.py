@@ -26,12 +26,12 @@ DEVICES = BlockDevices((BlockDevice("sda", "8:0"), BlockDevice("vda", "254:0"), 
 
 
 class BlockioHost:
-    """The controller on a host whose devices may change."""
+    """The controller on a host with devices that may change."""
 
     def __init__(self):
         self.driver, self.devices = FakeDriver(CPUS), DEVICES
         self.controller = BlockIoController(self.driver, CLASSES, lambda: self.devices)
-        self.guest = self.driver.create("a", "a", GuestSettings(), ())
+        self.guest = self.driver.create_guest("a", "a", GuestSettings(), ())
 
     def target(self, blockio_class, **limits):
         guest = replace(self.guest, settings=GuestSettings(blockio_class=blockio_class))
@@ -43,7 +43,7 @@ class BlockioHost:
         target = self.target(*target, **limits)
         self.controller.sync([target], ())
         changed = self.controller.apply(target)
-        assert self.controller.drifted(target) is None
+        assert self.controller.describe_drift(target) is None
         assert not self.controller.apply(target)
         return changed
 
@@ -77,14 +77,14 @@ def test_a_device_that_comes_is_limited_at_the_next_look(host):
     host.apply("slow")
     host.devices = BlockDevices((*DEVICES.devices, BlockDevice("vdc", "254:32")))
     target = host.target("slow")
-    assert host.controller.drifted(target) is None
+    assert host.controller.describe_drift(target) is None
     host.controller.sync([target], ())
-    assert host.controller.drifted(target)
+    assert host.controller.describe_drift(target)
     assert host.controller.apply(target)
     assert "254:32" in host.driver.blockio["a"].devices
 
 
-def test_what_cannot_be_had_is_said_with_names(host):
+def test_refusals_name_class_and_devices(host):
     host.driver.without_blockio = ["the kernel has no io.max here"]
     for name, reasons in {
         "": None,
@@ -120,6 +120,6 @@ def test_a_guest_that_ended_is_gone(host):
     target = host.target("gold")
     host.driver.end(host.guest)
     host.controller.sync([target], ())
-    for ask in (host.controller.drifted, host.controller.apply):
+    for ask in (host.controller.describe_drift, host.controller.apply):
         with pytest.raises(GuestGoneError):
             ask(target)

@@ -1,4 +1,4 @@
-"""On which caches a guest gets what it holds, where somebody else says where it runs."""
+"""The caches on which a guest gets its ways, where another program pins it."""
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ from compute_agent.controllers.resctrl import at_its_caches
         ({}, {0: 1}, {}),
     ],
 )
-def test_what_is_held_elsewhere_goes_to_where_the_guest_runs(amounts, shares, expected):
+def test_amounts_of_other_caches_go_to_a_cache_that_the_guest_runs_on(amounts, shares, expected):
     assert at_its_caches(amounts, shares) == expected
 
 
@@ -28,7 +28,7 @@ AMOUNTS = st.dictionaries(st.integers(0, 4), st.integers(1, 9))
 
 
 @given(AMOUNTS, AMOUNTS)
-def test_nothing_is_lost_and_nothing_is_where_it_does_not_run(amounts, shares):
+def test_amounts_stay_the_same_and_lie_on_caches_that_the_guest_runs_on(amounts, shares):
     found = at_its_caches(amounts, shares)
     assert sum(found.values()) == sum(amounts.values())
     assert not shares or found.keys() <= shares.keys()

@@ -29,7 +29,7 @@ def controller(driver):
 @pytest.fixture
 def target(driver):
     """Makes targets of one guest."""
-    guest = driver.create("a", "a", GuestSettings(), ())
+    guest = driver.create_guest("a", "a", GuestSettings(), ())
 
     def make(assignment=SHARED, allocation=None, **limits):
         return GuestTarget(
@@ -64,10 +64,10 @@ def test_the_weight_follows_what_the_guest_holds(allocation, best_effort, weight
 
 def test_a_guest_gets_its_weight_once(controller, driver, target):
     four = target(allocation={"p": {"VCPU": 4}})
-    assert controller.drifted(four) == "CPU weight 100, no quota in place of weight 400, no quota"
+    assert controller.describe_drift(four) == "CPU weight 100, no quota in place of weight 400, no quota"
     assert controller.apply(four)
     assert driver.limits["a"] == CpuLimits(400)
-    assert controller.drifted(four) is None
+    assert controller.describe_drift(four) is None
     assert not controller.apply(four)
 
 
@@ -77,7 +77,7 @@ def test_a_limit_is_set_and_taken_away_again(controller, driver, target):
     for limit in (1.5, 0.25):
         assert controller.apply(target(allocation=held, cpu_quota=limit))
         assert driver.limits["a"] == CpuLimits(200, limit)
-    assert controller.drifted(target(allocation=held)) == (
+    assert controller.describe_drift(target(allocation=held)) == (
         "CPU weight 200, quota 0.25 cores in place of weight 200, no quota"
     )
     assert controller.apply(target(allocation=held))
@@ -94,22 +94,22 @@ def test_the_weight_of_a_guest_that_is_left_alone_stays_but_limits_hold(
     controller, driver, target, assignment, allocation
 ):
     driver.limits["a"] = CpuLimits(777)
-    assert controller.drifted(target(assignment, allocation)) is None
+    assert controller.describe_drift(target(assignment, allocation)) is None
     assert controller.apply(target(assignment, allocation, cpu_quota=0.5))
     assert driver.limits["a"] == CpuLimits(777, 0.5)
 
 
-def test_weights_that_somebody_else_changed_are_seen_and_put_right(controller, driver, target):
+def test_weights_that_another_program_changed_are_repaired(controller, driver, target):
     held = target(allocation={"p": {"VCPU": 2}})
     controller.apply(held)
     driver.limits["a"] = CpuLimits(1, 0.1)
-    assert "weight 1, quota 0.1 cores" in controller.drifted(held)
+    assert "weight 1, quota 0.1 cores" in controller.describe_drift(held)
     assert controller.apply(held)
     assert driver.limits["a"] == CpuLimits(200)
 
 
 def test_a_guest_that_ended_is_gone(controller, driver, target):
     driver.end(target().guest)
-    for ask in (controller.drifted, controller.apply):
+    for ask in (controller.describe_drift, controller.apply):
         with pytest.raises(GuestGoneError):
             ask(target(allocation={}))

@@ -36,7 +36,7 @@ class Store:
 
 
 class CpuClassHost:
-    """The controller, made anew as often as the agent starts."""
+    """The controller, made again at each start of the agent."""
 
     def __init__(self, files, *classes):
         self.files, self.store, self.driver = files, Store(), FakeDriver(range(8))
@@ -107,7 +107,7 @@ def test_guests_have_their_class_and_others_theirs(intel):
     }
 
 
-def test_nothing_is_written_twice_and_a_guest_that_ends_leaves_its_cpus_idle(intel):
+def test_files_are_written_once_and_a_guest_that_ends_leaves_its_cpus_idle(intel):
     intel.sync(class_target("a", "LSR", 2))
     intel.files.writes.clear()
     intel.sync(class_target("a", "LSR", 2))
@@ -169,7 +169,7 @@ def test_a_host_that_is_left_has_everything_back(intel):
     assert intel.snapshot() == intel.before
 
 
-def test_what_cannot_be_given_back_is_told_and_kept_for_another_time(intel):
+def test_a_value_that_cannot_be_given_back_is_reported_and_kept(intel):
     intel.sync()
     path = f"{CPUS}/cpufreq/policy2/scaling_max_freq"
     intel.files.broken[path] = errno.EIO
@@ -238,7 +238,7 @@ def test_a_reboot_gave_everything_back(intel):
     assert intel.files.read(governor) == "performance"
 
 
-def test_what_somebody_else_changes_is_repaired_and_counted(intel, caplog):
+def test_files_that_another_program_changes_are_repaired_and_counted(intel, caplog):
     guests = [class_target("a", "LSR", 2)]
     intel.sync(*guests)
     assert intel.drifts == 0
@@ -250,7 +250,7 @@ def test_what_somebody_else_changes_is_repaired_and_counted(intel, caplog):
     assert "policy2/scaling_governor was powersave in place of performance: repaired" in caplog.text
 
 
-def test_what_the_kernel_refuses_holds_up_that_file_alone_and_is_told_once(intel, caplog):
+def test_a_refused_write_holds_up_that_file_alone_and_is_logged_once(intel, caplog):
     intel.files.broken[f"{CPUS}/cpufreq/policy2/scaling_governor"] = errno.EBUSY
     guests = [class_target("a", "LSR", 2, 3)]
     refusals = intel.sync(*guests)
@@ -287,7 +287,7 @@ def test_a_frequency_that_the_firmware_holds_down_is_told_and_is_no_drift(intel)
 
 def test_cpus_stay_as_they_are_while_a_guest_is_lost(intel):
     intel.sync(class_target("a", "LSR", 2))
-    intel.driver.lost = lambda: {"a": "nobody knows"}
+    intel.driver.lost_guests = lambda: {"a": "nobody knows"}
     intel.start(FAST, QUIET, IDLE, SHARED)
     intel.sync()
     assert intel.policy(2) == QUICK
@@ -307,8 +307,8 @@ def test_a_cpu_that_was_offline_meanwhile_is_given_back_later(intel):
     assert intel.snapshot() == intel.before
 
 
-def test_what_would_change_is_told_without_changing_it(intel):
-    rows = intel.controller.plan([class_target("a", "LSR", 2, 3)], ())
+def test_planned_changes_are_listed_without_a_write(intel):
+    rows = intel.controller.plan_changes([class_target("a", "LSR", 2, 3)], ())
     planned = [(row.subject, row.change) for row in rows]
     assert ("CPUs 2-3", "scaling_governor powersave -> performance") in planned
     assert ("CPUs 2-3", "state3/disable 0 -> 1") in planned

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compute_agent.controllers.base import GuestTarget
-from compute_agent.controllers.cpu_class_plan import ClassBinding, CpuClassClaim, decide, make_claims
+from compute_agent.controllers.cpu_class_plan import ClassBinding, CpuClassClaim, decide_files, make_claims
 from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain
 from compute_agent.model.cpuset import CpuClass, CpuSets, NamedFrequency
 from compute_agent.model.guest import CpuAssignment
@@ -54,7 +54,7 @@ def texts(plan):
     return {path: setting.text for path, setting in plan.settings.items()}
 
 
-def test_guests_come_by_rank_then_shared_cpus_then_those_that_nobody_holds():
+def test_claims_are_of_guests_by_rank_then_of_shared_cpus_then_of_unheld_ones():
     guests = [
         class_target("a", "BE", 2),
         class_target("b", "LSR", 3),
@@ -91,12 +91,12 @@ def test_cpus_that_a_lost_guest_may_hold_stay_as_they_are():
         CpuClassClaim(cpu_set(2, 3, 4, 5, 6, 7), frozen=True),
         CpuClassClaim(cpu_set(0, 1), SHARED),
     ]
-    plan = decide(power(domain(0, 0, 1, 2), domain(3, 3), domain(4, 4)), claims)
+    plan = decide_files(power(domain(0, 0, 1, 2), domain(3, 3), domain(4, 4)), claims)
     assert {path.split("/")[0] for path in plan.settings} == {"policy3", "cpu3"}
     assert plan.frozen >= {"policy0", "policy4", "cpu4/state2"}
 
 
-def test_cpus_of_both_sets_are_shared_ones_unless_somebody_holds_them():
+def test_cpus_of_both_sets_are_shared_ones_unless_a_guest_holds_them():
     both = CpuSets(cpu_set(0, 1, 2), cpu_set(0, 1, 2), cpu_set(0, 1, 2))
     assert make_claims([class_target("b", "LSR", 1)], both, BINDINGS, CLASSES, lost=False) == [
         CpuClassClaim(cpu_set(1), FAST),
@@ -106,7 +106,7 @@ def test_cpus_of_both_sets_are_shared_ones_unless_somebody_holds_them():
 
 
 def test_words_are_frequencies_of_the_domain():
-    plan = decide(
+    plan = decide_files(
         power(domain(0, 0), domain(1, 1, min_khz=500, base_khz=900)), [CpuClassClaim(cpu_set(0, 1), FAST)]
     )
     assert texts(plan) == {
@@ -126,7 +126,7 @@ def test_words_are_frequencies_of_the_domain():
 
 
 def test_the_strongest_decides_for_its_domain_and_idle_states_are_each_cpus_own():
-    plan = decide(
+    plan = decide_files(
         power(domain(0, 0, 1, 2)), [CpuClassClaim(cpu_set(1), SLOW), CpuClassClaim(cpu_set(2), FAST)]
     )
     assert texts(plan) == {
@@ -138,7 +138,7 @@ def test_the_strongest_decides_for_its_domain_and_idle_states_are_each_cpus_own(
 
 
 def test_a_guest_without_a_class_keeps_its_domain_from_idle():
-    plan = decide(
+    plan = decide_files(
         power(domain(0, 0, 1), domain(2, 2)), [CpuClassClaim(cpu_set(0)), CpuClassClaim(cpu_set(1, 2), IDLE)]
     )
     assert texts(plan) == {"policy2/scaling_governor": "powersave"}
@@ -199,15 +199,15 @@ def test_a_guest_without_a_class_keeps_its_domain_from_idle():
         ),
     ],
 )
-def test_what_cannot_be_had_is_said_and_the_rest_is_done(one, domain_fields, missing, wanted):
-    plan = decide(power(domain(0, 0, **domain_fields)), [CpuClassClaim(cpu_set(0), one)])
+def test_missing_settings_are_reported_and_the_rest_is_planned(one, domain_fields, missing, wanted):
+    plan = decide_files(power(domain(0, 0, **domain_fields)), [CpuClassClaim(cpu_set(0), one)])
     assert plan.missing == {"x": (missing,)}
     assert texts(plan) == {f"policy0/{name}": text for name, text in wanted.items()}
 
 
 def test_a_host_without_cpufreq_says_so_once_for_all_cpus():
     states = {cpu: {"C6": f"cpu{cpu}/state2"} for cpu in (0, 1)}
-    plan = decide(CpuPower((), states), [CpuClassClaim(cpu_set(0, 1), FAST)])
+    plan = decide_files(CpuPower((), states), [CpuClassClaim(cpu_set(0, 1), FAST)])
     assert plan.missing == {
         "fast": ("[cpu_class:fast] governor, frequencies: the kernel has no cpufreq here (CPUs 0-1)",)
     }
@@ -219,7 +219,7 @@ def test_a_package_has_the_uncore_of_its_strongest():
     calm = CpuClass("calm", max_uncore=NamedFrequency.MIN)
     two = (UncoreDomain("u0", cpu_set(0, 1), 800, 2400), UncoreDomain("u1", cpu_set(2, 3), 800, 2400))
     on = power(domain(0, 0), domain(1, 1), domain(2, 2), domain(3, 3), uncore=two)
-    plan = decide(on, [CpuClassClaim(cpu_set(0), FAST), CpuClassClaim(cpu_set(1, 2), calm)])
+    plan = decide_files(on, [CpuClassClaim(cpu_set(0), FAST), CpuClassClaim(cpu_set(1, 2), calm)])
     assert {path: text for path, text in texts(plan).items() if path.startswith("u")} == {
         "u1/max_freq_khz": "800"
     }
@@ -239,7 +239,7 @@ def test_in_any_host_each_domain_is_as_its_first_claim_has_it(places, wanted):
         for number in sorted(set(places))
     ]
     claims = [CpuClassClaim(held, None if frozen else one, frozen) for held, one, frozen in wanted]
-    plan = decide(power(*domains), claims)
+    plan = decide_files(power(*domains), claims)
     for one in domains:
         governor = plan.settings.get(f"{one.folder}/scaling_governor")
         expected = None

@@ -26,7 +26,7 @@ def controller(driver):
 @pytest.fixture
 def on(driver):
     """Makes targets of one guest with memory of nodes."""
-    guest = driver.create("a", "a", GuestSettings(), ())
+    guest = driver.create_guest("a", "a", GuestSettings(), ())
 
     def make(mems):
         assignment = None if mems is None else CpuAssignment((CPUS,), CPUS, mems=mems)
@@ -40,21 +40,21 @@ def test_memory_goes_with_the_guest_and_is_let_go_when_it_is_shared(controller, 
         assert controller.apply(on(mems))
         assert driver.nodes["a"] == mems
         assert not controller.apply(on(mems))
-        assert controller.drifted(on(mems)) is None
+        assert controller.describe_drift(on(mems)) is None
 
 
-def test_memory_that_somebody_else_bound_is_seen_and_put_right(controller, driver, on):
+def test_memory_that_another_program_bound_is_repaired(controller, driver, on):
     controller.apply(on(ZERO))
     driver.nodes["a"] = BOTH
-    assert controller.drifted(on(ZERO)) == "memory from NUMA nodes 0-1 in place of 0"
-    assert controller.drifted(on(frozenset())) == "memory from NUMA nodes 0-1 in place of any"
+    assert controller.describe_drift(on(ZERO)) == "memory from NUMA nodes 0-1 in place of 0"
+    assert controller.describe_drift(on(frozenset())) == "memory from NUMA nodes 0-1 in place of any"
     assert controller.apply(on(ZERO))
     assert driver.nodes["a"] == ZERO
 
 
 def test_the_memory_of_a_guest_that_is_left_where_it_is_stays(controller, driver, on):
     driver.nodes["a"] = ONE
-    assert controller.drifted(on(None)) is None
+    assert controller.describe_drift(on(None)) is None
     assert not controller.apply(on(None))
     assert driver.nodes["a"] == ONE
 
@@ -62,6 +62,6 @@ def test_the_memory_of_a_guest_that_is_left_where_it_is_stays(controller, driver
 def test_a_guest_that_ended_is_gone(controller, driver, on):
     target = on(ZERO)
     driver.end(target.guest)
-    for ask in (controller.drifted, controller.apply):
+    for ask in (controller.describe_drift, controller.apply):
         with pytest.raises(GuestGoneError):
             ask(target)

@@ -1,4 +1,4 @@
-"""Controller memory_limit: what guests hold is what they may use, and their class says who gives way."""
+"""Controller memory_limit: guests may use what they hold, and their class says which of them give way."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def target(driver):
 
     def make(allocation, qos_class="LS"):
         if qos_class not in guests:
-            guests[qos_class] = driver.create(qos_class, "a", GuestSettings(qos_class=qos_class), ())
+            guests[qos_class] = driver.create_guest(qos_class, "a", GuestSettings(qos_class=qos_class), ())
         return GuestTarget(guests[qos_class], None, CPUS, allocation)
 
     return make
@@ -59,17 +59,17 @@ def test_limits_are_set_once_and_what_differs_is_drift(controller, driver, targe
     assert driver.memory["LSR"] == MemoryLimits(164 * MIB, UNLIMITED, 100 * MIB, -500, ())
     assert not controller.apply(held)
     driver.memory["LSR"] = MemoryLimits(UNLIMITED, UNLIMITED, 0, 0)
-    assert controller.drifted(held) == (
+    assert controller.describe_drift(held) == (
         "memory max unlimited, high unlimited, low 0 MiB, oom_score_adj 0 in place of max 164 MiB, high"
         " unlimited, low 100 MiB, oom_score_adj -500"
     )
     assert controller.apply(held)
-    assert controller.drifted(held) is None
+    assert controller.describe_drift(held) is None
 
 
 def test_limits_of_a_guest_of_which_nothing_is_known_stay(controller, driver, target):
     driver.memory["LS"] = MemoryLimits(5 * MIB, UNLIMITED, 0, 7)
-    assert controller.drifted(target(None)) is None
+    assert controller.describe_drift(target(None)) is None
     assert not controller.apply(target(None))
 
 
@@ -112,7 +112,7 @@ def test_a_guest_that_uses_more_pages_than_it_holds_keeps_them_and_gets_no_more(
     driver.pages_used["LS"] = {2048: 2 * MIB}
     controller.sync([held], ())
     assert controller.refused == {}
-    assert "6 MiB in pages of 2048 KiB" in controller.drifted(held)
+    assert "6 MiB in pages of 2048 KiB" in controller.describe_drift(held)
     assert controller.apply(held)
     assert dict(driver.memory["LS"].huge_pages)[2048] == 2 * MIB
 
@@ -121,6 +121,6 @@ def test_a_guest_that_ended_is_gone(controller, driver, target):
     held = target({"p": {"MEMORY_MB": 100}})
     driver.end(held.guest)
     controller.sync([held], ())
-    for ask in (controller.drifted, controller.apply):
+    for ask in (controller.describe_drift, controller.apply):
         with pytest.raises(GuestGoneError):
             ask(held)

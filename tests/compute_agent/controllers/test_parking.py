@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses
 from compute_agent.controllers.cpu_class_plan import ClassBinding
-from compute_agent.controllers.parking import IdleTimes, ParkingRules, choose_parked
+from compute_agent.controllers.idle_cores import IdleTimes, ParkingRules, choose_parked
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuClass, CpuSets, FormerValues, ParkMode
 from compute_agent.model.guest import PlacementConstraints
@@ -56,9 +56,9 @@ def test_only_whole_idle_cores_are_parked_and_no_domain_goes_dark(used, cpus, pa
 
 def test_a_cpu_is_idle_since_it_was_used_last():
     times = IdleTimes()
-    times.observe(DEDICATED, frozenset({2}), 10.0)
-    assert times.observe(DEDICATED, frozenset({3}), 20.0)[2] == 20.0
-    assert times.observe(DEDICATED, frozenset({3}), 30.0) == dict.fromkeys(DEDICATED - {2, 3}, 10.0) | {
+    times.note_used(DEDICATED, frozenset({2}), 10.0)
+    assert times.note_used(DEDICATED, frozenset({3}), 20.0)[2] == 20.0
+    assert times.note_used(DEDICATED, frozenset({3}), 30.0) == dict.fromkeys(DEDICATED - {2, 3}, 10.0) | {
         2: 20.0
     }
 
@@ -120,7 +120,7 @@ def test_idle_cores_go_offline_after_a_while_and_come_online_for_a_guest(host):
     assert host.drifts == []
 
 
-def test_a_core_whose_sibling_is_used_is_never_parked(host):
+def test_a_core_with_a_used_sibling_is_never_parked(host):
     host.sync(class_target("a", "LS", 3))
     host.sync(class_target("a", "LS", 3), after=1000.0)
     assert host.online == "0-3"
@@ -162,7 +162,7 @@ def test_a_guest_that_others_pinned_keeps_its_cpus(host, monkeypatch):
 def test_while_a_guest_is_lost_nothing_more_is_parked_and_guests_still_wake_cores(host):
     host.sync(class_target("a", "LS", 2))
     host.sync(class_target("a", "LS", 2), after=60.0)
-    host.driver.lost = lambda: {"a": "not known"}
+    host.driver.lost_guests = lambda: {"a": "not known"}
     host.start()
     host.sync(after=60.0)
     host.sync(after=60.0)
@@ -232,10 +232,12 @@ def test_a_cpu_that_does_not_come_online_is_told_and_tried_again(host):
     assert host.online == "0-1,4-5"
 
 
-def test_what_would_be_parked_is_told_without_doing_it(host):
+def test_planned_parking_is_listed_without_a_write(host):
     host.sync()
     host.now += 60.0
-    planned = [(row.subject, row.change) for row in host.controller.plan([class_target("a", "LS", 2)], ())]
+    planned = [
+        (row.subject, row.change) for row in host.controller.plan_changes([class_target("a", "LS", 2)], ())
+    ]
     assert planned == [("CPUs 4-7", "online 1 -> 0")]
     assert host.snapshot() == host.before
 

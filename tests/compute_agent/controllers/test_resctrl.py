@@ -102,14 +102,14 @@ class ResctrlHost:
         self.controller.sync(tuple(self.targets.values()), self.zones)
 
     def work(self):
-        """What the worker does after a change."""
+        """Calls the controller as the worker does after a change."""
         self.sync()
         return {uuid: self.controller.apply(target) for uuid, target in self.targets.items()}
 
     def drift(self):
-        """What the worker does at each reconcile."""
+        """Calls the controller as the worker does at each reconcile."""
         self.sync()
-        return {uuid: self.controller.drifted(target) for uuid, target in self.targets.items()}
+        return {uuid: self.controller.describe_drift(target) for uuid, target in self.targets.items()}
 
     def group(self, uuid):
         return self.controller.membership[uuid]
@@ -145,7 +145,7 @@ CLASS_GROUPS = {"compute-agent.class.BE"}
 """LSR and LS have what is the default group's."""
 
 
-def test_a_guest_that_somebody_else_pins_gets_its_ways_where_it_runs(rig):
+def test_a_guest_that_another_program_pins_gets_its_ways_where_it_runs(rig):
     cpus = {0: frozenset(range(4)), 1: frozenset(range(4, 8))}
     rig.zones = tuple(
         replace(zone, cpus=cpus[min(zone.l3_ids)] if zone.parent else ONLINE) for zone in rig.zones
@@ -284,7 +284,7 @@ def test_threads_follow_when_another_guest_leaves_room(make_rig):
     assert rig.inside("b")
 
 
-def test_more_ways_than_there_are_is_refused_and_the_rest_of_the_rules_applies(rig):
+def test_a_request_for_too_many_ways_is_refused_and_the_other_rules_apply(rig):
     rig.guest("a", {"l3-0": {"LLC": 10}})
     rig.work()
     rig.guest("b", {"l3-0": {"LLC": 10, "MBA": 30}})
@@ -317,7 +317,7 @@ def test_when_the_kernel_has_no_room_all_others_get_theirs_and_it_is_tried_again
 
 
 @pytest.mark.parametrize("group", ["", "compute-agent.class.BE", "compute-agent.guest.a"])
-def test_what_the_kernel_refuses_of_one_group_holds_up_that_one_alone(rig, monkeypatch, group):
+def test_a_refused_write_of_one_group_holds_up_that_group_alone(rig, monkeypatch, group):
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.guest("c", {}, qos_class="BE")
     rig.work()
@@ -369,7 +369,7 @@ def test_a_group_that_the_kernel_does_not_make_leaves_its_guest_with_the_next_ru
     assert rig.inside("a")
     assert "its resctrl group cannot be made" in rig.controller.refused["a"][0]
     assert len(rig.mask(rig.group("b"), 1)) == 4
-    assert len(rig.mask("", 0)) == 16  # nothing is kept for whom cannot have it
+    assert len(rig.mask("", 0)) == 16  # no way is kept for a guest without a group
     monkeypatch.setattr(rig.files, "make_folder", make)
     rig.work()
     assert len(rig.mask("compute-agent.guest.a", 0)) == 4
@@ -384,7 +384,7 @@ def test_guests_of_a_higher_priority_get_the_groups_that_are_left(make_rig):
     assert list(rig.controller.refused) == ["a"]
 
 
-def test_with_four_closids_two_guests_have_ways_of_their_own_and_nobody_loses_its_counters(make_rig):
+def test_four_closids_give_two_guests_ways_of_their_own_and_all_keep_their_counters(make_rig):
     rig = make_rig(fake.FakeMachine(closids=4, mb_closids=4))
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.guest("b", {"l3-0": {"LLC": 4}})
@@ -513,7 +513,7 @@ def test_a_mount_that_cannot_be_read_leaves_guests_alone_until_it_can(rig, monke
         with pytest.raises(ResctrlError):
             rig.sync()
         assert rig.controller.apply(rig.targets["a"]) is False
-        assert rig.controller.drifted(rig.targets["a"]) is None
+        assert rig.controller.describe_drift(rig.targets["a"]) is None
     rig.sync()
     assert rig.inside("a")
 

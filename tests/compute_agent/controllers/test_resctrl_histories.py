@@ -46,7 +46,7 @@ class Killed(BaseException):
 
 
 def kill_after(files, changes):
-    """Let so many changes through, and no more; returns what makes the tree work again."""
+    """Let at most ``changes`` changes through; returns the function that makes the tree work again."""
     methods, left = (files.write_file, files.make_folder, files.remove_folder), [changes]
 
     def counted(method):
@@ -76,7 +76,7 @@ def tids():
 @pytest.mark.parametrize("name", MACHINES)
 @settings(max_examples=examples(15), deadline=None)
 @given(steps=st.lists(STEPS, max_size=12))
-def test_after_any_history_everybody_has_what_was_not_refused(name, tids, steps):
+def test_after_any_history_each_guest_has_what_was_not_refused(name, tids, steps):
     machine = MACHINES[name]
     caches = {f"l3-{number}": cache for number, cache in enumerate(machine.l3)}
     with tempfile.TemporaryDirectory() as folder:

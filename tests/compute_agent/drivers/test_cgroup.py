@@ -53,7 +53,7 @@ def driver(tmp_path, root):
 
 def run(driver, *command):
     uid = str(uuid.uuid4())
-    guest = driver.create(uid, uid, GuestSettings(), command)
+    guest = driver.create_guest(uid, uid, GuestSettings(), command)
     driver.apply_cpu_settings(guest, CpuSettings((ONE,), ONE))
     driver.release(guest)
     return guest
@@ -65,32 +65,32 @@ def group_of(root, guest):
 
 def test_a_guest_is_in_a_group_of_its_own_and_pinned(driver, root):
     guest = run(driver, "sleep", "60")
-    assert group_of(root, guest).processes() == [guest.pid]
+    assert group_of(root, guest).process_ids() == [guest.pid]
     assert driver.observed_cpus(guest) == ONE
 
 
 def test_the_group_goes_with_the_guest_and_all_its_processes(driver, root):
     changes = queue.SimpleQueue()
-    driver.watch(changes.put)
+    driver.watch_guests(changes.put)
     guest = run(driver, "sh", "-c", "setsid -f sleep 60; sleep 60")
-    while len(processes := group_of(root, guest).processes()) < 2:
+    while len(processes := group_of(root, guest).process_ids()) < 2:
         pass
     os.kill(guest.pid, signal.SIGKILL)
     changes.get(timeout=10)
     assert not group_of(root, guest).folder.exists()
-    assert [pid for pid in processes if procfs.identify(pid)] == []
+    assert [pid for pid in processes if procfs.identify_process(pid)] == []
 
 
 def test_a_process_that_left_the_family_is_pinned_with_its_group(driver, root):
     guest = run(driver, "sh", "-c", "setsid -f sleep 60; exec sleep 61")
-    while len(group_of(root, guest).processes()) < 2 or procfs.command_line(guest.pid) != ("sleep", "61"):
+    while len(group_of(root, guest).process_ids()) < 2 or procfs.command_line(guest.pid) != ("sleep", "61"):
         pass
     assert driver.apply_cpu_settings(guest, CpuSettings((ALL,), ALL)) == (2 if ALL != ONE else 0)
 
 
 def test_a_discarded_guest_leaves_no_group(driver, root):
     uid = str(uuid.uuid4())
-    guest = driver.create(uid, uid, GuestSettings(), ("sleep", "60"))
+    guest = driver.create_guest(uid, uid, GuestSettings(), ("sleep", "60"))
     driver.discard(guest)
     assert not group_of(root, guest).folder.exists()
 
@@ -138,21 +138,21 @@ class TestFakeTree:
         assert (folder / "cgroup.subtree_control").read_text() == "+cpuset"
 
     def test_cpus_and_memory_nodes_are_written_where_they_differ(self, folder):
-        group = CgroupRoot.open(folder).make("g")
+        group = CgroupRoot.open(folder).make_group("g")
         (group.folder / "cpuset.cpus").write_text("0-3")
         (group.folder / "cpuset.mems").write_text("\n")
-        group.confine(frozenset({0, 1, 2, 3}))
+        group.confine_cpus(frozenset({0, 1, 2, 3}))
         group.bind_memory(frozenset())
         assert (group.folder / "cpuset.cpus").read_text() == "0-3"
         assert (group.folder / "cpuset.mems").read_text() == "\n"
-        group.confine(frozenset({1, 3}))
+        group.confine_cpus(frozenset({1, 3}))
         group.bind_memory(frozenset({0}))
         assert (group.folder / "cpuset.cpus").read_text() == "1,3\n"
         assert (group.folder / "cpuset.mems").read_text() == "0\n"
         assert group.memory_nodes() == {0}
 
     def test_limits_are_written_where_they_differ(self, folder):
-        group = CgroupRoot.open(folder).make("g")
+        group = CgroupRoot.open(folder).make_group("g")
         weight, maximum = group.folder / "cpu.weight", group.folder / "cpu.max"
         weight.write_text("100")
         maximum.write_text("max 100000")
@@ -168,8 +168,8 @@ class TestFakeTree:
         assert maximum.read_text() == "max 100000\n"
 
     def test_without_the_controllers_nothing_is_written(self, folder):
-        group = CgroupRoot.open(folder).make("g")
-        group.confine(frozenset({1}))
+        group = CgroupRoot.open(folder).make_group("g")
+        group.confine_cpus(frozenset({1}))
         group.bind_memory(frozenset({1}))
         assert list(group.folder.iterdir()) == []
         assert group.memory_nodes() is None

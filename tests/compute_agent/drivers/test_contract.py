@@ -66,7 +66,7 @@ def guest(driver, request):
         # a cgroup with the CPUs of a namesake may be left from a libvirtd that was killed
         libvirtd.run(guest_uuid, name=f"a-{libvirtd.folder.name}", vcpus=2)
         return wait_for(driver.guests)[0]
-    guest = driver.create(guest_uuid, "a", GuestSettings(vcpus=2), ("sleep", "60"))
+    guest = driver.create_guest(guest_uuid, "a", GuestSettings(vcpus=2), ("sleep", "60"))
     driver.release(guest)
     return guest
 
@@ -166,7 +166,7 @@ def test_who_is_killed_first_for_want_of_memory_is_set_once_and_read_back(driver
 
 def test_a_stopped_guest_is_told_of_and_gone(driver, guest):
     changes = queue.SimpleQueue()
-    driver.watch(changes.put)
+    driver.watch_guests(changes.put)
     driver.stop(guest, 0.5)
     change = changes.get(timeout=10)
     assert (change.kind, change.guest) == (ChangeKind.STOPPED, guest)
@@ -194,9 +194,9 @@ def test_a_stopped_guest_is_told_of_and_gone(driver, guest):
 
 def test_the_end_of_a_guest_is_reported_and_its_chosen_settings_are_declared(starting_driver):
     driver, changes = starting_driver, queue.Queue()
-    driver.watch(changes.put)
+    driver.watch_guests(changes.put)
     settings = GuestSettings(priority=3)
-    guest = driver.create(str(uuid.uuid4()), "a", settings, ("sleep", "60"), declared=("qos_class",))
+    guest = driver.create_guest(str(uuid.uuid4()), "a", settings, ("sleep", "60"), declared=("qos_class",))
     driver.release(guest)
     (found,) = driver.guests()
     assert found.declared == {"qos_class": "LS", "priority": 3}
@@ -205,13 +205,13 @@ def test_the_end_of_a_guest_is_reported_and_its_chosen_settings_are_declared(sta
 
 
 def test_a_discarded_guest_leaves_nothing(starting_driver):
-    guest = starting_driver.create(str(uuid.uuid4()), "a", GuestSettings(), ("sleep", "60"))
+    guest = starting_driver.create_guest(str(uuid.uuid4()), "a", GuestSettings(), ("sleep", "60"))
     starting_driver.discard(guest)
     assert list(starting_driver.guests()) == []
 
 
 def test_the_same_uuid_twice_is_refused(starting_driver):
-    guest = starting_driver.create(str(uuid.uuid4()), "a", GuestSettings(), ("sleep", "60"))
+    guest = starting_driver.create_guest(str(uuid.uuid4()), "a", GuestSettings(), ("sleep", "60"))
     starting_driver.release(guest)
     with pytest.raises(DriverError, match="exists already"):
-        starting_driver.create(guest.uuid, "b", GuestSettings(), ("sleep", "60"))
+        starting_driver.create_guest(guest.uuid, "b", GuestSettings(), ("sleep", "60"))

@@ -44,24 +44,24 @@ def lock(load, tmp_path, request):
 
 def test_the_second_is_refused_with_what_the_first_is_and_what_to_do(lock, sockets):
     first, second = lock(sockets, "pid 1, agent of a"), lock(sockets, "pid 2, agent of b")
-    first.check()
-    first.check()
+    first.check_locks()
+    first.check_locks()
     words = (
         r"another agent \(pid 1, agent of a\) looks after the domains of qemu:///system: stop one of the two,"
     )
     with pytest.raises(DriverError, match=words + r" or give this one another \[libvirt\] uri"):
-        second.check()
+        second.check_locks()
     first.release()
-    second.check()
+    second.check_locks()
     with pytest.raises(DriverError, match="agent of b"):
-        first.check()
+        first.check_locks()
 
 
 def test_agents_without_a_common_folder_meet_at_the_socket(lock, sockets):
     first, second = lock(sockets, "first", "of a container"), lock(sockets, "second")
-    first.check()
+    first.check_locks()
     with pytest.raises(DriverError, match=r"another agent \(first\)"):
-        second.check()
+        second.check_locks()
     mark = sockets[0].with_name("compute-agent.lock")
     assert stat.S_IMODE(mark.stat().st_mode) == 0o600  # other users cannot lock it
 
@@ -73,55 +73,55 @@ def test_without_a_folder_at_the_socket_the_common_one_does(lock, sockets, why):
     else:
         sockets[0].parent.chmod(0o777)
     first, second = lock(sockets, "first"), lock(sockets, "second")
-    first.check()
+    first.check_locks()
     with pytest.raises(DriverError, match="first"):
-        second.check()
+        second.check_locks()
     assert not sockets[0].with_name("compute-agent.lock").exists()
 
 
 def test_the_folder_at_the_socket_is_used_as_soon_as_it_is_there(lock, sockets):
     sockets[0].parent.rmdir()
     first, second = lock(sockets, "first", "of a container"), lock(sockets, "second")
-    first.check()
-    second.check()
+    first.check_locks()
+    second.check_locks()
     sockets[0].parent.mkdir()
-    second.check()
+    second.check_locks()
     with pytest.raises(DriverError, match="second"):
-        first.check()
+        first.check_locks()
 
 
 def test_locks_that_somebody_removed_are_taken_again(lock, sockets, tmp_path):
     first, second = lock(sockets, "first"), lock(sockets, "second")
-    first.check()
+    first.check_locks()
     for path in (*(tmp_path / "locks").iterdir(), sockets[0].with_name("compute-agent.lock")):
         path.unlink()
-    first.check()
+    first.check_locks()
     with pytest.raises(DriverError, match="first"):
-        second.check()
+        second.check_locks()
 
 
 def test_daemons_of_other_folders_are_not_in_each_others_way(lock, sockets, tmp_path):
     (tmp_path / "other").mkdir()
-    lock(sockets, "first").check()
-    lock((tmp_path / "other" / "libvirt-sock",), "second").check()
-    lock((), "third, of a uri that leads elsewhere").check()
+    lock(sockets, "first").check_locks()
+    lock((tmp_path / "other" / "libvirt-sock",), "second").check_locks()
+    lock((), "third, of a uri that leads elsewhere").check_locks()
 
 
 def test_a_path_by_another_name_is_the_same(lock, sockets, tmp_path):
     (tmp_path / "var").symlink_to(tmp_path / "run")
-    lock(sockets, "first").check()
+    lock(sockets, "first").check_locks()
     with pytest.raises(DriverError, match="first"):
-        lock((tmp_path / "var" / "libvirt" / "libvirt-sock",), "second").check()
+        lock((tmp_path / "var" / "libvirt" / "libvirt-sock",), "second").check_locks()
 
 
 def test_groups_below_one_root_are_one_agents(load, tmp_path):
     conf = load(f"[DEFAULT]\nlock_path = {tmp_path / 'locks'}\n[cgroup]\nroot = {tmp_path}\n")
     first, second = cgroup_lock(conf, "first"), cgroup_lock(conf, "second")
-    first.check()
+    first.check_locks()
     with pytest.raises(
         DriverError, match=rf"\(first\) looks after the guests below {tmp_path}: .*\[cgroup\]"
     ):
-        second.check()
+        second.check_locks()
     first.release()
 
 
@@ -129,11 +129,11 @@ def test_locks_that_cannot_be_had_are_an_error_with_the_option(load, sockets, tm
     (tmp_path / "locks").write_text("no folder")
     lock = libvirt_lock(load(f"[DEFAULT]\nlock_path = {tmp_path / 'locks'}\n"), sockets, "me")
     with pytest.raises(DriverError, match=r"set \[DEFAULT\] lock_path"):
-        lock.check()
+        lock.check_locks()
 
 
 def test_nothing_to_claim_is_nothing_to_lock():
-    DriverLock("me").check()
+    DriverLock("me").check_locks()
 
 
 @pytest.mark.parametrize(
@@ -156,6 +156,6 @@ def test_the_folder_that_all_agents_have_in_common(load, monkeypatch, user, runt
 def test_a_released_claim_leaves_no_descriptor(lock, sockets):
     before = os.listdir("/proc/self/fd")
     made = lock(sockets, "me")
-    made.check()
+    made.check_locks()
     made.release()
     assert os.listdir("/proc/self/fd") == before

@@ -37,20 +37,20 @@ def conf(tmp_path):
         (None, True, "process", 2, "process", ("the 2 guests", "set [guests] driver = libvirt")),
         (None, True, "process", 0, "libvirt", ("set [guests] driver = process",)),
         # The option decides, and says what that means.
-        ("process", True, "libvirt", 3, "process", ("The 3 of driver libvirt", "not looked after any more")),
-        ("libvirt", False, "process", 1, "libvirt", ("The 1 of driver process", "not looked after any more")),
+        ("process", True, "libvirt", 3, "process", ("The 3 of driver libvirt", "not managed any more")),
+        ("libvirt", False, "process", 1, "libvirt", ("The 1 of driver process", "not managed any more")),
         ("libvirt", False, "libvirt", 3, "libvirt", ()),
     ],
 )
 def test_a_driver_stays_until_the_option_says_otherwise(configured, usable, remembered, guests, name, words):
-    choice = factory.choose(configured, usable, remembered, guests)
+    choice = factory.choose_driver(configured, usable, remembered, guests)
     assert choice.name == name
     assert all(word in choice.notice for word in words)
     assert bool(choice.notice) == bool(words)
 
 
 def test_a_driver_that_is_not_known_is_refused_with_what_to_do(conf, tmp_path):
-    choice = factory.choose(None, True, "firecracker", 1)
+    choice = factory.choose_driver(None, True, "firecracker", 1)
     with pytest.raises(DriverError, match=r"no driver 'firecracker': set \[guests\] driver"):
         factory.open_driver(choice.name, conf(""), tmp_path / "guests", DriverLock("me"))
 
@@ -81,13 +81,13 @@ def test_libvirtd_is_usable_with_its_library_and_its_socket(tmp_path, monkeypatc
 )
 def test_the_sockets_of_a_uri(monkeypatch, uri, found):
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
-    assert list(map(str, factory.sockets(uri))) == found
+    assert list(map(str, factory.socket_paths(uri))) == found
 
 
 def test_the_session_of_a_user_without_a_runtime_folder_is_in_the_cache(monkeypatch):
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("HOME", "/home/ann")
-    assert str(factory.sockets("qemu:///session")[0]) == "/home/ann/.cache/libvirt/libvirt-sock"
+    assert str(factory.socket_paths("qemu:///session")[0]) == "/home/ann/.cache/libvirt/libvirt-sock"
 
 
 def test_libvirt_without_its_python_library_is_refused_and_the_library_named(conf, tmp_path, monkeypatch):

@@ -16,8 +16,8 @@ from compute_agent.drivers.processes.records import (
     TAIL_BYTES,
     EndedLog,
     GuestLogs,
-    choose,
-    prune,
+    choose_logs,
+    prune_logs,
 )
 
 DAY = 86400.0
@@ -41,12 +41,12 @@ def log(name, size, days):
 )
 def test_what_is_too_old_goes_and_then_the_oldest_while_there_is_too_much(most, removed):
     logs = [log("a", 10, 1), log("old", 50, 8), log("c", 30, 5), log("b", 20, 3)]
-    chosen = [one.path.name for one in choose(logs, NOW, 7 * DAY, most)]
+    chosen = [one.path.name for one in choose_logs(logs, NOW, 7 * DAY, most)]
     assert chosen == (removed if isinstance(removed, list) else ["a", "b", "c", "old"])
 
 
 def test_one_that_just_changed_stays_however_large():
-    assert choose([EndedLog(Path("a"), 10**9, NOW - GRACE_SECONDS)], NOW, 0.0, 0) == []
+    assert choose_logs([EndedLog(Path("a"), 10**9, NOW - GRACE_SECONDS)], NOW, 0.0, 0) == []
 
 
 LOGS = st.lists(st.builds(log, st.text(), st.integers(0, 100), st.floats(0, 20)), max_size=20)
@@ -54,7 +54,7 @@ LOGS = st.lists(st.builds(log, st.text(), st.integers(0, 100), st.floats(0, 20))
 
 @given(LOGS, st.floats(0, 20), st.integers(0, 1000))
 def test_what_stays_is_young_enough_and_fits_and_nothing_in_excess_goes(logs, days, most):
-    removed = choose(logs, NOW, days * DAY, most)
+    removed = choose_logs(logs, NOW, days * DAY, most)
     stays = [one for one in logs if one not in removed]
     settled = [one for one in stays if NOW - one.ended > GRACE_SECONDS]
     assert all(NOW - one.ended <= days * DAY for one in settled)
@@ -95,14 +95,14 @@ def test_only_logs_of_guests_without_a_record_are_removed(tmp_path, make_old):
     (tmp_path / f"{uuid.uuid4()}.log").symlink_to(stay[2])
     (tmp_path / f"{uuid.uuid4()}.log").mkdir()
     before = len(os.listdir(tmp_path))
-    prune(tmp_path, 7 * DAY, 1000)
+    prune_logs(tmp_path, 7 * DAY, 1000)
     assert not gone.exists()
     assert all(path.exists() for path in stay)
     assert len(os.listdir(tmp_path)) == before - 1
 
 
 def test_there_need_be_no_folder(tmp_path):
-    prune(tmp_path / "none", 0.0, 0)
+    prune_logs(tmp_path / "none", 0.0, 0)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_a_guest_that_writes_without_end_has_a_log_with_an_end(running, caplog):
             while running.stat().st_size < 4 * TAIL_BYTES:
                 time.sleep(0.01)
             os.kill(child.pid, 19)  # SIGSTOP, for what is counted to stay
-            logs.shorten(4 * TAIL_BYTES - 1)
+            logs.shorten_logs(4 * TAIL_BYTES - 1)
             assert TAIL_BYTES < running.stat().st_size < TAIL_BYTES + 100
             assert running.read_bytes().startswith(b"[compute-agent removed ")
             os.kill(child.pid, 18)
@@ -136,9 +136,9 @@ def test_a_guest_that_writes_without_end_has_a_log_with_an_end(running, caplog):
 
 def test_the_end_of_a_log_stays_and_one_in_bounds_is_not_touched(running):
     running.write_bytes(b"a" * 60 + b"b" * 40)
-    GuestLogs(running.parent).shorten(100)
+    GuestLogs(running.parent).shorten_logs(100)
     assert running.read_bytes() == b"a" * 60 + b"b" * 40
-    GuestLogs(running.parent).shorten(80)
+    GuestLogs(running.parent).shorten_logs(80)
     assert running.read_bytes() == b"[compute-agent removed 60 bytes]\n" + b"b" * 40
 
 
@@ -147,7 +147,7 @@ def test_a_guest_that_fills_the_disk_and_ends_by_that_leaves_room(running):
     running.write_bytes(b"x" * 100)
     running.with_suffix(".json").unlink()
     os.utime(running, ns=(1, 10**18 + 1))
-    GuestLogs(running.parent).shorten(50)
+    GuestLogs(running.parent).shorten_logs(50)
     assert running.read_bytes() == b"[compute-agent removed 75 bytes]\n" + b"x" * 25
     assert running.stat().st_mtime_ns == 10**18 + 1  # by that time it is removed
 
@@ -160,8 +160,8 @@ def test_only_logs_of_guests_are_shortened(running, caplog):
     running.symlink_to(others[0])
     logs = GuestLogs(running.parent)
     with caplog.at_level(logging.WARNING):
-        logs.shorten(50)
-        logs.shorten(10)
+        logs.shorten_logs(50)
+        logs.shorten_logs(10)
     assert [path.stat().st_size for path in others] == [100, 100, 100]
     assert caplog.text.count("cannot be shortened") == 1
-    GuestLogs(running.parent / "absent").shorten(10)
+    GuestLogs(running.parent / "absent").shorten_logs(10)

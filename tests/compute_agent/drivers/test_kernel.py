@@ -87,7 +87,9 @@ def driver(make_driver):
 
 def start(driver, *command, vcpus=1):
     guest_uuid = str(uuid.uuid4())
-    guest = driver.create(guest_uuid, guest_uuid, GuestSettings(vcpus=vcpus), command or ("sleep", "600"))
+    guest = driver.create_guest(
+        guest_uuid, guest_uuid, GuestSettings(vcpus=vcpus), command or ("sleep", "600")
+    )
     driver.release(guest)
     return guest
 
@@ -133,9 +135,9 @@ def test_a_guest_does_not_start_in_a_group_in_which_somebody_is_already(driver, 
         tree.make_files(root / name)
     GuestCgroup(root / name).add(stranger.pid)
     with pytest.raises(DriverError, match=f"processes in its group {name} already"):
-        driver.create(uid, uid, GuestSettings(), ("touch", str(tmp_path / "ran")))
+        driver.create_guest(uid, uid, GuestSettings(), ("touch", str(tmp_path / "ran")))
     assert stranger.poll() is None
-    assert GuestCgroup(root / name).processes() == [stranger.pid]
+    assert GuestCgroup(root / name).process_ids() == [stranger.pid]
     assert not (tmp_path / "ran").exists()
 
 
@@ -144,9 +146,9 @@ class TestLimits:
 
     def test_a_guest_has_a_group_of_its_own_with_all_its_processes(self, driver):
         guest = start(driver, "sh", "-c", "sleep 600 & exec sleep 601")
-        assert guest.pid in group_of(guest).processes()
+        assert guest.pid in group_of(guest).process_ids()
         if cgroups.ROOT is not None:
-            assert len(wait_for(lambda: len(group_of(guest).processes()) == 2 and [1, 2])) == 2
+            assert len(wait_for(lambda: len(group_of(guest).process_ids()) == 2 and [1, 2])) == 2
             assert Path(f"/proc/{guest.pid}/cgroup").read_text().strip().endswith(f"guest-{guest.uuid}")
 
     def test_weight_and_quota_are_set_once_changed_and_taken_away(self, driver):
@@ -223,7 +225,7 @@ class TestLimits:
         GuestCgroup(tree.make("elsewhere")).add(guest.pid)
         assert guest.pid in driver.misplaced_threads(guest, PINNED)
         driver.apply_cpu_settings(guest, PINNED)
-        assert group_of(guest).processes() == [guest.pid]
+        assert group_of(guest).process_ids() == [guest.pid]
         assert driver.misplaced_threads(guest, PINNED) == {}
 
     def test_a_guest_that_ended_has_no_limits_and_no_group(self, driver):
@@ -270,7 +272,7 @@ class TestMemoryLimits:
     def test_what_somebody_else_has_set_stays(self, driver, started, uid):
         theirs = started()
         Path(f"/proc/{theirs.pid}/oom_score_adj").write_text("123")
-        guest = driver.adopt(uid, "theirs", GuestSettings(), theirs.pid)
+        guest = driver.adopt_guest(uid, "theirs", GuestSettings(), theirs.pid)
         (group_of(guest).folder / "memory.high").write_text("83886080\n")
         wanted = MemoryLimits(96 * MIB, 64 * MIB, 0, 300)
         assert driver.limit_memory(guest, wanted)
@@ -324,7 +326,7 @@ class TestMemoryLimits:
 
     @on_kernel
     def test_a_guest_that_takes_more_than_its_limit_is_killed_and_told_of_although_it_ended(self, driver):
-        driver.watch(lambda change: None)  # or nobody sees the end of a guest
+        driver.watch_guests(lambda change: None)  # or nobody sees the end of a guest
         code = "import time; time.sleep(2); x = bytearray(256 << 20); time.sleep(600)"
         guest = start(driver, sys.executable, "-c", code)
         driver.limit_memory(guest, MemoryLimits(64 * MIB))
@@ -400,7 +402,7 @@ class TestUse:
         guest = start(
             driver, "sh", "-c", f"{BURN[0]} -c 'while True: pass' & exec {BURN[0]} -c 'while True: pass'"
         )
-        wait_for(lambda: len(group_of(guest).processes()) == 2)
+        wait_for(lambda: len(group_of(guest).process_ids()) == 2)
         driver.apply_cpu_limits(guest, CpuLimits(100, 0.5))
         cores, throttled = used(group_of(guest))
         print(f"{cores:.3f} cores used, throttled in {throttled} periods")
@@ -434,10 +436,10 @@ class TestAdoptedGroup:
     def test_all_its_processes_are_the_guest_and_its_group_is_left_as_it_is(self, driver, work, uid):
         group, processes = work
         (group.folder / "cpu.weight").write_text("55\n")
-        guest = driver.adopt(uid, "work", GuestSettings(vcpus=2), group.folder)
+        guest = driver.adopt_guest(uid, "work", GuestSettings(vcpus=2), group.folder)
         assert guest.pid == processes[0].pid
-        assert sorted(group_of(guest).processes()) == sorted(child.pid for child in processes)
-        assert group.processes() == []
+        assert sorted(group_of(guest).process_ids()) == sorted(child.pid for child in processes)
+        assert group.process_ids() == []
         assert (group.folder / "cpu.weight").read_text().strip() == "55"
         driver.apply_cpu_settings(guest, PINNED)
         assert {frozenset(os.sched_getaffinity(child.pid)) for child in processes} == {ONE}
@@ -446,14 +448,14 @@ class TestAdoptedGroup:
 
     def test_it_is_known_again(self, driver, make_driver, work, uid):
         group, _ = work
-        guest = driver.adopt(uid, "work", GuestSettings(), group.folder)
+        guest = driver.adopt_guest(uid, "work", GuestSettings(), group.folder)
         assert list(make_driver().guests()) == [guest]
 
     def test_it_goes_on_with_another_main_process_until_all_have_ended(self, driver, make_driver, work, uid):
         group, (first, second) = work
         changes = queue.SimpleQueue()
-        driver.watch(changes.put)
-        guest = driver.adopt(uid, "work", GuestSettings(), group.folder)
+        driver.watch_guests(changes.put)
+        guest = driver.adopt_guest(uid, "work", GuestSettings(), group.folder)
         first.kill()
         first.wait()
         change = changes.get(timeout=SECONDS)
@@ -471,7 +473,7 @@ class TestAdoptedGroup:
 
     def test_a_main_process_that_ended_without_the_agent_has_an_heir(self, driver, make_driver, work, uid):
         group, (first, second) = work
-        driver.adopt(uid, "work", GuestSettings(), group.folder)
+        driver.adopt_guest(uid, "work", GuestSettings(), group.folder)
         first.kill()
         first.wait()
         (guest,) = make_driver().guests()
@@ -479,7 +481,7 @@ class TestAdoptedGroup:
 
     def test_stop_ends_all_of_it(self, driver, work, uid):
         group, processes = work
-        guest = driver.adopt(uid, "work", GuestSettings(), group.folder)
+        guest = driver.adopt_guest(uid, "work", GuestSettings(), group.folder)
         driver.stop(guest, 0.5)
         assert [child.wait(SECONDS) for child in processes] == [-signal.SIGTERM] * 2
         assert driver.guests() == []
@@ -488,10 +490,10 @@ class TestAdoptedGroup:
     def test_a_group_with_a_process_that_is_a_guest_already_is_refused(self, driver, work, uid):
         group, (first, _) = work
         other = str(uuid.uuid4())
-        driver.adopt(other, "first", GuestSettings(), first.pid)
+        driver.adopt_guest(other, "first", GuestSettings(), first.pid)
         GuestCgroup(group.folder / "inner").add(first.pid)
         with pytest.raises(DriverError, match=f"pid {first.pid} is guest .*{other}.* already"):
-            driver.adopt(uid, "work", GuestSettings(), group.folder)
+            driver.adopt_guest(uid, "work", GuestSettings(), group.folder)
         GuestCgroup(group_of(*driver.guests()).folder).add(first.pid)
 
     def test_a_group_whose_processes_cannot_be_moved_is_left_as_it_was(self, driver, work, uid, monkeypatch):
@@ -507,8 +509,8 @@ class TestAdoptedGroup:
 
         monkeypatch.setattr(GuestCgroup, "add", one_only)
         with pytest.raises(DriverError, match="Permission denied"):
-            driver.adopt(uid, "work", GuestSettings(), group.folder)
-        assert sorted(group.processes()) == sorted(child.pid for child in processes)
+            driver.adopt_guest(uid, "work", GuestSettings(), group.folder)
+        assert sorted(group.process_ids()) == sorted(child.pid for child in processes)
         assert driver.guests() == []
         assert [path.name for path in (group.folder.parent / "guests").glob("guest-*")] == []
 
@@ -544,7 +546,7 @@ class TestAdoptedGroup:
                 with_agent.folder: "the agent itself is in it",
             }.items():
                 with pytest.raises(DriverError, match=f"group {folder} cannot be a guest: .*{reason}"):
-                    driver.adopt(uid, "x", GuestSettings(), folder)
+                    driver.adopt_guest(uid, "x", GuestSettings(), folder)
         finally:
             if cgroups.ROOT is not None:
                 (Path("/sys/fs/cgroup") / own.lstrip("/") / "cgroup.procs").write_text(str(os.getpid()))
@@ -552,17 +554,17 @@ class TestAdoptedGroup:
 
     def test_a_group_that_was_left_behind_half_adopted_can_be_adopted(self, driver, work, uid, tree):
         group, processes = work
-        behind = CgroupRoot(tree.folder / "guests").make(str(uuid.uuid4()))
-        behind.take(group)
-        guest = driver.adopt(uid, "work", GuestSettings(), behind.folder)
-        assert sorted(group_of(guest).processes()) == sorted(child.pid for child in processes)
+        behind = CgroupRoot(tree.folder / "guests").make_group(str(uuid.uuid4()))
+        behind.take_processes(group)
+        guest = driver.adopt_guest(uid, "work", GuestSettings(), behind.folder)
+        assert sorted(group_of(guest).process_ids()) == sorted(child.pid for child in processes)
         behind.remove()
 
     def test_without_groups_of_their_own_guests_are_adopted_by_pid_only(self, work, uid, tmp_path):
         group, _ = work
         driver = ProcessDriver(tmp_path / "others")
         with pytest.raises(DriverError, match=r"guests have no groups of their own here \(\[cgroup\] root\)"):
-            driver.adopt(uid, "work", GuestSettings(), group.folder)
+            driver.adopt_guest(uid, "work", GuestSettings(), group.folder)
 
 
 def limit_of(guest, name):

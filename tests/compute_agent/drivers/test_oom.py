@@ -22,44 +22,44 @@ def count(group, at_limit, kills):
 
 def test_kills_are_told_once_with_the_limit_that_was_hit(group):
     watch = OomWatch()
-    watch.look(GUEST, group)
-    assert watch.take() == []
+    watch.look_at_group(GUEST, group)
+    assert watch.take_news() == []
     count(group, 0, 1)
-    watch.look(GUEST, group)
-    watch.look(GUEST, group)
-    assert watch.take() == [OomKill(GUEST, 1, at_own_limit=False)]
+    watch.look_at_group(GUEST, group)
+    watch.look_at_group(GUEST, group)
+    assert watch.take_news() == [OomKill(GUEST, 1, at_own_limit=False)]
     count(group, 2, 3)
-    watch.look(GUEST, group)
-    assert watch.take() == [OomKill(GUEST, 2, at_own_limit=True)]
-    assert watch.take() == []
+    watch.look_at_group(GUEST, group)
+    assert watch.take_news() == [OomKill(GUEST, 2, at_own_limit=True)]
+    assert watch.take_news() == []
 
 
 def test_a_look_between_limit_and_kill_does_not_make_it_the_hosts(group):
     watch = OomWatch()
     count(group, 1, 0)
-    watch.look(GUEST, group)
+    watch.look_at_group(GUEST, group)
     count(group, 1, 1)
-    watch.look(GUEST, group)
-    assert watch.take() == [OomKill(GUEST, 1, at_own_limit=True)]
+    watch.look_at_group(GUEST, group)
+    assert watch.take_news() == [OomKill(GUEST, 1, at_own_limit=True)]
 
 
 def test_what_happened_before_the_agent_came_is_not_told_again(group):
     count(group, 1, 1)
     watch = OomWatch()
-    watch.begin("a", group)
-    watch.look(GUEST, group)
-    assert watch.take() == []
+    watch.begin_counting("a", group)
+    watch.look_at_group(GUEST, group)
+    assert watch.take_news() == []
 
 
 def test_the_last_look_counts_for_a_guest_that_was_never_looked_at(group):
     count(group, 1, 1)
     watch = OomWatch()
-    watch.look(GUEST, group, last=True)
-    assert watch.take() == [OomKill(GUEST, 1, at_own_limit=True)]
+    watch.look_at_group(GUEST, group, last=True)
+    assert watch.take_news() == [OomKill(GUEST, 1, at_own_limit=True)]
 
 
 def test_a_group_that_is_gone_or_counts_nothing_tells_nothing(tmp_path):
     watch = OomWatch()
-    watch.begin("a", GuestCgroup(tmp_path / "gone"))
-    watch.look(GUEST, GuestCgroup(tmp_path / "gone"), last=True)
-    assert watch.take() == []
+    watch.begin_counting("a", GuestCgroup(tmp_path / "gone"))
+    watch.look_at_group(GUEST, GuestCgroup(tmp_path / "gone"), last=True)
+    assert watch.take_news() == []

@@ -45,7 +45,7 @@ def _identity(**fields):
 
 def _of_another(record, process):
     """Says of a process that is no guest that it is the one of another uuid."""
-    identity = procfs.identify(process.pid)
+    identity = procfs.identify_process(process.pid)
     return json.dumps(record | {"uuid": OTHER, "identity": asdict(identity)}).encode()
 
 
@@ -108,7 +108,7 @@ def driver(make_driver):
 
 
 def run(driver, uid, *command, settings=PINNED):
-    guest = driver.create(uid, uid, GuestSettings(), command)
+    guest = driver.create_guest(uid, uid, GuestSettings(), command)
     if settings is not None:
         driver.apply_cpu_settings(guest, settings)
     driver.release(guest)
@@ -126,7 +126,7 @@ def test_a_guest_runs_where_it_was_pinned_from_its_first_instruction(driver, uid
 
 def test_a_held_guest_has_not_run_and_can_be_discarded(driver, uid, tmp_path, folder):
     mark = tmp_path / "mark"
-    guest = driver.create(uid, uid, GuestSettings(), ("touch", str(mark)))
+    guest = driver.create_guest(uid, uid, GuestSettings(), ("touch", str(mark)))
     assert [known.uuid for known in driver.guests()] == [uid]
     driver.discard(guest)
     assert not mark.exists()
@@ -136,14 +136,14 @@ def test_a_held_guest_has_not_run_and_can_be_discarded(driver, uid, tmp_path, fo
 
 def test_output_goes_to_a_file(driver, uid):
     guest = run(driver, uid, "sh", "-c", "echo out; echo err >&2; read line || echo no input")
-    wait_for(lambda: not procfs.identify(guest.pid))
+    wait_for(lambda: not procfs.identify_process(guest.pid))
     with open(guest.details["log"]) as log:
         assert log.read() == "out\nerr\nno input\n"
 
 
 def test_the_end_of_a_guest_is_told(driver, uid, folder):
     changes = queue.SimpleQueue()
-    driver.watch(changes.put)
+    driver.watch_guests(changes.put)
     guest = run(driver, uid, "sleep", "60")
     os.kill(guest.pid, signal.SIGKILL)
     assert changes.get(timeout=10) == GuestChange(ChangeKind.STOPPED, guest, "signal 9 (SIGKILL)")
@@ -156,7 +156,7 @@ def test_the_end_of_a_guest_is_told(driver, uid, folder):
 def test_the_end_of_a_guest_of_an_earlier_agent_is_told(make_driver, uid):
     guest = run(make_driver(), uid, "sleep", "60")
     again, changes = make_driver(), queue.SimpleQueue()
-    again.watch(changes.put)
+    again.watch_guests(changes.put)
     assert again.guests() == [guest]
     os.kill(guest.pid, signal.SIGKILL)
     assert changes.get(timeout=10).guest.uuid == uid
@@ -198,7 +198,7 @@ def test_cpus_that_do_not_exist_are_an_error_that_names_them(driver, uid):
 def test_stop_asks_first(driver, uid):
     guest = run(driver, uid, "sleep", "60")
     driver.stop(guest, timeout=10)
-    assert not procfs.identify(guest.pid)
+    assert not procfs.identify_process(guest.pid)
 
 
 def test_stop_kills_a_guest_that_does_not_listen(driver, uid):
@@ -206,12 +206,12 @@ def test_stop_kills_a_guest_that_does_not_listen(driver, uid):
     guest = run(driver, uid, sys.executable, "-u", "-c", script)
     wait_for(lambda: os.path.getsize(guest.details["log"]))
     driver.stop(guest, timeout=0.1)
-    assert not procfs.identify(guest.pid)
+    assert not procfs.identify_process(guest.pid)
 
 
 def test_a_uuid_is_free_again_as_soon_as_its_guest_is_stopped(driver, uid):
     changes = queue.SimpleQueue()
-    driver.watch(changes.put)
+    driver.watch_guests(changes.put)
     for _ in range(5):
         guest = run(driver, uid, "sleep", "60")
         driver.stop(guest, 10)
@@ -235,8 +235,8 @@ def test_a_daemon_that_a_guest_leaves_behind_does_not_keep_its_cpus(
     stranger = subprocess.Popen(["sleep", "600"], env={**os.environ, "COMPUTE_AGENT_GUEST": OTHER})
     try:
         wait_for(note.exists)
-        left = procfs.identify(int(note.read_text()))
-        assert left.pid not in procfs.descendants(guest.pid)
+        left = procfs.identify_process(int(note.read_text()))
+        assert left.pid not in procfs.descendants_of(guest.pid)
         if restarted:
             driver.close()
             os.kill(guest.pid, signal.SIGKILL)
@@ -245,7 +245,7 @@ def test_a_daemon_that_a_guest_leaves_behind_does_not_keep_its_cpus(
         else:
             driver.stop(guest, 5)
         wait_for(lambda: not procfs.is_alive(left))
-        assert procfs.identify(stranger.pid) is not None
+        assert procfs.identify_process(stranger.pid) is not None
     finally:
         stranger.kill()
         stranger.wait()
@@ -254,17 +254,17 @@ def test_a_daemon_that_a_guest_leaves_behind_does_not_keep_its_cpus(
 
 def test_processes_that_a_guest_leaves_behind_do_not_keep_its_cpus(driver, uid):
     changes = queue.SimpleQueue()
-    driver.watch(changes.put)
+    driver.watch_guests(changes.put)
     guest = run(driver, uid, "sh", "-c", "trap '' TERM; sleep 60 & wait; kill -9 $$")
-    child = wait_for(lambda: procfs.descendants(guest.pid)[1:])[0]
+    child = wait_for(lambda: procfs.descendants_of(guest.pid)[1:])[0]
     os.kill(guest.pid, signal.SIGKILL)
     changes.get(timeout=10)
-    wait_for(lambda: procfs.identify(child) is None)
+    wait_for(lambda: procfs.identify_process(child) is None)
 
 
 def test_stopping_a_guest_that_is_gone_is_an_error_that_says_so(driver, uid):
     changes = queue.SimpleQueue()
-    driver.watch(changes.put)
+    driver.watch_guests(changes.put)
     guest = run(driver, uid, "true")
     changes.get(timeout=10)
     with pytest.raises(GuestGoneError):
@@ -282,14 +282,14 @@ def test_stopping_a_guest_that_is_gone_is_an_error_that_says_so(driver, uid):
 )
 def test_what_cannot_be_started_is_named(driver, uid, command, cwd, reason):
     with pytest.raises(DriverError, match=reason):
-        driver.create(uid, uid, GuestSettings(), command, cwd)
+        driver.create_guest(uid, uid, GuestSettings(), command, cwd)
     assert driver.guests() == []
 
 
 def test_a_uuid_is_used_once(driver, uid):
     run(driver, uid, "sleep", "60")
     with pytest.raises(DriverError, match="exists already"):
-        driver.create(uid, uid, GuestSettings(), ("sleep", "60"))
+        driver.create_guest(uid, uid, GuestSettings(), ("sleep", "60"))
 
 
 def test_a_guest_that_cannot_be_recorded_does_not_start(driver, uid, monkeypatch, tmp_path):
@@ -298,7 +298,7 @@ def test_a_guest_that_cannot_be_recorded_does_not_start(driver, uid, monkeypatch
 
     monkeypatch.setattr(driver._table._store, "save", full)
     with pytest.raises(DriverError, match="No space left"):
-        driver.create(uid, uid, GuestSettings(), ("touch", str(tmp_path / "mark")))
+        driver.create_guest(uid, uid, GuestSettings(), ("touch", str(tmp_path / "mark")))
     assert driver.guests() == []
     assert not (tmp_path / "mark").exists()
 
@@ -314,7 +314,7 @@ class TestAdopted:
         child.wait()
 
     def test_is_pinned_and_known_again(self, driver, make_driver, uid, process):
-        guest = driver.adopt(uid, "legacy", GuestSettings(vcpus=2), process.pid)
+        guest = driver.adopt_guest(uid, "legacy", GuestSettings(vcpus=2), process.pid)
         driver.apply_cpu_settings(guest, PINNED)
         assert frozenset(os.sched_getaffinity(process.pid)) == ONE
         assert make_driver().guests() == [guest]
@@ -324,7 +324,7 @@ class TestAdopted:
         loud = subprocess.Popen(["\x1b[2J\x07evil\n" + "x" * 5000, "60"], executable="/bin/sleep")
         try:
             wait_for(lambda: len(procfs.command_line(loud.pid)) == 2)
-            shown = driver.adopt(uid, uid, GuestSettings(), loud.pid).details["command"]
+            shown = driver.adopt_guest(uid, uid, GuestSettings(), loud.pid).details["command"]
             assert shown.startswith("\ufffd[2J\ufffdevil\ufffdxxx")
             assert len(shown) < 1100
         finally:
@@ -332,27 +332,27 @@ class TestAdopted:
             loud.wait()
 
     def test_only_once(self, driver, uid, process):
-        driver.adopt(uid, uid, GuestSettings(), process.pid)
+        driver.adopt_guest(uid, uid, GuestSettings(), process.pid)
         with pytest.raises(DriverError, match=f"pid {process.pid} is guest {uid} already"):
-            driver.adopt(str(uuid.uuid4()), "again", GuestSettings(), process.pid)
+            driver.adopt_guest(str(uuid.uuid4()), "again", GuestSettings(), process.pid)
 
     def test_no_such_process(self, driver, uid, process):
         process.kill()
         process.wait()
         with pytest.raises(DriverError, match=f"no process with pid {process.pid}"):
-            driver.adopt(uid, uid, GuestSettings(), process.pid)
+            driver.adopt_guest(uid, uid, GuestSettings(), process.pid)
 
     def test_a_kernel_thread_is_refused(self, driver, uid):
-        kernel = [pid for pid in procfs.pids() if procfs.is_kernel_thread(pid)]
+        kernel = [pid for pid in procfs.all_pids() if procfs.is_kernel_thread(pid)]
         if not kernel:
             pytest.skip("no kernel thread is to be seen in this pid namespace")
         with pytest.raises(DriverError, match="kernel thread"):
-            driver.adopt(uid, uid, GuestSettings(), kernel[0])
+            driver.adopt_guest(uid, uid, GuestSettings(), kernel[0])
 
     def test_stop_ends_it_but_not_its_siblings(self, driver, uid, process):
         sibling = subprocess.Popen(["sleep", "60"])
         try:
-            guest = driver.adopt(uid, uid, GuestSettings(), process.pid)
+            guest = driver.adopt_guest(uid, uid, GuestSettings(), process.pid)
             process_wait = subprocess.Popen.wait
             driver.stop(guest, 0.2)
             assert process_wait(process, 10) == -signal.SIGTERM
@@ -382,7 +382,7 @@ class TestDriverRestart:
 
     def test_a_guest_that_ended_meanwhile_is_forgotten(self, make_driver, uid, folder):
         guest = run(make_driver(), uid, "true")
-        wait_for(lambda: not procfs.identify(guest.pid))
+        wait_for(lambda: not procfs.identify_process(guest.pid))
         assert make_driver().guests() == []
         assert not (folder / f"{uid}.json").exists()
 
@@ -396,17 +396,17 @@ class TestDriverRestart:
         path.write_bytes(content)
         driver = make_driver()
         assert driver.guests() == [other], "one bad record does not cost the others"
-        assert list(driver.lost()) == [uid]
-        assert str(path) in driver.lost()[uid]
+        assert list(driver.lost_guests()) == [uid]
+        assert str(path) in driver.lost_guests()[uid]
         assert f"guest adopt --uuid {uid}" in caplog.text
         assert path.read_bytes() == content
-        assert procfs.is_alive(procfs.identify(sleeper.pid))
+        assert procfs.is_alive(procfs.identify_process(sleeper.pid))
 
         with pytest.raises(DriverError, match="cannot be used"):
-            driver.create(uid, uid, GuestSettings(), ("sleep", "60"))
+            driver.create_guest(uid, uid, GuestSettings(), ("sleep", "60"))
         assert path.read_bytes() == content
-        adopted = driver.adopt(uid, "again", GuestSettings(), guest.pid)
-        assert driver.lost() == {}
+        adopted = driver.adopt_guest(uid, "again", GuestSettings(), guest.pid)
+        assert driver.lost_guests() == {}
         assert make_driver().guests() == sorted([adopted, other], key=lambda it: it.uuid)
         (aside,) = folder.glob(f"{uid}.json.damaged-*")
         assert aside.read_bytes() == content
@@ -420,7 +420,7 @@ class TestDriverRestart:
         assert json.loads((folder / f"{uid}.json").read_bytes())["settings"] == {}
         chosen = GuestSettings(qos_class="BE", memory_type=MemoryType.DRAM)
         other = str(uuid.uuid4())
-        driver.release(driver.create(other, "b", chosen, ("sleep", "60"), declared=("priority",)))
+        driver.release(driver.create_guest(other, "b", chosen, ("sleep", "60"), declared=("priority",)))
         record = json.loads((folder / f"{other}.json").read_bytes())
         assert record["settings"] == {"qos_class": "BE", "memory_type": "dram"}
         found = {each.uuid: each for each in make_driver().guests()}
@@ -436,7 +436,7 @@ class TestDriverRestart:
         content = json.dumps(record).encode()
         path.write_bytes(content)
         driver, changes = make_driver(), queue.SimpleQueue()
-        driver.watch(changes.put)
+        driver.watch_guests(changes.put)
         (found,) = driver.guests()
         assert (found.pid, found.settings) == (guest.pid, GuestSettings(qos_class="BE"))
         assert path.read_bytes() == content
@@ -458,11 +458,11 @@ class TestDriverRestart:
             "from compute_agent.drivers.base import GuestSettings\n"
             "from compute_agent.drivers.processes.driver import ProcessDriver\n"
             f"driver = ProcessDriver(Path({str(folder)!r}))\n"
-            f"print(driver.create({uid!r}, 'x', GuestSettings(), ('sleep', '60')).pid, flush=True)\n"
+            f"print(driver.create_guest({uid!r}, 'x', GuestSettings(), ('sleep', '60')).pid, flush=True)\n"
             "os.kill(os.getpid(), 9)\n"
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
-        wait_for(lambda: procfs.identify(int(done.stdout)) is None)
+        wait_for(lambda: procfs.identify_process(int(done.stdout)) is None)
         assert ProcessDriver(folder).guests() == []
 
 

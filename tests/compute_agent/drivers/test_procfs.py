@@ -61,7 +61,7 @@ def sleeper():
 
 
 def test_a_process_is_known_by_pid_and_start_time(sleeper):
-    identity = procfs.identify(sleeper.pid)
+    identity = procfs.identify_process(sleeper.pid)
     assert identity is not None
     assert procfs.is_alive(identity)
     assert not procfs.is_alive(replace(identity, start_time=identity.start_time - 1)), "a recycled pid"
@@ -69,11 +69,11 @@ def test_a_process_is_known_by_pid_and_start_time(sleeper):
 
 
 def test_a_zombie_is_not_alive(sleeper):
-    identity = procfs.identify(sleeper.pid)
+    identity = procfs.identify_process(sleeper.pid)
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert not procfs.is_alive(identity)
-    assert procfs.identify(sleeper.pid) is None
+    assert procfs.identify_process(sleeper.pid) is None
 
 
 def test_a_command_name_with_blanks_and_brackets_is_no_problem(tmp_path):
@@ -83,7 +83,7 @@ def test_a_command_name_with_blanks_and_brackets_is_no_problem(tmp_path):
     try:
         while procfs.command_line(child.pid) != (str(odd), "60"):
             time.sleep(0.01)
-        identity = procfs.identify(child.pid)
+        identity = procfs.identify_process(child.pid)
         assert identity is not None
         assert child.pid in procfs.session_members(os.getsid(0))
     finally:
@@ -120,7 +120,7 @@ def test_a_process_that_is_gone_is_no_error(sleeper):
     assert procfs.pin_threads(sleeper.pid, ONE) == 0
     assert procfs.misplaced_threads(sleeper.pid, ONE) == {}
     assert procfs.thread_ids(sleeper.pid) == frozenset()
-    assert procfs.affinity(sleeper.pid) is None
+    assert procfs.thread_affinity(sleeper.pid) is None
     assert procfs.command_line(sleeper.pid) == ()
     assert procfs.users_of(sleeper.pid) == frozenset()
 
@@ -136,7 +136,7 @@ def test_children_of_children_are_descendants():
     try:
         while [procfs.command_line(pid)[:1] for pid in found] != [("sh",), ("sh",), ("sleep",)]:
             time.sleep(0.01)
-            found = procfs.descendants(child.pid)
+            found = procfs.descendants_of(child.pid)
         assert found[0] == child.pid
     finally:
         for pid in found:

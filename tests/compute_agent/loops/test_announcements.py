@@ -21,8 +21,8 @@ class Pipeline:
 
     def __init__(self):
         self.submitted = SimpleQueue()
-        self.unclaimed = {}
-        self.world = SimpleNamespace(root_known=True, own_part=lambda held: held)
+        self.unclaimed_holdings = {}
+        self.host_state = SimpleNamespace(root_known=True, own_part=lambda held: held)
 
     def submit(self, event):
         self.submitted.put(event)
@@ -37,10 +37,10 @@ class Expecting:
     def __init__(self, failures=0):
         self.failures = failures
 
-    def expect(self, description):
+    def expect_guest(self, description):
         return GUEST
 
-    def appeared(self):
+    def find_appeared(self):
         if self.failures:
             self.failures -= 1
             raise DriverError("libvirtd is away")
@@ -72,7 +72,7 @@ def test_a_placement_that_hangs_does_not_keep_a_guest_from_its_group(monkeypatch
         answers.wait(30)
         return ConsumerAllocations("a", {})
 
-    pipeline.unclaimed["a"] = SimpleNamespace(allocation=HELD)
+    pipeline.unclaimed_holdings["a"] = SimpleNamespace(allocation=HELD)
     loop = announcing(pipeline, Expecting(), hanging)
     for _ in range(2):
         loop.announce("", 0.02)

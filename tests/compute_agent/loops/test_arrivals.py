@@ -24,7 +24,7 @@ def test_only_a_guest_that_started_is_stopped_for_want_of_a_place(kind, runs):
     nothing = SimpleNamespace(allocations=lambda uuid: SimpleNamespace(resources={}))
     arrivals = GuestEvents(rig.pipeline, nothing, lambda: None)
     rig.pipeline.start({})
-    guest = rig.driver.create("free", "free", GuestSettings(), ())
+    guest = rig.driver.create_guest("free", "free", GuestSettings(), ())
     arrivals.start()
     arrivals.report(GuestChange(kind, guest))
     arrivals.stop(30)

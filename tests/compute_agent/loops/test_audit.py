@@ -37,13 +37,13 @@ class OrderedDriver(FakeDriver):
         self.flavor_of, self.defined = {}, set()
 
     @property
-    def flavors(self):
+    def flavor_source(self):
         return self
 
-    def flavor(self, guest):
+    def read_flavor(self, guest):
         return self.flavor_of.get(guest.uuid, GuestFlavor())
 
-    def inactive(self):
+    def inactive_guests(self):
         return frozenset(self.defined - self.running.keys())
 
 
@@ -174,9 +174,9 @@ def test_a_guest_ordered_with_a_class_that_does_not_exist_stops_no_other(rig):
 
 def test_the_allocation_of_a_guest_that_is_lost_is_not_offered_for_deletion(rig):
     rig.claim(GUEST, {NODES[0]: {"PCPU": 1}})
-    rig.driver.lost_guests[GUEST] = "its record cannot be used"
+    rig.driver.lost_reasons[GUEST] = "its record cannot be used"
     assert rig.audit(DELETE) == []
-    rig.driver.lost_guests.clear()
+    rig.driver.lost_reasons.clear()
     assert rig.audit() == [("UNUSED", GUEST, "")]
 
 
@@ -238,7 +238,7 @@ class TestDeletion:
 
         def allocations(consumer):
             if OTHER not in rig.driver.running:
-                rig.driver.create(OTHER, "o", GuestSettings(), ())
+                rig.driver.create_guest(OTHER, "o", GuestSettings(), ())
             return real(consumer)
 
         monkeypatch.setattr(rig.client, "allocations", allocations)

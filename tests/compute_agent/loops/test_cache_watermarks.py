@@ -79,7 +79,7 @@ def test_the_largest_user_gets_less_bandwidth_of_that_cache_and_all_of_it_back(h
     host.rounds(until=lambda: host.usage() <= 10)
     assert host.percent("big") < 100
     assert host.percent("small") == 100
-    assert {knob.domain for view in host.pipeline.views() for knob in view.limits} == {"0"}
+    assert {knob.domain for view in host.pipeline.guest_views() for knob in view.limits} == {"0"}
     host.demand = {"big": 1.0, "small": 1.0}
     host.rounds(until=lambda: host.percent("big") == 100)
     assert host.saved().throttles == ()

@@ -102,7 +102,9 @@ def test_real_processes(tmp_path):
     try:
         for name, process, cpus in zip("ab", processes, ({0}, {0, 1}), strict=True):
             os.sched_setaffinity(process.pid, cpus)
-            driver.adopt(f"22222222-0000-4000-8000-00000000000{name}", name, GuestSettings(), process.pid)
+            driver.adopt_guest(
+                f"22222222-0000-4000-8000-00000000000{name}", name, GuestSettings(), process.pid
+            )
         found = locate(driver, world(frozenset({0}), frozenset({1}), topology))
     finally:
         driver.close()

@@ -30,7 +30,7 @@ class Events(list):
         guest = build_guest("a", pid=1, cgroup=str(group))
         self.guests = [GuestView(guest, {}, None, "", "", (), {}, ())]
 
-    def views(self):
+    def guest_views(self):
         return self.guests
 
     def submit(self, event):

@@ -20,7 +20,7 @@ class StoredEventLog:
         self.log = EventLog(SimpleNamespace(state_path=str(folder), events=events), self.registry)
 
     @property
-    def lost(self):
+    def lost_events(self):
         return self.registry.get_sample_value("compute_agent_events_lost_total")
 
 
@@ -43,7 +43,7 @@ def test_events_wait_for_a_disk_that_is_full_and_some_are_lost(rig, monkeypatch,
     for _ in range(3):
         rig.log.add(PLACED)
         rig.log.flush()
-    assert rig.lost == 1
+    assert rig.lost_events == 1
     assert "no regular file" in rig.log.trouble
     assert caplog.text.count("Events cannot be kept for now") == 1
     rig.path.rmdir()

@@ -24,7 +24,7 @@ class ListedGuests:
         self.revision = folder / "fleet.conf"
         self.acting = FleetGuests(self, self.set)  # type: ignore[arg-type]
 
-    def views(self):
+    def guest_views(self):
         return [
             SimpleNamespace(guest=SimpleNamespace(uuid=uuid, settings=settings))
             for uuid, settings in self.settings.items()

@@ -66,7 +66,7 @@ class InterferenceHost(Overload):
 
     def view(self, uuid):
         """Return the current view of a guest."""
-        return next(one for one in self.pipeline.views() if one.guest.uuid == uuid)
+        return next(one for one in self.pipeline.guest_views() if one.guest.uuid == uuid)
 
     def crash(self):
         self.loop.stop()

@@ -62,7 +62,7 @@ def test_a_best_effort_guest_writes_less_as_long_as_others_wait_and_has_all_of_i
     host.run("served", 1.0, qos_class="LSR", blockio_class="bulk")
     assert host.io("writer") == host.io("served") == WHOLE
     host.watermarks.run_round()
-    (view,) = (one for one in host.pipeline.views() if one.limits)
+    (view,) = (one for one in host.pipeline.guest_views() if one.limits)
     ((knob, percent),) = view.limits.items()
     assert (view.guest.uuid, knob.lever) == ("writer", "blockio")
     assert host.io("writer") == WHOLE.scaled_limits(percent)

@@ -43,13 +43,13 @@ class DefinedDriver(FakeDriver):
     """Guests that others define."""
 
     @property
-    def flavors(self):
+    def flavor_source(self):
         return self
 
-    def flavor(self, guest):
+    def read_flavor(self, guest):
         return GuestFlavor()
 
-    def inactive(self):
+    def inactive_guests(self):
         return frozenset()
 
 
@@ -252,8 +252,8 @@ class TestTheEnd:
         cloud.driver.end(cloud.driver.running[GUEST])
         cloud.post(**{MIGRATION: {}})
         cloud.report()
-        assert cloud.pipeline.views() == []
-        assert cloud.pipeline.migrations == {}
+        assert cloud.pipeline.guest_views() == []
+        assert cloud.pipeline.guest_migrations == {}
         cloud.boot(OTHER)
         assert cloud.cpus(OTHER) == {1, 2}
 
@@ -273,7 +273,7 @@ class TestTheEnd:
         guest = cloud.driver.running[GUEST]
         cloud.driver.end(guest)
         cloud.settle()
-        again = cloud.driver.create(GUEST, GUEST, guest.settings, ())
+        again = cloud.driver.create_guest(GUEST, GUEST, guest.settings, ())
         cloud.arrive(ChangeKind.STARTED, again)
         assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, GuestMigration(MIGRATION))
         cloud.report()
@@ -351,7 +351,7 @@ class TestResizeOnTheSameHost:
         assert (cloud.cpus(), cloud.view().migration) == ({1}, GuestMigration(MIGRATION))
         cloud.driver.end(cloud.driver.running[GUEST])
         cloud.settle()
-        again = cloud.driver.create(GUEST, GUEST, GuestSettings(2), ())
+        again = cloud.driver.create_guest(GUEST, GUEST, GuestSettings(2), ())
         cloud.arrive(ChangeKind.STARTED, again)
         assert (cloud.cpus(), cloud.view().migration) == ({5, 6}, None)
         cloud.report()
@@ -406,13 +406,13 @@ class TestArrivingHere:
         cloud.post(**{MIGRATION: {ELSEWHERE: {"PCPU": 2}}})
         cloud.claim(held={NODES[1]: {"PCPU": 2}})
         cloud.report()
-        guest = cloud.driver.create(GUEST, GUEST, GuestSettings(2), ())
+        guest = cloud.driver.create_guest(GUEST, GUEST, GuestSettings(2), ())
         cloud.arrive(ChangeKind.STARTED, guest)
         assert (cloud.cpus(), cloud.view().migration) == ({5, 6}, None)
 
     def test_the_guest_comes_first(self, cloud):
         cloud.post(**{GUEST: {ELSEWHERE: {"PCPU": 2}}})
-        guest = cloud.driver.create(GUEST, GUEST, GuestSettings(2), ())
+        guest = cloud.driver.create_guest(GUEST, GUEST, GuestSettings(2), ())
         cloud.arrive(ChangeKind.STARTED, guest)
         assert cloud.cpus() == {3, 7}
         cloud.give_to(MIGRATION)
@@ -466,7 +466,7 @@ def test_a_reshape_moves_what_the_migration_holds_to_where_the_guest_runs(cloud)
     cloud.claim()
     cloud.report()
     location = CpuLocation(frozenset({1, 5}), frozenset(), 2)
-    cloud.locate = lambda: by_consumer({GUEST: location}, cloud.pipeline.views())
+    cloud.locate = lambda: by_consumer({GUEST: location}, cloud.pipeline.guest_views())
     flat = ProviderTree((replace(TREE.root, inventories={"PCPU": ProviderInventory(4, max_unit=4)}),))
     former = tuple(replace(node, inventories={}) for node in TREE.nodes[1:])
     cloud.pipeline.submit(WorldChanged(replace(WORLD, tree=flat, former=former))).result(SECONDS)

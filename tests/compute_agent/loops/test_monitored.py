@@ -81,7 +81,7 @@ def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_pat
         for time in (0.0, 10.0, 20.0):
             monitor.measure_targets(MonitorTargets(driver).build([controller], guests), time)
             controller.sync(wanted, ())
-            assert [controller.drifted(target) for target in wanted] == [None, None]
+            assert [controller.describe_drift(target) for target in wanted] == [None, None]
         for guest in guests:
             group = f"mon_groups/x.mon.{guest.uuid}"
             assert read_tasks(control.files, group) == {guest.pid}

@@ -20,7 +20,7 @@ def test_a_killed_guest_is_an_event_and_in_the_log_in_status_and_in_a_metric(
     at_own_limit, limit, reason, caplog
 ):
     driver, registry = FakeDriver({0}), CollectorRegistry()
-    guest = driver.create("a", "web", GuestSettings(), ())
+    guest = driver.create_guest("a", "web", GuestSettings(), ())
     kept = []
     events = OomEvents(driver, EventRecorder(kept.append), registry)
     driver.kills = [OomKill(guest, 2, at_own_limit)]
@@ -43,7 +43,7 @@ def test_guests_are_looked_at_where_the_kernel_has_killed_anybody(tmp_path):
     vmstat = tmp_path / "proc/vmstat"
     vmstat.parent.mkdir()
     driver = FakeDriver({0})
-    guest = driver.create("a", "a", GuestSettings(), ())
+    guest = driver.create_guest("a", "a", GuestSettings(), ())
     events = OomEvents(driver, EventRecorder(), CollectorRegistry(), str(tmp_path))
 
     def told(kills):
@@ -67,7 +67,7 @@ def test_a_look_that_fails_is_none(tmp_path):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/vmstat").write_text("nr_free_pages 1\noom_kill 1\n")
     driver = FakeDriver({0})
-    guest = driver.create("a", "a", GuestSettings(), ())
+    guest = driver.create_guest("a", "a", GuestSettings(), ())
     events = OomEvents(driver, EventRecorder(), CollectorRegistry(), str(tmp_path))
     driver.oom_kills = lambda: 1 / 0
     for _ in range(3):
@@ -81,7 +81,7 @@ def test_a_look_that_fails_is_none(tmp_path):
 
 def test_no_more_than_the_last_twenty_are_kept():
     driver = FakeDriver({0})
-    guest = driver.create("a", "a", GuestSettings(), ())
+    guest = driver.create_guest("a", "a", GuestSettings(), ())
     events = OomEvents(driver, EventRecorder(), CollectorRegistry())
     driver.kills = [OomKill(guest, number, True) for number in range(30)]
     events.look()

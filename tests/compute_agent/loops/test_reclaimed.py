@@ -83,7 +83,7 @@ class ReclaimingHost:
     def run(self, uuid, amounts, vcpus=2, qos_class="LS"):
         settings = GuestSettings(vcpus, qos_class=qos_class)
         self.cpu_seconds[uuid] = 0.0
-        return self.pipeline.handle(StartGuest(uuid, uuid, settings, ("x",), amounts, 1.0)).guest
+        return self.pipeline.handle_event(StartGuest(uuid, uuid, settings, ("x",), amounts, 1.0)).guest
 
     def minutes(self, count, system=0.5, stolen=0.0, **cores):
         """So many rounds, in which guests use cores, and so does the system, and a part is stolen."""
@@ -173,7 +173,7 @@ def test_guests_that_hold_it_float_on_the_shared_cpus_of_its_zone_and_do_not_cou
     learnt.minutes(10, a=1.0, rest=5.0)
     assert learnt.reserved == 2
     learnt.driver.running.pop("rest")
-    learnt.pipeline.handle(GuestStopped(guest))
+    learnt.pipeline.handle_event(GuestStopped(guest))
     learnt.minutes(1, a=1.0)  # what it used in its last minute is nobody's
     assert learnt.reserved == 2
 

@@ -209,7 +209,7 @@ def test_below_the_root_of_nova_compute_memory_is_measured_for_the_whole_host(tm
     tree = derive_provider_tree(TOPOLOGY, SETS, settings, TREE.root.uuid, "host")
     (node,) = tree.providers_of(RECLAIMED_MEMORY)
     rig = MemoryRig(tmp_path, monkeypatch)
-    rig.pipeline.handle(WorldChanged(replace(rig.pipeline.world, tree=tree)))
+    rig.pipeline.handle_event(WorldChanged(replace(rig.pipeline.host_state, tree=tree)))
     rig.rounds(1, a=1000)
     (zone,) = rig.loop.measure_memory(rig.now)
     assert (zone.node, zone.capacity) == (node, MIB - 192)

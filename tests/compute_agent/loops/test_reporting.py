@@ -68,7 +68,7 @@ class ReportingHost:
     def cpus(self):
         """Where the guest is when all that is queued is done."""
         self.pipeline.stop()
-        return set(self.pipeline.views()[0].assignment.cpus)
+        return set(self.pipeline.guest_views()[0].assignment.cpus)
 
     def claim(self, provider, **resources):
         hold_resources(self.client, CONSUMER, {provider: resources})
@@ -339,7 +339,7 @@ def test_new_guests_are_kept_away_even_where_the_tree_is_refused(rig, client):
     rig.loop.once()
     client.create_provider("33333333-0000-4000-8000-000000000001", "other", None)
     nodes = tuple(replace(node, name="other" if node.uuid == ROOT else node.name) for node in TREE.nodes)
-    rig.pipeline.submit(WorldChanged(replace(rig.pipeline.world, tree=ProviderTree(nodes)))).result(10)
+    rig.pipeline.submit(WorldChanged(replace(rig.pipeline.host_state, tree=ProviderTree(nodes)))).result(10)
     rig.loop.switch_scheduling(DisableCause.WATERMARK, True)
     assert not rig.loop.once()
     assert "COMPUTE_STATUS_DISABLED" in client.traits(ROOT)[0]

@@ -68,7 +68,7 @@ def test_one_guest_gives_way_and_has_everything_back(overloaded):
     overloaded.watermarks.run_round()
     assert overloaded.usage() <= 4
     assert overloaded.limits().keys() == {"big"}
-    (view,) = (one for one in overloaded.pipeline.views() if one.limits)
+    (view,) = (one for one in overloaded.pipeline.guest_views() if one.limits)
     assert view.limits == {QUOTA: pytest.approx(overloaded.limits()["big"])}
     calm_down(overloaded)
     overloaded.rounds(until=lambda: not overloaded.limits())
@@ -210,7 +210,7 @@ def test_limits_that_levers_set_by_themselves_are_not_the_pipelines(overloaded):
         (ThrottledGuest("big", QUOTA, 1.0), ThrottledGuest("big", ThrottleControl("other"), 2.0))
     )
     wanted = state.guest_limits({"cpu_quota"})
-    assert limit_differences(wanted, overloaded.pipeline.views()) == [
+    assert limit_differences(wanted, overloaded.pipeline.guest_views()) == [
         LimitGuest("big", ThrottleControl("other"), 2.0)
     ]
 
@@ -231,7 +231,7 @@ def test_evicted_guests_are_stopped_the_largest_first_and_no_more_than_needed(ov
     assert overloaded.saved().evicting_guests == {"big"}
     overloaded.rounds(until=lambda: not overloaded.saved().evictions)
     assert overloaded.driver.running.keys() == {"small"}
-    assert [view.guest.uuid for view in overloaded.pipeline.views()] == ["small"]
+    assert [view.guest.uuid for view in overloaded.pipeline.guest_views()] == ["small"]
     assert overloaded.client.given_back == ["big"]
 
 

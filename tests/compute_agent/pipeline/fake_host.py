@@ -49,7 +49,7 @@ class FakeHost:
         self.pipeline.stop()
 
     def handle(self, event):
-        return self.pipeline.handle(event)
+        return self.pipeline.handle_event(event)
 
     def run(self, uuid, *amounts, vcpus=1, as_of=1.0):
         allocation = {f"node{n}": {"PCPU": pcpu, "VCPU": vcpu} for n, pcpu, vcpu in amounts}

@@ -22,7 +22,7 @@ def rig():
 
 
 def boot(rig, uuid, constraints, vcpus=1, held=None):
-    guest = rig.driver.create(uuid, uuid, GuestSettings(vcpus), ())
+    guest = rig.driver.create_guest(uuid, uuid, GuestSettings(vcpus), ())
     guest = rig.driver.running[uuid] = replace(guest, constraints=constraints)
     rig.handle(GuestStarted(guest, held, 1.0, started=True))
     return guest

@@ -74,7 +74,7 @@ def rig():
 
 
 def test_a_running_guest_is_pinned_by_its_mask_and_stays_so_after_a_restart(rig):
-    guest = rig.driver.create("a", "a", GuestSettings(3), ())
+    guest = rig.driver.create_guest("a", "a", GuestSettings(3), ())
     rig.driver.running["a"] = replace(guest, dedicated_vcpus=frozenset({1}))
     rig.handle(GuestStarted(rig.driver.running["a"], {"node0": {"PCPU": 1, "VCPU": 2}}, 1.0, started=True))
     assignment = find_view(rig.pipeline, "a").assignment

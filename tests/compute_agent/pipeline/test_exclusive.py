@@ -69,7 +69,7 @@ class Watchful(FakeDriver):
 
     def apply_cpu_settings(self, guest, settings):
         entries = {entry.guest.uuid: entry for entry in self.pipeline._cache}
-        own = entries[guest.uuid].assignment.held_cpus & self.pipeline.world.topology.online
+        own = entries[guest.uuid].assignment.held_cpus & self.pipeline.host_state.topology.online
         for uuid, entry in entries.items():
             floats = entry.assignment is not None and not entry.assignment.held_cpus
             if floats and uuid != guest.uuid and any(own & seen for seen in self.affinities[uuid].values()):
@@ -130,7 +130,7 @@ class History:
         origin = ("x",) if how is StartGuest else 1
         try:
             allocation = self.allocation()
-            self.pipeline.handle(how(name, name, self.settings(), origin, allocation, next(self.clock)))
+            self.pipeline.handle_event(how(name, name, self.settings(), origin, allocation, next(self.clock)))
         except GuestRefusedError:
             assert name not in self.driver.running
         return {name}
@@ -139,9 +139,9 @@ class History:
         name = (self.some_guest() if self.chance.random() < 0.2 else None) or next(self.names)
         if self.unclaimed and self.chance.random() < 0.5:
             name = self.chance.choice(sorted(self.unclaimed))  # it comes back
-        guest = self.driver.running.get(name) or self.driver.create(name, name, self.settings(), ())
+        guest = self.driver.running.get(name) or self.driver.create_guest(name, name, self.settings(), ())
         allocation = None if self.chance.random() < 0.3 else self.allocation()
-        self.pipeline.handle(GuestStarted(guest, allocation, next(self.clock)))
+        self.pipeline.handle_event(GuestStarted(guest, allocation, next(self.clock)))
         return {name}
 
     def end(self):
@@ -149,14 +149,14 @@ class History:
             guest = self.driver.running[name]
             self.driver.discard(guest)
             event = self.chance.choice([GuestStopped(guest), ReconcileGuests()])
-            self.pipeline.handle(event)
+            self.pipeline.handle_event(event)
             if isinstance(event, ReconcileGuests) and self.world.rebalance_gain:
                 return None
         return {name}
 
     def read(self):
         told = {name: self.allocation() for name in self.driver.running if self.chance.random() < 0.5}
-        self.pipeline.handle(AllocationsRead(told, next(self.clock), {}))
+        self.pipeline.handle_event(AllocationsRead(told, next(self.clock), {}))
         return set(told)
 
     def change(self):
@@ -167,13 +167,13 @@ class History:
             self.chance.choice([None, 2.0]),
             self.chance.random() < 0.2,
         )
-        self.pipeline.handle(WorldChanged(self.world))
+        self.pipeline.handle_event(WorldChanged(self.world))
 
     def restart(self):
         if self.chance.random() < 0.3:
             self.saved, self.unclaimed = {}, {}
         if self.chance.random() < 0.5:
-            self.driver.create(name := next(self.names), name, self.settings(), ())
+            self.driver.create_guest(name := next(self.names), name, self.settings(), ())
         if (name := self.some_guest()) is not None and self.chance.random() < 0.5:
             self.driver.discard(self.driver.running[name])
         self.new_pipeline()
@@ -182,21 +182,21 @@ class History:
 
     def reconcile(self):
         if self.chance.random() < 0.3:
-            self.driver.create(name := next(self.names), name, self.settings(), ())
+            self.driver.create_guest(name := next(self.names), name, self.settings(), ())
         for name in self.driver.running:
             if self.chance.random() < 0.3:
                 self.driver.affinities[name] = dict.fromkeys(self.driver.affinities[name], cpus(0, 11))
-        self.pipeline.handle(ReconcileGuests())
+        self.pipeline.handle_event(ReconcileGuests())
         return None if self.world.rebalance_gain else set()
 
     def move(self):
         if (name := self.some_guest()) is not None:
             with contextlib.suppress(GuestRefusedError):
-                self.pipeline.handle(MoveGuest(name, self.chance.random() < 0.5))
+                self.pipeline.handle_event(MoveGuest(name, self.chance.random() < 0.5))
         return {name}
 
     def views(self):
-        return {view.guest.uuid: view for view in self.pipeline.views()}
+        return {view.guest.uuid: view for view in self.pipeline.guest_views()}
 
     def holdings(self):
         return {

@@ -62,14 +62,14 @@ def test_what_acts_early_makes_room_for_it_and_takes_its_process(rig, controller
     rig.handle(GuestAppeared(draft(HERE)))
     assert (early.applied["a"].guest.pid, early.applied["a"].allocation) == (HERE, HOLDS)
     assert late.applied == {}
-    assert rig.pipeline.views() == []
+    assert rig.pipeline.guest_views() == []
 
 
 def test_it_is_expected_once(rig, controllers):
     rig.handle(GuestExpected(draft(), HOLDS))
     rig.handle(GuestAppeared(draft(HERE)))
     started(rig, HERE)
-    (view,) = rig.pipeline.views()
+    (view,) = rig.pipeline.guest_views()
     assert view.cache_delay is not None
     assert rig.metric("cache_group_seconds_count") == 1
     rig.handle(GuestStopped(draft(HERE)))
@@ -89,18 +89,18 @@ def test_what_is_told_late_of_the_start_before_does_not_undo_an_announcement(rig
 
 def test_one_that_was_not_announced_has_the_age_of_its_process(rig, controllers):
     started(rig, HERE)
-    assert rig.pipeline.views()[0].cache_delay > 0
+    assert rig.pipeline.guest_views()[0].cache_delay > 0
 
 
 def test_nothing_is_measured_where_nothing_acts_early_or_it_could_not(rig, controllers):
     _, early = controllers
     early.broken = OSError(28, "No space left on device")
     started(rig, HERE)
-    assert rig.pipeline.views()[0].cache_delay is None
+    assert rig.pipeline.guest_views()[0].cache_delay is None
     other = FakeHost()
     other.handle(WorldChanged(WORLD, (Recorder(),)))
     started(other, HERE)
-    assert other.pipeline.views()[0].cache_delay is None
+    assert other.pipeline.guest_views()[0].cache_delay is None
 
 
 def test_what_cannot_be_done_for_a_process_is_said_and_tried_again_at_its_start(rig, controllers):
@@ -110,7 +110,7 @@ def test_what_cannot_be_done_for_a_process_is_said_and_tried_again_at_its_start(
         rig.handle(GuestAppeared(draft(HERE)))
     controllers[1].broken = None
     started(rig, HERE)
-    assert rig.pipeline.views()[0].pending == ()
+    assert rig.pipeline.guest_views()[0].pending == ()
 
 
 def test_a_process_that_nobody_expects_is_left_alone(rig, controllers):
@@ -147,14 +147,14 @@ def test_who_does_not_come_or_ends_is_forgotten(rig):
     one = enforcer.ExpectedGuests(GuestCache(frozenset()), lambda: now[0])
     one.add(draft(), HOLDS)
     one.add(replace(draft(), uuid="b"), HOLDS)
-    one.found(replace(draft(HERE), uuid="b"))
+    one.note_process(replace(draft(HERE), uuid="b"))
     one.add(replace(draft(), uuid="c"), HOLDS)
-    one.found(replace(draft(2**22 + 1), uuid="c"))  # no process has such an id
-    assert [each.guest.uuid for each in one.waiting()] == ["a", "b"]
+    one.note_process(replace(draft(2**22 + 1), uuid="c"))  # no process has such an id
+    assert [each.guest.uuid for each in one.waiting_guests()] == ["a", "b"]
     now[0] = enforcer.KEPT_SECONDS
-    assert [each.guest.uuid for each in one.waiting()] == ["b"]
+    assert [each.guest.uuid for each in one.waiting_guests()] == ["b"]
     now[0] = enforcer.STARTING_SECONDS
-    assert one.waiting() == []
+    assert one.waiting_guests() == []
 
 
 def test_a_reconcile_takes_away_what_was_made_for_who_did_not_come(rig, controllers, monkeypatch):
@@ -169,4 +169,4 @@ def test_it_is_not_expected_while_it_is_a_guest():
     one = enforcer.ExpectedGuests(cache)
     one.add(draft(), HOLDS)
     cache.add(CachedGuest(draft(HERE)))
-    assert one.waiting() == []
+    assert one.waiting_guests() == []

@@ -32,7 +32,7 @@ class NovaPinnedHost(fake_host.FakeHost):
         self.pipeline = GuestPipeline(world, self.driver, controllers, self._save, self.metrics)
 
     def boot(self, uuid, pins, emulator=SHARED, held=None):
-        guest = self.driver.create(uuid, uuid, GuestSettings(len(pins)), ())
+        guest = self.driver.create_guest(uuid, uuid, GuestSettings(len(pins)), ())
         self.pin(uuid, pins, emulator)
         self.handle(GuestStarted(guest, held or {}, 1.0, started=True))
 
@@ -101,15 +101,15 @@ def test_a_cpu_that_nova_brings_online_is_its_guests_before_the_host_is_read_aga
     rig.pipeline.start({})
     rig.pipeline.stop()
     rig.handle(ReconcileGuests())
-    assert rig.pipeline.world.topology.parked == {1, 5}
-    assert rig.pipeline.world.cpu_sets.dedicated >= {1, 5}
+    assert rig.pipeline.host_state.topology.parked == {1, 5}
+    assert rig.pipeline.host_state.cpu_sets.dedicated >= {1, 5}
     rig.boot("a", one(1))
     assert find_view(rig.pipeline, "a").stray == "CPU 1 is offline"
     online["now"] = everything - {5}
     rig.handle(ReconcileGuests())
     assert rig.assignment("a").dedicated == (1,)
     assert find_view(rig.pipeline, "a").stray == ""
-    assert rig.pipeline.world.topology.parked == {5}
+    assert rig.pipeline.host_state.topology.parked == {5}
 
 
 def test_guests_on_the_same_cpu_both_stay(rig):
@@ -117,7 +117,7 @@ def test_guests_on_the_same_cpu_both_stay(rig):
     rig.boot("b", one(1))
     rig.handle(ReconcileGuests())
     assert (rig.assignment("a").dedicated, rig.assignment("b").dedicated) == ((1,), (1,))
-    assert [view.refusal for view in rig.pipeline.views()] == ["", ""]
+    assert [view.refusal for view in rig.pipeline.guest_views()] == ["", ""]
     assert rig.driver.writes == 0
 
 
@@ -135,7 +135,7 @@ def test_after_a_restart_guests_are_where_they_are_then(rig):
 
 
 def test_a_guest_found_is_where_it_is(rig):
-    guest = rig.driver.create("a", "a", GuestSettings(1), ())
+    guest = rig.driver.create_guest("a", "a", GuestSettings(1), ())
     rig.pin("a", one(5))
     rig.handle(ReconcileGuests())
     assert (guest.uuid, rig.assignment("a").dedicated) == ("a", (5,))

@@ -63,7 +63,7 @@ class ClassifyingHost(FakeHost):
     def start_domain(self, uuid="a", allocation=None, owner=None, **fields):
         """A guest starts that others define, as Nova its domains."""
         self.driver.starting_guests = False
-        guest = self.driver.create(uuid, uuid, GuestSettings(), ())
+        guest = self.driver.create_guest(uuid, uuid, GuestSettings(), ())
         guest = self.driver.running[uuid] = replace(guest, declared_by=SettingSource.DOMAIN, **fields)
         self.handle(GuestStarted(guest, allocation or {"node0": {"VCPU": 1}}, started=True, owner=owner))
         return guest
@@ -235,10 +235,10 @@ def test_a_file_that_cannot_be_used_is_put_aside_with_an_error(tmp_path, caplog,
 
 def test_a_reader_leaves_the_file_as_it_is(tmp_path):
     path = tmp_path / guest_settings.FILE_NAME
-    ManualSettings(path).change("a", SettingSource.BY_HAND, {"spread": "true"})
+    ManualSettings(path).change_settings("a", SettingSource.BY_HAND, {"spread": "true"})
     before = path.read_bytes()
     found = ManualSettings.look_up(path)
     assert found.values("a") == {SettingSource.BY_HAND: {"spread": True}}
-    found.forget("a")
+    found.forget_guest("a")
     assert path.read_bytes() == before
     assert json.loads(before)["version"] == 1

@@ -89,7 +89,7 @@ def test_memory_comes_from_the_nodes_whose_memory_the_guest_holds(rig, allocatio
 def test_memory_is_of_the_kind_that_the_guest_asks_for(rig, allocation, wanted, nodes, refused):
     rig.hold(allocation, memory_type=MemoryType(wanted))
     assert rig.nodes() == nodes
-    (view,) = rig.pipeline.views()
+    (view,) = rig.pipeline.guest_views()
     assert bool(view.refused) is refused
     if refused:
         remedy = "trait CUSTOM_MEMORY_TIER_HBM" if wanted == "hbm" else "this host has none of that type"
@@ -114,7 +114,7 @@ def test_a_zone_of_memory_that_is_not_that_of_the_cpus_is_shown(rig):
     rig.hold({"node0": {"PCPU": 1}, "node2": {"MEMORY_MB": 64}})
     rig.hold({"node1": {"PCPU": 1, "MEMORY_MB": 64}}, uuid="b")
     rig.pipeline.update_gauges()
-    far, near = rig.pipeline.views()
+    far, near = rig.pipeline.guest_views()
     assert (guest_document(far)["cpu_numa_nodes"], guest_document(far)["numa_nodes"]) == ("0", "2")
     assert (guest_document(near)["cpu_numa_nodes"], guest_document(near)["numa_nodes"]) == ("1", "1")
     assert guests_document([far, near])["remote_memory_guests"] == ["a"]
@@ -145,10 +145,10 @@ class FollowingHost(MemoryHost):
         self.pipeline = GuestPipeline(world, self.driver, controllers, self._save, self.metrics)
 
     def boot(self, kind="any", bound=(), uuid="a"):
-        guest = self.driver.create(uuid, uuid, GuestSettings(1, memory_type=MemoryType(kind)), ())
+        guest = self.driver.create_guest(uuid, uuid, GuestSettings(1, memory_type=MemoryType(kind)), ())
         self.driver.nodes[uuid] = frozenset(bound)
         self.handle(GuestStarted(guest, {"root": {"VCPU": 1, "MEMORY_MB": 64}}, 1.0, started=True))
-        (view,) = self.pipeline.views()
+        (view,) = self.pipeline.guest_views()
         return view
 
 

@@ -50,7 +50,7 @@ class PooledHost(fake_host.FakeHost):
         return self.handle(event)
 
     def cpus(self):
-        return {view.guest.uuid: set(view.assignment.cpus) for view in self.pipeline.views()}
+        return {view.guest.uuid: set(view.assignment.cpus) for view in self.pipeline.guest_views()}
 
     def view(self, uuid):
         return find_view(self.pipeline, uuid)
@@ -185,7 +185,7 @@ def test_whatever_becomes_of_pools_no_guest_loses_its_cpus(changes):
     rig = PooledHost(here)
     former = {}
     for number, (what, detail) in enumerate(changes):
-        before = {view.guest.uuid: view.assignment.held_cpus for view in rig.pipeline.views()}
+        before = {view.guest.uuid: view.assignment.held_cpus for view in rig.pipeline.guest_views()}
         if what == "pool":
             former |= {node.uuid: node for node in here.tree.nodes if node.pool}
             here = world(*detail, former=former.values())
@@ -201,12 +201,12 @@ def test_whatever_becomes_of_pools_no_guest_loses_its_cpus(changes):
                     own = here.own_cpus(here.tree.get(provider))
                     view = rig.view(f"g{number}")
                     assert view.assignment.cpus <= own
-        elif views := rig.pipeline.views():
+        elif views := rig.pipeline.guest_views():
             rig.handle(GuestStopped(views[detail % len(views)].guest))
-        held = {view.guest.uuid: view.assignment.held_cpus for view in rig.pipeline.views()}
+        held = {view.guest.uuid: view.assignment.held_cpus for view in rig.pipeline.guest_views()}
         assert all(cpus == before[uuid] for uuid, cpus in held.items() if uuid in before)
         assert sum(map(len, held.values())) == len(frozenset().union(*held.values()))
-        for view in rig.pipeline.views():
+        for view in rig.pipeline.guest_views():
             others = frozenset().union(*(cpus for uuid, cpus in held.items() if uuid != view.guest.uuid))
             assert view.assignment.cpus.isdisjoint(others)
             if not view.assignment.held_cpus and not any(uuid in GOLD.values() for uuid in view.allocation):

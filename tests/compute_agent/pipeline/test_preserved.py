@@ -28,7 +28,7 @@ def preserve(rig, uuid, preserved=True):
 
 def appear(rig, uuid, allocation, cpus=ALL):
     """Have a preserved guest start outside of the agent, on these CPUs."""
-    guest = rig.driver.create(uuid, uuid, GuestSettings(preserve=True), ("sleep", "9"))
+    guest = rig.driver.create_guest(uuid, uuid, GuestSettings(preserve=True), ("sleep", "9"))
     rig.driver.affinities[uuid] = dict.fromkeys(rig.driver.affinities[uuid], cpu_set(*cpus))
     rig.handle(GuestStarted(guest, allocation, started=True))
 

@@ -19,15 +19,15 @@ def rig():
 
 def starts(rig):
     """Somebody starts it, and Placement does not answer."""
-    rig.handle(GuestStarted(rig.driver.create("a", "a", GuestSettings(2), ()), None, 2.0))
+    rig.handle(GuestStarted(rig.driver.create_guest("a", "a", GuestSettings(2), ()), None, 2.0))
 
 
 def test_it_gets_dedicated_cpus_again(rig):
     starts(rig)
     assert rig.observed("a") == {1, 2}
-    (view,) = rig.pipeline.views()
+    (view,) = rig.pipeline.guest_views()
     assert view.allocation == {"node0": {"PCPU": 2, "VCPU": 0}}
-    assert rig.pipeline.unclaimed == {}
+    assert rig.pipeline.unclaimed_holdings == {}
 
 
 def test_so_it_does_when_the_agent_was_restarted_between_even_twice(rig):
@@ -38,7 +38,7 @@ def test_so_it_does_when_the_agent_was_restarted_between_even_twice(rig):
 
 
 def test_so_it_does_when_nobody_told_of_its_start(rig):
-    rig.driver.create("a", "a", GuestSettings(2), ())
+    rig.driver.create_guest("a", "a", GuestSettings(2), ())
     rig.handle(ReconcileGuests())
     assert rig.observed("a") == {1, 2}
 
@@ -46,15 +46,15 @@ def test_so_it_does_when_nobody_told_of_its_start(rig):
 def test_so_it_does_when_it_ended_and_started_and_nobody_told(rig):
     starts(rig)
     rig.driver.discard(rig.driver.running["a"])
-    again = rig.driver.create("a", "a", GuestSettings(2), ())
+    again = rig.driver.create_guest("a", "a", GuestSettings(2), ())
     rig.handle(ReconcileGuests())
     assert rig.observed("a") == {1, 2}
-    assert rig.pipeline.views()[0].guest.pid == again.pid
+    assert rig.pipeline.guest_views()[0].guest.pid == again.pid
 
 
 def test_so_does_a_consumer_whose_guest_never_ran_here(rig):
     rig.handle(AllocationsRead({}, 2.0, {"new": {"node1": {"PCPU": 1}}}))
-    rig.handle(GuestStarted(rig.driver.create("new", "new", GuestSettings(), ()), None, 3.0))
+    rig.handle(GuestStarted(rig.driver.create_guest("new", "new", GuestSettings(), ()), None, 3.0))
     assert rig.observed("new") == {5}
 
 
@@ -68,7 +68,7 @@ def test_what_placement_has_taken_away_is_not_kept(rig):
     rig.handle(AllocationsRead({}, 2.0, {}))
     starts(rig)
     assert rig.observed("a") == {3, 7}
-    assert rig.pipeline.views()[0].allocation is None
+    assert rig.pipeline.guest_views()[0].allocation is None
 
 
 def test_unknown_is_not_counted_as_unallocated(rig):

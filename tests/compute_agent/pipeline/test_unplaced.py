@@ -31,7 +31,7 @@ NO_SHARED_CPUS = "the host has no shared CPUs, and the guest holds no PCPU"
 
 def starts(rig, uuid, *amounts, vcpus=1):
     """A guest starts by itself, as domains do, on all CPUs; its allocation is known."""
-    guest = rig.driver.create(uuid, uuid, GuestSettings(vcpus), ())
+    guest = rig.driver.create_guest(uuid, uuid, GuestSettings(vcpus), ())
     allocation = {f"node{n}": {"PCPU": pcpu, "VCPU": vcpu} for n, pcpu, vcpu in amounts}
     rig.handle(GuestStarted(guest, allocation, 1.0, started=True))
     return guest
@@ -64,7 +64,7 @@ class TestWithSharedCpus:
         starts(rig, "another", (0, 1, 0))
         assert (
             "Guest another has no place: h_0 has 0 free dedicated CPUs (none), but 1 are needed; it runs on"
-            " CPUs that nobody holds, 3,7"
+            " CPUs that no guest holds, 3,7"
         ) in caplog.text
 
     def test_it_gets_its_place_when_somebody_leaves(self, rig):
@@ -123,13 +123,13 @@ class TestWithoutSharedCpus:
 
     def test_so_it_is_for_a_guest_whose_start_nobody_told(self, rig):
         rig.run("first", (0, 1, 0))
-        rig.driver.create("found", "found", GuestSettings(), ())
+        rig.driver.create_guest("found", "found", GuestSettings(), ())
         rig.handle(ReconcileGuests())
         assert rig.observed("found") == ALL - {1}
 
     def test_so_it_is_for_one_of_which_placement_has_said_nothing(self, rig):
         rig.run("first", (0, 1, 0))
-        guest = rig.driver.create("unknown", "unknown", GuestSettings(), ())
+        guest = rig.driver.create_guest("unknown", "unknown", GuestSettings(), ())
         rig.handle(GuestStarted(guest, None, 2.0))
         assert rig.observed("unknown") == ALL - {1}
         rig.run("second", (0, 1, 0))
@@ -182,7 +182,7 @@ class TestRefusedToRun:
     def test_it_is_stopped_at_its_start(self, rig, amounts, caplog):
         starts(rig, "more", *amounts)
         assert rig.driver.running.keys() == {"paid"}
-        assert [view.guest.uuid for view in rig.pipeline.views()] == ["paid"]
+        assert [view.guest.uuid for view in rig.pipeline.guest_views()] == ["paid"]
         assert rig.metric("unplaced_guests_stopped_total") == 1
         assert "Guest more was stopped, as it has no place: " in caplog.text
 
@@ -210,7 +210,7 @@ class TestRefusedToRun:
         assert rig.observed("paid") == ALL
 
     def test_a_round_before_its_start_is_told_does_not_save_it(self, rig):
-        guest = rig.driver.create("more", "more", GuestSettings(), ())
+        guest = rig.driver.create_guest("more", "more", GuestSettings(), ())
         rig.handle(ReconcileGuests())
         assert rig.driver.running.keys() == {"paid", "more"}
         rig.handle(GuestStarted(guest, {"node0": {"PCPU": 1}}, 1.0, started=True))
@@ -237,7 +237,7 @@ class TestGuestsLeftAlone:
         return FakeHost(self.WORLD)
 
     def unknown(self, rig):
-        guest = rig.driver.create("unknown", "unknown", GuestSettings(), ())
+        guest = rig.driver.create_guest("unknown", "unknown", GuestSettings(), ())
         rig.handle(GuestStarted(guest, None, 2.0, started=True))
 
     def test_until_then_it_keeps_off_the_cpus_of_others(self, rig):
@@ -255,7 +255,7 @@ class TestGuestsLeftAlone:
 
     def test_so_does_one_that_held_cpus_which_another_one_holds(self, rig):
         rig.run("paid", (0, 2, 0), vcpus=2)
-        guest = rig.driver.create("found", "found", GuestSettings(2), ())
+        guest = rig.driver.create_guest("found", "found", GuestSettings(2), ())
         rig.driver.affinities["found"] = dict.fromkeys(rig.driver.affinities["found"], frozenset({1, 2}))
         rig.handle(ReconcileGuests())
         assert rig.observed(guest.uuid) == {3, 7}
@@ -289,7 +289,7 @@ class TestSetsThatMovedUnderAGuest:
         rig.handle(ReconcileGuests())
         assert rig.observed("a") == {1, 2}
         assert find_view(rig.pipeline, "a").stray == self.STRAY
-        assert caplog.text.count("Guest a stays where it is, and nobody else gets its CPUs") == 1
+        assert caplog.text.count("Guest a stays where it is, and no other guest gets its CPUs") == 1
         rig.pipeline.update_gauges()
         assert rig.metric("stray_guests") == 1
 
@@ -323,7 +323,7 @@ class TestSetsThatMovedUnderAGuest:
         with caplog.at_level("INFO"):
             rig.handle(WorldChanged(WORLD))
         assert find_view(rig.pipeline, "a").stray == ""
-        assert "Guest a holds no CPUs outside the present sets any more" in caplog.text
+        assert "Guest a no longer holds CPUs outside the present sets" in caplog.text
 
     def test_a_guest_whose_cpus_are_all_offline_runs_on_those_that_nobody_holds(self, rig):
         rig.run("b", (1, 1, 0))
@@ -393,7 +393,7 @@ class TestOrderedDedicatedAndAllocatedShared:
     """What nova-scheduler's fall-back query gives a dedicated flavor on a host that reports no PCPU to it."""
 
     def start(self, rig, allocation, dedicated=2):
-        guest = replace(rig.driver.create("g", "g", GuestSettings(2), ()), dedicated=dedicated)
+        guest = replace(rig.driver.create_guest("g", "g", GuestSettings(2), ()), dedicated=dedicated)
         rig.driver.running["g"] = guest
         rig.handle(GuestStarted(guest, {"node0": allocation}, 1.0, started=True))
         return guest

@@ -59,7 +59,7 @@ def test_a_guest_that_cannot_be_pinned_never_runs(rig):
         rig.run("a", (0, 1, 0))
     assert rig.driver.running == {}
     assert rig.driver.released == []
-    assert rig.pipeline.views() == []
+    assert rig.pipeline.guest_views() == []
     rig.driver.broken = None
     assert rig.run("a", (0, 1, 0)).assignment.dedicated == (1,)
 
@@ -74,7 +74,7 @@ def test_a_guest_that_ended_gives_its_cpus_back(rig):
 def test_nobody_is_moved_when_another_guest_comes_or_goes(rig):
     rig.run("a", (0, 1, 0))
     second = rig.run("b", (0, 1, 0))
-    rig.handle(GuestStopped(rig.pipeline.views()[0].guest))
+    rig.handle(GuestStopped(rig.pipeline.guest_views()[0].guest))
     writes = rig.driver.writes
     rig.handle(ReconcileGuests())
     assert rig.observed("b") == second.assignment.cpus
@@ -87,7 +87,7 @@ def test_a_late_word_of_an_end_does_not_concern_the_next_guest_of_the_consumer(r
     rig.handle(GuestStopped(first))
     second = rig.run("a", (0, 1, 0))
     rig.handle(GuestStopped(first))
-    assert [view.guest for view in rig.pipeline.views()] == [second.guest]
+    assert [view.guest for view in rig.pipeline.guest_views()] == [second.guest]
 
 
 def test_cpus_that_one_guest_loses_go_to_another_in_the_same_round(rig):
@@ -137,13 +137,13 @@ def test_a_refused_guest_stays_and_is_placed_when_somebody_leaves(rig):
     first = rig.run("a", (0, 2, 0)).guest
     rig.run("b")
     rig.handle(AllocationsRead({"b": {"node0": {"PCPU": 1}}}, 2.0))
-    (_, view) = rig.pipeline.views()
+    (_, view) = rig.pipeline.guest_views()
     assert "free dedicated CPUs" in view.refusal
     assert rig.observed("b") == {3, 7}
     rig.driver.end(first)
     rig.handle(GuestStopped(first))
     assert rig.observed("b") == {1}
-    assert rig.pipeline.views()[0].refusal == ""
+    assert rig.pipeline.guest_views()[0].refusal == ""
 
 
 ISOLATED = GuestSettings(2, ThreadPolicy.ISOLATE)
@@ -170,21 +170,24 @@ class TestUnclaimed:
 
     def test_what_a_guest_leaves_behind_is_known(self, rig):
         guest = rig.run("absent", (0, 3, 0), vcpus=3).guest
-        assert rig.pipeline.unclaimed == {}
+        assert rig.pipeline.unclaimed_holdings == {}
         rig.handle(GuestStopped(guest))
-        assert rig.pipeline.unclaimed.keys() == {"absent"}
+        assert rig.pipeline.unclaimed_holdings.keys() == {"absent"}
 
     def test_so_is_what_a_guest_leaves_that_ended_while_the_agent_was_away(self, rig):
         guest = rig.run("absent", (0, 3, 0), vcpus=3).guest
         del rig.driver.running["absent"], rig.driver.affinities["absent"]
-        rig.restart(world=rig.pipeline.world)
-        assert rig.pipeline.unclaimed.keys() == {guest.uuid}
+        rig.restart(world=rig.pipeline.host_state)
+        assert rig.pipeline.unclaimed_holdings.keys() == {guest.uuid}
 
     def test_since_when_is_kept_while_the_allocation_stays_the_same(self, rig):
         rig.handle(AllocationsRead({}, 5.0, {"absent": {"node0": {"PCPU": 3}}, "b": {"node0": {"PCPU": 1}}}))
-        assert {name: one.since for name, one in rig.pipeline.unclaimed.items()} == {"absent": 1.0, "b": 5.0}
+        assert {name: one.since for name, one in rig.pipeline.unclaimed_holdings.items()} == {
+            "absent": 1.0,
+            "b": 5.0,
+        }
         rig.handle(AllocationsRead({}, 7.0, {"absent": {"node0": {"PCPU": 2}}}))
-        assert {name: one.since for name, one in rig.pipeline.unclaimed.items()} == {"absent": 7.0}
+        assert {name: one.since for name, one in rig.pipeline.unclaimed_holdings.items()} == {"absent": 7.0}
 
 
 class TestReconcile:
@@ -217,18 +220,18 @@ class TestReconcile:
         rig.run("a")
         rig.driver.broken = DriverError("not now")
         rig.handle(AllocationsRead({"a": {"node0": {"PCPU": 1}}}, 2.0))
-        assert rig.pipeline.views()[0].pending == ("cpuset",)
+        assert rig.pipeline.guest_views()[0].pending == ("cpuset",)
         assert rig.metric("controller_failures_total", controller="cpuset") == 1
         rig.driver.broken = None
         rig.handle(ReconcileGuests())
-        assert rig.pipeline.views()[0].pending == ()
+        assert rig.pipeline.guest_views()[0].pending == ()
         assert rig.observed("a") == {1}
 
     def test_a_guest_whose_end_nobody_told_is_missed(self, rig):
         guest = rig.run("a", (0, 1, 0)).guest
         rig.driver.discard(guest)
         rig.handle(ReconcileGuests())
-        assert rig.pipeline.views() == []
+        assert rig.pipeline.guest_views() == []
 
     def test_a_full_disk_is_counted_and_saving_is_tried_again(self, rig):
         rig.full_disk = True
@@ -257,7 +260,7 @@ class TestRestart:
         rig.restart()
         assert rig.observed("b") == before == {2}
         assert rig.driver.writes == writes
-        assert [view.guest.uuid for view in rig.pipeline.views()] == ["b"]
+        assert [view.guest.uuid for view in rig.pipeline.guest_views()] == ["b"]
         rig.handle(AllocationsRead({"b": {"node0": {"PCPU": 1, "VCPU": 0}}}, 2.0))
         assert rig.observed("b") == {2}
 
@@ -270,7 +273,7 @@ class TestRestart:
         writes = rig.driver.writes
         rig.restart(saved={})
         rig.handle(AllocationsRead({"a": view.allocation}, 2.0))
-        again = rig.pipeline.views()[0]
+        again = rig.pipeline.guest_views()[0]
         assert again.assignment.cpus == view.assignment.cpus
         assert set(again.assignment.dedicated) == set(view.assignment.dedicated)
         assert rig.driver.writes == writes
@@ -282,7 +285,7 @@ class TestRestart:
             1: frozenset({1}),
         }  # as a policy before this one had it
         rig.restart(saved={})
-        (view,) = rig.pipeline.views()
+        (view,) = rig.pipeline.guest_views()
         assert view.assignment.vcpu_cpus == ({2}, {1})
         assert view.assignment.dedicated == (2, 1)
 
@@ -293,7 +296,7 @@ class TestRestart:
         assert rig.observed("a") == {1}
 
     def test_a_process_that_was_never_placed_waits_for_placement(self, rig):
-        rig.driver.create("a", "a", GuestSettings(), ())
+        rig.driver.create_guest("a", "a", GuestSettings(), ())
         rig.restart(saved={})
         assert rig.observed("a") == ALL
         rig.handle(AllocationsRead({"a": {"node0": {"PCPU": 1}}}, 2.0))
@@ -321,7 +324,7 @@ class TestALostGuest:
     def lost(self, rig):
         rig.run("a", (0, 1, 0))
         guest = rig.driver.running.pop("a")
-        rig.driver.lost_guests["a"] = "the guest record a.json cannot be used"
+        rig.driver.lost_reasons["a"] = "the guest record a.json cannot be used"
         rig.restart()
         return guest
 
@@ -336,7 +339,7 @@ class TestALostGuest:
 
     def test_adopted_anew_has_the_place_that_it_had(self, rig, lost):
         rig.run("b", (0, 1, 0))
-        rig.driver.lost_guests.clear()
+        rig.driver.lost_reasons.clear()
         view = rig.handle(
             AdoptGuest("a", "a", GuestSettings(), lost.pid, {"node0": {"PCPU": 1, "VCPU": 0}}, 1.0)
         )
@@ -348,19 +351,19 @@ class TestALostGuest:
         """As domains do, whose processes libvirtd starts: the old one ends, the new one is not understood."""
         rig.run("a", (0, 1, 0))
         guest = rig.driver.running.pop("a")
-        rig.driver.lost_guests["a"] = "domain a cannot be described"
+        rig.driver.lost_reasons["a"] = "domain a cannot be described"
         rig.handle(GuestStopped(guest))
         assert rig.run("b", (0, 1, 0)).assignment.dedicated == (2,)
         again = replace(guest, pid=guest.pid + 1000)
         rig.driver.running["a"] = again
         rig.driver.affinities["a"] = {again.pid: rig.driver.cpus}
-        rig.driver.lost_guests.clear()
+        rig.driver.lost_reasons.clear()
         rig.handle(ReconcileGuests())
         assert rig.observed("a") == {1}
         assert rig.metric("lost_guests") == 0
 
     def test_said_to_be_gone_gives_its_cpus_back(self, rig, lost):
-        rig.driver.lost_guests.clear()
+        rig.driver.lost_reasons.clear()
         rig.handle(ReconcileGuests())
         assert rig.run("b", (0, 2, 0), vcpus=2).assignment.dedicated == (1, 2)
         assert rig.saved.keys() == {"b"}
@@ -387,7 +390,7 @@ class TestWorldChanges:
         rig.handle(WorldChanged(replace(WORLD, topology=offline)))
         rig.handle(ReconcileGuests())
         assert rig.observed("a") == {1}
-        assert rig.pipeline.views()[0].assignment.dedicated == (1, 2)
+        assert rig.pipeline.guest_views()[0].assignment.dedicated == (1, 2)
         rig.handle(WorldChanged(WORLD))
         rig.handle(ReconcileGuests())
         assert rig.observed("a") == {1, 2}
@@ -402,7 +405,7 @@ def test_events_from_other_threads_are_answered(rig):
         rig.pipeline.submit(event).result(10)
     rig.driver.stop(rig.driver.running["a"], 0)
     rig.pipeline.submit(ReconcileGuests()).result(10)
-    assert rig.pipeline.views() == []
+    assert rig.pipeline.guest_views() == []
     assert rig.metric("events_total", event="StartGuest") == 2
     assert rig.metric("pin_seconds_count") == 1
     rig.pipeline.stop()
@@ -410,16 +413,16 @@ def test_events_from_other_threads_are_answered(rig):
 
 
 def test_a_guest_that_started_by_itself_goes_where_its_allocation_says(rig):
-    guest = rig.driver.create("a", "a", GuestSettings(), ())
+    guest = rig.driver.create_guest("a", "a", GuestSettings(), ())
     rig.handle(GuestStarted(guest, {"node1": {"PCPU": 1}}, 1.0))
     assert rig.observed("a") == {5}
 
 
 def test_a_guest_of_which_nothing_is_known_keeps_off_dedicated_cpus_until_it_is(rig):
-    guest = rig.driver.create("a", "a", GuestSettings(), ())
+    guest = rig.driver.create_guest("a", "a", GuestSettings(), ())
     rig.handle(GuestStarted(guest, None, 1.0))
     assert rig.observed("a") == {3, 7}
-    assert rig.pipeline.views()[0].allocation is None
+    assert rig.pipeline.guest_views()[0].allocation is None
     rig.handle(AllocationsRead({"a": {"node1": {"PCPU": 1}}}, 2.0))
     assert rig.observed("a") == {5}
 
@@ -429,7 +432,7 @@ def test_changed_settings_move_no_guest(rig):
     changed = replace(rig.driver.running["a"], settings=GuestSettings(priority=7))
     rig.handle(GuestStarted(changed, None))
     assert rig.observed("a") == {5}
-    assert rig.pipeline.views()[0].guest.settings.priority == 7
+    assert rig.pipeline.guest_views()[0].guest.settings.priority == 7
 
 
 def test_a_driver_that_cannot_say_what_runs_makes_nobody_forget_a_guest(rig, monkeypatch):
@@ -451,7 +454,7 @@ def test_a_driver_that_cannot_say_what_runs_makes_nobody_forget_a_guest(rig, mon
     rig.pipeline.submit(ReconcileGuests()).result(10)
     rig.pipeline.stop()
     assert rig.saved == saved
-    assert [view.guest.uuid for view in rig.pipeline.views()] == ["a"]
+    assert [view.guest.uuid for view in rig.pipeline.guest_views()] == ["a"]
 
 
 QUOTA = ThrottleControl("cpu_quota")
@@ -470,7 +473,7 @@ class Recorder(GuestController):
             raise self.broken
         self.synced.append({target.guest.uuid for target in targets})
 
-    def drifted(self, target):
+    def describe_drift(self, target):
         return None
 
     def apply(self, target):
@@ -532,7 +535,7 @@ class TestControllers:
         recorder.broken = DriverError("no")
         with pytest.raises(DriverError):
             rig.handle(LimitGuest("a", QUOTA, 0.5))
-        assert rig.pipeline.views()[0].limits == {}
+        assert rig.pipeline.guest_views()[0].limits == {}
 
     def test_a_guest_that_is_gone_cannot_be_limited(self, rig):
         with pytest.raises(GuestGoneError):
@@ -543,4 +546,4 @@ class TestControllers:
         rig.new_pipeline()
         rig.pipeline.start(rig.saved, limits={"a": {QUOTA: 0.5}})
         rig.pipeline.stop()
-        assert rig.pipeline.views()[0].limits == {QUOTA: 0.5}
+        assert rig.pipeline.guest_views()[0].limits == {QUOTA: 0.5}

@@ -42,13 +42,13 @@ def test_a_limit_that_the_kernel_does_not_take_is_not_asked_for_any_more(host, a
 
 def test_what_differs_is_put_right(host, arbiter, caplog):
     arbiter.replace_limits("a", {"guest": {QUOTA: 2.0}, "gone": {ThrottleControl("blockio"): 1.0}})
-    arbiter.repair_limits(host.pipeline.views())
+    arbiter.repair_limits(host.pipeline.guest_views())
     assert host.limits() == {"guest": 2.0}
     arbiter.replace_limits("a", {})
-    arbiter.repair_limits(host.pipeline.views())
+    arbiter.repair_limits(host.pipeline.guest_views())
     assert host.limits() == {}
     host.driver.unlimited.add("guest")
     for _ in range(3):
         arbiter.replace_limits("a", {"guest": {QUOTA: 2.0}})
-        arbiter.repair_limits(host.pipeline.views())
+        arbiter.repair_limits(host.pipeline.guest_views())
     assert caplog.text.count("cannot be set right") == 1

@@ -45,7 +45,7 @@ def held(client):
 def test_a_guest_is_stopped_and_known_to_be_gone(host):
     evictions(host).stop_guest(GUEST)
     assert host.driver.running == {}
-    assert host.pipeline.views() == []
+    assert host.pipeline.guest_views() == []
     evictions(host).stop_guest(GUEST)  # repeating it is no error
 
 

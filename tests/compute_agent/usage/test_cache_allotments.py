@@ -5,7 +5,7 @@ import pytest
 from compute_agent.classes.guest_classes import DEFAULT_CLASSES
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.pipeline.guest_cache import CachedGuest, view
+from compute_agent.pipeline.guest_cache import CachedGuest, view_guest
 from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions, read_platform
 from compute_agent.usage.snapshot import GuestAllotment
@@ -30,7 +30,7 @@ def allotments(tmp_path, machine, gbps=None):
 
 
 def guest_view(qos_class="BE", allocation=None, resctrl=""):
-    return view(CachedGuest(build_guest("g", qos_class=qos_class, resctrl=resctrl), allocation))
+    return view_guest(CachedGuest(build_guest("g", qos_class=qos_class, resctrl=resctrl), allocation))
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Watermarks measure a guest by the values of its driver."""
 
 from compute_agent.classes.guest_classes import QosClass, QosClasses
-from compute_agent.pipeline.guest_cache import CachedGuest, view
+from compute_agent.pipeline.guest_cache import CachedGuest, view_guest
 from compute_agent.usage.subjects import SubjectFactory
 from tests.compute_agent.builders import build_guest
 from tests.compute_agent.fakes import FakeDriver
@@ -12,12 +12,12 @@ CLASSES = QosClasses({"BE": QosClass("BE", 0)}, 0)
 class Forking(FakeDriver):
     """Guests with a main process that has started two others."""
 
-    def processes(self, guest):
+    def process_ids(self, guest):
         return [guest.pid, guest.pid + 1, guest.pid + 2]
 
 
 def measured(guest):
-    (subject,) = SubjectFactory(Forking({0})).build_subjects([view(CachedGuest(guest, {}))], CLASSES)
+    (subject,) = SubjectFactory(Forking({0})).build_subjects([view_guest(CachedGuest(guest, {}))], CLASSES)
     return subject.cgroup, subject.pids
 
 

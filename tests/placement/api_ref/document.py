@@ -1,4 +1,4 @@
-"""`api-ref/openapi.yaml`, and how tests find their way in it."""
+"""`api-ref/openapi.yaml`, with access to its parts for tests."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,21 +13,21 @@ FOLDER = Path(__file__).parents[3] / "api-ref"
 
 @cache
 def load() -> dict[str, Any]:
-    """The document; read-only."""
+    """Load the document, which must not be changed."""
     return yaml.safe_load((FOLDER / "openapi.yaml").read_text(encoding="utf-8"))
 
 
 def resolve(node: Any) -> Any:
-    """What a reference stands for; anything else as it is."""
+    """Follow a reference to its object; return any other node unchanged."""
     while isinstance(node, Mapping) and "$ref" in node:
         node = at(node["$ref"])
     return node
 
 
 def at(reference: str) -> Any:
-    """What `#/components/...` points to.
+    """Return the target of a reference such as `#/components/...`.
 
-    :raises KeyError: there is nothing.
+    :raises KeyError: the target does not exist
     """
     node: Any = load()
     for step in reference.removeprefix("#/").split("/"):
@@ -53,12 +53,12 @@ class Operation:
 
     @property
     def body_example(self) -> Any:
-        """The example of the request's body, None where there is no body."""
+        """The example of the request's body, None if it has no body."""
         body = self.description.get("requestBody")
         return None if body is None else body["content"]["application/json"]["example"]
 
     def path_example(self) -> str:
-        """The path, filled in with the examples of its parameters."""
+        """Fill the path with the examples of its parameters."""
         path = self.path
         for each in self.parameters:
             if each["in"] == "path":
@@ -66,7 +66,7 @@ class Operation:
         return path
 
     def query_example(self) -> list[tuple[str, str]]:
-        """The query string of the examples of its parameters, spelt as form and exploded."""
+        """Build the query string from the examples of its parameters, in style form, exploded."""
         pairs: list[tuple[str, str]] = []
         for each in self.parameters:
             if each["in"] == "query" and "example" in each:
@@ -80,17 +80,17 @@ class Operation:
         return pairs
 
     def answers(self) -> Mapping[str, Mapping[str, Any]]:
-        """The answers by status."""
+        """Responses by status."""
         return {status: resolve(answer) for status, answer in self.description["responses"].items()}
 
 
 def operations() -> Iterator[Operation]:
-    """All operations, in the order of the document."""
+    """Return all operations, in the order of the document."""
     for path, methods in load()["paths"].items():
         for method, description in methods.items():
             yield Operation(method.upper(), path, description)
 
 
 def by_id(operation_id: str) -> Operation:
-    """The operation of this id."""
+    """Return the operation with this id."""
     return next(each for each in operations() if each.id == operation_id)

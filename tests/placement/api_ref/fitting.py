@@ -1,8 +1,8 @@
-"""Makes generated requests speak of what is there, so that some of them succeed.
+"""Adapts generated requests to existing objects, so that some of them succeed.
 
-A request of random UUIDs and names is refused early; here its providers, classes, traits and generations
-become those of the world that the examples of the reference tell of. Only valid requests are fitted, and
-they stay valid.
+A request with random UUIDs and names is refused early. This module replaces its providers, classes, traits
+and generations by those in the world of the reference's examples. It adapts only valid requests, which stay
+valid.
 """
 
 import re
@@ -24,7 +24,7 @@ _CLASS_IN_TEXT: Final = re.compile("[A-Z0-9_]+(?=:)")
 
 
 def fit(case: Case, service: Admin) -> None:
-    """Change the request in place, if it is a valid one of those (two of three) that are to succeed."""
+    """Change the request in place, if it is valid and among the two thirds that are to succeed."""
     if case.meta is None or case.meta.generation.mode is not GenerationMode.POSITIVE:
         return
     luck = len(repr((case.path_parameters, case.query, case.body)))
@@ -87,7 +87,7 @@ def _fit_body(body: dict[str, Any], service: Admin) -> None:
 
 
 def _fit_key(key: str, value: Any) -> str:
-    """The UUID of a provider or a consumer that is there; every fourth stays what it is."""
+    """Return the UUID of an existing provider or consumer; leave every fourth one unchanged."""
     if not _UUID.fullmatch(key) or int(key[-1], 16) % 4 == 0:
         return key
     return CONSUMER if isinstance(value, dict) and "consumer_generation" in value else PROVIDERS[0]

@@ -1,4 +1,4 @@
-"""The examples of the reference, in the order in which they follow from each other: one story."""
+"""The examples of the reference in an order in which each one's requirements are met: one story."""
 
 from typing import Any, Final
 
@@ -26,8 +26,8 @@ EXPIRING: Final[dict[str, Any]] = {
 
 Step = tuple[str, int] | tuple[str, str, Any]
 
-# The operations in the order in which their examples follow from each other, with the status of the answer;
-# between them what else has to happen.
+# Operations in the order of the story, with the status of the answer; between them further steps that
+# the examples need.
 STORY: Final[list[Step]] = [
     ("getVersions", 200),
     ("getExtensions", 200),
@@ -103,7 +103,7 @@ def send(service: Admin, operation: Operation) -> TestResponse:
 
 
 def happen(service: Admin, step: Step) -> TestResponse:
-    """Let one step of the story happen; the answer to it."""
+    """Take one step of the story and return the answer."""
     if len(step) == 2:
         return send(service, document.by_id(step[0]))
     method, path, body = step
@@ -111,7 +111,7 @@ def happen(service: Admin, step: Step) -> TestResponse:
 
 
 def tell_until(service: Admin, operation_id: str) -> None:
-    """Let all happen that comes before an operation."""
+    """Take all steps before an operation."""
     for step in STORY:
         if step[0] == operation_id:
             return

@@ -1,4 +1,4 @@
-"""The reference describes this service: its operations, versions, policies and codes, no more and no less."""
+"""The reference has exactly the operations, versions, policies and codes of this service."""
 
 import re
 from collections.abc import Iterator
@@ -17,16 +17,16 @@ from tests.placement.api_ref.document import Operation, at, operations, resolve
 from tests.placement.running import Admin, application
 
 EVERY_VERSION = [microversion.text((1, minor)) for minor in range(microversion.MAX[1] + 1)]
-ONLY_TELLING = {"explainAllocationCandidates", "showCapacity"}  # they read a body, and change nothing
+ONLY_TELLING = {"explainAllocationCandidates", "showCapacity"}  # they read a body and change nothing
 UUID = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
 
 
-def test_it_is_an_openapi_3_1_document():
+def test_the_reference_is_an_openapi_3_1_document():
     assert document.load()["openapi"].startswith("3.1.")
     schemathesis.openapi.from_dict(document.load()).validate()
 
 
-def test_a_document_that_is_none_would_be_found():
+def test_an_invalid_document_is_detected():
     broken = {**document.load(), "paths": {"/": {"get": {"responses": []}}}}
     with pytest.raises(Exception, match='is not of type "object"'):
         schemathesis.openapi.from_dict(broken).validate()
@@ -41,7 +41,7 @@ def nodes(node: Any = None) -> Iterator[dict[str, Any]]:
         yield from nodes(each) if isinstance(each, dict | list) and each else ()
 
 
-def test_every_reference_points_to_something_and_everything_is_pointed_to():
+def test_every_reference_has_a_target_and_every_component_is_used():
     references = {node["$ref"] for node in nodes() if isinstance(node.get("$ref"), str)}
     for reference in references:
         at(reference)
@@ -61,7 +61,7 @@ def test_every_schema_is_a_json_schema():
 
 
 def with_components(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema as a document of its own."""
+    """Build a standalone document from the schema."""
     return {**schema, "components": document.load()["components"]}
 
 
@@ -78,7 +78,7 @@ def test_every_example_is_valid():
     assert counted > 50
 
 
-def test_its_operations_are_the_routes_of_the_service():
+def test_the_operations_are_the_routes_of_the_service():
     routes = {
         (method, re.sub(r"<(\w+)>", r"{\1}", rule.rule))
         for rule in create_app().url_map.iter_rules()
@@ -113,7 +113,7 @@ def test_every_operation_names_the_policy_that_guards_it():
     assert named == guarded
 
 
-def test_its_error_codes_are_those_of_the_service():
+def test_the_error_codes_are_those_of_the_service():
     constants = {
         value
         for name, value in vars(exceptions).items()
@@ -124,7 +124,7 @@ def test_its_error_codes_are_those_of_the_service():
     }
 
 
-def test_it_tells_of_every_microversion():
+def test_the_reference_has_every_microversion():
     info = document.load()["info"]
     assert list(info["x-microversions"]) == EVERY_VERSION
     assert info["version"] == EVERY_VERSION[-1]
@@ -135,13 +135,13 @@ def test_it_tells_of_every_microversion():
 
 
 def changes(operation: Operation) -> list[str]:
-    """The versions below "Microversions" of an operation."""
+    """Return the versions below "Microversions" of an operation."""
     _, _, told = operation.description["description"].partition("**Microversions**")
     return [version for line in re.findall(r"(?m)^- ([\d., ]+):", told) for version in line.split(", ")]
 
 
 @pytest.mark.parametrize("operation", list(operations()), ids=lambda each: each.id)
-def test_the_versions_an_operation_tells_of_are_in_order_and_exist(operation):
+def test_the_versions_of_an_operation_exist_and_are_in_order(operation):
     told = changes(operation)
     assert told == sorted(told, key=EVERY_VERSION.index)
     since = operation.description["x-since"]
@@ -159,7 +159,7 @@ def service(tmp_path_factory):
 
 
 @pytest.mark.parametrize("operation", list(operations()), ids=lambda each: each.id)
-def test_an_operation_is_there_since_the_version_that_it_names(service, operation):
+def test_an_operation_exists_since_the_version_that_it_names(service, operation):
     since = EVERY_VERSION.index(operation.description["x-since"])
     for number, version in enumerate(EVERY_VERSION):
         answer = service(
@@ -177,7 +177,7 @@ def test_an_operation_is_there_since_the_version_that_it_names(service, operatio
 
 
 @pytest.mark.parametrize("operation", list(operations()), ids=lambda each: each.id)
-def test_its_answers_are_those_that_every_operation_of_its_kind_has(operation):
+def test_operations_of_a_kind_have_the_same_responses(operation):
     statuses = set(operation.description["responses"])
     expected = {"400", "406"}
     if operation.description.get("security") != []:

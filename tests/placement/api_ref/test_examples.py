@@ -1,4 +1,4 @@
-"""Every example of the reference is what the service reads and answers: they tell one story, played here."""
+"""The service accepts and returns every example of the reference, which are played as one story."""
 
 import copy
 import json
@@ -29,7 +29,7 @@ from tests.placement.running import Admin, application
 
 TOLD = {step[0] for step in STORY if len(step) == 2}
 
-# lists of which the examples show a part
+# lists that the examples show in part
 VARYING = {"listChanges": ("cursor",), "showClaim": ("claim.expires_at", "claim.expires_in")}
 IN_PART = {"listResourceClasses": "resource_classes"}
 
@@ -65,11 +65,11 @@ PARSERS = {
 }
 
 
-def test_the_story_tells_of_every_operation():
+def test_the_story_has_every_operation():
     assert {each.id for each in document.operations()} == TOLD
 
 
-def test_the_examples_are_what_the_service_reads_and_answers(database_url):
+def test_the_service_accepts_and_returns_the_examples(database_url):
     service = Admin(application(database_url))
     for step in STORY:
         answer = happen(service, step)
@@ -82,12 +82,12 @@ def test_the_examples_are_what_the_service_reads_and_answers(database_url):
 
 
 def check(operation: Operation, answer: TestResponse) -> None:
-    """Compare the answer to the example of an operation with the example of its answer."""
+    """Compare the answer with the example in the reference."""
     described = operation.answers()[str(answer.status_code)]
     for name, reference in described["headers"].items():
         header = document.resolve(reference)
         if header.get("required") is False and name not in answer.headers:
-            continue  # it says that it is for special cases
+            continue  # its description says that it is for special cases
         assert name in answer.headers, f"{operation.id}: no {name}"
         schema = header["schema"]
         assert Draft202012Validator(schema).is_valid(answer.headers[name]), f"{operation.id}: {name}"
@@ -115,7 +115,7 @@ def check(operation: Operation, answer: TestResponse) -> None:
 
 
 def unordered(document: Any) -> Any:
-    """The document with its lists of names sorted, whose order means nothing."""
+    """Sort the lists of names in a document, because their order has no meaning."""
     if isinstance(document, dict):
         return {name: unordered(each) for name, each in document.items()}
     if isinstance(document, list):

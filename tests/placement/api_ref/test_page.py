@@ -1,4 +1,4 @@
-"""The reference page is what its builder makes of the document, and stands alone."""
+"""The reference page is current and self-contained."""
 
 import importlib.util
 import re
@@ -38,7 +38,7 @@ def test_the_page_shows_every_operation_parameter_property_code_and_microversion
         assert f"<tr><td>{version}</td>" in page
 
 
-def test_the_page_needs_nothing_from_elsewhere_and_its_links_lead_somewhere(build):
+def test_the_page_loads_no_other_file_and_its_links_have_targets(build):
     page = build.PAGE.read_text(encoding="utf-8")
     assert "<script" not in page
     assert not re.search(r"(src|href)=\"(https?:)?//", page)
@@ -48,7 +48,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_its_links_lead_somewhere(buil
     assert {operation.id for operation in operations()} <= targets
 
 
-def test_no_property_is_called_what_the_page_has_no_word_for(build):
+def test_every_pattern_of_property_names_has_a_word_on_the_page(build):
     patterns = set()
 
     def collect(node):

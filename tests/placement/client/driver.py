@@ -1,4 +1,4 @@
-"""Runs `openstack` commands in one process, one after the other: a second's start is paid once.
+"""Runs `openstack` commands in one process, one after the other, to save the second that each start takes.
 
 Reads arguments as a line of JSON, answers `[status, stdout, stderr]` as another. Run by
 :mod:`tests.placement.client.shell`, apart from the tests because the program sets up logging as it likes.
@@ -13,7 +13,7 @@ from openstackclient.shell import OpenStackShell
 
 
 def run(arguments: list[str]) -> tuple[int, str, str]:
-    """What the program `openstack` would do: its exit status, and what it would print."""
+    """Run the program `openstack`; return its exit status, output and errors."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:

@@ -15,15 +15,15 @@ ROOT: Final = Path(__file__).parents[3]
 COMMANDS: Final = frozenset(
     entry.name.replace("_", " ") for entry in entry_points(group="openstack.placement.v1")
 )
-"""What the plugin osc-placement adds to `openstack`."""
+"""Command groups of the plugin osc-placement."""
 
 
 class CommandFailed(Exception):
-    """The command ended with an error; the text is what it printed."""
+    """The command failed; the text is its output."""
 
 
 class Shell:
-    """`openstack` at one microversion, as administrator of the service at ``url``."""
+    """`openstack` with one microversion, as administrator of the service at ``url``."""
 
     def __init__(self, driver: "subprocess.Popen[str]", url: str, version: str) -> None:
         self._driver = driver
@@ -33,12 +33,12 @@ class Shell:
         ]
         self.version = tuple(map(int, version.split(".")))
         self.walked: set[str] = set()
-        """The commands that were run and did not fail."""
+        """Commands that succeeded."""
 
     def __call__(self, command: str) -> Any:
-        """Run a command; what it shows as JSON, None for nothing.
+        """Run a command; return its decoded JSON, None if it prints nothing.
 
-        :raises CommandFailed: it ended with another status than 0.
+        :raises CommandFailed: its exit status is not 0
         """
         words = shlex.split(command)
         name = max((each for each in COMMANDS if words[: len(each.split())] == each.split()), key=len)
@@ -52,7 +52,7 @@ class Shell:
 
 
 def _shows(command: str) -> bool:
-    """Whether the command prints a table, which then can be JSON."""
+    """Whether the command prints a table and so has a JSON format."""
     return command.split()[-1] not in ("delete",) and command not in (
         "resource class create",
         "resource class set",
@@ -61,7 +61,7 @@ def _shows(command: str) -> bool:
 
 
 def run(driver: "subprocess.Popen[str]", arguments: list[str]) -> tuple[int, str, str]:
-    """Have the process of :func:`client` run `openstack`: its exit status, and what it printed."""
+    """Run `openstack` in the process of :func:`client`; return exit status and output."""
     assert driver.stdin is not None
     assert driver.stdout is not None
     print(json.dumps(arguments), file=driver.stdin, flush=True)
@@ -73,7 +73,7 @@ def run(driver: "subprocess.Popen[str]", arguments: list[str]) -> tuple[int, str
 
 @contextmanager
 def client(**variables: str) -> Iterator["subprocess.Popen[str]"]:
-    """The process that runs commands, with these variables in its environment; ended afterwards."""
+    """Run a process for commands, with these variables in its environment."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("OS_")}
     environ |= {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PYTHONPATH": str(ROOT), **variables}
     driver = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Operators' command line, `openstack` with osc-placement, shows what it shows of OpenStack Placement."""
+"""The client `openstack` with osc-placement shows the same as with OpenStack Placement."""
 
 import json
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ CLAIMANT = "0b5d0a34-6bb5-4a2f-9d6e-2f8a4c1b7e90"
 ALLOCATION = "resource provider allocation"
 INVENTORY = "resource provider inventory"
 
-# The versions that commands of the plugin ask for, as their --help says.
+# Versions that commands of the plugin require according to their --help.
 SINCE = {
     "allocation candidate list": (1, 10),
     "resource class create": (1, 2),
@@ -58,7 +58,7 @@ def url(tmp_path) -> Iterator[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.0", "1.14", "1.24", "1.29", "1.39"])
-def test_every_command_shows_what_is_true(url, version, tmp_path):
+def test_every_command_shows_the_state_of_the_service(url, version, tmp_path):
     with client() as driver:
         shell = Shell(driver, url, version)
         walk_providers(shell)
@@ -81,14 +81,14 @@ def test_every_command_shows_what_is_true(url, version, tmp_path):
     assert shell.walked == {command for command in COMMANDS if shell.version >= SINCE.get(command, (1, 0))}
 
 
-def test_the_plugin_has_the_commands_that_are_said_to_be_new_in_a_version():
+def test_the_plugin_has_the_listed_commands_for_each_version():
     assert SINCE.keys() <= COMMANDS
 
 
 def provider(
     shell: Shell, uuid: str, name: str, generation: int, parent: str | None = None
 ) -> dict[str, Any]:
-    """A resource provider, as the version shows it."""
+    """Return the expected provider in this version."""
     shown = {"uuid": uuid, "name": name, "generation": generation}
     if shell.version >= (1, 14):
         shown |= {"root_provider_uuid": parent or uuid, "parent_provider_uuid": parent}
@@ -96,13 +96,13 @@ def provider(
 
 
 def inventory(total: int, **others: Any) -> dict[str, Any]:
-    """An inventory, with its defaults."""
+    """Return the expected inventory with its defaults."""
     defaults = {"reserved": 0, "min_unit": 1, "max_unit": 2**31 - 1, "step_size": 1, "allocation_ratio": 1.0}
     return {"total": total, **defaults, **others}
 
 
 def untold(resource_class: str, total: int) -> dict[str, Any]:
-    """An inventory that the client has not sent yet: it does not know the defaults."""
+    """Return an inventory in a client's dry run, which does not know the defaults."""
     return {"resource_class": resource_class, **dict.fromkeys(inventory(total), ""), "total": total}
 
 
@@ -281,7 +281,7 @@ def walk_usages(shell: Shell) -> None:
 
 
 def walk_candidates(shell: Shell) -> None:
-    all_classes = shell.version >= (1, 27)  # before, only those that are asked for
+    all_classes = shell.version >= (1, 27)  # before this version, only requested ones
     stock = "VCPU=2/30,LLC=3/20" if all_classes else "VCPU=2/30"
     (row,) = shell("allocation candidate list --resource VCPU=1")
     expected = {"#": 1, "allocation": "VCPU=1", "resource provider": NODE, "inventory used/capacity": stock}
@@ -315,7 +315,7 @@ def walk_candidates(shell: Shell) -> None:
 
 
 def walk_explanations(shell: Shell) -> None:
-    """Our own command, beside those of osc-placement in one client."""
+    """Our own command works beside those of osc-placement in one client."""
     explain = "allocation candidate explain"
     (largest,) = shell(f"{explain} resources=LLC:30 --part max-amounts")
     assert largest == {"group": "", "resource_class": "LLC", "requested_amount": 30, "max_amount": 17}
@@ -340,7 +340,7 @@ def walk_explanations(shell: Shell) -> None:
 
 
 def walk_flavor_files(shell: Shell, folder: Path) -> None:
-    """A flavor in a file is the same as the service takes it and as Nova's client shows it."""
+    """A flavor file may have the service's format or that of Nova's client."""
     taken = {"vcpus": 1, "ram": 0, "extra_specs": {"resources:VCPU": "4"}}
     shown = {
         "id": "1",
@@ -367,7 +367,7 @@ def walk_flavor_files(shell: Shell, folder: Path) -> None:
 
 
 def walk_capacity(shell: Shell) -> None:
-    """Our own command: of the node's LLC 17 are free, and of its VCPU 28, at most 8 in one go."""
+    """Our own command: the node has 17 LLC and 28 VCPU free, and a VCPU max_unit of 8."""
     show = "resource capacity show --flavor cache=resources=LLC:3"
     host = shell(f"resource provider show {NODE}")["uuid"] if shell.version < (1, 14) else HOST
     name = "node0" if host == NODE else "host"
@@ -377,7 +377,7 @@ def walk_capacity(shell: Shell) -> None:
     assert shell(f"{show} --proportion cache=2") == [row]
     with pytest.raises(CommandFailed, match="with the name of a flavor"):
         shell(f"{show} --proportion nothing=2")
-    # a single flavor needs no name
+    # the name is optional for a single flavor
     assert shell("resource capacity show resources=LLC:3 --proportion guest=1") == [
         {**row, "flavor": "guest"}
     ]
@@ -411,7 +411,7 @@ def walk_capacity(shell: Shell) -> None:
     assert shell(f"{show} --excluded-host {host} --drain")[0]["guests"] == 0
     with pytest.raises(CommandFailed, match="which is empty"):
         shell(f"{show} --drain")
-    # the aggregate is the node's: it is of a host where the node is the root
+    # the aggregate has the node, and belongs to a host only where the node is the root
     aggregates = shell(f"{show} --part aggregates --query-version 1.10")
     here = [{"flavor": "cache", "aggregate": RACK, "guests": 5}]
     assert aggregates == (here if host == NODE and shell.version >= (1, 1) else [])
@@ -422,7 +422,7 @@ def walk_capacity(shell: Shell) -> None:
 
 
 def walk_attributes(shell: Shell) -> None:
-    """Our own commands: numbers and texts of a provider, changed one by one."""
+    """Our own commands: attributes of a provider, changed one by one."""
     attribute = "resource provider attribute"
     assert shell(f"{attribute} list {NODE}") == []
     set_both = shell(f"{attribute} set {NODE} --attribute price=0.5 --text rack=12")
@@ -441,7 +441,7 @@ def walk_attributes(shell: Shell) -> None:
 
 
 def walk_reservations(shell: Shell) -> None:
-    """Our own commands: what is reserved, and claimed from it."""
+    """Our own commands: reservations, and claims from them."""
     whose = "--project-id web --user-id ann"
     create = f"resource reservation create resources=LLC:3 {whose}"
     held = {"resources": {"LLC": 3}}
@@ -481,7 +481,7 @@ def walk_reservations(shell: Shell) -> None:
 
 
 def walk_claims_that_expire(shell: Shell, claim: str) -> None:
-    """A claim is gone by itself unless it is confirmed; others that would do are shown with it."""
+    """A claim expires unless it is confirmed, and is shown with alternates."""
     (claimed,) = shell(f"{claim} --generation 1 --expires-in 3600")
     assert (claimed["generation"], claimed["resources"]) == (2, "LLC=2")
     assert claimed["expires_at"].endswith("Z")
@@ -501,11 +501,11 @@ def walk_claims_that_expire(shell: Shell, claim: str) -> None:
 
 
 def walk_back(shell: Shell) -> None:
-    """Remove everything again."""
+    """Remove all objects again."""
     if shell.version >= (1, 12):
         (row,) = shell(f"{ALLOCATION} unset {GUEST} --resource-class LLC")
         assert row["resources"] == {"VCPU": 2}
-        row["generation"] += 1  # of what is written again as it was
+        row["generation"] += 1  # for data that is written again unchanged
         assert shell(f"{ALLOCATION} unset {GUEST} --provider {HOST}") == [row]
     assert shell(f"{ALLOCATION} delete {GUEST}") is None
     assert shell(f"{ALLOCATION} show {GUEST}") == []

@@ -58,7 +58,7 @@ def executed(tx: WriteTransaction) -> object:
 
 
 @pytest.mark.parametrize("ask", [queued, executed])
-def test_a_transaction_whose_statement_is_swallowed_is_given_up(
+def test_a_transaction_without_an_answer_to_a_statement_is_aborted(
     database: ServiceDatabase, proxy: Proxy, ask: Callable[[WriteTransaction], object]
 ) -> None:
     def work(tx: WriteTransaction) -> None:
@@ -94,7 +94,7 @@ def read_swallowed(database: ServiceDatabase, proxy: Proxy) -> None:
         conn.execute(sa.select(consumers)).all()
 
 
-def test_a_read_whose_query_is_swallowed_is_given_up(database: ServiceDatabase, proxy: Proxy) -> None:
+def test_a_read_without_an_answer_to_its_query_is_aborted(database: ServiceDatabase, proxy: Proxy) -> None:
     with pytest.raises(Unavailable):
         read_swallowed(database, proxy)
     proxy.carry()

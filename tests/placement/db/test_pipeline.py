@@ -82,7 +82,7 @@ def test_a_session_that_forgot_its_statements_is_taught_them_again(database: Ser
     assert ask(database, COUNT) == [(0,)]
 
 
-def test_what_the_connection_was_used_for_before_is_in_the_same_transaction(
+def test_earlier_statements_of_the_connection_are_in_the_same_transaction(
     database: ServiceDatabase,
 ) -> None:
     row = {"uuid": "x", "project_id": "p", "user_id": "u", "generation": 1, "updated_at": 0.5}

@@ -1,4 +1,4 @@
-"""Requests at random about a few providers and consumers: most of them sensible, some of them not."""
+"""Random requests about a few providers and consumers: most are valid, some are not."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ Version = tuple[int, int]
 
 
 class Generator:
-    """Makes up requests; asks the play for what a client would know: generations."""
+    """Generates requests; reads generations through the play, like a client."""
 
     def __init__(self, seed: int, names: Names, play: Play) -> None:
         self.random = random.Random(seed)
@@ -29,7 +29,7 @@ class Generator:
         self.version: Version = (1, 39)
 
     def request(self) -> Request:
-        """The next one."""
+        """Generate the next request."""
         if self.random.random() < 0.5:
             self.version = (1, self.random.randrange(40))
         else:
@@ -41,7 +41,7 @@ class Generator:
         return Request(method, path, body, f"1.{self.version[1]}")
 
     def setting(self) -> list[Request]:
-        """What there is at the beginning."""
+        """Create the first objects."""
         providers, names = self.names.providers, self.names
         requests = []
         for each in providers[:4]:
@@ -56,7 +56,7 @@ class Generator:
             requests.append(Request("PUT", f"/resource_providers/{each}/inventories", body))
         return requests
 
-    # what requests are made of
+    # parts of requests
 
     def chance(self, likely: float) -> bool:
         return self.random.random() < likely
@@ -118,7 +118,7 @@ class Generator:
 
     def _claim(self, consumer: str, *, may_be_empty: bool) -> dict[str, Any]:
         known = self.play.consumer_generation(consumer)
-        # an emptied consumer that never was is a deviation of its own
+        # emptying a consumer that never existed is another deviation
         least = 0 if may_be_empty and known is not None else 1
         providers = self._some(self.names.providers[: 4 + self.chance(UNKNOWN)], least)[:2]
         if self.version < (1, 12):
@@ -140,12 +140,12 @@ class Generator:
         return {"resource_provider": {"uuid": provider}, "resources": self._resources()}
 
     def _mutated(self, body: Any) -> Any:
-        """A body with one thing in it that was not meant."""
+        """Replace one value in a body by an invalid one."""
         places = list(_places(body))
         holder, key = self.random.choice(places) if places else (None, None)
         if holder is None:
             return self.random.choice(ODD) or []
-        # who leaves out the uuid of a provider gets one, which is another one in each service
+        # a provider without a uuid gets a random one, which differs between the services
         what = self.random.choice(["value", "value", "missing" if key != "uuid" else "value", "additional"])
         if what == "missing":
             del holder[key]
@@ -155,7 +155,7 @@ class Generator:
             holder[key] = self.random.choice(ODD)
         return body
 
-    # the operations
+    # operations
 
     def make_provider(self) -> tuple[str, str, Any]:
         uuid = self.provider()
@@ -269,7 +269,7 @@ class Generator:
 
     def list_providers(self) -> tuple[str, str, Any]:
         query = []
-        if self.chance(0.8):  # the world holds nothing of others, but this is what clients do
+        if self.chance(0.8):  # the world has no other objects, but clients do this
             query.append(("in_tree", self.provider()))
         for make, likely in (
             (lambda: ("name", self.names.name(self.provider())), 0.2),
@@ -286,7 +286,9 @@ class Generator:
         self.version = max(self.version, (1, 9 + self.chance(0.95)))
         query: list[tuple[str, str]] = []
         suffixes = ["", *self.random.choice([[], [], ["1"], ["1", "2"], ["_A"], ["_A", "_B"], ["_", "_A"]])]
-        bare = len(suffixes) > 2 and self.version >= (1, 36) and self.chance(0.2)  # the last has no resources
+        bare = (
+            len(suffixes) > 2 and self.version >= (1, 36) and self.chance(0.2)
+        )  # the last class has no inventory
         for suffix in suffixes[self.chance(0.3) and len(suffixes) > 1 :]:
             is_bare = bare and suffix == suffixes[-1]
             if not is_bare:
@@ -340,7 +342,7 @@ def _encoded(query: Sequence[tuple[str, str]]) -> str:
 
 
 def _places(document: Any) -> Any:
-    """Everything in a document that could be replaced: what it is in, and its key there."""
+    """Find all replaceable values of a document; yield container and key."""
     if isinstance(document, dict | list):
         keys = list(document) if isinstance(document, dict) else range(len(document))
         for key in keys:

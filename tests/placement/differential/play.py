@@ -1,4 +1,4 @@
-"""Requests to both services one after the other, with all that they answer compared."""
+"""Sends requests to both services one after the other and compares all answers."""
 
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -8,19 +8,19 @@ from placement_extras.shadow.comparison import OrphanConsumers, explain_differen
 from placement_extras.shadow.exchange import is_write
 from tests.placement.differential.services import NEWEST, Exchange, Request, ServicePair, ShadowAnswer
 
-_TOLD: Final = 30  # of the requests before one that was answered in two ways
+_TOLD: Final = 30  # number of requests shown before a difference
 
 
 class Unexplained(AssertionError):
-    """The services differ, and the table of deviations does not say so."""
+    """The services differ, and the table of deviations does not have the difference."""
 
 
 @dataclass
 class Play:
     """A conversation with both services.
 
-    ``deviations`` are the names of those that were met. After one of them the databases may not hold the same
-    any more: whoever plays on must know.
+    ``deviations`` are the names of the deviations found. After one of them the databases may differ, which
+    later requests must take into account.
     """
 
     pair: ServicePair
@@ -31,9 +31,9 @@ class Play:
     left_behind: OrphanConsumers = field(default_factory=OrphanConsumers)
 
     def ask(self, request: Request) -> ShadowAnswer:
-        """Send the request to both, and return what OpenStack Placement answered.
+        """Send the request to both, and return the answer of OpenStack Placement.
 
-        :raises Unexplained: what our service answered is another thing, and no deviation says why.
+        :raises Unexplained: our service answered differently, and no deviation explains it
         """
         exchange = self.pair.ask(request)
         self.exchanges.append(exchange)
@@ -50,9 +50,9 @@ class Play:
     def differ(
         self, method: str, path: str, body: Any = None, version: str | None = NEWEST, **more: Any
     ) -> Exchange:
-        """Send a request that is answered in another way, as a deviation says.
+        """Send a request that the services answer differently because of a deviation.
 
-        :raises AssertionError: it is not.
+        :raises AssertionError: they answer the same
         """
         exchange = self.pair.ask(Request(method, path, body, version, **more))
         self.exchanges.append(exchange)
@@ -62,16 +62,16 @@ class Play:
     def __call__(
         self, method: str, path: str, body: Any = None, version: str | None = NEWEST, **more: Any
     ) -> ShadowAnswer:
-        """As :meth:`ask`, for the parts of a request."""
+        """Send a request like :meth:`ask`, from its parts."""
         return self.ask(Request(method, path, body, version, **more))
 
     def generation(self, provider: str) -> int:
-        """The generation of a provider, which has to be the same in both; -1 if there is no such provider."""
+        """Read the generation of a provider, which has to be the same in both; -1 without such a provider."""
         answer = self("GET", f"/resource_providers/{provider}")
         return int(answer.body["generation"]) if answer.status == 200 else -1
 
     def consumer_generation(self, consumer: str) -> int | None:
-        """The generation of a consumer, None if there is none."""
+        """Read the generation of a consumer, None without such a consumer."""
         generation: int | None = self("GET", f"/allocations/{consumer}").body.get("consumer_generation")
         return generation
 
@@ -82,7 +82,7 @@ class Play:
 
 @dataclass
 class Names:
-    """The names of a story, unlike those of any other."""
+    """Unique names for one story."""
 
     number: int
     providers: list[str] = field(init=False)
@@ -104,5 +104,5 @@ class Names:
         return str(UUID(int=(self.number << 80) | (kind << 40) | (each + 1)))
 
     def name(self, provider: str) -> str:
-        """What a provider is called if nobody calls it something else."""
+        """Return the default name of a provider."""
         return f"host-{self.number}-{self.providers.index(provider)}"

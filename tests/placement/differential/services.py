@@ -1,4 +1,4 @@
-"""The service of this checkout and OpenStack Placement, asked the same."""
+"""The service of this checkout and OpenStack Placement, which get the same requests."""
 
 import http.client
 import json
@@ -17,16 +17,16 @@ from tests.databases import DatabaseServer
 
 NEWEST: Final = "1.39"
 _SECONDS: Final = 60.0
-_TRIES: Final = 3  # a server may have closed the connection, as it was idle
-# What the administrator of noauth2 is elsewhere.
+_TRIES: Final = 3  # a server may have closed the idle connection
+# Headers of an administrator, which noauth2 replaces.
 _IDENTITY: Final = {"X-Auth-Token": "admin", "X-Roles": "admin,member,reader,service"}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is sent: ``body`` as JSON unless it is None, else ``raw``; no header of a version that is None.
+    """One request: ``body`` as JSON unless it is None, else ``raw``; without a version header if it is None.
 
-    ``headers`` stand in the place of the usual ones; None takes one away.
+    ``headers`` replace the usual ones; None removes one.
     """
 
     method: str
@@ -43,26 +43,26 @@ class Request:
 
 @dataclass(frozen=True)
 class Exchange(exchange.ShadowExchange):
-    """A request, and what each service answered."""
+    """A request with the answers of both services."""
 
     request: Request
 
 
 @dataclass
 class ServicePair:
-    """Both services; what they answer can differ, and what is in their databases then, too."""
+    """Both services. If their answers differ, their databases may differ, too."""
 
     theirs: "ServiceClient"
     ours: "ServiceClient"
 
     def ask(self, request: Request) -> Exchange:
-        """Send the request to both."""
+        """Send the request to both services."""
         return Exchange(request, self.theirs.send(request), self.ours.send(request))
 
 
 @dataclass
 class ServiceClient:
-    """A connection to one of them."""
+    """A connection to one of the services."""
 
     port: int
     _connection: http.client.HTTPConnection = field(init=False)
@@ -108,7 +108,7 @@ class ServiceClient:
 
 @contextmanager
 def running(server: DatabaseServer, folder: Path, reference: Reference) -> Iterator[ServicePair]:
-    """Both, each on a new database of the server."""
+    """Run both services, each on a new database of the server."""
     with (
         OpenStack(server.fresh_database(), folder, 1, 1, reference) as theirs,
         Ours(server.fresh_database(), folder, 1, 1) as ours,

@@ -1,4 +1,4 @@
-"""What stories begin with, and the bodies of their requests."""
+"""First steps of stories, and bodies of their requests."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ Amounts = dict[str, dict[str, int]]
 
 
 def make(play: Play, names: Names, *parents: int | None, **totals: int) -> list[str]:
-    """One provider more than ``parents``, each below the one of that number, all with these inventories."""
+    """Create providers with these inventories: a root, and one below each of ``parents`` (by number)."""
     made = names.providers[: 1 + len(parents)]
     for uuid, parent in zip(made, (None, *parents), strict=True):
         body = {"name": names.name(uuid), "uuid": uuid}
@@ -22,40 +22,40 @@ def make(play: Play, names: Names, *parents: int | None, **totals: int) -> list[
 
 
 def present_inventories(play: Play, uuid: str, **totals: int | dict[str, Any]) -> dict[str, Any]:
-    """All inventories of a provider, given as totals or whole, with its present generation."""
+    """Return the body of a provider's inventories (totals or whole ones), with its current generation."""
     return inventories_body(play.generation(uuid), **totals)
 
 
 def describe(play: Play, uuid: str, **totals: int | dict[str, Any]) -> None:
-    """Make these the inventories of a provider."""
+    """Replace the inventories of a provider."""
     body = present_inventories(play, uuid, **totals)
     assert play("PUT", f"/resource_providers/{uuid}/inventories", body).status == 200
 
 
 def put(play: Play, consumer: str, amounts: Amounts, generation: int | None = None) -> int:
-    """Claim, and return the status."""
+    """Send a claim and return the status."""
     return play("PUT", f"/allocations/{consumer}", claim_body(amounts, generation)).status
 
 
 def listed(uuid: str, **resources: int) -> dict[str, Any]:
-    """A claim of one provider in the form before 1.12."""
+    """Return a claim of one provider in the format before 1.12."""
     return {"allocations": [{"resource_provider": {"uuid": uuid}, "resources": resources}]}
 
 
 def set_traits(play: Play, uuid: str, *traits: str) -> None:
-    """Make these the traits of a provider."""
+    """Replace the traits of a provider."""
     body = {"resource_provider_generation": play.generation(uuid), "traits": list(traits)}
     assert play("PUT", f"/resource_providers/{uuid}/traits", body).status == 200
 
 
 def set_aggregates(play: Play, uuid: str, *aggregates: str) -> None:
-    """Make these the aggregates of a provider."""
+    """Replace the aggregates of a provider."""
     body = {"resource_provider_generation": play.generation(uuid), "aggregates": list(aggregates)}
     assert play("PUT", f"/resource_providers/{uuid}/aggregates", body).status == 200
 
 
 def look(play: Play, providers: list[str], consumers: list[str]) -> None:
-    """Compare all that there is of these."""
+    """Compare all stored data of these objects."""
     for uuid in providers:
         for part in ("", "/inventories", "/usages", "/traits", "/aggregates", "/allocations"):
             play("GET", f"/resource_providers/{uuid}{part}")

@@ -1,4 +1,4 @@
-"""The table of what may differ."""
+"""The table of deviations."""
 
 from pathlib import Path
 from typing import Final

@@ -1,4 +1,4 @@
-"""The database of a running OpenStack Placement is adopted: nothing more gets in, nothing is lost."""
+"""The database of a running OpenStack Placement is adopted: it accepts no more writes and loses none."""
 
 import threading
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def large_inventories(generation: int, **totals: int) -> dict[str, Any]:
 
 
 def world() -> Iterator[Request]:
-    """Three hosts, the second below the first, with names of the operators' own and two guests."""
+    """Three hosts, the second below the first, with custom names and two guests."""
     for number, parent in ((1, None), (2, uuid("a", 1)), (3, None)):
         body = {"name": f"host{number}", "uuid": uuid("a", number), "parent_provider_uuid": parent}
         yield Request("POST", "/resource_providers", body)
@@ -71,7 +71,7 @@ def world() -> Iterator[Request]:
         yield Request("PUT", f"/allocations/{uuid('c', number)}", hold_vcpus(4))
 
 
-#: each kind of write that a client can ask of it, when the world is as it was made
+#: each kind of write that a client can request, valid in the initial world
 WRITES = {
     "make a provider": Request("POST", "/resource_providers", {"name": "x", "uuid": uuid("a", 9)}),
     "rename a provider": Request("PUT", f"/resource_providers/{uuid('a', 3)}", {"name": "renamed"}),
@@ -158,7 +158,7 @@ def test_a_stock_service_that_was_left_running_cannot_write(stock: OpenStack, ur
 
 
 class ChangingGuests(threading.Thread):
-    """Claims for one new consumer after another, every third of which is released, until told to stop."""
+    """Claims for one new consumer after another and releases every third, until stopped."""
 
     def __init__(self, port: int, kind: str) -> None:
         super().__init__(daemon=True)
@@ -167,7 +167,7 @@ class ChangingGuests(threading.Thread):
         self.enough = threading.Event()
         self.held: set[str] = set()
         self.released: set[str] = set()
-        self.refused: list[ShadowAnswer | None] = []  # None where there was no answer
+        self.refused: list[ShadowAnswer | None] = []  # None without an answer
 
     def run(self) -> None:
         self._number = 0
@@ -175,9 +175,7 @@ class ChangingGuests(threading.Thread):
             with ServiceClient(self._port) as client:
                 try:
                     self._work(client)
-                except (
-                    TimeoutError
-                ):  # where its tables are gone, it tries again and again for more than a minute
+                except TimeoutError:  # without its tables, it retries for more than a minute
                     self.refused.append(None)
 
     def _work(self, client: ServiceClient) -> None:
@@ -197,7 +195,7 @@ class ChangingGuests(threading.Thread):
                     self.released.add(consumer)
 
 
-def test_what_a_stock_service_confirmed_while_it_was_adopted_is_all_there(stock: OpenStack, url: str) -> None:
+def test_all_confirmed_writes_of_a_stock_service_survive_its_adoption(stock: OpenStack, url: str) -> None:
     with ServiceClient(stock.port) as client:
         fill(client)
     guests = [ChangingGuests(stock.port, kind) for kind in "def"]
@@ -208,7 +206,7 @@ def test_what_a_stock_service_confirmed_while_it_was_adopted_is_all_there(stock:
         guests[0].join(0.05)
     outcome = adopt_database(url, OWNER, [])
     assert outcome.copied
-    while not all(each.refused for each in guests):  # who cannot write any more
+    while not all(each.refused for each in guests):  # the stock service, which cannot write any more
         assert all(each.is_alive() for each in guests)
         guests[0].join(0.05)
     for each in guests:
@@ -219,7 +217,7 @@ def test_what_a_stock_service_confirmed_while_it_was_adopted_is_all_there(stock:
         for number in (1, 2)
         for consumer in Admin(application(url))(
             "GET", f"/resource_providers/{uuid('a', number)}/allocations"
-        ).json["allocations"]  # type: ignore[index]  # there is a document
+        ).json["allocations"]  # type: ignore[index]  # the answer has a document
     }
     for each in guests:
         assert each.held - present == set(), "confirmed and lost"
@@ -234,7 +232,7 @@ def asked(ask: Any) -> dict[str, Any]:
             paths.append(f"/resource_providers/{uuid('a', number)}{part}")
     paths += [f"/allocations/{uuid('c', number)}" for number in (1, 2, 3)]
     answers = {path: comparable_body(path, ask(path, "1.39")) for path in paths}
-    # consumer types in it, which came with 1.38, are an error of the other on PostgreSQL
+    # consumer types, new in 1.38, are an error of OpenStack Placement on PostgreSQL
     usages = {path: ask(path, "1.37") for path in ("/usages?project_id=red", "/usages?project_id=green")}
     return {**answers, **usages}
 
@@ -289,12 +287,12 @@ def test_a_stock_service_answers_with_what_was_carried_back(stock: OpenStack, ur
             )
         )
         classes = ours["/resource_classes"]["resource_classes"]
-        classes.remove(next(each for each in classes if each["name"] == "MBA"))  # which nothing uses
+        classes.remove(next(each for each in classes if each["name"] == "MBA"))  # unused names
         abandon_adoption(url, OWNER, AbandonWay.CARRY_BACK)
         assert migration.version(url) == adoption.REVISIONS[-1]
         theirs = asked(lambda path, version: client.send(Request("GET", path, version=version)).body)
         assert {path: answer for path, answer in theirs.items() if answer != ours[path]} == {}
-        # and it goes on where ours stopped
+        # it continues where our service stopped
         assert client.send(Request("PUT", f"/allocations/{uuid('c', 1)}", hold_vcpus(8, 2))).status == 204
         fresh = {"name": "host5", "uuid": uuid("a", 5)}
         assert client.send(Request("POST", "/resource_providers", fresh)).status == 200

@@ -1,7 +1,7 @@
-"""What clients of OpenStack Placement once felt to be different: asked of both, and answered the same.
+"""Both services give the same answers in cases that once differed.
 
-Every request in here is sent to both services, and every answer compared: status, code, the words that
-clients look for, headers, bodies with their generations. The asserts say what the answer is.
+Every request goes to both services, and every answer is compared: status, code, words that clients look for,
+headers, bodies with their generations. The asserts check the answer itself.
 """
 
 from typing import Any
@@ -88,7 +88,7 @@ def test_reshapes(play: Play, names: Names) -> None:
     claims = {guest: claim_body({other: {"VCPU": 1}}, 1), neighbour: claim_body({other: {"VCPU": 1}})}
     assert play("POST", "/reshaper", {"inventories": both, "allocations": claims}).status == 204
     look(play, [host, other], [guest, neighbour])
-    for uuid in (host, host):  # of nothing, to nothing
+    for uuid in (host, host):  # from no allocations to none
         body = {"inventories": {uuid: present_inventories(play, uuid)}, "allocations": {}}
         assert play("POST", "/reshaper", body).status == 204
     emptied = {
@@ -427,7 +427,7 @@ def test_names(play: Play, names: Names) -> None:
         play(method, where, body, version)
 
 
-def test_who_may_not(play: Play, names: Names) -> None:
+def test_a_user_without_the_role_gets_403(play: Play, names: Names) -> None:
     (host,) = make(play, names)
     for method, path, body in (
         ("GET", "/resource_providers", None),
@@ -439,7 +439,7 @@ def test_who_may_not(play: Play, names: Names) -> None:
         assert play(method, path, body, headers=(*ROLES, ("X-Auth-Token", "user:project"))).status == 403
 
 
-def test_what_is_not_json(play: Play) -> None:
+def test_invalid_json_gets_400(play: Play) -> None:
     for raw in (
         b"",
         b"{",

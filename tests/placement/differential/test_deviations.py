@@ -1,6 +1,6 @@
-"""Everything in the table of deviations is so: each is shown on both services.
+"""Every deviation of the table is reproduced on both services.
 
-A deviation that the reference does not have any more, or that we do not, fails here and leaves the table.
+A deviation that no longer exists fails here and is removed from the table.
 """
 
 from collections.abc import Callable
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 SHARES: Final = "MISC_SHARES_VIA_AGGREGATE"
 _WORLDS: Final = 12
 
-#: what cannot be shown by a request, and where ours is
+#: deviations that no request can show, and the tests of our side
 ELSEWHERE: Final = {
     "collisions": "tests/placement/workers",
     "over-commit": "tests/placement/workers",
@@ -47,12 +47,12 @@ ELSEWHERE: Final = {
 
 
 def statuses(exchange: Exchange) -> tuple[int, int]:
-    """Theirs and ours."""
+    """Return the statuses of OpenStack Placement and of our service."""
     return exchange.theirs.status, exchange.ours.status
 
 
 def is_recognised(exchange: Exchange, name: str) -> bool:
-    """Whether each difference is known to be the deviation of that name."""
+    """Whether the shadow recognises each difference as the deviation of this name."""
     return all(
         explain_difference(exchange, each, OrphanConsumers()) == name for each in find_differences(exchange)
     )
@@ -118,7 +118,7 @@ def vary(play: Play, names: Names) -> None:
 
 
 def uuids(play: Play, names: Names) -> None:
-    """In capital letters; the digits of the names have some."""
+    """Convert to capital letters, which the hexadecimal digits of names have."""
     (host,) = make(play, names, VCPU=8)
     capital = "00000000-0000-0000-0000-00000000ABCD"
     assert play("POST", "/resource_providers", {"name": f"{host}-x", "uuid": capital}).status == 200
@@ -176,7 +176,7 @@ def classes(play: Play, names: Names) -> None:
     assert statuses(exchange) == (400, 400)
     assert "No such resource class vcpu" in exchange.theirs.first_error["detail"]
     assert "'vcpu' does not match" in exchange.ours.first_error["detail"]
-    # beside other faults, of which OpenStack Placement names one
+    # beside other faults; OpenStack Placement names only one
     missing = {"resource_provider_generation": 0, "inventories": {"vcpu": {"total": 1}}}
     body_of_nobody = {"inventories": {names.consumers[0]: missing}, "allocations": {}}
     exchange = play.differ("POST", "/reshaper", body_of_nobody)
@@ -248,13 +248,13 @@ def additional_classes(play: Play, names: Names) -> None:
 
 
 def in_some_world(show: Callable[[Names], bool], names: Names) -> None:
-    """Show what depends on the order of sets in some of many worlds; in all of them ours has to be right."""
+    """Show a deviation that depends on the order of sets in some of many worlds; ours is right in all."""
     shown = [show(Names(names.number * 1000 + each)) for each in range(_WORLDS)]
     assert any(shown)
 
 
 def sums(play: Play, names: Names) -> None:
-    """What the group without a suffix takes of the child is added once for each place of its disk."""
+    """Amounts of the unsuffixed group at the child are added once for each provider of its disk."""
 
     def show(names: Names) -> bool:
         name = names.classes[0]
@@ -275,7 +275,7 @@ def sums(play: Play, names: Names) -> None:
 
 
 def answered(play: Play, path: str) -> tuple[list[CandidateAmounts], list[CandidateAmounts]]:
-    """Their candidates and ours."""
+    """Return the candidates of OpenStack Placement and of our service."""
     exchange = play.pair.ask(Request("GET", path))
     return candidate_amounts(exchange.theirs.body), candidate_amounts(exchange.ours.body)
 
@@ -295,7 +295,7 @@ def sharing_children(play: Play, names: Names) -> None:
 
 
 def sharing_alone(play: Play, names: Names) -> None:
-    """A host whose disk comes from a pool, and nothing of the group without a suffix from itself."""
+    """A host that provides nothing for the unsuffixed group, because its disk comes from a pool."""
 
     def show(names: Names) -> bool:
         host, pool = make(play, names, None)
@@ -401,7 +401,7 @@ SHOWN: Final[dict[str, Callable[[Play, Names], None]]] = {
     )
 }  # fmt: skip
 
-#: those that there are on some databases only
+#: deviations that exist only on some databases
 ONLY_ON: Final = {
     "usages-on-postgresql": {"postgresql"},
     "case-of-trait-names": {"sqlite", "mariadb"},
@@ -410,7 +410,7 @@ ONLY_ON: Final = {
 
 
 @pytest.mark.parametrize("name", SHOWN)
-def test_a_deviation_is_as_the_table_says(
+def test_a_deviation_behaves_as_the_table_describes(
     play: Play, names: Names, database_server: DatabaseServer, name: str
 ) -> None:
     if database_server.kind not in ONLY_ON.get(name, {database_server.kind}):

@@ -1,6 +1,6 @@
-"""Requests at random get the same answers from both services, or the table of deviations says why not.
+"""Random requests get the same answers from both services, or the table of deviations has the difference.
 
-The same in every run; with `PLACEMENT_COMPUTE_DIFFERENTIAL_STORIES=1000` that many other ones.
+Each run has the same stories; `PLACEMENT_COMPUTE_DIFFERENTIAL_STORIES=1000` plays that number of other ones.
 """
 
 import os
@@ -21,7 +21,7 @@ _ASKED: Final = os.environ.get("PLACEMENT_COMPUTE_DIFFERENTIAL_STORIES")
 STORIES: Final = int(_ASKED or examples(6))
 REQUESTS: Final = 30
 _FIRST: Final = random.randrange(10**6) if _ASKED else 1
-#: after these the databases still hold the same
+#: after these deviations the databases still agree
 HARMLESS: Final = {
     "classes",
     "forbidding-without-resources",
@@ -36,7 +36,7 @@ HARMLESS: Final = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(_FIRST, _FIRST + STORIES))
-def test_a_story_at_random_goes_as_it_goes_there(pair: ServicePair, seed: int) -> None:
+def test_random_stories_get_the_same_answers_from_both_services(pair: ServicePair, seed: int) -> None:
     play, names = Play(pair, several_faults=True), Names(1_000_000 + seed)
     generator = Generator(seed, names, play)
     try:
@@ -53,7 +53,7 @@ def test_a_story_at_random_goes_as_it_goes_there(pair: ServicePair, seed: int) -
 
 
 def _remove(pair: ServicePair, names: Names) -> None:
-    """Leave nothing that later stories would see."""
+    """Remove everything that later stories would see."""
     for uuid in names.consumers:
         pair.ask(Request("DELETE", f"/allocations/{uuid}"))
     for _ in names.providers:  # leaves first

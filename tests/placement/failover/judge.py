@@ -1,8 +1,7 @@
-"""Claims from several clients on several services, while what is below them fails; whether all was right.
+"""Claims from several clients on several services with failing databases, and checks of the results.
 
-Each writer owns its consumers and a host, so it knows what it must find there: what was confirmed to it last
-is done, at once and through every service. Where the answer was 503 the outcome is open until a later request
-is confirmed.
+Each writer owns its consumers and a host, so it knows their expected state: the last confirmed write is
+visible immediately through every service. After a 503 the outcome is open until a later request is confirmed.
 """
 
 import random
@@ -20,14 +19,14 @@ from tests.placement.serving import HEADERS, RunningService
 WRITERS: Final = 8
 CLASSES: Final = {"PCPU": 12, "LLC": 11}
 _OWNER: Final = {"project_id": "project", "user_id": "user", "consumer_type": "INSTANCE"}
-_PATIENCE: Final = 120.0  # seconds until a database has to be back
+_PATIENCE: Final = 120.0  # maximum seconds until a database is back
 
 Resources = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """How a service answered a request: when it was asked, when it answered, and whether by 503."""
+    """Times of a request and its answer by one service, and whether it was a 503."""
 
     service: int
     asked: float
@@ -37,7 +36,7 @@ class Answer:
 
 @dataclass
 class Judge:
-    """What all writers and the watch saw; they add to it from their threads."""
+    """Observations of all writers and the watch, which add them from their threads."""
 
     services: Sequence[RunningService]
     answers: list[Answer] = field(default_factory=list)
@@ -46,13 +45,13 @@ class Judge:
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def find(self, kind: str, text: str) -> None:
-        """Something is wrong: ``lost``, ``doubled``, ``stale``, ``exceeded`` or ``other``."""
+        """Record an error: ``lost``, ``doubled``, ``stale``, ``exceeded`` or ``other``."""
         self.counts[kind] += 1
         self.wrong.append(f"{kind}: {text}")
 
 
 class JudgedClient:
-    """Sends requests to the services, and tells the judge how they were answered."""
+    """Sends requests to the services, and records the answers with the judge."""
 
     def __init__(self, judge: Judge, rng: random.Random) -> None:
         self._judge = judge
@@ -61,7 +60,7 @@ class JudgedClient:
         self._session.headers.update(HEADERS)
 
     def any_but(self, service: int | None = None) -> int:
-        """One of the services, another one than that."""
+        """Return a random service except this one."""
         return self._rng.choice([each for each in range(len(self._judge.services)) if each != service])
 
     def ask(self, service: int, method: str, path: str, **options: Any) -> requests.Response:
@@ -75,7 +74,7 @@ class JudgedClient:
         return response
 
     def get(self, path: str, service: int | None = None) -> Any:
-        """The answer to a GET, asked again, of any service, as long as it is 503."""
+        """Send a GET and return the answer; repeat it at any service after a 503."""
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             response = self.ask(self.any_but() if service is None else service, "GET", path)
@@ -88,7 +87,7 @@ class JudgedClient:
 
 
 class Writer(threading.Thread):
-    """One client that makes, changes and removes claims until it is told to stop."""
+    """One client that makes, changes and removes claims until stopped."""
 
     def __init__(self, judge: Judge, number: int, shared: Sequence[str], seed: int) -> None:
         super().__init__(daemon=True)
@@ -98,7 +97,7 @@ class Writer(threading.Thread):
         self.client = JudgedClient(judge, self._rng)
         self.host = _make_provider(self.client, f"host-of-{number}", {"VCPU": 10_000})
         self.consumers = [f"{number:08d}-0000-4000-8000-{n:012d}" for n in range(6)]
-        #: what each may hold; one thing only, unless the outcome of a request is open
+        #: possible allocations of each consumer; several only while the outcome of a request is open
         self.possible: dict[str, list[Resources]] = {consumer: [{}] for consumer in self.consumers}
 
     def run(self) -> None:
@@ -132,7 +131,7 @@ class Writer(threading.Thread):
             )
 
     def _find_it_elsewhere(self, consumer: str, wanted: Resources, service: int) -> None:
-        """Whether what one service has confirmed is what another one shows, at once."""
+        """Check that another service immediately shows a confirmed write."""
         other = self.client.any_but(service)
         if (shown := _resources(self.client.get(f"/allocations/{consumer}", other))) != wanted:
             time.sleep(5)
@@ -146,7 +145,7 @@ class Writer(threading.Thread):
                 self._judge.find("stale", f"{used} VCPU used on {self.host} in place of {right}")
 
     def _held(self, consumer: str) -> tuple[Resources, int | None]:
-        """What the consumer holds, which must be one of the possibilities, and its generation."""
+        """Read the allocations of a consumer, which must be a possible state, and its generation."""
         shown = self.client.get(f"/allocations/{consumer}")
         held = _resources(shown)
         if held not in self.possible[consumer]:
@@ -155,7 +154,7 @@ class Writer(threading.Thread):
         return held, shown.get("consumer_generation")
 
     def settled(self) -> Counter[tuple[str, str]]:
-        """What its consumers hold in the end, by provider and class."""
+        """Return the final allocations of its consumers, by provider and class."""
         totals: Counter[tuple[str, str]] = Counter()
         for consumer in self.consumers:
             held, _ = self._held(consumer)
@@ -164,7 +163,7 @@ class Writer(threading.Thread):
 
 
 class FailoverWatch(threading.Thread):
-    """Looks all the time, at any service, whether capacity is exceeded or a generation goes back."""
+    """Checks repeatedly, at any service, whether capacity is exceeded or a generation decreases."""
 
     def __init__(self, judge: Judge, providers: Sequence[str], seed: int) -> None:
         super().__init__(daemon=True)
@@ -190,7 +189,7 @@ class FailoverWatch(threading.Thread):
 
 
 class FailoverLoad:
-    """The writers and the watch, as a context; afterwards the books are checked."""
+    """Context in which the writers and the watch run."""
 
     def __init__(self, services: Sequence[RunningService], seed: int) -> None:
         self.judge = Judge(services)
@@ -212,7 +211,7 @@ class FailoverLoad:
                 self.judge.find("other", f"{thread.name} hangs")
 
     def check_books(self) -> None:
-        """Find what does not add up in the end."""
+        """Compare allocations, usages and expected totals at the end, and record differences."""
         totals = sum((writer.settled() for writer in self._writers), Counter())
         client = self._writers[0].client
         for uuid in (*self.shared, *(writer.host for writer in self._writers)):
@@ -223,7 +222,7 @@ class FailoverLoad:
 
 
 def longest_refusal(answers: Sequence[Answer], excused: Sequence[tuple[float, float]] = ()) -> float:
-    """For how many seconds a service answered nothing but 503, beside times that are excused."""
+    """Return the longest time, in seconds, with only 503 from a service, without excused times."""
     longest = 0.0
     for service in {answer.service for answer in answers}:
         began = None

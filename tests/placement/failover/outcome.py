@@ -1,4 +1,4 @@
-"""What a run of faults showed, as a table."""
+"""Results of a run of faults, as a table."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ from prettytable import PrettyTable
 from tests.placement.failover.judge import Judge, longest_refusal
 
 WRONG = ("lost", "doubled", "stale", "exceeded", "other")
-"""What must not be: a claim lost or counted twice, an old answer, more used than there is, other errors."""
+"""Errors: a claim lost or counted twice, an outdated answer, exceeded capacity, others."""
 
 SECONDS_REFUSED = 10.0
-"""For how long a service may answer nothing but 503, beside the time in which there is nobody to be asked."""
+"""Maximum seconds with only 503 from a service, without the time in which no server is available."""
 
 SECONDS_STAYED = 1.0
-"""For how long a connection may stay on a server that only reads."""
+"""Maximum seconds of a connection to a read-only server."""
 
 
 @dataclass
 class Fault:
-    """One fault: its kind, when it began, and for how long nobody could be asked who is to be asked."""
+    """One fault: its kind, its start, and the end of the time without an available server."""
 
     kind: str
     began: float
@@ -29,14 +29,14 @@ class Fault:
 
 @dataclass
 class FailoverOutcome:
-    """What was broken how often, how requests were answered, and what was wrong."""
+    """Faults, answers to requests, and errors of a run."""
 
     title: str
     seed: int
     faults: list[Fault] = field(default_factory=list)
     excused: list[tuple[float, float]] = field(default_factory=list)
     judge: Judge | None = None
-    #: seconds that a connection stayed on a server that only reads, at most
+    #: longest time, in seconds, of a connection to a read-only server
     stayed: float = 0.0
 
     @property
@@ -45,11 +45,11 @@ class FailoverOutcome:
 
     @property
     def wrong(self) -> Sequence[str]:
-        """What was wrong, in words."""
+        """Descriptions of the errors."""
         return self.judge.wrong if self.judge else ["nothing ran"]
 
     def longest_refusal(self, kind: str | None = None) -> float:
-        """For how many seconds a service answered nothing but 503, in faults of this kind."""
+        """Return the longest time, in seconds, with only 503 from a service, in faults of this kind."""
         if self.judge is None:
             return 0.0
         chosen = [fault for fault in self.faults if kind in (None, fault.kind)]
@@ -64,7 +64,7 @@ class FailoverOutcome:
         )
 
     def table(self) -> str:
-        """All of it, for people."""
+        """Format the results as a table."""
         table = PrettyTable(["Fault", "Times", "Longest time with 503 only, s"])
         table.align = "r"
         table.align["Fault"] = "l"

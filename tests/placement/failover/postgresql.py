@@ -1,4 +1,4 @@
-"""Random promotions of a PostgreSQL standby below services; the old primary comes back as the standby."""
+"""Random promotions of a PostgreSQL standby under services; the old primary returns as the standby."""
 
 import random
 import threading
@@ -22,7 +22,7 @@ FROM pg_stat_activity WHERE datname LIKE 'placement%'
 
 
 def run(folder: Path, faults: int, seed: int, *, workers: int = 2) -> FailoverOutcome:
-    """Take the primary away, so many times in all, under load."""
+    """Take the primary away under load, ``faults`` times in all."""
     rng = random.Random(seed)
     outcome = FailoverOutcome(f"PostgreSQL, primary and synchronous standby, {faults} promotions", seed)
     print(f"seed {seed}", flush=True)
@@ -60,7 +60,7 @@ def _one(rng: random.Random, pair: StandbyPair, outcome: FailoverOutcome) -> Fau
         case "freeze":
             pair.primary.pause()
             time.sleep(rng.uniform(0.2, 3))
-            pair.primary.kill()  # who promotes a standby has to make sure that the old primary is gone
+            pair.primary.kill()  # the old primary must be gone before a promotion
     time.sleep(rng.uniform(0, 1))
     pair.fail_over()
     outcome.excused.append((fault.began, time.monotonic()))
@@ -72,7 +72,7 @@ def _one(rng: random.Random, pair: StandbyPair, outcome: FailoverOutcome) -> Fau
 
 
 def _look(pair: StandbyPair, outcome: FailoverOutcome) -> None:
-    """How long connections of services stay on a server that is a standby."""
+    """Measure the time that connections of services stay on a standby."""
     assert outcome.judge is not None
     while not outcome.judge.stopped.wait(0.1):
         for member in (pair.primary, pair.standby):

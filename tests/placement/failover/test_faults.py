@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.long]
         pytest.param(postgresql.run, marks=pytest.mark.postgresql, id="postgresql"),
     ],
 )
-def test_what_was_confirmed_is_there_at_once_whatever_fails(
+def test_confirmed_writes_are_visible_at_once_after_each_fault(
     run: Callable[..., FailoverOutcome], tmp_path: Path
 ) -> None:
     try:

@@ -1,4 +1,4 @@
-"""The whole service through PgBouncer, which in one mode gives each transaction to another connection."""
+"""The service works through PgBouncer, which in one mode changes the connection with each transaction."""
 
 import time
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def test_claims_by_several_workers_keep_the_books(url: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "command", [["db", "sync"], ["db", "renew-epoch"], ["audit"], ["heal"]], ids=" ".join
 )
-def test_operators_commands_do_what_they_do(url: str, tmp_path: Path, command: list[str]) -> None:
+def test_commands_of_operators_work(url: str, tmp_path: Path, command: list[str]) -> None:
     config = tmp_path / "placement.conf"
     config.write_text(f"[placement_database]\nconnection = {url}\n")
     for _ in range(3):

@@ -24,6 +24,6 @@ def keystone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keystone]:
 
 @pytest.fixture(scope="module")
 def service(keystone: Keystone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeystonePlacement]:
-    """The service as most operators have it."""
+    """The service in the usual configuration of operators."""
     with placement(tmp_path_factory.mktemp("placement"), authtoken(keystone)) as running:
         yield running

@@ -1,4 +1,4 @@
-"""The service, asking a Keystone about tokens."""
+"""The service with Keystone authentication."""
 
 import sys
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ http_connect_timeout = {timeout}
 
 
 def authtoken(keystone: Keystone, auth_url: str | None = None, timeout: int = 60) -> str:
-    """What ``placement.conf`` has to say of this Keystone."""
+    """Return the sections of ``placement.conf`` for this Keystone."""
     return AUTHTOKEN.format(url=keystone.url, auth_url=auth_url or keystone.url, timeout=timeout)
 
 
@@ -47,14 +47,14 @@ class KeystonePlacement:
     def ask(
         self, method: str, path: str, token: str | None, body: Any = None, **headers: str
     ) -> requests.Response:
-        """Send a request, as the newest microversion has it; ``X_Service_Token=...`` is a header."""
+        """Send a request with the newest microversion; keywords such as ``X_Service_Token`` are headers."""
         sent = {"OpenStack-API-Version": "placement 1.39"}
         sent |= {"X-Auth-Token": token} if token is not None else {}
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
         return requests.request(method, self.base + path, headers=sent, json=body, timeout=_SECONDS)
 
     def status(self, token: str | None, **headers: str) -> int:
-        """What a list of resource providers is answered with."""
+        """Return the status of a list of resource providers with this token."""
         return self.ask("GET", "/resource_providers", token, **headers).status_code
 
 
@@ -79,7 +79,7 @@ def placement(folder: Path, sections: str, workers: int = 1, threads: int = 4) -
 
 
 def read_refusal(answer: requests.Response) -> tuple[int, str]:
-    """Status and text of an error in the service's own format."""
+    """Return status and text of an error in the service's own format."""
     (error,) = answer.json()["errors"]
     assert error["status"] == answer.status_code
     assert error["request_id"] == answer.headers["x-openstack-request-id"]

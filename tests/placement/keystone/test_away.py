@@ -1,4 +1,4 @@
-"""A Keystone that is away, hangs, answers nonsense or does not know us: 503, nobody gets in, it passes."""
+"""A Keystone that is away, hangs, answers nonsense or rejects the service gets 503 until it recovers."""
 
 import json
 import threading
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 AWAY = (503, "The Identity service is temporarily unavailable.")
 
 
-def test_while_keystone_is_away_only_remembered_tokens_get_in(keystone: Keystone, tmp_path: Path) -> None:
+def test_only_cached_tokens_are_accepted_without_keystone(keystone: Keystone, tmp_path: Path) -> None:
     with placement(tmp_path / "before", authtoken(keystone)) as running, ExitStack() as later:
         remembered, new = (keystone.identity.token(CALLERS[name]) for name in ("admin", "service"))
         assert running.status(remembered) == 200
@@ -57,7 +57,7 @@ def test_a_keystone_that_hangs_holds_up_one_request_at_a_time_and_not_for_long(
         remembered, new = (keystone.identity.token(CALLERS[name]) for name in ("admin", "service"))
         wait_for(partial(gets, running, remembered))
         with keystone.frozen():
-            # more than there are threads: the last ones are told at once, by those who waited in vain
+            # more requests than threads: the last ones fail at once, together with those that waited
             assert set(pool.map(running.status, [new] * 12)) == {503}
             held = pool.submit(running.status, new)
             assert [running.status(remembered) for _ in range(10)] == [200] * 10
@@ -65,24 +65,24 @@ def test_a_keystone_that_hangs_holds_up_one_request_at_a_time_and_not_for_long(
         wait_for(partial(gets, running, new))
 
 
-def test_by_default_a_question_to_a_keystone_that_hangs_has_a_limit(
-    keystone: Keystone, tmp_path: Path
-) -> None:
+def test_requests_to_a_hanging_keystone_have_a_default_timeout(keystone: Keystone, tmp_path: Path) -> None:
     sections = authtoken(keystone).replace("http_connect_timeout", "# http_connect_timeout")
     with placement(tmp_path, sections) as running:
         with keystone.frozen():
-            assert running.status("gAAAAAB-any-token") == 503  # nobody here waits for longer than two minutes
+            assert (
+                running.status("gAAAAAB-any-token") == 503
+            )  # shorter, because a test waits for at most two minutes
         wait_for(partial(gets, running, keystone.identity.token(CALLERS["admin"])))
 
 
-def test_the_service_signs_in_anew_when_it_is_known_again(keystone: Keystone, tmp_path: Path) -> None:
+def test_the_service_signs_in_again_after_its_user_is_back(keystone: Keystone, tmp_path: Path) -> None:
     own = Caller("placement-of-two-passwords", "service", "service")
     keystone.identity.user(own)
     sections = authtoken(keystone).replace(PLACEMENT.password, own.password)
     sections = sections.replace("username = placement", f"username = {own.name}")
     with placement(tmp_path, sections) as running:
         wait_for(partial(gets, running, keystone.identity.token(CALLERS["admin"])))
-        keystone.identity.change_password(own, "another")  # which voids its tokens, too
+        keystone.identity.change_password(own, "another")  # this also invalidates its tokens
         token = keystone.identity.token(CALLERS["admin"])
         assert read_refusal(running.ask("GET", "/traits", token)) == AWAY
         assert running.status("gAAAAAB-no-token") == 503
@@ -95,7 +95,7 @@ Answer = Callable[[BaseHTTPRequestHandler], object]
 
 
 class Pretender:
-    """Something else where Keystone should be, which says :attr:`answer` to everything."""
+    """Another program at Keystone's address, which sends :attr:`answer` to each request."""
 
     answer: Answer
 
@@ -106,7 +106,7 @@ class Pretender:
             def do_GET(self) -> None:
                 pretender.answer(self)
 
-            do_POST = do_GET  # noqa: N815 # the name that the library looks for
+            do_POST = do_GET  # noqa: N815 # the name is part of the library's interface
 
             def log_message(self, *arguments: object) -> None:
                 pass
@@ -159,7 +159,7 @@ UNKNOWN_TOKEN = b'{"error": {"code": 404, "message": "Could not find token.", "t
 
 
 def knows_no_token(request: BaseHTTPRequestHandler) -> None:
-    """As a Keystone where we may sign in."""
+    """Answer like a Keystone that lets the service sign in but knows no token."""
     url = f"http://{request.headers['Host']}/v3"
     if request.command == "POST":
         catalog = [{"type": "identity", "endpoints": [{"interface": "internal", "url": url}]}]
@@ -172,7 +172,9 @@ def knows_no_token(request: BaseHTTPRequestHandler) -> None:
         says(200, json.dumps({"version": version}).encode())(request)
 
 
-def test_whatever_else_answers_lets_nobody_in(keystone: Keystone, tmp_path: Path) -> None:
+def test_no_request_is_accepted_if_another_program_answers_for_keystone(
+    keystone: Keystone, tmp_path: Path
+) -> None:
     pretender = Pretender()
     with pretender.serving(), placement(tmp_path, authtoken(keystone, pretender.url), threads=2) as running:
         for what, pretender.answer in NONSENSE.items():
@@ -185,7 +187,7 @@ def test_whatever_else_answers_lets_nobody_in(keystone: Keystone, tmp_path: Path
         assert "could not be asked" in running.log.read_text()
 
 
-def test_a_wrong_path_to_keystone_is_named_and_no_reason_to_refuse_tokens(
+def test_a_wrong_path_to_keystone_is_logged_and_tokens_are_not_rejected(
     keystone: Keystone, tmp_path: Path
 ) -> None:
     with placement(tmp_path, authtoken(keystone, f"{keystone.url}/identity")) as running:

@@ -31,14 +31,14 @@ OpenStack = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def service(keystone: Keystone, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeystonePlacement]:
-    """The service, which is in the catalog."""
+    """The service, with an entry in the catalog."""
     with placement(tmp_path_factory.mktemp("placement"), authtoken(keystone)) as running:
         keystone.identity.service("placement", "placement", running.base)
         yield running
 
 
 def password_of(keystone: Keystone, caller: Caller) -> dict[str, str]:
-    """What a client needs to sign in."""
+    """Return the options that a client needs to sign in."""
     return {
         "auth_url": keystone.url,
         "username": caller.name,
@@ -51,7 +51,7 @@ def password_of(keystone: Keystone, caller: Caller) -> dict[str, str]:
 
 @pytest.fixture
 def openstack(keystone: Keystone, tmp_path: Path) -> Iterator[OpenStack]:
-    """Runs `openstack --os-cloud CALLER ...`, with nothing but a clouds.yaml to go by."""
+    """Runs `openstack --os-cloud CALLER ...` with only a clouds.yaml."""
     clouds = {
         name: {
             "auth": password_of(keystone, caller),
@@ -64,7 +64,7 @@ def openstack(keystone: Keystone, tmp_path: Path) -> Iterator[OpenStack]:
     file = tmp_path / "clouds.yaml"
     file.write_text(yaml.safe_dump({"clouds": clouds}))
     with ExitStack() as stack:
-        # a process for each caller, as one process goes on with the login that it has
+        # one process for each caller, because a process keeps its login
         drivers = {
             name: stack.enter_context(client(OS_CLIENT_CONFIG_FILE=str(file)))
             for name in ("admin", "service", "member")
@@ -98,7 +98,7 @@ def test_an_operator_works_with_a_clouds_yaml(service: KeystonePlacement, openst
 
 
 def agent_ini(keystone: Keystone, folder: Path, caller: Caller, **options: str) -> Path:
-    """A configuration of an agent with this login, which looks after processes."""
+    """Write the configuration of an agent of processes with this login."""
     values = {"auth_type": "password", **password_of(keystone, caller), "region_name": REGION, **options}
     ini = folder / "compute-agent.conf"
     ini.write_text(
@@ -120,7 +120,7 @@ def test_an_agent_signs_in_and_reports(
 
 
 def classes_of(service: KeystonePlacement, token: str, host: str) -> set[str]:
-    """What the tree of the host offers."""
+    """Return the inventories of the host's tree."""
     found = service.ask("GET", "/resource_providers", token).json()["resource_providers"]
     roots = {each["uuid"] for each in found if each["name"] == host}
     tree = [each["uuid"] for each in found if each["root_provider_uuid"] in roots]
@@ -130,7 +130,7 @@ def classes_of(service: KeystonePlacement, token: str, host: str) -> set[str]:
 
 @pytest.fixture
 def agent(keystone: Keystone, tmp_path: Path) -> Callable[..., PlacementClient]:
-    """What an agent with such a login asks with."""
+    """Return the session of an agent with this login."""
 
     def signed_in(caller: Caller, **options: str) -> PlacementClient:
         ini = agent_ini(keystone, tmp_path, caller, **options)
@@ -139,21 +139,21 @@ def agent(keystone: Keystone, tmp_path: Path) -> Callable[..., PlacementClient]:
     return signed_in
 
 
-def test_an_agent_without_the_role_is_told(
+def test_an_agent_without_the_role_gets_an_error(
     service: KeystonePlacement, agent: Callable[..., PlacementClient]
 ) -> None:
     with pytest.raises(CredentialsError, match="Policy does not allow"):
         agent(CALLERS["reader"]).resource_classes()
 
 
-def test_an_agent_with_a_wrong_password_is_told(
+def test_an_agent_with_a_wrong_password_gets_an_error(
     service: KeystonePlacement, agent: Callable[..., PlacementClient]
 ) -> None:
     with pytest.raises(CredentialsError, match="requires authentication"):
         agent(CALLERS["service"], password="wrong").resource_classes()
 
 
-def test_an_agent_for_which_the_catalog_has_no_service_is_told_what_chooses_it(
+def test_the_error_of_a_missing_catalog_entry_names_the_options_that_choose_it(
     service: KeystonePlacement, agent: Callable[..., PlacementClient]
 ) -> None:
     with pytest.raises(UnavailableError, match=r"\[placement\] region_name"):

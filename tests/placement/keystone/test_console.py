@@ -41,7 +41,7 @@ def test_a_reader_signs_in_and_sees_no_hosts(browser: Browser) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"password": "no"}, {"username": "nobody"}, {"project": "other"}, {"user_domain": "none"}]
 )
-def test_what_is_wrong_is_refused(browser: Browser, wrong: dict[str, str]) -> None:
+def test_wrong_credentials_are_refused(browser: Browser, wrong: dict[str, str]) -> None:
     assert browser.sign_in(fields("admin", **wrong)).status_code == HTTPStatus.UNAUTHORIZED
 
 
@@ -54,6 +54,6 @@ def test_an_application_credential_signs_in(browser: Browser, keystone: Keystone
     assert browser.get("/console/").status_code == HTTPStatus.OK
 
 
-def test_an_application_credential_that_there_is_not_is_refused(browser: Browser) -> None:
+def test_an_unknown_application_credential_is_refused(browser: Browser) -> None:
     given = {"application_credential": "0" * 32, "application_secret": "no"}
     assert browser.sign_in(given).status_code == HTTPStatus.UNAUTHORIZED

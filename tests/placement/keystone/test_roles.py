@@ -1,4 +1,4 @@
-"""What each role of a real Keystone may do, by new and by old defaults, and that a stock service agrees."""
+"""Permissions of each role of a real Keystone, by new and old defaults, agree with a stock service."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ NOWHERE = "11111111-2222-4333-8444-555555555555"
 PROVIDER = f"/resource_providers/{NOWHERE}"
 ALLOWED_BY_DEFAULT = {"admin", "service"}
 
-# A request for each rule, which changes nothing: what it names does not exist, or it says nothing.
+# A request for each rule. None changes anything: its objects do not exist, or its body is empty.
 REQUESTS = {
     "placement:ext:capacity:count": ("POST", "/ext/v1/capacity"),
     "placement:ext:changes:list": ("GET", "/ext/v1/changes"),
@@ -71,12 +71,12 @@ REQUESTS = {
 }
 
 
-def test_each_rule_is_asked_for() -> None:
+def test_each_rule_has_a_request() -> None:
     assert {rule.name for rule in list_rules() if rule.name.startswith("placement:")} == REQUESTS.keys()
 
 
 class StockRoles(OpenStack):
-    """OpenStack Placement, configured as ours is."""
+    """OpenStack Placement with the configuration of our service."""
 
     sections = ""
 
@@ -108,7 +108,7 @@ def allowed(keystone: Keystone, service: KeystonePlacement) -> dict[str, set[str
 
 
 def ask_everything(keystone: Keystone, service: KeystonePlacement) -> dict[str, set[str]]:
-    """Who may do what, by rule; nobody is told anything but yes or no."""
+    """Return the permitted callers by rule, from the statuses of the requests."""
     found: dict[str, set[str]] = {rule: set() for rule in REQUESTS}
     project = keystone.identity.project("cloud")
     for caller in CALLERS:
@@ -122,7 +122,9 @@ def ask_everything(keystone: Keystone, service: KeystonePlacement) -> dict[str, 
     return found
 
 
-def test_roles_may_do_what_the_policies_say(allowed: dict[str, set[str]], enforce_new_defaults: bool) -> None:
+def test_roles_have_the_permissions_of_the_policies(
+    allowed: dict[str, set[str]], enforce_new_defaults: bool
+) -> None:
     expected = dict.fromkeys(REQUESTS, ALLOWED_BY_DEFAULT)
     for rule in ("placement:usages", "placement:ext:reservations:list", "placement:ext:reservations:show"):
         expected[rule] = {"admin", "service", "member", "reader"}
@@ -136,7 +138,7 @@ def test_roles_may_do_what_the_policies_say(allowed: dict[str, set[str]], enforc
     assert allowed == expected
 
 
-def test_a_stock_service_lets_the_same_callers_in(
+def test_a_stock_service_permits_the_same_callers(
     keystone: Keystone, allowed: dict[str, set[str]], sections: str, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Which tokens of a real Keystone the service takes, and how often it asks about them."""
+"""Tokens of a real Keystone are accepted or rejected correctly, and cached."""
 
 import time
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 NOBODY = (401, "The request you have made requires authentication.")
 
 
-def test_without_a_good_token_nobody_gets_in(keystone: Keystone, service: KeystonePlacement) -> None:
+def test_a_request_without_a_valid_token_is_rejected(keystone: Keystone, service: KeystonePlacement) -> None:
     good = keystone.identity.token(CALLERS["admin"])
     assert service.status(good) == 200
     for token in (None, "", "gAAAAAB-no-token", good[:-2]):
@@ -23,9 +23,7 @@ def test_without_a_good_token_nobody_gets_in(keystone: Keystone, service: Keysto
         assert answer.headers["WWW-Authenticate"] == f'Keystone uri="{keystone.url}"'
 
 
-def test_a_token_is_good_until_it_expires_also_if_it_is_remembered(
-    keystone: Keystone, service: KeystonePlacement
-) -> None:
+def test_a_cached_token_is_valid_until_it_expires(keystone: Keystone, service: KeystonePlacement) -> None:
     token = keystone.identity.token(CALLERS["admin"], 4)
     assert service.status(token) == 200
     asked = keystone.validations()
@@ -33,7 +31,7 @@ def test_a_token_is_good_until_it_expires_also_if_it_is_remembered(
     assert keystone.validations() == asked
 
 
-def test_an_expired_token_is_good_with_the_token_of_a_service_alone(
+def test_an_expired_token_is_valid_only_with_the_token_of_a_service(
     keystone: Keystone, service: KeystonePlacement
 ) -> None:
     token = keystone.identity.token(CALLERS["admin"], 1)
@@ -44,7 +42,7 @@ def test_an_expired_token_is_good_with_the_token_of_a_service_alone(
     assert service.status(token, X_Service_Token="gAAAAAB-no-token") == 401
 
 
-def test_a_service_token_has_to_be_of_a_service_unless_the_operator_says_otherwise(
+def test_a_service_token_needs_the_service_role_unless_the_option_is_off(
     keystone: Keystone, service: KeystonePlacement, tmp_path
 ) -> None:
     mine, of_a_reader = keystone.identity.token(CALLERS["admin"]), keystone.identity.token(CALLERS["reader"])
@@ -68,11 +66,11 @@ def test_the_roles_of_a_service_token_are_not_those_of_the_user(
     )
 
 
-def test_a_restricted_token_is_good_for_the_requests_that_it_names(
+def test_a_restricted_token_is_valid_only_for_its_access_rules(
     keystone: Keystone, service: KeystonePlacement
 ) -> None:
     rule = ("placement", "GET", "/resource_providers")
-    # keystone takes rules for services of its catalog alone
+    # Keystone accepts rules only for services in its catalog
     keystone.identity.service("placement", "placement", service.base)
     token = keystone.identity.restricted_token(CALLERS["admin"], rule)
     assert service.status(token) == 200
@@ -80,7 +78,7 @@ def test_a_restricted_token_is_good_for_the_requests_that_it_names(
     assert service.ask("POST", "/resource_providers", token, {"name": "h"}).status_code == 401
 
 
-def test_a_revoked_token_is_believed_for_token_cache_time_at_most(
+def test_a_revoked_token_is_valid_for_token_cache_time_at_most(
     keystone: Keystone, service: KeystonePlacement, tmp_path
 ):
     with placement(tmp_path, authtoken(keystone) + "token_cache_time = 2\n") as forgetful:
@@ -100,7 +98,7 @@ def test_without_a_cache_a_revoked_token_is_refused_at_once(keystone: Keystone, 
         assert running.status(token) == 401
 
 
-def test_each_worker_asks_about_a_token_once(keystone: Keystone, tmp_path) -> None:
+def test_each_worker_validates_a_token_once(keystone: Keystone, tmp_path) -> None:
     with placement(tmp_path, authtoken(keystone), workers=2) as running:
         token, asked = keystone.identity.token(CALLERS["admin"]), keystone.validations()
         assert {running.status(token) for _ in range(60)} == {200}
@@ -118,7 +116,9 @@ def memcached():
 
 
 @pytest.mark.parametrize("strategy", ["None", "ENCRYPT"])
-def test_workers_ask_once_together_with_memcached(keystone: Keystone, memcached, tmp_path, strategy) -> None:
+def test_workers_with_memcached_validate_a_token_once_together(
+    keystone: Keystone, memcached, tmp_path, strategy
+) -> None:
     sections = authtoken(keystone) + (
         f"memcached_servers = {memcached.address}\n"
         f"memcache_security_strategy = {strategy}\nmemcache_secret_key = kept-from-others\n"

@@ -1,8 +1,7 @@
 """A load of claims on few providers, from several clients, on several worker processes that may be killed.
 
-Each client owns its consumers, so it knows what they must hold: what the last
-confirmed request said or, where a killed worker left the outcome open, that or
-what the open request said.
+Each client owns its consumers, so it knows their expected allocations: those of the last confirmed request.
+If a killed worker left the outcome of a request open, those of that request are possible, too.
 """
 
 import os
@@ -26,7 +25,7 @@ Resources = dict[str, dict[str, int]]
 
 @dataclass
 class StressClient(threading.Thread):
-    """One client with its own consumers, asking for random claims until told to stop."""
+    """One client with its own consumers, which sends random claims until stopped."""
 
     service: RunningService
     providers: list[str]
@@ -82,7 +81,7 @@ class StressClient(threading.Thread):
             self.failures.append(f"PUT: {response.status_code} {response.text}")
 
     def settle(self, consumer: str) -> Resources:
-        """What the consumer holds, which must be one of the possibilities."""
+        """Read the allocations of a consumer, which must be a possible state."""
         shown = self.service.get(f"/allocations/{consumer}")
         self.generation = shown.get("consumer_generation")
         held = {uuid: each["resources"] for uuid, each in shown["allocations"].items()}
@@ -93,7 +92,7 @@ class StressClient(threading.Thread):
 
 @dataclass
 class StressOutcome:
-    """What a run did and what was wrong."""
+    """Counts and errors of a run."""
 
     answers: Counter[str]
     kills: int
@@ -104,7 +103,7 @@ class StressOutcome:
 def run(
     url: str, folder: Path, *, seconds: float, kills: int, clients: int = 6, workers: int = 3
 ) -> StressOutcome:
-    """Load the service for ``seconds``, killing a worker ``kills`` times meanwhile, and check all books."""
+    """Load the service for ``seconds``, kill a worker ``kills`` times meanwhile, and check all sums."""
     with service(url, folder, workers) as running:
         providers = _make_providers(running)
         stopped = threading.Event()
@@ -146,7 +145,7 @@ def _make_providers(running: RunningService) -> list[str]:
 
 @dataclass
 class _Watch(threading.Thread):
-    """Looks all the time whether capacity is exceeded or a generation goes back."""
+    """Checks repeatedly whether capacity is exceeded or a generation decreases."""
 
     service: RunningService
     providers: list[str]
@@ -174,7 +173,7 @@ class _Watch(threading.Thread):
 
 
 def _wrong_books(running: RunningService, providers: list[str], load: list[StressClient]) -> list[str]:
-    """What does not add up in the end."""
+    """Compare the final allocations and usages; return descriptions of the errors."""
     wrong = []
     totals: Counter[tuple[str, str]] = Counter()
     claims = 0

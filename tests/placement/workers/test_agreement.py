@@ -1,8 +1,7 @@
-"""Workers that share a database agree, and keep the promises of the API, whatever is asked of them.
+"""Workers that share a database agree and fulfil the rules of the API after random requests.
 
-Random requests go to one of two workers in this process; after each of them both
-workers, and a third that has just started, must show the same providers, usages
-and candidates, and the books must balance.
+Each request goes to one of two workers in this process. Afterwards both workers, and a third that has just
+started, must show the same providers, usages and candidates, and the sums must be right.
 """
 
 import random
@@ -40,7 +39,7 @@ def worker(url: str) -> webtest.TestApp:
 
 
 def shown(app: webtest.TestApp) -> dict[str, Any]:
-    """All that a worker knows of the providers, in a form that can be compared."""
+    """Return a worker's data of all providers, in a comparable form."""
     providers = app.get("/resource_providers").json["resource_providers"]
     state = {}
     for provider in providers:
@@ -59,7 +58,7 @@ def shown(app: webtest.TestApp) -> dict[str, Any]:
 
 @dataclass
 class Deployment:
-    """Two workers on one database, driven by random choices."""
+    """Two workers on one database with random requests."""
 
     url: str
     rng: random.Random
@@ -81,7 +80,7 @@ class Deployment:
         action(app)
 
     def some(self, app: webtest.TestApp, count: int = 1) -> list[str]:
-        """Providers to act on: mostly such as exist."""
+        """Strategy of providers to act on, which mostly exist."""
         listed = app.get("/resource_providers").json["resource_providers"]
         known = [provider["uuid"] for provider in listed]
         if len(known) < count or self.rng.random() < 0.1:

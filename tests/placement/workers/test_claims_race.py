@@ -1,7 +1,7 @@
-"""Many claim the same few hosts, each in one call: all there is goes to somebody before one is sent away.
+"""Many clients claim the same few hosts, each in one call: no claim is refused while capacity is left.
 
-So it is with the places that the policy of a group leaves, and lists of claims are all or none.
-`PLACEMENT_RACING_CLAIMS=100000` has so many claims race.
+The same holds for the places that the policy of a group leaves. A list of claims is granted as a whole or not
+at all. `PLACEMENT_RACING_CLAIMS` is the number of claims that race.
 """
 
 import os
@@ -25,7 +25,7 @@ from tests.placement.serving import HEADERS, RunningService, service
 pytestmark = pytest.mark.slow
 
 CLAIMS = int(os.environ.get("PLACEMENT_RACING_CLAIMS", examples(650)))
-"""So many are granted before the races end."""
+"""Minimum number of granted claims in all races."""
 CLIENTS = 8
 WORKERS = 4
 HOSTS = 6
@@ -34,35 +34,35 @@ PER_NODE = 10
 CAPACITY = HOSTS * NODES * PER_NODE
 PER_HOST = NODES * PER_NODE
 GROUPS = 4
-"""Groups that are kept apart at the same time; two clients claim for each."""
+"""Number of simultaneous anti-affinity groups; two clients claim for each."""
 MEMBERS = PER_HOST // GROUPS
-"""How many of such a group one host may have: together they fill it."""
+"""Maximum members of such a group on one host; the groups together fill it."""
 QUERY = "resources1=PCPU:1"
 NO_CANDIDATE = "placement.ext.no_candidate"
 
 
 @dataclass(frozen=True)
 class Race:
-    """What clients claim at the same time, for a project of its own each race: until it holds ``places``."""
+    """One race: clients claim for its own project until the project holds ``places``."""
 
     places: int
     fields: dict[str, Any] = field(default_factory=dict)
     project: str = field(default_factory=lambda: str(uuid4()))
 
     def room(self, running: RunningService) -> int:
-        """How much could be claimed yet."""
+        """Return the amount that is still free."""
         usages = running.get(f"/usages?project_id={self.project}")["usages"]
         used: int = sum(each.get("PCPU", 0) for each in usages.values())
         return self.places - used
 
 
 def alone() -> list[Race]:
-    """All that there is, for whoever comes."""
+    """Return one race for all capacity."""
     return [Race(CAPACITY)]
 
 
 def apart() -> list[Race]:
-    """Groups of which a host may have a few members each."""
+    """Return races for groups with a few members on each host."""
     policy = {"policy": "anti-affinity", "max_per_host": MEMBERS}
     return [Race(HOSTS * MEMBERS, {"group": {"name": str(uuid4()), **policy}}) for _ in range(GROUPS)]
 
@@ -74,7 +74,7 @@ def together() -> list[Race]:
 
 @dataclass
 class ClaimClient(threading.Thread):
-    """Claims until there is no room: one or two at once, in turn; half of the clients the fullest hosts."""
+    """Claims one or two consumers in turn until no room is left; half of the clients prefer full hosts."""
 
     running: RunningService
     race: Race
@@ -103,7 +103,7 @@ class ClaimClient(threading.Thread):
             self.failures.append(repr(error))
 
     def claim(self, consumers: list[str]) -> bool:
-        """Whether they have a place; the request is repeated if a worker that had it in hand was killed."""
+        """Claim and return whether it succeeded; repeat the request if its worker was killed."""
         body = {
             "claims": [
                 {
@@ -131,7 +131,7 @@ class ClaimClient(threading.Thread):
                 self.claimed.append(consumers)
                 return True
             if code == NO_CANDIDATE:
-                # nobody gives anything back, so what is free now was free when it was said
+                # no client releases anything, so capacity that is free now was free at the refusal
                 free = self.race.room(self.running)
                 if free >= len(consumers):
                     self.failures.append(f"no candidate for {len(consumers)} while {free} are free")
@@ -146,7 +146,7 @@ def owner(project: str) -> dict[str, str]:
 
 
 def make_hosts(running: RunningService) -> list[str]:
-    """The uuids of the nodes that have what is claimed."""
+    """Create the hosts; return the uuids of their nodes, which have the claimed resource."""
     session = requests.Session()
     session.headers.update(HEADERS)
     nodes = []
@@ -164,7 +164,7 @@ def make_hosts(running: RunningService) -> list[str]:
 
 
 def run(running: RunningService, races: list[Race], rng: random.Random) -> list[ClaimClient]:
-    """Have all clients claim until there is no room; meanwhile a worker is killed."""
+    """Let all clients claim until no room is left, and kill a worker meanwhile."""
     clients = [
         ClaimClient(running, races[number % len(races)], {"pack": 1} if number // len(races) % 2 else {})
         for number in range(CLIENTS)
@@ -184,7 +184,7 @@ def run(running: RunningService, races: list[Race], rng: random.Random) -> list[
 
 
 def held(running: RunningService, nodes: list[str]) -> Iterator[dict[str, int]]:
-    """By host what each consumer holds there."""
+    """Yield the amounts of each consumer, host by host."""
     for start in range(0, len(nodes), NODES):
         found: Counter[str] = Counter()
         for uuid in nodes[start : start + NODES]:
@@ -199,7 +199,7 @@ def give_back(running: RunningService, race: Race, consumers: list[str]) -> None
     assert answer.status_code == 204, answer.text
 
 
-def test_all_there_is_goes_to_somebody_before_anybody_is_sent_away(
+def test_no_claim_is_refused_while_capacity_is_left(
     database_server: DatabaseServer, database_url: str, tmp_path: Path
 ) -> None:
     rng = random.Random(CLAIMS)
@@ -213,7 +213,7 @@ def test_all_there_is_goes_to_somebody_before_anybody_is_sent_away(
                 clients = run(running, races, rng)
                 by_host = list(held(running, nodes))
                 for race in races:
-                    # all that there is, and no more, is held by those who were told so
+                    # the consumers with a confirmed claim hold exactly the capacity
                     lists = [each for client in clients if client.race is race for each in client.claimed]
                     consumers = [each for consumers in lists for each in consumers]
                     here = [{each: found[each] for each in consumers if each in found} for found in by_host]

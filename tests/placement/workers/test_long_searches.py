@@ -1,4 +1,4 @@
-"""A question that takes too long, and what others in the same worker have of it."""
+"""A search that takes too long has a limit and does not block other requests of the worker."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -37,12 +37,12 @@ def ask_in_background(others: ThreadPoolExecutor, service: RunningService, numbe
     ]
 
 
-def test_others_are_answered_meanwhile_and_the_search_ends(running: RunningService) -> None:
+def test_other_requests_are_answered_during_a_search_that_then_ends(running: RunningService) -> None:
     with ThreadPoolExecutor(2) as others:
         hard = ask_in_background(others, running, 2)
         answered = 0
         while not any(each.done() for each in hard):
-            # reading, searching, writing, and reading what was written
+            # read, search, write, and read the written data
             new = create(running, f"new{answered}")
             assert call(running, "GET", f"/resource_providers/{new}")["name"] == f"new{answered}"
             assert len(call(running, "GET", EASY)["allocation_requests"]) == 5
@@ -58,7 +58,7 @@ def test_others_are_answered_meanwhile_and_the_search_ends(running: RunningServi
         )
 
 
-def test_long_searches_leave_half_of_the_threads_to_others(running: RunningService) -> None:
+def test_long_searches_leave_half_of_the_threads_to_other_requests(running: RunningService) -> None:
     with ThreadPoolExecutor(8) as others:
         hard = ask_in_background(others, running, 8)
         answered = 0
@@ -68,7 +68,7 @@ def test_long_searches_leave_half_of_the_threads_to_others(running: RunningServi
         answers = [each.result() for each in hard]
     assert answered > 5
     refused = [answer for answer in answers if answer.status_code == 503]
-    assert 0 < len(refused) <= 6  # where others end first there is a place for some of them
+    assert 0 < len(refused) <= 6  # some of them get a thread if others end first
     assert all("try again" in answer.json()["errors"][0]["detail"] for answer in refused)
 
 

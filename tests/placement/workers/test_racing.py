@@ -1,4 +1,4 @@
-"""Clients that make and remove the same things at the same time: each is told who won, none is sent away."""
+"""Clients that create and remove the same objects at the same time get the right results, never a failure."""
 
 import threading
 from collections import Counter
@@ -44,7 +44,7 @@ def running(database_server: DatabaseServer, database_url: str, tmp_path: Path) 
 
 
 def race(running: RunningService, once: Callable[[RacingClient, str], None]) -> Counter[tuple[str, int]]:
-    """Every client does the same to the same few things; how often which request was answered how."""
+    """Let every client do the same to the same few objects; count the answers by request and status."""
     counted = []
 
     def run() -> None:
@@ -63,19 +63,19 @@ def race(running: RunningService, once: Callable[[RacingClient, str], None]) -> 
     return sum(counted, Counter())
 
 
-def test_providers_that_all_make_and_remove_at_once(running: RunningService) -> None:
+def test_clients_create_and_remove_the_same_providers(running: RunningService) -> None:
     def once(client: RacingClient, uuid: str) -> None:
         client.ask("POST", "/resource_providers", json={"name": uuid, "uuid": uuid})
         client.ask("DELETE", f"/resource_providers/{uuid}")
 
     answers = race(running, once)
     assert set(answers) <= {("POST", 200), ("POST", 409), ("DELETE", 204), ("DELETE", 404)}
-    # each creation that was confirmed was undone once
+    # each confirmed creation was undone once
     assert answers["POST", 200] == answers["DELETE", 204] > 0
     assert running.get("/resource_providers")["resource_providers"] == []
 
 
-def test_consumers_that_all_make_and_remove_at_once(running: RunningService) -> None:
+def test_clients_create_and_remove_the_same_consumers(running: RunningService) -> None:
     setup = RacingClient(running, Counter())
     setup.ask("POST", "/resource_providers", json={"name": "host", "uuid": HOST})
     inventory = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 8}}}
@@ -93,7 +93,7 @@ def test_consumers_that_all_make_and_remove_at_once(running: RunningService) -> 
 
 
 @pytest.mark.parametrize("kind", ["traits", "resource_classes"])
-def test_names_that_all_make_and_remove_at_once(running: RunningService, kind: str) -> None:
+def test_clients_create_and_remove_the_same_names(running: RunningService, kind: str) -> None:
     names = {uuid: f"CUSTOM_{uuid[:8]}" for uuid in UUIDS}
 
     def once(client: RacingClient, uuid: str) -> None:
@@ -102,7 +102,7 @@ def test_names_that_all_make_and_remove_at_once(running: RunningService, kind: s
 
     answers = race(running, once)
     assert set(answers) <= {("PUT", 201), ("PUT", 204), ("DELETE", 204), ("DELETE", 404)}
-    # each name that was made was removed once, and one removal was confirmed to one client
+    # each created name was removed once, and each removal was confirmed to one client
     assert answers["PUT", 201] == answers["DELETE", 204] > 0
     listed = running.get(f"/{kind}")[kind]
     assert not {each if kind == "traits" else each["name"] for each in listed} & set(names.values())

@@ -1,4 +1,4 @@
-"""Many claim from reservations while others claim beside them, on two workers, and while some expire."""
+"""Clients on two workers claim from reservations and beside them, while some reservations expire."""
 
 import threading
 import time
@@ -49,7 +49,7 @@ def at_once(*works: Callable[[], None]) -> None:
     assert not failures, failures
 
 
-def test_each_gets_what_is_there_for_it_and_nobody_more(workers: list[Admin]) -> None:
+def test_claims_get_exactly_their_reservation_or_the_rest(workers: list[Admin]) -> None:
     hosts = [make_provider(workers[0], f"cn{number}", VCPU=(RESERVED + BESIDE) // 2) for number in range(2)]
     half = f"resources=VCPU:{RESERVED // 2}"
     reservations = [reserve(workers[0], half, 3600) for _ in range(2)]
@@ -59,7 +59,7 @@ def test_each_gets_what_is_there_for_it_and_nobody_more(workers: list[Admin]) ->
         more = {} if reservation is None else {"reservation": reservation}
         while True:
             answer = post_claims(admin, new_claim("resources=VCPU:1"), **more)
-            if answer.status_code == 503:  # others were faster each time
+            if answer.status_code == 503:  # other clients were faster each time
                 continue
             if answer.status_code != 201:
                 status, code, _ = read_error(answer)
@@ -76,7 +76,7 @@ def test_each_gets_what_is_there_for_it_and_nobody_more(workers: list[Admin]) ->
     assert workers[1]("GET", RESERVATIONS).json == {"reservations": []}
 
 
-def test_what_expires_meanwhile_is_claimed_by_others_and_once(workers: list[Admin]) -> None:
+def test_expired_reservations_are_claimed_once(workers: list[Admin]) -> None:
     only = make_provider(workers[0], "cn", VCPU=RESERVED)
     for _ in range(RESERVED):
         reserve(workers[0], "resources=VCPU:1", 1.0)

@@ -1,4 +1,4 @@
-"""A database that went back in time under running workers: none of them tells or writes what is gone."""
+"""A database is restored under running workers: they neither show nor write lost data."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ HOSTS = [f"{number:08d}-0000-4000-8000-000000000000" for number in (1, 2, 3)]
 
 @pytest.fixture
 def workers(database_url: str) -> list[Admin]:
-    """Two workers, which know three hosts of 60 VCPU; the first also knows what is used of them."""
+    """Two workers that have read three hosts of 60 VCPU; the first has also read their usages."""
     workers = [Admin(application(database_url)) for _ in range(2)]
     for uuid in HOSTS:
         make_provider(workers[0], uuid, provider=uuid, VCPU=60)
@@ -40,7 +40,7 @@ def hold_vcpus(worker: Admin, number: int, host: str, amount: int = 30) -> None:
 
 
 def read_used(worker: Admin) -> list[int]:
-    """How much VCPU is used of each host."""
+    """Read the used VCPU of each host."""
     answers = [worker("GET", f"/resource_providers/{uuid}/usages").json for uuid in HOSTS]
     return [answer["usages"]["VCPU"] for answer in answers if answer]
 
@@ -50,7 +50,7 @@ def read_totals(worker: Admin, uuid: str) -> dict[str, int]:
     return {name: each["total"] for name, each in (answer or {})["inventories"].items()}
 
 
-def test_usage_that_others_have_brought_to_as_many_changes_is_not_mistaken(
+def test_a_restored_bucket_with_the_same_count_of_usage_changes_is_detected(
     workers: list[Admin], database_server: DatabaseServer, database_url: str
 ) -> None:
     first, second = workers
@@ -66,7 +66,7 @@ def test_usage_that_others_have_brought_to_as_many_changes_is_not_mistaken(
 
 
 @pytest.mark.parametrize("changes", [1, 2, 3])
-def test_a_bucket_that_others_have_brought_beyond_what_was_seen_is_read_anew(
+def test_a_restored_bucket_with_a_higher_count_is_read_again(
     workers: list[Admin], database_server: DatabaseServer, database_url: str, changes: int
 ) -> None:
     first, second = workers
@@ -89,7 +89,7 @@ def test_a_bucket_that_others_have_brought_beyond_what_was_seen_is_read_anew(
     assert read_totals(first, twin) == {"VCPU": 60}
 
 
-def test_a_name_is_not_stored_under_the_number_that_it_had(
+def test_a_name_is_not_stored_under_its_lost_number(
     workers: list[Admin], database_server: DatabaseServer, database_url: str
 ) -> None:
     first, second = workers
@@ -108,7 +108,7 @@ def test_a_name_is_not_stored_under_the_number_that_it_had(
         assert read_totals(worker, HOSTS[1]) == {"CUSTOM_LEAD": 8}
 
 
-def test_names_that_are_gone_are_not_listed(
+def test_lost_names_are_not_listed(
     workers: list[Admin], database_server: DatabaseServer, database_url: str
 ) -> None:
     first, second = workers
@@ -121,7 +121,7 @@ def test_names_that_are_gone_are_not_listed(
     assert first("GET", "/traits/CUSTOM_NEW").status_code == 204
 
 
-def test_names_of_this_version_that_a_backup_lacks_are_made_again(
+def test_names_of_this_version_missing_in_a_backup_are_created_again(
     workers: list[Admin], database_server: DatabaseServer, database_url: str
 ) -> None:
     first, _ = workers
@@ -133,16 +133,16 @@ def test_names_of_this_version_that_a_backup_lacks_are_made_again(
     assert answer_to_inventories(first, HOSTS[0], 2, VCPU=1) == 200
     assert read_totals(first, HOSTS[0]) == {"VCPU": 1}
     database_server.restore(database_url, backup)
-    assert read_totals(first, HOSTS[0]) == {}  # by which it notices
+    assert read_totals(first, HOSTS[0]) == {}  # the worker detects the restore with this read
     assert answer_to_inventories(first, HOSTS[0], 2, LLC=11) == 200
 
 
-def test_a_new_epoch_makes_every_worker_read_what_was_changed_behind_its_back(
+def test_a_new_epoch_makes_every_worker_read_direct_changes_of_the_database(
     workers: list[Admin], database_url: str
 ) -> None:
     behind = ServiceDatabase(database_url)
     behind.write(lambda tx: tx.conn.exec_driver_sql("UPDATE inventories SET total = 99").close())
-    assert read_totals(workers[0], HOSTS[0]) == {"VCPU": 60}  # nobody told
+    assert read_totals(workers[0], HOSTS[0]) == {"VCPU": 60}  # no counter changed
     behind.write(lambda tx: tx.renew_epoch())
     for worker in workers:
         assert read_totals(worker, HOSTS[0]) == {"VCPU": 99}
@@ -150,7 +150,7 @@ def test_a_new_epoch_makes_every_worker_read_what_was_changed_behind_its_back(
 
 
 def counters(url: str) -> dict[str, list[tuple[int, ...]]]:
-    """The change counters, and the stamps of all providers."""
+    """Read the change counters and the stamps of all providers."""
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     queries = {
         "counter": "SELECT counter, id FROM change_buckets ORDER BY id",
@@ -161,7 +161,7 @@ def counters(url: str) -> dict[str, list[tuple[int, ...]]]:
 
 
 def set_counters(url: str, found: dict[str, list[tuple[int, ...]]]) -> None:
-    """Make them what they were, as nobody could by chance."""
+    """Set counters and stamps to earlier values, which does not happen by chance."""
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     with engine.begin() as conn:
         for counter, bucket in found["counter"]:
@@ -171,7 +171,7 @@ def set_counters(url: str, found: dict[str, list[tuple[int, ...]]]) -> None:
 
 
 def history_with_the_same_counters(workers: list[Admin], url: str, restore: Callable[[], None]) -> None:
-    """Restore what was there before the first worker's claim, which the second one makes another one of."""
+    """Restore the state before the first worker's claim, then claim differently with the second worker."""
     first, second = workers
     hold_vcpus(first, 1, HOSTS[0])
     assert read_used(first) == [30, 0, 0]
@@ -182,7 +182,7 @@ def history_with_the_same_counters(workers: list[Admin], url: str, restore: Call
     assert counters(url) == seen
 
 
-def test_a_new_epoch_tells_a_history_of_the_same_counters(
+def test_a_new_epoch_reveals_a_history_with_the_same_counters(
     workers: list[Admin], database_server: DatabaseServer, database_url: str
 ) -> None:
     backup = database_server.backup(database_url)
@@ -196,11 +196,11 @@ def test_a_new_epoch_tells_a_history_of_the_same_counters(
         assert read_used(worker) == [0, 30, 0]
 
 
-def test_a_database_that_another_has_replaced_is_noticed_whatever_its_counters(
+def test_a_replaced_database_is_detected_with_any_counters(
     workers: list[Admin], database_server: DatabaseServer, database_url: str
 ) -> None:
     if database_server.kind == "mariadb":
-        pytest.skip("MariaDB tells nobody that tables were made anew; counters and the epoch do")
+        pytest.skip("MariaDB does not show that tables were created again; only counters and the epoch do")
     backup = database_server.backup(database_url)
     history_with_the_same_counters(
         workers, database_url, lambda: database_server.replace(database_url, backup)
@@ -209,7 +209,7 @@ def test_a_database_that_another_has_replaced_is_noticed_whatever_its_counters(
         assert read_used(worker) == [0, 30, 0]
 
 
-def test_after_a_database_was_replaced_nobody_writes_to_the_old_one(
+def test_no_worker_writes_to_a_replaced_database(
     workers: list[Admin], database_server: DatabaseServer, database_url: str
 ) -> None:
     backup = database_server.backup(database_url)
@@ -221,10 +221,10 @@ def test_after_a_database_was_replaced_nobody_writes_to_the_old_one(
         assert read_used(worker) == [0, 60, 0]
 
 
-def test_a_server_with_the_same_tables_and_counters_is_another_one(
+def test_another_server_with_the_same_tables_and_counters_is_detected(
     workers: list[Admin], database_server: DatabaseServer, database_url: str
 ) -> None:
-    """Behind the address of a database, as after a failover to a copy."""
+    """The other server gets the address of the database, like after a failover to a copy."""
     if database_server.kind == "sqlite":
         pytest.skip("SQLite has no server")
     with databases.create(database_server.kind) as other:

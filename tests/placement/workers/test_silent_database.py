@@ -1,4 +1,4 @@
-"""A database that does not answer: requests are told so within limits, and all is well when it does again."""
+"""Requests to a silent database fail within limits, and succeed when it answers again."""
 
 import threading
 from collections.abc import Iterator
@@ -54,17 +54,17 @@ def put_inventory(running: RunningService, generation: int = 0) -> int:
 
 
 def status_after_outage(running: RunningService, path: str) -> int:
-    """The status of the first answer that is not 503."""
+    """Return the status of the first answer that is not 503."""
 
     def ask_again() -> int | None:
         return None if (status := ask(running, "GET", path)) == 503 else status
 
     status = wait_for(ask_again, f"GET {path} is not answered with 503")
-    assert status is not None  # for types: the wait returns what is true
+    assert status is not None  # for the type checker: wait_for returns a true value
     return status
 
 
-def test_requests_are_told_so_and_succeed_when_the_network_carries_again(
+def test_requests_get_503_and_succeed_when_the_network_carries_again(
     proxy: Proxy, running: RunningService
 ) -> None:
     for first in ("read", "write"):
@@ -80,15 +80,15 @@ def test_requests_are_told_so_and_succeed_when_the_network_carries_again(
 
 
 @pytest.mark.parametrize("connect_timeout", [10])
-def test_one_request_waits_for_the_database_and_others_are_answered_meanwhile(
+def test_one_request_waits_for_the_database_and_others_fail_at_once(
     proxy: Proxy, running: RunningService
 ) -> None:
     proxy.swallow()
-    assert ask(running, "GET", "/resource_providers") == 503  # now it is known
+    assert ask(running, "GET", "/resource_providers") == 503  # the worker has detected the silence
     answers: list[int] = []
     waiting = [
         threading.Thread(target=lambda: answers.append(ask(running, "GET", "/resource_providers")))
-        for _ in range(8)  # of which the worker has in hand no more than four
+        for _ in range(8)  # the worker handles at most four of them at a time
     ]
     for thread in waiting:
         thread.start()
@@ -103,7 +103,7 @@ def test_one_request_waits_for_the_database_and_others_are_answered_meanwhile(
     assert status_after_outage(running, "/resource_providers") == 200
 
 
-def test_a_worker_that_starts_meanwhile_answers_what_needs_no_database(proxy: Proxy, tmp_path: Path) -> None:
+def test_a_worker_started_meanwhile_answers_requests_without_database(proxy: Proxy, tmp_path: Path) -> None:
     proxy.swallow()
     with service(proxy.url, tmp_path, 1, database_options=LIMITS.format(2), ready=503) as running:
         assert ask(running, "GET", "/") == 200

@@ -14,7 +14,7 @@ SECONDS = examples(10)
 KILLS = examples(70)
 
 
-def test_concurrent_claims_keep_the_books(
+def test_sums_are_right_after_concurrent_claims(
     database_server: DatabaseServer, database_url: str, tmp_path: Path
 ) -> None:
     outcome = stress.run(database_url, tmp_path, seconds=SECONDS, kills=0)
@@ -24,7 +24,7 @@ def test_concurrent_claims_keep_the_books(
     assert set(outcome.answers) <= {"204", "409"}
 
 
-def test_killed_workers_lose_and_double_nothing(
+def test_killed_workers_neither_lose_nor_double_claims(
     database_server: DatabaseServer, database_url: str, tmp_path: Path
 ) -> None:
     outcome = stress.run(database_url, tmp_path, seconds=SECONDS, kills=KILLS)

@@ -1,4 +1,4 @@
-"""Workers on a database that a later version has migrated meanwhile."""
+"""Workers on a database that a later version migrates meanwhile."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def migrate_elsewhere(url: str, revision: str) -> None:
-    """What a later version's ``db sync`` does: another revision, and a new epoch."""
+    """Change revision and epoch like ``db sync`` of a later version."""
     engine = sa.create_engine(url)
     with engine.begin() as conn:
         conn.execute(sa.text("UPDATE alembic_version SET version_num = :it"), {"it": revision})
@@ -26,14 +26,14 @@ def migrate_elsewhere(url: str, revision: str) -> None:
 
 
 def replace_worker(running: RunningService) -> None:
-    """Kill the worker, and wait for the one that is started in its place."""
+    """Kill the worker, and wait for its replacement."""
     (before,) = running.workers()
     os.kill(before, signal.SIGKILL)
     wait_for(lambda: running.workers() not in ([], [before]))
 
 
 @pytest.mark.parametrize("options", ["", "sync_on_startup = true"])
-def test_old_workers_serve_on_a_newer_schema_unless_it_is_of_another_thousand(
+def test_old_workers_serve_on_a_newer_schema_of_the_same_thousand(
     database_url: str, tmp_path: Path, options: str
 ) -> None:
     with service(database_url, tmp_path, 1, database_options=options) as running:

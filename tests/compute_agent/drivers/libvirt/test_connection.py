@@ -35,7 +35,7 @@ class AskedConnection:
 
     def ask(self, opened):
         """Begin to list the domains, in a thread."""
-        thread = threading.Thread(target=opened.running)
+        thread = threading.Thread(target=opened.active_domains)
         thread.start()
         assert self.asked.wait(60)
         return thread
@@ -83,7 +83,7 @@ def test_it_is_closed_when_the_last_call_has_ended(connections, opened):
     thread.join(60)
     assert (only.closed_while_asked, only.closed) == (False, True)
     with pytest.raises(DriverError, match="away"):
-        opened.running()
+        opened.active_domains()
 
 
 def test_one_that_broke_is_kept_for_its_last_call_when_another_is_opened(connections, opened):

@@ -9,7 +9,7 @@ from compute_agent.drivers.libvirt.domain_definition import (
     NAMESPACE,
     DomainDefinition,
     MemoryBinding,
-    note,
+    note_element,
     parse_binding,
     parse_definition,
 )
@@ -28,7 +28,7 @@ def domain(cputune="", numatune="", metadata=""):
 
 
 def noted(*shares):
-    return note(frozenset(shares)).replace("<tuned", f"<agent:tuned xmlns:agent='{NAMESPACE}'")
+    return note_element(frozenset(shares)).replace("<tuned", f"<agent:tuned xmlns:agent='{NAMESPACE}'")
 
 
 def test_a_definition_that_says_nothing():
@@ -63,7 +63,7 @@ def test_text_that_is_no_xml_is_refused():
 def test_shares_are_somebody_elses_unless_they_are_noted(shares, metadata, foreign):
     found = parse_definition(domain(shares, metadata=metadata), persistent=True)
     assert found.has_foreign_shares is foreign
-    assert found.within(CpuLimits(400)) == CpuLimits(None if foreign else 400)
+    assert found.limits_within(CpuLimits(400)) == CpuLimits(None if foreign else 400)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_a_quota_of_the_whole_domain_counts_where_it_is_defined(cputune, persist
 
 def test_the_lower_quota_counts():
     definition = DomainDefinition(quota=0.5)
-    limits = [definition.within(CpuLimits(quota=quota)).quota for quota in (None, 0.3, 0.9)]
+    limits = [definition.limits_within(CpuLimits(quota=quota)).quota for quota in (None, 0.3, 0.9)]
     assert limits == [0.5, 0.3, 0.5]
-    assert DomainDefinition().within(CpuLimits(200, 0.3)) == CpuLimits(200, 0.3)
+    assert DomainDefinition().limits_within(CpuLimits(200, 0.3)) == CpuLimits(200, 0.3)
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ def test_pins_differ_where_the_cpus_that_the_host_has_do():
 
 def test_what_changed_is_named():
     before = DomainDefinition(persistent=True, shares=300)
-    assert before.changes(before) == ()
-    assert before.changes(DomainDefinition(persistent=True, quota=0.5)) == ("shares", "quota")
+    assert before.changed_fields(before) == ()
+    assert before.changed_fields(DomainDefinition(persistent=True, quota=0.5)) == ("shares", "quota")
 
 
 class TestDemands:
@@ -177,7 +177,7 @@ class TestDemands:
         return parse_definition(xml, persistent=True)
 
     def noted(self, *pins):
-        return note(frozenset(), pins).replace("<tuned", f"<agent:tuned xmlns:agent='{NAMESPACE}'")
+        return note_element(frozenset(), pins).replace("<tuned", f"<agent:tuned xmlns:agent='{NAMESPACE}'")
 
     def test_pins_that_nobody_noted_are_demands_but_those_to_all_cpus(self):
         found = self.definition().demanded_pins(self.HOST)
@@ -211,7 +211,7 @@ class TestDemands:
     def test_what_is_noted_is_read_back(self):
         pins = {(FIRST, frozenset({1})), (IO, frozenset({0, 2})), (EMULATOR, frozenset({3}))}
         assert self.definition(self.noted(*pins)).own == pins
-        assert note(frozenset({7}), pins) == "<tuned shares='7' pins='0=1 e=3 i3=0,2'/>"
+        assert note_element(frozenset({7}), pins) == "<tuned shares='7' pins='0=1 e=3 i3=0,2'/>"
 
     def test_they_limit_guest_cpus_and_emulator(self):
         demanded = {SECOND: frozenset({2, 3}), EMULATOR: frozenset({0}), IO: frozenset({1})}

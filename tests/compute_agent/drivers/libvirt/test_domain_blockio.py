@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from compute_agent.drivers.libvirt import domain_definition
-from compute_agent.drivers.libvirt.domain_definition import DomainBlockIo, parse_blockio, todo
+from compute_agent.drivers.libvirt.domain_definition import DomainBlockIo, items_to_set, parse_blockio
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.model.resource import BlockIo, DeviceRates
 from tests.compute_agent.libvirtd import CGROUPS, Libvirtd, LibvirtMissing
@@ -67,8 +67,8 @@ def test_the_xml_is_read_item_by_item():
 )
 def test_what_is_the_agents_or_nobodys_is_set_and_what_is_somebody_elses_stays(wanted, own, items):
     has = parse_blockio(ElementTree.fromstring(XML))
-    assert todo(has, wanted, own) == items
-    assert todo(has.with_items(items), wanted, {*own, *items}) == {}
+    assert items_to_set(has, wanted, own) == items
+    assert items_to_set(has.with_items(items), wanted, {*own, *items}) == {}
 
 
 @pytest.mark.slow

@@ -13,12 +13,12 @@ SCOPE = "machine.slice/machine-qemu\\x2d1\\x2da.scope"
 def find(tmp_path, monkeypatch):
     """The group of a process whose /proc/PID/cgroup says this."""
     monkeypatch.setattr(
-        running_domain, "_mounts", lambda: {"": tmp_path / "unified", "cpu": tmp_path / "cpu"}
+        running_domain, "_mount_points", lambda: {"": tmp_path / "unified", "cpu": tmp_path / "cpu"}
     )
 
     def look(text):
         monkeypatch.setattr(running_domain, "read_text", {"/proc/7/cgroup": text}.__getitem__)
-        return running_domain.find(7)
+        return running_domain.find_group(7)
 
     return look
 
@@ -46,7 +46,7 @@ def test_a_process_in_no_group_of_libvirts_has_none(find, text):
 
 
 def test_a_process_that_ended_has_none():
-    assert running_domain.find(2**22 + 1) is None
+    assert running_domain.find_group(2**22 + 1) is None
 
 
 class TestUnified:
@@ -61,20 +61,20 @@ class TestUnified:
 
     def test_the_weight_is_that_of_the_scope(self, group):
         (group.folders[0] / "cpu.weight").write_text("300\n")
-        assert group.limits() == CpuLimits(300)
-        assert group.shares(300) == 300
+        assert group.read_limits() == CpuLimits(300)
+        assert group.libvirt_shares(300) == 300
 
     def test_the_lowest_quota_on_the_way_counts(self, group):
         for folder, quota in zip(group.folders, ("150000 100000\n", "50000 100000\n"), strict=True):
             (folder / "cpu.max").write_text(quota)
-        assert group.limits() == CpuLimits(100, 0.5)
+        assert group.read_limits() == CpuLimits(100, 0.5)
 
     def test_without_the_controller_or_the_domain_there_are_no_limits(self, group, tmp_path):
         for folder in group.folders:
             (folder / "cpu.max").unlink()
-        assert group.limits() is None
-        assert DomainGroup((tmp_path / "gone",), True).limits() is None
-        assert DomainGroup((tmp_path / "gone",), False).limits() is None
+        assert group.read_limits() is None
+        assert DomainGroup((tmp_path / "gone",), True).read_limits() is None
+        assert DomainGroup((tmp_path / "gone",), False).read_limits() is None
 
 
 def test_every_weight_survives_the_way_through_shares_of_version_1(tmp_path):
@@ -82,6 +82,6 @@ def test_every_weight_survives_the_way_through_shares_of_version_1(tmp_path):
     (tmp_path / "cpu.cfs_quota_us").write_text("-1\n")
     (tmp_path / "cpu.cfs_period_us").write_text("100000\n")
     for weight in (*range(1, 400), 9_999, 10_000):
-        (tmp_path / "cpu.shares").write_text(f"{group.shares(weight)}\n")
-        assert group.limits() == CpuLimits(weight)
-    assert group.shares(100) == 1024
+        (tmp_path / "cpu.shares").write_text(f"{group.libvirt_shares(weight)}\n")
+        assert group.read_limits() == CpuLimits(weight)
+    assert group.libvirt_shares(100) == 1024

@@ -49,7 +49,7 @@ class Watched:
     def __init__(self, uri, **options):
         self.driver = LibvirtDriver(uri, **options)
         self.changes = queue.SimpleQueue()
-        self.driver.watch(self.changes.put)
+        self.driver.watch_guests(self.changes.put)
 
     def next(self):
         change = self.changes.get(timeout=SECONDS)
@@ -128,21 +128,21 @@ def test_one_domain_that_cannot_be_described_hides_no_other(libvirtd, monkeypatc
     bad, good = sorted(str(uuid.uuid4()) for _ in range(2))
     for guest_uuid in (bad, good):
         libvirtd.run(guest_uuid)
-    real = domain_metadata.describe
+    real = domain_metadata.describe_domain
 
     def describe(xml):
         if bad in xml:
             raise ZeroDivisionError("nobody thought of this")
         return real(xml)
 
-    monkeypatch.setattr(domain_metadata, "describe", describe)
+    monkeypatch.setattr(domain_metadata, "describe_domain", describe)
     driver = LibvirtDriver(libvirtd.uri, look_interval=0.1)
     try:
         assert [guest.uuid for guest in driver.guests()] == [good]
-        assert list(driver.lost()) == [bad]
-        assert "nobody thought of this" in driver.lost()[bad]
+        assert list(driver.lost_guests()) == [bad]
+        assert "nobody thought of this" in driver.lost_guests()[bad]
         monkeypatch.undo()
-        wait_for(lambda: not driver.lost())
+        wait_for(lambda: not driver.lost_guests())
         assert {guest.uuid for guest in driver.guests()} == {bad, good}
     finally:
         driver.close()
@@ -169,7 +169,7 @@ def test_a_domain_without_a_label_is_that_of_the_user_in_qemu_conf(libvirtd, lib
     driver = LibvirtDriver(libvirtd_of_nobody.uri)
     try:
         assert [guest.pid for guest in driver.guests()] == [pid]
-        assert driver.lost() == {}
+        assert driver.lost_guests() == {}
     finally:
         driver.close()
         domain.destroy()
@@ -183,14 +183,17 @@ def test_a_domain_whose_process_is_not_found_is_lost_until_it_ends(libvirtd, mon
     driver = watched.driver
     try:
         assert list(driver.guests()) == []
-        assert list(driver.lost()) == [guest_uuid]
-        assert f"domain {guest_uuid} ('{domain.name()}') runs, but no process" in driver.lost()[guest_uuid]
+        assert list(driver.lost_guests()) == [guest_uuid]
+        assert (
+            f"domain {guest_uuid} ('{domain.name()}') runs, but no process"
+            in driver.lost_guests()[guest_uuid]
+        )
         looks = []
         monkeypatch.setattr(qemu, "find_process", lambda uuid, owner: looks.append(owner))
         wait_for(lambda: len(looks) > 3)
         assert caplog.text.count("runs, but no process") == 1  # though it was looked for again and again
         domain.destroy()
-        wait_for(lambda: not driver.lost())
+        wait_for(lambda: not driver.lost_guests())
         assert watched.changes.empty()
     finally:
         driver.close()
@@ -211,7 +214,7 @@ def test_whatever_is_in_the_metadata_the_domain_is_seen(watched, libvirtd):
     libvirtd.run(metadata=odd + noted)
     guest = watched.started()
     assert guest.settings == GuestSettings(vcpus=2)
-    assert watched.driver.flavor(guest) == GuestFlavor({})
+    assert watched.driver.read_flavor(guest) == GuestFlavor({})
     watched.driver.apply_cpu_settings(guest, APART)
     assert roles(guest.pid) == [{"0"}, {"1"}, {"1"}, {"1"}]
 
@@ -298,8 +301,10 @@ def test_a_guest_cpu_that_is_plugged_in_runs_on_what_the_others_have(watched, li
 def test_a_domain_destroyed_in_the_middle_is_gone(driver, watched, libvirtd, monkeypatch):
     domain = libvirtd.run()
     guest = watched.started()
-    known = driver._table.living(guest)
-    monkeypatch.setattr(type(known.process), "misplaced", _destroying(domain, type(known.process).misplaced))
+    known = driver._table.find_living(guest)
+    monkeypatch.setattr(
+        type(known.process), "misplaced_threads", _destroying(domain, type(known.process).misplaced_threads)
+    )
     with pytest.raises(GuestGoneError, match=guest.uuid):
         driver.apply_cpu_settings(guest, APART)
 
@@ -333,7 +338,7 @@ def test_a_guest_without_an_operating_system_is_destroyed_after_the_timeout(driv
     libvirtd.run()
     guest = watched.started()
     driver.stop(guest, 0.1)
-    assert procfs.identify(guest.pid) is None
+    assert procfs.identify_process(guest.pid) is None
     assert watched.next() == (ChangeKind.STOPPED, guest)
 
 
@@ -401,7 +406,7 @@ def test_a_driver_is_closed_while_libvirtd_hangs(libvirtd):
     with libvirtd.hanging():
         wait_for(lambda: not driver._connection.is_open)
         driver.close()
-        assert procfs.identify(guest.pid) is not None
+        assert procfs.identify_process(guest.pid) is not None
     assert domain.isActive()
 
 
@@ -428,7 +433,7 @@ def test_a_driver_without_libvirtd_says_so_and_waits_for_it(libvirtd):
         with pytest.raises(DriverError, match="is away"):
             driver.guests()
         changes = queue.SimpleQueue()
-        driver.watch(changes.put)
+        driver.watch_guests(changes.put)
         libvirtd.start()
         wait_for(lambda: driver._listed)
         (guest,) = driver.guests()
@@ -448,11 +453,11 @@ def test_a_driver_whose_guests_another_agent_has_waits_until_that_one_is_gone(li
 
     driver = LibvirtDriver(libvirtd.uri, lock=check_lock)
     try:
-        assert driver.outage == others[0]
+        assert driver.outage_reason == others[0]
         with pytest.raises(DriverError, match="pid 7"):
             driver.guests()
         others.clear()
-        wait_for(lambda: not driver.outage)
+        wait_for(lambda: not driver.outage_reason)
         assert [guest.pid for guest in driver.guests()] == [libvirtd.process(domain)]
     finally:
         driver.close()
@@ -474,12 +479,12 @@ def test_a_guest_whose_process_ended_before_libvirtd_noticed_has_stopped(watched
     domain = libvirtd.run(persistent=True)
     first = watched.started()
     table = watched.driver._table
-    monkeypatch.setattr(domain_metadata, "number", lambda xml: "1")
+    monkeypatch.setattr(domain_metadata, "run_number", lambda xml: "1")
     monkeypatch.setattr(table, "_is_starting", lambda domain: False)
     monkeypatch.setattr(table, "_still_runs", lambda guest_uuid, xml: True)
     domain.destroy()
     assert watched.next() == (ChangeKind.STOPPED, first)
-    assert not watched.driver.lost()
+    assert not watched.driver.lost_guests()
 
 
 def test_a_guest_that_is_restarted_while_it_is_looked_for_has_started(watched, libvirtd, monkeypatch):
@@ -497,7 +502,7 @@ def test_a_guest_that_is_restarted_while_it_is_looked_for_has_started(watched, l
     domain.create()
     runs.set()
     assert watched.started().pid == libvirtd.process(domain)
-    assert not watched.driver.lost()
+    assert not watched.driver.lost_guests()
 
 
 @pytest.fixture
@@ -534,7 +539,9 @@ def test_memory_that_was_bound_can_be_bound_again(driver, watched, libvirtd, two
     assert driver.bind_memory(guest, ZERO)
     two_nodes.setattr(driver._table, "look_at", lambda uid: None)  # a late event of the start, for one
     with driver._table.changing:  # nor one that is being looked at
-        driver._table.living(guest).binding = MemoryBinding("restrictive", ONE)  # as if it had been elsewhere
+        driver._table.find_living(guest).binding = MemoryBinding(
+            "restrictive", ONE
+        )  # as if it had been elsewhere
     assert driver.memory_nodes(guest, ZERO) == ONE
     assert driver.bind_memory(guest, ZERO)
     assert driver.memory_nodes(guest, frozenset()) == ZERO
@@ -790,7 +797,7 @@ class TestChangesOfTheDefinition:
         for _ in range(5):
             libvirtd.run()
         domain.pinEmulator((True, True), libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
-        events = [it.guest.uuid for it in driver._table.all()]
+        events = [it.guest.uuid for it in driver._table.all_domains()]
 
         def drifts():
             for uid in events:

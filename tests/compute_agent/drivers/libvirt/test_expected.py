@@ -47,33 +47,33 @@ def described(guest_uuid, user=None):
 
 def test_the_process_is_told_once_and_its_threads_are_known(domains, start):
     one, other = str(uuid.uuid4()), str(uuid.uuid4())
-    guest = domains.expect(described(one))
+    guest = domains.expect_guest(described(one))
     assert (guest.uuid, guest.name, guest.pid, guest.settings.vcpus) == (one, "web", 0, 2)
-    assert domains.appeared() == ([], True)
-    domains.expect(described(other))
+    assert domains.find_appeared() == ([], True)
+    domains.expect_guest(described(other))
     pid = start(one)
-    (found,), others = domains.appeared()
+    (found,), others = domains.find_appeared()
     assert (found.uuid, found.pid, others) == (one, pid, True)
-    assert domains.appeared() == ([], True)
+    assert domains.find_appeared() == ([], True)
     assert domains.thread_ids(found) == procfs.thread_ids(pid)
     assert domains.thread_ids(guest) == frozenset()
 
 
 def test_a_start_that_is_announced_while_another_is_looked_for_is_waited_for(domains, start, monkeypatch):
     one = str(uuid.uuid4())
-    domains.expect(described(one))
+    domains.expect_guest(described(one))
     pid = start(one)
     find = qemu.find_process
 
     def announced_meanwhile(*args):
         monkeypatch.setattr(qemu, "find_process", find)
-        domains.expect(described(one).replace("web", "again"))
+        domains.expect_guest(described(one).replace("web", "again"))
         return find(*args)
 
     monkeypatch.setattr(qemu, "find_process", announced_meanwhile)
-    assert domains.appeared() == ([], True)
+    assert domains.find_appeared() == ([], True)
     other = start(one)
-    (found,), others = domains.appeared()
+    (found,), others = domains.find_appeared()
     assert (found.name, found.pid, others) == ("again", other, False)
     assert other != pid
 
@@ -81,16 +81,16 @@ def test_a_start_that_is_announced_while_another_is_looked_for_is_waited_for(dom
 def test_it_is_not_one_that_ran_before_nor_that_of_another_user(domains, start):
     one, other = str(uuid.uuid4()), str(uuid.uuid4())
     start(one)
-    domains.expect(described(one))
-    domains.expect(described(other, user=12345))
+    domains.expect_guest(described(one))
+    domains.expect_guest(described(other, user=12345))
     start(other)
-    assert domains.appeared() == ([], True)
+    assert domains.find_appeared() == ([], True)
 
 
 def test_as_long_as_nobody_knows_whose_a_process_would_be_none_is_found_and_none_lost(domains, start):
     one, other = str(uuid.uuid4()), str(uuid.uuid4())
-    domains.expect(described(one))
-    domains.expect(described(other).replace("<label>", "<none>").replace("</label>", "</none>"))
+    domains.expect_guest(described(one))
+    domains.expect_guest(described(other).replace("<label>", "<none>").replace("</label>", "</none>"))
     pid = start(one)
     start(other)
 
@@ -99,32 +99,32 @@ def test_as_long_as_nobody_knows_whose_a_process_would_be_none_is_found_and_none
 
     domains._usual_owner = away
     with pytest.raises(DriverError):
-        domains.appeared()
+        domains.find_appeared()
     domains._usual_owner = lambda: ""
-    found, others = domains.appeared()
+    found, others = domains.find_appeared()
     assert ({guest.uuid for guest in found}, others) == ({one, other}, False)
     assert pid in {guest.pid for guest in found}
 
 
 def test_nobody_is_waited_for_for_ever(domains, monkeypatch):
     monkeypatch.setattr(domain_table, "EXPECTED_SECONDS", 0.0)
-    domains.expect(described(str(uuid.uuid4())))
-    assert domains.appeared() == ((), False)
+    domains.expect_guest(described(str(uuid.uuid4())))
+    assert domains.find_appeared() == ((), False)
 
 
 def test_too_many_and_nonsense_are_refused(domains, monkeypatch):
     for text in ("", "<domain/>", described("no uuid"), "<!DOCTYPE a><domain/>"):
         with pytest.raises(ValueError):  # noqa: PT011  # whatever it says of such text
-            domains.expect(text)
+            domains.expect_guest(text)
     monkeypatch.setattr(domain_table, "MAX_EXPECTED", 1)
-    domains.expect(described(str(uuid.uuid4())))
+    domains.expect_guest(described(str(uuid.uuid4())))
     with pytest.raises(ValueError, match="about to start already"):
-        domains.expect(described(str(uuid.uuid4())))
+        domains.expect_guest(described(str(uuid.uuid4())))
 
 
 def test_the_pins_that_libvirt_is_about_to_set_are_known(domains):
     """A power manager wakes their CPUs before: libvirt cannot pin to a CPU that is offline."""
     tune = "<cputune><vcpupin vcpu='1' cpuset='5'/><emulatorpin cpuset='6-7'/></cputune></domain>"
-    guest = domains.expect(described(str(uuid.uuid4())).replace("</domain>", tune))
+    guest = domains.expect_guest(described(str(uuid.uuid4())).replace("</domain>", tune))
     assert guest.constraints.pins == ((1, frozenset({5})),)
     assert guest.constraints.emulator == {6, 7}

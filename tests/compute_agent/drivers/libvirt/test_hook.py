@@ -52,7 +52,7 @@ def serve(listener, answer):
 @pytest.mark.parametrize("answer", [b'{"result": {}}\n', b'{"error": "no"}\n', b"nonsense\n", b""])
 def test_the_agent_is_told_and_whatever_it_says_the_guest_starts(listener, tmp_path, answer):
     asked, thread = serve(listener, answer)
-    run(hook.script(tmp_path / "agent's socket"), tmp_path)
+    run(hook.hook_script(tmp_path / "agent's socket"), tmp_path)
     thread.join(SECONDS)
     assert asked == [{"method": "guest.announce", "params": {"description": XML}}]
 
@@ -68,19 +68,19 @@ def test_the_agent_is_told_and_whatever_it_says_the_guest_starts(listener, tmp_p
     ],
 )
 def test_at_everything_else_nobody_is_asked_and_nothing_printed(listener, tmp_path, operation, suboperation):
-    run(hook.script(tmp_path / "agent's socket"), tmp_path, operation, suboperation)
+    run(hook.hook_script(tmp_path / "agent's socket"), tmp_path, operation, suboperation)
     listener.setblocking(False)
     with pytest.raises(BlockingIOError):
         listener.accept()
 
 
 def test_without_an_agent_or_without_its_python_the_guest_starts(tmp_path):
-    run(hook.script(tmp_path / "nobody"), tmp_path)
-    run(hook.script(tmp_path / "nobody", python="/usr/bin/no python"), tmp_path)
+    run(hook.hook_script(tmp_path / "nobody"), tmp_path)
+    run(hook.hook_script(tmp_path / "nobody", python="/usr/bin/no python"), tmp_path)
 
 
 def test_an_agent_that_does_not_answer_holds_the_start_up_for_a_bounded_time(listener, tmp_path):
-    script = hook.script(tmp_path / "agent's socket")
+    script = hook.hook_script(tmp_path / "agent's socket")
     assert f"timeout -s KILL {hook.HOOK_SECONDS} " in script
     run(script.replace(f"KILL {hook.HOOK_SECONDS} ", "KILL 0.3 "), tmp_path)
 
@@ -88,14 +88,14 @@ def test_an_agent_that_does_not_answer_holds_the_start_up_for_a_bounded_time(lis
 def test_it_is_installed_once_repaired_and_removed(tmp_path):
     agent, hooks = tmp_path / "socket", tmp_path / "hooks"
     assert hook.state(hooks, agent) is HookState.ABSENT
-    assert hook.install(hooks, agent)
-    assert not hook.install(hooks, agent)
+    assert hook.install_hook(hooks, agent)
+    assert not hook.install_hook(hooks, agent)
     path = hooks / "qemu.d/compute-agent"
     assert (os.access(path, os.X_OK), os.listdir(hooks)) == (True, ["qemu.d"])
     assert hook.state(hooks, tmp_path / "other") is HookState.OUTDATED
     path.chmod(0o644)
     assert hook.state(hooks, agent) is HookState.OUTDATED
-    assert hook.install(hooks, agent)
+    assert hook.install_hook(hooks, agent)
     assert hook.state(hooks, agent) is HookState.INSTALLED
     assert hook.remove(hooks)
     assert not hook.remove(hooks)
@@ -118,7 +118,7 @@ def test_what_somebody_else_has_put_there_stays(tmp_path, kind):
             os.mkfifo(path)
     before = path.lstat()
     assert hook.state(tmp_path, tmp_path / "socket") is HookState.FOREIGN
-    for change in (lambda: hook.install(tmp_path, tmp_path / "socket"), lambda: hook.remove(tmp_path)):
+    for change in (lambda: hook.install_hook(tmp_path, tmp_path / "socket"), lambda: hook.remove(tmp_path)):
         with pytest.raises(ForeignHookError, match="not the agent's"):
             change()
     assert path.lstat() == before
@@ -131,7 +131,7 @@ def test_nothing_is_left_where_it_cannot_be_moved_into_place(tmp_path, monkeypat
 
     monkeypatch.setattr(type(tmp_path), "replace", full)
     with pytest.raises(OSError, match="No space"):
-        hook.install(tmp_path, tmp_path / "socket")
+        hook.install_hook(tmp_path, tmp_path / "socket")
     assert [path.name for path in tmp_path.iterdir()] == ["qemu.d"]
 
 
@@ -154,4 +154,4 @@ def test_the_commands(tmp_path, write_ini):
         done = run_here(ini, "libvirt", "hook", command, *hooks)
         assert (done.returncode, "is not the agent's" in done.stderr) == (1, True)
     assert len(COMMANDS) == 3
-    assert sys.executable in hook.script(path)
+    assert sys.executable in hook.hook_script(path)

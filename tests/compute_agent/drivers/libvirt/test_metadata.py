@@ -2,7 +2,7 @@
 
 import pytest
 
-from compute_agent.drivers.libvirt.domain_metadata import describe, usual_owner
+from compute_agent.drivers.libvirt.domain_metadata import describe_domain, usual_owner
 from compute_agent.model.guest import GuestIdentity
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 
@@ -45,7 +45,7 @@ def domain(metadata="", vcpu="<vcpu placement='static'>4</vcpu>", rest=""):
 
 
 def test_a_domain_without_metadata_has_default_settings():
-    found = describe(domain())
+    found = describe_domain(domain())
     assert (found.uuid, found.name, found.settings) == (UUID, "instance-0000000e", GuestSettings(vcpus=4))
     assert (found.owner, found.problems) == ("", ())
 
@@ -57,7 +57,7 @@ def test_all_of_our_settings_are_read():
         '<guest:resctrl>{"llc": {}}</guest:resctrl><guest:cpu_class>fast</guest:cpu_class>'
         "<guest:spread>yes</guest:spread><guest:preserve>true</guest:preserve>"
     )
-    assert describe(domain(ours)).settings == GuestSettings(
+    assert describe_domain(domain(ours)).settings == GuestSettings(
         vcpus=4,
         thread_policy=ThreadPolicy.ISOLATE,
         emulator_policy=EmulatorPolicy.ISOLATE,
@@ -72,7 +72,7 @@ def test_all_of_our_settings_are_read():
 
 @pytest.mark.parametrize("minor", [0, 1])
 def test_the_order_that_nova_wrote_is_read_and_declares_nothing(minor):
-    found = describe(domain(NOVAS.format(minor=minor, thread="require")))
+    found = describe_domain(domain(NOVAS.format(minor=minor, thread="require")))
     assert (found.settings, found.declared, found.problems) == (GuestSettings(vcpus=4), {}, ())
     assert found.identity == GuestIdentity(
         display_name="vm",
@@ -95,8 +95,8 @@ def test_the_order_that_nova_wrote_is_read_and_declares_nothing(minor):
 def test_older_nova_says_what_a_guest_boots_from_and_no_more():
     root = '<nova:instance xmlns:nova="{}"><nova:root type="{}" uuid="3d1f"/></nova:instance>'
     namespace = "http://openstack.org/xmlns/libvirt/nova/1.1"
-    assert describe(domain(root.format(namespace, "image"))).identity == GuestIdentity(image_id="3d1f")
-    assert describe(domain(root.format(namespace, "volume"))).identity == GuestIdentity()
+    assert describe_domain(domain(root.format(namespace, "image"))).identity == GuestIdentity(image_id="3d1f")
+    assert describe_domain(domain(root.format(namespace, "volume"))).identity == GuestIdentity()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_older_nova_says_what_a_guest_boots_from_and_no_more():
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named_and_has_its_default(name, value):
-    found = describe(domain(OURS.format(f"<guest:{name}>{value}</guest:{name}>")))
+    found = describe_domain(domain(OURS.format(f"<guest:{name}>{value}</guest:{name}>")))
     assert found.settings == GuestSettings(vcpus=4)
     (problem,) = found.problems
     assert problem.startswith(f"{name} = '{value[:80]}' cannot be used")
@@ -128,7 +128,7 @@ def test_settings_are_read_whatever_else_is_in_the_metadata():
     many = "".join(f'<nova:extraSpec name="x:{n}">1</nova:extraSpec>' for n in range(10_000))
     nova = NOVAS.format(minor=1, thread="require").replace("</nova:extraSpecs>", f"{many}</nova:extraSpecs>")
     settings = OURS.format(f"{deep}<guest:qos_class>BE</guest:qos_class>")
-    found = describe(domain(nova + settings))
+    found = describe_domain(domain(nova + settings))
     assert found.settings == GuestSettings(vcpus=4, qos_class="BE")
     assert found.identity.extra_specs["hw:cpu_thread_policy"] == "require"
 
@@ -142,30 +142,30 @@ def test_settings_are_read_whatever_else_is_in_the_metadata():
 )
 def test_a_document_type_is_refused(xml):
     with pytest.raises(ValueError, match="document type"):
-        describe(xml)
+        describe_domain(xml)
 
 
 def test_who_writes_of_a_document_type_does_not_escape():
-    assert describe(domain("<a><![CDATA[<!DOCTYPE x>]]></a>")).settings == GuestSettings(vcpus=4)
+    assert describe_domain(domain("<a><![CDATA[<!DOCTYPE x>]]></a>")).settings == GuestSettings(vcpus=4)
 
 
 def test_xml_that_libvirt_could_not_send_is_not_parsed():
     with pytest.raises(ValueError, match="characters"):
-        describe(domain(" " * (8 << 20)))
+        describe_domain(domain(" " * (8 << 20)))
 
 
 def test_more_guest_cpus_than_there_can_be_are_as_many_as_there_can_be():
-    assert describe(domain(vcpu="<vcpu>1000000000</vcpu>")).settings.vcpus == 4096
+    assert describe_domain(domain(vcpu="<vcpu>1000000000</vcpu>")).settings.vcpus == 4096
 
 
 def test_guest_cpus_are_those_that_are_plugged_in():
-    assert describe(domain(vcpu="<vcpu current='2'>8</vcpu>")).settings.vcpus == 2
+    assert describe_domain(domain(vcpu="<vcpu current='2'>8</vcpu>")).settings.vcpus == 2
 
 
 def test_the_user_of_the_process_is_known_where_libvirt_tells():
     label = "<seclabel type='dynamic' model='dac' relabel='yes'><label>+64055:+108</label></seclabel>"
     other = "<seclabel type='dynamic' model='apparmor'><label>libvirt-x</label></seclabel>"
-    assert describe(domain(rest=other + label)).owner == "+64055"
+    assert describe_domain(domain(rest=other + label)).owner == "+64055"
 
 
 def test_the_user_of_processes_without_a_label_is_that_of_the_base_label():
@@ -180,4 +180,4 @@ def test_the_user_of_processes_without_a_label_is_that_of_the_base_label():
 )
 def test_what_is_no_domain_is_refused(text):
     with pytest.raises(ValueError, match="not"):
-        describe(text)
+        describe_domain(text)

@@ -11,7 +11,7 @@ import pytest
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import CpuSettings
-from compute_agent.drivers.libvirt.qemu import EMULATOR, ThreadRole, find_process, role, wanted_cpus
+from compute_agent.drivers.libvirt.qemu import EMULATOR, ThreadRole, find_process, thread_role, wanted_cpus
 
 A, B, EM = frozenset({2}), frozenset({3}), frozenset({7})
 SETTINGS = CpuSettings((A, B), EM)
@@ -31,7 +31,7 @@ SETTINGS = CpuSettings((A, B), EM)
     ],
 )
 def test_a_thread_is_known_by_its_name(name, expected):
-    assert role(name) == expected
+    assert thread_role(name) == expected
 
 
 @pytest.mark.parametrize(
@@ -127,4 +127,4 @@ def test_a_command_line_without_end_is_read_in_part(impostor, monkeypatch):
 def test_threads_that_have_no_names_may_all_be_guest_cpus(impostor):
     guest_uuid, pid = impostor
     process = find_process(guest_uuid, "")
-    assert process.threads() == {pid: ThreadRole(all_vcpus=True)}
+    assert process.thread_roles() == {pid: ThreadRole(all_vcpus=True)}

@@ -1,4 +1,4 @@
-"""Which idle cores are parked: decided for whole cores, by how long no guest has used them. Pure.
+"""Which idle cores are parked: decided for whole cores, by how long no guest has used them. Pure functions.
 
 Nouns: a CPU is *used* while a guest holds it, floats on it or is about to start on it. A core is *parked*
 when none of its CPUs has been used for a while; it stays so until one of them is used.
@@ -7,8 +7,8 @@ With cores ``2-3``, ``4-5`` and ``6-7``, CPU 4 used, and 60 seconds to wait, the
 parked after 60 seconds. A guest on CPU 6 wakes the core ``6-7``.
 
 Always: no CPU of a used core is parked; no core with a CPU outside :attr:`ParkingRules.cpus` is. Where CPUs
-go offline, CPU 0 stays, and so does a core of each L3 cache and NUMA node: the kernel forgets the masks of
-resctrl and the home of memory with the last CPU of a domain.
+go offline, CPU 0 stays online, and so does one core of each L3 cache and NUMA node. The kernel drops the
+resctrl masks of a cache, and the CPUs near a node's memory, with the last online CPU of that domain.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ NO_CPUS: CpuSet = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class ParkingRules:
-    """How idle cores are parked: ``after`` so many seconds, of these ``cpus`` alone.
+    """How idle cores are parked.
 
-    ``unknown`` are offline dedicated CPUs whose core is not known: they are brought online.
+    :ivar after: seconds without use until a core is parked.
+    :ivar cpus: the CPUs that may be parked.
+    :ivar unknown: offline dedicated CPUs of unknown cores. They are brought online, because the kernel shows
+        the siblings of an online CPU only.
     """
 
     mode: ParkMode
@@ -38,12 +41,15 @@ class ParkingRules:
 
 @dataclass(slots=True)
 class IdleTimes:
-    """Since when CPUs have not been used, in monotonic seconds."""
+    """The start of each CPU's idle time, in monotonic seconds."""
 
     since: dict[int, float] = field(default_factory=dict)
 
-    def observe(self, cpus: CpuSet, used: CpuSet, now: float) -> Mapping[int, float]:
-        """Take note of the CPUs that are used now; since when each of the others is idle."""
+    def note_used(self, cpus: CpuSet, used: CpuSet, now: float) -> Mapping[int, float]:
+        """Note which CPUs are used now.
+
+        :return: the start of the idle time of each other CPU, in monotonic seconds.
+        """
         self.since = {cpu: self.since.get(cpu, now) for cpu in cpus - used}
         return self.since
 
@@ -53,7 +59,7 @@ def choose_parked(
 ) -> CpuSet:
     """The CPUs to be parked.
 
-    :param parked: the CPUs that are parked at present, which need not wait again.
+    :param parked: the CPUs that are parked already, which do not wait again.
     """
     cores = [
         core.cpus
@@ -66,12 +72,13 @@ def choose_parked(
         )
     ]
     if rules.mode is ParkMode.OFFLINE:
+        # Most kernels refuse to take CPU 0 offline, or have no file for it.
         cores = _spare_domains(rules.topology, [cpus for cpus in cores if 0 not in cpus])
     return NO_CPUS.union(*cores)
 
 
 def _spare_domains(topology: HostTopology, cores: Iterable[CpuSet]) -> list[CpuSet]:
-    """The cores without the first one of each domain of which all would go offline."""
+    """The cores, without the first one of each cache or node that would go offline as a whole."""
     domains = [cache.cpus for cache in topology.l3_domains]
     domains += [node.cpus for node in topology.numa_nodes if node.cpus]
     found: list[CpuSet] = []
