@@ -458,8 +458,9 @@ class ApiMethods:
         return [asdict(row) for row in self._agent.survey_release(options)]
 
     def release_retire(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """End the agent, so that the host can be released."""
+        """Keep new guests away, and end the agent, so that the host can be released."""
         load(EmptySchema(), params)
+        self._agent.maintenance.prepare_release()
         self._agent.retire()
         return {}
 

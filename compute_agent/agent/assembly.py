@@ -22,6 +22,7 @@ from compute_agent.agent.maintenance import MaintenanceMode, causes_kept
 from compute_agent.agent.manual_throttling import ManualThrottling
 from compute_agent.agent.reloading import ConfigReloader, ConfigurationLoader
 from compute_agent.controllers.cpu_class import count_refusals
+from compute_agent.controllers.isolation import count_isolation
 from compute_agent.events.event import EventRecorder
 from compute_agent.host.cpus import read_online
 from compute_agent.inventory import provider_tree
@@ -136,6 +137,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         )
         in_force = ConfigurationInForce(conf)
         count_refusals(metrics.registry, in_force)
+        count_isolation(metrics.registry, in_force)
         reloader = ConfigReloader(
             load_conf, registry, factory, root, host_driver, pipeline, metrics, host, in_force
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,8 @@ from compute_agent.agent.parked_cpus import (
     park_warnings,
     parkable_cpus,
     parking_rules,
+    stopped_cpus,
+    stopped_warning,
 )
 from compute_agent.classes.blockio_classes import parse_blockio_classes
 from compute_agent.classes.cpu_classes import parse_cpu_classes, parse_cpu_pools
@@ -38,6 +41,7 @@ from compute_agent.controllers.cpu_class import (
     KernelFiles,
 )
 from compute_agent.controllers.cpu_class_plan import ClassBinding
+from compute_agent.controllers.isolation import NO_ISOLATION, IsolationController, IsolationSettings
 from compute_agent.controllers.memory import MemoryController, MemoryLimitController
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.base import GuestDriver
@@ -55,9 +59,12 @@ from compute_agent.inventory.device_spec import parse_device_specs
 from compute_agent.inventory.provider_files import with_additions
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.inventory.resctrl import CachePlatform
+from compute_agent.inventory.traits import with_isolation
+from compute_agent.isolation.facts import MaskReader
+from compute_agent.isolation.originals import ORIGINALS_FILE, OriginalsFile, OriginalStore
 from compute_agent.loops.base import ReloadedConfiguration
-from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSets
-from compute_agent.model.guest_settings import MemoryType
+from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSet, CpuSets
+from compute_agent.model.guest_settings import IsolationLevel, MemoryType
 from compute_agent.model.messages import ConfigError
 from compute_agent.model.resource import BlockIoClass, MemoryShare
 from compute_agent.pipeline.host_state import HostState
@@ -155,6 +162,15 @@ class DerivedTree:
     warnings: tuple[str, ...]
 
 
+def isolation_levels(conf: cfg.ConfigOpts, sinks: CpuSet) -> tuple[IsolationLevel, ...]:
+    """The levels above ``shared`` that dedicated CPUs of this host can have.
+
+    :param sinks: the CPUs outside the dedicated set, which have to take the work.
+    """
+    is_there = MaskReader(Path(conf.host.root)).has_masks
+    return (IsolationLevel.QUIET,) if is_there and sinks else ()
+
+
 def derive_tree(
     conf: cfg.ConfigOpts,
     topology: HostTopology,
@@ -186,6 +202,7 @@ def derive_tree(
     derived = derive_provider_tree(topology, cpu_sets, settings, uuid, name, platform, positions)
     offered, device_warnings = add_devices(conf, derived, topology, owner.beside)
     files = options.provider_configs(conf)
+    offered = with_isolation(offered, isolation_levels(conf, topology.online - cpu_sets.dedicated))
     tree, unused = with_additions(offered, files.configs)
     warnings = (
         *ignored,
@@ -243,7 +260,7 @@ def build_world(
         topology = read_topology(Path(conf.host.root))
     whose = root or owner_of(conf.compute.provider_tree)
     acting = root_uuid is None
-    topology = (learned_topology if acting else known_topology)(conf, topology, whose.beside)
+    topology = (learned_topology if acting else known_topology)(conf, topology)
     cpu_sets = resolve_cpu_sets(options.cpu_options(conf), topology)
     for warning in cpu_sets.warnings:
         LOG.warning("%s", warning)
@@ -258,7 +275,9 @@ def build_world(
     derived = derive_tree(conf, topology, cpu_sets, classes.classes.keys(), platform, whose, root_uuid)
     tree = derived.tree
     cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*derived.positions.values()))
-    warnings = [*filter(None, [cpu_sets.offline_warning]), *derived.warnings]
+    stopped = stopped_cpus(conf, topology, whose.beside)
+    offline = filter(None, [cpu_sets.offline_warning, stopped_warning(stopped)])
+    warnings = [*offline, *derived.warnings]
     for warning in warnings:
         LOG.warning("%s", warning)
     # Providers of other shapes of the tree: guests may still hold something of them.
@@ -337,11 +356,24 @@ def build_controllers(
             world.cpu_sets,
             parking_rules(conf, world.topology, world.cpu_sets, world.tree.beside),
         ),
+        isolation=IsolationSettings(
+            {name: one.isolation for name, one in known.items()},
+            world.cpu_sets.dedicated,
+            {node.id: node.cpus for node in world.topology.numa_nodes},
+        ),
         cache_shares=guest_classes.share_specs,
     )
-    count_drift = metrics.drift.labels(CpuClassController.name).inc
     control = None if resctrl.off else resctrl.control
-    return make_controllers(driver, control, settings, store, Path(conf.host.root), count_drift)
+    originals = OriginalsFile(Path(conf.state_path) / ORIGINALS_FILE)
+    return make_controllers(
+        driver,
+        control,
+        settings,
+        store,
+        originals,
+        Path(conf.host.root),
+        lambda name: metrics.drift.labels(name).inc(),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +392,7 @@ class ControllerSettings:
     memory_types: Mapping[int, MemoryType] = field(default_factory=dict)
     blockio_classes: Mapping[str, BlockIoClass] = field(default_factory=dict)
     cpu_classes: CpuClasses = NO_CPU_CLASSES
+    isolation: IsolationSettings = NO_ISOLATION
     cache_shares: Mapping[str, ShareSpec] = field(default_factory=dict)
 
 
@@ -368,14 +401,16 @@ def make_controllers(
     control: ResctrlHandle | None,
     settings: ControllerSettings,
     store: FormerStore,
+    originals: OriginalStore,
     root: Path,
-    count_drift: Callable[[], object] = lambda: None,
+    count_drift: Callable[[str], object] = lambda name: None,
 ) -> tuple[KernelController, ...]:
     """The one list of all controllers, in the order in which they act, for work and for release.
 
     :param control: the mount of resctrl that they may change, if there is one.
     :param root: the folder that /sys and /proc are below.
-    :param count_drift: counts files of CPU classes that others have changed.
+    :param originals: keeps the originals of masks.
+    :param count_drift: counts files of a controller, by its name, that other programs have changed.
     """
     files = KernelFiles(root)
     pinning = (CpusetController(driver),) if settings.pins else ()
@@ -388,7 +423,17 @@ def make_controllers(
             driver, settings.memory_shares, settings.memory_overhead, settings.limits_pages
         ),
         BlockIoController(driver, settings.blockio_classes, lambda: read_block_devices(root)),
-        CpuClassController(driver, settings.cpu_classes, store, files, count_drift),
+        CpuClassController(
+            driver, settings.cpu_classes, store, files, partial(count_drift, CpuClassController.name)
+        ),
+        # Parked CPUs are online again, so that masks can name them.
+        IsolationController(
+            driver,
+            settings.isolation,
+            originals,
+            MaskReader(root),
+            partial(count_drift, IsolationController.name),
+        ),
         MemoryController(driver, settings.memory_types, settings.pins),
         *caches,
     )

@@ -19,6 +19,7 @@ from compute_agent.controllers.cpu_class import CpuClassStatus
 from compute_agent.controllers.cpu_class_plan import in_words
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.inventory.provider_tree import FIELDS
+from compute_agent.isolation.shell import IsolationStatus, stuck_sentences
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.monitoring import CacheMonitoring
 from compute_agent.loops.reporting import ReportLoop, status_document
@@ -369,6 +370,7 @@ class StatusSources:
     oom: OomEvents
     events: EventLog
     cpu_classes: CpuClassStatus
+    isolation: IsolationStatus
     config_error: str
     warnings: Sequence[str]
     fleet: Mapping[str, Any]
@@ -397,6 +399,8 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "cpu_classes": in_words(shown.cpu_classes.classes),
         "cpu_class_refusals": list(shown.cpu_classes.refusals),
         "parked_cpus": cpuset.format(shown.cpu_classes.parked),
+        "quiet_cpus": cpuset.format(shown.isolation.quiet),
+        "isolation_refusals": list(stuck_sentences(shown.isolation.stuck)),
         "guests": len(views) if pipeline.has_taken_over else None,
         **guests_document(views),
         "events": f"not kept: {shown.events.trouble}" if shown.events.trouble else "kept",

@@ -13,7 +13,13 @@ from prometheus_client import CollectorRegistry, Gauge
 from compute_agent.agent.protocol import RequestError
 from compute_agent.loops.reporting import DISABLE_SERVICE, ReportLoop
 from compute_agent.pipeline.state import AgentState
-from compute_agent.report.root_provider import Causes, DisableCause, HostMaintenance, in_words
+from compute_agent.report.root_provider import (
+    RELEASE_REASON,
+    Causes,
+    DisableCause,
+    HostMaintenance,
+    in_words,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -81,6 +87,14 @@ class MaintenanceMode:
         if not self._reports.wait_for_switch(ANSWER_SECONDS):
             LOG.warning("Placement has not been told yet that the host was %s", _switch_verb(off))
         return self.document()
+
+    def prepare_release(self) -> None:
+        """Keep new guests away before a release ends the agent, unless that is so or is nova-compute's to do.
+
+        :raises RequestError: that cannot be remembered.
+        """
+        if not self._reports.is_beside and not self.is_on:
+            self.switch(True, RELEASE_REASON)
 
     def document(self) -> dict[str, Any]:
         """For ``status``: whether the host is disabled, why and since when; and what Placement knows."""

@@ -19,6 +19,7 @@ from compute_agent.model.guest_settings import (
     MAX_VCPUS,
     SETTING_NAMES,
     EmulatorPolicy,
+    IsolationLevel,
     MemoryType,
     ThreadPolicy,
 )
@@ -73,6 +74,7 @@ class SettingsSchema(Schema):
     blockio_class = fields.String(load_default="", validate=_check_optional_class)
     memory_type = fields.Enum(MemoryType, by_value=True, load_default=MemoryType.ANY)
     cpu_class = fields.String(load_default="", validate=_check_optional_class)
+    isolation = fields.Enum(IsolationLevel, by_value=True, load_default=IsolationLevel.UNSET)
     spread = fields.Boolean(load_default=False)
     preserve = fields.Boolean(load_default=False)
 
@@ -127,6 +129,7 @@ class SetSchema(GuestSchema):
     blockio_class = fields.String(validate=_check_optional_class)
     memory_type = fields.Enum(MemoryType, by_value=True)
     cpu_class = fields.String(validate=_check_optional_class)
+    isolation = fields.Enum(IsolationLevel, by_value=True)
     spread = fields.Boolean()
     preserve = fields.Boolean()
     thread_policy = fields.Enum(ThreadPolicy, by_value=True)

@@ -1,8 +1,11 @@
 """Which offline CPUs of this host count as present, and the topology with them.
 
-A CPU of ``[compute] cpu_dedicated_set`` counts while a power manager may have taken it offline because no
-guest holds it. That is nova-compute, where its root provider is used. Elsewhere it is the agent, with
-``[cpu_class:idle] park = offline``, or by the state file of an agent that had this before.
+A CPU of ``[compute] cpu_dedicated_set`` counts as present while it is offline, once the agent has seen it
+online: a start and a reload of the agent give the same inventory.
+
+A power manager may have taken such a CPU offline because no guest holds it. That is nova-compute, where its
+root provider is used. Elsewhere it is the agent, with ``[cpu_class:idle] park = offline``, or by the state
+file of an agent that had this before. Other CPUs stay offline until an operator brings them online.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from compute_agent.host.kernel_files import read_optional
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.offline_cpus import recall_topology, remember_topology, with_parked
 from compute_agent.model import cpuset
-from compute_agent.model.cpuset import IDLE, CpuSet, CpuSets, ParkMode
+from compute_agent.model.cpuset import IDLE, CpuSet, CpuSets, ParkMode, named_cpus
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.state import look_up
 
@@ -37,13 +40,20 @@ def parkable_cpus(conf: cfg.ConfigOpts, beside: bool) -> CpuSet:
 
     :param beside: whether nova-compute owns the root provider.
     """
-    text = conf.compute.cpu_dedicated_set
+    dedicated = dedicated_cpus(conf)
     try:
-        named = cpuset.parse(text or "")
         parks = beside or park_mode(conf) is ParkMode.OFFLINE
-    except (cpuset.BadCpuSet, ConfigError):  # refused, with the reason, where sets and classes are read
+    except ConfigError:  # refused, with the reason, where classes are read
         return frozenset()
-    return named if parks else named & _parked_before(conf)
+    return dedicated if parks else dedicated & _parked_before(conf)
+
+
+def dedicated_cpus(conf: cfg.ConfigOpts) -> CpuSet:
+    """The CPUs that ``[compute] cpu_dedicated_set`` names, whatever their state."""
+    try:
+        return cpuset.parse(conf.compute.cpu_dedicated_set or "")
+    except cpuset.BadCpuSet:  # refused, with the reason, where sets are read
+        return frozenset()
 
 
 def park_mode(conf: cfg.ConfigOpts) -> ParkMode | None:
@@ -68,6 +78,8 @@ def parking_rules(
     if mode is None or beside:
         return None
     cpus = cpu_sets.dedicated - cpu_sets.shared - cpu_sets.emulator - cpu_sets.pooled
+    if mode is not ParkMode.OFFLINE:  # the kernel hides the idle states of a CPU that is offline
+        cpus -= topology.parked
     after = parse_cpu_classes(conf)[IDLE].park_after
     return ParkingRules(mode, after, topology, cpus, cpu_sets.offline)
 
@@ -98,18 +110,33 @@ def _parked_before(conf: cfg.ConfigOpts) -> CpuSet:
     return parked_offline(former) if boot is not None and former.boot == boot.strip() else frozenset()
 
 
-def known_topology(conf: cfg.ConfigOpts, topology: HostTopology, beside: bool) -> HostTopology:
+def known_topology(conf: cfg.ConfigOpts, topology: HostTopology) -> HostTopology:
     """A topology that was just read, with the parked CPUs that are remembered. Nothing is kept."""
-    parkable = parkable_cpus(conf, beside)
-    if not parkable & topology.offline:
+    dedicated = dedicated_cpus(conf)
+    if not dedicated & topology.offline:
         return topology
-    return with_parked(topology, recall_topology(Path(conf.state_path)), parkable)
+    return with_parked(topology, recall_topology(Path(conf.state_path)), dedicated)
 
 
-def learned_topology(conf: cfg.ConfigOpts, topology: HostTopology, beside: bool) -> HostTopology:
+def learned_topology(conf: cfg.ConfigOpts, topology: HostTopology) -> HostTopology:
     """As :func:`known_topology`, for the agent: what is seen now is remembered in the state folder."""
-    parkable = parkable_cpus(conf, beside)
+    dedicated = dedicated_cpus(conf)
     # A CPU that went offline while files were read may have lost some of them: that is nothing to remember.
-    if not parkable or read_online(Path(conf.host.root)) != topology.online:
-        return known_topology(conf, topology, beside)
-    return with_parked(topology, remember_topology(Path(conf.state_path), topology), parkable)
+    if not dedicated or read_online(Path(conf.host.root)) != topology.online:
+        return known_topology(conf, topology)
+    return with_parked(topology, remember_topology(Path(conf.state_path), topology), dedicated)
+
+
+def stopped_cpus(conf: cfg.ConfigOpts, topology: HostTopology, beside: bool) -> CpuSet:
+    """The CPUs that count as present, and that no power manager brings online."""
+    return topology.parked - parkable_cpus(conf, beside)
+
+
+def stopped_warning(stopped: CpuSet) -> str:
+    """The sentence for the operator on offline CPUs that count as present; empty if there are none."""
+    if not stopped:
+        return ""
+    return (
+        f"[compute] cpu_dedicated_set: {named_cpus(stopped)} offline: reported as before, and no guest is"
+        " placed there until online; bring them online, or take them out of the option"
+    )

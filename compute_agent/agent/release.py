@@ -34,6 +34,7 @@ from compute_agent.drivers.base import GuestDriver, RunningGuests
 from compute_agent.files import remove_durably, write_durably
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory import provider_tree
+from compute_agent.isolation.originals import ORIGINALS_FILE, OriginalsFile
 from compute_agent.locks import LockedError
 from compute_agent.loops.allocations import allocations_by_consumer
 from compute_agent.model.guest import Guest
@@ -45,7 +46,14 @@ from compute_agent.report.answers import NotFoundError, PlacementError
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import Ownership, ReportedProvider
 from compute_agent.report.reporter import HostReporter
-from compute_agent.report.root_provider import MARKS, DisableCause, HostMaintenance, in_words, owner_of
+from compute_agent.report.root_provider import (
+    MARKS,
+    RELEASE_REASON,
+    DisableCause,
+    HostMaintenance,
+    in_words,
+    owner_of,
+)
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.resctrl.schemata import BadSchemataError
 from compute_agent.throttling.state_file import ThrottlingFile, forget_interference
@@ -62,6 +70,21 @@ SCHEDULING: Final = "scheduling"
 KEPT_AWAY: Final = f"{STAYS}: new guests are kept away until all else is given back"
 """A host that was released in part has no agent any more, which would serve a claim."""
 
+WOULD_CLOSE: Final = "would be kept away until all else is given back"
+
+MAY_COME: Final = "new guests may come"
+"""The detail of the scheduling switch where Placement could not be changed."""
+
+HOW_TO_OPEN: Final = (
+    "New guests are kept away from this host, as the release is not complete. To let them in again: remove"
+    " what failed, and run compute-agent release again; or run compute-agent release --undo, start the agent,"
+    " and run compute-agent host enable."
+)
+MAY_BE_OPEN: Final = (
+    "New guests may still come to this host, which has no agent: Placement could not be changed. Run"
+    " compute-agent release again when Placement answers."
+)
+
 
 class ReleasedError(Exception):
     """The host was released: no agent works here until an operator says otherwise."""
@@ -76,13 +99,28 @@ def mark(folder: Path) -> None:
     write_durably(folder / MARK_FILE, f"{json.dumps({'since': since})}\n".encode())
 
 
-def unmark(folder: Path) -> None:
+def unmark(folder: Path, lock_timeout: float) -> None:
     """Let agents work here again. Guests that were limited for others have all back, and keep it.
 
+    If the release itself kept new guests away, the next agent lets them in again.
+
+    :param lock_timeout: seconds to wait for a release or an agent that works on the folder.
+    :raises LockedError: one still does.
     :raises OSError:
     """
-    forget_interference(folder)
-    remove_durably(folder / MARK_FILE)
+    if not os.path.lexists(folder / MARK_FILE):
+        return
+    lock = _wait_for_lock(folder, lock_timeout)
+    try:
+        forget_interference(folder)
+        state = StateFile(folder / STATE_FILE)
+        said = state.state.maintenance
+        if said is not None and said.is_of_release:
+            state.keep_maintenance(HostMaintenance(False))
+        # the mark goes last: an interrupted call is repeated as a whole
+        remove_durably(folder / MARK_FILE)
+    finally:
+        os.close(lock)
 
 
 def refuse_if_released(folder: Path) -> None:
@@ -152,11 +190,20 @@ class HostRelease:
         """Everything there is, and what would become of it."""
         items = list(self._release_items())
         open_again = not any(item.cannot_be_released for item in items)
-        return [_release_row(item, _reason_to_stay(item, open_again) or WOULD) for item in items]
+        rows = [_release_row(item, _reason_to_stay(item, open_again) or WOULD) for item in items]
+        if not self._beside and not open_again and all(item.kind != SCHEDULING for item in items):
+            rows.append(
+                ReleaseRow(SCHEDULING, self._root_uuid, f"new guests {in_words(frozenset())}", WOULD_CLOSE)
+            )
+        return rows
 
     def carry_out(self) -> list[ReleaseRow]:
-        """Give back what is ordered, each thing for itself, and look what is left at the end."""
-        rows, open_again = [], True
+        """Give back what is ordered, each thing for itself, and look what is left at the end.
+
+        New guests are kept away before the first change, and let in after the last one if nothing failed.
+        """
+        rows = self._keep_guests_away()
+        open_again = not rows
         for item in self._release_items():
             open_again = open_again and not item.cannot_be_released
             if item.give_back is None or _reason_to_stay(item, open_again):
@@ -179,6 +226,31 @@ class HostRelease:
                     _release_row(item, _reason_to_stay(item, open_again) or f"{FAILED}: it is there again")
                 )
         return rows
+
+    def _keep_guests_away(self) -> list[ReleaseRow]:
+        """Keep new guests away if there is anything to give back. Returns a row if that fails.
+
+        The release goes on after a failure: a host may be left when its Placement is gone for good.
+        """
+        changes = any(
+            item.cannot_be_released or (item.give_back is not None and item.kind != SCHEDULING)
+            for item in self._release_items()
+        )
+        if self._beside or not changes:  # nova-compute disables its own service
+            return []
+        said = self._state.state.maintenance
+        reporter = HostReporter(self._client, {}, lambda owned: None)
+        try:
+            if self._root_uuid not in reporter.reported(self._root_uuid):
+                return []  # no guest is placed on a provider that does not exist
+            # durable first: a release that is interrupted here is finished by the next one
+            if said is None or not said.off:
+                self._state.keep_maintenance(HostMaintenance(True, RELEASE_REASON, time.time()))
+            reporter.switch_scheduling(self._root_uuid, {DisableCause.MAINTENANCE: True})
+        except (PlacementError, OSError) as error:
+            LOG.error("New guests of %s cannot be kept away: %s", self._root_uuid, error)
+            return [ReleaseRow(SCHEDULING, self._root_uuid, MAY_COME, f"{FAILED}: {error}")]
+        return []
 
     # What there is, in the order in which it is given back
 
@@ -262,6 +334,14 @@ def _reason_to_stay(item: ReleaseItem, open_again: bool) -> str:
     return "" if open_again or item.kind != SCHEDULING else KEPT_AWAY
 
 
+def how_to_open(rows: Iterable[ReleaseRow]) -> str:
+    """Whether new guests are kept away after a release that failed, and what opens the host; else empty."""
+    scheduling = [row for row in rows if row.kind == SCHEDULING and row.outcome != DONE]
+    if not scheduling:
+        return ""
+    return MAY_BE_OPEN if any(row.detail == MAY_COME for row in scheduling) else HOW_TO_OPEN
+
+
 def children_first(reported: dict[str, ReportedProvider]) -> list[str]:
     """Providers in an order in which they can be deleted."""
 
@@ -328,7 +408,8 @@ def releasing_controllers(
 
     ``control`` is also one that limits nothing any more. ``given``: pins are not the agent's, and stay.
     """
-    return make_controllers(driver, control, ControllerSettings(pins=not given), state, root)
+    originals = OriginalsFile(state.path.with_name(ORIGINALS_FILE))
+    return make_controllers(driver, control, ControllerSettings(pins=not given), state, originals, root)
 
 
 def _bound_call(function: Callable[..., object], *arguments: object) -> Callable[[], object]:

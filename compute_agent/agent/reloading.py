@@ -33,11 +33,9 @@ from compute_agent.inventory.provider_files import files_in
 from compute_agent.inventory.provider_tree import IdentityError
 from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.loops.reporting import RootWatch
-from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.events import WorldChanged
-from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.answers import PlacementError
@@ -117,22 +115,6 @@ class ConfigurationLoader(Protocol):
         ...
 
 
-def check_dedicated_online(before: HostState, after: HostState) -> None:
-    """Check that no dedicated CPU of the agent's own inventory went offline.
-
-    Guests may hold it, so what was reported stays until an operator decides. Beside nova-compute, which
-    offers the CPUs itself and keeps those offline that no guest holds, that is normal.
-
-    :raises ConfigError: one did.
-    """
-    gone = before.cpu_sets.dedicated & after.cpu_sets.offline
-    if gone and not after.tree.beside:
-        raise ConfigError(
-            f"[compute] cpu_dedicated_set: CPUs {cpuset.format(gone)} are offline: bring them online, or take"
-            " them out of the option"
-        )
-
-
 class ConfigReloader:
     """The configuration in force, and the way to another one. For the main thread; use_root() for any."""
 
@@ -209,12 +191,11 @@ class ConfigReloader:
         try:
             self._root.reload(options)
             host = configured_host(options, self._registry, topology, root=self._root.owner, acting=True)
-            check_dedicated_online(self._pipeline.host_state, host.world)
             controllers = self._factory.build(options, host.resctrl, host.world)
             warnings = self._warnings_of(host)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until an operator decides.
-            known = known_topology(self._in_force.current.options, topology, self._root.owner.beside)
+            known = known_topology(self._in_force.current.options, topology)
             self._pipeline.submit(WorldChanged(replace(self._pipeline.host_state, topology=known)))
             return str(error)
         with self._lock:

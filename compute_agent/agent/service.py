@@ -28,6 +28,7 @@ from compute_agent.agent.protocol import RequestError
 from compute_agent.agent.release import refuse_if_released
 from compute_agent.agent.reloading import ConfigurationLoader
 from compute_agent.controllers.cpu_class import cpu_class_status
+from compute_agent.controllers.isolation import isolation_status
 from compute_agent.controllers.resctrl import resctrl_of
 from compute_agent.drivers.processes import records
 from compute_agent.files import remove_leftovers
@@ -189,6 +190,7 @@ class HostAgent:
             parts.oom,
             parts.events,
             cpu_class_status(parts.in_force.controllers),
+            isolation_status(parts.in_force.controllers),
             reloader.error,
             [*reloader.warnings, *self.pipeline.host_state.warnings, *parts.reclaimed.troubles],
             parts.fleet.document(),

@@ -20,6 +20,7 @@ from compute_agent.model.guest_settings import (
     BEST_EFFORT,
     LATENCY_SENSITIVE,
     LATENCY_SENSITIVE_RESERVED,
+    IsolationLevel,
     class_section,
 )
 from compute_agent.model.messages import ConfigError
@@ -53,7 +54,7 @@ class QosClass:
     """A class: guests of a lower ``rank`` give way first.
 
     ``share`` is that of caches and bandwidth, ``memory`` that of memory. ``cpu_class`` is the
-    class of dedicated CPUs; empty: none.
+    class of dedicated CPUs; empty: none. ``isolation`` is their level.
     """
 
     name: str
@@ -61,6 +62,7 @@ class QosClass:
     share: ShareSpec = field(default_factory=ShareSpec)
     memory: MemoryShare = field(default_factory=MemoryShare)
     cpu_class: str = ""
+    isolation: IsolationLevel = IsolationLevel.UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,9 @@ def parse_classes(conf: cfg.ConfigOpts) -> QosClasses:
         default = classes.get(name, QosClass(name, rank, memory=like))
         share = _share_spec(section, options).overlaid_on(default.share)
         cpu_class = _cpu_class(conf, name, options.cpu_class)
-        classes[name] = QosClass(name, rank, share, _memory_share(options, default.memory), cpu_class)
+        level = IsolationLevel(options.isolation or default.isolation)
+        memory = _memory_share(options, default.memory)
+        classes[name] = QosClass(name, rank, share, memory, cpu_class, level)
     # A misspelt name would protect every guest, or none.
     highest = classes.get(conf.qos.highest_class)
     if highest is None:

@@ -136,7 +136,7 @@ class CpuPoolList(_ClassLister):
         pools = parse_cpu_pools(conf, parse_classes(conf).classes.keys())
         if not pools:
             self.say_why_empty("Not configured: there is no section [cpu_pool:NAME].")
-        topology = known_topology(conf, read_topology(Path(conf.host.root)), beside=False)
+        topology = known_topology(conf, read_topology(Path(conf.host.root)))
         cpus = lay_out_pools(pools, resolve_cpu_sets(options.cpu_options(conf), topology), topology)
         guests = self.ask_guests()
         return ("name", "cpus", "sets", "guests"), [

@@ -7,7 +7,13 @@ import os
 from typing import Any, Final
 
 from compute_agent.cmd.base import AgentLister, Commands, LinesColumn, ShowOne, columns
-from compute_agent.model.guest_settings import SETTING_NAMES, EmulatorPolicy, MemoryType, ThreadPolicy
+from compute_agent.model.guest_settings import (
+    ISOLATION_LEVELS,
+    SETTING_NAMES,
+    EmulatorPolicy,
+    MemoryType,
+    ThreadPolicy,
+)
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
@@ -22,6 +28,12 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cpu-class",
         help="class of dedicated CPUs, a section [cpu_class:NAME]; empty for that of the qos class",
+    )
+    parser.add_argument(
+        "--isolation",
+        choices=ISOLATION_LEVELS,
+        help="how far interrupts and other work of the host keep off its dedicated CPUs; by default as its"
+        " class says",
     )
     parser.add_argument(
         "--spread",

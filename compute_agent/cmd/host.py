@@ -22,7 +22,7 @@ from compute_agent.agent.configured_host import (
 )
 from compute_agent.agent.dry_run import look_up_owner
 from compute_agent.agent.host_access import STATE_FILE, check_state_folder, offered, open_resctrl
-from compute_agent.agent.parked_cpus import known_topology
+from compute_agent.agent.parked_cpus import known_topology, stopped_cpus, stopped_warning
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
 from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.classification.resolution import ClassificationPolicy, parse_policy
@@ -42,7 +42,7 @@ from compute_agent.inventory.derive import BESIDE
 from compute_agent.inventory.provider_tree import IdentityError, ProviderTree
 from compute_agent.inventory.resctrl import CachePlatform
 from compute_agent.model import cpuset
-from compute_agent.model.cpuset import CpuSets
+from compute_agent.model.cpuset import CpuSet, CpuSets
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline import state
 from compute_agent.pipeline.placer import stray_warning
@@ -89,8 +89,7 @@ class HostShow(ShowOne):
 
 def _read_host(conf: cfg.ConfigOpts) -> HostTopology:
     """The topology of this host, with the parked CPUs that the agent remembers."""
-    owner, *_ = _root_owner(conf, None)
-    return known_topology(conf, read_topology(Path(conf.host.root)), owner.beside)
+    return known_topology(conf, read_topology(Path(conf.host.root)))
 
 
 def _cache_document(platform: CachePlatform) -> dict[str, Any]:
@@ -210,9 +209,10 @@ class ConfigCheck(ShowOne):
             read_settings(conf, registry)
         except ConfigError as error:
             self._refusals.append(str(error))
+        stopped = stopped_cpus(conf, topology, _root_owner(conf, None)[0].beside)
         try:
             sets = resolve_cpu_sets(options.cpu_options(conf), topology)
-            warnings += _strays(Path(conf.state_path) / STATE_FILE, sets, topology)
+            warnings += _strays(Path(conf.state_path) / STATE_FILE, sets, topology.usable - stopped)
         except ConfigError as error:
             self._refusals.append(str(error))
         owner, root_is, unasked = _root_owner(conf, client)
@@ -252,7 +252,7 @@ class ConfigCheck(ShowOne):
                     *sets.warnings,
                     *node_overlaps(topology.numa_nodes),
                     *warnings,
-                    *filter(None, [sets.offline_warning, unasked]),
+                    *filter(None, [sets.offline_warning, stopped_warning(stopped), unasked]),
                 ],
                 "refusals": list(self._refusals),
             }
@@ -293,7 +293,7 @@ def _shape(conf: cfg.ConfigOpts, owner: RootOwner) -> str:
     return BESIDE if owner.beside else conf.compute.provider_tree or options.DEFAULT_SHAPE
 
 
-def _strays(path: Path, sets: CpuSets, topology: HostTopology) -> list[str]:
+def _strays(path: Path, sets: CpuSets, reachable: CpuSet) -> list[str]:
     """A warning for each guest, of those last known, that holds CPUs which the sets do not have."""
     try:
         guests = state.parse(path.read_bytes()).guests
@@ -305,7 +305,7 @@ def _strays(path: Path, sets: CpuSets, topology: HostTopology) -> list[str]:
         stray_warning(uuid, stray)
         for uuid, guest in guests.items()
         if guest.assignment is not None
-        and (stray := sets.describe_strays(guest.assignment.held_cpus, topology.usable))
+        and (stray := sets.describe_strays(guest.assignment.held_cpus, reachable))
     ]
 
 

@@ -24,9 +24,10 @@ LOCK_TIMEOUT: Final = 30.0
 class ReleaseCommand(AgentLister):
     """Leave this host: end the agent for good, and give back what it has set.
 
-    That is CPU quotas, cache ways, bandwidth and the scheduling switch; listed is what was given back and
-    what stays. Guests run on. What broke off is finished by doing it again. 1 if anything could not be given
-    back.
+    CPU quotas, cache ways, bandwidth and the scheduling switch are given back; the list shows what was given
+    back and what stays. Guests run on. New guests are kept away from the first change on, and let in again
+    last; after a failure they stay away. A release that broke off is finished by another one. The exit status
+    is 1 if anything could not be given back.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -62,13 +63,16 @@ class ReleaseCommand(AgentLister):
             return self._table(self._survey(conf, wanted))
         folder = make_state_folder(conf)
         if parsed_args.undo:
-            release.unmark(folder)
+            release.unmark(folder, LOCK_TIMEOUT)
             return _COLUMNS, []
         release.mark(folder)
         with contextlib.suppress(DaemonUnreachableError):
             self.ask("release.retire")
         with open_release(conf, ReleaseOptions(**wanted), LOCK_TIMEOUT) as found:
-            return self._table([asdict(row) for row in found.carry_out()])
+            rows = found.carry_out()
+        if sentence := release.how_to_open(rows):
+            self.app.stderr.write(f"{sentence}\n")
+        return self._table([asdict(row) for row in rows])
 
     def _survey(self, conf: Any, wanted: dict[str, bool]) -> list[dict[str, Any]]:
         try:

@@ -4,7 +4,13 @@ from typing import Any, Final
 
 from oslo_config import cfg
 
-from compute_agent.model.guest_settings import MAX_PRIORITY, EmulatorPolicy, MemoryType, ThreadPolicy
+from compute_agent.model.guest_settings import (
+    ISOLATION_LEVELS,
+    MAX_PRIORITY,
+    EmulatorPolicy,
+    MemoryType,
+    ThreadPolicy,
+)
 
 GUEST_RULE: Final = "guest_rule:"
 
@@ -92,6 +98,12 @@ OPTS: Final = [
         "cpu_class",
         help="Class of the dedicated CPUs of the guests, a section [cpu_class:NAME], in place of that of"
         " their class.",
+    ),
+    cfg.StrOpt(
+        "isolation",
+        choices=ISOLATION_LEVELS,
+        help="How far interrupts and other work of the host keep off the dedicated CPUs of the guests, in"
+        " place of the level of their class.",
     ),
     cfg.StrOpt(
         "memory_type",

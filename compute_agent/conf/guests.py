@@ -12,6 +12,7 @@ FLAVOR_SETTINGS: Final = (
     "priority",
     "blockio_class",
     "cpu_class",
+    "isolation",
     "memory_type",
     "spread",
     "resctrl",

@@ -173,6 +173,15 @@ QOS_CLASS_OPTS: Final = [
         help="Section [cpu_class:NAME] by which the dedicated CPUs of guests of the class work. Unless set:"
         " as they were found.",
     ),
+    cfg.StrOpt(
+        "isolation",
+        choices=[
+            ("shared", "interrupts, workqueues and watchdogs of the host may run there"),
+            ("quiet", "they run on other CPUs, as far as the kernel lets them move"),
+        ],
+        help="How far work of the host keeps off the dedicated CPUs of guests of the class. Unless set:"
+        " shared.",
+    ),
 ]
 
 _SAMPLE_NAME: Final = "name"

@@ -229,11 +229,11 @@ def tree_lines(topology: HostTopology, sets: CpuSets, guests: Guests | None) -> 
 
 
 def _offline_notes(topology: HostTopology) -> Iterator[str]:
-    """Lines on the CPUs that are offline: for good, and until a guest gets them."""
+    """Lines on the CPUs that are offline: those that do not count, and those that do."""
     if gone := topology.offline - topology.parked:
         yield f"Offline CPUs: {cpuset.format(gone)}"
     if topology.parked:
-        yield f"Parked CPUs (offline until a guest gets them): {cpuset.format(topology.parked)}"
+        yield f"Parked CPUs (offline, and counted as present): {cpuset.format(topology.parked)}"
 
 
 def _thread_rule(topology: HostTopology) -> Iterator[str]:

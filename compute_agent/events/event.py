@@ -36,6 +36,8 @@ class EventKind(enum.StrEnum):
     CLAIM = "claim"
     OFFER = "offer"
     STOLEN = "stolen"
+    CPU_OFFLINE = "cpu_offline"
+    CPU_ONLINE = "cpu_online"
     BREAK = "break"
     THROTTLE_DOWN = "throttle_down"
     THROTTLE_UP = "throttle_up"

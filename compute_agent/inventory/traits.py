@@ -6,18 +6,21 @@ arch/x86/include/asm/cpufeatures.h and Documentation/arch/arm64/elf_hwcaps.rst o
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
 import os_traits
 
 from compute_agent.host.topology import HostTopology
-from compute_agent.model.guest_settings import MemoryType
+from compute_agent.inventory.provider_tree import ProviderTree
+from compute_agent.model.guest_settings import IsolationLevel, MemoryType
 
 NUMA_ROOT: Final[str] = os_traits.HW_NUMA_ROOT
 RESCTRL_PREFIX: Final = "CUSTOM_RESCTRL_"
 MEMORY_TIER_PREFIX: Final = "CUSTOM_MEMORY_TIER_"
 WAY_SIZE_PREFIX: Final = "CUSTOM_LLC_WAY_"
+CPU_PREFIX: Final = "CUSTOM_CPU_"
 
 _NAMESPACES: Final = {
     "x86_64": "HW_CPU_X86_",
@@ -105,6 +108,16 @@ def resctrl_traits(features: frozenset[str]) -> frozenset[str]:
 def memory_trait(memory_type: MemoryType) -> str:
     """The trait of the kind of memory of a NUMA node: ``CUSTOM_MEMORY_TIER_HBM``."""
     return f"{MEMORY_TIER_PREFIX}{memory_type.upper()}"
+
+
+def with_isolation(tree: ProviderTree, levels: Collection[IsolationLevel]) -> ProviderTree:
+    """The tree with a trait for each level, such as ``CUSTOM_CPU_QUIET``, on providers that offer PCPU."""
+    offered = frozenset(f"{CPU_PREFIX}{level.upper()}" for level in levels)
+    nodes = tuple(
+        replace(node, traits=node.traits | offered) if "PCPU" in node.inventories else node
+        for node in tree.nodes
+    )
+    return replace(tree, nodes=nodes)
 
 
 def way_size_trait(way_kib: int) -> str:

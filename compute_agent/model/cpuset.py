@@ -86,6 +86,14 @@ def parse_mask(text: str) -> frozenset[int]:
     return frozenset(bit for bit in range(mask.bit_length()) if mask >> bit & 1)
 
 
+def format_mask(cpus: Iterable[int]) -> str:
+    """A kernel mask of ``cpus``, such as ``ff,ffffffff``, without leading zeros."""
+    digits = f"{sum(1 << cpu for cpu in set(cpus)):x}"
+    digits = digits.zfill(-(-len(digits) // 8) * 8)
+    words = [digits[index : index + 8] for index in range(0, len(digits), 8)]
+    return ",".join((words[0].lstrip("0") or "0", *words[1:]))
+
+
 @dataclass(frozen=True, slots=True)
 class CpuSets:
     """The purpose of each usable CPU. CPUs in no set belong to the host.
@@ -96,8 +104,8 @@ class CpuSets:
     :ivar reserved_vcpus: VCPU that the host keeps.
     :ivar warnings: sentences for operators.
     :ivar pooled: dedicated and shared CPUs that belong to a pool, for its members only.
-    :ivar offline: CPUs of ``[compute] cpu_dedicated_set`` that are offline and not parked. They are in no
-        set until they are online.
+    :ivar offline: CPUs of ``[compute] cpu_dedicated_set`` that are offline and were never seen online. They
+        are in no set until they are online.
     """
 
     dedicated: frozenset[int]
@@ -115,8 +123,8 @@ class CpuSets:
             return ""
         return (
             f"[compute] cpu_dedicated_set: {named_cpus(self.offline)} {_verb_for(self.offline)} offline,"
-            " and left out until online: a CPU that nova-compute's cpu_power_management or [cpu_class:idle]"
-            " park takes offline counts once the agent has seen it online"
+            " and left out until online: a CPU that goes offline, such as by nova-compute's"
+            " cpu_power_management, counts once the agent has seen it online"
         )
 
     @property

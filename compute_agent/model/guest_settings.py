@@ -75,6 +75,20 @@ class EmulatorPolicy(enum.StrEnum):
     ISOLATE = "isolate"
 
 
+class IsolationLevel(enum.StrEnum):
+    """How far the host's own work keeps off the dedicated CPUs of a guest."""
+
+    UNSET = ""
+    """Of a guest: the level of its class. Of a class: ``shared``."""
+    SHARED = "shared"
+    """Interrupts, workqueues and watchdogs of the host may run there."""
+    QUIET = "quiet"
+
+
+ISOLATION_LEVELS: Final = tuple(level.value for level in IsolationLevel if level)
+"""The levels that options and commands take."""
+
+
 @dataclass(frozen=True, slots=True)
 class GuestSettings:
     """The settings of a guest beside amounts.
@@ -86,6 +100,7 @@ class GuestSettings:
     :ivar cpu_class: class of its dedicated CPUs; empty is that of its ``qos_class``.
     :ivar spread: dedicated CPUs go to as many cores as possible, where the thread policy is ``prefer``.
     :ivar preserve: the agent leaves the guest as it is.
+    :ivar isolation: level of its dedicated CPUs.
     """
 
     vcpus: int = 1
@@ -99,6 +114,7 @@ class GuestSettings:
     cpu_class: str = ""
     spread: bool = False
     preserve: bool = False
+    isolation: IsolationLevel = IsolationLevel.UNSET
 
     @property
     def core_policy(self) -> ThreadPolicy:
@@ -166,7 +182,7 @@ def _choice_reader(kind: type[enum.StrEnum]) -> Callable[[str], enum.StrEnum]:
         try:
             return kind(text)
         except ValueError as error:
-            raise ValueError(f"one of {', '.join(kind)}") from error
+            raise ValueError(f"one of {', '.join(filter(None, kind))}") from error
 
     return read_choice
 
@@ -177,6 +193,7 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "resctrl": _read_annotation,
     "blockio_class": _optional_class,
     "cpu_class": _optional_class,
+    "isolation": _choice_reader(IsolationLevel),
     "memory_type": _choice_reader(MemoryType),
     "spread": _read_truth,
     "thread_policy": _choice_reader(ThreadPolicy),

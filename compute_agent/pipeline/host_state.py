@@ -56,7 +56,19 @@ class HostState:
     @property
     def reachable_cpus(self) -> CpuSet:
         """The CPUs that guests can run on: online ones, and those that the agent brings online."""
-        return self.topology.usable if self.wakes else self.topology.online
+        return self.topology.online | self.woken_cpus
+
+    @property
+    def woken_cpus(self) -> CpuSet:
+        """The parked CPUs that the agent brings online for a guest."""
+        return self.topology.parked & self.powered if self.wakes else frozenset()
+
+    @property
+    def stopped_cpus(self) -> CpuSet:
+        """The dedicated CPUs of the agent's own inventory that are offline for another reason than power."""
+        if self.tree.beside:  # nova-compute reports them, and keeps those offline that no guest holds
+            return frozenset()
+        return (self.topology.parked & self.cpu_sets.dedicated | self.cpu_sets.offline) - self.powered
 
     def with_online(self, online: CpuSet) -> HostState:
         """The same host with these CPUs online. Only CPUs of the power manager change."""
@@ -114,7 +126,7 @@ class HostState:
             for held in [holdings.get(guest, frozenset())]
             for cpu in held
         }
-        return CpuSupply(self.topology, self.cpu_sets, holdings, lent, busy, self.wakes)
+        return CpuSupply(self.topology, self.cpu_sets, holdings, lent, busy, self.woken_cpus)
 
     @property
     def pools_only(self) -> bool:

@@ -19,7 +19,7 @@ from compute_agent.controllers.base import KernelController
 from compute_agent.drivers.base import GuestChange, GuestDriver, Listener, RunningGuests, StartingDriver
 from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.host.topology import HostTopology
-from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.cpuset import CpuSet, named_cpus
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.pipeline.enforcer import GuestEnforcer
@@ -150,6 +150,8 @@ class GuestPipeline:
         self._cache = self._enforcer.cache
         self._placer = GuestPlacer(world, self._cache, partial(observe_guest, driver), recorder)
         self._classifier = GuestClassifier(manual or ManualSettings(), recorder)
+        #: dedicated CPUs that were offline at the last event
+        self._stopped: CpuSet = frozenset()
         self._lifecycle = GuestLifecycle(
             driver, self._placer, self._enforcer, metrics, recorder, self._classifier
         )
@@ -298,6 +300,7 @@ class GuestPipeline:
             if event.controllers is not None:
                 self._enforcer.use_controllers(event.controllers)
         self._placer.world = self._enforcer.refresh_online(self.host_state)
+        self._report_stopped()
         try:
             self._take_over()
         except DriverError:
@@ -517,6 +520,15 @@ class GuestPipeline:
         if (entry := self._cache.get(uuid)) is None:
             raise GuestGoneError(f"there is no guest {uuid}")
         return entry
+
+    def _report_stopped(self) -> None:
+        """Record which dedicated CPUs went offline, and which are online again."""
+        before, self._stopped = self._stopped, self.host_state.stopped_cpus
+        sets, record = self.host_state.cpu_sets, self._recorder.record_event
+        if gone := self._stopped - before:
+            record(LOG.warning, EventKind.CPU_OFFLINE, None, "Dedicated %s went offline", named_cpus(gone))
+        if back := before - self._stopped & sets.dedicated:
+            record(LOG.info, EventKind.CPU_ONLINE, None, "Dedicated %s online again", named_cpus(back))
 
     def _take_over(self) -> None:
         """Take over the guests that run.

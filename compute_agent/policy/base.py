@@ -218,8 +218,8 @@ class CpuSupply:
     """Free dedicated CPUs that guests may float on, by pool. The empty name has those of no pool."""
     busy: Mapping[int, float] = field(default_factory=dict)
     """The part of the time in which a dedicated CPU is busy, where it was measured."""
-    wakes: bool = False
-    """Whether the policy may give parked CPUs, which the agent then brings online. Nova wakes its own."""
+    woken: CpuSet = frozenset()
+    """Parked CPUs that the policy may give, as the agent then brings them online. Nova wakes its own."""
 
     def sibling_load(self, request: GuestRequest, cpu: int) -> float:
         """The load that others put on the siblings of a CPU; 0 where nothing was measured."""
@@ -238,7 +238,7 @@ class CpuSupply:
 
     def free(self, request: GuestRequest, demand: ProviderDemand) -> CpuSet:
         """The dedicated CPUs of a demand's zone that the guest may have."""
-        there = self.topology.usable if self.wakes else self.topology.online
+        there = self.topology.online | self.woken
         return self.cpu_sets.dedicated.intersection(demand.cpus, there) - self.taken_cpus(request)
 
 
@@ -272,8 +272,8 @@ def place_guest(
             continue
         free = supply.free(request, demand).difference(chosen)
         if len(free) < demand.pcpu:
-            parked = demand.cpus & supply.cpu_sets.dedicated & supply.topology.parked
-            waits = f", and CPUs {cpuset.format(parked)} are offline" if parked and not supply.wakes else ""
+            parked = demand.cpus & supply.cpu_sets.dedicated & supply.topology.parked - supply.woken
+            waits = f", and CPUs {cpuset.format(parked)} are offline" if parked else ""
             return PlacementRefusal(
                 f"{demand.zone} has {len(free)} free dedicated CPUs ({cpuset.format(free) or 'none'}),"
                 f" but {demand.pcpu} are needed{waits}"

@@ -150,9 +150,13 @@ Causes = Mapping[DisableCause, bool]
 """Whether each cause keeps new guests away. One that is absent is not known: its mark stays as it is."""
 
 
+RELEASE_REASON: Final = "compute-agent release"
+"""The reason with which a release keeps new guests away."""
+
+
 @dataclass(frozen=True, slots=True)
 class HostMaintenance:
-    """The last order of an operator: whether the host is ``off``, with reason and time.
+    """The last order of an operator, or of a release: whether the host is ``off``, with reason and time.
 
     ``since`` is in seconds since the epoch.
     """
@@ -160,6 +164,11 @@ class HostMaintenance:
     off: bool
     reason: str = ""
     since: float = 0.0
+
+    @property
+    def is_of_release(self) -> bool:
+        """Whether a release keeps new guests away, where no operator did."""
+        return self.off and self.reason == RELEASE_REASON
 
 
 def switched(traits: frozenset[str], causes: Causes) -> frozenset[str]:

@@ -288,6 +288,8 @@ class FlavorCapacity:
     without_worst: FitBounds
     by_aggregate: Mapping[str, FitBounds]
     shortages: tuple[ClassShortage, ...] | None
+    uncounted_hosts: int = 0
+    """Number of hosts where guests could not be placed in time, so that their lower bound is 0."""
 
 
 class CloudHosts:

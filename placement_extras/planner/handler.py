@@ -6,7 +6,7 @@ that comes, leaves or moves meanwhile may be counted twice or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from time import thread_time
 from typing import Any, Final
 
@@ -198,6 +198,9 @@ blueprint = Blueprint("ext_capacity", __name__)
 
 _BODY: Final = CapacityBody()
 
+_PLACING_SHARE: Final = 0.75
+"""Part of the time left that placing guests on hosts may take, where a topology splits them."""
+
 
 @api_operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)
 def count_capacity(call: ApiRequest) -> Response:
@@ -218,10 +221,22 @@ def count_capacity(call: ApiRequest) -> Response:
         try:
             budget = SearchBudget(deadline, yield_lock=view.yield_after(call.check_awaited))
             cloud = CloudHosts(view.snapshot, budget, avoided)
+
+            def count_topology(name: str, request: CandidatesRequest) -> FlavorCapacity:
+                topology = topologies.get(name)
+                # a fallback may have nothing that is split
+                if topology is None or not is_splittable(request):
+                    return count_flavor(cloud, request)
+                # the rest is for bounds of hosts without placed guests, and for other flavors
+                left = len(flavors) + len(fallbacks) - len(counted) - len(fallen_back)
+                seconds = max(0.0, _PLACING_SHARE * (end - thread_time()) / left)
+                placing = SearchBudget(seconds, yield_lock=view.yield_after(call.check_awaited))
+                return count_split(cloud, request, topology, placing)
+
             for name, request in flavors.items():
                 if name in fallbacks:
-                    fallen_back[name] = _count_one(cloud, fallbacks[name], topologies.get(name))
-                counted[name] = _count_one(cloud, request, topologies.get(name))
+                    fallen_back[name] = count_topology(name, fallbacks[name])
+                counted[name] = count_topology(name, request)
             shares = {
                 name: FlavorProportion(
                     tuple(_possible_requests(asked[name])),
@@ -244,7 +259,11 @@ def count_capacity(call: ApiRequest) -> Response:
             raise _too_long(deadline, f"{what}: ask for fewer flavors, or for fewer groups in one") from None
         hosts = len(cloud.hosts)
         warnings = {
-            name: [*each.warnings, *_disabled_warnings(view.snapshot, each.request, avoided)]
+            name: [
+                *each.warnings,
+                *_disabled_warnings(view.snapshot, each.request, avoided),
+                *_uncounted_warnings(hosts, (counted[name], fallen_back.get(name)), deadline),
+            ]
             for name, each in asked.items()
         }
     relocator = GuestRelocator(
@@ -278,13 +297,17 @@ def count_capacity(call: ApiRequest) -> Response:
     )
 
 
-def _count_one(
-    cloud: CloudHosts, request: CandidatesRequest, topology: TopologyPolicy | None
-) -> FlavorCapacity:
-    # a fallback may have nothing that is split
-    if topology is None or not is_splittable(request):
-        return count_flavor(cloud, request)
-    return count_split(cloud, request, topology)
+def _uncounted_warnings(
+    hosts: int, capacities: Iterable[FlavorCapacity | None], deadline: float
+) -> Iterator[str]:
+    """Yield a warning if guests of a flavor could not be placed on all hosts in time."""
+    left = max((each.uncounted_hosts for each in capacities if each is not None), default=0)
+    if left:
+        yield (
+            f"guests were placed on {hosts - left:,} of {hosts:,} hosts in {deadline:g} seconds of work "
+            "([api] capacity_deadline); for the others lower_bound has 0 and upper_bound the sums of what is "
+            "free, and capable_hosts and candidate_hosts leave them out"
+        )
 
 
 def _disabled_warnings(

@@ -16,7 +16,8 @@ OPTIONS: list[cfg.Opt] = [
 Maximum CPU time, in seconds, of a count of guests (POST /ext/v1/capacity). A
 count that takes longer is answered 400 with the code
 placement.ext.search_too_long. The answer names the flavor at which the limit
-was reached.
+was reached. With a topology the answer is a range
+instead, and a warning has the number of hosts that were counted.
 
 Counts are among the long searches that [api] candidates_deadline limits for
 each worker.

@@ -14,10 +14,12 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Final
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import HostTree
+from placement.search.budget import BudgetExhausted, SearchBudget
 from placement.search.claims.claim import HostChoice, with_choice_held
 from placement.search.claims.split_choices import SplitChoices, zoned_classes
 from placement.search.claims.topology import SPLIT, TopologyPolicy
@@ -33,27 +35,55 @@ from placement_extras.planner.packing import (
     Way,
     fit_function,
 )
+from placement_extras.planner.repeated_splits import RepeatedSplits
 
 CountedHost = tuple[HostTree, FitBounds]
+_NO_LIMIT: Final = 1 << 62
 
 
-def count_split(cloud: CloudHosts, request: CandidatesRequest, topology: TopologyPolicy) -> FlavorCapacity:
+def count_split(
+    cloud: CloudHosts,
+    request: CandidatesRequest,
+    topology: TopologyPolicy,
+    placing: SearchBudget | None = None,
+) -> FlavorCapacity:
     """Return how many guests of a flavor fit if a topology policy splits each of them.
 
-    Shortages of full hosts are not computed: they are None.
+    Shortages of full hosts are not computed: they are None. Hosts that are left when the budget for placing
+    ends have no lower bound, and their number is in the answer.
 
-    :raises placement.search.budget.BudgetExhausted: it takes too long.
+    :param placing: the budget for placing guests; without it, that of the cloud is also for this.
+    :raises placement.search.budget.BudgetExhausted: the budget of the cloud is spent.
     """
-    return _SplitCount(cloud, request, topology).run()
+    return _SplitCount(cloud, request, topology, placing).run()
+
+
+def count_repeats(snapshot: ModelSnapshot, choice: HostChoice) -> int:
+    """Return how many guests can have the same choice, one after the other."""
+    return min(
+        snapshot.providers[provider.id].free(name) // amount
+        for provider, amounts in choice.resources
+        for name, amount in amounts.items()
+    )
 
 
 class _SplitCount:
     """The count of one flavor."""
 
-    def __init__(self, cloud: CloudHosts, request: CandidatesRequest, topology: TopologyPolicy) -> None:
+    def __init__(
+        self,
+        cloud: CloudHosts,
+        request: CandidatesRequest,
+        topology: TopologyPolicy,
+        placing: SearchBudget | None,
+    ) -> None:
         self._cloud = cloud
         self._budget = cloud.budget
-        self._placing = _HostPlacing(cloud, request, topology)
+        #: whether the budget for placing may end without an error
+        self._may_end = placing is not None
+        #: number of hosts where guests could not be placed in time
+        self._uncounted = 0
+        self._placing = _HostPlacing(cloud, request, topology, placing or cloud.budget)
         self._bounds = _AmountBounds(request, topology)
         self._finder = FootprintFinder(cloud.snapshot, request, cloud.budget)
         self._topology = topology
@@ -72,6 +102,7 @@ class _SplitCount:
             if fit.upper_bound:
                 alone.append((tree, fit))
         group = self._count_coupled(coupled)
+        capable_coupled, open_coupled = self._look_at_coupled(coupled)
         single = sum([fit for _, fit in alone], NONE)
         whole = group.fit_bounds()
         left = [(single + group.fit_bounds(without=tree.root.id), tree) for tree, _ in coupled]
@@ -84,13 +115,27 @@ class _SplitCount:
         )
         return FlavorCapacity(
             fit=fit,
-            hosts=capable + sum(self._placing.is_capable(tree, shared) for tree, shared in coupled),
-            candidate_hosts=len(alone) + sum(self._placing.count_guests(*each) > 0 for each in coupled),
+            hosts=capable + capable_coupled,
+            candidate_hosts=sum(1 for _, fit in alone if fit.lower_bound) + open_coupled,
             worst=worst[1].root if worst else None,
             without_worst=worst[0] if worst else NONE,
             by_aggregate=self._by_aggregate(alone, group),
             shortages=None,
+            uncounted_hosts=self._uncounted,
         )
+
+    def _look_at_coupled(self, hosts: Sequence[tuple[HostTree, Sequence[Provider]]]) -> tuple[int, int]:
+        """Return how many of these hosts could serve a guest if empty, and how many can now, each alone."""
+        capable = able = 0
+        for tree, shared in hosts if not self._uncounted else ():
+            try:
+                able += self._placing.count_guests(tree, shared) > 0
+                capable += self._placing.is_capable(tree, shared)
+            except BudgetExhausted:
+                if not self._may_end:
+                    raise
+                self._uncounted += 1
+        return capable, able
 
     def _is_coupled(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
         sharing = (*shared, *(each for each in tree.members if each.id in self._cloud.sharing))
@@ -104,10 +149,24 @@ class _SplitCount:
             if not ways.ways:
                 return False, NONE
             return bool(ways.ways_within(tree.capacities)), fit_function(ways, self._budget)(tree.free)
-        guests = self._placing.count_guests(tree, shared)
+        if self._uncounted:  # the budget ended at an earlier host
+            return self._bound_host(tree, shared)
+        try:
+            guests = self._placing.count_guests(tree, shared)
+            is_capable = bool(guests) or self._placing.is_capable(tree, shared)
+        except BudgetExhausted:
+            if not self._may_end:
+                raise
+            return self._bound_host(tree, shared)
         # a host where not even the first has a place takes none, whatever the sums say
         upper = self._bounds.most_guests(tree, shared) if guests else 0
-        return bool(guests) or self._placing.is_capable(tree, shared), FitBounds(guests, max(guests, upper))
+        return is_capable, FitBounds(guests, max(guests, upper))
+
+    def _bound_host(self, tree: HostTree, shared: Sequence[Provider]) -> tuple[bool, FitBounds]:
+        """Return the bounds of a host where guests could not be placed in time."""
+        self._budget.spend(1 + len(tree.members))
+        self._uncounted += 1
+        return False, FitBounds(0, self._bounds.most_guests(tree, shared))
 
     def _allowed_ways(
         self, tree: HostTree, shared: Sequence[Provider], names: tuple[str, ...]
@@ -137,11 +196,21 @@ class _SplitCount:
         """Place guests on hosts that share providers, one host after the other."""
         held, placed = dict[int, Provider](), Counter[tuple[int, frozenset[int]]]()
         for tree, shared in hosts:
-            snapshot = self._placing.copy_host(tree, shared, held)
-            while (choice := self._placing.first_choice(snapshot, tree.root.id)) is not None:
-                snapshot = with_choice_held(snapshot, choice)
-                placed[tree.root.id, frozenset(provider.root_id for provider, _ in choice.resources)] += 1
-            held.update(snapshot.providers)
+            if self._uncounted:
+                self._uncounted += 1
+                continue
+            try:
+                snapshot = self._placing.copy_host(tree, shared, held)
+                while (choice := self._placing.first_choice(snapshot, tree.root.id)) is not None:
+                    times = count_repeats(snapshot, choice)
+                    snapshot = with_choice_held(snapshot, choice, times)
+                    taken = frozenset(provider.root_id for provider, _ in choice.resources)
+                    placed[tree.root.id, taken] += times
+                held.update(snapshot.providers)
+            except BudgetExhausted:
+                if not self._may_end:
+                    raise
+                self._uncounted += 1
         most = {tree.root.id: self._bounds.most_guests(tree, shared) for tree, shared in hosts}
         return _CoupledCount(hosts, placed, most, self._bounds.asked)
 
@@ -198,29 +267,40 @@ class _CoupledCount:
 class _HostPlacing:
     """Places guests on copies of single hosts, with what shares with them."""
 
-    def __init__(self, cloud: CloudHosts, request: CandidatesRequest, topology: TopologyPolicy) -> None:
+    def __init__(
+        self, cloud: CloudHosts, request: CandidatesRequest, topology: TopologyPolicy, budget: SearchBudget
+    ) -> None:
         self._cloud = cloud
+        self._budget = budget
         self._request = request
         self._topology = topology
         self._distances = cloud.snapshot.zone_distances()
         self._read_tree = tree_reader(all_conditions(request, needs_of(request)))
+        self._repeated = RepeatedSplits(cloud.snapshot, request, topology, budget)
         #: number of guests by the likeness of a host and its free amounts
         self._known: dict[tuple[Hashable, tuple[int, ...]], int] = {}
         self._capable: dict[Hashable, bool] = {}
 
     def count_guests(self, tree: HostTree, shared: Sequence[Provider]) -> int:
         """Return the number of guests that have a place at a host, one after the other."""
+        counted = self._repeated.count_guests(tree, tree.free, _NO_LIMIT)
+        if counted is not None:
+            return counted
         likeness = self._host_likeness(tree, shared)
         state = likeness, tree.free
         if state not in self._known:
             snapshot, count = self.copy_host(tree, shared), 0
             while (choice := self.first_choice(snapshot, tree.root.id)) is not None:
-                snapshot, count = with_choice_held(snapshot, choice), count + 1
+                times = count_repeats(snapshot, choice)
+                snapshot, count = with_choice_held(snapshot, choice, times), count + times
             self._known[state] = count
         return self._known[state]
 
     def is_capable(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
         """Return whether a host could serve a guest with nothing used of it, nor of what shares with it."""
+        counted = self._repeated.count_guests(tree, tree.capacities, 1)
+        if counted is not None:
+            return bool(counted)
         likeness = self._host_likeness(tree, shared)
         if likeness not in self._capable:
             used = self.copy_host(tree, shared)
@@ -238,13 +318,13 @@ class _HostPlacing:
         snapshot = self._cloud.snapshot
         ids = {each.id for each in tree.members}
         ids.update(member for each in shared for member in snapshot.trees[each.root_id])
-        self._cloud.budget.spend(1 + len(ids))
+        self._budget.spend(1 + len(ids))
         return ModelSnapshot((held or {}).get(each, snapshot.providers[each]) for each in ids)
 
     def first_choice(self, snapshot: ModelSnapshot, root: int) -> HostChoice | None:
         """Return the choice of the next guest at a host; None if it has no place there."""
-        self._cloud.budget.spend(1 + len(snapshot))
-        choices = SplitChoices(snapshot, self._request, self._topology, self._distances, self._cloud.budget)
+        self._budget.spend(1 + len(snapshot))
+        choices = SplitChoices(snapshot, self._request, self._topology, self._distances, self._budget)
         return next((each for each in choices.choices_at(root) if each is not None), None)
 
     def _host_likeness(self, tree: HostTree, shared: Sequence[Provider]) -> Hashable:

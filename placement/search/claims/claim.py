@@ -132,9 +132,18 @@ def stays_at_its_host(snapshot: ModelSnapshot, request: CandidatesRequest) -> bo
     return any(not shared.issuperset(group.resources) for group in request.groups)
 
 
-def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice) -> ModelSnapshot:
-    """Return the snapshot as if a consumer held this choice; the original must not change meanwhile."""
-    return _using_more(snapshot, ((provider.uuid, amounts) for provider, amounts in choice.resources))
+def with_choice_held(snapshot: ModelSnapshot, choice: HostChoice, times: int = 1) -> ModelSnapshot:
+    """Return the snapshot as if consumers held this choice; the original must not change meanwhile.
+
+    :param times: the number of these consumers.
+    """
+    return _using_more(
+        snapshot,
+        (
+            (provider.uuid, {name: times * amount for name, amount in amounts.items()})
+            for provider, amounts in choice.resources
+        ),
+    )
 
 
 def without_allocations(snapshot: ModelSnapshot, held: Iterable[Allocation]) -> ModelSnapshot:

@@ -11,6 +11,7 @@ from placement.read_model.trees import HostTree, TreeClass
 from placement.search.budget import SearchBudget
 from placement.search.candidate_search import CandidatesByHost
 from placement.search.claims.claim import HostChoice
+from placement.search.claims.room import ZoneRoom
 from placement.search.claims.topology import (
     REMOTE,
     SPLIT,
@@ -19,7 +20,6 @@ from placement.search.claims.topology import (
     Split,
     TopologyPolicy,
     Zone,
-    ZoneRoom,
     best_splits,
     distance_of,
 )

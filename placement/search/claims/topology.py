@@ -7,14 +7,15 @@ zones, each class as evenly as the rooms allow.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from itertools import accumulate, combinations, product
 from math import gcd, lcm, prod
 from typing import Final, NamedTuple
 
-from placement.read_model.provider import Inventory
 from placement.search.budget import SearchBudget
+from placement.search.claims.even_division import Division, even_divisions, sum_squares
+from placement.search.claims.room import ZoneRoom
 
 SPLIT: Final = ("PCPU", "MEMORY_MB")
 """The resource classes that are split."""
@@ -48,25 +49,6 @@ class TopologyPolicy(StrEnum):
     SPREAD = "spread"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class ZoneRoom:
-    """The amounts of a class that a provider can give: multiples of ``step`` from ``least`` to ``most``."""
-
-    provider: int
-    least: int
-    most: int
-    step: int
-
-    @classmethod
-    def from_inventory(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "ZoneRoom":
-        """Return the room of a provider from its free amount, beside an amount for the same consumer."""
-        step = inventory.step_size
-        # the same allocation has both amounts, so that taken counts for the bounds of the inventory
-        least = -(-max(1, inventory.min_unit - taken) // step) * step
-        most = max(0, min(free, inventory.max_unit) - taken) // step * step
-        return cls(provider, least, most, step)
-
-
 Zone = Mapping[str, Sequence[ZoneRoom]]
 """The rooms of a zone, by class."""
 
@@ -83,10 +65,14 @@ Split = tuple[ZoneShare, ...]
 
 
 class SplitRank(NamedTuple):
-    """How good a split is for its policy: less is better."""
+    """How good a split is for its policy: less is better.
+
+    ``unevenness`` has the sum of squares of the parts of each class, where the policy wants even parts.
+    """
 
     zones: int
     distance: int
+    unevenness: tuple[int, ...] = ()
 
 
 Ranked = tuple[SplitRank, list[Split]]
@@ -137,20 +123,65 @@ def _of_sizes(
     for size in sizes:
         if not all(_may_hold(amount, name, zones, size) for name, amount in asked.items()):
             continue
-        found: dict[int, list[Split]] = {}
+        best: SplitRank | None = None
+        found: list[Split] = []
         for chosen in combinations(range(len(zones)), size):
             budget.spend(size)
             distance = sum(apart[one][other] for one, other in combinations(chosen, 2))
             # a set of zones that is further apart than the nearest one is not divided at all
-            if not found or distance <= min(found):
-                splits = _list_splits(asked, [zones[number] for number in chosen], budget, even=even)
-                split = next(filter(accepts, splits), None)
-                if split is not None:
-                    found.setdefault(distance, []).append(split)
-        if found:
-            nearest = min(found)
-            return SplitRank(size, nearest), found[nearest]
+            if best is not None and distance > best.distance:
+                continue
+            some = [zones[number] for number in chosen]
+            # if all rooms of these zones together will not do, no split of them will
+            if not accepts(tuple(_all_shares(asked, some))):
+                continue
+            splits = _list_even_splits(asked, some, budget) if even else _list_splits(asked, some, budget)
+            for unevenness, split in splits:
+                if accepts(split):
+                    rank = SplitRank(size, distance, unevenness)
+                    if best is None or rank < best:
+                        best, found = rank, []
+                    if rank == best:
+                        found.append(split)
+                    break
+        if best is not None:
+            return best, found
     return None
+
+
+def _all_shares(asked: Iterable[str], zones: Iterable[Zone]) -> Iterator[ZoneShare]:
+    for name in asked:
+        for zone in zones:
+            for room in zone.get(name, ()):
+                yield ZoneShare(room.provider, name, 0)
+
+
+def _list_even_splits(
+    asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget
+) -> Iterator[tuple[tuple[int, ...], Split]]:
+    """Yield ways to take the amounts of all of these zones with their unevenness, the most even one first."""
+    for divided in _combined_divisions(list(asked.items()), zones, budget):
+        parts = [
+            (name, part, zone[name])
+            for name, division in zip(asked, divided, strict=True)
+            for part, zone in zip(division, zones, strict=True)
+        ]
+        unevenness = tuple(map(sum_squares, divided))
+        for split in _out_of(parts, budget):
+            yield unevenness, split
+
+
+def _combined_divisions(
+    asked: Sequence[tuple[str, int]], zones: Sequence[Zone], budget: SearchBudget
+) -> Iterator[tuple[Division, ...]]:
+    """Yield even divisions of all classes; those of the first class decide the order."""
+    if not asked:
+        yield ()
+        return
+    (name, amount), *others = asked
+    for division in even_divisions(amount, [zone.get(name, ()) for zone in zones], budget):
+        for more in _combined_divisions(others, zones, budget):
+            yield (division, *more)
 
 
 def _may_hold(amount: int, name: str, zones: Sequence[Zone], size: int) -> bool:
@@ -159,9 +190,12 @@ def _may_hold(amount: int, name: str, zones: Sequence[Zone], size: int) -> bool:
 
 
 def _list_splits(
-    asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget, *, even: bool
-) -> Iterator[Split]:
-    """Yield ways to take the amounts from these zones, by different providers; each zone gives a part."""
+    asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget
+) -> Iterator[tuple[tuple[int, ...], Split]]:
+    """Yield ways to take the amounts from these zones, by different providers; each zone gives a part.
+
+    The shape is that of the even ones: how uneven a way is does not count.
+    """
     ways: list[list[list[int]]] = []
     for name, amount in asked.items():
         divided: list[list[int]] = []
@@ -169,7 +203,7 @@ def _list_splits(
         for common in (gcd, lcm):
             budget.spend(len(zones))
             rooms = [_join_rooms(zone.get(name, ()), common) for zone in zones]
-            found = _divide_evenly(amount, rooms) if even else divide_amount(amount, rooms)
+            found = divide_amount(amount, rooms)
             if found is not None and found not in divided:
                 divided.append(found)
         ways.append(divided)
@@ -181,7 +215,8 @@ def _list_splits(
             if part
         ]
         if all(any(divided[number] for divided in way) for number in range(len(zones))):
-            yield from _out_of(parts, budget)
+            for split in _out_of(parts, budget):
+                yield (), split
 
 
 def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:
@@ -242,26 +277,13 @@ def divide_amount(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
                 continue
             tried.add(alike)
             found = _divide_equally(amount, [rooms[number] for number in chosen])
-            if found is not None and (best is None or _sum_squares(found) < _sum_squares(best)):
+            if found is not None and (best is None or sum_squares(found) < sum_squares(best)):
                 best = [0] * len(rooms)
                 for number, part in zip(chosen, found, strict=True):
                     best[number] = part
         if best is not None:
             return best
     return None
-
-
-def _divide_evenly(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
-    """Divide the amount into parts that differ by at most one step; None if a room cannot give its part."""
-    parts = _divide_equally(amount, rooms)
-    if parts is None or max(parts) - min(parts) > lcm(*(room.step for room in rooms)):
-        return None
-    return parts
-
-
-def _sum_squares(parts: Iterable[int]) -> int:
-    """Return the sum of squares: smaller for more equal parts of one sum."""
-    return sum(part * part for part in parts)
 
 
 def _divide_equally(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
@@ -284,7 +306,7 @@ def _divide_equally(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:
                 for room, first in zip(rooms, beginnings, strict=True)
             ]
             found = _fill_bounds(amount, bounds, unit)
-            if found is not None and (best is None or _sum_squares(found) < _sum_squares(best)):
+            if found is not None and (best is None or sum_squares(found) < sum_squares(best)):
                 best = found
     return best
 

@@ -92,7 +92,7 @@ def test_a_restarted_agent_goes_on_with_the_cpus_that_it_parked(rig, uid):
     assert rig.reported() == 1
     assert rig.online() == "0"
     shown = run_here(rig.ini, "topology", "show").stdout
-    assert "Parked CPUs (offline until a guest gets them): 1" in shown
+    assert "Parked CPUs (offline, and counted as present): 1" in shown
     rig.claim(uid, PCPU=1)
     assert rig.ask("guest.run", uuid=uid, command=["sleep", "60"])["cpus"] == "1"
     assert rig.online() == "0-1"

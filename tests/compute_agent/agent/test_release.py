@@ -184,8 +184,8 @@ def test_providers_are_deleted_from_below_and_those_with_something_of_others_sta
 def test_an_agent_that_works_again_limits_nobody_for_whom_it_was_before(tmp_path):
     (tmp_path / "interference.json").write_text("{}")
     mark(tmp_path)
-    unmark(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+    unmark(tmp_path, 0.0)
+    assert [each.name for each in tmp_path.iterdir()] == ["agent.lock"]
 
 
 def test_pins_that_are_somebody_elses_stay_and_weights_go(release, driver):

@@ -113,21 +113,58 @@ def test_a_cpu_that_goes_and_comes(agent, shown, two_nodes):
     agent.wait_for(lambda: shown()["NUMA_1"] == node())
 
 
-def test_a_cpu_that_goes_though_it_is_in_a_set(agent, rewrite, shown, two_nodes, metric):
-    """The configuration does not fit the host any more: that is told, and what was reported stays."""
+def offline_warnings(agent):
+    return [each for each in agent.status()["warnings"] if "cpu_dedicated_set: CPU 1 offline" in each]
+
+
+def test_a_dedicated_cpu_that_goes_offline_counts_as_present_for_reloads_and_restarts(
+    agent, rewrite, shown, two_nodes, metric, claim
+):
     rewrite("cpu_dedicated_set = 1")
     agent.wait_for(lambda: shown()["NUMA_1"] == node("PCPU"))
     online = two_nodes / "sys/devices/system/cpu/online"
     online.write_text("0\n")
-    error = agent.wait_for(lambda: agent.status()["config_error"])
-    assert "CPUs 1 are offline" in error
-    agent.wait_for(lambda: error in agent.log())  # which is written after the status has it
-    assert agent.log().count(error) == 1
-    assert metric("compute_agent_configuration_refused") == 1
-    assert shown()["NUMA_1"] == node("PCPU")
-    online.write_text("0-1\n")
-    agent.wait_for(lambda: agent.status()["config_error"] == "")
+    agent.wait_for(lambda: offline_warnings(agent))
+    assert agent.status()["config_error"] == ""
     assert metric("compute_agent_configuration_refused") == 0
+    assert shown()["NUMA_1"] == node("PCPU")
+    # other changes are applied meanwhile
+    rewrite("cpu_dedicated_set = 1\nreserved_host_memory_mb = 1024")
+    agent.wait_for(lambda: "reserved_host_memory_mb" not in agent.status()["config_error"])
+    assert shown()["NUMA_1"] == node("PCPU")
+
+    agent.terminate()
+    agent.start()
+    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    assert (len(offline_warnings(agent)), agent.status()["refused"]) == (1, [])
+    assert shown()["NUMA_1"] == node("PCPU")
+    consumer = claim("NUMA_1", PCPU=1)
+    done = agent.cli("guest", "run", "--uuid", consumer, "--", "sleep", "60", "-f", "json")
+    assert "CPUs 1 are offline" in done.stdout + done.stderr + agent.log()
+
+    online.write_text("0-1\n")
+    agent.wait_for(lambda: not offline_warnings(agent))
+    kinds = ("--kind", "cpu_offline", "--kind", "cpu_online")
+    offline, back = ["Dedicated CPU 1 went offline"], ["Dedicated CPU 1 online again"]
+    # the file of events is written by a thread of its own
+    agent.wait_for(
+        lambda: [each["text"] for each in agent.ask("event", "list", *kinds)] == 2 * offline + back
+    )
+
+
+def test_a_dedicated_cpu_that_was_never_online_is_left_out_by_reloads_and_restarts(
+    agent, rewrite, shown, two_nodes
+):
+    (two_nodes / "sys/devices/system/cpu/online").write_text("0\n")
+    agent.wait_for(lambda: shown()["NUMA_1"] == {"MEMORY_MB": 8192})
+    rewrite("cpu_dedicated_set = 0-1")
+    for _ in range(2):
+        (warning,) = agent.wait_for(lambda: [w for w in agent.status()["warnings"] if "left out" in w])
+        assert "CPU 1 is offline" in warning
+        assert agent.status()["config_error"] == ""
+        agent.wait_for(lambda: shown() == {"": {}, "NUMA_0": node("PCPU"), "NUMA_1": {"MEMORY_MB": 8192}})
+        agent.terminate()
+        agent.start()
 
 
 def test_a_refused_change_is_told_and_tried_again(agent, rewrite, shown, claim, client, metric):

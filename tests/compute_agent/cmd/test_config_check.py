@@ -154,7 +154,7 @@ def test_a_dedicated_cpu_that_nova_took_offline_counts_once_it_was_seen(configur
     shown = json.loads(run_here(ini, "topology", "show", "-f", "json").stdout)
     assert (shown["online_cpus"], shown["parked_cpus"]) == ("1", "0")
     assert [core["cpus"] for core in shown["cores"]] == ["0", "1"]
-    assert "Parked CPUs (offline until a guest gets them): 0" in run_here(ini, "topology", "show").stdout
+    assert "Parked CPUs (offline, and counted as present): 0" in run_here(ini, "topology", "show").stdout
 
 
 def test_the_agent_tells_the_same_at_its_start_in_status_and_when_the_file_changes(agent, write_ini):

@@ -12,6 +12,7 @@ from tests.compute_agent.builders import release_resources
 from tests.compute_agent.cmd.agents import SECONDS, allowed_cpus, run_here
 
 DISABLED = "COMPUTE_STATUS_DISABLED"
+CLOSED = {"scheduling": {"stays: new guests are kept away until all else is given back"}}
 
 
 def release(agent, *arguments):
@@ -53,10 +54,10 @@ def test_a_host_is_left_step_by_step(agent, guest, client, uid):
     assert "pins" not in release(agent)[1]
 
     status, outcomes = release(agent, "--provider")
-    assert (status, outcomes) == (1, {"provider": {f"failed: 1 consumers hold something: {uid}"}})
+    assert (status, outcomes) == (1, {"provider": {f"failed: 1 consumers hold something: {uid}"}, **CLOSED})
     assert len(client.providers_in_tree(root)) == 2
     release_resources(client, uid)
-    assert release(agent, "--provider") == (0, {"provider": {"given back"}})
+    assert release(agent, "--provider") == (0, {"provider": {"given back"}, "scheduling": {"given back"}})
     assert client.providers_in_tree(root) == []
     assert release(agent, "--provider", "--pins") == (0, {})
 
@@ -76,6 +77,58 @@ def test_new_guests_are_kept_away_as_long_as_anything_is_not_given_back(agent, g
     status, outcomes = release(agent, "--pins", "--provider")
     assert (status, outcomes) == (0, {"provider": {"given back"}, "scheduling": {"given back"}})
     assert client.providers_in_tree(root) == []
+
+
+def test_a_release_that_fails_keeps_new_guests_away_from_a_host_that_was_open(agent, guest, client, uid):
+    root = agent.status()["provider_uuid"]
+    assert DISABLED not in client.traits(root)[0]
+    _, outcomes = release(agent, "--dry-run", "--pins", "--provider")
+    assert outcomes["scheduling"] == {"would be kept away until all else is given back"}
+    assert DISABLED not in client.traits(root)[0]
+    stays = "stays: new guests are kept away until all else is given back"
+    for _ in range(2):
+        done = agent.cli("release", "--pins", "--provider", "-f", "json")
+        outcomes = {row["kind"]: row["outcome"] for row in json.loads(done.stdout)}
+        assert (done.returncode, outcomes["scheduling"]) == (1, stays)
+        assert "run compute-agent release again; or run compute-agent release --undo" in done.stderr
+        assert DISABLED in client.traits(root)[0]
+    release_resources(client, uid)
+    done = agent.cli("release", "--pins", "-f", "json")
+    assert (done.returncode, "New guests" in done.stderr) == (0, False)
+    assert DISABLED not in client.traits(root)[0]
+
+
+def test_a_release_that_is_undone_opens_the_host_only_if_the_release_had_closed_it(agent, guest, client):
+    root = agent.status()["provider_uuid"]
+    assert release(agent, "--provider")[0] == 1
+    assert DISABLED in client.traits(root)[0]
+    assert agent.cli("release", "--undo").returncode == 0
+    agent.start()
+    agent.wait_for(lambda: DISABLED not in client.traits(root)[0])
+    agent.ask("host", "disable", "--reason", "by an operator")
+    assert release(agent, "--provider")[0] == 1
+    assert agent.cli("release", "--undo").returncode == 0
+    agent.start()
+    assert agent.status()["disabled_reason"] == "by an operator"
+    assert DISABLED in client.traits(root)[0]
+
+
+def test_a_trait_of_another_program_stays_after_a_release(agent, numa_node, client):
+    root = agent.status()["provider_uuid"]
+    traits, generation = client.traits(root)
+    client.set_traits(root, traits | {DISABLED}, generation)
+    assert release(agent)[0] == 0
+    assert DISABLED in client.traits(root)[0]
+
+
+def test_a_host_that_cannot_be_closed_is_reported(agent, guest, live_placement):
+    agent.kill()
+    live_placement.stop()
+    done = agent.cli("release", "--pins", "-f", "json")
+    outcomes = {row["kind"]: row["outcome"] for row in json.loads(done.stdout)}
+    assert (done.returncode, outcomes["pins"]) == (1, "given back")
+    assert outcomes["scheduling"].startswith("failed: ")
+    assert "New guests may still come to this host" in done.stderr
 
 
 def test_no_agent_works_on_a_host_that_was_released_until_it_is_told_to(agent, guest, uid):

@@ -32,7 +32,7 @@ def classes():
 
 def test_all_controllers_are_known_to_the_test():
     assert [one.name for one in classes()] == [
-        *("blockio", "cpu", "cpu_class", "cpuset", "memory", "memory_limit", "resctrl")
+        *("blockio", "cpu", "cpu_class", "cpuset", "isolation", "memory", "memory_limit", "resctrl")
     ]
 
 
@@ -43,10 +43,13 @@ def test_a_controller_answers_everything_that_it_is_asked(controller, method):
 
 
 def test_one_list_makes_all_controllers():
-    made = make_controllers(FakeDriver([0]), object(), ControllerSettings(), object(), Path("/"))
+    stores = object(), object()
+    made = make_controllers(FakeDriver([0]), object(), ControllerSettings(), *stores, Path("/"))
     assert {type(one) for one in made} == set(classes())
-    following = make_controllers(FakeDriver([0]), None, ControllerSettings(pins=False), object(), Path("/"))
-    assert [one.name for one in following] == ["cpu", "memory_limit", "blockio", "cpu_class", "memory"]
+    following = make_controllers(FakeDriver([0]), None, ControllerSettings(pins=False), *stores, Path("/"))
+    assert [one.name for one in following] == [
+        *("cpu", "memory_limit", "blockio", "cpu_class", "isolation", "memory")
+    ]
 
 
 class Differing(GuestController):

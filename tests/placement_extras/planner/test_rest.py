@@ -3,6 +3,7 @@
 import pytest
 
 from placement.db import migration
+from placement.search import budget
 from placement_extras.planner import handler
 from tests.placement.builders import make_provider, new_claim, post_claims, read_error
 from tests.placement.running import Admin, application
@@ -111,6 +112,19 @@ def test_guests_are_counted_as_their_topology_splits_them(nodes, cpus, topology,
     assert (found["capable_hosts"], found["candidate_hosts"], found["shortages"]) == (2, 2, None)
     assert found["aggregates"] == [{"uuid": RACK, "lower_bound": lower, "upper_bound": upper}]
     assert (found["worst_host_failure"]["lower_bound"], found["worst_host_failure"]["upper_bound"]) == bounds
+
+
+def test_hosts_that_are_not_counted_in_time_widen_the_range(nodes, monkeypatch):
+    monkeypatch.setattr(handler, "_PLACING_SHARE", 0.0)
+    monkeypatch.setattr(budget, "_STEPS", 1)  # the clock is read at each step
+    flavor = {"name": "split", "query": "resources=PCPU:6,MEMORY_MB:1024", "topology": "best-effort"}
+    answer = nodes("POST", PATH, json={"flavors": [flavor, {**flavor, "name": "again"}]})
+    assert answer.status_code == 200
+    for found in answer.json["flavors"]:
+        assert (found["lower_bound"], found["upper_bound"]) == (0, 4)
+        (warning,) = found["warnings"]
+        assert "guests were placed on 0 of 2 hosts in 2 seconds of work ([api] capacity_deadline)" in warning
+        assert found["aggregates"] == [{"uuid": RACK, "lower_bound": 0, "upper_bound": 2}]
 
 
 @pytest.mark.parametrize(

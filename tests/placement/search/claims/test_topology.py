@@ -1,25 +1,24 @@
 """Dedicated CPUs and memory are split over zones as trying every way would, in random small clouds."""
 
 import random
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from itertools import combinations, product
-from math import inf
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from placement.read_model.provider import Inventory, Provider
-from placement.read_model.snapshot import ModelSnapshot
+from placement.read_model.provider import Inventory
 from placement.read_model.trees import ZONE
 from placement.schemas import explanation
 from placement.search.budget import SearchBudget
 from placement.search.claims import refusal
-from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
+from placement.search.claims.claim import ClaimScenario, WantedClaim
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
+from placement.search.claims.room import ZoneRoom
 from placement.search.claims.split_choices import is_splittable
-from placement.search.claims.topology import REMOTE, TopologyPolicy, ZoneRoom, divide_amount
+from placement.search.claims.topology import TopologyPolicy, divide_amount
 from placement.search.diagnosis.clauses import (
     RequestClause,
     droppable_clauses,
@@ -28,21 +27,23 @@ from placement.search.diagnosis.clauses import (
 )
 from placement.store.consumers import ConsumerOwnership
 from tests.examples import examples
+from tests.placement.search.claims.topology_judge import NO_WAY, judge, rank
 from tests.placement.search.snapshots import Spec, build, inventory
 
 OWNER = ConsumerOwnership("project", "user", "INSTANCE")
-Taken = dict[int, int]
-"""By the id of a provider how much is taken of a class."""
 TOPOLOGIES = st.sampled_from(list(TopologyPolicy))
 
 
 @st.composite
-def hosts(draw: st.DrawFn, *, uneven: bool = False) -> ClaimScenario:
-    """Hosts that are used somehow; ``uneven`` ones give PCPU in portions of their own at each zone."""
+def hosts(draw: st.DrawFn, *, uneven: bool = False, caches: bool = False) -> ClaimScenario:
+    """Hosts that are used somehow; ``uneven`` ones give PCPU in portions of their own at each zone.
+
+    With ``caches`` a zone may have two providers of PCPU below it, each with portions of its own.
+    """
     specs = []
     for number in range(draw(st.integers(1, 2))):
         name = f"h{number}"
-        flat = draw(st.integers(0, 4)) == 0
+        flat = not caches and draw(st.integers(0, 4)) == 0
         specs.append(Spec(name, None, {"DISK_GB": 10}))
         for zone in range(draw(st.integers(1, 3))):
             inventories, used = dict[str, Inventory](), dict[str, int]()
@@ -59,7 +60,19 @@ def hosts(draw: st.DrawFn, *, uneven: bool = False) -> ClaimScenario:
                     used[resource_class] = draw(st.integers(0, total // step)) * step
             traits = [] if flat else [ZONE]
             traits += draw(st.sampled_from(([], ["T1"])))
-            specs.append(Spec(f"{name}_{zone}", name, inventories, traits, used=used))
+            zone_name = f"{name}_{zone}"
+            if caches and "PCPU" in inventories and draw(st.booleans()):
+                del inventories["PCPU"], used["PCPU"]
+                specs.append(Spec(zone_name, name, inventories, traits, used=used))
+                for cache in range(2):
+                    step, least = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+                    total = draw(st.integers(1, 3)) * step
+                    cpus = {"PCPU": inventory(total, step_size=step, min_unit=least)}
+                    taken = {"PCPU": draw(st.integers(0, total // step)) * step}
+                    more = draw(st.sampled_from(([], ["T1"])))
+                    specs.append(Spec(f"{zone_name}_{cache}", zone_name, cpus, more, used=taken))
+                continue
+            specs.append(Spec(zone_name, name, inventories, traits, used=used))
     snapshot = build(*specs)
     zones = sorted(each.id for each in snapshot if ZONE in each.traits)
     known = draw(st.booleans())
@@ -84,138 +97,6 @@ queries = st.builds(
 )
 
 
-def tree(snapshot: ModelSnapshot, root: int) -> list[Provider]:
-    return [each for each in snapshot if each.root_id == root]
-
-
-def zone_ids(snapshot: ModelSnapshot, root: int) -> list[int]:
-    found = [each.id for each in tree(snapshot, root) if ZONE in each.traits]
-    return found or [root]
-
-
-def ways_to_take(providers: list[Provider], name: str, amount: int) -> Iterator[Taken]:
-    """Every way to take this amount of a class from these providers, as far as portions allow."""
-    if not providers:
-        if amount == 0:
-            yield {}
-        return
-    first, *others = providers
-    for mine in range(amount + 1):
-        if mine == 0 or (name in first.inventories and mine % first.inventories[name].step_size == 0):
-            for rest in ways_to_take(others, name, amount - mine):
-                yield {first.id: mine, **rest} if mine else rest
-
-
-def fit(snapshot: ModelSnapshot, *taken: tuple[str, Taken], empty: bool = False) -> bool:
-    total: dict[tuple[int, str], int] = {}
-    for name, amounts in taken:
-        for provider_id, amount in amounts.items():
-            total[provider_id, name] = total.get((provider_id, name), 0) + amount
-    for (provider_id, name), amount in total.items():
-        provider = snapshot.providers[provider_id]
-        used = 0 if empty else provider.used.get(name, 0)
-        if name not in provider.inventories or not provider.inventories[name].accepts_amount(amount, used):
-            return False
-    return True
-
-
-def even(parts: Iterable[int], step: int) -> bool:
-    parts = list(parts)
-    return max(parts) - min(parts) <= step
-
-
-def judge(world: ClaimScenario, wanted: WantedClaim, root: int) -> tuple[float, float]:
-    """The number of zones of the best split of a host, and their distance; infinite if there is none."""
-    snapshot = world.snapshot
-    (group, *others) = sorted(wanted.request.groups, key=lambda each: each.suffix)
-    members, zones = tree(snapshot, root), zone_ids(snapshot, root)
-    home = {each.id: each.id if each.id in zones else root for each in members}
-    suiting = [each for each in members if group.forbidden.isdisjoint(each.traits)]
-    rooms = [each for each in suiting if len(zones) == 1 or each.id in zones]
-    split = {name: amount for name, amount in group.resources.items() if name != "DISK_GB"}
-    if any(not any(name in each.inventories for each in rooms) for name in split):
-        return inf, inf
-    disk = [each for each in suiting if "DISK_GB" in each.inventories]
-    if "DISK_GB" in group.resources and not disk:
-        return inf, inf
-    beside: list[Taken] = [{}]
-    if others:
-        beside = [
-            {each.id: 1}
-            for each in members
-            if all(not each.traits.isdisjoint(some) for some in others[0].required)
-            # a group of its own is served by itself, whatever the split takes of the same provider
-            if "PCPU" in each.inventories and each.inventories["PCPU"].is_portion(1)
-        ]
-    names = list(split)
-    found, by_capacity = [], inf
-    for ways in product(*(ways_to_take(rooms, name, split[name]) for name in names)):
-        serving = {each for way in ways for each in way}
-        if "DISK_GB" in group.resources:
-            serving.add(disk[0].id)
-        had = frozenset[str]().union(*(snapshot.providers[each].traits for each in serving))
-        if any(had.isdisjoint(some) for some in group.required):
-            continue
-        at = sorted({home[each] for way in ways for each in way})
-        taken = list(zip(names, ways, strict=True))
-        if fit(snapshot, *taken, empty=True):
-            by_capacity = min(by_capacity, len(at))
-        if not any(fit(snapshot, *taken, ("PCPU", other)) for other in beside):
-            continue
-        if wanted.topology is TopologyPolicy.SPREAD:
-            per_zone = [
-                [sum(amount for each, amount in way.items() if home[each] == zone) for zone in at]
-                for way in ways
-            ]
-            steps = [1 if name == "PCPU" else 2 for name in names]
-            if any(0 in parts or not even(parts, step) for parts, step in zip(per_zone, steps, strict=True)):
-                continue
-        far = sum(world.distances.get(pair, REMOTE) for pair in combinations(at, 2))
-        found.append((-len(at) if wanted.topology is TopologyPolicy.SPREAD else len(at), far))
-    if wanted.topology is TopologyPolicy.SINGLE_NUMA:
-        found = [each for each in found if each[0] == 1]
-    if wanted.topology is TopologyPolicy.RESTRICTED:
-        found = [each for each in found if each[0] == by_capacity]
-    return min(found, default=(inf, inf))
-
-
-def rank(world: ClaimScenario, wanted: WantedClaim, choice: HostChoice) -> tuple[float, float]:
-    """The same as :func:`judge`, for a choice."""
-    snapshot, zones = world.snapshot, zone_ids(world.snapshot, choice.root.id)
-    (group, *others) = sorted(wanted.request.groups, key=lambda each: each.suffix)
-    taken = {
-        (provider.id, name): amount
-        for provider, amounts in choice.resources
-        for name, amount in amounts.items()
-    }
-    for provider_id, name in taken:
-        provider = snapshot.providers[provider_id]
-        assert provider.inventories[name].accepts_amount(taken[provider_id, name], provider.used.get(name, 0))
-    asked = {
-        name: sum(each.resources.get(name, 0) for each in wanted.request.groups)
-        for each in wanted.request.groups
-        for name in each.resources
-    }
-    assert asked == {name: sum(got for (_, what), got in taken.items() if what == name) for name in asked}
-    if others:
-        (served,) = choice.mappings[others[0].suffix]
-        taken[served.id, "PCPU"] -= 1
-    at = sorted(
-        {
-            provider_id if provider_id in zones else choice.root.id
-            for (provider_id, name), amount in taken.items()
-            if amount and name != "DISK_GB"
-        }
-    )
-    serving = {provider_id for (provider_id, _), amount in taken.items() if amount}
-    assert serving == {each.id for each in choice.mappings[""]}
-    traits = [snapshot.providers[each].traits for each in serving]
-    assert all(group.forbidden.isdisjoint(each) for each in traits)
-    assert not any(frozenset[str]().union(*traits).isdisjoint(some) for some in group.required)
-    far = sum(world.distances.get(pair, REMOTE) for pair in combinations(at, 2))
-    return (-len(at) if wanted.topology is TopologyPolicy.SPREAD else len(at)), far
-
-
 def wants(query: str, topology: TopologyPolicy, **fields: object) -> WantedClaim:
     asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
     return WantedClaim("c", None, OWNER, asked.request, asked.version, topology=topology, **fields)  # type: ignore[arg-type]
@@ -226,9 +107,15 @@ def wants(query: str, topology: TopologyPolicy, **fields: object) -> WantedClaim
 def test_each_host_gives_its_best_split_or_none(
     world: ClaimScenario, query: str, topology: TopologyPolicy, seed: int, ordered: bool
 ) -> None:
-    wanted = wants(query, topology, alternates=9, order=(("pack", 1.0),) if ordered else ())
+    check_choices(
+        world, wants(query, topology, alternates=9, order=(("pack", 1.0),) if ordered else ()), seed
+    )
+
+
+def check_choices(world: ClaimScenario, wanted: WantedClaim, seed: int) -> None:
+    """Each host that has a split is a choice or an alternate, with its best split."""
     best = {each.id: judge(world, wanted, each.id) for each in world.snapshot if each.parent_id is None}
-    possible = {root: each for root, each in best.items() if each != (inf, inf)}
+    possible = {root: each for root, each in best.items() if each != NO_WAY}
     found = place_claims(world, [wanted], SearchBudget(), random.Random(seed))
     if isinstance(found, UnplacedClaim):
         assert possible == {}
@@ -237,11 +124,20 @@ def test_each_host_gives_its_best_split_or_none(
         assert {choice.root.id: rank(world, wanted, choice) for choice in shown} == possible
 
 
-worlds_of_topologies = st.tuples(hosts(), TOPOLOGIES) | st.tuples(
-    # the judge knows even shares only where all steps of a class are the same
-    hosts(uneven=True),
-    st.sampled_from([each for each in TopologyPolicy if each is not TopologyPolicy.SPREAD]),
+@settings(max_examples=examples(500), deadline=None)
+@given(
+    hosts(uneven=True) | hosts(uneven=True, caches=True),
+    queries | st.integers(5, 11).map(lambda cpus: f"resources=PCPU:{cpus}"),
+    TOPOLOGIES,
+    st.integers(0, 99),
 )
+def test_hosts_with_portions_of_their_own_give_their_best_split_or_none(
+    world: ClaimScenario, query: str, topology: TopologyPolicy, seed: int
+) -> None:
+    check_choices(world, wants(query, topology, alternates=9), seed)
+
+
+worlds_of_topologies = st.tuples(hosts() | hosts(uneven=True), TOPOLOGIES)
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -252,7 +148,7 @@ def test_suggested_changes_help(asked: tuple[ClaimScenario, TopologyPolicy], que
     roots = [each.id for each in world.snapshot if each.parent_id is None]
 
     def fitting(changed: WantedClaim) -> int:
-        return sum(judge(world, changed, root) != (inf, inf) for root in roots)
+        return sum(judge(world, changed, root) != NO_WAY for root in roots)
 
     assume(not fitting(wanted))
     best_effort = replace(wanted, topology=TopologyPolicy.BEST_EFFORT)
@@ -329,6 +225,32 @@ def test_spread_respects_the_portions_of_a_node() -> None:
     specs = unequal(inventory(10, min_unit=1), inventory(8, min_unit=3))
     found = shares(*specs, query="resources=PCPU:5", topology=TopologyPolicy.SPREAD)
     assert found == {"h_0": {"PCPU": 2}, "h_1": {"PCPU": 3}}
+
+
+def test_spread_combines_caches_of_unlike_steps_in_one_node() -> None:
+    specs = [Spec("h"), Spec("h_0", "h", {}, [ZONE]), Spec("h_1", "h", {}, [ZONE])]
+    specs.append(Spec("h_0_0", "h_0", {"PCPU": inventory(12, step_size=4, min_unit=2)}))
+    specs.append(Spec("h_0_1", "h_0", {"PCPU": inventory(4, min_unit=2)}))
+    specs.append(Spec("h_1_0", "h_1", {"PCPU": inventory(9, step_size=3, min_unit=2)}))
+    specs.append(Spec("h_1_1", "h_1", {"PCPU": inventory(8, step_size=4, min_unit=3)}))
+    found = shares(*specs, query="resources=PCPU:11", topology=TopologyPolicy.SPREAD)
+    assert found is not None
+    amounts = {name: each["PCPU"] for name, each in found.items()}
+    parts = [
+        sum(amount for name, amount in amounts.items() if name.startswith(zone)) for zone in ("h_0", "h_1")
+    ]
+    assert sorted(parts) == [4, 7]
+
+
+def test_spread_takes_the_most_even_parts_of_three_nodes() -> None:
+    specs = [Spec("h")] + [Spec(f"h_{number}", "h", {}, [ZONE]) for number in range(3)]
+    specs.append(Spec("h_0_0", "h_0", {"PCPU": inventory(2, min_unit=2)}))
+    specs.append(Spec("h_0_1", "h_0", {"PCPU": inventory(16, step_size=4, min_unit=3)}))
+    specs.append(Spec("h_1_0", "h_1", {"PCPU": inventory(6, step_size=3, min_unit=2)}))
+    specs.append(Spec("h_2_0", "h_2", {"PCPU": inventory(4, step_size=2)}))
+    found = shares(*specs, query="resources=PCPU:10", topology=TopologyPolicy.SPREAD)
+    assert found is not None
+    assert {name: each["PCPU"] for name, each in found.items()} == {"h_0_0": 2, "h_1_0": 6, "h_2_0": 2}
 
 
 def test_parts_are_as_equal_as_a_min_unit_allows() -> None:

@@ -1,0 +1,178 @@
+"""Controller ``isolation``: interrupts and the kernel's own work keep off the CPUs of guests that ask for it.
+
+:mod:`compute_agent.isolation` decides and writes; here guests become its demand, and its answers sentences.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from compute_agent.controllers.base import (
+    GuestTarget,
+    KernelController,
+    PlannedChange,
+    ReleaseItem,
+    failed_item,
+    without_preserved,
+)
+from compute_agent.controllers.cpu_class import ControllersInForce
+from compute_agent.drivers.base import RunningGuests
+from compute_agent.inventory.provider_tree import ProviderNode
+from compute_agent.isolation.decision import HeldCpus, IsolationDemand
+from compute_agent.isolation.facts import MaskReader
+from compute_agent.isolation.originals import OriginalStore
+from compute_agent.isolation.shell import HostIsolator, IsolationStatus, stuck_sentences
+from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import GuestSettings, IsolationLevel
+from compute_agent.model.messages import DriverError
+
+_NONE_HELD = "isolation = quiet is for dedicated CPUs, and the guest holds none"
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationSettings:
+    """The configuration: levels by class of guests, the dedicated CPUs, and the CPUs of NUMA nodes."""
+
+    levels: Mapping[str, IsolationLevel] = field(default_factory=dict)
+    dedicated: CpuSet = frozenset()
+    nodes: Mapping[int, CpuSet] = field(default_factory=dict)
+
+    def level_of(self, settings: GuestSettings) -> IsolationLevel:
+        """The level of a guest: its own, or that of its class."""
+        found = settings.isolation or self.levels.get(settings.qos_class, IsolationLevel.UNSET)
+        return found or IsolationLevel.SHARED
+
+
+NO_ISOLATION = IsolationSettings()
+
+
+class IsolationController(KernelController):
+    """Keeps masks of interrupts and of the kernel's work off quiet CPUs, all of the host together."""
+
+    name = "isolation"
+    acts_early = False
+
+    def __init__(
+        self,
+        driver: RunningGuests,
+        settings: IsolationSettings,
+        store: OriginalStore,
+        reader: MaskReader,
+        count_drift: Callable[[], object] = lambda: None,
+    ) -> None:
+        """``count_drift`` is called for each mask that another program has changed."""
+        self._driver = driver
+        self._settings = settings
+        self._isolator = HostIsolator(reader, store, count_drift)
+        self.refused: Mapping[str, Sequence[str]] = {}
+
+    @property
+    def status(self) -> IsolationStatus:
+        """The quiet CPUs and what stays on them, as of the last sync()."""
+        return self._isolator.status
+
+    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
+        """Bring all masks into line.
+
+        :raises OSError: originals cannot be kept; nothing is written then.
+        """
+        demand = self._make_demand(targets)
+        status = self._isolator.bring_about(demand)
+        refused = {
+            guest.uuid: sentences
+            for guest in demand.guests
+            if guest.quiet and (sentences := stuck_sentences(status.stuck, guest.cpus))
+        }
+        for target in without_preserved(targets):
+            placed = target.assignment is not None and not target.assignment.held_cpus
+            if placed and self._is_quiet(target):
+                refused[target.guest.uuid] = (_NONE_HELD,)
+        self.refused = refused
+
+    def describe_drift(self, target: GuestTarget) -> str | None:
+        """Return None: sync() has compared all masks, and repaired them."""
+        return None
+
+    def apply(self, target: GuestTarget) -> bool:
+        """Return False: no mask belongs to one guest alone."""
+        return False
+
+    def plan_changes(
+        self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
+    ) -> Iterator[PlannedChange]:
+        """Changes that sync() would make, masks with the same change together."""
+        together: dict[str, list[str]] = defaultdict(list)
+        for write in self._isolator.plan_changes(self._make_demand(targets)):
+            change = f"{cpuset.format(write.mask.cpus)} -> {cpuset.format(write.cpus)}"
+            together[change].append(write.mask.in_words)
+        for change, subjects in sorted(together.items()):
+            more = f" and {len(subjects) - 1} more" if len(subjects) > 1 else ""
+            yield PlannedChange(self.name, f"{subjects[0]}{more}", change)
+
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """All masks that were written, as one thing."""
+        try:
+            changed = sum(bool(mask.written) for mask in self._isolator.kept_originals.masks.values())
+        except OSError as error:
+            yield failed_item("isolation", "host", error)
+            return
+        if changed:
+            detail = f"{changed} masks of interrupts and of the kernel's work"
+            yield ReleaseItem("isolation", "host", detail, self._give_back)
+
+    def _give_back(self) -> None:
+        """Write all originals back.
+
+        :raises DriverError: the kernel does not take all of them.
+        :raises OSError:
+        """
+        status = self._isolator.bring_about(IsolationDemand())
+        left = [path for path, mask in self._isolator.kept_originals.masks.items() if mask.written]
+        if left:
+            reasons = "; ".join(f"{one.mask.in_words}: {one.reason}" for one in status.stuck)
+            raise DriverError(reasons or f"{len(left)} masks, such as {left[0]}")
+
+    def _make_demand(self, targets: Sequence[GuestTarget]) -> IsolationDemand:
+        preserved = {target.guest.uuid for target in targets if target.guest.settings.preserve}
+        guests = tuple(
+            HeldCpus(
+                target.guest.uuid,
+                target.assignment.held_cpus,
+                target.guest.uuid not in preserved and self._is_quiet(target),
+                target.guest.pid,
+            )
+            for target in targets
+            if target.assignment is not None and target.assignment.held_cpus
+        )
+        # A lost guest may run on: its CPUs stay quiet until it is known what became of it.
+        kept = self._isolator.kept_originals.quiet if self._driver.lost_guests() else frozenset()
+        return IsolationDemand(guests, self._settings.dedicated, self._settings.nodes, kept)
+
+    def _is_quiet(self, target: GuestTarget) -> bool:
+        return self._settings.level_of(target.guest.settings) is IsolationLevel.QUIET
+
+
+def isolation_status(controllers: Iterable[KernelController]) -> IsolationStatus:
+    """The status of the controller among these."""
+    found = (one.status for one in controllers if isinstance(one, IsolationController))
+    return next(found, IsolationStatus())
+
+
+def count_isolation(registry: CollectorRegistry, controllers: ControllersInForce) -> None:
+    """Register the gauges of quiet CPUs, and of masks that touch them and cannot move."""
+    Gauge(
+        "compute_agent_quiet_cpus",
+        "Dedicated CPUs that interrupts and the kernel's own work keep off, as their guests ask for.",
+        registry=registry,
+    ).set_function(lambda: len(isolation_status(controllers.controllers).quiet))
+    Gauge(
+        "compute_agent_stuck_masks",
+        "Interrupts and other work of the kernel that stay on quiet CPUs; `compute-agent status` says which.",
+        registry=registry,
+    ).set_function(lambda: len(isolation_status(controllers.controllers).stuck))

@@ -1,0 +1,267 @@
+"""The masks that are to be, as a pure function of facts, demand and originals.
+
+A mask keeps its original as long as that touches no quiet CPU. Otherwise it has the part of the original on
+the best sinks. An interrupt without such a part gets one sink, that with the fewest interrupts since boot.
+Sinks, best first: CPUs outside the dedicated set, then dedicated CPUs that no guest holds; of each, those of
+the device's NUMA node first. CPUs that guests hold are never sinks. The interrupts of a guest's own
+passthrough device go to the CPUs of that guest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from compute_agent.isolation.facts import DEFAULT_MASK, IsolationFacts, KernelMask, MaskKind
+from compute_agent.isolation.originals import OriginalMask, OriginalMasks
+from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet
+
+MAX_VECTORS: Final = 150
+"""Interrupts that a sink gets: an x86 CPU has about 200 vectors, and new devices need some."""
+
+NO_SINK: Final = "no CPU is left for it that no guest holds"
+KERNEL_MANAGED: Final = "the kernel does not let it move"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCpus:
+    """The CPUs that a guest holds, and whether they are to be quiet. ``pid`` is its main process."""
+
+    uuid: str
+    cpus: CpuSet
+    quiet: bool = False
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationDemand:
+    """The demand of all guests of a host.
+
+    :ivar dedicated: the CPUs that guests may hold.
+    :ivar nodes: the CPUs of NUMA nodes by number.
+    :ivar kept: CPUs that stay quiet although no known guest holds them, as while a guest is lost.
+    """
+
+    guests: tuple[HeldCpus, ...] = ()
+    dedicated: CpuSet = frozenset()
+    nodes: Mapping[int, CpuSet] = field(default_factory=dict)
+    kept: CpuSet = frozenset()
+
+    @property
+    def quiet_cpus(self) -> CpuSet:
+        """The CPUs that are to be quiet."""
+        return self.kept.union(*(guest.cpus for guest in self.guests if guest.quiet))
+
+    @property
+    def held_cpus(self) -> CpuSet:
+        """The CPUs that guests hold."""
+        return self.kept.union(*(guest.cpus for guest in self.guests))
+
+    @property
+    def main_processes(self) -> dict[str, int]:
+        """The main processes of guests that hold CPUs."""
+        return {guest.uuid: guest.pid for guest in self.guests if guest.pid}
+
+
+@dataclass(frozen=True, slots=True)
+class KernelAnswers:
+    """The kernel's answers to writes.
+
+    :ivar refused: reasons by path of masks that it does not change.
+    :ivar full: CPUs without a free vector.
+    :ivar stored: by path, CPUs that were written, and those that the kernel made of them.
+    """
+
+    refused: Mapping[str, str] = field(default_factory=dict)
+    full: CpuSet = frozenset()
+    stored: Mapping[str, tuple[CpuSet, CpuSet]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class MaskWrite:
+    """A mask that is to change, and its new text."""
+
+    mask: KernelMask
+    cpus: CpuSet
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StuckMask:
+    """A mask that the kernel does not change, the quiet CPUs in its reach, and the reason."""
+
+    mask: KernelMask
+    cpus: CpuSet
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MaskPlan:
+    """Originals to be kept first, then writes. ``changed`` are masks that another program has changed."""
+
+    originals: OriginalMasks
+    writes: tuple[MaskWrite, ...] = ()
+    stuck: tuple[StuckMask, ...] = ()
+    changed: tuple[KernelMask, ...] = ()
+
+
+def decide_masks(
+    facts: IsolationFacts, demand: IsolationDemand, originals: OriginalMasks, answers: KernelAnswers
+) -> MaskPlan:
+    """The plan for the masks of a host. Originals of another boot do not count."""
+    if originals.boot != facts.boot:
+        originals = OriginalMasks(facts.boot)
+    return _MaskPlanner(facts, demand, originals, answers).plan_masks()
+
+
+class _MaskPlanner:
+    """Decides one mask after the other: interrupts that need a single sink are spread."""
+
+    def __init__(
+        self,
+        facts: IsolationFacts,
+        demand: IsolationDemand,
+        originals: OriginalMasks,
+        answers: KernelAnswers,
+    ) -> None:
+        self._facts, self._demand, self._originals, self._answers = facts, demand, originals, answers
+        self._quiet = demand.quiet_cpus
+        self._guests = {guest.uuid: guest for guest in demand.guests}
+        free = facts.online - demand.held_cpus
+        self._tiers = (free - demand.dedicated, free & demand.dedicated)
+        default = originals.masks.get(DEFAULT_MASK)
+        self._default = None if default is None or not default.written else default
+        self._vectors: Counter[int] = Counter()
+        self._load: Counter[int] = Counter()
+        for mask in facts.masks.values():
+            if mask.kind is MaskKind.INTERRUPT:
+                self._count_vector(mask, mask.reached_cpus)
+
+    def plan_masks(self) -> MaskPlan:
+        """All masks of the facts, and originals of those that cannot be read now."""
+        kept = {
+            path: original
+            for path, original in self._originals.masks.items()
+            if path not in self._facts.masks and path not in self._facts.gone
+        }
+        writes, stuck, changed = [], [], []
+        for path, mask in self._facts.masks.items():
+            original, is_changed = self._original_of(mask)
+            if is_changed:
+                changed.append(mask)
+            cpus = self._wanted_cpus(mask, original)
+            reason = "" if cpus is not None else NO_SINK
+            if cpus is not None and cpus != mask.cpus:
+                if not (cpus & self._facts.online):
+                    reason, cpus = f"{cpuset.named_cpus(cpus)} is offline", None
+                elif path in self._answers.refused or not mask.movable:
+                    reason, cpus = self._answers.refused.get(path, KERNEL_MANAGED), None
+            # Without a quiet CPU in its reach it is an original that cannot be given back.
+            if reason and (mask.reached_cpus & self._quiet or original.written):
+                stuck.append(StuckMask(mask, mask.reached_cpus & self._quiet, reason))
+            if cpus is None:
+                kept |= self._kept_entry(path, mask, original)
+                continue
+            if cpus != mask.cpus:
+                before = (mask.cpus,) if mask.cpus in original.written else ()
+                original = replace(original, written=tuple(dict.fromkeys((*before, cpus))))
+                writes.append(MaskWrite(mask, cpus, self._new_text(mask, original, cpus)))
+                kept[path] = original
+            else:
+                original = replace(original, written=() if cpus == original.cpus else (cpus,))
+                kept |= self._kept_entry(path, mask, original)
+        found = OriginalMasks(self._facts.boot, self._quiet, kept)
+        return MaskPlan(found, tuple(writes), tuple(stuck), tuple(changed))
+
+    def _kept_entry(self, path: str, mask: KernelMask, original: OriginalMask) -> dict[str, OriginalMask]:
+        """The entry of a mask: of each while CPUs are quiet, later of those that are not given back."""
+        return {path: original} if self._quiet or mask.cpus != original.cpus else {}
+
+    def _original_of(self, mask: KernelMask) -> tuple[OriginalMask, bool]:
+        """The original of a mask, and whether another program has undone what the agent wrote."""
+        known = self._originals.masks.get(mask.path)
+        if known is not None and mask.names and known.names != mask.names:
+            known = None  # the number belongs to another device now
+        if known is not None and self._is_ours(mask, known):
+            return known, False
+        if self._default is not None and self._takes_default(mask):
+            # Without the agent it would have the original default.
+            base = self._default.cpus
+            return OriginalMask(base, mask.format_cpus(base), mask.names, (mask.cpus,)), False
+        is_changed = known is not None and bool(mask.cpus & self._quiet)
+        return OriginalMask(mask.cpus, mask.text, mask.names), is_changed
+
+    def _is_ours(self, mask: KernelMask, known: OriginalMask) -> bool:
+        """Whether the present mask is the original, or there because of the agent."""
+        stored = self._answers.stored.get(mask.path)
+        return (
+            mask.cpus == known.cpus
+            or mask.cpus in known.written
+            or (stored is not None and stored[0] in known.written and mask.cpus == stored[1])
+            # The kernel itself moves an interrupt when its last CPU goes offline.
+            or (bool(known.written) and not known.written[-1] & self._facts.online)
+        )
+
+    def _takes_default(self, mask: KernelMask) -> bool:
+        """Whether an interrupt has the default as the agent wrote it, as a new one or after a reset."""
+        return (
+            mask.kind is MaskKind.INTERRUPT
+            and self._default is not None
+            and mask.cpus in self._default.written
+            and mask.cpus != self._default.cpus
+        )
+
+    def _new_text(self, mask: KernelMask, original: OriginalMask, cpus: CpuSet) -> str:
+        return original.text if cpus == original.cpus else mask.format_cpus(cpus)
+
+    def _wanted_cpus(self, mask: KernelMask, original: OriginalMask) -> CpuSet | None:
+        """The CPUs that a mask is to have; None if it cannot leave a quiet CPU."""
+        base = original.cpus
+        owner = self._guests.get(self._facts.owners.get(mask.pci_address, "")) if mask.pci_address else None
+        if owner is not None and (owner.quiet or base & self._quiet) and owner.cpus & self._facts.online:
+            return (base & owner.cpus) or owner.cpus
+        if not base & self._quiet:
+            return base
+        is_interrupt = mask.kind is MaskKind.INTERRUPT
+        sinks = [cpus - self._answers.full if is_interrupt else cpus for cpus in self._list_sinks(mask)]
+        for cpus in sinks:
+            if base & cpus:
+                return self._as_stored(mask, base & cpus)
+        for cpus in sinks:
+            if not is_interrupt and cpus:
+                return self._as_stored(mask, cpus)
+            if is_interrupt and (cpu := self._choose_sink(mask, original, cpus)) is not None:
+                return frozenset({cpu})
+        return None
+
+    def _as_stored(self, mask: KernelMask, cpus: CpuSet) -> CpuSet:
+        """The CPUs that the kernel makes of these, where that is known and touches no quiet CPU."""
+        written, stored = self._answers.stored.get(mask.path, (frozenset(), frozenset()))
+        return stored if written == cpus and stored and not stored & self._quiet else cpus
+
+    def _list_sinks(self, mask: KernelMask) -> Iterator[CpuSet]:
+        near = self._demand.nodes.get(-1 if mask.node is None else mask.node, frozenset())
+        for tier in self._tiers:
+            if near:
+                yield tier & near
+            yield tier
+
+    def _choose_sink(self, mask: KernelMask, original: OriginalMask, sinks: CpuSet) -> int | None:
+        """One sink for an interrupt: that which it has, or the one with the fewest interrupts."""
+        if len(mask.cpus) == 1 and mask.cpus <= sinks and mask.cpus in original.written:
+            return min(mask.cpus)
+        room = [cpu for cpu in sinks if self._vectors[cpu] < MAX_VECTORS]
+        if not room:
+            return None
+        chosen = min(room, key=lambda cpu: (self._load[cpu], self._vectors[cpu], cpu))
+        self._count_vector(mask, frozenset({chosen}))
+        return chosen
+
+    def _count_vector(self, mask: KernelMask, cpus: CpuSet) -> None:
+        # Of a mask of several CPUs the kernel chooses one, which only its effective mask tells.
+        if len(cpus) == 1:
+            self._vectors.update(cpus)
+            self._load[min(cpus)] += self._facts.counts.get(mask.irq_number, 0)

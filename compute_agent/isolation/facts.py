@@ -1,0 +1,418 @@
+"""The masks of a host as the kernel shows them.
+
+Files: /proc/irq (Documentation/core-api/irq/irq-affinity.rst), /sys/devices/virtual/workqueue
+(Documentation/core-api/workqueue.rst), kernel.watchdog_cpumask (Documentation/admin-guide/sysctl/kernel.rst)
+and rps_cpus (Documentation/networking/scaling.rst). The affinity of a kernel thread is a mask as well: it is
+read in /proc/PID/status, and set by sched_setaffinity(2). All paths are relative to the root of these
+folders.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from compute_agent.host import kernel_files
+from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.messages import printable_text
+
+INTERRUPTS: Final = "proc/irq"
+DEFAULT_MASK: Final = f"{INTERRUPTS}/default_smp_affinity"
+WORKQUEUES: Final = "sys/devices/virtual/workqueue"
+WORKQUEUE_MASK: Final = f"{WORKQUEUES}/cpumask"
+WATCHDOG_MASK: Final = "proc/sys/kernel/watchdog_cpumask"
+NETWORK: Final = "sys/class/net"
+_BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
+_ONLINE: Final = "sys/devices/system/cpu/online"
+
+MASK_PATH: Final = re.compile(
+    rf"{INTERRUPTS}/(?:(?P<number>[0-9]{{1,10}})/smp_affinity_list|default_smp_affinity)"
+    rf"|{WORKQUEUES}/(?:(?P<queue>[^/]+)/)?cpumask|{WATCHDOG_MASK}"
+    rf"|{NETWORK}/(?P<device>[^/]+)/queues/(?P<rx>rx-[0-9]+)/rps_cpus"
+    r"|proc/(?P<thread>[0-9]{1,10})/status",
+    re.ASCII,
+)
+"""The paths of all masks."""
+
+_PASSTHROUGH: Final = re.compile(r"vfio-[a-z]+\S*\(([0-9a-f:.]+)\)", re.ASCII)
+"""The action of an interrupt of a device that a guest has: ``vfio-msix[0](0000:3b:00.0)``."""
+
+
+_KERNEL_THREADS: Final = "proc/2/task/2/children"
+"""The threads of the kernel, all of which are children of kthreadd."""
+
+_STAT: Final = re.compile(
+    r"[0-9]+ \((?P<name>.*)\) \S(?: -?[0-9]+){5} (?P<flags>[0-9]+)(?: -?[0-9]+){12} (?P<start>[0-9]+) ",
+    re.DOTALL | re.ASCII,
+)
+"""Name, flags and start of a thread in /proc/PID/stat (Documentation/filesystems/proc.rst)."""
+
+_NO_AFFINITY: Final = 0x04000000
+"""PF_NO_SETAFFINITY of include/linux/sched.h: a thread of one CPU, or a worker of workqueues."""
+
+_FOLLOWING: Final = ("irq/", "vhost-")
+"""Threads that others place: those of interrupts follow these, those of vhost follow their guest."""
+
+_ALLOWED: Final = re.compile(r"^Cpus_allowed_list:\s*(\S*)$", re.MULTILINE)
+_SINCE: Final = " since "
+_TRUSTED_READS: Final = 30
+"""Reads after which threads without an affinity are looked at again, as a number may be of another one."""
+
+
+class MaskKind(enum.StrEnum):
+    """The work that a mask binds."""
+
+    DEFAULT = "default mask of interrupts"
+    INTERRUPT = "interrupt"
+    WORKQUEUE = "unbound workqueues"
+    WATCHDOG = "lockup watchdog"
+    PACKETS = "receive packet steering"
+    THREAD = "kernel thread"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMask:
+    """A mask: its file, and the CPUs that it names.
+
+    Node, effective CPUs and movability are read only where a decision needs them.
+
+    :ivar names: the actions of an interrupt, or name and start of a thread, which identify it.
+    :ivar node: the NUMA node of its device.
+    :ivar effective: the CPUs that the kernel chose of the mask.
+    :ivar movable: the file can be written.
+    """
+
+    path: str
+    kind: MaskKind
+    cpus: CpuSet
+    text: str
+    names: str = ""
+    node: int | None = None
+    effective: CpuSet = frozenset()
+    movable: bool = True
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the file has a list of CPUs; otherwise it has a hexadecimal mask."""
+        return is_list_file(self.path)
+
+    @property
+    def irq_number(self) -> int:
+        """The number of the interrupt; -1 for other masks."""
+        match = MASK_PATH.fullmatch(self.path)
+        return -1 if match is None or match["number"] is None else int(match["number"])
+
+    @property
+    def pci_address(self) -> str:
+        """The PCI address of a passthrough device; empty for other masks."""
+        match = _PASSTHROUGH.search(self.names)
+        return "" if match is None else match[1]
+
+    @property
+    def in_words(self) -> str:
+        """The mask in words: ``interrupt 45 (eth0-rx-1)``."""
+        match = MASK_PATH.fullmatch(self.path)
+        if self.kind is MaskKind.INTERRUPT:
+            return (
+                f"interrupt {self.irq_number} ({self.names})"
+                if self.names
+                else f"interrupt {self.irq_number}"
+            )
+        if self.kind is MaskKind.THREAD:
+            return f"{self.kind} {self.names.rpartition(_SINCE)[0]}"
+        if match is not None and match["queue"]:
+            return f"workqueue {match['queue']}"
+        if match is not None and match["device"]:
+            return f"{self.kind} of {match['device']} {match['rx']}"
+        return str(self.kind)
+
+    def parse_text(self, text: str) -> CpuSet:
+        """The CPUs of a text in the format of this file.
+
+        :raises cpuset.BadCpuSet:
+        """
+        return parse_mask_text(self.path, text)
+
+    def format_cpus(self, cpus: CpuSet) -> str:
+        """CPUs as the file takes them."""
+        return cpuset.format(cpus) if self.is_list else cpuset.format_mask(cpus)
+
+    @property
+    def reached_cpus(self) -> CpuSet:
+        """The CPUs on which the work runs, as far as the kernel tells."""
+        return self.effective or self.cpus
+
+
+def is_list_file(path: str) -> bool:
+    """Whether a mask is a list of CPUs, and not hexadecimal."""
+    return path.endswith(("_list", "/status")) or path == WATCHDOG_MASK
+
+
+def parse_mask_text(path: str, text: str) -> CpuSet:
+    """The CPUs of a text in the format of a mask's file.
+
+    :raises cpuset.BadCpuSet:
+    """
+    return _parse_text(is_list_file(path), text)
+
+
+@lru_cache(1024)
+def _parse_text(is_list: bool, text: str) -> CpuSet:
+    # Hundreds of masks have the same few texts.
+    return cpuset.parse(text) if is_list else cpuset.parse_mask(text)
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationFacts:
+    """The masks of a host, by path.
+
+    :ivar boot: the identifier of the boot.
+    :ivar gone: those of the known paths that do not exist any more.
+    :ivar counts: interrupts since boot by number, read where one needs another CPU.
+    :ivar owners: guests by the PCI address of their passthrough device.
+    """
+
+    boot: str
+    online: CpuSet
+    masks: Mapping[str, KernelMask]
+    gone: frozenset[str] = frozenset()
+    counts: Mapping[int, int] = field(default_factory=dict)
+    owners: Mapping[str, str] = field(default_factory=dict)
+
+
+class MaskReader:
+    """Reads masks below a root."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        #: Kernel threads that have no affinity or follow something else, by number.
+        self._fixed: set[str] = set()
+        self._reads = 0
+
+    @property
+    def boot_id(self) -> str:
+        """The identifier of the boot; empty where the kernel has none."""
+        return (self._read_text(_BOOT_ID) or "").strip()
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether interrupts of this host have masks at all, which a container may hide."""
+        return os.path.exists(self.root / DEFAULT_MASK)
+
+    def read_facts(
+        self, quiet: CpuSet, known: Collection[str] = (), processes: Mapping[str, int] | None = None
+    ) -> IsolationFacts:
+        """The masks, with details of those that touch a quiet CPU.
+
+        :param known: paths of masks that have originals.
+        :param processes: main processes of guests by uuid, one of which may have a passthrough device.
+        """
+        boot, online = self.boot_id, self._parse_file(_ONLINE, cpuset.parse) or frozenset()
+        masks = {mask.path: mask for mask in self._read_masks(known)}
+        touching = [mask for mask in masks.values() if mask.kind is MaskKind.INTERRUPT and mask.cpus & quiet]
+        masks |= {mask.path: self._with_details(mask) for mask in touching}
+        counts: Mapping[int, int] = {}
+        if any(mask.cpus <= quiet and masks[mask.path].movable for mask in touching):
+            counts = self._read_counts()
+            masks = {
+                path: replace(mask, effective=self._read_effective(mask)) if mask.irq_number >= 0 else mask
+                for path, mask in masks.items()
+            }
+        owners: Mapping[str, str] = {}
+        if processes and any(mask.pci_address for mask in masks.values()):
+            owners = self._read_owners(processes)
+        # A file that cannot be read for a moment is not gone.
+        gone = frozenset(path for path in known if path not in masks and self._is_gone(path))
+        return IsolationFacts(boot, online, masks, gone, counts, owners)
+
+    def _is_gone(self, path: str) -> bool:
+        match = MASK_PATH.fullmatch(path)
+        if match is not None and match["thread"]:
+            # A process may have the number now, or the thread may be bound to one CPU for good.
+            threads, thread = self._read_text(_KERNEL_THREADS), match["thread"]
+            is_ended = threads is not None and thread not in threads.split()
+            return is_ended or (self._read_text(f"proc/{thread}/stat") is not None and thread in self._fixed)
+        return not os.path.lexists(f"{self.root}/{path}")
+
+    def read_cpus(self, path: str) -> CpuSet | None:
+        """The CPUs of one mask; None where it cannot be read."""
+        text = self._mask_text(path)
+        try:
+            return None if text is None else parse_mask_text(path, text)
+        except cpuset.BadCpuSet:
+            return None
+
+    def write_mask(self, path: str, text: str, names: str = "") -> None:
+        """Write a mask.
+
+        :param names: those of the mask when it was read, which a thread must still have.
+        :raises ProcessLookupError: the thread has ended.
+        :raises OSError: the kernel refuses it.
+        """
+        match = MASK_PATH.fullmatch(path)
+        if match is not None and match["thread"]:
+            if self._thread_names(match["thread"]) != names:
+                raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), path)
+            self.bind_thread(int(match["thread"]), cpuset.parse(text))
+            return
+        kernel_files.write_text(f"{self.root}/{path}", f"{text}\n")
+
+    def bind_thread(self, thread: int, cpus: CpuSet) -> None:
+        """Set the affinity of a thread of this kernel.
+
+        :raises OSError: the kernel refuses it, or the root is not that of this kernel.
+        """
+        # Below another root the numbers are those of another machine.
+        if self.root != Path("/"):
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP), str(self.root))
+        os.sched_setaffinity(thread, cpus)
+
+    def _read_masks(self, known: Collection[str]) -> Iterator[KernelMask]:
+        # The default first: an interrupt that is made afterwards has what this says, or something newer.
+        for path, kind in ((DEFAULT_MASK, MaskKind.DEFAULT), (WATCHDOG_MASK, MaskKind.WATCHDOG)):
+            yield from self._read_mask(path, kind)
+        yield from self._read_interrupts(known)
+        for path in (
+            WORKQUEUE_MASK,
+            *(f"{WORKQUEUES}/{name}/cpumask" for name in self._list_folders(WORKQUEUES)),
+        ):
+            yield from self._read_mask(path, MaskKind.WORKQUEUE)
+        yield from self._read_threads()
+        for device in self._list_names(NETWORK):
+            for queue in self._list_names(f"{NETWORK}/{device}/queues"):
+                if queue.startswith("rx-"):
+                    path = f"{NETWORK}/{device}/queues/{queue}/rps_cpus"
+                    yield from self._read_mask(path, MaskKind.PACKETS)
+
+    def _read_interrupts(self, known: Collection[str]) -> Iterator[KernelMask]:
+        for name in self._list_names(INTERRUPTS):
+            if name.isascii() and name.isdigit():
+                path = f"{INTERRUPTS}/{name}/smp_affinity_list"
+                actions = printable_text(", ".join(self._list_folders(f"{INTERRUPTS}/{name}")))
+                # An interrupt without an action never fires, and takes the default when it gets one.
+                if actions or path in known:
+                    yield from self._read_mask(path, MaskKind.INTERRUPT, actions)
+
+    def _read_threads(self) -> Iterator[KernelMask]:
+        """The threads of the kernel that can move."""
+        present = (self._read_text(_KERNEL_THREADS) or "").split()
+        self._reads += 1
+        self._fixed = set() if self._reads % _TRUSTED_READS == 0 else self._fixed.intersection(present)
+        for thread in present:
+            if thread in self._fixed:
+                continue
+            if names := self._thread_names(thread):
+                yield from self._read_mask(f"proc/{thread}/status", MaskKind.THREAD, names)
+            else:
+                self._fixed.add(thread)
+
+    def _thread_names(self, thread: str) -> str:
+        """Name and start of a kernel thread that can move; empty for others."""
+        match = _STAT.match(self._read_text(f"proc/{thread}/stat") or "")
+        if match is None or int(match["flags"]) & _NO_AFFINITY or match["name"].startswith(_FOLLOWING):
+            return ""
+        return printable_text(f"{match['name']}{_SINCE}{match['start']}")
+
+    def _mask_text(self, path: str) -> str | None:
+        """The part of a file that is the mask."""
+        text = self._read_text(path)
+        if text is None or not path.endswith("/status"):
+            return None if text is None else text.strip()
+        match = _ALLOWED.search(text)
+        return None if match is None else match[1]
+
+    def _read_mask(self, path: str, kind: MaskKind, names: str = "") -> Iterator[KernelMask]:
+        text = self._mask_text(path)
+        if text is not None and MASK_PATH.fullmatch(path):
+            try:
+                yield KernelMask(path, kind, parse_mask_text(path, text), text, names)
+            except cpuset.BadCpuSet:
+                return
+
+    def _with_details(self, mask: KernelMask) -> KernelMask:
+        folder = mask.path.rpartition("/")[0]
+        node = (self._read_text(f"{folder}/node") or "").strip()
+        try:
+            mode = os.stat(self.root / mask.path).st_mode
+        except OSError:
+            mode = stat.S_IWUSR
+        return replace(
+            mask,
+            node=int(node) if node.isascii() and node.isdigit() else None,
+            effective=self._read_effective(mask),
+            # From Linux 6.11 on, the file of an interrupt that cannot be moved is read-only.
+            movable=bool(mode & stat.S_IWUSR),
+        )
+
+    def _read_effective(self, mask: KernelMask) -> CpuSet:
+        folder = mask.path.rpartition("/")[0]
+        return self._parse_file(f"{folder}/effective_affinity_list", cpuset.parse) or frozenset()
+
+    def _read_counts(self) -> dict[int, int]:
+        """Interrupts since boot, by number: the sum of the columns of /proc/interrupts."""
+        found: dict[int, int] = {}
+        for line in (self._read_text("proc/interrupts") or "").splitlines():
+            number, colon, rest = line.partition(":")
+            if colon and number.strip().isdigit():
+                total = 0
+                for word in rest.split():
+                    if not word.isdigit():
+                        break
+                    total += int(word)
+                found[int(number)] = total
+        return found
+
+    def _read_owners(self, processes: Mapping[str, int]) -> dict[str, str]:
+        """Guests by the PCI address of a device that they have open through VFIO."""
+        found: dict[str, str] = {}
+        for uuid, pid in processes.items():
+            folder = f"proc/{pid}/fd"
+            for name in self._list_names(folder):
+                target = self._read_link(f"{folder}/{name}")
+                match = re.fullmatch(r"/dev/vfio/(?:([0-9]+)|devices/(vfio[0-9]+))", target, re.ASCII)
+                if match is None:
+                    continue
+                if match[1]:
+                    devices = self._list_names(f"sys/kernel/iommu_groups/{match[1]}/devices")
+                else:
+                    devices = [os.path.basename(self._read_link(f"sys/class/vfio-dev/{match[2]}/device"))]
+                found |= dict.fromkeys(devices, uuid)
+        return found
+
+    def _read_text(self, path: str) -> str | None:
+        return kernel_files.read_optional(f"{self.root}/{path}")
+
+    def _parse_file(self, path: str, parse: cpuset.Parser) -> CpuSet | None:
+        text = self._read_text(path)
+        try:
+            return None if text is None else parse(text.strip())
+        except cpuset.BadCpuSet:
+            return None
+
+    def _list_names(self, folder: str) -> list[str]:
+        try:
+            return sorted(os.listdir(f"{self.root}/{folder}"), key=lambda name: (len(name), name))
+        except OSError:
+            return []
+
+    def _list_folders(self, folder: str) -> list[str]:
+        try:
+            with os.scandir(f"{self.root}/{folder}") as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except OSError:
+            return []
+
+    def _read_link(self, path: str) -> str:
+        try:
+            return os.readlink(self.root / path)
+        except OSError:
+            return ""

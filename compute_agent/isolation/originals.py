@@ -1,0 +1,153 @@
+"""The originals of masks, in one file of the state folder: what masks held before the agent wrote to them.
+
+The file is written before the first mask is, so that an agent that was killed at any moment finds it. It is
+of one boot: a reboot gives all masks back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from compute_agent import kept_json
+from compute_agent.files import put_aside, read_own, write_durably
+from compute_agent.isolation.facts import MASK_PATH, parse_mask_text
+from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet
+
+LOG = logging.getLogger(__name__)
+
+ORIGINALS_FILE: Final = "isolation.json"
+
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OriginalMask:
+    """The original of a mask: its text, the actions of its interrupt, and what the agent wrote instead.
+
+    ``written`` are CPUs that a kernel may have because of the agent: the last ones, and those before them
+    until these are read back.
+    """
+
+    cpus: CpuSet
+    text: str
+    names: str = ""
+    written: tuple[CpuSet, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OriginalMasks:
+    """All originals of a boot by path, and the CPUs that were quiet last."""
+
+    boot: str = ""
+    quiet: CpuSet = frozenset()
+    masks: Mapping[str, OriginalMask] = field(default_factory=dict)
+
+
+class OriginalStore(Protocol):
+    """Keeps originals."""
+
+    @property
+    def kept_originals(self) -> OriginalMasks:
+        """The originals that are kept.
+
+        :raises OSError: they cannot be read.
+        """
+        ...
+
+    def keep_originals(self, originals: OriginalMasks) -> None:
+        """Replace what is kept; durable when this returns.
+
+        :raises OSError: what was kept before is kept still.
+        """
+        ...
+
+
+class OriginalsFile:
+    """Keeps originals in a file, which is read when it is asked for first."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._kept: OriginalMasks | None = None
+        self._damaged = False
+
+    @property
+    def kept_originals(self) -> OriginalMasks:
+        """The originals in the file; none where it is absent or damaged.
+
+        :raises UnsafeFileError: it is not ours.
+        :raises OSError: it cannot be read.
+        """
+        if self._kept is None:
+            self._kept = OriginalMasks()
+            try:
+                content = read_own(self._path)
+            except FileNotFoundError:
+                return self._kept
+            except OSError:
+                self._kept = None
+                raise
+            try:
+                self._kept = parse_originals(content)
+            except ValueError as error:
+                self._damaged = True
+                LOG.error("%s cannot be used: %s; masks stay as they are until a reboot", self._path, error)
+        return self._kept
+
+    def keep_originals(self, originals: OriginalMasks) -> None:
+        """Replace the file. A damaged one is put aside first.
+
+        :raises OSError:
+        """
+        if originals == self.kept_originals:
+            return
+        if self._damaged:
+            with contextlib.suppress(FileNotFoundError):
+                put_aside(self._path)
+            self._damaged = False
+        write_durably(self._path, dump_originals(originals))
+        self._kept = originals
+
+
+def dump_originals(originals: OriginalMasks) -> bytes:
+    """The content of the file."""
+    data = {
+        "boot": originals.boot,
+        "quiet": cpuset.format(originals.quiet),
+        "masks": {
+            path: {
+                "text": mask.text,
+                "names": mask.names,
+                "written": [cpuset.format(cpus) for cpus in mask.written],
+            }
+            for path, mask in originals.masks.items()
+        },
+    }
+    return kept_json.dump(_VERSION, kept_json.checked_content(data))
+
+
+def parse_originals(content: bytes) -> OriginalMasks:
+    """The originals of a file.
+
+    :raises ValueError: it is something else.
+    """
+    return kept_json.parse(_VERSION, content, lambda found: _read_originals(kept_json.checked_data(found)))
+
+
+def _read_originals(data: Any) -> OriginalMasks:
+    masks = {str(path): _read_original(str(path), one) for path, one in data["masks"].items()}
+    return OriginalMasks(kept_json.text(data["boot"]), cpuset.parse(data["quiet"]), masks)
+
+
+def _read_original(path: str, one: Any) -> OriginalMask:
+    # The agent writes to these files as root: a path from elsewhere is not believed.
+    if MASK_PATH.fullmatch(path) is None or "/../" in path:
+        raise ValueError(f"{path!r} is no mask")
+    text = kept_json.text(one["text"])
+    written = tuple(cpuset.parse(kept_json.text(cpus)) for cpus in one["written"])
+    return OriginalMask(parse_mask_text(path, text), text, kept_json.text(one["names"]), written)

@@ -1,0 +1,201 @@
+"""Even divisions: an amount divided over zones so that the parts are as equal as the rooms allow.
+
+A zone can give each sum of what its rooms give, so that rooms of one zone may have different steps. The sums
+of a zone are a set of bits, one for each amount.
+
+A worked example: 5 of a zone with rooms of step 3 and 2 and of a zone with a room of step 1. The first zone
+can give 2, 3, 4 and 5. The most even division is 2 and 3, or 3 and 2: the sum of squares is 13.
+
+What always holds
+    - The parts of a division are above 0. The largest one exceeds the smallest by at most the least common
+      multiple of the steps.
+    - The first division that is yielded has the least sum of squares.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from math import isqrt, lcm
+
+from placement.search.budget import SearchBudget
+from placement.search.claims.room import ZoneRoom
+
+Division = tuple[int, ...]
+"""The part of each zone."""
+
+
+def even_divisions(
+    amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: SearchBudget
+) -> Iterator[Division]:
+    """Yield the divisions of an amount over all of these zones, the most even one first.
+
+    Where each zone has one room, all divisions take of the same rooms, and only the first one is yielded.
+
+    :raises placement.search.budget.BudgetExhausted: the budget is spent.
+    """
+    useful = [[room for room in rooms if room.least <= min(room.most, amount)] for rooms in zones]
+    if not all(useful):
+        return
+    unit = lcm(*(room.step for rooms in useful for room in rooms))
+    values = _parts_near_mean(amount, useful, unit, budget)
+    most = [sum(room.most for room in rooms) for rooms in useful]
+    best = _most_even(amount, values, most, unit, budget)
+    if best is None:
+        return
+    yield best
+    if any(len(rooms) > 1 for rooms in useful):
+        others = (each for each in _all_divisions(amount, values, budget) if _widest_gap(each) <= unit)
+        yield from sorted((each for each in others if each != best), key=sum_squares)
+
+
+def sum_squares(parts: Iterable[int]) -> int:
+    """Return the sum of squares: smaller for more equal parts of one sum."""
+    return sum(part * part for part in parts)
+
+
+def zone_sums(rooms: Iterable[ZoneRoom], limit: int) -> int:
+    """Return the amounts up to ``limit`` that rooms can give together, as bits. A room may give nothing."""
+    mask = (2 << limit) - 1
+    found = 1
+    for room in rooms:
+        most = min(room.most, limit)
+        if room.least > most:
+            continue
+        more = found << room.least & mask
+        # the shifts double the number of amounts of the room that are added
+        added, count = 1, (most - room.least) // room.step + 1
+        while added < count:
+            step = min(added, count - added)
+            more |= more << step * room.step & mask
+            added += step
+        found |= more
+    return found
+
+
+def _parts_near_mean(
+    amount: int, zones: Sequence[Sequence[ZoneRoom]], unit: int, budget: SearchBudget
+) -> list[list[int]]:
+    """Return the parts that each zone can give and that differ from the mean by at most the unit."""
+    number = len(zones)
+    lowest, highest = max(1, -(-amount // number) - unit), min(amount, amount // number + unit)
+    found = []
+    for rooms in zones:
+        if len(rooms) == 1:
+            (room,) = rooms
+            begin = max(room.least, -(-lowest // room.step) * room.step)
+            found.append(list(range(begin, min(room.most, highest) + 1, room.step)))
+            budget.spend(1 + len(found[-1]) // 8)
+            continue
+        budget.spend(1 + len(rooms) * (1 + highest // 4096))
+        near = zone_sums(rooms, highest) >> lowest
+        budget.spend(near.bit_length() // 8)
+        found.append([lowest + at for at, bit in enumerate(reversed(bin(near)[2:])) if bit == "1"])
+    return found
+
+
+def _widest_gap(parts: Sequence[int]) -> int:
+    """Return the difference of the largest and the smallest part."""
+    return max(parts) - min(parts)
+
+
+def _most_even(
+    amount: int, values: Sequence[Sequence[int]], most: Sequence[int], unit: int, budget: SearchBudget
+) -> Division | None:
+    """Return the division of the least sum of squares with parts that differ by at most the unit.
+
+    Among equal divisions, the zones that can give most give the larger parts.
+
+    :param most: the amount that each zone can give.
+    """
+    if not _is_possible(amount, values, budget):
+        return None
+    found = _least_squares(amount, values, most, budget)
+    if found is None or _widest_gap(found) <= unit:
+        return found
+    # each set of parts that may go together begins with one of the parts
+    best: Division | None = None
+    for least in sorted({value for each in values for value in each if value * len(values) <= amount}):
+        window = [[value for value in each if least <= value <= least + unit] for each in values]
+        if _is_possible(amount, window, budget):
+            found = _least_squares(amount, window, most, budget)
+            if found is not None and (best is None or sum_squares(found) < sum_squares(best)):
+                best = found
+    return best
+
+
+def _is_possible(amount: int, values: Sequence[Sequence[int]], budget: SearchBudget) -> bool:
+    """Return whether one value of each zone can have this sum."""
+    if not all(values):
+        return False
+    # above the least values, as few bits are enough for parts that are almost equal
+    above = amount - sum(map(min, values))
+    if above < 0:
+        return False
+    mask = (2 << above) - 1
+    sums = 1
+    for each in values:
+        budget.spend(1 + len(each) * (1 + above // 4096))
+        least, more = min(each), 0
+        for value in each:
+            if value - least <= above:
+                more |= sums << value - least
+        sums = more & mask
+    return bool(sums >> above & 1)
+
+
+def _least_squares(
+    amount: int, values: Sequence[Sequence[int]], most: Sequence[int], budget: SearchBudget
+) -> Division | None:
+    """Return one value of each zone with this sum and the least sum of squares.
+
+    Values near the mean are tried first. A division bounds how far a part of a better one is from the mean.
+    """
+    number = len(values)
+    # deviations are times the number of zones, so that the mean is whole
+    far = [sorted((abs(value * number - amount), value) for value in each) for each in values]
+    radius = max(each[0][0] for each in far)
+    last = max(each[-1][0] for each in far)
+    while True:
+        found = _least_within(amount, far, most, radius, budget)
+        if found is not None:
+            bound = isqrt(sum((part * number - amount) ** 2 for part in found))
+            return found if bound <= radius else _least_within(amount, far, most, bound, budget)
+        if radius >= last:
+            return None
+        radius = max(1, 2 * radius)
+
+
+def _least_within(
+    amount: int,
+    far: Sequence[Sequence[tuple[int, int]]],
+    most: Sequence[int],
+    radius: int,
+    budget: SearchBudget,
+) -> Division | None:
+    # by sum: sum of squares, then less of the large zones, then negative parts: the first ones are large
+    best: dict[int, tuple[int, int, Division]] = {0: (0, 0, ())}
+    for each, largest in zip(far, most, strict=True):
+        near = [value for distance, value in each if distance <= radius]
+        after: dict[int, tuple[int, int, Division]] = {}
+        for total, (squares, weight, parts) in best.items():
+            budget.spend(1 + len(near))
+            for value in near:
+                sum_now = total + value
+                key = (squares + value * value, weight - value * largest, (*parts, -value))
+                if sum_now <= amount and (sum_now not in after or key < after[sum_now]):
+                    after[sum_now] = key
+        best = after
+    return tuple([-part for part in best[amount][2]]) if amount in best else None
+
+
+def _all_divisions(amount: int, values: Sequence[Sequence[int]], budget: SearchBudget) -> Iterator[Division]:
+    """Yield each way to take one value of each zone with this sum."""
+    if not values:
+        if not amount:
+            yield ()
+        return
+    first, *others = values
+    least, most = sum(map(min, others)), sum(map(max, others))
+    for value in first:
+        budget.spend()
+        if least <= amount - value <= most:
+            for more in _all_divisions(amount - value, others, budget):
+                yield (value, *more)

@@ -1,0 +1,24 @@
+"""The room of a provider: the amounts of a class that it can give to one guest."""
+
+from dataclasses import dataclass
+
+from placement.read_model.provider import Inventory
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ZoneRoom:
+    """The amounts of a class that a provider can give: multiples of ``step`` from ``least`` to ``most``."""
+
+    provider: int
+    least: int
+    most: int
+    step: int
+
+    @classmethod
+    def from_inventory(cls, provider: int, inventory: Inventory, free: int, taken: int = 0) -> "ZoneRoom":
+        """Return the room of a provider from its free amount, beside an amount for the same consumer."""
+        step = inventory.step_size
+        # the same allocation has both amounts, so that taken counts for the bounds of the inventory
+        least = -(-max(1, inventory.min_unit - taken) // step) * step
+        most = max(0, min(free, inventory.max_unit) - taken) // step * step
+        return cls(provider, least, most, step)

@@ -1,0 +1,183 @@
+"""Random histories of guests, devices, other programs, kills and CPUs, judged after each look of the agent.
+
+The judge knows, for each mask, what it would be without the agent. After each look nothing that can move
+touches a quiet CPU, and no CPU that a guest holds got work by the agent. In the end each mask is as the judge
+says.
+"""
+
+import shutil
+from pathlib import Path
+from tempfile import mkdtemp
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from compute_agent.isolation.decision import HeldCpus, IsolationDemand
+from compute_agent.isolation.facts import DEFAULT_MASK, WATCHDOG_MASK, WORKQUEUE_MASK
+from tests.compute_agent.isolation.fake_kernel import IsolationHost, Killed
+
+MEMORY = Path("/dev/shm")
+CPUS = frozenset(range(8))
+NODES = {0: frozenset(range(4)), 1: frozenset(range(4, 8))}
+NUMBERS = st.integers(30, 35)
+SETS = st.frozensets(st.integers(0, 7), min_size=1)
+
+EVENTS = st.one_of(
+    st.tuples(st.just("guest"), st.sampled_from("abc"), st.frozensets(st.sampled_from([2, 3, 5, 6, 7]))),
+    st.tuples(st.just("quiet"), st.sampled_from("abc"), st.booleans()),
+    st.tuples(st.just("add"), NUMBERS, st.one_of(st.none(), SETS), st.booleans()),
+    st.tuples(st.just("remove"), NUMBERS),
+    st.tuples(st.just("reset"), NUMBERS),
+    st.tuples(st.just("thread"), st.sampled_from([200, 201]), SETS),
+    st.tuples(
+        st.just("foreign"),
+        st.one_of(NUMBERS, st.sampled_from([WORKQUEUE_MASK, WATCHDOG_MASK, "proc/200/status"])),
+        SETS,
+    ),
+    st.tuples(st.just("offline"), st.sampled_from([1, 4])),
+    st.tuples(st.just("online")),
+    st.tuples(st.just("kill"), st.integers(0, 12)),
+    st.tuples(st.just("look")),
+)
+
+
+class IsolationWorld:
+    """A host with guests, and what each mask would be without the agent, several things where it is unclear.
+
+    Guest ``a`` is quiet at first.
+    """
+
+    def __init__(self, folder, version, dedicated):
+        self.dedicated = dedicated
+        self.host = IsolationHost(folder, version=version)
+        self.kernel = self.host.kernel
+        self.guests, self.levels, self.serial = {"a": frozenset({2, 3})}, {"a": True}, 0
+        self.natural = {path: {cpus} for path, cpus in self.kernel.masks().items()}
+
+    def irqs(self):
+        return {path for path in self.kernel.masks() if path.endswith("affinity_list")}
+
+    def demand(self):
+        held = [
+            HeldCpus(name, cpus, self.levels.get(name, False)) for name, cpus in self.guests.items() if cpus
+        ]
+        return IsolationDemand(tuple(held), self.dedicated, NODES)
+
+    def play(self, event):
+        match event:
+            case ("guest", name, cpus):
+                others = frozenset().union(*(each for one, each in self.guests.items() if one != name))
+                self.guests[name] = cpus - others
+            case ("quiet", name, level):
+                self.levels[name] = level
+            case ("add", number, cpus, managed):
+                path = self.kernel.irq(number)
+                if path not in self.natural:
+                    self.serial += 1
+                    # The kernel spreads managed interrupts by itself.
+                    cpus = CPUS if managed and cpus is None else cpus
+                    self.kernel.add_interrupt(number, f"dev{self.serial}", cpus, managed=managed)
+                    self.natural[path] = {cpus} if cpus else self.natural[DEFAULT_MASK].copy()
+                    self.break_affinity(path)
+            case ("remove", number):
+                if self.natural.pop(self.kernel.irq(number), None) is not None:
+                    self.kernel.remove_interrupt(number)
+            case ("reset", number):
+                path = self.kernel.irq(number)
+                if path in self.natural and path not in self.kernel.managed:
+                    self.kernel.reset_interrupt(number)
+                    self.natural[path] |= self.natural[DEFAULT_MASK]
+                    self.break_affinity(path)
+            case ("thread", number, cpus):
+                path = f"proc/{number}/status"
+                if self.natural.pop(path, None) is not None:
+                    self.kernel.remove_thread(number)
+                elif cpus & self.kernel.online:
+                    self.serial += 1
+                    self.kernel.add_thread(number, f"k{self.serial}", cpus)
+                    self.natural[path] = {cpus}
+            case ("foreign", mask, cpus):
+                path = mask if isinstance(mask, str) else self.kernel.irq(mask)
+                known = self.host.kept().masks.get(path)
+                written = () if known is None else known.written
+                default = self.host.kept().masks.get(DEFAULT_MASK)
+                shadows = () if default is None else default.written
+                movable = path in self.natural and path not in self.kernel.managed
+                # What the agent has written itself does not tell its writer.
+                if movable and cpus & self.kernel.online and cpus not in (*written, *shadows):
+                    self.kernel.change(path, cpus)
+                    self.natural[path] = {cpus}
+            case ("offline", cpu):
+                self.look()
+                self.kernel.set_online(self.kernel.online - {cpu})
+                for path in self.irqs():
+                    self.break_affinity(path)
+                for path in self.natural:
+                    online = self.kernel.online
+                    if path.endswith("/status") and any(not each & online for each in self.natural[path]):
+                        self.natural[path].add(CPUS)
+                self.look()
+            case ("online",):
+                self.look()
+                self.kernel.set_online(CPUS)
+                self.look()
+            case ("kill", after):
+                self.kernel.kill_at = len(self.kernel.writes) + after
+                try:
+                    self.host.bring_about(self.demand())
+                except Killed:
+                    self.host.start()
+                self.kernel.kill_at = None
+            case ("look",):
+                self.look()
+
+    def break_affinity(self, path):
+        """The kernel gives an interrupt all online CPUs when its last one goes."""
+        online = self.kernel.online
+        self.natural[path] |= {online for cpus in self.natural[path] if not cpus & online}
+
+    def look(self):
+        demand = self.demand()
+        before = self.kernel.masks()
+        status = self.host.bring_about(demand)
+        stuck = {one.mask.path for one in status.stuck}
+        for path, cpus in self.kernel.masks().items():
+            if path in self.kernel.managed:
+                assert cpus == before[path]
+                continue
+            assert path in stuck or not cpus & demand.quiet_cpus, (path, cpus)
+            # Work comes to a CPU that a guest holds only if its original says so.
+            allowed = frozenset().union(*self.natural[path])
+            assert cpus & demand.held_cpus <= allowed | (cpus & before[path]), (path, cpus)
+            if not any(each & demand.quiet_cpus for each in self.natural[path]):
+                assert cpus in self.natural[path], (path, cpus, self.natural[path])
+        assert stuck <= self.kernel.managed
+        writes = len(self.kernel.writes)
+        self.host.bring_about(demand)
+        assert len(self.kernel.writes) == writes
+
+    def end(self):
+        self.kernel.set_online(CPUS)
+        self.guests.clear()
+        self.look()
+        for path, cpus in self.kernel.masks().items():
+            assert cpus in self.natural[path], (path, cpus, self.natural[path])
+        assert self.host.kept().masks == {}
+
+
+@given(
+    st.lists(EVENTS, max_size=25),
+    st.sampled_from([(6, 1), (6, 12)]),
+    st.sampled_from([frozenset({2, 3, 5, 6, 7}), CPUS]),
+)
+@settings(max_examples=100, deadline=None)
+def test_no_history_leaves_work_on_quiet_cpus_or_a_mask_not_given_back(events, version, dedicated):
+    # In memory, as each look of the agent syncs its file.
+    folder = Path(mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
+    try:
+        world = IsolationWorld(folder, version, dedicated)
+        for event in events:
+            world.play(event)
+        world.end()
+    finally:
+        shutil.rmtree(folder)
