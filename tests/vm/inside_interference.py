@@ -1,5 +1,5 @@
 """Interference with the levers of memory bandwidth and cache ways: process guests, real resctrl, and the
-agent in this process with a clock for decisions that goes faster. PLACEMENT is the service's address.
+agent in this process with a clock for decisions that goes by rounds. PLACEMENT is the service's address.
 
 Counters of the machine are a model: a running CPU moves the bytes of its demand register. Guests do not slow
 each other down there, so the test does. The larger the share of the neighbour, the less the victim's CPU
@@ -25,7 +25,10 @@ from compute_agent.resctrl import schemata
 from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, RESCTRL, SOCKET, SPIN, PlacementRest, uid
 from tests.waits import wait_for
 
-SPEED = 8.0
+ROUND_SECONDS = throttling.INTERVAL
+"""By the clock for decisions."""
+PAUSE = 1.25
+"""Seconds of the machine between two rounds."""
 DEMAND_REGISTER = 0x400000E0
 SERVER, THIEF = uid(1), uid(2)
 SERVER_CPU, THIEF_CPU = 1, 0
@@ -66,18 +69,24 @@ LEVERS = {
 
 
 class Fast(service.HostAgent):
-    """The agent with a fast clock for its loop of interference."""
+    """The agent; each round of its loop of interference advances the clock for decisions by ROUND_SECONDS.
+
+    On a busy host, rounds of a clock that only runs faster are further apart than the window of a violation.
+    Each gap ends the violation, so no guest becomes a victim.
+    """
 
     def __init__(self):
         super().__init__(lambda: agent_conf.load([], [str(FOLDER / "agent.ini")]))
-        throttling.INTERVAL = 10.0 / SPEED
+        throttling.INTERVAL = PAUSE
+        self._rounds = 0
         loop = self.loop = self._parts.interference
-        loop._clock = lambda: time.monotonic() * SPEED
+        loop._clock = lambda: self._rounds * ROUND_SECONDS
         self._read, loop._reader.read_guests = loop._reader.read_guests, self._sample
 
     def _sample(self, views, online, signals, now, caches):
-        """Convert a time of the real clock to the fast one."""
+        """Read guests by the real clock, as a sample of this round."""
         sample = self._read(views, online, signals, time.monotonic(), caches)
+        self._rounds += 1
         return sample and replace(sample, time=now)
 
 
