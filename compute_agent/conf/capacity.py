@@ -11,27 +11,27 @@ OPTS: Final = [
         "mode",
         default="off",
         choices=[
-            ("off", "nothing is measured for it, and there are no providers"),
-            ("preview", "it is measured and told, and all that the providers have is reserved"),
-            ("act", "what is left is promised: reserved moves"),
+            ("off", "the agent measures nothing for it, and makes no providers"),
+            ("preview", "the agent measures and reports it, and reserves the whole inventory"),
+            ("act", "the agent offers the unused part: it adjusts reserved"),
         ],
-        help="Whether what guests leave unused of the shared CPUs is offered as CUSTOM_RECLAIMED_VCPU, on a"
+        help="Whether the unused part of the shared CPUs is offered as CUSTOM_RECLAIMED_VCPU, on a"
         " provider below that of each NUMA node. Guests of class BE that hold it run on what others leave.",
     ),
     cfg.BoolOpt(
         "memory",
         default=False,
         help="Whether mode is also about the memory that guests leave unused, as CUSTOM_RECLAIMED_MEMORY_MB"
-        " on the same providers. Who needs memory that another one has cannot wait: give those a limit"
-        " (memory_high of [qos_class:BE]), and have a watermark of memory_usage evict them.",
+        " on the same providers. A guest cannot wait for memory that another one uses: give such guests a"
+        " limit (memory_high of [qos_class:BE]), and have a watermark of memory_usage evict them.",
     ),
     cfg.StrOpt(
         "steal",
         default="off",
         choices=[
             ("off", "steal time is not measured for it"),
-            ("preview", "it is measured and told, and nothing is withheld"),
-            ("act", "as many CPUs as a hypervisor takes are reserved of VCPU"),
+            ("preview", "the agent measures and reports it, and reserves nothing"),
+            ("act", "the agent reserves as many VCPU as the hypervisor takes away"),
         ],
         help="Whether fewer VCPU are sold on a host that is a virtual machine itself, as its hypervisor runs"
         " others in a part of the time. No effect beside nova-compute, which has VCPU on its own provider.",
@@ -39,9 +39,9 @@ OPTS: Final = [
     cfg.ListOpt(
         "collectors",
         default=[],
-        help="Collectors of installed packages (entry points compute_agent.capacity) that tell how much there"
-        " is of resource classes. What they do not tell, or told too long ago, is reserved. They run inside"
-        " the agent.",
+        help="Collectors of installed packages (entry points compute_agent.capacity) that report amounts of"
+        " resource classes. An amount without a report, or with too old a report, is reserved. They run"
+        " inside the agent.",
     ),
     cfg.FloatOpt(
         "sigma",

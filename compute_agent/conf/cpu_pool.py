@@ -9,26 +9,31 @@ from compute_agent.model.cpuset import CPU_POOL
 OPTS: Final = [
     cfg.StrOpt(
         "cpus",
-        help="CPUs of the pool, such as 4-7,12; each is in cpu_dedicated_set or in cpu_shared_set and in no"
-        " other pool. Those of cpu_dedicated_set are offered as PCPU, those of cpu_shared_set as VCPU of the"
-        " pool, and no more as those of the zone around it.",
+        help="CPUs of the pool, such as 4-7,12; each is in cpu_dedicated_set or in cpu_shared_set, and in no"
+        " other pool. The pool offers those of cpu_dedicated_set as PCPU, and those of cpu_shared_set as"
+        " VCPU; the zone around it offers them no longer.",
     ),
     cfg.IntOpt(
         "dedicated_cpus",
         default=0,
         min=0,
-        help="In place of cpus: so many CPUs of cpu_dedicated_set of one NUMA node, the first that has them;"
-        " whole cores, from the end of the node.",
+        help="Number of CPUs of cpu_dedicated_set in the pool, in place of cpus. They are whole cores of"
+        " one NUMA node, from its end; the agent takes the first node with enough.",
     ),
-    cfg.IntOpt("shared_cpus", default=0, min=0, help="Likewise, so many CPUs of cpu_shared_set."),
+    cfg.IntOpt(
+        "shared_cpus", default=0, min=0, help="Number of CPUs of cpu_shared_set in the pool, chosen likewise."
+    ),
     cfg.BoolOpt(
-        "per_node", default=False, help="Whether every NUMA node with CPUs gives the pool so many CPUs."
+        "per_node",
+        default=False,
+        help="Whether the pool gets dedicated_cpus and shared_cpus from each NUMA node with CPUs, not from"
+        " one.",
     ),
     cfg.IntOpt(
         "max_cpus",
         min=1,
-        help="CPUs that guests of the pool which float may use altogether: shared ones of the pool, and"
-        " dedicated ones of its zones that nobody holds, until somebody does. By default those of the pool.",
+        help="Maximum number of CPUs on which floating guests of the pool run: shared CPUs of the pool, and"
+        " dedicated CPUs of its zones while no guest holds them. By default the shared CPUs of the pool.",
     ),
     cfg.ListOpt(
         "guest_classes",

@@ -10,23 +10,24 @@ OPTS: Final = [
     cfg.StrOpt(
         "signal",
         choices=[
-            ("run_delay", "the part of its time that a guest waits for CPUs; others get a CPU quota"),
-            ("cpu_pressure", "the pressure that its cgroup tells; likewise"),
-            ("io_pressure", "the same of I/O; others get less block I/O"),
-            ("cpi", "the cycles that each of its instructions takes; others get a CPU quota"),
+            ("run_delay", "share of its time that the guest waits for CPUs; others get a CPU quota"),
+            ("cpu_pressure", "CPU pressure of its cgroup; others get a CPU quota"),
+            ("io_pressure", "I/O pressure of its cgroup; others get less block I/O"),
+            ("cpi", "cycles for each of its instructions; others get a CPU quota"),
             ("memory_bandwidth", "its CPU time for each byte of memory; others get less memory bandwidth"),
             ("llc_occupancy", "its bytes of memory for each second of CPU; others get fewer cache ways"),
         ],
-        help="What disturbed guests are known by: compared with what it mostly is of the same guest.",
+        help="Signal by which a disturbed guest is found. The agent compares it with the usual value of the"
+        " guest.",
     ),
     cfg.StrOpt(
         "mode",
         default="preview",
         choices=[
-            ("preview", "only log, record and count who would be limited"),
+            ("preview", "only log, record and count the guests that would be limited"),
             ("act", "limit the suspect, and see whether that helps"),
         ],
-        help="Whether anything is done.",
+        help="Whether the agent limits suspects.",
     ),
     cfg.ListOpt(
         "victims",
@@ -50,7 +51,8 @@ OPTS: Final = [
         "escalate_command",
         help="Program that ends it for good: one that migrates the guilty guest, for example. Called with"
         " its uuid as the last argument, once a day at most; ended after ten minutes. Blanks separate"
-        " arguments, quotes as in a shell; no shell is started. It has no OS_* variables of the agent's.",
+        " arguments, quotes as in a shell; no shell is started. The program does not inherit the agent's OS_*"
+        " environment variables.",
     ),
 ]
 

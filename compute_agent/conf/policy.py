@@ -17,15 +17,15 @@ POLICY_OPTS: Final = [
             ("static", "dedicated CPUs in order"),
             (
                 "static-plus",
-                "the same, and who floats may use dedicated CPUs that nobody holds, until somebody does",
+                "the same, and floating guests may use dedicated CPUs while no guest holds them",
             ),
             ("static-pools", "as static, for guests in pools ([cpu_pool:NAME]); others have no place"),
             ("topology-aware", "few zones for the guest, whole cores and caches for the next one"),
             (
                 FOLLOW,
-                "guests stay where somebody else pins them, such as Nova, and the agent acts on cache, memory"
-                " bandwidth, weights and watermarks by where they are; [policy] rebalance = true and [guests]"
-                " unplaced = refuse are refused with it, and [guests] unallocated has no effect",
+                "guests stay where another program pins them, such as Nova, and the agent acts on cache,"
+                " memory bandwidth, weights and watermarks by where they are; [policy] rebalance = true and"
+                " [guests] unplaced = refuse are refused with it, and [guests] unallocated has no effect",
             ),
         ],
         help=f"How dedicated CPUs are chosen. Unless set: {FOLLOW} where the root provider is nova-compute's,"

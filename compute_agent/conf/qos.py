@@ -72,8 +72,8 @@ OPTS: Final = [
         "evict_command",
         help="Program that makes an evicted guest leave, in place of asking it to stop: a live migration, for"
         " example. Called with the guest's uuid as its last argument; blanks separate arguments, quotes"
-        " as in a shell; no shell is started. It has no OS_* variables of the agent's: it is to read its"
-        " credentials itself.",
+        " as in a shell; no shell is started. The program does not inherit the agent's OS_*"
+        " environment variables: it has to read its credentials itself.",
     ),
     cfg.FloatOpt(
         "evict_command_timeout",
@@ -113,8 +113,8 @@ WATERMARK_OPTS: Final = [
     cfg.StrOpt(
         "mode",
         default="act",
-        choices=[("act", "do it"), ("preview", "only log, record and count what would be done")],
-        help="Whether anything is done.",
+        choices=[("act", "do it"), ("preview", "only log, record and count the actions")],
+        help="Whether the agent acts at this watermark.",
     ),
     cfg.ListOpt(
         "qos_classes",

@@ -2,9 +2,10 @@
 
 Three reasons, each a pure function:
 
-- Memory becomes huge pages while it is held as ``MEMORY_MB``. Pages lie in the memory of their node, and
-  what is sold of both is never more than the node has. ``MEMORY_MB`` shrinks to the rest as far as nobody
-  holds it, and as many pages as lie in what is held are reserved until it is given back.
+- An operator turns memory into huge pages while guests still hold it as ``MEMORY_MB``. The pages are part
+  of the memory of their node, and both inventories together never offer more than the node has.
+  ``MEMORY_MB`` shrinks to the rest, but not below the held amount. The pages in the held memory are
+  reserved until the guests give it back.
 - CPUs move to another pool, or to none, while guests hold them. The rest of a zone and its pools share the
   CPUs of the zone. Where more is held of one than it has now, its guests are on CPUs of the others, and
   these reserve as many until less is held.
