@@ -202,13 +202,13 @@ def _list_splits(
         budget.spend(2 * len(zones))
         by_step = [[_join_rooms(zone.get(name, ()), common) for zone in zones] for common in (gcd, lcm)]
         joined.append((amount, by_step))
-    first = [_distinct(map(divide_amount, repeat(amount), by_step)) for amount, by_step in joined]
+    first = [_unique_divisions(map(divide_amount, repeat(amount), by_step)) for amount, by_step in joined]
     tried = list(product(*first))
     for way in tried:
         yield from _splits_of_way(way, asked, zones, budget)
     # equal zones are not equal to the caller, where one of them has a trait or gives another class
     every = [
-        _distinct(each for rooms in by_step for each in _all_sets_divided(amount, rooms, budget))
+        _unique_divisions(each for rooms in by_step for each in _all_sets_divided(amount, rooms, budget))
         for amount, by_step in joined
     ]
     for way in product(*every):
@@ -217,7 +217,7 @@ def _list_splits(
             yield from _splits_of_way(way, asked, zones, budget)
 
 
-def _distinct(divisions: Iterable[list[int] | None]) -> list[list[int]]:
+def _unique_divisions(divisions: Iterable[list[int] | None]) -> list[list[int]]:
     """Return the divisions that there are, each once."""
     return [list(each) for each in dict.fromkeys(tuple(one) for one in divisions if one is not None)]
 
