@@ -48,10 +48,9 @@ CONNECTION_THREAD: Final = ThreadSpec(
 class LimitedThreads(socketserver.ThreadingMixIn):
     """To be mixed into a TCP or UNIX server of socketserver.
 
-    A connection is waited for until its handler calls received(), ``receive_timeout`` seconds at most. When
-    all threads are taken, a new connection takes the place of the one that has been waited for longest: who
-    has said all that is to be said at once is served, however many others are silent. Only when all are being
-    served a new one is refused.
+    A connection may be silent for at most ``receive_timeout`` seconds, until its handler calls received().
+    When all threads are taken, a new connection replaces the one that has been silent for longest. So silent
+    connections do not keep others out. A new connection is refused only if every thread is serving a request.
     """
 
     daemon_threads = True

@@ -11,27 +11,27 @@ OPTS: Final = [
         "mode",
         default="off",
         choices=[
-            ("off", "nothing is measured, and there are no providers"),
-            ("preview", "it is measured and reported, and the whole inventory of the providers is reserved"),
-            ("act", "the unused part is promised: reserved changes with it"),
+            ("off", "the agent measures nothing for it, and makes no providers"),
+            ("preview", "the agent measures and reports it, and reserves the whole inventory"),
+            ("act", "the agent offers the unused part: it adjusts reserved"),
         ],
-        help="Whether unused shared CPUs are offered as CUSTOM_RECLAIMED_VCPU, on a provider below that of"
-        " each NUMA node. Guests of class BE that hold it run on CPU time that other guests leave.",
+        help="Whether the unused part of the shared CPUs is offered as CUSTOM_RECLAIMED_VCPU, on a"
+        " provider below that of each NUMA node. Guests of class BE that hold it run on what others leave.",
     ),
     cfg.BoolOpt(
         "memory",
         default=False,
-        help="Whether mode applies to unused memory, too, as CUSTOM_RECLAIMED_MEMORY_MB on the same"
-        " providers. A guest cannot wait for memory as it can for CPUs: limit the guests that hold this class"
-        " (memory_high of [qos_class:BE]), and set a watermark of memory_usage that evicts them.",
+        help="Whether mode is also about the memory that guests leave unused, as CUSTOM_RECLAIMED_MEMORY_MB"
+        " on the same providers. A guest cannot wait for memory that another one uses: give such guests a"
+        " limit (memory_high of [qos_class:BE]), and have a watermark of memory_usage evict them.",
     ),
     cfg.StrOpt(
         "steal",
         default="off",
         choices=[
-            ("off", "steal time is not measured"),
-            ("preview", "it is measured and reported, and nothing is withheld"),
-            ("act", "as many VCPU are reserved as the hypervisor takes CPUs"),
+            ("off", "steal time is not measured for it"),
+            ("preview", "the agent measures and reports it, and reserves nothing"),
+            ("act", "the agent reserves as many VCPU as the hypervisor takes away"),
         ],
         help="Whether fewer VCPU are offered on a host that is a virtual machine itself, as its"
         " hypervisor may give the CPUs to others. No effect beside nova-compute, which has VCPU on its"
@@ -40,9 +40,9 @@ OPTS: Final = [
     cfg.ListOpt(
         "collectors",
         default=[],
-        help="Collectors of installed packages (entry points compute_agent.capacity), which report amounts of"
-        " resource classes. Amounts that they do not report, or in expired reports, are reserved."
-        " Collectors run inside the agent.",
+        help="Collectors of installed packages (entry points compute_agent.capacity) that report amounts of"
+        " resource classes. An amount without a report, or with too old a report, is reserved. They run"
+        " inside the agent.",
     ),
     cfg.FloatOpt(
         "sigma",

@@ -9,26 +9,31 @@ from compute_agent.model.cpuset import CPU_POOL
 OPTS: Final = [
     cfg.StrOpt(
         "cpus",
-        help="CPUs of the pool, such as 4-7,12. Each one is in cpu_dedicated_set or in cpu_shared_set, and in"
-        " no other pool. They are offered as PCPU or VCPU of the pool, and not of the zone around it any"
-        " more.",
+        help="CPUs of the pool, such as 4-7,12; each is in cpu_dedicated_set or in cpu_shared_set, and in no"
+        " other pool. The pool offers those of cpu_dedicated_set as PCPU, and those of cpu_shared_set as"
+        " VCPU; the zone around it offers them no longer.",
     ),
     cfg.IntOpt(
         "dedicated_cpus",
         default=0,
         min=0,
-        help="In place of cpus: number of CPUs of cpu_dedicated_set. They come from the first NUMA node with"
-        " enough of them, as whole cores from the end of the node.",
+        help="Number of CPUs of cpu_dedicated_set in the pool, in place of cpus. They are whole cores of"
+        " one NUMA node, from its end; the agent takes the first node with enough.",
     ),
-    cfg.IntOpt("shared_cpus", default=0, min=0, help="In place of cpus: number of CPUs of cpu_shared_set."),
+    cfg.IntOpt(
+        "shared_cpus", default=0, min=0, help="Number of CPUs of cpu_shared_set in the pool, chosen likewise."
+    ),
     cfg.BoolOpt(
-        "per_node", default=False, help="Whether each NUMA node with CPUs gives these numbers of CPUs."
+        "per_node",
+        default=False,
+        help="Whether the pool gets dedicated_cpus and shared_cpus from each NUMA node with CPUs, not from"
+        " one.",
     ),
     cfg.IntOpt(
         "max_cpus",
         min=1,
-        help="CPUs that all floating guests of the pool together may use: shared ones of the pool, and"
-        " dedicated ones of its zones while no guest holds them. Default: the CPUs of the pool.",
+        help="Maximum number of CPUs on which floating guests of the pool run: shared CPUs of the pool, and"
+        " dedicated CPUs of its zones while no guest holds them. By default the shared CPUs of the pool.",
     ),
     cfg.ListOpt(
         "guest_classes",

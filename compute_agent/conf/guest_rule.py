@@ -20,6 +20,25 @@ MATCH: Final = "match_"
 _PATTERNS: Final = "a list of texts or patterns with *, ? and [abc], of which one has to match"
 _PAIRS: Final = "a list of KEY=PATTERN, or KEY for any value; patterns of one key are alternatives"
 
+_MEMORY_TYPES: Final = {
+    MemoryType.ANY.value: "memory of any kind",
+    MemoryType.DRAM.value: "ordinary memory",
+    MemoryType.HBM.value: "high-bandwidth memory",
+    MemoryType.CXL.value: "memory behind CXL",
+    MemoryType.PMEM.value: "persistent memory",
+    MemoryType.GPU.value: "memory of GPUs",
+}
+_THREAD_POLICIES: Final = {
+    ThreadPolicy.PREFER.value: "sibling threads together, if there are any",
+    ThreadPolicy.REQUIRE.value: "sibling threads, or the guest has no place",
+    ThreadPolicy.ISOLATE.value: "one thread of each core; the other threads stay empty",
+    ThreadPolicy.SPREAD.value: "different cores; a core is shared with another guest only if none is free",
+}
+_EMULATOR_POLICIES: Final = {
+    EmulatorPolicy.SHARE.value: "on the shared CPUs of the host",
+    EmulatorPolicy.ISOLATE.value: "on a dedicated CPU of the guest that runs no guest CPU",
+}
+
 _MATCHES: Final = [
     cfg.ListOpt("match_driver", default=[], help=f"Driver of the guest, libvirt or process: {_PATTERNS}."),
     cfg.ListOpt("match_flavor", default=[], help=f"Name of the flavor in Nova: {_PATTERNS}."),
@@ -89,7 +108,7 @@ OPTS: Final = [
     ),
     cfg.StrOpt(
         "memory_type",
-        choices=[kind.value for kind in MemoryType],
+        choices=list(_MEMORY_TYPES.items()),
         help="Kind of memory that the guests get.",
     ),
     cfg.BoolOpt(
@@ -98,12 +117,12 @@ OPTS: Final = [
     ),
     cfg.StrOpt(
         "thread_policy",
-        choices=[policy.value for policy in ThreadPolicy],
+        choices=list(_THREAD_POLICIES.items()),
         help="How dedicated CPUs relate to hardware threads.",
     ),
     cfg.StrOpt(
         "emulator_policy",
-        choices=[policy.value for policy in EmulatorPolicy],
+        choices=list(_EMULATOR_POLICIES.items()),
         help="Where emulator and I/O threads run.",
     ),
     cfg.BoolOpt(

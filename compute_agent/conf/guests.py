@@ -29,10 +29,10 @@ GUESTS_OPTS: Final = [
             ("libvirt", "QEMU domains of the libvirtd on this host"),
             ("process", "plain processes, started by the agent or adopted"),
         ],
-        help="Kind of guests of this host. Default: the last one; at first libvirt if libvirt-python is"
-        " installed and the libvirtd of [libvirt] uri has its socket, else process. A host without process"
-        " guests switches to libvirt by itself when libvirtd appears. Any other change needs this option and"
-        " a restart.",
+        help="Kind of the guests on this host. Without a value the agent keeps the kind of its last start."
+        " At its first start it takes libvirt if libvirt-python is installed and the socket of [libvirt]"
+        " uri exists, else process. It changes from process to libvirt at a start with libvirtd and without"
+        " running process guests. Any other change needs this option and a restart.",
     ),
     cfg.StrOpt(
         "unallocated",

@@ -10,23 +10,24 @@ OPTS: Final = [
     cfg.StrOpt(
         "signal",
         choices=[
-            ("run_delay", "the part of its time that a guest waits for CPUs; others get a CPU quota"),
-            ("cpu_pressure", "the CPU pressure of its cgroup; likewise"),
-            ("io_pressure", "the I/O pressure of its cgroup; others get less block I/O"),
-            ("cpi", "the cycles that each of its instructions takes; others get a CPU quota"),
+            ("run_delay", "share of its time that the guest waits for CPUs; others get a CPU quota"),
+            ("cpu_pressure", "CPU pressure of its cgroup; others get a CPU quota"),
+            ("io_pressure", "I/O pressure of its cgroup; others get less block I/O"),
+            ("cpi", "cycles for each of its instructions; others get a CPU quota"),
             ("memory_bandwidth", "its CPU time for each byte of memory; others get less memory bandwidth"),
             ("llc_occupancy", "its bytes of memory for each second of CPU; others get fewer cache ways"),
         ],
-        help="Measure of disturbance. A guest is compared with its own usual value.",
+        help="Signal by which a disturbed guest is found. The agent compares it with the usual value of the"
+        " guest.",
     ),
     cfg.StrOpt(
         "mode",
         default="preview",
         choices=[
             ("preview", "only log, record and count the guests that would be limited"),
-            ("act", "limit the suspect, and check whether that helps"),
+            ("act", "limit the suspect, and see whether that helps"),
         ],
-        help="Whether guests are limited.",
+        help="Whether the agent limits suspects.",
     ),
     cfg.ListOpt(
         "victims",
@@ -48,12 +49,10 @@ OPTS: Final = [
     ),
     cfg.StrOpt(
         "escalate_command",
-        help="Program that ends the disturbance, such as one that migrates the guilty guest. It is called"
-        " with"
-        " the uuid of that guest as the last argument, at most once a day, and ended after ten minutes."
-        " Blanks"
-        " separate arguments, quotes work as in a shell; no shell is started. The agent's OS_* variables are"
-        " not passed on.",
+        help="Program that ends it for good: one that migrates the guilty guest, for example. Called with"
+        " its uuid as the last argument, once a day at most; ended after ten minutes. Blanks separate"
+        " arguments, quotes as in a shell; no shell is started. The program does not inherit the agent's OS_*"
+        " environment variables.",
     ),
 ]
 

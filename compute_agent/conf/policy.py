@@ -23,9 +23,9 @@ POLICY_OPTS: Final = [
             ("topology-aware", "few zones for the guest, whole cores and caches for the next one"),
             (
                 FOLLOW,
-                "guests stay where another program, such as Nova, pins them, and the agent controls caches,"
-                " memory bandwidth, weights and watermarks there; [policy] rebalance = true and [guests]"
-                " unplaced = refuse are refused with it, and [guests] unallocated has no effect",
+                "guests stay where another program pins them, such as Nova, and the agent acts on cache,"
+                " memory bandwidth, weights and watermarks by where they are; [policy] rebalance = true and"
+                " [guests] unplaced = refuse are refused with it, and [guests] unallocated has no effect",
             ),
         ],
         help=f"Choice of dedicated CPUs. Default: {FOLLOW} if nova-compute owns the root provider, as"

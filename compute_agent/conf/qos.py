@@ -67,12 +67,10 @@ OPTS: Final = [
     ),
     cfg.StrOpt(
         "evict_command",
-        help="Program that makes an evicted guest leave, such as by a live migration, in place of a"
-        " request to"
-        " stop. It is called with the uuid of the guest as the last argument. Blanks separate arguments,"
-        " quotes work as in a shell; no shell is started. The agent's OS_* variables are not passed on,"
-        " so the"
-        " program has to read its own credentials.",
+        help="Program that makes an evicted guest leave, in place of asking it to stop: a live migration, for"
+        " example. Called with the guest's uuid as its last argument; blanks separate arguments, quotes"
+        " as in a shell; no shell is started. The program does not inherit the agent's OS_*"
+        " environment variables: it has to read its credentials itself.",
     ),
     cfg.FloatOpt(
         "evict_command_timeout",
@@ -114,8 +112,8 @@ WATERMARK_OPTS: Final = [
     cfg.StrOpt(
         "mode",
         default="act",
-        choices=[("act", "act"), ("preview", "only log, record and count the actions")],
-        help="Whether the agent acts.",
+        choices=[("act", "do it"), ("preview", "only log, record and count the actions")],
+        help="Whether the agent acts at this watermark.",
     ),
     cfg.ListOpt(
         "qos_classes",

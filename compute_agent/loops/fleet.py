@@ -48,12 +48,12 @@ class GuestSetter(Protocol):
 
 
 class GuestApplier(Protocol):
-    """Has guests be as a revision wants them."""
+    """Applies a revision to guests."""
 
     def __call__(self, revision: Path) -> list[str]:
-        """Apply the revision in a file. The obstacles, a sentence each.
+        """Apply the revision in a file, and return the obstacles, a sentence each.
 
-        :raises FleetError: what was applied cannot be read or kept.
+        :raises FleetError: the record of applied settings cannot be read or written.
         """
         ...
 
@@ -66,9 +66,9 @@ class FleetGuests:
         self._set = set_guest
 
     def bring_about(self, revision: Path) -> list[str]:
-        """Have guests be as the revision in a file wants them; what stands against that, a sentence each.
+        """Apply the revision in a file to the guests, and return the obstacles, a sentence each.
 
-        :raises FleetError: what was applied cannot be read or kept.
+        :raises FleetError: the record of applied settings cannot be read or written.
         """
         if not self._pipeline.has_taken_over:
             return []

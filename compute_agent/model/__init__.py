@@ -1,11 +1,11 @@
-"""The nouns of the agent that several rooms share. This room imports no other.
+"""The nouns of the agent that several folders share. This folder imports no other folder of the agent.
 
 Modules
     - ``guest``: a guest with its identity, demands, allocation and assignment of CPUs
     - ``guest_settings``: the settings of a guest beside amounts, and the sources of these
     - ``cpuset``: sets of CPUs as text, the purposes of a host's CPUs, classes and pools of CPUs
     - ``resource``: resource classes, block I/O, shares of memory, and controls of throttling
-    - ``messages``: errors that cross rooms, and how messages show names and foreign text
+    - ``messages``: errors that cross folders, and how messages show names and foreign text
 
-All of them are frozen values: threads pass them on without locks. Each room may import them.
+All of them are frozen values: threads pass them on without locks. Each folder may import them.
 """

@@ -151,7 +151,8 @@ class CpuSets:
 
         :param held: dedicated CPUs of the guest.
         :param online: CPUs of the host that are online.
-        :param reach: CPUs of the guest's pools, or those outside all pools; None without pools.
+        :param reach: CPUs where the guest may be: those of its pools, or, if it has none, those outside all
+            pools. None if the host has no pools.
         """
         # An offline CPU counts once, as offline: it is in no set either way.
         gone, offline = held & online - self.dedicated, held - online

@@ -335,7 +335,8 @@ def _refuse_unless_defect(error: exc.SQLAlchemyError) -> None:
     """Return only if neither the request nor the state of the database explains the error.
 
     :raises InvalidRequest: the request can never succeed.
-    :raises Unavailable: the database does not answer, or the transaction lost too often.
+    :raises Unavailable: the database does not answer, or the transaction was rolled back in favour of
+        others too often.
     """
     if isinstance(error, exc.DataError):
         raise InvalidRequest("The request holds a value that the database cannot.") from error

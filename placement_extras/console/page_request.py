@@ -15,6 +15,7 @@ import orjson
 from flask import Blueprint, Response, g, request
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
+from placement import microversion
 from placement.api import context
 from placement.api.call import ABANDONED
 from placement.api.context import RequestContext
@@ -154,7 +155,7 @@ def number_of(arguments: Mapping[str, str], name: str = "page") -> int:
     return min(max(1, int(text[:9])), _MAX_PAGE) if text.isascii() and text.isdigit() else 1
 
 
-_VERSION: Final = "placement 1.39"
+_VERSION: Final = f"placement {microversion.text(microversion.MAX)}"
 _TAKEN: Final = ("openstack.request_id", "openstack.global_request_id", "REMOTE_ADDR", ABANDONED)
 
 

@@ -202,7 +202,10 @@ class ClusterSimulation:
                 yield way
 
     def find_rooms(self, request: CandidatesRequest) -> Iterator[tuple[Provider, Way]]:
-        """Yield the places of one more guest: roots of hosts, and the ways there."""
+        """Yield each place for one more guest.
+
+        A place is the root of a host, and the slots that the guest would take there.
+        """
         for host in self.candidate_hosts(request):
             yield from self._rooms_at(request, host)
 

@@ -364,7 +364,7 @@ class DomainTuning:
         self._domain.setMemoryParameters({SOFT_LIMIT: limit}, self._affect_flag(persistent))
 
     def note_items(self, has: DomainDefinition, items: Iterable[str]) -> DomainDefinition:
-        """Note that these items are the agent's; the definition after the write."""
+        """Mark these items as set by the agent, and return the changed definition."""
         return self._write_note(replace(has, own=has.own_pins, own_items=has.own_items.union(items)))
 
     def set_blockio(self, items: Mapping[str, Item], persistent: bool) -> None:

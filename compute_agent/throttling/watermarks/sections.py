@@ -161,7 +161,9 @@ def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
 
 
 def check_together(watermarks: Iterable[WatermarkSection]) -> None:
-    """Compare the watermarks of each metric; those in preview only with each other.
+    """Check that watermarks of one metric do not contradict each other.
+
+    Those in preview are checked apart from those in force.
 
     :raises ConfigError: watermarks of one metric contradict each other.
     """

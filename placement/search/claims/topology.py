@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from itertools import accumulate, combinations, product
+from itertools import accumulate, combinations, product, repeat
 from math import gcd, lcm, prod
 from typing import Final, NamedTuple
 
@@ -196,27 +196,46 @@ def _list_splits(
 
     The shape is that of the even ones: how uneven a way is does not count.
     """
-    ways: list[list[list[int]]] = []
+    joined: list[tuple[int, list[list[ZoneRoom]]]] = []
     for name, amount in asked.items():
-        divided: list[list[int]] = []
         # rooms of one zone with different steps: neither way of joining them finds every division
-        for common in (gcd, lcm):
+        budget.spend(2 * len(zones))
+        by_step = [[_join_rooms(zone.get(name, ()), common) for zone in zones] for common in (gcd, lcm)]
+        joined.append((amount, by_step))
+    first = [_unique_divisions(map(divide_amount, repeat(amount), by_step)) for amount, by_step in joined]
+    tried = list(product(*first))
+    for way in tried:
+        yield from _splits_of_way(way, asked, zones, budget)
+    # equal zones are not equal to the caller, where one of them has a trait or gives another class
+    every = [
+        _unique_divisions(each for rooms in by_step for each in _all_sets_divided(amount, rooms, budget))
+        for amount, by_step in joined
+    ]
+    for way in product(*every):
+        if way not in tried:
             budget.spend(len(zones))
-            rooms = [_join_rooms(zone.get(name, ()), common) for zone in zones]
-            found = divide_amount(amount, rooms)
-            if found is not None and found not in divided:
-                divided.append(found)
-        ways.append(divided)
-    for way in product(*ways):
-        parts = [
-            (name, part, zones[number][name])
-            for name, divided in zip(asked, way, strict=True)
-            for number, part in enumerate(divided)
-            if part
-        ]
-        if all(any(divided[number] for divided in way) for number in range(len(zones))):
-            for split in _out_of(parts, budget):
-                yield (), split
+            yield from _splits_of_way(way, asked, zones, budget)
+
+
+def _unique_divisions(divisions: Iterable[list[int] | None]) -> list[list[int]]:
+    """Return the divisions that there are, each once."""
+    return [list(each) for each in dict.fromkeys(tuple(one) for one in divisions if one is not None)]
+
+
+def _splits_of_way(
+    way: Sequence[Sequence[int]], asked: Iterable[str], zones: Sequence[Zone], budget: SearchBudget
+) -> Iterator[tuple[tuple[int, ...], Split]]:
+    """Yield the splits of a division for each class, if each zone gives a part."""
+    if not all(any(divided[number] for divided in way) for number in range(len(zones))):
+        return
+    parts = [
+        (name, part, zones[number][name])
+        for name, divided in zip(asked, way, strict=True)
+        for number, part in enumerate(divided)
+        if part
+    ]
+    for split in _out_of(parts, budget):
+        yield (), split
 
 
 def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:
@@ -255,6 +274,20 @@ def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Spli
                 yield tuple(
                     ZoneShare(room.provider, name, part) for room, part in zip(chosen, divided, strict=True)
                 )
+
+
+def _all_sets_divided(amount: int, rooms: Sequence[ZoneRoom], budget: SearchBudget) -> Iterator[list[int]]:
+    """Yield a division for each set of rooms that can give the amount, larger sets first."""
+    useful = [number for number, room in enumerate(rooms) if room.least <= room.most]
+    for count in range(len(useful), 0, -1):
+        for chosen in combinations(useful, count):
+            budget.spend(count)
+            found = _divide_equally(amount, [rooms[number] for number in chosen])
+            if found is not None:
+                parts = [0] * len(rooms)
+                for number, part in zip(chosen, found, strict=True):
+                    parts[number] = part
+                yield parts
 
 
 def divide_amount(amount: int, rooms: Sequence[ZoneRoom]) -> list[int] | None:

@@ -24,7 +24,7 @@ OFF = "Not configured: nothing is measured without [capacity] mode, steal or col
     ],
 )
 def test_for_people(tmp_path, monkeypatch, command, section, why):
-    monkeypatch.setattr(AgentLister, "ask", lambda self, method: [])
+    monkeypatch.setattr(AgentLister, "ask_daemon", lambda self, method: [])
     ini = tmp_path / "agent.ini"
     ini.write_text(f"[DEFAULT]\nstate_path = {tmp_path}\n{section}\n")
     done = run_here(ini, *command.split(), "-f", "json")

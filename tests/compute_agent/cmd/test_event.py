@@ -91,7 +91,7 @@ def test_an_empty_list_says_why_and_what_nobody_knows_is_an_error(tmp_path, cli,
 
 
 def test_a_guest_to_which_nothing_happened_is_known(tmp_path, cli, monkeypatch):
-    monkeypatch.setattr(event_command.EventList, "ask", lambda self, method, params: {})
+    monkeypatch.setattr(event_command.EventList, "ask_daemon", lambda self, method, params: {})
     done = run_here(tmp_path / "agent.ini", "event", "list", "--guest", "new")
     assert done.stderr.startswith("Nothing so far: no event of guest new is kept in ")
     assert done.returncode == 0

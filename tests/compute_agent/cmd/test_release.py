@@ -81,44 +81,44 @@ def test_new_guests_are_kept_away_as_long_as_anything_is_not_given_back(agent, g
 
 def test_a_release_that_fails_keeps_new_guests_away_from_a_host_that_was_open(agent, guest, client, uid):
     root = agent.status()["provider_uuid"]
-    assert DISABLED not in client.traits(root)[0]
+    assert DISABLED not in client.get_traits(root)[0]
     _, outcomes = release(agent, "--dry-run", "--pins", "--provider")
     assert outcomes["scheduling"] == {"would be kept away until all else is given back"}
-    assert DISABLED not in client.traits(root)[0]
+    assert DISABLED not in client.get_traits(root)[0]
     stays = "stays: new guests are kept away until all else is given back"
     for _ in range(2):
         done = agent.cli("release", "--pins", "--provider", "-f", "json")
         outcomes = {row["kind"]: row["outcome"] for row in json.loads(done.stdout)}
         assert (done.returncode, outcomes["scheduling"]) == (1, stays)
         assert "run compute-agent release again; or run compute-agent release --undo" in done.stderr
-        assert DISABLED in client.traits(root)[0]
+        assert DISABLED in client.get_traits(root)[0]
     release_resources(client, uid)
     done = agent.cli("release", "--pins", "-f", "json")
     assert (done.returncode, "New guests" in done.stderr) == (0, False)
-    assert DISABLED not in client.traits(root)[0]
+    assert DISABLED not in client.get_traits(root)[0]
 
 
 def test_a_release_that_is_undone_opens_the_host_only_if_the_release_had_closed_it(agent, guest, client):
     root = agent.status()["provider_uuid"]
     assert release(agent, "--provider")[0] == 1
-    assert DISABLED in client.traits(root)[0]
+    assert DISABLED in client.get_traits(root)[0]
     assert agent.cli("release", "--undo").returncode == 0
     agent.start()
-    agent.wait_for(lambda: DISABLED not in client.traits(root)[0])
+    agent.wait_for(lambda: DISABLED not in client.get_traits(root)[0])
     agent.ask("host", "disable", "--reason", "by an operator")
     assert release(agent, "--provider")[0] == 1
     assert agent.cli("release", "--undo").returncode == 0
     agent.start()
     assert agent.status()["disabled_reason"] == "by an operator"
-    assert DISABLED in client.traits(root)[0]
+    assert DISABLED in client.get_traits(root)[0]
 
 
 def test_a_trait_of_another_program_stays_after_a_release(agent, numa_node, client):
     root = agent.status()["provider_uuid"]
-    traits, generation = client.traits(root)
+    traits, generation = client.get_traits(root)
     client.set_traits(root, traits | {DISABLED}, generation)
     assert release(agent)[0] == 0
-    assert DISABLED in client.traits(root)[0]
+    assert DISABLED in client.get_traits(root)[0]
 
 
 def test_a_host_that_cannot_be_closed_is_reported(agent, guest, live_placement):
@@ -216,7 +216,7 @@ def test_providers_that_others_use_stay(agent, numa_node, client):
 
 def test_an_agent_that_does_not_end_is_told_of(agent, guest, monkeypatch):
     monkeypatch.setattr(command, "LOCK_TIMEOUT", 0.3)
-    monkeypatch.setattr(command.ReleaseCommand, "ask", lambda self, method, params=None: {})
+    monkeypatch.setattr(command.ReleaseCommand, "ask_daemon", lambda self, method, params=None: {})
     done = agent.cli("release")
     assert done.returncode == 1
     assert f"another agent (pid {agent.process.pid})" in done.stderr

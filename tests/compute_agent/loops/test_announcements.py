@@ -48,7 +48,7 @@ class Expecting:
 
 
 def announcing(pipeline, expecting, allocations):
-    return PreStartHook(pipeline, expecting, SimpleNamespace(allocations=allocations))
+    return PreStartHook(pipeline, expecting, SimpleNamespace(get_allocations=allocations))
 
 
 def test_who_could_not_be_looked_for_is_looked_for_again(monkeypatch):

@@ -21,7 +21,7 @@ REFUSING = replace(WORLD, cpu_sets=CpuSets(SETS.dedicated, frozenset(), frozense
 )
 def test_only_a_guest_that_started_is_stopped_for_want_of_a_place(kind, runs):
     rig = FakeHost(REFUSING)
-    nothing = SimpleNamespace(allocations=lambda uuid: SimpleNamespace(resources={}))
+    nothing = SimpleNamespace(get_allocations=lambda uuid: SimpleNamespace(resources={}))
     arrivals = GuestEvents(rig.pipeline, nothing, lambda: None)
     rig.pipeline.start({})
     guest = rig.driver.create_guest("free", "free", GuestSettings(), ())

@@ -112,7 +112,7 @@ def test_a_host_is_reported_once(host, shape):
     tree = host.tree(shape, **SETS)
     assert host.reporter.report_tree(tree).refusals == ()
     assert host.shown() == expected(tree)
-    assert host.restarted().report(tree).sent == 0
+    assert host.restarted().report_tree(tree).sent == 0
 
 
 def test_the_class_names_are_those_the_server_knows(host, kind):
@@ -121,7 +121,7 @@ def test_the_class_names_are_those_the_server_knows(host, kind):
     classes = {name for _, _, inventories, _ in host.shown().values() for name in inventories}
     names = {"ours": {"LLC"}, "stock": {"CUSTOM_LLC"}}[kind]
     assert {name for name in classes if "LLC" in name} == names
-    assert host.restarted().report(tree).sent == 0
+    assert host.restarted().report_tree(tree).sent == 0
 
 
 def test_a_trait_that_the_server_does_not_know_is_left_out_and_told_once(host, caplog):
@@ -322,10 +322,10 @@ def test_values_set_through_the_api_survive_the_loss_of_state(host, client):
     node = tree.nodes[1].uuid
     set_through_api(client, node, VCPU={"allocation_ratio": 16.0}, MEMORY_MB={"reserved": 1000})
     host.owned = {}
-    assert host.restarted().report(tree).sent == 0
+    assert host.restarted().report_tree(tree).sent == 0
     shown = host.shown()[node][2]
     assert (shown["VCPU"].allocation_ratio, shown["MEMORY_MB"].reserved) == (16.0, 1000)
-    host.restarted().report(tree)
+    host.restarted().report_tree(tree)
     assert host.shown()[node][2] == shown
 
 
@@ -335,7 +335,7 @@ def test_options_of_the_ini_file_win_over_what_was_set(host, client, caplog):
     host.reporter.report_tree(tree)
     set_through_api(client, host.root, VCPU={"allocation_ratio": 9.0}, MEMORY_MB={"reserved": 7})
     with caplog.at_level(logging.WARNING, "compute_agent"):
-        assert host.restarted().report(tree).sent == 1
+        assert host.restarted().report_tree(tree).sent == 1
     assert host.shown() == expected(tree)
     assert "[DEFAULT] cpu_allocation_ratio says 3: unset that to keep what is set here" in caplog.text
     # Unset again: a ratio stays as it is, as in Nova, and a reserve is the default's.

@@ -82,7 +82,7 @@ def test_placement_goes_on_with_the_trace_and_the_id_of_a_request(traced, kept, 
     from placement.api.tracing import ServiceTracing
 
     served = Kept()
-    monkeypatch.setattr(middleware, "_tracing", lambda conf: ServiceTracing(served.processor, 0.0))
+    monkeypatch.setattr(middleware, "_make_tracing", lambda conf: ServiceTracing(served.processor, 0.0))
     server = LivePlacement(application(sqlite_url, tracing={"enabled": True}))
     try:
         traced.adapter.endpoint_override = server.url

@@ -112,6 +112,25 @@ def test_each_host_gives_its_best_split_or_none(
     )
 
 
+def test_a_class_comes_from_the_zone_that_the_others_need() -> None:
+    specs = [
+        Spec("h"),
+        Spec("h_0", "h", {"PCPU": 2, "MEMORY_MB": 2}, [ZONE]),
+        Spec(
+            "h_1",
+            "h",
+            {"PCPU": 2, "MEMORY_MB": inventory(3, min_unit=2)},
+            [ZONE, "T1"],
+            used={"MEMORY_MB": 2},
+        ),
+    ]
+    wanted = wants("resources=PCPU:1,MEMORY_MB:2&required=T1", TopologyPolicy.BEST_EFFORT)
+    world = ClaimScenario(build(*specs))
+    found = place_claims(world, [wanted], SearchBudget(), random.Random(1))
+    assert not isinstance(found, UnplacedClaim)
+    check_choices(world, wanted, 1)
+
+
 def check_choices(world: ClaimScenario, wanted: WantedClaim, seed: int) -> None:
     """Each host that has a split is a choice or an alternate, with its best split."""
     best = {each.id: judge(world, wanted, each.id) for each in world.snapshot if each.parent_id is None}
