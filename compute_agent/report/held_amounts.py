@@ -3,8 +3,9 @@
 Each reason has a pure function:
 
 - An operator turns memory into huge pages while guests still hold it as ``MEMORY_MB``
-  (:func:`keep_held_memory`). Both together are at most the memory of the node. The inventory of memory shrinks to the rest, but not below the held
-  amount. Pages that lie in held memory are reserved until it is given back.
+  (:func:`keep_held_memory`). Both together are at most the memory of the node. The inventory of memory
+  shrinks to the rest, but not below the held amount. Pages that lie in held memory are reserved until it is
+  given back.
 - CPUs move to another pool while guests hold them (:func:`keep_held_cpus`). Pools and the rest of a zone
   share the CPUs of the zone. If guests hold more of one than it has now, they run on CPUs of the others,
   which reserve as many until less is held.

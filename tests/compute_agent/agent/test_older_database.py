@@ -167,7 +167,8 @@ def test_what_somebody_else_got_meanwhile_is_told_and_left(lost, capsys):
     lost.claim(OTHER, PCPU=1)
     state = str(lost.ini.parent / "state" / "state.json")
     assert lost.command("allocations", "restore", "-f", "json", state) == 1
-    assert json.loads(capsys.readouterr().out)[0]["outcome"].startswith("refused, as somebody else holds it")
+    (restored,) = json.loads(capsys.readouterr().out)
+    assert restored["outcome"].startswith("refused, as another consumer holds it")
     (row,) = (row for row in lost.ask("audit", heal=True) if row["consumer"] == UID)
     assert row["outcome"].startswith("refused")
     lost.look()
