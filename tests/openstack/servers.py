@@ -1,9 +1,11 @@
 """What users and operators ask Nova to do with servers; each returns when it is done."""
 
 import uuid
+from collections.abc import Mapping
 from typing import Any, Final
 
-from tests.openstack.client import Refused
+from tests.keystone import Caller
+from tests.openstack.client import ADMIN, Refused
 from tests.openstack.cloud import Cloud, wait_for_cloud
 from tests.openstack.process import CloudFailed
 
@@ -26,28 +28,45 @@ class Servers:
         # a provider is named as the hypervisor calls the machine
         for each in cloud.compute.get("/os-hypervisors/detail")["hypervisors"]:
             self.names[each["id"]] = each["service"]["host"]
-        self._image = self._upload()
+        self._image = self.upload(_EMPTY)
 
     # What there is
 
-    def flavor(self, name: str, vcpus: int = 1, memory: int = MIB, disk: int = 1, **extra_specs: str) -> None:
+    def flavor(
+        self,
+        name: str,
+        vcpus: int = 1,
+        memory: int = MIB,
+        disk: int = 1,
+        specs: Mapping[str, str] | None = None,
+        **extra_specs: str,
+    ) -> None:
         """A new one; `hw_cpu_policy` and the like: the first underline of a name is a colon.
 
         :param disk: in GiB, which are written and read when such a guest is shelved.
+        :param specs: more extra specs, with colons.
         """
         body = {"name": name, "vcpus": vcpus, "ram": memory, "disk": disk}
         made = self._compute.send("POST", "/flavors", {"flavor": body})["flavor"]["id"]
-        if extra_specs:
-            specs = {key.replace("_", ":", 1): value for key, value in extra_specs.items()}
-            self._compute.send("POST", f"/flavors/{made}/os-extra_specs", {"extra_specs": specs})
+        if all_specs := {
+            **{key.replace("_", ":", 1): value for key, value in extra_specs.items()},
+            **(specs or {}),
+        }:
+            self._compute.send("POST", f"/flavors/{made}/os-extra_specs", {"extra_specs": all_specs})
         self._flavors[name] = made
 
     def uuid(self, name: str) -> str:
         return self._uuids[name]
 
     def host(self, name: str) -> str:
-        """Where the server is."""
-        return str(self._show(name)["OS-EXT-SRV-ATTR:host"])
+        """Where the server is.
+
+        :raises CloudFailed: it is in a state of error, so that it goes nowhere.
+        """
+        server = self._show(name)
+        if server["status"] == "ERROR":
+            raise CloudFailed(f"{name}: {server.get('fault', {}).get('message')}")
+        return str(server["OS-EXT-SRV-ATTR:host"])
 
     def is_settled(self) -> bool:
         """Whether nothing happens to any server now."""
@@ -58,16 +77,27 @@ class Servers:
 
     def boot(self, name: str, flavor: str, host: str, *, until: str = "ACTIVE") -> None:
         """A new server on this host; :param until: ERROR where it cannot be."""
+        self.start_to_boot(name, flavor, host)
+        self.wait(name, until)
+
+    def start_to_boot(
+        self, name: str, flavor: str, host: str, caller: Caller = ADMIN, image: str = ""
+    ) -> None:
+        """The same, that is not waited for.
+
+        :param caller: its user, whose project it is of.
+        :param image: id of what it boots, if that is not the empty disk.
+        """
         body = {
             "name": name,
-            "imageRef": self._image,
+            "imageRef": image or self._image,
             "flavorRef": self._flavors[flavor],
             "networks": "none",
             "host": host,
         }
-        self._uuids[name] = self._compute.send("POST", "/servers", {"server": body})["server"]["id"]
+        compute = self._compute.called_by(caller)
+        self._uuids[name] = compute.send("POST", "/servers", {"server": body})["server"]["id"]
         self.names[self._uuids[name]] = name
-        self.wait(name, until)
 
     def act(self, name: str, action: str, body: Any = None, *, until: str) -> None:
         """An action of the compute API."""
@@ -80,12 +110,24 @@ class Servers:
 
     def rebuild(self, name: str) -> None:
         """From the same image."""
-        self.act(name, "rebuild", {"imageRef": self._image}, until="ACTIVE")
+        self.start_to_rebuild(name)
+        self.wait(name, "ACTIVE")
+
+    def start_to_rebuild(self, name: str) -> None:
+        """The same, that is not waited for."""
+        self.start_to(name, "rebuild", {"imageRef": self._image})
 
     def resize(self, name: str, flavor: str) -> None:
         """To another flavor; it is to be confirmed or reverted then."""
         self.start_to_resize(name, flavor)
         self.wait(name, "VERIFY_RESIZE")
+
+    def confirm(self, *names: str) -> None:
+        """Confirm what was resized or migrated; all at once."""
+        for name in names:
+            self.start_to(name, "confirmResize")
+        for name in names:
+            self.wait(name, "ACTIVE")
 
     def start_to_resize(self, name: str, flavor: str) -> None:
         """The same, that is not waited for."""
@@ -95,6 +137,14 @@ class Servers:
         """End it."""
         self._compute.send("DELETE", f"/servers/{self._uuids[name]}")
         wait_for_cloud(lambda: not self._exists(name), f"{name} is gone")
+
+    def delete_all(self) -> None:
+        """End all that there are."""
+        names = [each["name"] for each in self._compute.get("/servers?all_tenants=1")["servers"]]
+        for name in names:
+            self._compute.send("DELETE", f"/servers/{self._uuids[name]}")
+        for name in names:
+            wait_for_cloud(lambda: not self._exists(name), f"{name} is gone")  # noqa: B023  # asked here and now
 
     def aggregate(self, name: str, host: str) -> None:
         """A new aggregate with this host."""
@@ -142,15 +192,15 @@ class Servers:
             return False
         return True
 
-    def _upload(self) -> str:
-        """A disk with nothing on it."""
+    def upload(self, content: bytes) -> str:
+        """The id of a new image that is a raw disk of this content."""
         image = self._cloud.image
-        body = {"name": f"empty-{uuid.uuid4()}", "disk_format": "raw", "container_format": "bare"}
+        body = {"name": f"disk-{uuid.uuid4()}", "disk_format": "raw", "container_format": "bare"}
         made = str(image.send("POST", "/v2/images", body)["id"])
         image.send(
             "PUT",
             f"/v2/images/{made}/file",
-            data=_EMPTY,
+            data=content,
             headers={"Content-Type": "application/octet-stream"},
         )
         return made
