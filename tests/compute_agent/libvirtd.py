@@ -129,8 +129,8 @@ class Libvirtd:
         """``user`` runs the guests of a system daemon; unless ``default_confined`` they get no label.
 
         ``controllers`` of cgroup v1 are those that it gives its guests groups of, where all are there.
-        ``hostname`` is what a system daemon says that its host is called. ``network`` is a running one whose
-        network it shares, so that guests can migrate between the two over loopback.
+        ``hostname`` is what a system daemon says that its host is called. The network of a running
+        daemon, ``network``, is shared, so that guests can migrate between the two over loopback.
         """
         find()
         self._hostname, self._network = hostname, network
