@@ -42,12 +42,16 @@ from compute_agent.controllers.memory import MemoryController, MemoryLimitContro
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.host.block_devices import read_block_devices
+from compute_agent.host.pci_devices import read_pci_devices
 from compute_agent.host.reader import read_topology
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory import cpu_pools, options, provider_tree
 from compute_agent.inventory.cpu_pools import Positions, lay_out_pools
 from compute_agent.inventory.cpu_sets import resolve_cpu_sets
 from compute_agent.inventory.derive import BESIDE, SHAPES, derive_provider_tree
+from compute_agent.inventory.device_providers import offer_devices, with_devices
+from compute_agent.inventory.device_spec import OPTION as DEVICE_SPEC
+from compute_agent.inventory.device_spec import parse_device_specs
 from compute_agent.inventory.provider_files import with_additions
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.inventory.resctrl import CachePlatform
@@ -180,16 +184,39 @@ def derive_tree(
     else:
         uuid, name = own_uuid, options.root_name(conf)
     derived = derive_provider_tree(topology, cpu_sets, settings, uuid, name, platform, positions)
+    offered, device_warnings = add_devices(conf, derived, topology, owner.beside)
     files = options.provider_configs(conf)
-    tree, unused = with_additions(derived, files.configs)
+    tree, unused = with_additions(offered, files.configs)
     warnings = (
         *ignored,
+        *device_warnings,
         *files.warnings,
         *unused,
         *steal_warnings(conf, owner.beside),
         *park_warnings(conf, owner.beside),
     )
     return DerivedTree(tree, pools, positions, warnings)
+
+
+def add_devices(
+    conf: cfg.ConfigOpts, tree: ProviderTree, topology: HostTopology, beside: bool
+) -> tuple[ProviderTree, tuple[str, ...]]:
+    """Add the providers of PCI devices that the option selects.
+
+    :returns: the tree, and sentences on devices that need the operator's attention.
+    :raises ConfigError: the option is wrong, or the root belongs to nova-compute.
+    """
+    specs = parse_device_specs(conf.pci.device_spec)
+    if not specs:
+        return tree, ()
+    if beside:
+        raise ConfigError(
+            f"{DEVICE_SPEC} offers devices a second time beside nova-compute, which reports its own: remove"
+            " it here, and set [pci] report_in_placement in nova.conf"
+        )
+    offer = offer_devices(specs, read_pci_devices(Path(conf.host.root)))
+    added, warnings = with_devices(tree, offer.providers, topology)
+    return added, (*offer.warnings, *warnings)
 
 
 def build_world(

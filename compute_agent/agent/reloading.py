@@ -27,6 +27,7 @@ from compute_agent.conf.restart_only import keep_started
 from compute_agent.fleet.kept import KEPT
 from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import read_optional
+from compute_agent.host.pci_devices import pci_addresses
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.provider_files import files_in
 from compute_agent.inventory.provider_tree import IdentityError
@@ -52,7 +53,7 @@ class HostSignature:
     """Something cheap to ask for that changes when the host does: the online CPUs, and the rest.
 
     The rest changes with each file of the configuration, of the fleet and of providers. It changes with NUMA
-    nodes, with pools of huge pages where these are offered, and with foreign resctrl groups.
+    nodes, with pools of huge pages and PCI devices where these are offered, and with foreign resctrl groups.
     """
 
     online: CpuSet
@@ -73,6 +74,8 @@ def host_signature(conf: cfg.ConfigOpts) -> HostSignature:
             *((path, _file_stamp(path)) for path in (*written.files_of(conf), *_other_files(conf))),
             read_optional(f"{system}/node/online"),
             *(read_optional(str(pool)) for pool in pools),
+            # Devices come and go with hotplug, and virtual functions with sriov_numvfs.
+            pci_addresses(Path(conf.host.root)) if conf.pci.device_spec else (),
             host_access.signature(conf),
         ),
     )

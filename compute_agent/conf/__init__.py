@@ -31,6 +31,7 @@ from compute_agent.conf import (
     interference,
     libvirt,
     monitoring,
+    pci,
     placement,
     policy,
     qos,
@@ -43,6 +44,7 @@ from compute_agent.model.cpuset import CPU_POOL
 MODULES: Final[tuple[ModuleType, ...]] = (
     host,
     compute,
+    pci,
     placement,
     guests,
     guest_rule,

@@ -11,6 +11,7 @@ from compute_agent.inventory.attributes import HostZone, zone_layout
 from compute_agent.inventory.cpu_pools import PoolPart, Positions, list_pool_parts, pool_trait
 from compute_agent.inventory.memory import SUFFIX, check_reserved, page_inventories, pages_mb, with_reclaimed
 from compute_agent.inventory.provider_tree import (
+    NAME_LIMIT,
     Field,
     ProviderInventory,
     ProviderNode,
@@ -40,9 +41,6 @@ CONFIGURABLE: Final[Mapping[str, tuple[str, Field]]] = {
 
 _RESCTRL: Final = "RESCTRL"
 """The provider of resctrl groups below a root of nova-compute's: the last part of its name."""
-
-_NAME_LIMIT: Final = 200
-"""The longest name of a provider in Placement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,8 +349,8 @@ def _check_settings(settings: InventorySettings, root_name: str, pools: Position
             raise ConfigError(f"[DEFAULT] {option} = {ratio} is not a number above 0")
     ends = [*(f"_POOL_{pool}" for pool in pools), SUFFIX if settings.reclaimed else ""]
     longest = f"{root_name}_NUMA_65535" + max(ends, key=len)
-    if not root_name or len(longest) > _NAME_LIMIT:
+    if not root_name or len(longest) > NAME_LIMIT:
         raise ConfigError(
             f"[compute] resource_provider_name {root_name!r} does not fit: names of providers have 1 to"
-            f" {_NAME_LIMIT} characters, and zones add up to {len(longest) - len(root_name)}"
+            f" {NAME_LIMIT} characters, and zones add up to {len(longest) - len(root_name)}"
         )

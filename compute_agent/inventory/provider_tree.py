@@ -15,12 +15,17 @@ from pathlib import Path
 from typing import Final, Literal
 
 from compute_agent.files import open_own, read_own, secure_folder, write_durably
+from compute_agent.host.pci_devices import PCI_ADDRESS
 from compute_agent.model.resource import STOCK_NAMES
 
 Field = Literal["reserved", "allocation_ratio"]
 """Fields of an inventory that operators may also set through the API."""
 
 FIELDS: Final[tuple[Field, ...]] = ("reserved", "allocation_ratio")
+
+
+NAME_LIMIT: Final = 200
+"""The most characters in the name of a provider (Placement API, POST /resource_providers)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +49,7 @@ class ProviderNode:
     :ivar numa_nodes: NUMA nodes in the zone or around it; ``l3_ids`` are the L3 caches.
     :ivar pool: the name of a pool, if the provider stands for its part of a zone. Then it has only these
         CPUs.
+    :ivar device: the address of the PCI device that the provider stands for. It has no CPUs then.
     :ivar withheld: amounts by class to reserve on top of the inventory, as far as no guest holds them.
     """
 
@@ -57,6 +63,7 @@ class ProviderNode:
     numa_nodes: frozenset[int] = frozenset()
     l3_ids: frozenset[int] = frozenset()
     pool: str = ""
+    device: str = ""
     withheld: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
@@ -103,6 +110,17 @@ def child_uuid(root_uuid: str, zone: str) -> str:
     """The uuid of the provider of a zone (``NUMA_0``, ``L3_2``), which is the same on every start."""
     # From the zone rather than the whole name, so that a renamed host keeps its providers.
     return str(uuid.uuid5(uuid.UUID(root_uuid), zone))
+
+
+def device_name(root_name: str, address: str) -> str:
+    """The name of the provider of a PCI device, as Nova makes it."""
+    return f"{root_name}_{address.upper()}"
+
+
+def device_of(name: str) -> str:
+    """The address of the PCI device that a provider of that name stands for; empty for other providers."""
+    address = name.rpartition("_")[2].lower()
+    return address if PCI_ADDRESS.fullmatch(address) else ""
 
 
 def with_stock_names(tree: ProviderTree) -> ProviderTree:

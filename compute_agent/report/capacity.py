@@ -132,10 +132,13 @@ def _homes(derived: ProviderTree) -> dict[str, dict[str, CpuSet]]:
 
 
 def _leaves(derived: ProviderTree) -> tuple[CpuSet, ...]:
-    """The CPUs of the innermost zones without their pools, then those of pools, in the order of the tree."""
+    """The CPUs of the innermost zones without their pools, then those of pools, in the order of the tree.
+
+    Providers of devices have no CPUs, so a zone with devices alone below it is an innermost one.
+    """
     pools = [node for node in derived.nodes if node.pool]
     pooled = frozenset[int]().union(*(node.cpus for node in pools))
-    parents = {node.parent for node in derived.nodes if not node.pool}
+    parents = {node.parent for node in derived.nodes if not (node.pool or node.device)}
     rests = [node.cpus - pooled for node in derived.nodes if node.uuid not in parents and not node.pool]
     return tuple(cpus for cpus in (*rests, *(node.cpus for node in pools)) if cpus)
 

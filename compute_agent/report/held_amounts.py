@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
-from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree, device_of
 from compute_agent.model.messages import full_name
 from compute_agent.model.resource import HUGE_PAGES, MEMORY, OWN_CLASSES
 from compute_agent.report.plan import OwnedNames, Ownership, ReportedProvider, settled_inventories
@@ -270,9 +270,39 @@ def beside_held(
     """
     tree, pages = keep_held_memory(derived, reported, lambda uuid: held(uuid, "MEMORY_MB"))
     tree, cpus = keep_held_cpus(tree, reported, held)
+    tree, gone = _keep_gone_devices(tree, reported, owned, held)
     tree, removed = _keep_removed(tree, reported, owned, held)
     tree, withheld = keep_withheld(tree, reported, owned, held)
-    return tree, WithheldOffers(pages, cpus, removed, withheld)
+    return tree, WithheldOffers(pages, cpus, (*gone, *removed), withheld)
+
+
+def _keep_gone_devices(
+    derived: ProviderTree,
+    reported: Mapping[str, ReportedProvider],
+    owned: Ownership,
+    held: Callable[[str, str], int],
+) -> tuple[ProviderTree, tuple[str, ...]]:
+    """The tree with devices that are gone, all reserved, as long as guests hold them.
+
+    Placement refuses to delete a provider with allocations, and would offer the rest of a card to others.
+    """
+    nodes, waiting = [], []
+    for uuid, provider in reported.items():
+        if uuid not in owned or derived.get(uuid) is not None or not (address := device_of(provider.name)):
+            continue
+        amounts = {name: held(uuid, name) for name in provider.inventories}
+        if not any(amounts.values()):
+            continue
+        parent = provider.parent if derived.get(provider.parent or "") is not None else derived.root.uuid
+        inventories = {name: replace(one, reserved=one.total) for name, one in provider.inventories.items()}
+        traits = provider.traits & owned[uuid].traits
+        nodes.append(ProviderNode(provider.name, uuid, parent, inventories, traits, device=address))
+        taken = ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()) if amount)
+        waiting.append(
+            f"{full_name(provider.name, uuid)}: the device is gone, or [pci] device_spec does not select"
+            f" it any more, and {taken} are held: all of it is reserved, and it goes when nothing is held"
+        )
+    return replace(derived, nodes=(*derived.nodes, *nodes)), tuple(waiting)
 
 
 def _keep_removed(

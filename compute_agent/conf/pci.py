@@ -1,0 +1,28 @@
+"""The section ``[pci]``: devices that guests can have."""
+
+from typing import Any, Final
+
+from oslo_config import cfg
+
+GROUP: Final = "pci"
+
+OPTS: Final = [
+    cfg.MultiStrOpt(
+        "device_spec",
+        default=[],
+        help="PCI devices that the host offers, as in Nova: a JSON object with vendor_id, product_id, address"
+        " or devname, and resource_class and traits, or a list of them. The first entry that matches a device"
+        " counts. Each device has a provider below its NUMA node, so that one query finds it with CPUs and"
+        " memory of that node.",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Register the options of the section."""
+    conf.register_opts(OPTS, GROUP)
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """List the options by section, for the sample file."""
+    return [(GROUP, OPTS)]

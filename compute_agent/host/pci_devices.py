@@ -1,0 +1,202 @@
+"""The PCI devices of the host, from /sys/bus/pci/devices.
+
+File formats: Documentation/ABI/testing/sysfs-bus-pci of the kernel. The real path of a device is its way from
+the root complex through bridges and switches: ``devices/pci0000:80/0000:80:02.0/0000:81:00.0``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from compute_agent.host.kernel_files import SysFiles
+
+LOG = logging.getLogger(__name__)
+
+PCI_DEVICES: Final = "sys/bus/pci/devices"
+PCI_ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+
+_ROOT_COMPLEX: Final = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
+_IDENTITY: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{1,8})", re.ASCII)
+_SPEED: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) GT/s", re.ASCII)
+_BRIDGE_CLASS: Final = 0x06
+
+
+@dataclass(frozen=True, slots=True)
+class PciLink:
+    """The PCI Express link of a device, in GT/s and lanes. Fields are None where the kernel shows none."""
+
+    speed: float | None = None
+    width: int | None = None
+    max_speed: float | None = None
+    max_width: int | None = None
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether the link has fewer lanes than the device supports.
+
+        A low speed is no fault: devices that save power lower it.
+        """
+        # A width of 0 is a link that is down or a virtual function, which has no link of its own.
+        return bool(self.width and self.max_width and self.width < self.max_width)
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """A function of a PCI device.
+
+    :ivar address: ``DDDD:BB:SS.F`` in lower case.
+    :ivar vendor_id: four hexadecimal digits in lower case; ``product_id`` likewise.
+    :ivar class_code: base class, subclass and interface, such as 0x030200 for a 3D controller.
+    :ivar numa_node: the node by the kernel, of the device or else of its nearest bridge; None where no file
+        says. A guess would place guests on the wrong node.
+    :ivar physical_function: the address of the function that a virtual function belongs to.
+    :ivar max_virtual: the most virtual functions that a physical function can have.
+    :ivar bridges: the addresses of the bridges above the device, the root port first.
+    :ivar root_complex: such as ``pci0000:80``; empty where the path does not show it.
+    :ivar iommu_group: None where the IOMMU is off. Such a device cannot be given to a guest.
+    :ivar interfaces: the names of its network interfaces.
+    """
+
+    address: str
+    vendor_id: str
+    product_id: str
+    class_code: int = 0
+    numa_node: int | None = None
+    physical_function: str | None = None
+    max_virtual: int = 0
+    virtual_functions: tuple[str, ...] = ()
+    bridges: tuple[str, ...] = ()
+    root_complex: str = ""
+    iommu_group: int | None = None
+    driver: str = ""
+    link: PciLink = PciLink()
+    interfaces: tuple[str, ...] = ()
+
+    @property
+    def is_bridge(self) -> bool:
+        """Whether the device connects others, so that no guest can have it."""
+        return self.class_code >> 16 == _BRIDGE_CLASS
+
+    @property
+    def is_virtual(self) -> bool:
+        """Whether the device is a virtual function (SR-IOV)."""
+        return self.physical_function is not None
+
+    @property
+    def is_physical(self) -> bool:
+        """Whether the device can have virtual functions (SR-IOV)."""
+        return self.max_virtual > 0
+
+
+def read_pci_devices(root: Path) -> tuple[PciDevice, ...]:
+    """Read the PCI devices of the host with its /sys below ``root``, by address; none without the folder.
+
+    A device that disappears meanwhile, or has no readable vendor, is left out.
+    """
+    files = SysFiles(root)
+    addresses = [name for name in files.list_names(PCI_DEVICES) if PCI_ADDRESS.fullmatch(name)]
+    found = [device for address in addresses if (device := _read_device(files, address)) is not None]
+    return _with_nodes_of_bridges(found)
+
+
+def pci_addresses(root: Path) -> tuple[str, ...]:
+    """List the addresses of the PCI devices that are there now. One system call, for each round."""
+    try:
+        return tuple(sorted(os.listdir(root / PCI_DEVICES)))
+    except OSError:
+        return ()
+
+
+def _read_device(files: SysFiles, address: str) -> PciDevice | None:
+    folder = f"{PCI_DEVICES}/{address}"
+    vendor, product = _read_hex(files, f"{folder}/vendor"), _read_hex(files, f"{folder}/device")
+    if vendor is None or product is None:
+        return None
+    complex_name, bridges = _path_above(files.root / folder, address)
+    virtual = [
+        target
+        for number in files.list_numbers(folder, "virtfn")
+        if (target := _link_target(files, f"{folder}/virtfn{number}")) is not None
+    ]
+    group = _link_name(files, f"{folder}/iommu_group")
+    return PciDevice(
+        address=address,
+        vendor_id=f"{vendor:04x}",
+        product_id=f"{product:04x}",
+        class_code=_read_hex(files, f"{folder}/class") or 0,
+        numa_node=_read_node(files, folder),
+        physical_function=_link_target(files, f"{folder}/physfn"),
+        max_virtual=max(0, files.read_number(f"{folder}/sriov_totalvfs") or 0),
+        virtual_functions=tuple(sorted(virtual)),
+        bridges=bridges,
+        root_complex=complex_name,
+        iommu_group=int(group) if group.isascii() and group.isdigit() else None,
+        driver=_link_name(files, f"{folder}/driver"),
+        link=PciLink(
+            _read_speed(files, f"{folder}/current_link_speed"),
+            files.read_number(f"{folder}/current_link_width"),
+            _read_speed(files, f"{folder}/max_link_speed"),
+            files.read_number(f"{folder}/max_link_width"),
+        ),
+        interfaces=tuple(files.list_names(f"{folder}/net")),
+    )
+
+
+def _read_node(files: SysFiles, folder: str) -> int | None:
+    """The NUMA node; None at -1, by which firmware says nothing."""
+    node = files.read_number(f"{folder}/numa_node")
+    return None if node is None or node < 0 else node
+
+
+def _read_hex(files: SysFiles, path: str) -> int | None:
+    text = files.text(path)
+    match = _IDENTITY.fullmatch(text) if text else None
+    return None if match is None else int(match[1], 16)
+
+
+def _read_speed(files: SysFiles, path: str) -> float | None:
+    """The speed in GT/s; None for "Unknown speed"."""
+    match = _SPEED.match(files.text(path) or "")
+    return None if match is None else float(match[1])
+
+
+def _link_name(files: SysFiles, path: str) -> str:
+    return os.path.basename(files.read_link(path) or "")
+
+
+def _link_target(files: SysFiles, path: str) -> str | None:
+    """The address that a link leads to."""
+    name = _link_name(files, path)
+    return name if PCI_ADDRESS.fullmatch(name) else None
+
+
+def _path_above(path: Path, address: str) -> tuple[str, tuple[str, ...]]:
+    """The root complex and the bridges on the real path of a device."""
+    parts = Path(os.path.realpath(path)).parts
+    # Names below the last root complex only: the tree may lie below a folder of any name.
+    start = max((i for i, part in enumerate(parts) if _ROOT_COMPLEX.fullmatch(part)), default=None)
+    if start is None:
+        return "", ()
+    above = (part for part in parts[start + 1 :] if part != address and PCI_ADDRESS.fullmatch(part))
+    return parts[start], tuple(above)
+
+
+def _with_nodes_of_bridges(devices: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
+    """The devices, where each without a node has that of its physical function or nearest bridge."""
+    by_address = {device.address: device for device in devices}
+
+    def node_of(device: PciDevice) -> int | None:
+        nearest = (device.physical_function, *reversed(device.bridges))
+        near = (by_address[one] for one in nearest if one in by_address)
+        return next((one.numa_node for one in near if one.numa_node is not None), None)
+
+    return tuple(
+        device if device.numa_node is not None else replace(device, numa_node=node_of(device))
+        for device in by_address.values()
+    )

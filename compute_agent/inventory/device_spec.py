@@ -1,0 +1,272 @@
+"""The PCI devices that a host offers: entries of ``[pci] device_spec`` in Nova's grammar.
+
+Nova's configuration reference (``[pci] device_spec``) has the keys. Each entry is a JSON object, or a list of
+them, that selects devices by vendor, product, address or network interface, and describes what they are. The
+first entry that matches a device counts.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import os_resource_classes
+import os_traits
+
+from compute_agent.host.pci_devices import PciDevice
+from compute_agent.model.messages import ConfigError
+
+OPTION: Final = "[pci] device_spec"
+
+_FIELDS: Final = ("domain", "bus", "slot", "function")
+_LIMITS: Final = {"domain": 0xFFFF, "bus": 0xFF, "slot": 0x1F, "function": 0x7}
+_WIDTHS: Final = {"domain": 4, "bus": 2, "slot": 2, "function": 1}
+_ANY: Final = "*"
+_MAX_ID: Final = 0xFFFF
+_NAME_LIMIT: Final = 255
+_NAME: Final = re.compile(r"[A-Z0-9_]+", re.ASCII)
+_TRUE: Final = frozenset({"1", "t", "true", "on", "y", "yes"})
+
+_KEYS: Final = frozenset(
+    {"vendor_id", "product_id", "address", "devname", "resource_class", "traits", "physical_network"}
+    | {"remote_managed", "trusted", "managed", "live_migratable", "one_time_use"}
+)
+
+AddressFields = tuple[str, str, str, str]
+"""Domain, bus, slot and function of an address, as it writes them."""
+
+
+def address_fields(address: str) -> AddressFields:
+    """Split an address such as ``0000:81:00.0``."""
+    domain, bus, rest = address.split(":")
+    slot, function = rest.split(".")
+    return domain, bus, slot, function
+
+
+class AddressRule(Protocol):
+    """Selects addresses of PCI devices."""
+
+    def matches_address(self, fields: AddressFields) -> bool:
+        """Whether the rule selects an address."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AddressGlob:
+    """Fields of an address, where ``*`` matches any value."""
+
+    fields: AddressFields
+
+    @property
+    def single_address(self) -> str | None:
+        """The only address that the rule selects; None where it selects several."""
+        if _ANY in self.fields:
+            return None
+        domain, bus, slot, function = self.fields
+        return f"{domain}:{bus}:{slot}.{function}"
+
+    def matches_address(self, fields: AddressFields) -> bool:
+        """Whether the rule selects an address."""
+        return all(mine in (_ANY, theirs) for mine, theirs in zip(self.fields, fields, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class AddressRegex:
+    """A regular expression for each field of an address, matched from its beginning as in Nova."""
+
+    patterns: tuple[re.Pattern[str], ...]
+
+    def matches_address(self, fields: AddressFields) -> bool:
+        """Whether the rule selects an address."""
+        return all(pattern.match(each) for pattern, each in zip(self.patterns, fields, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """An entry of the option.
+
+    :ivar vendor_id: four hexadecimal digits in lower case, or ``*``; ``product_id`` likewise.
+    :ivar interface: the network interface of the only device that the entry selects; empty for any.
+    :ivar resource_class: empty for a class that names vendor and product.
+    :ivar neutrons: whether the devices belong to Neutron, so that they are in no inventory of devices.
+    """
+
+    vendor_id: str = _ANY
+    product_id: str = _ANY
+    address: AddressRule = AddressGlob((_ANY, _ANY, _ANY, _ANY))
+    interface: str = ""
+    resource_class: str = ""
+    traits: frozenset[str] = frozenset()
+    neutrons: bool = False
+
+    def matches_device(self, device: PciDevice, physical: Mapping[str, PciDevice]) -> bool:
+        """Whether the entry selects a device.
+
+        The address or interface of a physical function selects its virtual functions, too.
+
+        :param physical: the physical functions of the host by address.
+        """
+        if self.vendor_id not in (_ANY, device.vendor_id) or self.product_id not in (_ANY, device.product_id):
+            return False
+        owner = physical.get(device.physical_function or "")
+        if self.interface:
+            return self.interface in device.interfaces or (
+                owner is not None and self.interface in owner.interfaces
+            )
+        if self.address.matches_address(address_fields(device.address)):
+            return True
+        single = self.address.single_address if isinstance(self.address, AddressGlob) else None
+        return owner is not None and single == owner.address
+
+    def class_of(self, device: PciDevice) -> str:
+        """The resource class of a device that the entry selects."""
+        return self.resource_class or f"CUSTOM_PCI_{device.vendor_id}_{device.product_id}".upper()
+
+
+def parse_device_specs(texts: Iterable[str]) -> tuple[DeviceSpec, ...]:
+    """Parse the values of the option, in order.
+
+    :raises ConfigError: a value is no JSON, or has a key or value that Nova refuses. The text names it.
+    """
+    found: list[DeviceSpec] = []
+    for text in texts:
+        try:
+            read = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{OPTION} = {text}: no JSON: {error}") from error
+        for entry in read if isinstance(read, list) else [read]:
+            if not isinstance(entry, dict):
+                raise ConfigError(f"{OPTION} = {text}: {entry!r} is not a JSON object")
+            try:
+                found.append(_parse_entry(entry))
+            except ValueError as error:
+                raise ConfigError(f"{OPTION} = {text}: {error}") from error
+    return tuple(found)
+
+
+def match_devices(
+    specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]
+) -> tuple[tuple[PciDevice, DeviceSpec], ...]:
+    """Pair each device that an entry selects with the first such entry. No bridge is among them."""
+    known = tuple(devices)
+    physical = {device.address: device for device in known if device.is_physical}
+    pairs = []
+    for device in known:
+        if device.is_bridge:
+            continue
+        spec = next((one for one in specs if one.matches_device(device, physical)), None)
+        if spec is not None:
+            pairs.append((device, spec))
+    return tuple(pairs)
+
+
+def _parse_entry(entry: Mapping[str, Any]) -> DeviceSpec:
+    unknown = sorted(entry.keys() - _KEYS)
+    if unknown:
+        raise ValueError(f"unknown key {unknown[0]}; known are {', '.join(sorted(_KEYS))}")
+    if entry.get("address") and entry.get("devname"):
+        raise ValueError("address and devname exclude each other")
+    if _parse_flag(entry, "one_time_use"):
+        raise ValueError("one_time_use is not supported: this agent does not know when a device was used")
+    return DeviceSpec(
+        vendor_id=_parse_identity(entry, "vendor_id"),
+        product_id=_parse_identity(entry, "product_id"),
+        address=_parse_address(entry.get("address") or "*:*:*.*"),
+        interface=_parse_text(entry, "devname"),
+        resource_class=_parse_class(_parse_text(entry, "resource_class")),
+        traits=_parse_traits(_parse_text(entry, "traits")),
+        neutrons=bool(entry.get("physical_network")) or _parse_flag(entry, "remote_managed"),
+    )
+
+
+def _parse_text(entry: Mapping[str, Any], key: str) -> str:
+    value = entry.get(key, "")
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"{key} is {value!r}, not a text")
+    return value.strip()
+
+
+def _parse_flag(entry: Mapping[str, Any], key: str) -> bool:
+    return str(entry.get(key, "")).strip().lower() in _TRUE
+
+
+def _parse_identity(entry: Mapping[str, Any], key: str) -> str:
+    text = _parse_text(entry, key) or _ANY
+    return text if text == _ANY else f"{_parse_hex(key, text, _MAX_ID):04x}"
+
+
+def _parse_hex(name: str, text: str, limit: int) -> int:
+    try:
+        value = int(text, 16)
+    except ValueError:
+        raise ValueError(f"{name} {text!r} is not a hexadecimal number") from None
+    if not 0 <= value <= limit:
+        raise ValueError(f"{name} {text} is not between 0 and {limit:X}")
+    return value
+
+
+def _parse_address(value: Any) -> AddressRule:
+    if isinstance(value, str):
+        return AddressGlob(_parse_glob(value))
+    if not isinstance(value, dict):
+        raise ValueError(f"address is {value!r}, neither a text nor an object")
+    if unknown := sorted(value.keys() - set(_FIELDS)):
+        raise ValueError(f"address has the unknown field {unknown[0]}; known are {', '.join(_FIELDS)}")
+    patterns = []
+    for name in _FIELDS:
+        text = value.get(name, ".*")
+        try:
+            patterns.append(re.compile(text))
+        except (re.error, TypeError, RecursionError) as error:
+            raise ValueError(f"{name} {text!r} of the address is no regular expression: {error}") from None
+    return AddressRegex(tuple(patterns))
+
+
+def _parse_glob(text: str) -> AddressFields:
+    """The fields of an address; left ones may be missing, and an empty one is ``*``."""
+    before, _, function = text.partition(".")
+    parts = before.split(":")
+    if len(parts) > len(_FIELDS) - 1:
+        raise ValueError(f"address {text!r} is not DOMAIN:BUS:SLOT.FUNCTION")
+    parts = [_ANY] * (len(_FIELDS) - 1 - len(parts)) + parts + [function]
+    fields = []
+    for name, part in zip(_FIELDS, parts, strict=True):
+        part = part.strip() or _ANY
+        known = part if part == _ANY else f"{_parse_hex(name, part, _LIMITS[name]):0{_WIDTHS[name]}x}"
+        fields.append(known)
+    domain, bus, slot, function = fields
+    return domain, bus, slot, function
+
+
+def _parse_class(text: str) -> str:
+    """The name of a resource class as Nova makes it: upper case, ``CUSTOM_`` unless it is a standard one."""
+    name = text.upper()
+    if name and name not in os_resource_classes.STANDARDS and not os_resource_classes.is_custom(name):
+        name = os_resource_classes.normalize_name(name) or ""
+    _check_name("resource_class", name)
+    return name
+
+
+def _parse_traits(text: str) -> frozenset[str]:
+    """The names of traits as Nova makes them: upper case, ``CUSTOM_`` unless it is a standard one."""
+    standard = frozenset(os_traits.get_traits())
+    names = set()
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        name = part.upper()
+        if name not in standard and not os_traits.is_custom(name):
+            name = os_traits.normalize_name(name)
+        _check_name("traits", name)
+        names.add(name)
+    return frozenset(names)
+
+
+def _check_name(key: str, name: str) -> None:
+    if name and (len(name) > _NAME_LIMIT or not _NAME.fullmatch(name)):
+        raise ValueError(
+            f"{key} {name[:60]!r} is no name of Placement: A-Z, 0-9 and _, at most {_NAME_LIMIT}"
+        )

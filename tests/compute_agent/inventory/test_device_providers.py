@@ -1,0 +1,231 @@
+"""Devices have providers below their NUMA node, and one query finds them with CPUs of it."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+import requests
+
+from compute_agent import conf as agent_conf
+from compute_agent.agent.configured_host import build_world
+from compute_agent.host.pci_devices import PciDevice, PciLink
+from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
+from compute_agent.inventory.device_providers import nearest_cpu_nodes, offer_devices, with_devices
+from compute_agent.inventory.device_spec import parse_device_specs
+from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree, child_uuid, device_of
+from compute_agent.model.cpuset import CpuSets
+from compute_agent.model.messages import ConfigError
+from compute_agent.report.held_amounts import beside_held
+from compute_agent.report.plan import OwnedNames, ReportedProvider
+from compute_agent.report.reporter import HostReporter
+from tests.compute_agent.host.pci_trees import FakeDevice, make_pci_tree
+from tests.compute_agent.inventory.machines import machine
+
+ROOT = str(uuid.UUID(int=7))
+GPU = '{"vendor_id": "10de", "resource_class": "gpu", "traits": "nvlink"}'
+ANY_NIC = '{"vendor_id": "8086", "product_id": "154c"}'
+
+
+def gpu(address: str, node: int | None = 0) -> PciDevice:
+    return PciDevice(address, "10de", "2331", 0x030200, numa_node=node, iommu_group=3)
+
+
+def card(address: str, *virtual: str, node: int | None = 1) -> list[PciDevice]:
+    """A network card and its virtual functions, of which the kernel shows no node."""
+    physical = PciDevice(address, "8086", "1572", 0x020000, node, max_virtual=8, iommu_group=4)
+    functions = [
+        PciDevice(each, "8086", "154c", 0x020000, node, physical_function=address, iommu_group=5)
+        for each in virtual
+    ]
+    return [physical, *functions]
+
+
+def tree_of(shape: str, specs: list[str], devices: list[PciDevice], **fields: object) -> ProviderTree:
+    topology = machine(nodes=2, l3=2, cores=2, **fields)  # type: ignore[arg-type]
+    sets = CpuSets(dedicated=topology.online, shared=frozenset(), emulator=frozenset())
+    tree = derive_provider_tree(topology, sets, InventorySettings(shape), ROOT, "host")
+    offer = offer_devices(parse_device_specs(specs), devices)
+    return with_devices(tree, offer.providers, topology)[0]
+
+
+def device_nodes(tree: ProviderTree) -> dict[str, ProviderNode]:
+    return {node.name: node for node in tree.nodes if node.device}
+
+
+@pytest.mark.parametrize("shape", ["flat", "numa", "l3"])
+def test_a_device_is_below_its_node_and_keeps_its_uuid_in_each_shape(shape: str) -> None:
+    tree = tree_of(shape, [GPU], [gpu("0000:0a:00.0"), gpu("0000:8a:00.0", node=1)])
+    found = device_nodes(tree)
+    assert sorted(found) == ["host_0000:0A:00.0", "host_0000:8A:00.0"]
+    parents = {name: tree.get(node.parent or "") for name, node in found.items()}
+    names = [parent.name for parent in parents.values() if parent is not None]
+    assert names == (["host", "host"] if shape == "flat" else ["host_NUMA_0", "host_NUMA_1"])
+    first = found["host_0000:0A:00.0"]
+    assert first.uuid == child_uuid(ROOT, "PCI_0000:0a:00.0")
+    assert first.traits == {"CUSTOM_NVLINK"}
+    assert {name: (one.total, one.max_unit) for name, one in first.inventories.items()} == {
+        "CUSTOM_GPU": (1, 1)
+    }
+    assert device_of(first.name) == "0000:0a:00.0"
+
+
+def test_virtual_functions_are_counted_on_their_card() -> None:
+    virtual = ["0000:81:02.0", "0000:81:02.1", "0000:81:02.2"]
+    (found,) = device_nodes(tree_of("numa", [ANY_NIC], card("0000:81:00.0", *virtual))).values()
+    assert found.name == "host_0000:81:00.0"
+    assert {name: one.total for name, one in found.inventories.items()} == {"CUSTOM_PCI_8086_154C": 3}
+
+
+def test_a_card_and_its_virtual_function_are_not_both_offered() -> None:
+    with pytest.raises(ConfigError, match=r"selects 0000:81:00.0 and its virtual function 0000:81:02.0"):
+        tree_of("numa", ['{"vendor_id": "8086"}'], card("0000:81:00.0", "0000:81:02.0"))
+
+
+def test_virtual_functions_of_a_card_are_alike() -> None:
+    specs = ['{"address": "0000:81:02.0", "traits": "fast"}', ANY_NIC]
+    with pytest.raises(ConfigError, match=r"0000:81:02.0 and 0000:81:02.1 different classes or traits"):
+        tree_of("numa", specs, card("0000:81:00.0", "0000:81:02.0", "0000:81:02.1"))
+
+
+def test_devices_of_neutron_have_no_provider() -> None:
+    spec = '{"product_id": "154c", "physical_network": "net1"}'
+    assert not device_nodes(tree_of("numa", [spec], card("0000:81:00.0", "0000:81:02.0")))
+
+
+def test_a_device_without_a_node_is_below_the_root_and_reported() -> None:
+    topology = machine(nodes=2, cores=2)
+    sets = CpuSets(dedicated=topology.online, shared=frozenset(), emulator=frozenset())
+    tree = derive_provider_tree(topology, sets, InventorySettings("numa"), ROOT, "host")
+    offer = offer_devices(parse_device_specs([GPU]), [gpu("0000:0a:00.0", node=None)])
+    found, (warning,) = with_devices(tree, offer.providers, topology)
+    assert device_nodes(found)["host_0000:0A:00.0"].parent == ROOT
+    assert "does not show the NUMA node of 0000:0a:00.0" in warning
+
+
+def test_the_only_node_of_a_host_is_the_node_of_its_devices() -> None:
+    topology = machine(nodes=1, cores=2)
+    sets = CpuSets(dedicated=topology.online, shared=frozenset(), emulator=frozenset())
+    tree = derive_provider_tree(topology, sets, InventorySettings("numa"), ROOT, "host")
+    offer = offer_devices(parse_device_specs([GPU]), [gpu("0000:0a:00.0", node=None)])
+    found, warnings = with_devices(tree, offer.providers, topology)
+    assert warnings == ()
+    assert device_nodes(found)["host_0000:0A:00.0"].parent == child_uuid(ROOT, "NUMA_0")
+
+
+def test_a_device_on_a_node_without_cpus_is_below_the_nearest_node_with_cpus() -> None:
+    distances = {0: {0: 10, 1: 20, 2: 80}, 1: {0: 20, 1: 10, 2: 40}, 2: {0: 80, 1: 40, 2: 10}}
+    tree = tree_of("numa", [GPU], [gpu("0000:0a:00.0", node=2)], more_nodes={2: 1 << 20}, distances=distances)
+    (found,) = device_nodes(tree).values()
+    assert found.parent == child_uuid(ROOT, "NUMA_1")
+
+
+def test_nodes_at_equal_distances_lead_to_the_first() -> None:
+    distances = {2: {0: 40, 1: 40, 2: 10}}
+    topology = machine(nodes=2, cores=2, more_nodes={2: 1, 3: 1}, distances=distances)
+    assert nearest_cpu_nodes(topology) == {0: 0, 1: 1, 2: 0}
+
+
+def test_devices_that_need_the_operator_are_reported() -> None:
+    narrow = PciDevice("0000:0a:00.0", "10de", "2331", link=PciLink(32.0, 8, 32.0, 16))
+    iommu, lanes = offer_devices(parse_device_specs([GPU]), [narrow]).warnings
+    assert "0000:0a:00.0 cannot be given to domains, since the IOMMU is off" in iommu
+    assert "0000:0a:00.0 x8 of x16" in lanes
+
+
+def test_a_name_without_room_for_an_address_is_refused() -> None:
+    topology = machine(nodes=1, cores=1)
+    tree = ProviderTree((ProviderNode("h" * 190, ROOT, None),))
+    offer = offer_devices(parse_device_specs([GPU]), [gpu("0000:0a:00.0")])
+    with pytest.raises(ConfigError, match="203 characters are more than 200"):
+        with_devices(tree, offer.providers, topology)
+
+
+@pytest.mark.parametrize("held", [0, 2])
+def test_a_card_that_is_gone_is_reserved_while_guests_hold_it(held: int) -> None:
+    before = tree_of("numa", [ANY_NIC], card("0000:81:00.0", "0000:81:02.0", "0000:81:02.1", "0000:81:02.2"))
+    after = tree_of("numa", [ANY_NIC], [])
+    reported = {
+        node.uuid: ReportedProvider(node.uuid, node.name, node.parent, 1, node.inventories, node.traits)
+        for node in before.nodes
+    }
+    owned = {node.uuid: OwnedNames(frozenset(node.inventories), node.traits) for node in before.nodes}
+    amounts = {child_uuid(ROOT, "PCI_0000:81:00.0"): held}
+    tree, waiting = beside_held(after, reported, owned, lambda each, name: amounts.get(each, 0))
+    found = device_nodes(tree)
+    if not held:
+        assert not found
+        return
+    inventory = found["host_0000:81:00.0"].inventories["CUSTOM_PCI_8086_154C"]
+    assert (inventory.total, inventory.reserved) == (3, 3)
+    assert "2 CUSTOM_PCI_8086_154C are held: all of it is reserved" in " ".join(waiting.sentences)
+
+
+TOGETHER = {
+    "numa": "resources_cpu=PCPU:2&resources_gpu=CUSTOM_GPU:1&same_subtree=_cpu,_gpu",
+    "l3": "resources_cpu=PCPU:2&resources_gpu=CUSTOM_GPU:1&required_node=HW_NUMA_ROOT"
+    "&same_subtree=_node,_cpu,_gpu",
+}
+"""Queries for a device and CPUs of one node, by the shape of the tree."""
+
+
+@pytest.fixture(params=TOGETHER)
+def shape(request):
+    return request.param
+
+
+@pytest.fixture
+def host(tmp_path, write_ini, shape):
+    """The ini file of a host with two nodes of two L3 caches; both GPUs are on the second node."""
+    root = tmp_path / "host"
+    cpu = root / "sys/devices/system/cpu"
+    for number in range(8):
+        cache = cpu / f"cpu{number}/cache/index3"
+        cache.mkdir(parents=True)
+        peers = f"{number // 2 * 2}-{number // 2 * 2 + 1}"
+        for name, text in {"level": "3", "type": "Unified", "shared_cpu_list": peers}.items():
+            (cache / name).write_text(f"{text}\n")
+    (cpu / "online").write_text("0-7\n")
+    for node, cpus in ((0, "0-3"), (1, "4-7")):
+        folder = root / f"sys/devices/system/node/node{node}"
+        folder.mkdir(parents=True)
+        (folder / "cpulist").write_text(f"{cpus}\n")
+        (folder / "meminfo").write_text(f"Node {node} MemTotal: 8388608 kB\n")
+    (root / "sys/devices/system/node/online").write_text("0-1\n")
+    make_pci_tree(
+        root, [FakeDevice((f"0000:8{slot}:02.0", f"0000:a{slot}:00.0"), node=1) for slot in range(2)]
+    )
+    return write_ini(
+        name="host.ini",
+        compute=f"cpu_dedicated_set = 0-7\nprovider_tree = {shape}\nresource_provider_name = host",
+        host=f"root = {root}",
+        pci=f"device_spec = {GPU}",
+    )
+
+
+def test_one_query_finds_a_device_with_cpus_of_its_node(host, shape, client, live_placement):
+    world = build_world(agent_conf.load(config_files=[str(host)]), root_uuid=ROOT)
+    HostReporter(client, {}, lambda owned: None).report(world.tree)
+    node_of = {node.uuid: min(node.numa_nodes, default=None) for node in world.tree.nodes}
+
+    def candidates(query):
+        answer = requests.get(
+            f"{live_placement.url}/allocation_candidates?{query}&group_policy=none",
+            headers={"X-Auth-Token": "admin", "OpenStack-API-Version": "placement 1.39"},
+            timeout=30,
+        )
+        assert answer.status_code == 200, answer.text
+        return [one["allocations"] for one in answer.json()["allocation_requests"]]
+
+    together = TOGETHER[shape]
+    places = 1 if shape == "numa" else 2
+    found = candidates(together)
+    assert len(found) == 2 * places
+    assert {node_of[each] for one in found for each in one} == {1}
+    assert len(candidates("resources_cpu=PCPU:2&resources_gpu=CUSTOM_GPU:1")) == 4 * places
+    assert not candidates(together.replace("PCPU:2", "PCPU:5"))
+
+
+def test_devices_are_refused_beside_nova_compute(tmp_path: Path, write_ini) -> None:
+    ini = write_ini(compute="provider_tree = beside", pci=f"device_spec = {GPU}")
+    with pytest.raises(ConfigError, match=r"set \[pci\] report_in_placement in nova.conf"):
+        build_world(agent_conf.load(config_files=[str(ini)]), root_uuid=ROOT)
