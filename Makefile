@@ -9,7 +9,7 @@
 # make test-vm      the tests that need a virtual machine with cache and bandwidth control, which it makes first
 # make test-failover  databases that fail over and break under load, 30 times each, with a table: a quarter of an hour
 # make test-shadow  requests at random to OpenStack Placement through placement-shadow, an hour's worth: half an hour
-# make test-openstack  Nova's life of guests on this service and on OpenStack Placement, with a table: 20 minutes
+# make test-openstack  Nova's life of guests on this service and on OpenStack Placement, their classes on two hosts: 40 minutes
 # make test-packages  builds, installs and removes Debian packages and an image; kolla's templates: ten minutes
 # make test-nova    Nova's own functional tests that are about Placement, on both services; what Nova makes of flavors
 # make lint         the first three of these

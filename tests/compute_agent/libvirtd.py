@@ -38,6 +38,9 @@ FOLDERS = ("/run", "/etc/libvirt", "/var/lib/libvirt", "/var/cache/libvirt", "/v
 # version 1 has no controllers and confuses libvirt; without version 1 it shall see no cgroups at all.
 SYSTEM_SCRIPT = """
 set -e
+[ -z "$1" ] || hostname "$1"
+[ -z "$2" ] || ip link set lo up
+shift 2
 mount --make-rprivate /
 while [ "$1" != -- ]; do mkdir -p "$1"; mount --bind "$2" "$1"; shift 2; done
 shift
@@ -120,12 +123,17 @@ def find():
 class Libvirtd:
     """The daemon, and its guests as its users see them (with virsh, say): apart from what is to be tested."""
 
-    def __init__(self, user="root", default_confined=True, controllers=CONTROLLERS):
+    def __init__(
+        self, user="root", default_confined=True, controllers=CONTROLLERS, hostname="", network=None
+    ):
         """``user`` runs the guests of a system daemon; unless ``default_confined`` they get no label.
 
         ``controllers`` of cgroup v1 are those that it gives its guests groups of, where all are there.
+        ``hostname`` is what a system daemon says that its host is called. The network of a running
+        daemon, ``network``, is shared, so that guests can migrate between the two over loopback.
         """
         find()
+        self._hostname, self._network = hostname, network
         self.folder = Path(tempfile.mkdtemp(prefix="libvirtd-", dir="/tmp"))  # UNIX sockets have short names
         self.is_system = os.geteuid() == 0
         self._groups = [CGROUPS / name for name in controllers]
@@ -166,7 +174,8 @@ class Libvirtd:
         command = [LIBVIRTD, "-f", self.folder / "daemon.conf", "-p", self.folder / "daemon.pid"]
         if self.is_system:
             pairs = (word for name in FOLDERS for word in (name, self._own(name)))
-            command = ["unshare", "-m", "-n", "sh", "-c", SYSTEM_SCRIPT, "libvirtd", *pairs, "--", *command]
+            script = [SYSTEM_SCRIPT, "libvirtd", self._hostname, "up" if self._hostname else "", *pairs, "--"]
+            command = [*self._namespaces(), "sh", "-c", *script, *command]
         self._keeper.stdin.write(json.dumps(list(map(str, command))) + "\n")
         self._keeper.stdin.flush()
         self._pid = int(self._keeper.stdout.readline())
@@ -281,6 +290,13 @@ class Libvirtd:
         if connection is not None:
             with contextlib.suppress(self.libvirt.libvirtError):
                 connection.close()
+
+    def _namespaces(self):
+        """The beginning of a command that has a mount namespace, a network and maybe a hostname to itself."""
+        own = ["unshare", "-m", *(["-u"] if self._hostname else [])]
+        if self._network is None:
+            return [*own, "-n"]
+        return ["nsenter", f"--net=/proc/{self._network._pid}/ns/net", *own]
 
     def _start_keeper(self):
         environment = dict(os.environ)

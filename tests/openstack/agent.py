@@ -15,9 +15,9 @@ from tests.openstack.ground import Ground, folder_of
 from tests.openstack.identity import AGENT, credentials
 from tests.openstack.process import CloudFailed, Program, run
 
-_CHECKOUT: Final = Path(__file__).parents[2]
+CHECKOUT: Final = Path(__file__).parents[2]
 _PROGRAM: Final = (sys.executable, "-m", "tests.openstack.agent_with_cache")
-_IMPORTS: Final = {"PYTHONPATH": str(_CHECKOUT)}
+_IMPORTS: Final = {"PYTHONPATH": str(CHECKOUT)}
 CHILDREN: Final = ("L3_0", "L3_1", "RESCTRL")
 """Suffixes of the names of its providers."""
 _FOUND: Final = 3

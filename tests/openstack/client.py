@@ -1,11 +1,12 @@
 """Requests of an administrator to a service of the cloud, over REST."""
 
+import copy
 import time
 from typing import Any, Final
 
 import requests
 
-from tests.keystone import CALLERS, Keystone
+from tests.keystone import CALLERS, Caller, Keystone
 
 _SECONDS: Final = 120.0
 _LIFETIME: Final = 3000
@@ -24,10 +25,17 @@ class CloudClient:
 
     def __init__(self, keystone: Keystone, url: str, version: str | None = None) -> None:
         self._keystone = keystone
+        self._caller = ADMIN
         self._url = url
         self._headers = {"OpenStack-API-Version": version} if version else {}
         self._token = ""
         self._since = 0.0
+
+    def called_by(self, caller: Caller) -> "CloudClient":
+        """The same service, asked by another user."""
+        made = copy.copy(self)
+        made._caller, made._token = caller, ""
+        return made
 
     def get(self, path: str) -> Any:
         """Send a GET and return the body."""
@@ -40,7 +48,10 @@ class CloudClient:
         :raises Refused: the answer is an error
         """
         if not self._token or time.monotonic() - self._since > _LIFETIME / 2:
-            self._token, self._since = self._keystone.identity.token(ADMIN, _LIFETIME), time.monotonic()
+            self._token, self._since = (
+                self._keystone.identity.token(self._caller, _LIFETIME),
+                time.monotonic(),
+            )
         headers = {"X-Auth-Token": self._token, **self._headers, **options.pop("headers", {})}
         answer = requests.request(
             method, self._url + path, json=body, headers=headers, timeout=_SECONDS, **options

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.servers import Service
+from tests.keystone import Keystone
 from tests.openstack import config, placement
 from tests.openstack.client import CloudClient
 from tests.openstack.config import CloudHost
@@ -46,6 +47,8 @@ class Cloud:
     """Client of Placement."""
     compute: CloudClient
     image: CloudClient
+    keystone: Keystone
+    folder: Path
     hosts: dict[str, Program]
     """The `nova-compute` of each host."""
     services: Sequence[Program]
@@ -85,11 +88,20 @@ class Cloud:
 
 
 @contextmanager
-def cloud(ground: Ground, kind: str, real: CloudHost | None = None) -> Iterator[Cloud]:
+def cloud(
+    ground: Ground,
+    kind: str,
+    real: CloudHost | None = None,
+    *,
+    hosts: Sequence[CloudHost] = (),
+    options: str = "",
+) -> Iterator[Cloud]:
     """A cloud with :data:`REAL` and :data:`FAKE` hosts, from nothing.
 
     :param kind: of its Placement, one of :data:`tests.openstack.placement.KINDS`.
     :param real: instead of :func:`real_host`.
+    :param hosts: instead of all these.
+    :param options: more lines of the configuration of all services of Nova.
     """
     with ExitStack() as stack:
         folder = stack.enter_context(folder_of(ground, kind))
@@ -97,7 +109,7 @@ def cloud(ground: Ground, kind: str, real: CloudHost | None = None) -> Iterator[
         service = stack.enter_context(_placement(ground, kind, folder))
         (folder / "rabbitmq").mkdir()
         bus = stack.enter_context(RabbitMQ(folder / "rabbitmq")).url
-        nova = _Nova(ground, folder, bus, real or real_host())
+        nova = _Nova(ground, folder, bus, hosts or [real or real_host(), *map(CloudHost, FAKE)], options)
         stack.callback(nova.stop)
         nova.start()
         keystone = ground.keystone
@@ -107,6 +119,8 @@ def cloud(ground: Ground, kind: str, real: CloudHost | None = None) -> Iterator[
             service.log,
             CloudClient(keystone, f"{nova.url}/v2.1", "compute 2.96"),
             CloudClient(keystone, ground.images),
+            keystone,
+            folder,
             nova.hosts,
             nova.services,
             nova.manage,
@@ -132,10 +146,13 @@ def _placement(ground: Ground, kind: str, folder: Path) -> Iterator[Service]:
 class _Nova:
     """Run the services of the cloud."""
 
-    def __init__(self, ground: Ground, folder: Path, bus: str, real: CloudHost) -> None:
+    def __init__(
+        self, ground: Ground, folder: Path, bus: str, hosts: Sequence[CloudHost], options: str
+    ) -> None:
         self._ground = ground
         self._folder = folder
         self._bus = bus
+        self._options = options
         self._programs = ground.programs
         # nova-compute must not have database options
         self._shared = folder / "nova.conf"
@@ -143,7 +160,6 @@ class _Nova:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.services = [self._api(port), self._service("conductor"), self._service("scheduler")]
-        hosts = [real, *map(CloudHost, FAKE)]
         self.hosts = {host.name: self._host(host) for host in hosts}
 
     def start(self) -> None:
@@ -174,7 +190,7 @@ class _Nova:
             urls[name] = ground.databases.fresh_database()
             ground.databases.restore(urls[name], ground.schemas[kind])
         text = config.services(self._folder, ground.keystone, self._bus)
-        self._shared.write_text(text)
+        self._shared.write_text(text + self._options)
         self._databases.write_text(config.databases(urls["api"], urls["cell1"]))
         self.manage(["cell_v2", "map_cell0", "--database_connection", urls["cell0"]], (0,))
         self.manage(["cell_v2", "create_cell", "--name", "cell1"], (0,))
@@ -197,13 +213,17 @@ class _Nova:
 
     def _host(self, host: CloudHost) -> Program:
         folder = self._folder / host.name
-        for name in ("instances", "provided"):
-            (folder / name).mkdir(parents=True)
+        for path in (folder / "provided", folder / "instances", self._folder / "instances"):
+            path.mkdir(parents=True, exist_ok=True)
+        if host.address:
+            sockets = self._folder / config.SOCKETS
+            sockets.mkdir(exist_ok=True)
+            (sockets / host.address).symlink_to(host.uri.partition("socket=")[2])
         (folder / "provided" / "provider.yaml").write_text(_PROVIDED)
         own = folder / "nova-compute.conf"
         uri = self._ground.libvirtd.uri
         own.write_text(config.compute(host, folder, self._programs, self._shared, uri))
-        command = [self._programs / "nova-compute"]
+        command = host.command("nova-compute", self._programs)
         files = ("--config-file", self._shared, "--config-file", own)
         return Program(f"nova-compute-{host.name}", [*command, *files], self._folder, lambda: True)
 

@@ -69,7 +69,7 @@ hw_machine_type = x86_64=pc
 images_type = raw
 inject_partition = -2
 [nova_sys_admin]
-helper_command = {programs}/privsep-helper --config-file {services}
+helper_command = {helper} --config-file {services}
 [compute]
 resource_provider_association_refresh = {interval}
 provider_config_location = {folder}/provided
@@ -81,8 +81,17 @@ _HOST: Final = """\
 [DEFAULT]
 host = {name}
 state_path = {folder}
-instances_path = {folder}/instances
+instances_path = {instances}
 """
+
+_MIGRATING: Final = """\
+[libvirt]
+live_migration_uri = qemu+unix:///system?socket={sockets}/%s
+live_migration_inbound_addr = {address}
+"""
+
+SOCKETS: Final = "sockets"
+"""Folder of the cloud in which hosts find each other's libvirtd."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +99,24 @@ class CloudHost:
     """A compute host of a cloud; with CPUs its driver is libvirt, otherwise the fake driver.
 
     :param shared: the CPUs of guests that share them.
-    :param interval: seconds between updates of Placement, which read everything
+    :param interval: seconds from one update of Placement to the next, in which everything is read again.
+    :param uri: URI of its libvirtd, if that is another one than the cloud's.
+    :param address: address at which it takes guests from other hosts, if it does. Hosts that do share a
+        folder of instances, and a folder with the socket of each libvirtd, by address.
+    :param runner: command that runs programs of Nova by their names there, such as `nova-compute`.
     """
 
     name: str
     shared: str = ""
     dedicated: str = ""
     interval: int = 60
+    uri: str = ""
+    address: str = ""
+    runner: tuple[str, ...] = ()
+
+    def command(self, name: str, programs: Path) -> list[str]:
+        """The command of a program of Nova on this host."""
+        return [*self.runner, name] if self.runner else [str(programs / name)]
 
 
 def databases(api: str, main: str) -> str:
@@ -121,12 +141,17 @@ def compute(host: CloudHost, folder: Path, programs: Path, services: Path, uri: 
     :param uri: of the libvirtd, where there is one.
     """
     template = _LIBVIRT if host.shared else _FAKE
+    if host.address:
+        template += _MIGRATING
     own = {
         "interval": host.interval,
         "folder": folder,
-        "programs": programs,
+        "instances": (folder.parent if host.address else folder) / "instances",
+        "sockets": folder.parent / SOCKETS,
+        "address": host.address,
+        "helper": " ".join(host.command("privsep-helper", programs)),
         "services": services,
-        "uri": uri,
+        "uri": host.uri or uri,
     }
     return (_HOST + template).format(name=host.name, shared=host.shared, dedicated=host.dedicated, **own)
 

@@ -116,6 +116,13 @@ class Program:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
+    def kill(self) -> None:
+        """End it without warning."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
     def last_words(self) -> str:
         """Return the end of its log."""
         return self.log.read_text(errors="replace")[-6000:]

@@ -1,9 +1,11 @@
 """Actions of users and operators on servers; each returns when it is done."""
 
 import uuid
+from collections.abc import Mapping
 from typing import Any, Final
 
-from tests.openstack.client import Refused
+from tests.keystone import Caller
+from tests.openstack.client import ADMIN, Refused
 from tests.openstack.cloud import Cloud, wait_for_cloud
 from tests.openstack.process import CloudFailed
 
@@ -26,30 +28,47 @@ class Servers:
         # a provider has the hypervisor's name of the machine
         for each in cloud.compute.get("/os-hypervisors/detail")["hypervisors"]:
             self.names[each["id"]] = each["service"]["host"]
-        self._image = self._upload()
+        self._image = self.upload(_EMPTY)
 
     # What there is
 
-    def flavor(self, name: str, vcpus: int = 1, memory: int = MIB, disk: int = 1, **extra_specs: str) -> None:
+    def flavor(
+        self,
+        name: str,
+        vcpus: int = 1,
+        memory: int = MIB,
+        disk: int = 1,
+        specs: Mapping[str, str] | None = None,
+        **extra_specs: str,
+    ) -> None:
         """Create a flavor.
 
         In names of extra specs such as `hw_cpu_policy`, the first underscore stands for a colon.
 
         :param disk: in GiB; shelving writes and reads all of it
+        :param specs: more extra specs, with colons.
         """
         body = {"name": name, "vcpus": vcpus, "ram": memory, "disk": disk}
         made = self._compute.send("POST", "/flavors", {"flavor": body})["flavor"]["id"]
-        if extra_specs:
-            specs = {key.replace("_", ":", 1): value for key, value in extra_specs.items()}
-            self._compute.send("POST", f"/flavors/{made}/os-extra_specs", {"extra_specs": specs})
+        if all_specs := {
+            **{key.replace("_", ":", 1): value for key, value in extra_specs.items()},
+            **(specs or {}),
+        }:
+            self._compute.send("POST", f"/flavors/{made}/os-extra_specs", {"extra_specs": all_specs})
         self._flavors[name] = made
 
     def uuid(self, name: str) -> str:
         return self._uuids[name]
 
     def host(self, name: str) -> str:
-        """Return the host of the server."""
-        return str(self._show(name)["OS-EXT-SRV-ATTR:host"])
+        """Return the host of the server.
+
+        :raises CloudFailed: the server is in a state of error
+        """
+        server = self._show(name)
+        if server["status"] == "ERROR":
+            raise CloudFailed(f"{name}: {server.get('fault', {}).get('message')}")
+        return str(server["OS-EXT-SRV-ATTR:host"])
 
     def is_settled(self) -> bool:
         """Whether no server has a running task."""
@@ -60,16 +79,27 @@ class Servers:
 
     def boot(self, name: str, flavor: str, host: str, *, until: str = "ACTIVE") -> None:
         """Create a server on this host; :param until: ERROR if it has to fail."""
+        self.start_to_boot(name, flavor, host)
+        self.wait(name, until)
+
+    def start_to_boot(
+        self, name: str, flavor: str, host: str, caller: Caller = ADMIN, image: str = ""
+    ) -> None:
+        """Ask for a server, without waiting.
+
+        :param caller: the user; its project owns the server
+        :param image: id of the image; the empty disk by default
+        """
         body = {
             "name": name,
-            "imageRef": self._image,
+            "imageRef": image or self._image,
             "flavorRef": self._flavors[flavor],
             "networks": "none",
             "host": host,
         }
-        self._uuids[name] = self._compute.send("POST", "/servers", {"server": body})["server"]["id"]
+        compute = self._compute.called_by(caller)
+        self._uuids[name] = compute.send("POST", "/servers", {"server": body})["server"]["id"]
         self.names[self._uuids[name]] = name
-        self.wait(name, until)
 
     def act(self, name: str, action: str, body: Any = None, *, until: str) -> None:
         """Call an action of the compute API and wait."""
@@ -82,12 +112,24 @@ class Servers:
 
     def rebuild(self, name: str) -> None:
         """Rebuild from the same image."""
-        self.act(name, "rebuild", {"imageRef": self._image}, until="ACTIVE")
+        self.start_to_rebuild(name)
+        self.wait(name, "ACTIVE")
+
+    def start_to_rebuild(self, name: str) -> None:
+        """Ask for a rebuild from the same image, without waiting."""
+        self.start_to(name, "rebuild", {"imageRef": self._image})
 
     def resize(self, name: str, flavor: str) -> None:
         """Resize to another flavor, to be confirmed or reverted afterwards."""
         self.start_to_resize(name, flavor)
         self.wait(name, "VERIFY_RESIZE")
+
+    def confirm(self, *names: str) -> None:
+        """Confirm what was resized or migrated; all at once."""
+        for name in names:
+            self.start_to(name, "confirmResize")
+        for name in names:
+            self.wait(name, "ACTIVE")
 
     def start_to_resize(self, name: str, flavor: str) -> None:
         """The same, that is not waited for."""
@@ -97,6 +139,14 @@ class Servers:
         """Delete the server."""
         self._compute.send("DELETE", f"/servers/{self._uuids[name]}")
         wait_for_cloud(lambda: not self._exists(name), f"{name} is gone")
+
+    def delete_all(self) -> None:
+        """End all that there are."""
+        names = [each["name"] for each in self._compute.get("/servers?all_tenants=1")["servers"]]
+        for name in names:
+            self._compute.send("DELETE", f"/servers/{self._uuids[name]}")
+        for name in names:
+            wait_for_cloud(lambda: not self._exists(name), f"{name} is gone")  # noqa: B023  # asked here and now
 
     def aggregate(self, name: str, host: str) -> None:
         """Create an aggregate with this host."""
@@ -144,15 +194,15 @@ class Servers:
             return False
         return True
 
-    def _upload(self) -> str:
-        """Create an empty disk image."""
+    def upload(self, content: bytes) -> str:
+        """Create an image, a raw disk with this content; return its id."""
         image = self._cloud.image
-        body = {"name": f"empty-{uuid.uuid4()}", "disk_format": "raw", "container_format": "bare"}
+        body = {"name": f"disk-{uuid.uuid4()}", "disk_format": "raw", "container_format": "bare"}
         made = str(image.send("POST", "/v2/images", body)["id"])
         image.send(
             "PUT",
             f"/v2/images/{made}/file",
-            data=_EMPTY,
+            data=content,
             headers={"Content-Type": "application/octet-stream"},
         )
         return made
