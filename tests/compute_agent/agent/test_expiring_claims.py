@@ -10,7 +10,7 @@ from tests.placement.builders import new_claim
 
 pytestmark = pytest.mark.slow
 
-UID = "3f1c9a5e-0000-4000-8000-000000000001"
+UID = "3f1c9a5e-0000-4000-8000-000000000101"
 
 
 def start(rig, seconds=600):
@@ -52,7 +52,7 @@ def test_a_cpu_whose_claim_is_over_is_the_next_guests_at_once(rig):
     start(rig, seconds=5)
     assert rig.ask("guest.show", guest="web")["kind"] == "dedicated"
     rig.wait_for(lambda: rig.ask("guest.show", guest="web")["kind"] == "unallocated")
-    other = "3f1c9a5e-0000-4000-8000-000000000002"
+    other = "3f1c9a5e-0000-4000-8000-000000000102"
     claim = new_claim("resources=PCPU:1", consumer_uuid=other)
     rig.client.send_request("POST", "/ext/v1/claims", {"claims": [claim]})
     assert rig.ask("guest.run", uuid=other, command=["sleep", "60"])["cpus"] == "0"
