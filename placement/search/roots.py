@@ -301,7 +301,7 @@ class _SelectiveNames:
         return found
 
     def share(self, trees: int) -> float:
-        """Return about which share of the trees has one of the names, if names are independent."""
+        """Estimate the share of trees with at least one of the names, as if each were spread at random."""
         # only an estimate: names of one set may well occur together
         return 1 - prod([1 - len(roots.ids) / trees for roots in self._roots])
 

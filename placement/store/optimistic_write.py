@@ -1,9 +1,9 @@
 """Inventories, traits or aggregates of a provider, written without reading it first.
 
-The first statement after the lock leaves the id of the provider in a setting of the transaction. It leaves
-the id of no provider if the provider is not as the client knows it. The other statements use that id. A
-foreign key forbids it if it is of no provider, and also the id that stands for an unknown name. So the whole
-transaction is rolled back, and the next attempt reads first, and finds the reason.
+The first statement after the lock leaves the id of the provider in a setting of the transaction. If the
+provider is not as the client knows it, that id belongs to no provider. The other statements insert with the
+id in the setting. A foreign key forbids an id of no provider, and also the id that stands for an unknown
+name. So the whole transaction is rolled back, and the next attempt reads first, and finds the reason.
 """
 
 from collections.abc import Sequence

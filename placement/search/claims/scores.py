@@ -100,7 +100,7 @@ class _TakenAmounts(Protocol):
     """The taken resources, as criteria need them."""
 
     def providers(self) -> Iterable[Provider]:
-        """Return the providers that something is taken of."""
+        """Return the providers from which something is taken."""
 
     def used_shares(self) -> Iterable[float]:
         """Return the share of the host that would be used, for each taken class."""
