@@ -301,7 +301,7 @@ class _HostSurveyor:
         return self._sharing[key]
 
     def _check_provider(self, part: RequestPart, provider: Provider, *, in_use: bool) -> FilterResult:
-        """Check one provider. With ``in_use`` its free amounts are checked, too; without, the demands do it."""
+        """Check one provider, and with ``in_use`` its free amounts, too; else the demands check those."""
         first, spared = len(part.checks), 0
         #: by condition with alternative checks: the clauses that each alternative lacks
         by_ways: dict[str, list[Bits]] = {}
@@ -323,7 +323,7 @@ class _HostSurveyor:
         return FilterResult(first, minimal_sets(sets), ())
 
     def _lacking_together(self, alike: LikeTrees) -> Iterable[frozenset[Bits]]:
-        """Yield sets of clauses to leave out, for each check that any provider of the unsuffixed group may pass."""
+        """Yield sets of clauses to leave out, by check that any provider of the unsuffixed group may pass."""
         # the common case: no traits of a group that several providers serve
         if not self._found.together:
             return
