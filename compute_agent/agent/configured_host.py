@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -372,7 +371,8 @@ def build_controllers(
         store,
         originals,
         Path(conf.host.root),
-        lambda name: metrics.drift.labels(name).inc(),
+        # A counter that exists from the start: Prometheus sees no increase from nothing to one.
+        lambda name: metrics.drift.labels(name).inc,
     )
 
 
@@ -403,14 +403,14 @@ def make_controllers(
     store: FormerStore,
     originals: OriginalStore,
     root: Path,
-    count_drift: Callable[[str], object] = lambda name: None,
+    drift_counter: Callable[[str], Callable[[], object]] = lambda name: lambda: None,
 ) -> tuple[KernelController, ...]:
     """The one list of all controllers, in the order in which they act, for work and for release.
 
     :param control: the mount of resctrl that they may change, if there is one.
     :param root: the folder that /sys and /proc are below.
     :param originals: keeps the originals of masks.
-    :param count_drift: counts files of a controller, by its name, that other programs have changed.
+    :param drift_counter: makes a controller's counter, by its name, of files that other programs changed.
     """
     files = KernelFiles(root)
     pinning = (CpusetController(driver),) if settings.pins else ()
@@ -424,7 +424,7 @@ def make_controllers(
         ),
         BlockIoController(driver, settings.blockio_classes, lambda: read_block_devices(root)),
         CpuClassController(
-            driver, settings.cpu_classes, store, files, partial(count_drift, CpuClassController.name)
+            driver, settings.cpu_classes, store, files, drift_counter(CpuClassController.name)
         ),
         # Parked CPUs are online again, so that masks can name them.
         IsolationController(
@@ -432,7 +432,7 @@ def make_controllers(
             settings.isolation,
             originals,
             MaskReader(root),
-            partial(count_drift, IsolationController.name),
+            drift_counter(IsolationController.name),
         ),
         MemoryController(driver, settings.memory_types, settings.pins),
         *caches,
