@@ -276,7 +276,7 @@ def test_the_table_of_members_is_empty_after_the_last_one(
         ({"group": {"name": "web", "policy": "affinity", "max_per_host": 2}}, "max_per_host"),
         ({"group": {"name": "web", "policy": "anti-affinity", "max_per_host": 0}}, "minimum"),
         ({"group": {"policy": "affinity"}}, "'name'"),
-        ({"order": {"group": 1}}, "the claim has none"),
+        ({"order": {"group": 1}}, "the claim has no group"),
     ],
 )
 def test_invalid_groups_are_refused(admin: Admin, fields: dict[str, Any], why: str) -> None:
