@@ -315,7 +315,10 @@ SAME = str(uuid.uuid4())
             "The weight of pack is below zero, which only attributes may have",
         ),
         ({"claims": [new_claim("resources=VCPU:1", alternates=101)]}, "greater than the maximum of 100"),
-        ({"claims": [new_claim("resources=VCPU:1", consumer_uuid=SAME)] * 2}, "by claim 1 and claim 2."),
+        (
+            {"claims": [new_claim("resources=VCPU:1", consumer_uuid=SAME)] * 2},
+            "Claim 1 and claim 2 both name",
+        ),
         ({"claims": [new_claim("resources=CUSTOM_NONE:1")]}, "No such resource class CUSTOM_NONE"),
         (
             {"claims": [new_claim("resources=VCPU:1&resources1=VCPU:1", microversion="1.24")]},
