@@ -236,8 +236,9 @@ class _SplitSearch:
         }
         #: traits that the group without a suffix requires, which providers of a split may have, too
         self._required = next(group.required for group in request.groups if group.suffix == "")
-        #: whether other groups of the request take of the same classes
-        self._contested = any(
+        #: whether the choice for the rest decides how good a split may be: providers of the rest may have the
+        #: traits of the group, and other groups may take of the same classes
+        self._depends_on_rest = bool(self._required) or any(
             group.suffix and not asked.keys().isdisjoint(group.resources) for group in request.groups
         )
         conditions = {each for name in asked for each in self._needs[name].conditions}
@@ -261,15 +262,14 @@ class _SplitSearch:
         # a class without any room cannot be split, whatever is free
         if not layout.is_complete:
             return
-        if not self._contested:
+        if not self._depends_on_rest:
             for choice in self._other_choices(tree):
                 if choice is None:
                     yield None
                 elif (found := self._best_beside(tree, layout, choice)) is not None:
                     yield from (self._join_split(choice, split) for split in found[1])
             return
-        # choices for the rest decide how good a split may be
-        # all of them before any is yielded: a later one may leave room for a better split
+        # all choices for the rest before any is yielded: a later one may allow a better split
         ranked: list[tuple[HostChoice, Ranked]] = []
         for choice in self._other_choices(tree):
             if choice is None:
@@ -299,8 +299,7 @@ class _SplitSearch:
             ids = [tree.members[at].id for at in layout.zones]
             apart = tuple(tuple(distance_of(self._distances, one, other) for other in ids) for one in ids)
         key: Hashable = None
-        # traits of the whole group, and amounts of other groups, depend on the choice for the rest
-        if not self._required and not self._contested:
+        if not self._depends_on_rest:
             # free amounts of rooms only: the split is the same whatever else is used
             free = tuple(tree.free[slot] for zone in layout.rooms for _, _, slot in zone)
             whole = tuple(

@@ -131,6 +131,18 @@ def test_a_class_comes_from_the_zone_that_the_others_need() -> None:
     check_choices(world, wanted, 1)
 
 
+def test_the_rest_of_a_request_comes_from_a_provider_with_a_trait_if_that_needs_fewer_zones() -> None:
+    specs = [
+        Spec("h"),
+        Spec("h_0", "h", {"PCPU": inventory(4, step_size=2), "VCPU": 2}, [ZONE]),
+        Spec("h_0c", "h_0", {"PCPU": 1, "VCPU": 2}, ["T1"]),
+        Spec("h_1", "h", {"PCPU": inventory(4, step_size=3)}, [ZONE]),
+    ]
+    wanted = wants("resources=PCPU:4,VCPU:1&required=T1", TopologyPolicy.BEST_EFFORT)
+    for seed in range(4):
+        check_choices(ClaimScenario(build(*specs)), wanted, seed)
+
+
 def check_choices(world: ClaimScenario, wanted: WantedClaim, seed: int) -> None:
     """Each host that has a split is a choice or an alternate, with its best split."""
     best = {each.id: judge(world, wanted, each.id) for each in world.snapshot if each.parent_id is None}
