@@ -201,19 +201,22 @@ def _list_splits(
         # rooms of one zone with different steps: neither way of joining them finds every division
         budget.spend(2 * len(zones))
         by_step = [[_join_rooms(zone.get(name, ()), common) for zone in zones] for common in (gcd, lcm)]
-        joined.append((amount, by_step))
+        joined.append((amount, by_step if by_step[0] != by_step[1] else by_step[:1]))
     first = [_unique_divisions(map(divide_amount, repeat(amount), by_step)) for amount, by_step in joined]
+    # no set of zones can give that class
+    if not all(first):
+        return
     tried = list(product(*first))
     for way in tried:
         yield from _splits_of_way(way, asked, zones, budget)
     # equal zones are not equal to the caller, where one of them has a trait or gives another class
     every = [
-        _unique_divisions(each for rooms in by_step for each in _all_sets_divided(amount, rooms, budget))
+        _unique_divisions(each for rooms in by_step for each in _divide_sets(amount, rooms, budget))
         for amount, by_step in joined
     ]
+    budget.spend(prod(map(len, every)) // 8)
     for way in product(*every):
         if way not in tried:
-            budget.spend(len(zones))
             yield from _splits_of_way(way, asked, zones, budget)
 
 
@@ -276,14 +279,21 @@ def _of_zone(name: str, amount: int, rooms: Sequence[ZoneRoom]) -> Iterator[Spli
                 )
 
 
-def _all_sets_divided(amount: int, rooms: Sequence[ZoneRoom], budget: SearchBudget) -> Iterator[list[int]]:
-    """Yield a division for each set of rooms that can give the amount, larger sets first."""
+def _divide_sets(amount: int, rooms: Sequence[ZoneRoom], budget: SearchBudget) -> Iterator[list[int]]:
+    """Yield a division for each set of rooms that can give the amount, larger sets first.
+
+    No set is within another one: more rooms have all traits that fewer rooms have.
+    """
     useful = [number for number, room in enumerate(rooms) if room.least <= room.most]
+    divided: list[frozenset[int]] = []
     for count in range(len(useful), 0, -1):
         for chosen in combinations(useful, count):
-            budget.spend(count)
+            budget.spend(1 + len(divided) // 8)
+            if any(larger.issuperset(chosen) for larger in divided):
+                continue
             found = _divide_equally(amount, [rooms[number] for number in chosen])
             if found is not None:
+                divided.append(frozenset(chosen))
                 parts = [0] * len(rooms)
                 for number, part in zip(chosen, found, strict=True):
                     parts[number] = part
