@@ -79,8 +79,8 @@ class _SplitCount:
     ) -> None:
         self._cloud = cloud
         self._budget = cloud.budget
-        #: whether the budget for placing may end without an error
-        self._may_end = placing is not None
+        #: the end of the budget for placing, if it is no error
+        self._end: tuple[type[BudgetExhausted], ...] = () if placing is None else (BudgetExhausted,)
         #: number of hosts where guests could not be placed in time
         self._uncounted = 0
         self._placing = _HostPlacing(cloud, request, topology, placing or cloud.budget)
@@ -131,9 +131,7 @@ class _SplitCount:
             try:
                 able += self._placing.count_guests(tree, shared) > 0
                 capable += self._placing.is_capable(tree, shared)
-            except BudgetExhausted:
-                if not self._may_end:
-                    raise
+            except self._end:
                 self._uncounted += 1
         return capable, able
 
@@ -154,9 +152,7 @@ class _SplitCount:
         try:
             guests = self._placing.count_guests(tree, shared)
             is_capable = bool(guests) or self._placing.is_capable(tree, shared)
-        except BudgetExhausted:
-            if not self._may_end:
-                raise
+        except self._end:
             return self._bound_host(tree, shared)
         # a host where not even the first has a place takes none, whatever the sums say
         upper = self._bounds.most_guests(tree, shared) if guests else 0
@@ -207,9 +203,7 @@ class _SplitCount:
                     taken = frozenset(provider.root_id for provider, _ in choice.resources)
                     placed[tree.root.id, taken] += times
                 held.update(snapshot.providers)
-            except BudgetExhausted:
-                if not self._may_end:
-                    raise
+            except self._end:
                 self._uncounted += 1
         most = {tree.root.id: self._bounds.most_guests(tree, shared) for tree, shared in hosts}
         return _CoupledCount(hosts, placed, most, self._bounds.asked)
