@@ -23,7 +23,7 @@ from compute_agent.controllers.cpu_class_plan import parked_offline
 from compute_agent.controllers.idle_cores import ParkingRules
 from compute_agent.files import UnsafeFileError
 from compute_agent.host.cpus import read_online
-from compute_agent.host.kernel_files import read_optional
+from compute_agent.host.kernel_files import read_boot_id
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.offline_cpus import recall_topology, remember_topology, with_parked
 from compute_agent.model import cpuset
@@ -106,8 +106,8 @@ def _parked_before(conf: cfg.ConfigOpts) -> CpuSet:
         former = look_up(Path(conf.state_path) / STATE_FILE).former_values
     except UnsafeFileError:  # refused, with the reason, as the agent starts
         return frozenset()
-    boot = read_optional(str(Path(conf.host.root) / "proc/sys/kernel/random/boot_id"))
-    return parked_offline(former) if boot is not None and former.boot == boot.strip() else frozenset()
+    boot = read_boot_id(Path(conf.host.root))
+    return parked_offline(former) if boot and former.boot == boot else frozenset()
 
 
 def known_topology(conf: cfg.ConfigOpts, topology: HostTopology) -> HostTopology:

@@ -70,6 +70,11 @@ def read_optional(path: str) -> str | None:
         return None
 
 
+def read_boot_id(root: Path) -> str:
+    """The identifier of the boot of the host below ``root``; empty where the kernel has none."""
+    return (read_optional(f"{root}/proc/sys/kernel/random/boot_id") or "").strip()
+
+
 def write_text(path: str, text: str) -> None:
     """Write to an existing file with one system call, since the kernel parses each write by itself.
 

@@ -106,11 +106,8 @@ def read_pci_devices(root: Path) -> tuple[PciDevice, ...]:
 
 
 def pci_addresses(root: Path) -> tuple[str, ...]:
-    """List the addresses of the PCI devices that are there now. One system call, for each round."""
-    try:
-        return tuple(sorted(os.listdir(root / PCI_DEVICES)))
-    except OSError:
-        return ()
+    """List the addresses of the PCI devices that are there now. One folder, for each round."""
+    return tuple(SysFiles(root).list_names(PCI_DEVICES))
 
 
 def _read_device(files: SysFiles, address: str) -> PciDevice | None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from compute_agent.host import kernel_files
+from compute_agent.host.kernel_files import SysFiles
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.messages import printable_text
@@ -31,7 +32,6 @@ WORKQUEUES: Final = "sys/devices/virtual/workqueue"
 WORKQUEUE_MASK: Final = f"{WORKQUEUES}/cpumask"
 WATCHDOG_MASK: Final = "proc/sys/kernel/watchdog_cpumask"
 NETWORK: Final = "sys/class/net"
-_BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
 _ONLINE: Final = "sys/devices/system/cpu/online"
 
 MASK_PATH: Final = re.compile(
@@ -194,6 +194,7 @@ class MaskReader:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._files = SysFiles(root)
         #: Kernel threads that have no affinity or follow something else, by number.
         self._fixed: set[str] = set()
         self._reads = 0
@@ -201,7 +202,7 @@ class MaskReader:
     @property
     def boot_id(self) -> str:
         """The identifier of the boot; empty where the kernel has none."""
-        return (self._read_text(_BOOT_ID) or "").strip()
+        return kernel_files.read_boot_id(self.root)
 
     @property
     def has_masks(self) -> bool:
@@ -216,7 +217,7 @@ class MaskReader:
         :param known: paths of masks that have originals.
         :param processes: main processes of guests by uuid, one of which may have a passthrough device.
         """
-        boot, online = self.boot_id, self._parse_file(_ONLINE, cpuset.parse) or frozenset()
+        boot, online = self.boot_id, self._files.cpu_list(_ONLINE) or frozenset()
         masks = {mask.path: mask for mask in self._read_masks(known)}
         touching = [mask for mask in masks.values() if mask.kind is MaskKind.INTERRUPT and mask.cpus & quiet]
         masks |= {mask.path: self._with_details(mask) for mask in touching}
@@ -238,9 +239,9 @@ class MaskReader:
         match = MASK_PATH.fullmatch(path)
         if match is not None and match["thread"]:
             # A process may have the number now, or the thread may be bound to one CPU for good.
-            threads, thread = self._read_text(_KERNEL_THREADS), match["thread"]
+            threads, thread = self._files.text(_KERNEL_THREADS), match["thread"]
             is_ended = threads is not None and thread not in threads.split()
-            return is_ended or (self._read_text(f"proc/{thread}/stat") is not None and thread in self._fixed)
+            return is_ended or (self._files.text(f"proc/{thread}/stat") is not None and thread in self._fixed)
         return not os.path.lexists(f"{self.root}/{path}")
 
     def read_cpus(self, path: str) -> CpuSet | None:
@@ -287,24 +288,23 @@ class MaskReader:
         ):
             yield from self._read_mask(path, MaskKind.WORKQUEUE)
         yield from self._read_threads()
-        for device in self._list_names(NETWORK):
-            for queue in self._list_names(f"{NETWORK}/{device}/queues"):
+        for device in self._files.list_names(NETWORK):
+            for queue in self._files.list_names(f"{NETWORK}/{device}/queues"):
                 if queue.startswith("rx-"):
                     path = f"{NETWORK}/{device}/queues/{queue}/rps_cpus"
                     yield from self._read_mask(path, MaskKind.PACKETS)
 
     def _read_interrupts(self, known: Collection[str]) -> Iterator[KernelMask]:
-        for name in self._list_names(INTERRUPTS):
-            if name.isascii() and name.isdigit():
-                path = f"{INTERRUPTS}/{name}/smp_affinity_list"
-                actions = printable_text(", ".join(self._list_folders(f"{INTERRUPTS}/{name}")))
-                # An interrupt without an action never fires, and takes the default when it gets one.
-                if actions or path in known:
-                    yield from self._read_mask(path, MaskKind.INTERRUPT, actions)
+        for number in self._files.list_numbers(INTERRUPTS, ""):
+            path = f"{INTERRUPTS}/{number}/smp_affinity_list"
+            actions = printable_text(", ".join(self._list_folders(f"{INTERRUPTS}/{number}")))
+            # An interrupt without an action never fires, and takes the default when it gets one.
+            if actions or path in known:
+                yield from self._read_mask(path, MaskKind.INTERRUPT, actions)
 
     def _read_threads(self) -> Iterator[KernelMask]:
         """The threads of the kernel that can move."""
-        present = (self._read_text(_KERNEL_THREADS) or "").split()
+        present = (self._files.text(_KERNEL_THREADS) or "").split()
         self._reads += 1
         self._fixed = set() if self._reads % _TRUSTED_READS == 0 else self._fixed.intersection(present)
         for thread in present:
@@ -317,16 +317,16 @@ class MaskReader:
 
     def _thread_names(self, thread: str) -> str:
         """Name and start of a kernel thread that can move; empty for others."""
-        match = _STAT.match(self._read_text(f"proc/{thread}/stat") or "")
+        match = _STAT.match(self._files.text(f"proc/{thread}/stat") or "")
         if match is None or int(match["flags"]) & _NO_AFFINITY or match["name"].startswith(_FOLLOWING):
             return ""
         return printable_text(f"{match['name']}{_SINCE}{match['start']}")
 
     def _mask_text(self, path: str) -> str | None:
         """The part of a file that is the mask."""
-        text = self._read_text(path)
+        text = self._files.text(path)
         if text is None or not path.endswith("/status"):
-            return None if text is None else text.strip()
+            return text
         match = _ALLOWED.search(text)
         return None if match is None else match[1]
 
@@ -340,7 +340,7 @@ class MaskReader:
 
     def _with_details(self, mask: KernelMask) -> KernelMask:
         folder = mask.path.rpartition("/")[0]
-        node = (self._read_text(f"{folder}/node") or "").strip()
+        node = self._files.text(f"{folder}/node") or ""
         try:
             mode = os.stat(self.root / mask.path).st_mode
         except OSError:
@@ -355,12 +355,12 @@ class MaskReader:
 
     def _read_effective(self, mask: KernelMask) -> CpuSet:
         folder = mask.path.rpartition("/")[0]
-        return self._parse_file(f"{folder}/effective_affinity_list", cpuset.parse) or frozenset()
+        return self._files.cpu_list(f"{folder}/effective_affinity_list") or frozenset()
 
     def _read_counts(self) -> dict[int, int]:
         """Interrupts since boot, by number: the sum of the columns of /proc/interrupts."""
         found: dict[int, int] = {}
-        for line in (self._read_text("proc/interrupts") or "").splitlines():
+        for line in (self._files.text("proc/interrupts") or "").splitlines():
             number, colon, rest = line.partition(":")
             if colon and number.strip().isdigit():
                 total = 0
@@ -376,33 +376,19 @@ class MaskReader:
         found: dict[str, str] = {}
         for uuid, pid in processes.items():
             folder = f"proc/{pid}/fd"
-            for name in self._list_names(folder):
-                target = self._read_link(f"{folder}/{name}")
+            for name in self._files.list_names(folder):
+                target = self._files.read_link(f"{folder}/{name}") or ""
                 match = re.fullmatch(r"/dev/vfio/(?:([0-9]+)|devices/(vfio[0-9]+))", target, re.ASCII)
                 if match is None:
                     continue
                 if match[1]:
-                    devices = self._list_names(f"sys/kernel/iommu_groups/{match[1]}/devices")
+                    devices = self._files.list_names(f"sys/kernel/iommu_groups/{match[1]}/devices")
                 else:
-                    devices = [os.path.basename(self._read_link(f"sys/class/vfio-dev/{match[2]}/device"))]
+                    devices = [
+                        os.path.basename(self._files.read_link(f"sys/class/vfio-dev/{match[2]}/device") or "")
+                    ]
                 found |= dict.fromkeys(devices, uuid)
         return found
-
-    def _read_text(self, path: str) -> str | None:
-        return kernel_files.read_optional(f"{self.root}/{path}")
-
-    def _parse_file(self, path: str, parse: cpuset.Parser) -> CpuSet | None:
-        text = self._read_text(path)
-        try:
-            return None if text is None else parse(text.strip())
-        except cpuset.BadCpuSet:
-            return None
-
-    def _list_names(self, folder: str) -> list[str]:
-        try:
-            return sorted(os.listdir(f"{self.root}/{folder}"), key=lambda name: (len(name), name))
-        except OSError:
-            return []
 
     def _list_folders(self, folder: str) -> list[str]:
         try:
@@ -410,9 +396,3 @@ class MaskReader:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except OSError:
             return []
-
-    def _read_link(self, path: str) -> str:
-        try:
-            return os.readlink(self.root / path)
-        except OSError:
-            return ""
