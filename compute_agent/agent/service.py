@@ -27,9 +27,10 @@ from compute_agent.agent.main_loop import MainLoop, ReceivedSignals
 from compute_agent.agent.protocol import RequestError
 from compute_agent.agent.release import refuse_if_released
 from compute_agent.agent.reloading import ConfigurationLoader
+from compute_agent.controllers.base import find_controller
 from compute_agent.controllers.cpu_class import cpu_class_status
 from compute_agent.controllers.isolation import isolation_status
-from compute_agent.controllers.resctrl import resctrl_of
+from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.processes import records
 from compute_agent.files import remove_leftovers
 from compute_agent.loops.audit import AuditOutcome, HostAuditor
@@ -203,7 +204,7 @@ class HostAgent:
         :raises ResctrlError:
         :raises BadSchemataError:
         """
-        controller = resctrl_of(self._parts.in_force.controllers)
+        controller = find_controller(self._parts.in_force.controllers, ResctrlController)
         if controller is None:
             raise RequestError(f"cache and bandwidth control is off: {self._parts.reloader.resctrl.off}")
         return group_documents(controller, self.pipeline.guest_views())

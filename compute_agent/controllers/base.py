@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest
@@ -162,6 +162,23 @@ class KernelController(Protocol):
 
         :param online: the CPUs that a guest may use afterwards.
         """
+        ...
+
+
+ControllerT = TypeVar("ControllerT", bound=KernelController)
+
+
+def find_controller(controllers: Iterable[KernelController], kind: type[ControllerT]) -> ControllerT | None:
+    """The controller of a class among these; None without one."""
+    return next((one for one in controllers if isinstance(one, kind)), None)
+
+
+class ControllersInForce(Protocol):
+    """Knows the controllers that the worker has at the moment; a reload replaces them."""
+
+    @property
+    def controllers(self) -> tuple[KernelController, ...]:
+        """The controllers in force."""
         ...
 
 

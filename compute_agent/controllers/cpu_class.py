@@ -21,7 +21,14 @@ from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from compute_agent.controllers.base import GuestTarget, KernelController, PlannedChange, ReleaseItem
+from compute_agent.controllers.base import (
+    ControllersInForce,
+    GuestTarget,
+    KernelController,
+    PlannedChange,
+    ReleaseItem,
+    find_controller,
+)
 from compute_agent.controllers.cpu_class_plan import (
     NO_BINDING,
     ON,
@@ -66,7 +73,6 @@ _ORDER: Final = (
 # Passes of writes. The kernel keeps the minimum below the maximum, so either may have to come first.
 _ROUNDS: Final = 2
 
-_BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
 _ONLINE: Final = "sys/devices/system/cpu/online"
 _DRIVER: Final = "sys/devices/system/cpu/cpufreq/policy0/scaling_driver"
 
@@ -318,7 +324,7 @@ class CpuClassController(KernelController):
         CPUs that may be parked and are offline count as parked by the agent. So they come online again even
         if the state file was lost.
         """
-        boot = self._files.read(_BOOT_ID) or ""
+        boot = kernel_files.read_boot_id(self._files.root)
         former = self._store.former_values
         former = former if former.boot == boot else FormerValues(boot)
         adopted = {path: ON for path in map(online_file, self._offline_cpus()) if path not in former.values}
@@ -394,19 +400,10 @@ class ObservedGuests(RunningGuests, CpuTuning, Protocol):
     """The part of a driver that this controller needs: lost guests, and the CPUs that guests may use."""
 
 
-class ControllersInForce(Protocol):
-    """Knows the controllers that the worker has at the moment; a reload replaces them."""
-
-    @property
-    def controllers(self) -> tuple[KernelController, ...]:
-        """The controllers in force."""
-        ...
-
-
 def cpu_class_status(controllers: Iterable[KernelController]) -> CpuClassStatus:
     """The status of the controller of CPU classes among these; an empty one without it."""
-    found = (one.status for one in controllers if isinstance(one, CpuClassController))
-    return next(found, CpuClassStatus({}))
+    found = find_controller(controllers, CpuClassController)
+    return CpuClassStatus({}) if found is None else found.status
 
 
 def count_refusals(registry: CollectorRegistry, controllers: ControllersInForce) -> None:

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Gauge
 
 from compute_agent.controllers.base import (
+    ControllersInForce,
     GuestTarget,
     KernelController,
     PlannedChange,
     ReleaseItem,
     failed_item,
+    find_controller,
     without_preserved,
 )
-from compute_agent.controllers.cpu_class import ControllersInForce
 from compute_agent.drivers.base import RunningGuests
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.isolation.decision import HeldCpus, IsolationDemand
@@ -159,9 +160,9 @@ class IsolationController(KernelController):
 
 
 def isolation_status(controllers: Iterable[KernelController]) -> IsolationStatus:
-    """The status of the controller among these."""
-    found = (one.status for one in controllers if isinstance(one, IsolationController))
-    return next(found, IsolationStatus())
+    """The status of the controller among these; an empty one without it."""
+    found = find_controller(controllers, IsolationController)
+    return IsolationStatus() if found is None else found.status
 
 
 def count_isolation(registry: CollectorRegistry, controllers: ControllersInForce) -> None:

@@ -455,8 +455,3 @@ def _joined_reasons(
 
 def _shown_group(group: str) -> str:
     return group or "(default)"
-
-
-def resctrl_of(controllers: Iterable[KernelController]) -> ResctrlController | None:
-    """The controller of resctrl groups among these; None without one."""
-    return next((one for one in controllers if isinstance(one, ResctrlController)), None)

@@ -7,7 +7,8 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 
-from compute_agent.controllers.resctrl import resctrl_of
+from compute_agent.controllers.base import find_controller
+from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.inventory.attributes import GuestCpuMap, guest_attributes, heartbeat_attributes
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.base import ConfigurationInForce, ReloadedConfiguration
@@ -47,7 +48,7 @@ class PositionReporter:
 
 def ways_of(conf: ReloadedConfiguration) -> Mapping[str, Ways]:
     """By guest and L3 cache the ways that it can fill, and how many there are; empty without control."""
-    controller = resctrl_of(conf.controllers)
+    controller = find_controller(conf.controllers, ResctrlController)
     if controller is None:
         return {}
     try:

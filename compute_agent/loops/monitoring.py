@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol
 
 from prometheus_client import CollectorRegistry
 
-from compute_agent.controllers.base import KernelController
-from compute_agent.controllers.resctrl import resctrl_of
+from compute_agent.controllers.base import KernelController, find_controller
+from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.loops.base import ConfigurationInForce, ReloadedConfiguration
 from compute_agent.model.guest import Guest
@@ -44,7 +44,7 @@ class MonitorTargets:
 
         ``snapshot`` is what watermarks have measured last: it may know the use of CPU.
         """
-        controller = resctrl_of(controllers)
+        controller = find_controller(controllers, ResctrlController)
         groups: dict[str, str] = {}
         membership: dict[str, str] | None = None
         if controller is not None:

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from compute_agent.classes.guest_classes import QosClasses
-from compute_agent.controllers.base import GuestTarget, KernelController
-from compute_agent.controllers.resctrl import cache_demands, resctrl_of
+from compute_agent.controllers.base import GuestTarget, KernelController, find_controller
+from compute_agent.controllers.resctrl import ResctrlController, cache_demands
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestThreads
 from compute_agent.inventory.provider_tree import ProviderNode
@@ -120,7 +120,7 @@ def open_allotments(
     controllers: Iterable[KernelController], zones: Callable[[], Sequence[ProviderNode]]
 ) -> CacheControlAllotments | None:
     """Allotments on the mount that a controller works on; None where none does."""
-    controller = resctrl_of(controllers)
+    controller = find_controller(controllers, ResctrlController)
     if controller is None:
         return None
     try:
