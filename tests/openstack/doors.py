@@ -4,6 +4,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -246,20 +247,12 @@ def _migrate_back(story: DoorStory) -> None:
     story.move_to(A)
 
 
-def _resize_to_another_class(story: DoorStory) -> None:
+def _resize_silver(story: DoorStory, flavor: str) -> None:
     story.servers.disable(B, True)
-    story.servers.resize("silver", "batch")
+    story.servers.resize("silver", flavor)
     story.servers.confirm("silver")
     story.servers.disable(B, False)
-    story.expected["silver"] = GUESTS["batch"].expected
-
-
-def _resize_back(story: DoorStory) -> None:
-    story.servers.disable(B, True)
-    story.servers.resize("silver", "silver")
-    story.servers.confirm("silver")
-    story.servers.disable(B, False)
-    story.expected["silver"] = GUESTS["silver"].expected
+    story.expected["silver"] = GUESTS[flavor].expected
 
 
 def _shelve(story: DoorStory) -> None:
@@ -386,8 +379,8 @@ DOORS: Final[Sequence[Door]] = (
     ("resize to the other host", _resize_there),
     ("cold migration, reverted", _revert),
     ("cold migration back", _migrate_back),
-    ("resize of `silver` to a flavor of another class", _resize_to_another_class),
-    ("resize back", _resize_back),
+    ("resize of `silver` to a flavor of another class", partial(_resize_silver, flavor="batch")),
+    ("resize back", partial(_resize_silver, flavor="silver")),
     ("shelve and unshelve", _shelve),
     ("shelve, offload and unshelve", _offload),
     ("restart of nova-compute", _restart_nova_compute),

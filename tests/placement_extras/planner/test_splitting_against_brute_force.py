@@ -63,14 +63,19 @@ def used_by(snapshot: ModelSnapshot, state: State) -> ModelSnapshot:
     )
 
 
-def test_hosts_that_share_a_pool_take_it_from_each_other() -> None:
+def hosts_with_pool() -> ModelSnapshot:
+    """Two hosts of two zones with 6 PCPU each, and a pool of 5 GB that they share."""
     pool = Spec("pool", None, {"DISK_GB": 5}, [SHARES], aggregates=["rack"])
     specs = [pool]
     for name in ("one", "two"):
         specs.append(Spec(name, aggregates=["rack"]))
         specs += [Spec(f"{name}_{number}", name, {"PCPU": 6}, [ZONE]) for number in range(2)]
+    return build(*specs)
+
+
+def test_hosts_that_share_a_pool_take_it_from_each_other() -> None:
     wanted = wants("resources=PCPU:4,DISK_GB:1", TopologyPolicy.BEST_EFFORT)
-    found = count(build(*specs), wanted)
+    found = count(hosts_with_pool(), wanted)
     # each host has PCPU for 3 guests, and the pool has disk for 5
     assert found.fit == FitBounds(5, 5)
     assert (found.hosts, found.candidate_hosts) == (2, 2)
@@ -105,13 +110,8 @@ def test_hosts_without_time_have_bounds() -> None:
 
 
 def test_coupled_hosts_without_time_have_bounds() -> None:
-    pool = Spec("pool", None, {"DISK_GB": 5}, [SHARES], aggregates=["rack"])
-    specs = [pool]
-    for name in ("one", "two"):
-        specs.append(Spec(name, aggregates=["rack"]))
-        specs += [Spec(f"{name}_{number}", name, {"PCPU": 6}, [ZONE]) for number in range(2)]
     wanted = wants("resources=PCPU:4,DISK_GB:1", TopologyPolicy.BEST_EFFORT)
-    cloud = CloudHosts(build(*specs), SearchBudget())
+    cloud = CloudHosts(hosts_with_pool(), SearchBudget())
     found = count_split(cloud, wanted.request, TopologyPolicy.BEST_EFFORT, SpentBudget())
     assert (found.fit, found.uncounted_hosts) == (FitBounds(0, 5), 3)  # the pool is a tree, too
 
