@@ -46,6 +46,22 @@ def even_divisions(
         yield from sorted((each for each in others if each != best), key=sum_squares)
 
 
+def exact_division(amount: int, zones: Sequence[Sequence[ZoneRoom]], budget: SearchBudget) -> Division | None:
+    """Return the division over all of these zones with the least sum of squares; its parts may differ widely.
+
+    :returns: None if the zones cannot give that amount together.
+    :raises placement.search.budget.BudgetExhausted: the budget is spent.
+    """
+    values = []
+    for rooms in zones:
+        sums = zone_sums(rooms, amount)
+        budget.spend(1 + amount // 8)
+        values.append([part for part in range(1, amount + 1) if sums >> part & 1])
+    if not _is_possible(amount, values, budget):
+        return None
+    return _least_squares(amount, values, [max(each) for each in values], budget)
+
+
 def sum_squares(parts: Iterable[int]) -> int:
     """Return the sum of squares: smaller for more equal parts of one sum."""
     return sum(part * part for part in parts)

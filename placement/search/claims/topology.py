@@ -9,12 +9,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
-from itertools import accumulate, combinations, product, repeat
+from itertools import accumulate, combinations, product
 from math import gcd, lcm, prod
 from typing import Final, NamedTuple
 
 from placement.search.budget import SearchBudget
-from placement.search.claims.even_division import Division, even_divisions, sum_squares
+from placement.search.claims.even_division import Division, even_divisions, exact_division, sum_squares
 from placement.search.claims.room import ZoneRoom
 
 SPLIT: Final = ("PCPU", "MEMORY_MB")
@@ -30,6 +30,10 @@ REMOTE: Final = 20
 # the product of the beginnings of all rooms: four rooms with four beginnings each are 256
 _MAX_BEGINNINGS: Final = 512
 """Number of combinations that are tried to begin parts of rooms with different steps."""
+
+# each amount up to it is a bit and may be a part: CPUs, not MiB of memory
+_MAX_EXACT: Final = 1024
+"""The largest amount that is divided exactly over zones with several rooms of different steps."""
 
 Distances = Mapping[tuple[int, int], int]
 """The distance of two zones, by the ids of their providers in ascending order."""
@@ -197,12 +201,20 @@ def _list_splits(
     The shape is that of the even ones: how uneven a way is does not count.
     """
     joined: list[tuple[int, list[list[ZoneRoom]]]] = []
+    first: list[list[list[int]]] = []
     for name, amount in asked.items():
-        # rooms of one zone with different steps: neither way of joining them finds every division
+        rooms = [zone.get(name, ()) for zone in zones]
         budget.spend(2 * len(zones))
-        by_step = [[_join_rooms(zone.get(name, ()), common) for zone in zones] for common in (gcd, lcm)]
-        joined.append((amount, by_step if by_step[0] != by_step[1] else by_step[:1]))
-    first = [_unique_divisions(map(divide_amount, repeat(amount), by_step)) for amount, by_step in joined]
+        by_step = [[_join_rooms(each, common) for each in rooms] for common in (gcd, lcm)]
+        if by_step[0] == by_step[1]:
+            by_step = by_step[:1]
+        divided = [divide_amount(amount, each) for each in by_step]
+        # rooms of one zone with different steps: neither way of joining them finds every division
+        if len(by_step) > 1 and amount <= _MAX_EXACT:
+            exact = exact_division(amount, rooms, budget)
+            divided.append(None if exact is None else list(exact))
+        joined.append((amount, by_step))
+        first.append(_unique_divisions(divided))
     # no set of zones can give that class
     if not all(first):
         return

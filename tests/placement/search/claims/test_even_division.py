@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placement.search.budget import SearchBudget
-from placement.search.claims.even_division import even_divisions, sum_squares, zone_sums
+from placement.search.claims.even_division import even_divisions, exact_division, sum_squares, zone_sums
 from placement.search.claims.room import ZoneRoom
 from tests.examples import examples
 
@@ -55,3 +55,18 @@ def test_large_amounts_with_unlike_steps_are_divided_evenly() -> None:
     division = next(even_divisions(131_072, rooms_of, SearchBudget()))
     # 65,536 is no multiple of 3, and 65,535 beside it leaves an odd amount
     assert division == (65_534, 65_538)
+
+
+@settings(max_examples=examples(500), deadline=None)
+@given(st.integers(1, 24), zones)
+def test_an_exact_division_is_the_most_even_one_of_any_gap(
+    amount: int, given_zones: list[list[ZoneRoom]]
+) -> None:
+    sums = [sums_of(zone, amount) - {0} for zone in given_zones]
+    possible = [parts for parts in product(*sums) if sum(parts) == amount]
+    found = exact_division(amount, given_zones, SearchBudget())
+    if found is None:
+        assert not possible
+    else:
+        assert found in possible
+        assert sum_squares(found) == min(map(sum_squares, possible))
