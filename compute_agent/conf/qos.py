@@ -175,7 +175,8 @@ QOS_CLASS_OPTS: Final = [
         "isolation",
         choices=[
             ("shared", "interrupts, workqueues and watchdogs of the host may run there"),
-            ("quiet", "they run on other CPUs, as far as the kernel lets them move"),
+            ("quiet", "they and the host's processes run on other CPUs, as far as the kernel lets them move"),
+            ("alone", "quiet, and the CPUs are a cpuset partition (Linux 6.7)"),
         ],
         help="How far work of the host keeps off the dedicated CPUs of guests of the class. Unless set:"
         " shared.",
