@@ -89,6 +89,14 @@ GUESTS_OPTS: Final = [
         help="Seconds between two comparisons of all guests with the kernel, which repair drift.",
     ),
     cfg.Opt(
+        "verify_interval",
+        type=DurationType(),
+        default="5m",
+        help="Time between two comparisons of the promises to guests with the kernel, in seconds or as 5m,"
+        " 1h: CPUs, siblings, NUMA nodes, caches, bandwidth and isolation. Broken ones are events, a metric,"
+        " and an attribute of the host. 0 compares only for `compute-agent guest verify`.",
+    ),
+    cfg.Opt(
         "log_retention",
         type=DurationType(),
         default="7d",
