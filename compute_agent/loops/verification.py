@@ -29,8 +29,8 @@ from compute_agent.promises.verdict import (
     CachePromise,
     GroupFacts,
     GuestPromises,
-    GuestReading,
     HostFacts,
+    ObservedGuest,
     PromiseState,
     PromiseVerdict,
     judge_promises,
@@ -198,16 +198,16 @@ class PromiseVerifier:
 
     def _read_guest(
         self, guest: Guest, promise: GuestPromises | None, caches: CacheState | None
-    ) -> GuestReading:
+    ) -> ObservedGuest:
         try:
             ids = self._driver.thread_ids(guest)
             threads = {tid: cpus for tid in ids if (cpus := self._affinity_of(tid)) is not None}
             if promise is None:
-                return GuestReading(threads=threads)
+                return ObservedGuest(threads=threads)
             group = None
             if caches is not None and promise.group is not None:
                 group = caches.facts_of(promise.group, threads)
-            return GuestReading(
+            return ObservedGuest(
                 self._driver.vcpu_affinity(guest),
                 self._driver.emulator_affinity(guest),
                 threads,
@@ -216,9 +216,9 @@ class PromiseVerifier:
                 group,
             )
         except GuestGoneError:
-            return GuestReading(problem="it has ended")
+            return ObservedGuest(problem="it has ended")
         except (DriverError, OSError) as error:
-            return GuestReading(problem=str(error))
+            return ObservedGuest(problem=str(error))
 
     def _with_host(
         self, facts: HostFacts, promises: Collection[GuestPromises], guests: Sequence[Guest]

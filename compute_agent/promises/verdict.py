@@ -101,7 +101,7 @@ class GroupFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class GuestReading:
+class ObservedGuest:
     """The kernel's view of one guest.
 
     :ivar vcpus: CPUs of the thread of each guest CPU; empty where they cannot be told apart.
@@ -144,7 +144,7 @@ class HostFacts:
     """
 
     topology: HostTopology
-    guests: Mapping[str, GuestReading] = field(default_factory=dict)
+    guests: Mapping[str, ObservedGuest] = field(default_factory=dict)
     masks: tuple[KernelMask, ...] | None = ()
     fixed: frozenset[str] = frozenset()
     owners: Mapping[str, str] = field(default_factory=dict)
@@ -175,7 +175,7 @@ def judge_promises(promises: Iterable[GuestPromises], facts: HostFacts) -> list[
     promises = tuple(promises)
     found: list[PromiseVerdict] = []
     for promise in promises:
-        guest = facts.guests.get(promise.uuid, GuestReading(problem="it was not read"))
+        guest = facts.guests.get(promise.uuid, ObservedGuest(problem="it was not read"))
         judge = _GuestJudge(promise, guest, facts)
         found += judge.list_verdicts()
     return found
@@ -184,7 +184,7 @@ def judge_promises(promises: Iterable[GuestPromises], facts: HostFacts) -> list[
 class _GuestJudge:
     """Judges the promises to one guest."""
 
-    def __init__(self, promise: GuestPromises, guest: GuestReading, facts: HostFacts) -> None:
+    def __init__(self, promise: GuestPromises, guest: ObservedGuest, facts: HostFacts) -> None:
         self._promise, self._guest, self._facts = promise, guest, facts
 
     def list_verdicts(self) -> Iterator[PromiseVerdict]:

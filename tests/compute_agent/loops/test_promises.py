@@ -16,8 +16,8 @@ from compute_agent.loops.verification import PromiseVerifier, make_promises, rea
 from compute_agent.model.guest_settings import IsolationLevel
 from compute_agent.model.resource import CACHE_WAYS, MEMORY_BANDWIDTH, ThrottleControl
 from compute_agent.promises.verdict import (
-    GuestReading,
     HostFacts,
+    ObservedGuest,
     PromiseKind,
     PromiseState,
     PromiseVerdict,
@@ -223,7 +223,7 @@ def cache_verdicts(caches, uuid):
     ]
     threads = dict.fromkeys(caches.driver.threads[uuid], frozenset({1}))
     group = None if promises.group is None else state.facts_of(promises.group, threads)
-    facts = HostFacts(TOPOLOGY, {uuid: GuestReading(threads=threads, group=group)})
+    facts = HostFacts(TOPOLOGY, {uuid: ObservedGuest(threads=threads, group=group)})
     return {one.kind: (one.state, one.found) for one in judge_promises([promises], facts)}
 
 

@@ -10,9 +10,9 @@ from compute_agent.promises.verdict import (
     CachePromise,
     GroupFacts,
     GuestPromises,
-    GuestReading,
     HostFacts,
     HostTask,
+    ObservedGuest,
     PromiseKind,
     PromiseState,
     broken_text,
@@ -35,7 +35,7 @@ def interrupt(number, *on, movable=True, effective=(), names="eth0"):
 
 
 PINNED = GuestPromises("a", "web", (cpus(2), cpus(3)), cpus(0, 1), cpus(2, 3))
-IN_PLACE = GuestReading({0: cpus(2), 1: cpus(3)}, cpus(0, 1), {10: cpus(0, 1), 11: cpus(2), 12: cpus(3)})
+IN_PLACE = ObservedGuest({0: cpus(2), 1: cpus(3)}, cpus(0, 1), {10: cpus(0, 1), 11: cpus(2), 12: cpus(3)})
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_threads_elsewhere_break_the_promise_of_cpus(host, changes, found):
 
 
 def test_another_guest_on_dedicated_cpus_breaks_the_promise(host):
-    facts = replace(host, guests={**host.guests, "b": GuestReading(threads={20: cpus(3, 4)})})
+    facts = replace(host, guests={**host.guests, "b": ObservedGuest(threads={20: cpus(3, 4)})})
     assert verdicts(PINNED, facts) == {PromiseKind.CPUS: (BROKEN, "guest b may run on CPUs 3")}
     floating = GuestPromises("a", "web", (cpus(2, 3),), cpus(2, 3))
     facts = with_guest(facts, vcpus={0: cpus(2, 3)}, emulator=cpus(2, 3))
@@ -106,7 +106,7 @@ def test_siblings_are_a_promise_of_thread_policies_that_name_them(host, policy):
     assert PromiseKind.SIBLINGS not in verdicts(alone, facts)
     alone = replace(alone, thread_policy=policy)
     assert verdicts(alone, facts)[PromiseKind.SIBLINGS] == (KEPT, "")
-    facts = replace(facts, guests={**facts.guests, "b": GuestReading(threads={20: cpus(3)})})
+    facts = replace(facts, guests={**facts.guests, "b": ObservedGuest(threads={20: cpus(3)})})
     assert verdicts(alone, facts)[PromiseKind.SIBLINGS] == (BROKEN, "guest b may run on CPUs 3")
 
 
