@@ -76,7 +76,7 @@ def driver(watched):
 def sockets():
     """The number of sockets of this process.
 
-    A daemon that dies during the opening of a connection leaves an event descriptor of libvirt, but no socket.
+    A daemon that dies while a connection opens leaves an event descriptor of libvirt, but no socket.
     """
     links = []
     for path in glob.glob("/proc/self/fd/*"):
