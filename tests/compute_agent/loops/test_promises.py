@@ -98,7 +98,7 @@ def test_a_guest_that_is_placed_meanwhile_breaks_no_promise(host):
     assert host.verdicts()[CPUS] == (KEPT, "")
 
 
-def test_what_breaks_between_two_readings_is_unknown(host):
+def test_a_promise_that_breaks_between_two_readings_is_unknown(host):
     host.run("b", (1, 1, 0))
     host.move_threads("b", {3})
     host.meanwhile = lambda: host.move_threads("a", {3})
@@ -186,7 +186,7 @@ def test_a_broken_promise_is_told_once_and_told_when_it_is_kept_again(watched):
     assert (watched.woken, broken(watched), attribute(watched)) == (2, 0, None)
 
 
-def test_nothing_is_verified_where_that_is_off(watched):
+def test_an_interval_of_zero_verifies_nothing(watched):
     watched.verdicts = [verdict(BROKEN)]
     watched.watch.look()
     watched.watch.reload(configuration(options("/", 0)))
@@ -212,7 +212,7 @@ def caches(tmp_path):
 
 
 def cache_verdicts(caches, uuid):
-    """What promises of caches to a guest come to."""
+    """The verdicts on promises of caches to a guest."""
     views = [
         SimpleNamespace(guest=one.guest, assignment=None, allocation=one.allocation, limits=one.limits)
         for one in caches.targets.values()
