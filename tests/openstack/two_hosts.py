@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, ask
 from tests.compute_agent.libvirtd import Libvirtd
 from tests.compute_agent.power_trees import xeon
@@ -132,6 +134,10 @@ def play_power(root: Path, cpus: int) -> None:
     (node / "cpulist").write_text(f"0-{cpus - 1}\n")
     (node / "meminfo").write_text("Node 0 MemTotal: 16777216 kB\n")
     (root / "proc/meminfo").write_text("MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n")
+
+
+STANDING: Final = pytest.StashKey[TwoHosts]()
+"""The cloud of :mod:`tests.openstack.standing`, in the stash of pytest's configuration."""
 
 
 @dataclass
