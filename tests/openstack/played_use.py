@@ -67,11 +67,13 @@ class PlayedUse:
 
     def _write(self) -> None:
         passed = time.monotonic() - self._begin
-        lines = ["cpu 1 1 1 1"]
+        ticks = []
         for cpu in range(_CPUS):
             busy = self._others / _CPUS + (self._guests if cpu == 0 else 0.0)
-            ticks = [round(_HERTZ * each) for each in (busy, max(passed - busy, 0.0))]
-            lines.append(f"cpu{cpu} {ticks[0]} 0 0 {ticks[1]} 0 0 0 0")
+            ticks.append([round(_HERTZ * each) for each in (busy, max(passed - busy, 0.0))])
+        rows = {"cpu": map(sum, zip(*ticks, strict=True))}
+        rows |= {f"cpu{cpu}": iter(each) for cpu, each in enumerate(ticks)}
+        lines = [f"{name} {busy} 0 0 {idle} 0 0 0 0" for name, (busy, idle) in rows.items()]
         whole = self._root / "proc/stat.new"
         whole.write_text("\n".join([*lines, "intr 0\n"]))
         os.replace(whole, self._root / "proc/stat")

@@ -22,7 +22,10 @@ from tests.openstack.servers import Servers
 
 HOSTS: Final = ("host-a", "host-b")
 _ADDRESSES: Final = ("127.0.0.1", "127.0.0.2")
-_NOVA: Final = "[DEFAULT]\nallow_resize_to_same_host = true\ncpu_allocation_ratio = 16\n"
+# Where use_cow_images is true, Nova makes a raw disk that migrates qcow2, and then uses it as a raw one.
+_NOVA: Final = (
+    "[DEFAULT]\nallow_resize_to_same_host = true\ncpu_allocation_ratio = 16\nuse_cow_images = false\n"
+)
 _MORE: Final = "# more of this test\n"
 _CONFIG: Final = """\
 [DEFAULT]
