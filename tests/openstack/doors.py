@@ -23,6 +23,8 @@ GOLD: Final = {"hw:cpu_policy": "dedicated", "compute_agent:qos_class": "LSR"}
 AGENT_PROGRAM: Final = "tests.openstack.agent_with_memory"
 _BEFORE_CLASSES: Final = "6ce34a4855bfa7fe41ebd886a7a0f56ba80e89bb"
 """The last commit with an agent that reads no class from flavors, rules or settings by hand of domains."""
+OLDER_NAME: Final = f"[compute]\nresource_provider_name = {A}\n"
+"""The older release does not ask libvirtd for the name of its host."""
 RULES: Final = """\
 [guest_rule:lab]
 match_project = lab

@@ -19,7 +19,7 @@ from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.libvirtd import CGROUP_CONTROLLERS, ENDLESS_LOOP
 from tests.compute_agent.power_trees import CPUS, KernelFiles
 from tests.openstack.cloud import wait_for_cloud
-from tests.openstack.doors import AGENT_PROGRAM, GOLD, RULES, DoorStory, door_table, walk
+from tests.openstack.doors import AGENT_PROGRAM, GOLD, OLDER_NAME, RULES, DoorStory, door_table, walk
 from tests.openstack.ground import Ground, folder_of
 from tests.openstack.identity import LAB
 from tests.openstack.played_use import PlayedUse
@@ -97,8 +97,10 @@ def test_guests_have_their_class_after_each_door(
     only = pytestconfig.getoption("doors", "")
     with ExitStack() as stack:
         agents = {
-            name: stack.enter_context(host_agent(there.ground, host, RULES, AGENT_PROGRAM))
-            for name, host in there.hosts.items()
+            name: stack.enter_context(
+                host_agent(there.ground, there.hosts[name], RULES + more, AGENT_PROGRAM)
+            )
+            for name, more in ((A, OLDER_NAME), (B, ""))
         }
         story = DoorStory(there, agents)
         try:
@@ -254,9 +256,7 @@ def test_dedicated_cpus_that_nova_powers_down_stay_dedicated(there: TwoHosts, st
         def parked() -> str:
             status = agent.ask("status")
             assert (status["config_error"], status["refused"]) == ("", [])
-            # That of the status is what the agent itself parked.
-            ini = agent.folder / "compute-agent.conf"
-            return str(json.loads(run_here(ini, "topology", "show", "-f", "json").stdout)["parked_cpus"])
+            return str(status["parked_cpus"])
 
         there.configure_nova(A, _POWER.format(strategy=strategy))
         try:
@@ -265,6 +265,9 @@ def test_dedicated_cpus_that_nova_powers_down_stay_dedicated(there: TwoHosts, st
             agent.program.stop()
             agent.program.start()
             assert parked() == ("1" if strategy == "cpu_state" else "")
+            ini = agent.folder / "compute-agent.conf"
+            shown = json.loads(run_here(ini, "topology", "show", "-f", "json").stdout)
+            assert shown["parked_cpus"] == parked()
             servers.boot("gold", f"gold {strategy}", A)
             assert (online(), governor()) == used
             uuid = servers.uuid("gold")

@@ -41,7 +41,6 @@ reconcile_interval = 0.5
 [libvirt]
 uri = {host.uri}
 [compute]
-resource_provider_name = {host.name}
 cpu_shared_set = {host.shared}
 cpu_dedicated_set = {host.dedicated}
 update_resources_interval = 5
