@@ -189,7 +189,7 @@ def test_a_guest_that_disturbs_another_one_is_limited(there: TwoHosts) -> None:
             wait_for_cloud(lambda: there.quota(A, culprit) is None, "the culprit gets everything back")
 
 
-def test_what_others_leave_is_given_to_a_guest_and_taken_back(there: TwoHosts) -> None:
+def test_a_guest_gets_a_reclaimed_cpu_and_is_limited_when_others_need_it(there: TwoHosts) -> None:
     servers, placement = there.servers, there.cloud.placement
     busy = _busy_image(servers)
     specs = {"resources:VCPU": "0", "resources:CUSTOM_RECLAIMED_VCPU": "1", "compute_agent:qos_class": "BE"}
@@ -320,7 +320,7 @@ def _guests_first() -> Iterator[None]:
 
 
 def _day_of_use(cores: float, offered: int) -> ZoneState:
-    """What is kept of a zone in which others used so many cores for a day."""
+    """The kept state of a zone in which others used a number of cores for a day."""
     now, history = time.time(), ZoneHistory()
     for minute in range(-25 * 60, 0):
         history = history.with_reading(ZoneReading(now + 60 * minute, cores, {SYSTEM: cores}), 80)

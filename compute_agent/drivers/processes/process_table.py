@@ -68,7 +68,7 @@ class PidWatch(Generic[Key]):
         except ProcessLookupError:
             return False
         # The descriptor is of the process that has the pid now: only afterwards it cannot be another one.
-        if procfs.identify_process(pid) not in (process, None):  # None: a zombie, whose end is seen at once
+        if procfs.identify_process(pid) not in (process, None):  # None: a zombie; its end is seen at once
             os.close(descriptor)
             return False
         with self._lock:
