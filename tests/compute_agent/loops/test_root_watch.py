@@ -16,7 +16,7 @@ ROOT = ProviderRecord(NOVAS, "compute-7", 1, None)
 
 
 class WatchedHost:
-    """A host whose hypervisor calls it otherwise than the kernel does."""
+    """A host with another name by its hypervisor than by its kernel."""
 
     def __init__(self, ini: object, last: NovaRoot | None = None, *records: ProviderRecord) -> None:
         self.name = ""
