@@ -69,7 +69,7 @@ def test_a_guest_without_dedicated_cpus_is_told(host):
 
 
 def test_a_guest_that_is_alone_has_a_partition_as_soon_as_its_pins_are_set(host):
-    groups = host.kernel.partitions
+    groups = host.kernel.cgroups
     for name, cpus in (("guests", ""), ("guests/guest-a", "0-7")):
         groups.add(name, cpus)
     target = with_level(class_target("a", "LS", 2), IsolationLevel.ALONE)

@@ -33,7 +33,8 @@ class FakeKernel(MaskReader):
         self.put(WORKQUEUE_MASK, self.hexadecimal(self.cpus))
         self.put("sys/devices/virtual/workqueue/writeback/cpumask", self.hexadecimal(self.cpus))
         self.put(WATCHDOG_MASK, cpuset.format(self.cpus))
-        self.partitions = FakeGroups(self)
+        self.cgroups = FakeGroups(self)
+        self.partitions = self.cgroups
 
     def hexadecimal(self, cpus):
         """Padded as by the kernel: two digits for eight CPUs."""
@@ -85,8 +86,8 @@ class FakeKernel(MaskReader):
         else:
             self.put(path, self.as_kernel(path, cpus))
             if path == WORKQUEUE_MASK:
-                self.partitions.unbound = frozenset(cpus)
-            self.partitions.settle()
+                self.cgroups.unbound = frozenset(cpus)
+            self.cgroups.settle()
 
     def as_kernel(self, path, cpus):
         is_list = path.endswith(("_list", "cpuset.cpus")) or path == WATCHDOG_MASK
@@ -195,7 +196,7 @@ class FakeKernel(MaskReader):
         self.note_write(path, text)
         if path.startswith("sys/fs/cgroup"):
             super().write_mask(path, text, names)
-            self.partitions.settle()
+            self.cgroups.settle()
             return
         if not (self.root / path).exists():
             raise FileNotFoundError(path)
@@ -210,8 +211,8 @@ class FakeKernel(MaskReader):
         else:
             self.put(path, self.as_kernel(path, cpus))
             if path == WORKQUEUE_MASK:
-                self.partitions.unbound = cpus
-                self.partitions.settle()
+                self.cgroups.unbound = cpus
+                self.cgroups.settle()
 
     def _set_interrupt(self, number, cpus, check=False):
         path = self.irq(number)

@@ -57,7 +57,7 @@ class IsolationWorld:
         self.kernel = self.host.kernel
         self.guests, self.levels, self.serial = {"a": frozenset({2, 3})}, {"a": "alone"}, 0
         for group in ("system.slice", "user.slice", "guests", *(f"guests/guest-{name}" for name in "abc")):
-            self.kernel.partitions.add(group)
+            self.kernel.cgroups.add(group)
         self.natural = {path: {cpus} for path, cpus in self.kernel.masks().items()}
 
     def irqs(self):
@@ -107,7 +107,7 @@ class IsolationWorld:
                     self.look()
             case ("slice",):
                 self.serial += 1
-                self.kernel.partitions.add(f"custom{self.serial}.slice")
+                self.kernel.cgroups.add(f"custom{self.serial}.slice")
                 self.natural[f"sys/fs/cgroup/custom{self.serial}.slice/cpuset.cpus"] = {frozenset()}
             case ("foreign", mask, cpus):
                 path = mask if isinstance(mask, str) else self.kernel.irq(mask)
@@ -186,8 +186,8 @@ class IsolationWorld:
     def judge_partitions(self, demand):
         alone = frozenset().union(*(guest.cpus for guest in demand.guests if guest.alone))
         # Linux 6.1 has none below a group that is none itself.
-        assert self.kernel.partitions.partitioned == (alone if self.kernel.version >= (6, 7) else frozenset())
-        assert self.host.isolator.status.alone == self.kernel.partitions.partitioned
+        assert self.kernel.cgroups.partitioned == (alone if self.kernel.version >= (6, 7) else frozenset())
+        assert self.host.isolator.status.alone == self.kernel.cgroups.partitioned
 
     def end(self):
         self.kernel.set_online(CPUS)
@@ -196,9 +196,9 @@ class IsolationWorld:
         for path, cpus in self.kernel.masks().items():
             if not path.startswith(GUESTS):
                 assert cpus in self.natural[path], (path, cpus, self.natural[path])
-        for group in self.kernel.partitions.groups():
-            assert self.kernel.partitions.state(group) == "member"
-            assert self.kernel.partitions.text(group, "cpuset.cpus.exclusive") == ""
+        for group in self.kernel.cgroups.groups():
+            assert self.kernel.cgroups.state(group) == "member"
+            assert self.kernel.cgroups.text(group, "cpuset.cpus.exclusive") == ""
         assert self.kernel.text(f"{GUESTS}/cpuset.cpus") == ""
         assert (self.host.kept().masks, self.host.kept().groups) == ({}, {})
 

@@ -34,7 +34,7 @@ def demand(*guests, kept=()):
 def make_host(folder, version=(6, 12)):
     """A host with a process guest, and a domain of two CPUs with its other threads on shared CPUs."""
     host = IsolationHost(folder, version=version)
-    groups = host.kernel.partitions
+    groups = host.kernel.cgroups
     for name in ("init.scope", "system.slice", "user.slice", "guests"):
         groups.add(name)
     groups.add("system.slice/cron.service")
@@ -65,15 +65,15 @@ def host(memory):
 
 
 def cpus_of(host, *groups):
-    return [host.kernel.partitions.text(group, "cpuset.cpus") for group in groups]
+    return [host.kernel.cgroups.text(group, "cpuset.cpus") for group in groups]
 
 
 def exclusive_cpus(host, *groups):
-    return [host.kernel.partitions.text(group, "cpuset.cpus.exclusive") for group in groups]
+    return [host.kernel.cgroups.text(group, "cpuset.cpus.exclusive") for group in groups]
 
 
 def states(host, *groups):
-    return [host.kernel.partitions.state(group) for group in groups]
+    return [host.kernel.cgroups.state(group) for group in groups]
 
 
 VCPUS = (f"{SCOPE}/libvirt/vcpu0", f"{SCOPE}/libvirt/vcpu1")
@@ -92,8 +92,8 @@ def test_groups_of_the_host_leave_quiet_cpus_and_groups_of_guests_stay(host):
 def test_a_new_slice_is_found_and_one_that_another_program_has_opened_is_repaired(host):
     quiet = demand(HeldCpus("p", frozenset({6, 7}), True, 80))
     host.bring_about(quiet)
-    host.kernel.partitions.add("custom.slice")
-    host.kernel.partitions.add("empty.slice", populated=False)
+    host.kernel.cgroups.add("custom.slice")
+    host.kernel.cgroups.add("empty.slice", populated=False)
     host.kernel.change("sys/fs/cgroup/user.slice/cpuset.cpus", {0, 6})
     host.bring_about(quiet)
     assert cpus_of(host, "custom.slice", "empty.slice", "user.slice") == ["0-1,4-5", "", "0"]
@@ -105,15 +105,15 @@ def test_a_new_slice_is_found_and_one_that_another_program_has_opened_is_repaire
 def test_a_slice_gets_its_cpus_back_when_a_guest_starts_in_it(host):
     quiet = HeldCpus("p", frozenset({6, 7}), True, 80)
     host.bring_about(demand(quiet))
-    host.kernel.partitions.add("user.slice/session.scope")
-    host.kernel.partitions.add_process(90, "user.slice/session.scope")
+    host.kernel.cgroups.add("user.slice/session.scope")
+    host.kernel.cgroups.add_process(90, "user.slice/session.scope")
     host.bring_about(demand(quiet, HeldCpus("s", frozenset(), pid=90)))
     assert cpus_of(host, "user.slice", "user.slice/session.scope") == ["", ""]
 
 
 def test_beside_guests_each_group_of_the_host_is_bound_by_itself(host):
-    host.kernel.partitions.add("system.slice/agent.service")
-    host.kernel.partitions.add("system.slice/agent.service/guest-x", "6")
+    host.kernel.cgroups.add("system.slice/agent.service")
+    host.kernel.cgroups.add("system.slice/agent.service/guest-x", "6")
     guest = HeldCpus("x", frozenset({6}), True, 0, group="system.slice/agent.service/guest-x")
     host.bring_about(demand(guest))
     assert cpus_of(host, "system.slice", "system.slice/cron.service") == ["", "0-1,4-5"]
@@ -143,15 +143,15 @@ def test_guests_that_are_alone_have_partitions_and_all_is_as_before_afterwards(m
 def test_a_guest_that_leaves_takes_its_cpus_out_of_the_groups_above(host):
     second = "machine.slice/machine-qemu-2.scope"
     for name in (second, f"{second}/libvirt"):
-        host.kernel.partitions.add(name)
-    host.kernel.partitions.add(f"{second}/libvirt/vcpu0", "6")
-    host.kernel.partitions.add_process(71, f"{second}/libvirt/emulator")
+        host.kernel.cgroups.add(name)
+    host.kernel.cgroups.add(f"{second}/libvirt/vcpu0", "6")
+    host.kernel.cgroups.add_process(71, f"{second}/libvirt/emulator")
     other = HeldCpus("e", frozenset({6}), True, 71, True, "", (frozenset({6}),))
     host.bring_about(demand(DOMAIN, other))
-    assert host.kernel.partitions.text("machine.slice", "cpuset.cpus.exclusive") == "2-3,6"
-    host.kernel.partitions.remove(SCOPE)
+    assert host.kernel.cgroups.text("machine.slice", "cpuset.cpus.exclusive") == "2-3,6"
+    host.kernel.cgroups.remove(SCOPE)
     host.bring_about(demand(other))
-    assert host.kernel.partitions.text("machine.slice", "cpuset.cpus.exclusive") == "6"
+    assert host.kernel.cgroups.text("machine.slice", "cpuset.cpus.exclusive") == "6"
     assert states(host, f"{second}/libvirt/vcpu0") == ["isolated"]
     assert not any(SCOPE in path for path in host.kept().groups)
 
@@ -179,48 +179,48 @@ def test_linux_6_1_has_no_partition_for_a_domain_and_keeps_processes_off_all_the
 def test_linux_6_1_has_a_partition_for_a_group_below_the_root(memory):
     host = make_host(memory, (6, 1))
     before = host.kernel.texts()
-    host.kernel.partitions.add("guest-r", "7")
+    host.kernel.cgroups.add("guest-r", "7")
     guest = HeldCpus("r", frozenset({7}), True, 0, True, "guest-r", (frozenset({7}),))
     assert host.bring_about(demand(guest)).alone == {7}
     assert states(host, "guest-r") == ["isolated"]
     host.bring_about(NOTHING)
     assert states(host, "guest-r") == ["member"]
-    host.kernel.partitions.remove("guest-r")
+    host.kernel.cgroups.remove("guest-r")
     assert host.kernel.texts() == before
 
 
 def test_a_refused_partition_is_told_with_the_reason_of_the_kernel_and_not_tried_again(host):
-    host.kernel.partitions.permitted = False
+    host.kernel.cgroups.permitted = False
     status = host.bring_about(demand(DOMAIN))
     said = tuple(f"alone: control group vcpu{number}: Enable partition not permitted" for number in range(2))
     assert (status.refused, status.alone) == ({"d": said}, frozenset())
     writes = len(host.kernel.writes)
     assert host.bring_about(demand(DOMAIN)).refused == {"d": said}
     assert len(host.kernel.writes) == writes
-    host.kernel.partitions.permitted = True
-    host.kernel.partitions.settle()
+    host.kernel.cgroups.permitted = True
+    host.kernel.cgroups.settle()
     assert host.bring_about(demand(DOMAIN)).refused == {}
 
 
 def test_a_partition_that_becomes_invalid_later_is_told(host):
     host.bring_about(demand(DOMAIN))
     host.kernel.set_online({0, 1, 3, 4, 5, 6, 7})
-    host.kernel.partitions.settle()
+    host.kernel.cgroups.settle()
     status = host.bring_about(demand(DOMAIN))
     assert "vcpu0: Invalid cpu list" in status.refused["d"][0]
     assert status.alone == {3}
 
 
 def test_exclusive_cpus_of_another_program_stay(host):
-    host.kernel.partitions.write_text("sys/fs/cgroup/guests/cpuset.cpus.exclusive", "4")
+    host.kernel.cgroups.write_text("sys/fs/cgroup/guests/cpuset.cpus.exclusive", "4")
     host.bring_about(demand(PROCESS))
-    assert host.kernel.partitions.text("guests", "cpuset.cpus.exclusive") == "4,6-7"
+    assert host.kernel.cgroups.text("guests", "cpuset.cpus.exclusive") == "4,6-7"
     host.bring_about(NOTHING)
-    assert host.kernel.partitions.text("guests", "cpuset.cpus.exclusive") == "4"
+    assert host.kernel.cgroups.text("guests", "cpuset.cpus.exclusive") == "4"
 
 
 def test_a_write_that_the_kernel_refuses_is_told(host):
-    host.kernel.partitions.write_text("sys/fs/cgroup/user.slice/cpuset.cpus.exclusive", "2")
+    host.kernel.cgroups.write_text("sys/fs/cgroup/user.slice/cpuset.cpus.exclusive", "2")
     assert host.bring_about(demand(DOMAIN)).refused["d"] == (
         *(f"alone: control group {name}: {INVALID}" for name in ("vcpu0", "vcpu1")),
         "alone: machine.slice/cpuset.cpus.exclusive: Invalid argument",
