@@ -243,7 +243,7 @@ class GuestEvict(_OneGuest):
 
 
 class GuestMove(_OneGuest):
-    """Move a running guest off CPUs that cpu_dedicated_set does not have any more, into the present CPU sets.
+    """Move a running guest off CPUs that cpu_dedicated_set does not have any more, into the current CPU sets.
 
     By itself no guest is moved for that, unless [policy] rebalance is on.
     """

@@ -159,7 +159,7 @@ class AgentShell(App):
     def clean_up(self, cmd: Command, result: int, err: BaseException | None) -> None:
         """Name an error without a text, for which cliff prints an empty line."""
         if isinstance(err, Exception) and not str(err).strip():
-            self.LOG.error("%s failed by %s; --debug tells where.", cmd.cmd_name, type(err).__name__)
+            self.LOG.error("%s failed with %s; --debug shows the place.", cmd.cmd_name, type(err).__name__)
 
 
 def _version() -> str:

@@ -235,7 +235,7 @@ class MemoryLimits:
 
 @dataclass(frozen=True, slots=True)
 class OomKill:
-    """Processes of a guest that the kernel killed for want of memory.
+    """Processes of a guest that the kernel killed for lack of memory.
 
     :ivar at_own_limit: whether the guest's own limit was reached, and not that of the host.
     """

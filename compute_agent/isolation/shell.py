@@ -151,8 +151,8 @@ class HostIsolator:
             self._count_drift()
         if plan.changed:
             LOG.warning(
-                "%d masks were changed by another program and touch quiet CPUs, such as %s = %s: repaired."
-                " irqbalance needs IRQBALANCE_BANNED_CPULIST with the dedicated CPUs",
+                "Another program changed %d masks to include quiet CPUs, such as %s = %s, and the agent"
+                " repaired them. irqbalance needs IRQBALANCE_BANNED_CPULIST with the dedicated CPUs",
                 len(plan.changed),
                 plan.changed[0].in_words,
                 cpuset.format(plan.changed[0].cpus),

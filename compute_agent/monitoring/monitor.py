@@ -313,7 +313,7 @@ class MonitoringGroups:
         if guests and not self.unmonitored_guests:
             self.exhaustion_count += 1
             what = "RMIDs or bandwidth counters" if self._assigned else "RMIDs"
-            LOG.warning("There are not enough %s: %d guests are not monitored", what, len(guests))
+            LOG.warning("The processor has too few %s: %d guests are not monitored", what, len(guests))
         elif self.unmonitored_guests and not guests:
             LOG.info("All guests are monitored again")
         self.unmonitored_guests = frozenset(guests)

@@ -267,7 +267,7 @@ class GuestLifecycle:
                 self.enter_guest(guest, None)  # The driver missed an end and a start.
         if self._cache.lost:
             for uuid in self._cache.lost.keys() - self._driver.lost_guests().keys():
-                LOG.info("Guest %s, which the driver could not manage, is gone: its CPUs are free", uuid)
+                LOG.info("Guest %s, which the driver could not manage, has ended: its CPUs are free", uuid)
                 self._cache.forget_lost(uuid)
         self._placer.follow_guests()
         self._enforcer.compare_all(self._placer.world)
@@ -297,7 +297,11 @@ class GuestLifecycle:
         if reported is not None or known is None or known.allocation is None:
             return reported
         allocation = self._placer.world.own_part(known.allocation)
-        LOG.info("Guest %s keeps what its consumer held: %s", guest, self._placer.world.in_words(allocation))
+        LOG.info(
+            "Guest %s keeps the last known allocation of its consumer: %s",
+            guest,
+            self._placer.world.in_words(allocation),
+        )
         return allocation
 
     def _through_migration(self, uuid: str) -> GuestHolding | None:

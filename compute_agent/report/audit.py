@@ -195,7 +195,7 @@ class AuditedGuest:
     :ivar extra_cpu: whether emulator threads have a dedicated CPU, too, if any guest CPU has.
     :ivar resources: ordered amounts by class, except CPUs.
     :ivar refusal: the reason why it has no place; empty if it has one.
-    :ivar stray: words about CPUs that it holds outside the present CPU sets.
+    :ivar stray: words about CPUs that it holds outside the current CPU sets.
     :ivar migration: the consumer that holds its place while it migrates.
     :ivar held: CPUs that it is to have for itself.
     :ivar known: its allocation, as the agent remembers it.

@@ -85,7 +85,7 @@ class LimitArbiter:
                     refused[event] = str(error)
                     if self._refused.get(event) != str(error):
                         LOG.warning(
-                            "The limit of guest %s cannot be set right: %s", guests[event.uuid], error
+                            "The limit of guest %s cannot be corrected: %s", guests[event.uuid], error
                         )
             # Only failures of this time: one that comes back after a success is logged again.
             self._refused = refused

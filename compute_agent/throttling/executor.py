@@ -160,7 +160,7 @@ class ThrottleExecutor:
                 subject = self.telemetry.subject_of(one.guest)
                 LOG.error("Guest %s cannot be throttled again: %s", subject, error)
         for eviction in evictions:
-            LOG.info("The eviction of guest %s goes on", self.telemetry.subject_of(eviction.guest))
+            LOG.info("The eviction of guest %s continues", self.telemetry.subject_of(eviction.guest))
             self._begin_eviction(eviction.guest, eviction.metric)
 
     def finished_evictions(self, pending: Iterable[PendingEviction]) -> Mapping[str, Exception | None]:

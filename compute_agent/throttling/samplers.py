@@ -253,9 +253,9 @@ class MetricSampler:
 
     def _log_missing(self, missing: Collection[str]) -> None:
         for metric in sorted(set(missing) - self._missing):
-            LOG.warning("The host does not tell %s: its watermarks wait until it does", metric)
+            LOG.warning("The host does not report %s: its watermarks wait until it does", metric)
         for metric in sorted(self._missing - set(missing)):
-            LOG.info("The host tells %s again", metric)
+            LOG.info("The host reports %s again", metric)
         self._missing = frozenset(missing)
 
 

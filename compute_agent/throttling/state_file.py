@@ -165,7 +165,7 @@ class ThrottlingFile:
         except OSError as error:
             LOG.error("The state of throttling cannot be saved: %s; will be tried again", error)
         else:
-            LOG.info("The state of throttling is in %s from now on", self._path)
+            LOG.info("The state of throttling is now in %s", self._path)
 
     def _remove_former(self) -> None:
         # One by one, and again from where it broke off: each may be done twice, none may be left out.
@@ -262,7 +262,7 @@ def _load_state(path: Path, now: float) -> ThrottlingState:
     except (OSError, ValueError) as error:
         aside = put_aside(path)
         LOG.warning(
-            "The state of throttling in %s cannot be used and is started anew, it is %s now: %s",
+            "The state of throttling in %s cannot be used and starts empty; the file is now %s: %s",
             path,
             aside,
             error,
@@ -277,10 +277,10 @@ def _read_former(path: Path, now: float) -> InterferenceState | None:
     except FileNotFoundError:
         return None
     except UnsafeFileError as error:
-        LOG.warning("What a former release knew of interference is not used: %s", error)
+        LOG.warning("The state of interference of a former release is not used: %s", error)
     except (OSError, ValueError) as error:
         LOG.warning(
-            "What a former release knew of interference cannot be used and is started anew: %s", error
+            "The state of interference of a former release cannot be used and starts empty: %s", error
         )
         try:
             put_aside(path)
@@ -302,6 +302,6 @@ def _former_watermarks(content: Any) -> WatermarkState | None:
     try:
         return watermark_state.state_from_json(content)
     except ValueError as error:
-        LOG.warning("What a former release knew of watermarks cannot be used and is started anew: %s", error)
+        LOG.warning("The state of watermarks of a former release cannot be used and starts empty: %s", error)
         # As after the loss of the file: the switch is not known, and no limit is.
         return WatermarkState()

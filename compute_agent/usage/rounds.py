@@ -102,7 +102,7 @@ class MeasuringRound:
         try:
             return parse(text)
         except (ValueError, LookupError) as error:
-            LOG.debug("%s is not understood: %s", path, error)
+            LOG.debug("%s cannot be parsed: %s", path, error)
             return None
 
 

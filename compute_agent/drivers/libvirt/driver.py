@@ -183,7 +183,7 @@ class LibvirtDriver:
                 LOG.warning("%s", error)  # Such as for a paused guest; it is destroyed below.
             while known.is_alive:
                 if time.monotonic() >= deadline:
-                    LOG.warning("Guest %s did not shut down within %s s: destroyed", guest, timeout)
+                    LOG.warning("Guest %s did not shut down within %s s, and was destroyed", guest, timeout)
                     with self._on_domain(known, "cannot be destroyed") as domain:
                         domain.destroy()
                     return
@@ -242,7 +242,7 @@ class LibvirtDriver:
                     self._next_look = time.monotonic() + self._look_interval
                     self._listed, self._absence = True, ""
                     pause = _FIRST_PAUSE
-                    LOG.info("libvirtd at %s is there", self._connection.uri)
+                    LOG.info("libvirtd at %s answers", self._connection.uri)
                     tried.set()
                 self._handle_next()
             except DriverError as error:

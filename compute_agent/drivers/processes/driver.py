@@ -208,7 +208,7 @@ class ProcessDriver:
         while self._table.is_alive(record) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         if self._table.is_alive(record):
-            LOG.warning("Guest %s did not end within %s s of SIGTERM: SIGKILL", guest, timeout)
+            LOG.warning("Guest %s did not end within %s s after SIGTERM, and gets SIGKILL", guest, timeout)
             deadline = time.monotonic() + _KILL_SECONDS
             while self._table.is_alive(record):
                 if time.monotonic() >= deadline:
@@ -336,7 +336,7 @@ class ProcessDriver:
         try:
             if _guest_processes(record)[1]:
                 LOG.warning(
-                    "Guest %s was moved out of its cgroup by another program: it is moved back", guest
+                    "Another program moved guest %s out of its cgroup; the agent moves it back", guest
                 )
                 self._move_to_group(record)
             # The cpuset comes first: with it the kernel moves all threads at once, and processes that are

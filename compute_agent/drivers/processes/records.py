@@ -128,7 +128,7 @@ class GuestLogs:
         try:
             names = set(os.listdir(self._folder))
         except OSError as error:
-            LOG.debug("There are no logs of guests to look at: %s", error)
+            LOG.debug("The logs of guests cannot be listed: %s", error)
             return
         for name in names:
             guest_uuid, suffix = os.path.splitext(name)
