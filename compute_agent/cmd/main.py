@@ -146,8 +146,8 @@ class AgentShell(App):
             "--config-file",
             action="append",
             metavar="FILE",
-            help="ini file; may be given several times, later ones override. Without it"
-            " /etc/compute-agent/compute-agent.conf and the like.",
+            help="ini file; may be given several times, and later files override earlier ones. Default:"
+            " /etc/compute-agent/compute-agent.conf and similar files.",
         )
         return parser
 
@@ -170,7 +170,11 @@ def _version() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Exit status: 0 done, 1 failed or refused (the reason is on stderr), 2 wrong usage."""
+    """Run one command.
+
+    Exit status 0: the command succeeded. 1: it failed or was refused, and standard error has the reason. 2:
+    the command line is wrong.
+    """
     return AgentShell().run(list(sys.argv[1:] if argv is None else argv))
 
 
