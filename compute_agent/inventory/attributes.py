@@ -24,7 +24,7 @@ CPU_CAPACITY: Final = "cpu_capacity"
 
 # The following are attributes of the first provider that belongs to the agent.
 FLEET_GROUP: Final = "fleet.group"
-"""The group of hosts that the host shares settings with."""
+"""The group of hosts with which the host shares settings."""
 FLEET_GENERATION: Final = "fleet.generation"
 """The generation of the adopted settings; 0 without any."""
 FLEET_TROUBLE: Final = "fleet.trouble"

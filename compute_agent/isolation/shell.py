@@ -1,4 +1,4 @@
-"""Makes the masks of a host what a demand says: reads, keeps originals, writes the difference, reads back."""
+"""Sets the masks of a host as a demand says: reads them, saves originals, writes differences, reads back."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PASSING: Final = frozenset({errno.EBUSY, errno.EAGAIN, errno.EINTR})
 
 @dataclass(frozen=True, slots=True)
 class IsolationStatus:
-    """The CPUs that are quiet, what stays on them, and how many masks are not their originals."""
+    """The quiet CPUs, the work that stays on them, and the number of changed masks."""
 
     quiet: CpuSet = frozenset()
     stuck: tuple[StuckMask, ...] = ()
@@ -71,7 +71,7 @@ class HostIsolator:
         return found if not found.masks or found.boot == self._reader.boot_id else OriginalMasks()
 
     def bring_about(self, demand: IsolationDemand) -> IsolationStatus:
-        """Make the masks what a demand says; what remains is in the status.
+        """Set the masks as a demand says; the status lists masks that remain.
 
         :raises OSError: originals cannot be kept; nothing is written then.
         """

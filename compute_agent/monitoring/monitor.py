@@ -232,7 +232,7 @@ class MonitoringGroups:
         return name.startswith(self._name(""))
 
     def _counted_groups(self, present: ResctrlGroups) -> list[str]:
-        """The control groups that the agent assigns counters to: its own ones, and the default group."""
+        """The control groups to which the agent assigns counters: its own ones, and the default group."""
         return [name for name in present.groups if name == DEFAULT_GROUP or name.startswith(self._prefix)]
 
     def _max_groups(self, present: ResctrlGroups) -> int:

@@ -102,7 +102,7 @@ class GuestLifecycle:
     ) -> None:
         """Add a guest, or note its changes, and place it.
 
-        :param allocation: what it holds; None: not known.
+        :param allocation: the guest's allocation; None: not known.
         :param started: whether the driver reports a start. The cache cannot tell: a guest may go on with
             another pid, and one that has started may have been found before its start was reported.
         """
@@ -146,14 +146,14 @@ class GuestLifecycle:
         return found
 
     def classify_again(self, entry: CachedGuest) -> bool:
-        """Resolve the settings of a guest again; whether they have changed.
+        """Resolve the settings of a guest again; return whether they have changed.
 
         The worker calls it when the rules, the allocation or the settings by hand may have changed.
         """
         return self.use_settings(entry, self._classify_guest(entry.guest, entry.allocation, entry.owner))
 
     def use_settings(self, entry: CachedGuest, guest: Guest) -> bool:
-        """Replace the guest of an entry; whether it differs from the one before."""
+        """Replace the guest of an entry; return whether it differs from the former one."""
         before = entry.guest
         if guest == before:
             return False

@@ -209,7 +209,7 @@ class GuestPipeline:
 
     @property
     def host_state(self) -> HostState:
-        """The host state that the worker decides by."""
+        """The host state behind the worker's decisions."""
         return self._placer.world
 
     @property

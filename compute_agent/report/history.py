@@ -98,7 +98,7 @@ def went_back(before: Generations, now: Generations) -> str:
 
 
 def why_older(evidence: str, losses: Collection[AllocationLoss], holding: int) -> str:
-    """The reason why the losses are those of an older copy; empty if they are to be believed.
+    """The reason why the losses come from an older copy of the database; empty if the losses are real.
 
     :param evidence: the result of :func:`went_back`.
     :param holding: number of guests that held anything.
@@ -143,7 +143,7 @@ def restore_consumers(
 ) -> list[RestoredConsumer]:
     """Give former allocations back to consumers that hold nothing at all.
 
-    :param dry_run: only report what would be given back.
+    :param dry_run: only report the allocations that would be given back.
 
     :raises UnavailableError: Placement does not answer. Allocations given back until then stay.
     """

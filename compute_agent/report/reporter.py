@@ -234,7 +234,7 @@ class HostReporter:
     ) -> None:
         """Report with a client.
 
-        :param owned: the names that ``remember`` was last called with.
+        :param owned: the names of the last call of ``remember``.
         :param remember: saves names durably, before it returns.
         :param generations: those of the providers when they were last seen.
         """
@@ -247,7 +247,7 @@ class HostReporter:
         self.adjustments: tuple[str, ...] = ()
         """Values of other programs that Placement has after the last report, a sentence each."""
         self.waiting = WithheldOffers()
-        """Amounts that are not offered yet, as guests hold what they lie in."""
+        """Amounts that are not offered yet, because guests still hold the memory or CPUs behind them."""
 
     def report_tree(self, tree: ProviderTree) -> ReportOutcome:
         """Send the differences between ``tree`` and Placement.

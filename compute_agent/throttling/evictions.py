@@ -105,7 +105,7 @@ class GuestEvictor:
 
 
 class GuestEvictions:
-    """Stops guests and gives back what they hold. For several threads, which may wait here for long."""
+    """Stops guests and gives back their allocations. For several threads, which may wait here for long."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class GuestEvictions:
     def give_back(self, uuid: str) -> None:
         """Take this host's part of a guest's allocation from it.
 
-        What it holds elsewhere, such as shared disk, stays. Tries until Placement takes it, or the agent
+        Its allocations elsewhere, such as shared disk, stay. Tries until Placement accepts it, or the agent
         ends.
 
         :raises EvictionFailedError: the agent ends, or Placement refuses.

@@ -16,8 +16,8 @@ Downgrade
     - It learns baselines for five minutes.
 
     The parts must not be there as they once were: the older release would limit and stop guests for reasons
-    that are long over. This file stays meanwhile. The next upgrade takes over what the older release has
-    written, part by part, since that is newer.
+    that are long over. This file stays meanwhile. The next upgrade takes over the parts that the older
+    release has written, because they are newer.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class ThrottlingFile:
     """The state in one file. Each trigger replaces its part, from its own thread."""
 
     def __init__(self, folder: Path, former: FormerState, clock: Clock = time.monotonic) -> None:
-        """Read the file in the state folder, and take over what a former release has left there.
+        """Read the file in the state folder, and take over files of a former release.
 
-        An absent file is an empty state; so is one that cannot be used, which is put aside.
+        An absent file is an empty state. An unusable file is renamed, and counts as an empty state, too.
 
         :raises UnsafeFileError: the file is not ours.
         :raises OSError: it cannot be put aside.
@@ -121,7 +121,7 @@ class ThrottlingFile:
                 self._write()
 
     def keep_interference(self, state: InterferenceState, *, learnt: bool = False) -> None:
-        """Replace the part on interference; durable when this returns, but for what was learnt.
+        """Replace the part on interference. Cases are durable when this returns, learnt values later.
 
         That is saved now and then, and when it has to be (``learnt``).
 
@@ -194,7 +194,7 @@ def merge_former(
 def look_up_state(folder: Path, former_watermarks: Any = None) -> ThrottlingState:
     """The state that a start would find in a folder; nothing is put aside, taken over or removed.
 
-    What cannot be used is an empty state.
+    An unusable part becomes an empty state.
 
     :raises UnsafeFileError: the file is not ours.
     """

@@ -309,7 +309,7 @@ class LibvirtDriver:
     # CPUs and memory
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
-        """The QEMU process alone, which starts no others."""
+        """The QEMU process only, as it starts no other processes."""
         return (guest.pid,)
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
@@ -549,7 +549,7 @@ class LibvirtDriver:
         return True
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """Sentences about parts that libvirt has no setting for, or has refused."""
+        """Sentences about parts for which libvirt has no setting, or which it has refused."""
         refused = self._table.find_entry(guest).refused_blockio
         found = [] if refused is None or refused[0] != wanted else [f"libvirt refuses it: {refused[1]}"]
         if wanted.latency_us is not None:
@@ -578,7 +578,7 @@ def _soft_limit_kib(wanted: MemoryLimits) -> int | None:
 
 
 def _soft_limit_differs(known: RunningDomain, wanted: MemoryLimits) -> tuple[bool, bool]:
-    """Whether the soft limit of the running domain is to be set, and that of its definition."""
+    """Return whether to set the soft limit of the running domain, and whether that of its definition."""
     definition = known.definition
     if wanted.high is None or known.refused_soft_limit:
         return False, False

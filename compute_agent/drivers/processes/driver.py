@@ -250,7 +250,7 @@ class ProcessDriver:
         return replace(record, cgroup=str(group.folder))
 
     def _give_back(self, guest_uuid: str, source: GuestCgroup | None) -> None:
-        """Move the processes of a group that was not adopted back to where they were."""
+        """Move the processes of a group that was not adopted back to their former groups."""
         if source is None or self._groups is None:
             return
         try:
@@ -513,7 +513,7 @@ def _guest_processes(record: ProcessRecord) -> tuple[list[int], bool]:
 
 
 def _own_limits(record: ProcessRecord) -> frozenset[str]:
-    """The files of limits that are the agent's: noted ones, and the score that started guests inherit."""
+    """The files of limits that belong to the agent: noted ones, and the score that started guests inherit."""
     own = frozenset(record.limits)
     # The unit may set the agent's own oom_score_adj, and a child inherits it.
     return own if record.adopted else own | {memory_limits.OOM_SCORE}

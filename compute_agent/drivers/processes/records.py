@@ -220,7 +220,7 @@ class ProcessRecord:
     :ivar limits: the cgroup files, and ``oom_score_adj``, that the agent has written.
     :ivar newer: whether a later release wrote the record. Fields that this release does not know are missing.
     :ivar declared: the names of the settings that the order had, at their defaults or not.
-    :ivar origin_cgroup: the cgroup that an adopted process was in.
+    :ivar origin_cgroup: the cgroup of an adopted process before its adoption.
     """
 
     uuid: str
