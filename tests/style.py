@@ -25,10 +25,6 @@ FOLDERS: Final = ("placement", "placement_extras", "compute_agent", "tests")
 NOT_YET: Final = (
     "compute_agent/agent",
     "compute_agent/loops",
-    "tests/compute_agent/drivers",
-    "tests/compute_agent/loops",
-    "tests/compute_agent/pipeline",
-    "tests/placement/api",
 )
 """Folders and modules that are still to be rewritten: rules of sentences and names do not apply to them.
 

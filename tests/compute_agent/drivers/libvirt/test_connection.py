@@ -1,4 +1,4 @@
-"""Connections to libvirtd that end while somebody still asks something of them, which must not crash."""
+"""Connections to libvirtd may end during calls without a crash."""
 
 import threading
 from types import SimpleNamespace
@@ -14,13 +14,14 @@ EOF = 1
 
 
 class AskedConnection:
-    """A connection of libvirt-python whose listing waits until it is told to go on."""
+    """A connection of libvirt-python; its listing waits for the event `go_on`."""
 
     def __init__(self):
         self.asked, self.go_on = threading.Event(), threading.Event()
         self.closed_while_asked = None
         self.handle = Mock()
         self.handle.getCPUMap.return_value = (4, [], 4)
+        self.handle.getHostname.return_value = "compute-7"
         self.handle.listAllDomains.side_effect = self._wait
 
     @property
@@ -41,7 +42,7 @@ class AskedConnection:
         return thread
 
     def break_down(self):
-        """As libvirt's event loop says it."""
+        """Call the callback that libvirt's event loop calls when a connection breaks."""
         callback, session = self.handle.registerCloseCallback.call_args.args
         callback(self.handle, EOF, session)
 
@@ -75,7 +76,7 @@ def opened(connections):
     return opened
 
 
-def test_it_is_closed_when_the_last_call_has_ended(connections, opened):
+def test_a_connection_is_closed_when_the_last_call_has_ended(connections, opened):
     (only,) = connections
     thread = only.ask(opened)
     opened.close()
@@ -86,7 +87,7 @@ def test_it_is_closed_when_the_last_call_has_ended(connections, opened):
         opened.active_domains()
 
 
-def test_one_that_broke_is_kept_for_its_last_call_when_another_is_opened(connections, opened):
+def test_a_broken_connection_is_kept_for_its_last_call_when_another_is_opened(connections, opened):
     (old,) = connections
     thread = old.ask(opened)
     old.break_down()
@@ -98,6 +99,15 @@ def test_one_that_broke_is_kept_for_its_last_call_when_another_is_opened(connect
     assert not connections[1].closed
 
 
-def test_without_calls_it_is_closed_at_once(connections, opened):
+def test_the_name_of_the_host_is_known_from_the_first_connection_on(connections):
+    connection = LibvirtConnection("fake:///", lambda uuid: None)
+    assert connection.host_name == ""
+    connection.open()
+    assert connection.host_name == "compute-7"
+    connections[0].break_down()
+    assert connection.host_name == "compute-7"
+
+
+def test_a_connection_without_calls_is_closed_at_once(connections, opened):
     opened.close()
     assert connections[0].closed
