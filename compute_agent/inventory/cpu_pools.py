@@ -152,7 +152,7 @@ LOG = logging.getLogger(__name__)
 FILE_NAME: Final = "pools.json"
 
 _MAX_KEPT: Final = 1000
-"""The most kept providers of pools. The oldest are dropped."""
+"""Maximum number of stored providers of pools. The oldest are dropped."""
 
 
 def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -> tuple[ProviderNode, ...]:

@@ -26,7 +26,7 @@ from compute_agent.inventory.traits import NUMA_ROOT
 from compute_agent.model.messages import ConfigError
 
 _SHOWN: Final = 5
-"""The most addresses that a sentence lists."""
+"""Maximum number of addresses in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,7 +236,7 @@ class MonitoringGroups:
         return [name for name in present.groups if name == DEFAULT_GROUP or name.startswith(self._prefix)]
 
     def _max_groups(self, present: ResctrlGroups) -> int:
-        """The most monitoring groups, by RMIDs and by assignable counters."""
+        """Maximum number of monitoring groups, by RMIDs and by assignable counters."""
         rmids = rmids_to_use(self._platform, present, self._is_ours)
         if not self._assigned:
             return rmids

@@ -26,7 +26,7 @@ ENTRY_POINTS: Final = "compute_agent.capacity"
 
 # A package with a fault must not fill the agent's memory: a host has a few zones and classes.
 MAX_MEASUREMENTS: Final = 1000
-"""The most measurements of one collector at a time."""
+"""Maximum number of measurements of one collector at a time."""
 
 # A clock that is set back, or a far date, would keep a wrong amount for ever.
 MAX_VALID_SECONDS: Final = 3600.0

@@ -7,8 +7,8 @@ Nouns
 
 Evidence
     The *generation* of a provider increases with each claim, and never decreases. A lower generation or a
-    missing provider together with a loss is an older copy. Without that evidence, losses of many guests at
-    one look are one, as generations may have increased again meanwhile.
+    missing provider together with a loss is an older copy. Without that evidence, simultaneous losses of many
+    guests count as one, because generations may have increased again meanwhile.
 
 Invariants
     - A single guest that gives back its allocation, in a database that goes on, is believed at once.
@@ -27,7 +27,8 @@ from compute_agent.report.answers import ConflictError, PlacementError, Unavaila
 from compute_agent.report.client import PlacementClient
 
 MANY: Final = 3
-"""Number of guests that lose everything at one look which makes an older copy, without other evidence.
+"""If this number of guests lose everything at once, the database counts as an older copy, even without other
+evidence.
 
 They have to be half of the guests that held anything, too: on a host with hundreds of guests three may end
 within one interval.

@@ -37,7 +37,7 @@ ESCALATE_THREAD: Final = ThreadSpec(
 
 
 class ThrottleTrigger(Protocol[A]):
-    """Decides on actions, and receives their outcomes. All but its state is pure."""
+    """Decides on actions, and receives their outcomes. Everything except its state is a pure function."""
 
     @property
     def limit_owner(self) -> str:

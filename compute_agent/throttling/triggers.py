@@ -204,7 +204,7 @@ class InterferenceTrigger:
         self._decisions: tuple[CaseDecision, ...] = ()
 
     def use_watches(self, watches: Sequence[InterferenceWatch], steps: ThrottleSteps) -> None:
-        """Go by other watches from the next round on."""
+        """Use other watches from the next round on."""
         self._watches, self._steps = watches, steps
 
     def run_round(self, sample: GuestSamples) -> None:

@@ -123,7 +123,7 @@ class HostMemory:
 
 
 def parse_host_stat(text: str) -> AllCpus:
-    """The CPU lines of /proc/stat. Time that a hypervisor took (steal) is no use of this host."""
+    """The CPU lines of /proc/stat. Time that a hypervisor took (steal) does not count as use of this host."""
     cpus, together = 0, ""
     for line in text.splitlines():
         name, _, rest = line.partition(" ")

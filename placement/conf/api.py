@@ -60,10 +60,9 @@ limits for each worker.
         help="""
 Whether the log explains each empty answer to GET /allocation_candidates. One
 line at INFO has the ids of the request, the number of hosts that fail each
-condition first, and the change that would help. The worker computes it after
-the answer, one at a time, and takes at most a twentieth of a processor. The
-same question is explained again only after something has changed. Empty
-answers in between are counted in the next line.
+condition first, and the change that would help. The worker computes explanations after the answers, one after
+the other, and uses at most a twentieth of a processor for them. The same question is explained again only
+after something has changed. Empty answers in between are counted in the next line.
 """,
     ),
     cfg.IntOpt(

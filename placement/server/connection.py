@@ -73,7 +73,7 @@ class ClientConnection:
 
     @property
     def held_bytes(self) -> int:
-        """The number of bytes that wait here, or are the body of the present request."""
+        """The number of bytes that wait here, or belong to the body of the current request."""
         return len(self._received) + self._handed_on + len(self._unsent)
 
     @property

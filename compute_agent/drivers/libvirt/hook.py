@@ -23,7 +23,7 @@ from typing import Final
 
 HOOKS: Final = Path("/etc/libvirt/hooks")
 HOOK_SECONDS: Final = 3
-"""The most seconds that a start is held up; a little longer than the agent's own limit for an answer."""
+"""Maximum delay of a start in seconds; a little longer than the agent's own limit for an answer."""
 
 # Tells the agent's own hook from one of an operator, which install and remove leave alone.
 _MARK: Final = "# compute-agent libvirt hook"

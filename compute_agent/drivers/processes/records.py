@@ -56,7 +56,7 @@ GRACE_SECONDS: Final = 60.0
 
 
 TAIL_BYTES: Final = 1 << 20
-"""The most bytes that stay of a log that is shortened."""
+"""Maximum size, in bytes, of a log after it was shortened."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ SETTLE_SECONDS: Final = 10.0
 TRIAL_SECONDS: Final = SETTLE_SECONDS + 2 * WINDOW_SECONDS
 
 HOLD_SECONDS: Final = 300.0
-"""Long enough that most bursts of a batch job are over, and no more is taken than that costs."""
+"""Most bursts of a batch job are over by then, and a longer hold would cost the suspect too much."""
 RETURN_SECONDS: Final = 60.0
 """Between two steps of giving back: two windows, in which a relapse would be seen."""
 

@@ -194,7 +194,9 @@ def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestR
 
 
 def least_correlation(correlation: float, points: int) -> float:
-    """The least that a correlation is, but for one case in forty (Fisher): chance has more in few points.
+    """Lower bound of a correlation, which is right in 39 of 40 cases (Fisher).
+
+    Few points give chance more weight.
 
     Noise in one sample mostly goes on in the next: see ``_ALIKE``.
     """
