@@ -86,9 +86,10 @@ def all_hosts(request: pytest.FixtureRequest) -> Iterator[TwoHosts]:
 
 @pytest.fixture
 def there(all_hosts: TwoHosts) -> Iterator[TwoHosts]:
-    """The cloud without guests."""
+    """The cloud without guests and flavors."""
     yield all_hosts
     all_hosts.servers.delete_all()
+    all_hosts.servers.delete_flavors()
 
 
 def test_guests_have_their_class_after_each_door(
