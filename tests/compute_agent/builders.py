@@ -4,6 +4,7 @@ Hosts are made by :mod:`tests.compute_agent.inventory.machines`, drivers by :mod
 pipelines on a fake host by :mod:`tests.compute_agent.pipeline.fake_host`.
 """
 
+from compute_agent import conf as agent_conf
 from compute_agent.controllers.cpu import CpusetController
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
@@ -16,6 +17,18 @@ from tests.placement.builders import claim_body
 def cpu_set(*numbers):
     """The CPUs of these numbers."""
     return frozenset(numbers)
+
+
+def load_options(*files):
+    """The configuration in these files; without files all options have their defaults."""
+    return agent_conf.load([], [str(file) for file in files])
+
+
+def load_text(folder, text):
+    """The configuration in a file with this text, which is written to the folder."""
+    path = folder / "agent.conf"
+    path.write_text(text)
+    return load_options(path)
 
 
 def make_pipeline(world, driver, metrics=None, save=lambda *saved: None):

@@ -4,7 +4,6 @@ import threading
 
 from prometheus_client import CollectorRegistry
 
-from compute_agent import conf as agent_conf
 from compute_agent.controllers.cpu import CpuController, CpusetController
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.loops.throttling import WatermarkLoop
@@ -32,6 +31,7 @@ from compute_agent.throttling.watermarks.metrics import (
     WatermarkMetric,
     host_usage,
 )
+from tests.compute_agent.builders import load_text
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 
@@ -110,9 +110,7 @@ class Overload:
     # The agent
 
     def settings(self):
-        path = self.folder / "agent.conf"
-        path.write_text(self.lines)
-        return read_settings(agent_conf.load([], [str(path)]), self.registry)
+        return read_settings(load_text(self.folder, self.lines), self.registry)
 
     def boot(self):
         """Another agent with what the one before has saved."""
