@@ -4,6 +4,8 @@ Hosts are made by :mod:`tests.compute_agent.inventory.machines`, drivers by :mod
 pipelines on a fake host by :mod:`tests.compute_agent.pipeline.fake_host`.
 """
 
+import threading
+
 from compute_agent import conf as agent_conf
 from compute_agent.controllers.cpu import CpusetController
 from compute_agent.model.guest import Guest
@@ -31,9 +33,23 @@ def load_text(folder, text):
     return load_options(path)
 
 
-def make_pipeline(world, driver, metrics=None, save=lambda *saved: None):
-    """A pipeline that pins guests; what it would save is forgotten unless ``save`` keeps it."""
-    return GuestPipeline(world, driver, (CpusetController(driver),), save, metrics or AgentMetrics())
+def make_pipeline(world, driver, metrics=None, save=lambda *saved: None, kind=GuestPipeline):
+    """A pipeline that pins guests; its state is dropped unless ``save`` keeps it."""
+    return kind(world, driver, (CpusetController(driver),), save, metrics or AgentMetrics())
+
+
+class CalledPipeline(GuestPipeline):
+    """A pipeline without its thread: tests call ``handle_event``. It counts as alive and ready."""
+
+    is_alive = has_taken_over = True
+
+
+def has_thread(spec):
+    """Whether a thread of this role lives in this process.
+
+    :param spec: the row of the table of threads.
+    """
+    return any(thread.name == spec.name for thread in threading.enumerate())
 
 
 def build_guest(uuid, *, pid=100, driver="fake", cgroup="", **settings):

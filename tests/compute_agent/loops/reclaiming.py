@@ -15,7 +15,7 @@ from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.policy import POLICIES
 from compute_agent.reclaim.estimate import EstimateLimits
 from compute_agent.throttling.watermarks.metrics import BUILT_IN, MetricRegistry
-from tests.compute_agent.builders import make_pipeline
+from tests.compute_agent.builders import CalledPipeline, make_pipeline
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 
@@ -37,10 +37,9 @@ class ReclaimingHost:
         self.ticks, self.stolen, self.cpu_seconds = [0.0] * 9, 0.0, {}
         self.driver, self.events, self.wakes = FakeDriver(TOPOLOGY.online), [], 0
         world = HostState(TOPOLOGY, SETS, tree, POLICIES["topology-aware"])
-        self.pipeline = make_pipeline(world, self.driver)
+        self.pipeline = make_pipeline(world, self.driver, kind=CalledPipeline)
         self.pipeline.start({})
         self.pipeline.stop()
-        self.pipeline._thread = SimpleNamespace(is_alive=lambda: True)
         self.mode, self.steal, self.memory = "act", "off", False
         self.new_loop()
 
