@@ -14,9 +14,7 @@ SECONDS = os.environ.get("ISOLATION_SECONDS", "15")
 
 
 @pytest.mark.parametrize("kernel", ["6.1.", "6.12."])
-def test_less_disturbs_a_guest_with_each_level_and_all_is_as_before_afterwards(
-    kernel, share, record_property
-):
+def test_each_level_disturbs_a_guest_less_and_is_given_back(kernel, share, record_property):
     if not any(version.startswith(kernel) for version in machine.kernels()):
         pytest.skip(f"the machine has no kernel {kernel}")
     machine.stage(share, (*machine.PYTEST, *machine.AGENT))

@@ -5,22 +5,14 @@ Reports and reconciliations are further apart than any test waits for something.
 
 import os
 import signal
-import urllib.request
 import uuid
 
 import pytest
 
 from tests.compute_agent.builders import hold_resources, release_resources
 from tests.compute_agent.cmd.agents import SECONDS, AgentProcess, allowed_cpus
-from tests.ports import free_port
 
 SELDOM = 10 * SECONDS
-
-
-@pytest.fixture
-def metrics_port():
-    """The port of the agent's metrics."""
-    return free_port()
 
 
 @pytest.fixture
@@ -62,16 +54,6 @@ def shown(agent, client):
         }
 
     return shown
-
-
-@pytest.fixture
-def metric(metrics_port):
-    def metric(name):
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name} ")), None)
-
-    return metric
 
 
 @pytest.fixture
@@ -220,7 +202,7 @@ def test_a_guest_stays_where_it_is_while_its_allocation_waits_to_be_moved(
     rewrite("cpu_dedicated_set = 1\ncpu_shared_set = 0\nprovider_tree = flat")
     agent.wait_for(lambda: agent.status()["refused"])
     os.kill(agent.process.pid, signal.SIGHUP)
-    agent.wait_for(lambda: agent.log().count("Configuration and host read anew") >= 3)
+    agent.wait_for(lambda: agent.log().count("The configuration and the host were read again") >= 3)
     assert agent.ask("guest", "show", consumer)["kind"] == "dedicated"
     assert allowed_cpus(guest["pid"]) == "1"
 
