@@ -123,6 +123,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         host_driver = open_host_driver(options, state, folder / GUESTS_FOLDER, holder, metrics)
         undo.callback(host_driver.close)  # threads, connections and a lock, if anything below fails
         driver = host_driver.driver
+        if (flavors := driver.flavor_source) is not None:
+            root.use_hypervisor(lambda: flavors.host_name)
 
         # The worker and its controllers, and the configuration by which they are made
         factory = ControllerFactory(driver, state, metrics)

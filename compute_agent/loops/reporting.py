@@ -85,6 +85,10 @@ class LocationReader(Protocol):
         ...
 
 
+HypervisorName = Callable[[], str]
+"""Returns the name of this host by its hypervisor; empty until the hypervisor has answered."""
+
+
 class RootWatch:
     """For the thread of reports; ``owner`` for others as well."""
 
@@ -106,6 +110,7 @@ class RootWatch:
         self._decided = decided
         self._store = store
         self._contested = False
+        self._hypervisor: HypervisorName | None = None
 
     @property
     def owner(self) -> RootOwner:
@@ -115,6 +120,10 @@ class RootWatch:
     def reload(self, options: cfg.ConfigOpts) -> None:
         """Go by another configuration from now on."""
         self._options = options
+
+    def use_hypervisor(self, name: HypervisorName) -> None:
+        """Find the root by this name of the host, where the configuration has none."""
+        self._hypervisor = name
 
     def follow(self, client: PlacementClient, reporter: HostReporter, world: HostState) -> RootOwner | None:
         """Find the root. Its owner, if the agent has to work with another root than ``world`` has.
@@ -156,7 +165,7 @@ class RootWatch:
     def _find_root(
         self, client: PlacementClient, reporter: HostReporter, shape: str | None
     ) -> NovaRoot | None:
-        name = hypervisor_name(self._options)
+        name = self._root_name()
         last = NovaRoot(self._own, name) if self._last is None and self._is_taken(reporter) else self._last
         search = RootSearch(name, self._own, True if shape == BESIDE else None, last)
         try:
@@ -172,6 +181,23 @@ class RootWatch:
         if found is not None and last is not None and found.name != last.name and found.uuid == last.uuid:
             LOG.warning("The provider %s of nova-compute is called %s now", last.name, found.name)
         return found
+
+    def _root_name(self) -> str:
+        """The name of nova-compute's root, if there is one.
+
+        :raises RootMissingError: the hypervisor has to tell it first.
+        """
+        if self._options.compute.resource_provider_name or self._hypervisor is None:
+            return hypervisor_name(self._options)
+        if name := self._hypervisor():
+            return name
+        # A wrong name would have the agent make a root of its own beside nova-compute's, for good.
+        if self._last is None:
+            raise RootMissingError(
+                "waiting for libvirtd, which tells the name of this host in Nova: start libvirtd, or set"
+                " [compute] resource_provider_name"
+            )
+        return self._last.name
 
     def _remember_root(self, root: NovaRoot | None) -> None:
         if root != self._last:
