@@ -60,7 +60,7 @@ class _PlacedBox:
 
 @dataclass(frozen=True, slots=True)
 class CpuConditions:
-    """What is known of single CPUs: the level of isolation, and interruptions a second beside the tick."""
+    """Conditions of single CPUs: the level of isolation, and interruptions a second without the tick."""
 
     levels: Mapping[int, str] = field(default_factory=dict)
     noise: Mapping[int, float] = field(default_factory=dict)

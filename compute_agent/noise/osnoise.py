@@ -123,7 +123,7 @@ class OsNoiseTracer:
         return {cpu: noise for cpu, noise in parse_trace(text).items() if cpu in cpus}
 
     def stop_leftover(self) -> None:
-        """End a run whose process was killed, and restore the kernel's list of CPUs.
+        """End the run of a killed process, and restore the kernel's list of CPUs.
 
         :raises TracerError: the kernel refuses it.
         """
