@@ -192,7 +192,7 @@ class _PartitionPlanner:
         for _, _, path, group, file in sorted(paths):
             state = self._facts.groups.get(group)
             has = None if state is None else state.text_of(file)
-            if has is not None and not self._is_wanted(group, file) and self._differs(path, has):
+            if has is not None and not self._is_wanted(group, file) and self._has_changed(path, has):
                 yield path, self._originals[path]
 
     def _list_grants(self) -> Iterator[tuple[str, str]]:
@@ -219,9 +219,9 @@ class _PartitionPlanner:
         if state is None:
             return False
         has = state.text_of(file)
-        return self._is_wanted(group, file) or (has is not None and self._differs(path, has))
+        return self._is_wanted(group, file) or (has is not None and self._has_changed(path, has))
 
-    def _differs(self, path: str, has: str) -> bool:
+    def _has_changed(self, path: str, has: str) -> bool:
         """Whether a file differs from its original. The kernel has no way back from CPUs to none."""
         is_all = path.endswith(f"/{GROUP_CPUS}") and _cpus(has) >= self._facts.online
         return has != self._originals[path] and not (is_all and not self._originals[path])
