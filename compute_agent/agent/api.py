@@ -68,7 +68,7 @@ ENDING_SECONDS: Final = 0.1
 
 
 class AgentParts(Protocol):
-    """What the methods need of the agent."""
+    """Parts of the agent that the methods use."""
 
     @property
     def options(self) -> cfg.ConfigOpts:
@@ -82,7 +82,7 @@ class AgentParts(Protocol):
 
     @property
     def driver(self) -> GuestDriver:
-        """What runs the guests."""
+        """The driver of the guests."""
         ...
 
     @property
@@ -92,27 +92,27 @@ class AgentParts(Protocol):
 
     @property
     def owned(self) -> Ownership:
-        """What the agent put into Placement, as far as it remembers."""
+        """The providers, inventories and traits that the agent remembers to have put into Placement."""
         ...
 
     @property
     def reports(self) -> ReportLoop:
-        """What tells Placement of this host."""
+        """The loop that reports this host to Placement."""
         ...
 
     @property
     def announcements(self) -> PreStartHook:
-        """What hears of guests that are about to start."""
+        """The receiver of guests that are about to start."""
         ...
 
     @property
     def configurator(self) -> GuestConfigurator:
-        """What finds guests, and changes their settings."""
+        """Finds guests and changes their settings."""
         ...
 
     @property
     def manual_throttling(self) -> ManualThrottling:
-        """What limits and evicts guests by hand."""
+        """Limits and evicts guests by hand."""
         ...
 
     @property
@@ -138,18 +138,18 @@ class AgentParts(Protocol):
         ...
 
     def rehearse_watermarks(self, metric: str, usage: str) -> list[dict[str, Any]]:
-        """What the watermarks of a metric would do at a usage.
+        """Predict the actions of the watermarks of a metric at a usage.
 
-        :raises ValueError: there is no such metric, or no such usage.
+        :raises ValueError: the metric does not exist, or the usage is impossible.
         """
         ...
 
     def capacity(self) -> list[dict[str, Any]]:
-        """What others leave unused of the shared CPUs, term by term."""
+        """Show how the reclaimed capacity of the shared CPUs is computed, term by term."""
         ...
 
     def interference(self) -> list[dict[str, Any]]:
-        """Who is limited for whom, and what is remembered of others."""
+        """Show the guests that are limited, for which victims, and the remembered verdicts."""
         ...
 
     def audit(self, options: HealOptions) -> list[AuditOutcome]:
@@ -161,7 +161,7 @@ class AgentParts(Protocol):
         ...
 
     def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:
-        """What there is to give back when this host is left."""
+        """List all that a release of this host would give back."""
         ...
 
     def retire(self) -> None:
@@ -174,7 +174,7 @@ LOG = logging.getLogger(__name__)
 ANNOUNCE_SECONDS: Final = 2.0
 """How long a start is held up until its cache group is made; it goes on without one then."""
 ROOT_SECONDS: Final = 10.0
-"""How long who starts a guest waits until the root provider of this host is known."""
+"""The longest wait of a starting guest for the root provider of this host to be known."""
 _BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
 
 OPEN_METHODS: Final = frozenset(
@@ -183,7 +183,7 @@ OPEN_METHODS: Final = frozenset(
         *("status", "watermark.list", "watermark.test"),
     }
 )
-"""Those that change nothing, for everybody who may open the socket."""
+"""Methods that change nothing, for each user that may open the socket."""
 
 
 class ApiMethods:
@@ -237,7 +237,7 @@ class ApiMethods:
         return self._guest_document(self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]))
 
     def guest_inputs(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What the settings of each guest are resolved from, for a check of another configuration."""
+        """List the inputs of each guest's settings, for a check of another configuration."""
         load(EmptySchema(), params)
         return [input_document(one) for one in self._agent.pipeline.resolution_inputs()]
 
@@ -334,8 +334,7 @@ class ApiMethods:
             self._agent.driver.stop(guest, float(self._agent.options.guests.stop_timeout))
         except DriverError as error:
             raise RequestError(str(error)) from error
-        # The driver's own event comes as well, some time later: whoever asks next should not see the guest
-        # any more.
+        # The driver's own event comes some time later: the next request must not list the guest any more.
         self._agent.pipeline.submit(GuestStopped(guest)).result(ANSWER_SECONDS)
         return {"uuid": guest.uuid, "name": guest.name}
 
@@ -391,7 +390,7 @@ class ApiMethods:
             raise RequestError(str(error)) from error
 
     def audit(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What is wrong between guests and allocations, and what was done about it."""
+        """Compare guests with allocations, and repair the differences where that is enabled."""
         body = load(AuditSchema(), params)
         confirmed = body["confirmed"]
         options = HealOptions(
@@ -426,7 +425,7 @@ class ApiMethods:
         return self._agent.watermarks()
 
     def watermark_test(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What the watermarks of a metric would do at a usage."""
+        """Predict the actions of the watermarks of a metric at a usage."""
         body = load(WatermarkTestSchema(), params)
         try:
             return self._agent.rehearse_watermarks(body["metric"], body["usage"])
@@ -434,12 +433,12 @@ class ApiMethods:
             raise RequestError(str(error)) from error
 
     def interference_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Who is limited for whom, and what is remembered of others."""
+        """Show the guests that are limited, for which victims, and the remembered verdicts."""
         load(EmptySchema(), params)
         return self._agent.interference()
 
     def capacity_show(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What others leave unused of the shared CPUs, term by term."""
+        """Show how the reclaimed capacity of the shared CPUs is computed, term by term."""
         load(EmptySchema(), params)
         return self._agent.capacity()
 
@@ -453,7 +452,7 @@ class ApiMethods:
         return self._agent.maintenance.switch(False)
 
     def release_survey(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What there is to give back when this host is left."""
+        """List all that a release of this host would give back."""
         options = release.ReleaseOptions(**load(ReleaseSchema(), params))
         return [asdict(row) for row in self._agent.survey_release(options)]
 

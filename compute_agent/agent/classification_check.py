@@ -1,4 +1,4 @@
-"""What another configuration would make of the guests that run: the rule of each, and settings that change.
+"""The check of another configuration against running guests: the rule of each, and settings that change.
 
 The daemon sends what settings are resolved from, as JSON, and ``config check`` resolves them again by the
 files.
@@ -20,7 +20,7 @@ _SETS = ("resource_classes", "traits")
 
 
 def input_document(one: ResolutionInput) -> dict[str, Any]:
-    """What the settings of a guest are resolved from, and what they are now."""
+    """The inputs of a guest's settings and the settings in force, as JSON."""
     guest = one.guest
     facts = asdict(one.facts)
     return {

@@ -150,9 +150,9 @@ def pools_of(
 
 @dataclass(frozen=True, slots=True)
 class DerivedTree:
-    """The provider tree of a configuration on a host, and the pools whose CPUs it has.
+    """The provider tree of a configuration on a host, and the CPUs of each pool in it by the pool's name.
 
-    ``positions`` are the CPUs of each pool by its name. ``warnings`` are options without an effect.
+    ``warnings`` are options without an effect.
     """
 
     tree: ProviderTree

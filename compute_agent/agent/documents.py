@@ -114,7 +114,7 @@ def guest_reason(view: GuestView) -> str:
 
 
 def move_document(view: GuestView, to: CpuAssignment | None, outcome: str) -> dict[str, Any]:
-    """What became of moving a guest into the present CPU sets; ``view`` is the guest as it was before."""
+    """The outcome of moving a guest into the present CPU sets; ``view`` is the guest before the move."""
     held = frozenset[int]() if view.assignment is None else view.assignment.held_cpus
     return {
         "uuid": view.guest.uuid,
@@ -149,13 +149,13 @@ def provider_document(
 
 
 def origin_document(settled: SettledInventory) -> dict[str, str]:
-    """Who decides about the fields of an inventory that others set as well."""
+    """The source in force of each inventory field that the API may set as well."""
     others = {one.field: f"set through the API, {one.verdict}" for one in settled.adjustments}
     return {field: others.get(field, "agent") for field in FIELDS}
 
 
 def loss_document(loss: AllocationLoss, names: Mapping[str, str]) -> dict[str, Any]:
-    """What a guest loses; ``names`` are those of providers by uuid."""
+    """The loss of a guest; ``names`` are the providers' names by uuid."""
     return {
         "guest": loss.uuid,
         "name": loss.name,
@@ -254,7 +254,7 @@ def _llc_kib(host: ResctrlLayout, group: ControlGroup) -> dict[int, int]:
 
 
 def _bandwidth_percents(host: ResctrlLayout, group: ControlGroup) -> dict[int, int]:
-    """By MB domain."""
+    """Memory bandwidth of a group in percent by MB domain."""
     engine, values = host.codec, group.schemata.lines.get("MB", {})
     return (
         {} if engine is None else {domain: engine.decode_value(domain, values[domain]) for domain in values}
@@ -358,7 +358,7 @@ def _rounded_amount(amount: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class StatusSources:
-    """The parts of an agent that are told of, as they are now."""
+    """The parts of an agent that ``status`` shows."""
 
     options: cfg.ConfigOpts
     pipeline: GuestPipeline

@@ -312,7 +312,7 @@ class RecordingController(KernelController):
         self._together = targets, zones
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """None: the kernel is compared by plan() alone."""
+        """Return None always: ``plan()`` alone compares the kernel in a dry run."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:

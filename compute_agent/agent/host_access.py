@@ -112,7 +112,7 @@ def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> HostResctrl:
 
 
 def offered(control: ResctrlHandle | None, classes: Mapping[str, ShareSpec]) -> CachePlatform | None:
-    """What inventories have to know of the mount. ``classes`` are the shares of the QoS classes."""
+    """The cache platform that inventories offer. ``classes`` are the shares of the QoS classes."""
     if control is None:
         return None
     try:
@@ -139,9 +139,9 @@ def signature(conf: cfg.ConfigOpts) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class HostDriver:
-    """A driver that nobody else has.
+    """A driver that is locked for this agent.
 
-    ``notice`` is how it was chosen, if that is worth a word.
+    ``notice`` says how the driver was chosen, where that is not the configured default.
     """
 
     driver: GuestDriver
@@ -164,8 +164,8 @@ def open_host_driver(
 ) -> HostDriver:
     """The driver of this host.
 
-    Process guests are recorded in ``folder``; ``holder`` is what other agents are told of this one.
-
+    :param folder: the records of process guests.
+    :param holder: the description of this agent in the error of another agent that finds the lock taken.
     :raises DriverError: also if another agent has the guests.
     :raises OSError:
     """

@@ -118,11 +118,11 @@ def set_level(conf: cfg.ConfigOpts) -> None:
 class _LogFormatter(ContextFormatter):
     """Leaves away what oslo.log adds to warnings: the exception that is being handled just then.
 
-    Messages have the reason in them. That exception says it twice, or is another's, such as the queue.Empty
-    of a timer.
+    Messages contain their reason. The added exception would repeat it, or belongs to something else, such as
+    the queue.Empty of a timer.
 
-    Control characters are replaced: libraries quote what peers say, such as the address of a redirection. A
-    message is one line, so that nobody else's text looks like a line of its own; a traceback keeps its lines.
+    Control characters are replaced: libraries quote peers, such as the address of a redirection. A message is
+    one line, so that a peer's text cannot look like a line of the log; a traceback keeps its lines.
     """
 
     def format(self, record: logging.LogRecord) -> str:

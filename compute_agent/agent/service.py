@@ -92,7 +92,7 @@ class HostAgent:
 
     @property
     def owned(self) -> Ownership:
-        """What the agent put into Placement, as far as it remembers."""
+        """The providers, inventories and traits that the agent remembers to have put into Placement."""
         return self._parts.state.state.owned
 
     # Start and end
