@@ -23,8 +23,6 @@ ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = ("placement", "placement_extras", "compute_agent", "tests")
 
 NOT_YET: Final = (
-    "compute_agent/agent",
-    "compute_agent/loops",
     "tests/compute_agent/agent",
     "tests/compute_agent/cmd",
     "tests/compute_agent/drivers",

@@ -45,7 +45,7 @@ from compute_agent.agent.protocol import Method, RequestError
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.loops.arrivals import PreStartHook
 from compute_agent.loops.audit import AuditOutcome, audit_document
-from compute_agent.loops.reporting import ReportLoop
+from compute_agent.loops.reports import ReportLoop
 from compute_agent.model.guest import Allocation
 from compute_agent.model.guest_settings import SETTING_NAMES, GuestSettings
 from compute_agent.model.messages import DriverError

@@ -20,7 +20,7 @@ from compute_agent.agent.guest_settings import GuestConfigurator
 from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, HostDriver, open_host_driver
 from compute_agent.agent.maintenance import MaintenanceMode, causes_kept
 from compute_agent.agent.manual_throttling import ManualThrottling
-from compute_agent.agent.reloading import ConfigReloader, ConfigurationLoader
+from compute_agent.agent.reload import ConfigReloader, ConfigurationLoader
 from compute_agent.controllers.cpu_class import count_refusals
 from compute_agent.controllers.isolation import count_isolation
 from compute_agent.events.event import EventRecorder
@@ -35,8 +35,9 @@ from compute_agent.loops.fleet import FleetGuests, FleetLoop
 from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
 from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
 from compute_agent.loops.reclaimed import ReclaimLoop
-from compute_agent.loops.reporting import ReportLoop, RootWatch
-from compute_agent.loops.throttling import InterferenceLoop, WatermarkLoop
+from compute_agent.loops.reports import ReportLoop
+from compute_agent.loops.root_watch import RootWatch
+from compute_agent.loops.triggers import InterferenceLoop, WatermarkLoop
 from compute_agent.loops.usage import CpuUse
 from compute_agent.pipeline.guest_settings import FILE_NAME as MANUAL_FILE
 from compute_agent.pipeline.guest_settings import ManualSettings

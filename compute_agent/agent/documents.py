@@ -22,8 +22,8 @@ from compute_agent.inventory.provider_tree import FIELDS
 from compute_agent.isolation.shell import IsolationStatus, stuck_sentences
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.monitoring import CacheMonitoring
-from compute_agent.loops.reporting import ReportLoop, status_document
-from compute_agent.loops.throttling import WatermarkStatus
+from compute_agent.loops.reports import ReportLoop, status_document
+from compute_agent.loops.triggers import WatermarkStatus
 from compute_agent.model import cpuset
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import SETTING_NAMES

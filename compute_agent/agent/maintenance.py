@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from prometheus_client import CollectorRegistry, Gauge
 
 from compute_agent.agent.protocol import RequestError
-from compute_agent.loops.reporting import DISABLE_SERVICE, ReportLoop
+from compute_agent.loops.reports import DISABLE_SERVICE, ReportLoop
 from compute_agent.pipeline.state import AgentState
 from compute_agent.report.root_provider import (
     RELEASE_REASON,

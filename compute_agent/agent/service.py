@@ -26,7 +26,7 @@ from compute_agent.agent.listeners import AgentListeners
 from compute_agent.agent.main_loop import MainLoop, ReceivedSignals
 from compute_agent.agent.protocol import RequestError
 from compute_agent.agent.release import refuse_if_released
-from compute_agent.agent.reloading import ConfigurationLoader
+from compute_agent.agent.reload import ConfigurationLoader
 from compute_agent.controllers.base import find_controller
 from compute_agent.controllers.cpu_class import cpu_class_status
 from compute_agent.controllers.isolation import isolation_status

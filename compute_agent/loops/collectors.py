@@ -41,7 +41,7 @@ INTERVAL: Final = 60.0
 """Seconds between two calls of a collector."""
 
 HANGING_SECONDS: Final = 120.0
-"""A call that takes so long is told of."""
+"""A call that takes longer is reported as hanging."""
 
 
 COLLECTOR_THREAD: Final = ThreadSpec(
@@ -55,7 +55,7 @@ COLLECTOR_THREAD: Final = ThreadSpec(
 
 @dataclass(frozen=True, slots=True)
 class _CollectorAnswer:
-    """What a collector told last, by class and zone, and what is wrong with it."""
+    """The last measurements of a collector by class and zone, and its failure (empty without one)."""
 
     classes: frozenset[str] = frozenset()
     told: Mapping[tuple[str, str], ClassMeasurement] = field(default_factory=dict)
@@ -81,11 +81,11 @@ class _CollectorRunner:
         )
 
     def start(self) -> None:
-        """Begin, once."""
+        """Start the thread; a second call changes nothing."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread end when it can; it is not waited for."""
+        """Tell the thread to end, without waiting: the collector may hang."""
         self._thread.stop(0.0)
 
     @property
@@ -95,18 +95,18 @@ class _CollectorRunner:
 
     @property
     def trouble(self) -> str:
-        """What is wrong with it; empty if nothing is."""
+        """The failure of the collector; empty without one."""
         began = self._began
         if began is not None and (seconds := time.monotonic() - began) > HANGING_SECONDS:
             return f"it has not answered for {int(seconds // 60)} minutes"
         return self.heard.trouble
 
     def once(self) -> None:
-        """One call; whatever it raises is trouble."""
+        """Call the collector once; any exception becomes its trouble."""
         self._began = time.monotonic()
         try:
             self.heard = self._listen()
-        except BaseException as error:  # SystemExit, too: it is the collector's
+        except BaseException as error:  # SystemExit as well: the collector raised it, not the agent
             self.heard = replace(self.heard, told={}, trouble=f"it failed: {_said(error)}")
         finally:
             self._began = None
@@ -124,11 +124,11 @@ class _CollectorRunner:
         for number, one in enumerate(islice(self._collector.collect(), MAX_MEASUREMENTS + 1)):
             try:
                 if number == MAX_MEASUREMENTS:
-                    raise ValueError(f"it told more than {MAX_MEASUREMENTS} measurements, which is too many")
+                    raise ValueError(f"it reported more than {MAX_MEASUREMENTS} measurements")
                 measured = check_measurement(one, classes, self._clock())
                 key = measured.resource_class, measured.zone
                 if key in told:
-                    raise ValueError(f"it told of {key[0]} in {key[1] or 'the host'!r} twice")
+                    raise ValueError(f"it reported {key[0]} of {key[1] or 'the host'!r} twice")
                 told[key] = measured
             except ValueError as error:
                 trouble = trouble or str(error)
@@ -136,7 +136,7 @@ class _CollectorRunner:
 
 
 def _said(error: BaseException) -> str:
-    """What an error says that may be anything."""
+    """The text of an exception of any class, printable; its ``__str__`` may raise."""
     try:
         return printable_text(f"{type(error).__name__}: {error}")
     except Exception:
@@ -144,7 +144,7 @@ def _said(error: BaseException) -> str:
 
 
 class CollectorLoops:
-    """Those that the configuration names. offering() is for any thread, the rest for one."""
+    """The collectors of ``[capacity] collectors``. offering() is for any thread, the rest for one."""
 
     def __init__(
         self,
@@ -159,29 +159,29 @@ class CollectorLoops:
         self._clock = clock
         self.runners: dict[str, _CollectorRunner] = {}
         self.known: Mapping[str, CollectedClasses] = {}
-        """What was told by name of the collector; replaced as a whole by each round."""
+        """Amounts by name of the collector; each round replaces the mapping as a whole."""
         self._troubles: Mapping[str, str] = {}
         self._failing = Gauge(
             "compute_agent_collector_failing",
-            "Whether a collector of capacity told nothing usable last (1).",
+            "Whether the last answer of a collector of capacity was not usable (1).",
             ["collector"],
             registry=registry,
         )
         self._offered = Gauge(
             "compute_agent_collected_offered",
-            "What is offered of a resource class of which a collector tells.",
+            "Offered amount of a collector's resource class.",
             ["provider", "resource_class"],
             registry=registry,
         )
         self._rounds = Counter(
             "compute_agent_collector_changes",
-            "Changes of what is offered of what collectors tell.",
+            "Changes of offered amounts of collectors' resource classes.",
             registry=registry,
         )
         self.use(names)
 
     def use(self, names: Sequence[str]) -> None:
-        """Go by these collectors from now on. Of others all is forgotten."""
+        """Use these collectors from now on, and forget all others."""
         before = self.runners
         if names and not before:
             self.known = self._file.load() or {}
@@ -199,12 +199,12 @@ class CollectorLoops:
         self._offered.clear()
 
     def start(self) -> None:
-        """Begin to call those that are new."""
+        """Start the threads of new collectors."""
         for runner in self.runners.values():
             runner.start()
 
     def stop(self) -> None:
-        """End, and keep what was told."""
+        """Stop the threads, and keep the measured amounts."""
         for runner in self.runners.values():
             runner.stop()
         if self.runners:
@@ -212,18 +212,18 @@ class CollectorLoops:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there are none."""
+        """Whether no collector is configured."""
         return not self.runners
 
     @property
     def _current(self) -> Mapping[str, CollectedClasses]:
-        """What is known of those that are asked; a round may have begun when there were others."""
+        """Amounts of the present collectors; a round may have begun before a reload removed one."""
         runners = self.runners
         return {name: one for name, one in self.known.items() if name in runners}
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What is wrong, a sentence each."""
+        """Failures of collectors, a sentence each."""
         runners = self.runners
         return tuple(
             f"[capacity] collectors: {name}: {what}"
@@ -232,7 +232,7 @@ class CollectorLoops:
         )
 
     def round(self, tree: ProviderTree) -> bool:
-        """What follows of what was told meanwhile; whether something else is to be reported."""
+        """Apply the measurements since the last round; return whether the offered amounts have changed."""
         if self.is_idle:
             return False
         now, changed = self._clock(), False
@@ -254,14 +254,14 @@ class CollectorLoops:
                     changed = True
                     self._tell(name, node, resource_class, was, is_now, now)
             trouble = runner.trouble or _misplaced(tree, classes, heard)
-            self._note(name, f"{taken[twice[0]]} tells of {twice[0]} already" if twice else trouble)
+            self._note(name, f"{taken[twice[0]]} reports {twice[0]} already" if twice else trouble)
         self.known = known
         if changed or self._file.is_due(now):
             self._save()
         return changed
 
     def _note(self, name: str, trouble: str) -> None:
-        """Tell of trouble, once as long as it is there."""
+        """Log a collector's trouble once, until it ends."""
         self._failing.labels(name).set(bool(trouble))
         if trouble and name not in self._troubles:
             LOG.warning("[capacity] collectors: %s: %s", name, trouble)
@@ -282,7 +282,7 @@ class CollectorLoops:
             LOG.info,
             EventKind.OFFER,
             None,
-            "Of %s %d of %d %s are offered, after %d",
+            "%s offers %d of %d %s, before: %d",
             node.name,
             found.offer.published,
             _most(node, resource_class),
@@ -295,11 +295,11 @@ class CollectorLoops:
         self._file.save(dump(self.known), self._clock())
 
     def offering(self, tree: ProviderTree) -> ProviderTree:
-        """The tree with all withheld that is not offered; what expired since the last round, too."""
+        """Return the tree with all amounts withheld that are not offered, also those that just expired."""
         return withholding(tree, self._current, self._clock())
 
     def document(self, tree: ProviderTree) -> list[dict[str, Any]]:
-        """Every class of every provider with what was told of it, in words."""
+        """List the measured and the offered amount of each class and provider, in words."""
         now, rows = self._clock(), []
         for name, known in self._current.items():
             for node, resource_class in _of(tree, known.classes):
@@ -318,7 +318,7 @@ class CollectorLoops:
 def _heard(
     tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer, before: CollectedClasses, now: float
 ) -> dict[tuple[str, str], CollectedAmount]:
-    """What is known now of each class and provider."""
+    """Compute the new amounts by class and provider from a collector's answer."""
     found = {}
     for node, resource_class in _of(tree, classes):
         key = resource_class, node.uuid
@@ -329,25 +329,25 @@ def _heard(
 
 
 def _misplaced(tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer) -> str:
-    """What was told and cannot be so here; empty if all can."""
+    """Find a measurement that cannot be true on this host, in words; empty without one."""
     totals = {(name, zone_of(tree, node)): node.inventories[name].total for node, name in _of(tree, classes)}
     for key, told in heard.told.items():
         where = printable_text(key[1]) or "the host"
         if key not in totals:
-            return f"it told of {key[0]} of {where}, where there is no inventory of it"
+            return f"it reported {key[0]} of {where}, which has no inventory of it"
         if told.amount > totals[key]:
-            return f"it told of {told.amount:g} {key[0]} of {where}, and the inventory has {totals[key]}"
+            return f"it reported {told.amount:g} {key[0]} of {where}, more than the inventory's {totals[key]}"
     return ""
 
 
 def with_kept(tree: ProviderTree, names: Sequence[str], state_path: Path, now: float) -> ProviderTree:
-    """The tree with what an agent that starts with these collectors would withhold at first."""
-    kept = (_file(state_path).look() or {}) if names else {}
+    """Return the tree with the amounts that an agent with these collectors withholds at its start."""
+    kept = (_file(state_path).peek() or {}) if names else {}
     return withholding(tree, {name: one for name, one in kept.items() if name in names}, now)
 
 
 def withholding(tree: ProviderTree, known: Mapping[str, CollectedClasses], now: float) -> ProviderTree:
-    """The tree with all withheld of the classes of collectors but what is offered of them."""
+    """Return the tree with the collectors' classes withheld, except for the offered amounts."""
     more: dict[str, dict[str, int]] = {}
     for one in known.values():
         for node, resource_class in _of(tree, one.classes):
@@ -360,7 +360,7 @@ def withholding(tree: ProviderTree, known: Mapping[str, CollectedClasses], now: 
 
 
 def zone_of(tree: ProviderTree, node: ProviderNode) -> str:
-    """What collectors call a provider: the end of its name, empty for the root."""
+    """The zone name of a provider in collectors: the end of its name, empty for the root."""
     return node.name.removeprefix(tree.root.name).lstrip("_")
 
 
@@ -374,4 +374,4 @@ def _most(node: ProviderNode, resource_class: str) -> int:
 
 
 def _file(state_path: Path) -> KeptFile[Mapping[str, CollectedClasses]]:
-    return KeptFile(state_path / FILE, parse, "What collectors told")
+    return KeptFile(state_path / FILE, parse, "The record of collectors' amounts")

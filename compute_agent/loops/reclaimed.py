@@ -53,7 +53,7 @@ CAPACITY_THREAD: Final = ThreadSpec(
 )
 
 MEMORY_PRESSURE: Final = "memory_pressure"
-"""The metric of memory whose guests are sorted by no use."""
+"""The metric of memory that sorts guests by no use, so that its sorter does not tell its subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class ReclaimSettings:
 
     @classmethod
     def of(cls, options: cfg.ConfigOpts) -> ReclaimSettings:
-        """As the configuration has them."""
+        """Read the settings from the options."""
         found = options.capacity
         return cls(
             found.mode,
@@ -80,12 +80,12 @@ class ReclaimSettings:
 
     @property
     def off(self) -> bool:
-        """Whether there is nothing to measure."""
+        """Whether nothing has to be measured."""
         return self.mode == OFF and self.steal == OFF and not self.collectors
 
 
 class ReclaimLoop:
-    """The loop. Rounds that go wrong cost readings, and after a quarter of an hour without one all offers."""
+    """Measures unused capacity each minute. A quarter of an hour without a reading ends all offers."""
 
     def __init__(
         self,
@@ -98,9 +98,11 @@ class ReclaimLoop:
         monotonic: Callable[[], float] = time.monotonic,
         changed: WakeReport = lambda: None,
     ) -> None:
-        """Prepare the loop; ``changed`` is called when there is another offer to report.
+        """Prepare the loop.
 
-        ``clock`` dates what is learnt and kept, ``monotonic`` measures between two readings.
+        :param changed: called after an offer has changed.
+        :param clock: dates the kept history, in seconds since the epoch.
+        :param monotonic: measures the time between two readings.
         """
         self._conf = conf
         self._settings = ReclaimSettings.of(conf.options)
@@ -133,13 +135,13 @@ class ReclaimLoop:
         )
         self._failures = Counter(
             "compute_agent_capacity_round_failures",
-            "Readings of what guests leave unused that went wrong.",
+            "Failed readings of unused CPUs and memory.",
             registry=metrics.registry,
         )
 
     @property
     def _promises(self) -> tuple[ReclaimEstimator, ...]:
-        """Those that are switched on."""
+        """The estimators that are switched on."""
         if self._settings.mode == OFF:
             return ()
         return (self.cpus, self.memory) if self._settings.memory else (self.cpus,)
@@ -147,41 +149,41 @@ class ReclaimLoop:
     # For other threads
 
     def start(self) -> None:
-        """Begin, unless it is switched off."""
+        """Start the threads, unless all is switched off."""
         self._collectors.start()
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Go by other options from the next round on."""
+        """Use another configuration from the next round on."""
         self.use_options(conf)
         self.start()
 
     def use_options(self, conf: ReloadedConfiguration) -> None:
-        """Go by other options, without a thread that begins for them."""
+        """Use another configuration, without starting a thread for it."""
         self._conf, self._settings = conf, ReclaimSettings.of(conf.options)
         self._stolen.switch(self._settings.steal)
         self._collectors.use(self._settings.collectors)
 
     @property
     def is_running(self) -> bool:
-        """Whether there is something to measure, and it has not been stopped."""
+        """Whether the loop measures something and has not been stopped."""
         return self._thread.is_running
 
     def stop(self, timeout: float = 2.0) -> None:
-        """End, and keep what was learnt; what hangs is not waited for longer than ``timeout`` seconds."""
+        """Stop, and keep the history; wait ``timeout`` seconds at most for a round that hangs."""
         self._thread.stop(timeout)
 
     def save_estimates(self) -> None:
-        """Keep what was learnt; collectors end."""
+        """Keep the history, and stop collectors."""
         for promises in self._promises:
             promises.save(self._clock())
         self._stolen.save(self._clock())
         self._collectors.stop()
 
     def offering(self, tree: ProviderTree) -> ProviderTree:
-        """The tree with what is offered and withheld now.
+        """Return the tree with the present offers and withheld amounts.
 
-        Nothing is offered unless that is switched on, and readings are new.
+        Offers need ``[capacity] mode = act`` and new readings.
         """
         tree = self._collectors.offering(self._stolen.offering(tree))
         if self._settings.mode != ACT:
@@ -192,10 +194,10 @@ class ReclaimLoop:
         return tree
 
     def blame(self, guest: str, metric: str, cause: str = "") -> None:
-        """A guest was throttled or evicted for the sake of a metric, which is the ``cause`` if none is said.
+        """Count a broken promise: a guest was throttled or evicted for a metric.
 
-        If that is one of CPUs and the guest lives on what others leave, a promise to it was broken; and if it
-        is one of memory, likewise.
+        Only guests that live on reclaimed CPUs count for a metric of CPUs; with memory likewise. ``cause`` is
+        the metric by default.
         """
         registry = self._conf.settings.rules.registry
         if metric not in registry:
@@ -212,9 +214,9 @@ class ReclaimLoop:
                         promises.blame(uuid, cause or metric)
 
     def document(self, withheld: Iterable[WithheldUnits] = ()) -> list[dict[str, Any]]:
-        """Every zone with the terms of its sum, in words, as the command line shows them.
+        """List each zone with the terms of its sum, in words, for the command line.
 
-        ``withheld`` is what became of what is to be withheld.
+        ``withheld`` are the outcomes of withheld units in Placement.
         """
         tree, mode = self._pipeline.host_state.tree, self._settings.mode
         rows = [
@@ -227,13 +229,13 @@ class ReclaimLoop:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What is wrong with collectors, a sentence each."""
+        """Failures of collectors, a sentence each."""
         return self._collectors.troubles
 
     # The thread
 
     def switch_estimators(self) -> None:
-        """Begin with promises that are switched on now, and end with those that are not any more."""
+        """Switch each estimator on or off, as the options say."""
         on = self._promises
         for promises in (self.cpus, self.memory):
             promises.switch(promises in on, self._clock())
@@ -241,10 +243,10 @@ class ReclaimLoop:
     def _failed(self, is_new: bool) -> None:
         self._failures.inc()
         if is_new:
-            LOG.exception("What guests leave unused cannot be measured")
+            LOG.exception("Unused CPUs and memory cannot be measured")
 
     def round(self) -> None:
-        """One reading, here and now, and what follows of it."""
+        """Measure once in the calling thread, and apply the measurement."""
         if not self._pipeline.has_taken_over:
             return
         self.switch_estimators()
@@ -253,7 +255,7 @@ class ReclaimLoop:
             try:
                 if part():
                     self._changed()
-            except Exception as error:  # which is no reason not to measure the rest
+            except Exception as error:  # the other parts are measured all the same
                 failures.append(error)
         if failures:
             raise ExceptionGroup("not all was measured", failures)
@@ -268,7 +270,7 @@ class ReclaimLoop:
         return self.memory.take(self.measure_memory(now), settings.limits, settings.mode == ACT, now)
 
     def _promise_cpus(self) -> bool:
-        """CPUs, and what is stolen of them, from one reading."""
+        """Estimate CPUs and stolen time from one reading."""
         settings, now = self._settings, self._clock()
         if settings.mode == OFF and settings.steal == OFF:
             return False
@@ -281,7 +283,7 @@ class ReclaimLoop:
         return changed
 
     def measure_cpus(self, use: HostUse) -> Iterator[MeasuredZone]:
-        """Zones of shared CPUs with what is used of them."""
+        """List the zones of shared CPUs with their use."""
         world = self._pipeline.host_state
         for node in world.tree.providers_of(RECLAIMED_VCPU):
             shared = reclaimable_cpus(node, world.cpu_sets)
@@ -289,14 +291,14 @@ class ReclaimLoop:
             yield MeasuredZone(node, float(len(shared)), read_zone(use, shared), entitled)
 
     def measure_memory(self, now: float) -> Iterator[MeasuredZone]:
-        """Zones of memory with what is used of them at ``now``, in seconds since the epoch."""
+        """List the zones of memory with their use at ``now``, in seconds since the epoch."""
         tree, use = self._pipeline.host_state.tree, self.memory_reader.read(now)
         for node in tree.providers_of(RECLAIMED_MEMORY):
             nodes = node.numa_nodes
             held = [one for one in self._pipeline.host_state.topology.numa_nodes if one.id in nodes]
             zone = tree.get(node.parent or "")
             has = None if zone is None else zone.inventories.get(MEMORY)
-            if has is None:  # nova-compute has it, and the total leaves out the host's reserve
+            if has is None:  # the inventory is nova-compute's, and its total lacks the host's reserve
                 capacity = float(node.inventories[RECLAIMED_MEMORY].total)
             else:
                 capacity = sum(one.memory_kib for one in held) / 1024 - has.reserved
@@ -305,7 +307,7 @@ class ReclaimLoop:
 
 
 def first_tree(tree: ProviderTree, conf: cfg.ConfigOpts) -> ProviderTree:
-    """The tree with what an agent that starts now would withhold at first."""
+    """Return the tree with the amounts that an agent withholds at its start."""
     found, folder = conf.capacity, Path(conf.state_path)
     tree = offers.with_kept(tree, found.steal, folder)
     return collectors.with_kept(tree, found.collectors, folder, time.time())

@@ -262,7 +262,7 @@ def _load_state(path: Path, now: float) -> ThrottlingState:
     except (OSError, ValueError) as error:
         aside = put_aside(path)
         LOG.warning(
-            "The state of throttling in %s cannot be used and is started anew, it is %s now: %s",
+            "The state of throttling in %s cannot be used and starts empty; the old file is %s now: %s",
             path,
             aside,
             error,
@@ -279,9 +279,7 @@ def _read_former(path: Path, now: float) -> InterferenceState | None:
     except UnsafeFileError as error:
         LOG.warning("What a former release knew of interference is not used: %s", error)
     except (OSError, ValueError) as error:
-        LOG.warning(
-            "What a former release knew of interference cannot be used and is started anew: %s", error
-        )
+        LOG.warning("What a former release knew of interference cannot be used and starts empty: %s", error)
         try:
             put_aside(path)
         except OSError as failure:
@@ -302,6 +300,6 @@ def _former_watermarks(content: Any) -> WatermarkState | None:
     try:
         return watermark_state.state_from_json(content)
     except ValueError as error:
-        LOG.warning("What a former release knew of watermarks cannot be used and is started anew: %s", error)
+        LOG.warning("What a former release knew of watermarks cannot be used and starts empty: %s", error)
         # As after the loss of the file: the switch is not known, and no limit is.
         return WatermarkState()

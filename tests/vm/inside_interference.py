@@ -20,12 +20,12 @@ from compute_agent import conf as agent_conf
 from compute_agent.agent import service
 from compute_agent.agent.protocol import ask
 from compute_agent.events.store import FILE, read_events
-from compute_agent.loops import throttling
+from compute_agent.loops import triggers
 from compute_agent.resctrl import schemata
 from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, RESCTRL, SOCKET, SPIN, PlacementRest, uid
 from tests.waits import wait_for
 
-ROUND_SECONDS = throttling.INTERVAL
+ROUND_SECONDS = triggers.INTERVAL
 """By the clock for decisions."""
 PAUSE = 1.25
 """Seconds of the machine between two rounds."""
@@ -77,7 +77,7 @@ class Fast(service.HostAgent):
 
     def __init__(self):
         super().__init__(lambda: agent_conf.load([], [str(FOLDER / "agent.ini")]))
-        throttling.INTERVAL = PAUSE
+        triggers.INTERVAL = PAUSE
         self._rounds = 0
         loop = self.loop = self._parts.interference
         loop._clock = lambda: self._rounds * ROUND_SECONDS

@@ -13,7 +13,7 @@ import requests
 from compute_agent import conf as agent_conf
 from compute_agent.agent import assembly, host_access
 from compute_agent.agent.protocol import RequestError, ask
-from compute_agent.agent.reloading import host_signature
+from compute_agent.agent.reload import host_signature
 from compute_agent.agent.service import HostAgent
 from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError, DriverError

@@ -108,7 +108,7 @@ def test_debug_lines_tell_what_is_decided_and_come_and_go_with_the_option(agent,
     assert " DEBUG " not in agent.log()
     defaults = f"state_path = {agent.folder}"
     write_ini(DEFAULT=f"{defaults}\ndebug = true")
-    agent.wait_for(lambda: "DEBUG compute_agent.loops.reporting [-] The next report is due in" in agent.log())
+    agent.wait_for(lambda: "DEBUG compute_agent.loops.reports [-] The next report is due in" in agent.log())
     agent.ask("guest", "run", "--uuid", uid, "--name", "web-1", "--", "sleep", "100")
     for words in (
         f"DEBUG compute_agent.report.transport [-] GET /allocations/{uid}: HTTP 200 in ",

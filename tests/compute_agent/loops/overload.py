@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from compute_agent import conf as agent_conf
 from compute_agent.controllers.cpu import CpuController, CpusetController
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.loops.throttling import WatermarkLoop
+from compute_agent.loops.triggers import WatermarkLoop
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError

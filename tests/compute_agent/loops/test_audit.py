@@ -9,7 +9,7 @@ import pytest
 from compute_agent.drivers.base import GuestFlavor
 from compute_agent.loops import audit as audit_module
 from compute_agent.loops.audit import HostAuditor
-from compute_agent.loops.reporting import ReportLoop
+from compute_agent.loops.reports import ReportLoop
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import ReconcileGuests, StartGuest

@@ -113,7 +113,7 @@ def test_what_is_not_told_is_withheld_and_what_is_is_offered_after_a_quarter_of_
     rig.minutes(25)
     assert rig.withheld() == {("_NUMA_0", LICENCE): 50, ("_NUMA_1", LICENCE): 50}
     (event,) = rig.events
-    assert event.text == "Of host_NUMA_0 40 of 90 CUSTOM_LICENCE are offered, after 0"
+    assert event.text == "host_NUMA_0 offers 40 of 90 CUSTOM_LICENCE, before: 0"
     assert event.reason == "one reports 60.5, with a margin of 20"
     assert [row["amount"] for row in rig.loop.document(TREE)] == [40.5, 40, 0.0, 0]
 
@@ -182,7 +182,7 @@ def twice(rig):
         (lambda rig: [rig.told("VCPU", "NUMA_1")], "it reported 'VCPU' in 'NUMA_1', but its classes are"),
         (lambda rig: [rig.told(LICENCE, zone=0)], "it reported 'CUSTOM_LICENCE' in 0"),
         (lambda rig: [rig.told([])], "it reported [] in 'NUMA_0'"),
-        (twice, "it told of CUSTOM_LICENCE in 'NUMA_0' twice"),
+        (twice, "it reported CUSTOM_LICENCE of 'NUMA_0' twice"),
         (lambda rig: [rig.told(LICENCE, zone="NUMA_7")], "of NUMA_7, where there is no inventory of it"),
     ],
 )
@@ -206,7 +206,7 @@ def test_more_than_there_can_be_is_no_more_than_that_and_shown(rig):
     rig.collectors["one"].told = (lambda: [rig.told(LICENCE, amount=1e9)],)
     rig.minutes(25)
     assert rig.withheld()["_NUMA_0", LICENCE] == 0
-    assert "it told of 1e+09 CUSTOM_LICENCE of NUMA_0, and the inventory has 100" in rig.loop.troubles[0]
+    assert "it reported 1e+09 CUSTOM_LICENCE of NUMA_0, more than the inventory's 100" in rig.loop.troubles[0]
 
 
 def test_two_that_tell_of_one_class_are_shown_and_the_first_counts(rig):
@@ -215,7 +215,7 @@ def test_two_that_tell_of_one_class_are_shown_and_the_first_counts(rig):
     rig.collectors["two"].told = (lambda: [rig.told(LICENCE, amount=90)],)
     rig.minutes(25)
     assert rig.withheld()["_NUMA_0", LICENCE] == 80
-    assert rig.loop.troubles == ("[capacity] collectors: two: one tells of CUSTOM_LICENCE already",)
+    assert rig.loop.troubles == ("[capacity] collectors: two: one reports CUSTOM_LICENCE already",)
 
 
 def test_one_that_hangs_holds_up_nobody_and_is_left_behind(rig, monkeypatch):

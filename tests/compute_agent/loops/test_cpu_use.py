@@ -59,12 +59,12 @@ def used(folder, seconds):
 def test_use_is_told_once_it_was_measured_long_enough_and_taken_back(tmp_path, loop, events):
     for number in range(4):
         used(tmp_path, 7.5 * number)
-        loop.look(15.0 * number)
+        loop.measure(15.0 * number)
     assert events == []
     used(tmp_path, 30)
-    loop.look(60.0)
+    loop.measure(60.0)
     assert events == [{"a": pytest.approx(0.5)}]
     loop._conf.options.policy.load_aware = False
-    loop.look(75.0)
-    loop.look(90.0)
+    loop.measure(75.0)
+    loop.measure(90.0)
     assert events[1:] == [{}]

@@ -28,9 +28,9 @@ class Followed:
     def _changed(self) -> None:
         self.reports += 1
 
-    def look(self) -> None:
+    def follow(self) -> None:
         """Look, and read the configuration anew, as the main thread does."""
-        self.loop.look()
+        self.loop.follow()
         self.loop.reload(SimpleNamespace(options=with_kept(self.host.own_conf())))
 
     @property
@@ -69,7 +69,7 @@ def test_a_host_without_a_group_tells_nothing(tmp_path):
     host = FleetHost(tmp_path)
     host.write(group="")
     followed = Followed(host)
-    followed.look()
+    followed.follow()
     assert followed.loop.document() == {"fleet": "", "fleet_trouble": "", "fleet_overruled": []}
     assert (followed.numbers, followed.reports) == ((0, 0), 0)
     assert followed.attributes() == {"cpu_capacity": 1.0}
@@ -79,7 +79,7 @@ def test_what_is_followed_is_told_and_reported_once(followed, caplog):
     caplog.set_level(logging.INFO)
     followed.host.offer(signed(7))
     for _ in range(3):
-        followed.look()
+        followed.follow()
     assert followed.loop.document()["fleet"] == "edge generation 7"
     assert (followed.numbers, followed.reports) == ((7, 0), 1)
     told = {"fleet.group": "edge", "fleet.generation": 7}
@@ -91,10 +91,10 @@ def test_what_is_followed_is_told_and_reported_once(followed, caplog):
 def test_a_trouble_is_told_once_until_it_is_over(followed, caplog):
     caplog.set_level(logging.INFO)
     followed.host.offer(signed(7))
-    followed.look()
+    followed.follow()
     followed.host.offer(signed(8, "[DEFAULT]\nstate_path = /\n" + "# long\n" * 99))
     for _ in range(3):
-        followed.look()
+        followed.follow()
     assert followed.loop.document()["fleet"] == "edge generation 7"
     trouble = followed.loop.document()["fleet_trouble"]
     assert "edge generation 8 is refused: [DEFAULT] state_path" in trouble
@@ -102,7 +102,7 @@ def test_a_trouble_is_told_once_until_it_is_over(followed, caplog):
     assert followed.attributes()["fleet.trouble"] == trouble[:250]
     assert caplog.text.count("does not follow its fleet") == 1
     followed.host.offer(signed(9))
-    followed.look()
+    followed.follow()
     assert followed.numbers == (9, 0)
     assert "fleet.trouble" not in followed.attributes()
     assert "follows its fleet again" in caplog.text
@@ -111,22 +111,22 @@ def test_a_trouble_is_told_once_until_it_is_over(followed, caplog):
 def test_options_that_the_host_overrules_are_named(followed):
     followed.host.write("cpu_allocation_ratio = 2")
     followed.host.offer(signed(1, "[DEFAULT]\ncpu_allocation_ratio = 4\nram_allocation_ratio = 3\n"))
-    followed.look()
+    followed.follow()
     assert followed.loop.document()["fleet_overruled"] == ["[DEFAULT] cpu_allocation_ratio"]
 
 
 def test_a_host_whose_source_is_away_says_so_and_that_it_has_nothing(followed):
-    followed.look()
+    followed.follow()
     assert followed.loop.document()["fleet"] == "edge, and no settings of it"
     assert followed.numbers == (0, 1)
 
 
 def test_a_source_that_is_away_has_no_host_write_to_placement(followed):
     followed.host.offer(signed(7))
-    followed.look()
+    followed.follow()
     before = followed.attributes()
     (followed.host.source / "edge.conf").unlink()
-    followed.look()
+    followed.follow()
     assert followed.numbers == (7, 1)
     assert followed.attributes() == before
 

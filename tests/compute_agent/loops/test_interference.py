@@ -9,7 +9,7 @@ import pytest
 
 from compute_agent.classes.guest_classes import QosClass, QosClasses
 from compute_agent.events.event import EventRecorder
-from compute_agent.loops.throttling import InterferenceLoop
+from compute_agent.loops.triggers import InterferenceLoop
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CACHE_WAYS, ThrottleControl
 from compute_agent.monitoring.readings import CacheReading
@@ -209,7 +209,7 @@ def test_a_damaged_state_is_put_aside(host, caplog):
     host.crash()
     (host.folder / FILE_NAME).write_text("{")
     host.boot()
-    assert "started anew" in caplog.text
+    assert "starts empty" in caplog.text
     assert list(host.folder.glob(f"{FILE_NAME}.damaged-*"))
 
 
@@ -243,7 +243,7 @@ def test_a_signal_that_nobody_tells_is_told_of_once(host, caplog):
     host.watches = (WATCH, InterferenceWatch("p", SIGNALS["cpu_pressure"]))
     host.loop._conf = host.conf()
     host.seconds(60)
-    assert caplog.text.count("No guest tells cpu_pressure") == 1
+    assert caplog.text.count("No guest has a value of cpu_pressure") == 1
     assert "run_delay" not in caplog.text
 
 

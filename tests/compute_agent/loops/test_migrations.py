@@ -16,7 +16,7 @@ from compute_agent.inventory.provider_tree import ProviderInventory, ProviderTre
 from compute_agent.loops import audit as audit_module
 from compute_agent.loops.arrivals import GuestEvents
 from compute_agent.loops.audit import HostAuditor, by_consumer
-from compute_agent.loops.reporting import ReportLoop
+from compute_agent.loops.reports import ReportLoop
 from compute_agent.model.guest import GuestMigration
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import ReconcileGuests, StartGuest, WorldChanged

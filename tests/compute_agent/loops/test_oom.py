@@ -25,8 +25,8 @@ def test_a_killed_guest_is_an_event_and_in_the_log_in_status_and_in_a_metric(
     events = OomEvents(driver, EventRecorder(kept.append), registry)
     driver.kills = [OomKill(guest, 2, at_own_limit)]
     with caplog.at_level(logging.WARNING):
-        events.look()
-        events.look()
+        events.report_kills()
+        events.report_kills()
     told = f"Guest web (a): the kernel killed 2 of its processes: {reason}"
     assert caplog.records[0].getMessage().startswith(told)
     (event,) = kept
@@ -51,7 +51,7 @@ def test_guests_are_looked_at_where_the_kernel_has_killed_anybody(tmp_path):
             vmstat.write_text(f"nr_free_pages 1\noom_kill {kills}\nnr_unstable 0\n")
         driver.kills = [OomKill(guest, 1, True)]
         before = len(events.document())
-        events.look()
+        events.report_kills()
         return len(events.document()) > before
 
     assert [told(0), told(0), told(0), told(0)] == [True, True, False, False]
@@ -72,10 +72,10 @@ def test_a_look_that_fails_is_none(tmp_path):
     driver.oom_kills = lambda: 1 / 0
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
-            events.look()
+            events.report_kills()
     driver.oom_kills = lambda: [OomKill(guest, 1, True)]
     for _ in range(3):
-        events.look()
+        events.report_kills()
     assert len(events.document()) == 2
 
 
@@ -84,5 +84,5 @@ def test_no_more_than_the_last_twenty_are_kept():
     guest = driver.create_guest("a", "a", GuestSettings(), ())
     events = OomEvents(driver, EventRecorder(), CollectorRegistry())
     driver.kills = [OomKill(guest, number, True) for number in range(30)]
-    events.look()
+    events.report_kills()
     assert [one["kills"] for one in events.document()] == list(range(10, 30))

@@ -140,7 +140,7 @@ def learnt(rig):
 
 def test_before_a_day_is_over_it_is_told_what_is_waited_for(rig):
     (waits, none), (offered, _) = rig.terms().items()
-    assert waits.startswith("nothing was read yet since ")
+    assert waits.startswith("no use is known yet since ")
     assert waits.endswith("after 24 hours of it")
     assert (none, offered.split(" (")[0]) == (0.0, "offered")
     rig.minutes(2)  # use is the difference of two readings
@@ -157,7 +157,7 @@ def test_what_others_leave_is_offered_after_a_day_and_told_in_words(learnt):
     assert learnt.reserved == 8 - 6  # of 8 they may use 1.05 * 1.5, and 6.4 are left
     assert learnt.wakes == len(learnt.events) > 0
     assert (learnt.events[-1].kind, learnt.events[-1].outcome) == ("offer", "done")
-    assert "the others may use 1.6, and leave 6.4" in learnt.events[-1].reason
+    assert "the owners may use 1.6, and leave 6.4" in learnt.events[-1].reason
     assert learnt.terms()["others leave"] == pytest.approx(6.42, abs=0.02)
 
 
@@ -200,7 +200,7 @@ def test_a_preview_tells_and_offers_nothing(learnt):
 def test_what_cannot_be_used_of_an_earlier_agent_is_put_aside(rig, caplog):
     (rig.folder / "capacity.json").write_text(json.dumps({"version": 1, "zones": {"x": 7}}))
     rig.new_loop()
-    assert "cannot be used and is started anew" in caplog.text
+    assert "cannot be used and starts empty" in caplog.text
     assert rig.reserved == 8
     assert len(list(rig.folder.glob("capacity.json.damaged-*"))) == 1
 
@@ -230,8 +230,8 @@ def broken(rig, cause):
 def test_after_others_needed_what_was_promised_less_is_offered_for_a_day(learnt):
     learnt.minutes(1, a=4.0)  # with the system 4.5, and 6 were promised
     event = next(each for each in learnt.events if each.kind == "break")
-    assert event.text == "Of host_NUMA_0_RECLAIMED not all of the 6 CPUs were there that were promised"
-    assert event.reason.startswith("others used 4.5 of 8 CPUs; 2.5 CPUs less for a day")
+    assert event.text == "host_NUMA_0_RECLAIMED could not keep its promise of 6 CPUs"
+    assert event.reason.startswith("owners used 4.5 of 8 CPUs; 2.5 CPUs less for a day")
     assert broken(learnt, "use") == 1
     learnt.minutes(30, a=1.0)
     held = [words for words in learnt.terms() if words.startswith("held back for 23.5 more hours")]
@@ -268,7 +268,7 @@ def test_what_a_hypervisor_takes_is_withheld_told_and_outlives_the_agent(rig):
     assert withheld(rig) == {"VCPU": 3}
     assert rig.wakes == 1
     assert [(each.kind, each.outcome) for each in rig.events] == [("stolen", "done")]
-    assert rig.events[0].text == "Of host_NUMA_0 3 of 8 CPUs are withheld, after 0"
+    assert rig.events[0].text == "host_NUMA_0 withholds 3 of 8 CPUs, before: 0"
     assert (
         rig.terms().items()
         >= {

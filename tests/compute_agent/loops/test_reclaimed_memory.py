@@ -127,7 +127,7 @@ def test_memory_that_is_needed_again_is_a_broken_promise_and_so_is_an_eviction_f
     of_memory = [one for one in rig.events if one.kind == "break" and "MiB" in one.text]
     assert len(of_memory) == 1
     assert "throttled or evicted for memory_pressure" in of_memory[0].reason
-    assert of_memory[0].reason.startswith("others used 6000.0 of 8000 MiB; ")
+    assert of_memory[0].reason.startswith("owners used 6000.0 of 8000 MiB; ")
 
 
 def test_a_host_that_does_not_tell_has_all_reserved_after_a_quarter_of_an_hour(rig):

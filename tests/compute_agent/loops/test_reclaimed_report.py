@@ -5,7 +5,7 @@ import pytest
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve_cpu_sets
 from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
 from compute_agent.inventory.memory import with_offers
-from compute_agent.loops.reporting import ReportLoop
+from compute_agent.loops.reports import ReportLoop
 from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.loops.reporting import ReportLoop, status_document
+from compute_agent.loops.reports import ReportLoop, status_document
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError

@@ -32,7 +32,7 @@ from compute_agent.host.reader import read_topology
 from compute_agent.inventory.provider_files import files_in
 from compute_agent.inventory.provider_tree import IdentityError
 from compute_agent.loops.base import ConfigurationInForce
-from compute_agent.loops.reporting import RootWatch
+from compute_agent.loops.root_watch import RootWatch
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.events import WorldChanged
