@@ -133,7 +133,7 @@ class AgentParts(Protocol):
         """
         ...
 
-    def watermarks(self) -> list[dict[str, Any]]:
+    def list_watermarks(self) -> list[dict[str, Any]]:
         """The watermarks, and how usage stands to them."""
         ...
 
@@ -148,7 +148,7 @@ class AgentParts(Protocol):
         """Show how the reclaimed capacity of the shared CPUs is computed, term by term."""
         ...
 
-    def interference(self) -> list[dict[str, Any]]:
+    def list_interference(self) -> list[dict[str, Any]]:
         """Show the guests that are limited, for which victims, and the remembered verdicts."""
         ...
 
@@ -164,7 +164,7 @@ class AgentParts(Protocol):
         """List all that a release of this host would give back."""
         ...
 
-    def retire(self) -> None:
+    def end_agent(self) -> None:
         """End the agent."""
         ...
 
@@ -192,7 +192,7 @@ class ApiMethods:
     def __init__(self, agent: AgentParts) -> None:
         self._agent = agent
 
-    def table(self) -> Mapping[str, Method]:
+    def list_methods(self) -> Mapping[str, Method]:
         """The methods by the name that requests use."""
         return {
             "status": self.status,
@@ -254,7 +254,7 @@ class ApiMethods:
             as_of=as_of,
             cwd=body["cwd"],
             environment=body["environment"],
-            declared=_declared(params),
+            declared=_declared_guest(params),
             owner=owner,
         )
         view = self._begin_guest(event)
@@ -273,7 +273,7 @@ class ApiMethods:
             origin=body["pid"] if "pid" in body else Path(body["cgroup"]),
             allocation=allocation,
             as_of=as_of,
-            declared=_declared(params),
+            declared=_declared_guest(params),
             owner=owner,
         )
         return self._guest_document(self._begin_guest(event))
@@ -282,7 +282,7 @@ class ApiMethods:
         """Make the cache group of a guest that is about to start; for the hook of libvirt, which waits."""
         description = load(AnnounceSchema(), params)["description"]
         try:
-            guest = self._agent.announcements.announce(description, ANNOUNCE_SECONDS)
+            guest = self._agent.announcements.announce_guest(description, ANNOUNCE_SECONDS)
         except (ValueError, DriverError) as error:
             raise RequestError(f"what is about to start cannot be expected: {error}") from error
         except FutureTimeoutError as error:
@@ -422,7 +422,7 @@ class ApiMethods:
     def watermark_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """All lines of the watermarks, and how usage stands to them."""
         load(EmptySchema(), params)
-        return self._agent.watermarks()
+        return self._agent.list_watermarks()
 
     def watermark_test(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Predict the actions of the watermarks of a metric at a usage."""
@@ -435,7 +435,7 @@ class ApiMethods:
     def interference_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Show the guests that are limited, for which victims, and the remembered verdicts."""
         load(EmptySchema(), params)
-        return self._agent.interference()
+        return self._agent.list_interference()
 
     def capacity_show(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Show how the reclaimed capacity of the shared CPUs is computed, term by term."""
@@ -444,12 +444,12 @@ class ApiMethods:
 
     def host_disable(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Keep new guests away from this host, for a reason."""
-        return self._agent.maintenance.switch(True, load(DisableSchema(), params)["reason"])
+        return self._agent.maintenance.switch_host(True, load(DisableSchema(), params)["reason"])
 
     def host_enable(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Let new guests in again."""
         load(EmptySchema(), params)
-        return self._agent.maintenance.switch(False)
+        return self._agent.maintenance.switch_host(False)
 
     def release_survey(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """List all that a release of this host would give back."""
@@ -460,7 +460,7 @@ class ApiMethods:
         """Keep new guests away, and end the agent, so that the host can be released."""
         load(EmptySchema(), params)
         self._agent.maintenance.prepare_release()
-        self._agent.retire()
+        self._agent.end_agent()
         return {}
 
     def _read_allocation(
@@ -490,7 +490,7 @@ class ApiMethods:
         return guest_uuid, as_of, world.own_part(resources), owner
 
     def _guest_document(self, view: GuestView) -> dict[str, Any]:
-        return guest_document(view, self._agent.reports.claims.expires(view.guest.uuid))
+        return guest_document(view, self._agent.reports.claims.claim_end(view.guest.uuid))
 
     def _begin_guest(self, event: StartGuest | AdoptGuest) -> GuestView:
         """Start or adopt a guest, and let a report read the generations of its allocation."""
@@ -512,6 +512,6 @@ def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSet
     )
 
 
-def _declared(params: Mapping[str, Any]) -> tuple[str, ...]:
+def _declared_guest(params: Mapping[str, Any]) -> tuple[str, ...]:
     """The settings that a request has, at their defaults or not."""
     return tuple(name for name in SETTING_NAMES if name in params)

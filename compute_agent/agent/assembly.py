@@ -122,8 +122,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
 
         # The worker and its controllers, and the configuration by which they are made
         factory = ControllerFactory(driver, state, metrics)
-        conf = host.configuration(
-            PlacementClient.from_conf(options), factory.build(options, host.resctrl, host.world)
+        conf = host.with_controllers(
+            PlacementClient.from_conf(options), factory.build_controllers(options, host.resctrl, host.world)
         )
         manual = ManualSettings(folder / MANUAL_FILE)
         pipeline = GuestPipeline(
@@ -148,7 +148,9 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         changed = WakeSignal()
         reclaimed = ReclaimLoop(conf, pipeline, driver, recorder, metrics, changed=changed.wake)
         fleet_guests = FleetGuests(pipeline, configurator.set_guest)
-        fleet = FleetLoop(options, reloader.check, metrics.registry, changed.wake, fleet_guests.bring_about)
+        fleet = FleetLoop(
+            options, reloader.check_options, metrics.registry, changed.wake, fleet_guests.bring_about
+        )
         reports = ReportLoop(
             HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
             conf.client,
@@ -186,7 +188,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             limits,
             GuestEvictor(evictions.stop_guest, evictions.give_back),
             partial(reports.switch_scheduling, DisableCause.WATERMARK),
-            ThrottleTelemetry(metrics.registry, recorder, reclaimed.blame),
+            ThrottleTelemetry(metrics.registry, recorder, reclaimed.count_blame),
         )
         manual_throttling = ManualThrottling(limits, evictions, recorder)
         watermarks = WatermarkLoop(
@@ -214,7 +216,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         early: tuple[AgentLoop, ...] = (events, monitoring, arrivals, announcements)
         cpu_use = CpuUse(conf, pipeline, driver)
         late: tuple[AgentLoop, ...] = (reports, watermarks, interference, oom, reclaimed, cpu_use, fleet)
-        in_force.follow((*early, *late))
+        in_force.add_followers((*early, *late))
         undo.pop_all()
     return AssembledAgent(
         state,

@@ -13,7 +13,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-from compute_agent.agent.host_access import HostResctrl, offered, open_resctrl
+from compute_agent.agent.host_access import HostResctrl, offered_platform, open_resctrl
 from compute_agent.agent.parked_cpus import (
     known_topology,
     learned_topology,
@@ -270,7 +270,7 @@ def build_world(
             LOG.warning("%s", notice)
         provider_tree.keep_name(Path(conf.state_path), name)
     classes = parse_classes(conf)
-    platform = offered(control, classes.share_specs)
+    platform = offered_platform(control, classes.share_specs)
     derived = derive_tree(conf, topology, cpu_sets, classes.classes.keys(), platform, whose, root_uuid)
     tree = derived.tree
     cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*derived.positions.values()))
@@ -447,7 +447,7 @@ class ControllerFactory:
     store: FormerStore
     metrics: AgentMetrics
 
-    def build(
+    def build_controllers(
         self, conf: cfg.ConfigOpts, resctrl: HostResctrl, world: HostState
     ) -> tuple[KernelController, ...]:
         """The controllers of a configuration on this host.
@@ -466,7 +466,7 @@ class ConfiguredHost:
     world: HostState
     settings: ThrottlingSettings
 
-    def configuration(
+    def with_controllers(
         self, client: PlacementClient, controllers: tuple[KernelController, ...]
     ) -> ReloadedConfiguration:
         """The configuration that loops take."""

@@ -386,8 +386,8 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "provider_uuid": world.tree.root.uuid,
         "provider_is": root_keeper(world.tree.beside),
         **status_document(shown.reports.status),
-        **shown.reports.history.document(),
-        **shown.maintenance.document(),
+        **shown.reports.history.status_fields(),
+        **shown.maintenance.status_fields(),
         "config_error": shown.config_error,
         **shown.fleet,
         "warnings": list(shown.warnings),
@@ -395,7 +395,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "driver": driver.name,
         "driver_status": shown.host_driver.status,
         "cache_control": f"off: {shown.resctrl.off}" if shown.resctrl.off else "on",
-        "cache_monitoring": f"off: {shown.monitoring.off}" if shown.monitoring.off else "on",
+        "cache_monitoring": f"off: {shown.monitoring.reason_off}" if shown.monitoring.reason_off else "on",
         "cpu_classes": in_words(shown.cpu_classes.classes),
         "cpu_class_refusals": list(shown.cpu_classes.refusals),
         "parked_cpus": cpuset.format(shown.cpu_classes.parked),
@@ -404,7 +404,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "guests": len(views) if pipeline.has_taken_over else None,
         **guests_document(views),
         "events": f"not kept: {shown.events.trouble}" if shown.events.trouble else "kept",
-        "oom_kills": shown.oom.document(),
+        "oom_kills": shown.oom.list_rows(),
         "lost_guests": list(driver.lost_guests().values()),
     }
 

@@ -111,7 +111,7 @@ def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> HostResctrl:
     return HostResctrl(control)
 
 
-def offered(control: ResctrlHandle | None, classes: Mapping[str, ShareSpec]) -> CachePlatform | None:
+def offered_platform(control: ResctrlHandle | None, classes: Mapping[str, ShareSpec]) -> CachePlatform | None:
     """The cache platform that inventories offer. ``classes`` are the shares of the QoS classes."""
     if control is None:
         return None
@@ -123,7 +123,7 @@ def offered(control: ResctrlHandle | None, classes: Mapping[str, ShareSpec]) -> 
     return cache_platform(control.build_layout(present), present, classes)
 
 
-def signature(conf: cfg.ConfigOpts) -> Any:
+def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
     """Something that changes when a mount comes or goes, or a group that is not the agent's."""
     mount = find_mount(Path(conf.host.root))
     if mount is None:
@@ -185,7 +185,7 @@ def open_host_driver(
     try:
         state.keep_driver(choice.name)
     except OSError as error:
-        LOG.error("The driver cannot be remembered: %s; will be tried again with the next guest", error)
+        LOG.error("The driver cannot be remembered: %s; the agent tries again with the next guest", error)
         metrics.state_failures.inc()
     Gauge(
         "compute_agent_driver_up",

@@ -54,14 +54,16 @@ class EventHandler(logging.Handler):
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                     sender.setblocking(False)
-                    sender.sendto(entry(record, event, self.format), self._path)
+                    sender.sendto(journal_entry(record, event, self.format), self._path)
                     return
             except OSError:
                 pass
         self._rest.handle(record)
 
 
-def entry(record: logging.LogRecord, event: AgentEvent, line: Callable[[logging.LogRecord], str]) -> bytes:
+def journal_entry(
+    record: logging.LogRecord, event: AgentEvent, line: Callable[[logging.LogRecord], str]
+) -> bytes:
     """The datagram of an event; ``line`` makes the whole line of the log of a record."""
     fields = {
         "MESSAGE": " ".join(line(record).splitlines()),

@@ -65,12 +65,12 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         self._open: set[socket.socket] = set()
         super().__init__(*arguments, **options)
 
-    def received(self, connection: socket.socket) -> None:
+    def end_reading(self, connection: socket.socket) -> None:
         """All that was waited for has come: what follows may take as long as it takes."""
         with self._guard:
             self._waited_for.pop(connection, None)
 
-    def refuse(self, connection: socket.socket) -> None:
+    def refuse_connection(self, connection: socket.socket) -> None:
         """Answer that all threads are busy, without waiting for anything.
 
         :raises OSError:
@@ -91,7 +91,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         LOG.warning("%s has %d connections and refuses another", type(self).__name__, self.max_connections)
         request.setblocking(False)
         with contextlib.suppress(OSError):
-            self.refuse(request)
+            self.refuse_connection(request)
         self.shutdown_request(request)
 
     def service_actions(self) -> None:
@@ -171,9 +171,9 @@ class _SocketHandler(socketserver.StreamRequestHandler):
             return  # said nothing, or went away in the middle
         if not line:
             return
-        self.server.received(self.connection)
+        self.server.end_reading(self.connection)
         try:
-            self.wfile.write(self.server.answer(line, _user_of(self.connection)))
+            self.wfile.write(self.server.answer_request(line, _user_of(self.connection)))
         except OSError:
             LOG.info("Somebody asked and did not wait for the answer")
 
@@ -208,13 +208,13 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         super().server_close()
         self._path.unlink(missing_ok=True)
 
-    def refuse(self, connection: socket.socket) -> None:
+    def refuse_connection(self, connection: socket.socket) -> None:
         """Say that there are too many connections."""
         connection.send(
             _answer_line({"error": f"the agent has {self.max_connections} requests in hand: try again"})
         )
 
-    def answer(self, line: bytes, user: int) -> bytes:
+    def answer_request(self, line: bytes, user: int) -> bytes:
         """The answer to one request line of a user."""
         method = ""
         try:
@@ -292,7 +292,9 @@ def socket_path(conf: cfg.ConfigOpts) -> Path:
     return Path(conf.daemon.socket) if conf.daemon.socket else Path(conf.state_path) / "agent.sock"
 
 
-def ask(path: Path, method: str, params: Mapping[str, Any] | None = None, timeout: float = 60.0) -> Any:
+def call_agent(
+    path: Path, method: str, params: Mapping[str, Any] | None = None, timeout: float = 60.0
+) -> Any:
     """The daemon's answer.
 
     :raises DaemonUnreachableError:

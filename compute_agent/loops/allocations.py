@@ -81,33 +81,33 @@ class HistoryWatch:
         self._evidence = ""
         self._withheld_losses: tuple[AllocationLoss, ...] = ()
         self._lock = threading.Lock()
-        self._older.set(self.older is not None)
+        self._older.set(self.older_copy is not None)
 
     @property
-    def older(self) -> OlderCopy | None:
+    def older_copy(self) -> OlderCopy | None:
         """The beginning of an older copy of Placement's database, and the reason; None without one."""
         return self._history.older
 
     @property
-    def generations(self) -> Generations:
+    def known_generations(self) -> Generations:
         """The generations of providers at the last read."""
         return self._history.generations
 
     @property
-    def holders(self) -> Mapping[str, ConsumerOwner]:
+    def known_owners(self) -> Mapping[str, ConsumerOwner]:
         """The owners of guests with an allocation, by the guest's uuid."""
         return self._history.holders
 
     @property
-    def losses(self) -> tuple[AllocationLoss, ...]:
+    def withheld_losses(self) -> tuple[AllocationLoss, ...]:
         """The losses that were not believed at the last read."""
         return self._withheld_losses
 
-    def note(self, evidence: str) -> None:
+    def note_evidence(self, evidence: str) -> None:
         """Keep a sign of an older copy for the next decision; an empty text changes nothing."""
         self._evidence = evidence or self._evidence
 
-    def withholds(self, losses: Sequence[AllocationLoss], holding: int) -> bool:
+    def withholds_losses(self, losses: Sequence[AllocationLoss], holding: int) -> bool:
         """Tell whether the losses of one read are not believed.
 
         :param losses: all losses of the read.
@@ -115,15 +115,15 @@ class HistoryWatch:
         :raises OSError: the decision cannot be kept.
         """
         with self._lock:
-            if self.older is None:
+            if self.older_copy is None:
                 if reason := why_older(self._evidence, losses, holding):
                     self._begin_older(OlderCopy(reason, time.time()), losses)
             elif not losses:
                 self._end_older("all guests hold what they did again")
-            self._withheld_losses = tuple(losses) if self.older is not None else ()
-            return self.older is not None
+            self._withheld_losses = tuple(losses) if self.older_copy is not None else ()
+            return self.older_copy is not None
 
-    def settle(self, generations: Generations, holders: Mapping[str, ConsumerOwner]) -> None:
+    def end_read(self, generations: Generations, holders: Mapping[str, ConsumerOwner]) -> None:
         """End a read: compare the next one with these generations and owners.
 
         :raises OSError: they cannot be kept.
@@ -132,20 +132,20 @@ class HistoryWatch:
             self._evidence = ""
             self._change_history(replace(self._history, generations=dict(generations), holders=dict(holders)))
 
-    def accept(self) -> None:
+    def accept_copy(self) -> None:
         """Believe all allocations in Placement from now on.
 
         :raises OSError: the decision cannot be kept.
         """
         with self._lock:
             self._evidence = ""
-            if self.older is not None:
+            if self.older_copy is not None:
                 self._end_older("an operator accepted what it says")
             self._withheld_losses = ()
 
-    def document(self) -> dict[str, Any]:
+    def status_fields(self) -> dict[str, Any]:
         """The fields of ``status`` about the history of Placement's database."""
-        older = self.older
+        older = self.older_copy
         return {
             "placement_history": "goes on" if older is None else "older",
             "placement_history_reason": "" if older is None else older.reason,
@@ -192,7 +192,7 @@ class ClaimWatch:
         self._asked: dict[str, Allocation] = {}
         self._expiring: Mapping[str, float] = {}
 
-    def expires(self, uuid: str) -> float | None:
+    def claim_end(self, uuid: str) -> float | None:
         """The end of a guest's claim, in seconds since the epoch; None if no end is known."""
         return self._expiring.get(uuid)
 
@@ -312,7 +312,7 @@ def allocations_read(
         and (view.allocation is None or holding != GuestHolding(view.allocation, view.migration))
     }
     losses = _find_losses(views, changed)
-    if watch is not None and watch.withholds(losses, sum(bool(view.allocation) for view in views)):
+    if watch is not None and watch.withholds_losses(losses, sum(bool(view.allocation) for view in views)):
         changed = {uuid: changed[uuid] for uuid in changed.keys() - {loss.uuid for loss in losses}}
         held = {**known, **held}
     guests = {view.guest.uuid for view in views}

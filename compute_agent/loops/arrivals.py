@@ -107,7 +107,7 @@ class PreStartHook:
         """Stop the thread."""
         self._thread.stop(2.0)
 
-    def announce(self, description: str, seconds: float) -> Guest:
+    def announce_guest(self, description: str, seconds: float) -> Guest:
         """Take a guest that is about to start, and make its cache group.
 
         :param description: the domain in XML.
@@ -153,13 +153,13 @@ class PreStartHook:
             return refused
         client = self._client
 
-        def ask() -> ConsumerAllocations:
+        def ask_placement() -> ConsumerAllocations:
             try:
                 return client.get_allocations(uuid)
             finally:
                 self._asking.release()
 
-        return run_aside(HELD_THREAD, ask)
+        return run_aside(HELD_THREAD, ask_placement)
 
     def _move_appeared(self) -> None:
         """Put the processes of announced guests into their groups as they appear."""
@@ -213,7 +213,7 @@ class GuestEvents:
         """Use another client for the next guest."""
         self._client = conf.client
 
-    def report(self, change: GuestChange) -> None:
+    def report_change(self, change: GuestChange) -> None:
         """Take a change; for the driver's threads."""
         self._changes.put((change, time.monotonic()))
         self._thread.wake()

@@ -46,7 +46,7 @@ from compute_agent.report.history import ConsumerOwner
 from compute_agent.report.reporter import HostReporter
 
 
-def locate(driver: GuestDriver, world: HostState) -> dict[str, CpuLocation]:
+def locate_guests(driver: GuestDriver, world: HostState) -> dict[str, CpuLocation]:
     """Read the locations of running guests by uuid.
 
     :raises DriverError: the driver does not answer.
@@ -85,7 +85,9 @@ class ConsumerLocations:
 
         :raises DriverError: the driver does not answer.
         """
-        return by_consumer(locate(self._driver, self._pipeline.host_state), self._pipeline.guest_views())
+        return by_consumer(
+            locate_guests(self._driver, self._pipeline.host_state), self._pipeline.guest_views()
+        )
 
 
 def from_affinities(
@@ -168,7 +170,7 @@ class HostAuditor:
         self._changed = changed
         self._flavors: dict[str, GuestFlavor] = {}
 
-    def audit(self, options: HealOptions) -> list[AuditOutcome]:
+    def run_audit(self, options: HealOptions) -> list[AuditOutcome]:
         """Compare guests with allocations, and repair the differences that ``options`` allow.
 
         :raises PlacementError:
@@ -231,7 +233,7 @@ class HostAuditor:
 
     def _audited_guests(self) -> list[AuditedGuest]:
         views = {view.guest.uuid: view for view in self._pipeline.guest_views()}
-        locations = locate(self._driver, self._pipeline.host_state)
+        locations = locate_guests(self._driver, self._pipeline.host_state)
         found = []
         for guest in self._driver.guests():
             try:
@@ -270,12 +272,12 @@ class HostAuditor:
         flavor, typed = self._flavors[guest.uuid], self._client.knows_consumer_types
         holder = self._holders.get(guest.uuid, ConsumerOwner(flavor.project_id, flavor.user_id))
 
-        def decide(record: ConsumerRecord) -> Decision:
+        def decide_record(record: ConsumerRecord) -> Decision:
             return decide_creation(
                 record, allocation, holder.project_id, holder.user_id, typed(), holder.consumer_type
             )
 
-        outcome = self._carry_out(guest.uuid, decide, options.heal, options.dry_run)
+        outcome = self._carry_out(guest.uuid, decide_record, options.heal, options.dry_run)
         if not guest.known:
             _take_amounts(free, allocation)
         return AuditOutcome(replace(finding, allocation=allocation), _HEAL, outcome)

@@ -73,7 +73,7 @@ class ConfigurationInForce:
         """The controllers that the worker uses."""
         return self.current.controllers
 
-    def follow(self, loops: Sequence[AgentLoop]) -> None:
+    def add_followers(self, loops: Sequence[AgentLoop]) -> None:
         """Reload these loops with each configuration from now on, in this order."""
         self._followers = tuple(loops)
 
@@ -94,7 +94,7 @@ class WakeReport(Protocol):
 class TreeAddition(Protocol):
     """A part of the provider tree that changes from report to report, such as offers and attributes."""
 
-    def offering(self, tree: ProviderTree) -> ProviderTree:
+    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """Return the tree with the addition; called by the thread of reports, and to show the inventory."""
         ...
 
@@ -135,7 +135,7 @@ class KeptFile(Generic[T]):
                 LOG.warning("%s cannot be put aside: %s", self._path, failure)
         return None
 
-    def peek(self) -> T | None:
+    def peek_content(self) -> T | None:
         """Read the content like load(), but leave a file that cannot be used where it is."""
         try:
             return self._parse(read_own(self._path))

@@ -74,7 +74,7 @@ class _CollectorRunner:
         self._began: float | None = None
         self._thread = PeriodicTask(
             COLLECTOR_THREAD,
-            self.once,
+            self.call_collector,
             lambda took: INTERVAL,
             log_failures(LOG, "A collector cannot be called"),
             name=f"collector {point.name}",
@@ -94,24 +94,24 @@ class _CollectorRunner:
         return self._thread.is_alive()
 
     @property
-    def trouble(self) -> str:
+    def failure_text(self) -> str:
         """The failure of the collector; empty without one."""
         began = self._began
         if began is not None and (seconds := time.monotonic() - began) > HANGING_SECONDS:
             return f"it has not answered for {int(seconds // 60)} minutes"
         return self.heard.trouble
 
-    def once(self) -> None:
+    def call_collector(self) -> None:
         """Call the collector once; any exception becomes its trouble."""
         self._began = time.monotonic()
         try:
-            self.heard = self._listen()
+            self.heard = self._read_answer()
         except BaseException as error:  # SystemExit as well: the collector raised it, not the agent
-            self.heard = replace(self.heard, told={}, trouble=f"it failed: {_said(error)}")
+            self.heard = replace(self.heard, told={}, trouble=f"it failed: {_error_text(error)}")
         finally:
             self._began = None
 
-    def _listen(self) -> _CollectorAnswer:
+    def _read_answer(self) -> _CollectorAnswer:
         if self._collector is None:
             loaded = self._point.load()
             self._collector = loaded() if callable(loaded) else loaded
@@ -135,7 +135,7 @@ class _CollectorRunner:
         return _CollectorAnswer(classes, told, trouble)
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """The text of an exception of any class, printable; its ``__str__`` may raise."""
     try:
         return printable_text(f"{type(error).__name__}: {error}")
@@ -154,7 +154,7 @@ class CollectorLoops:
         registry: CollectorRegistry,
         clock: Callable[[], float],
     ) -> None:
-        self._file = _file(state_path)
+        self._file = _kept_file(state_path)
         self._recorder = recorder
         self._clock = clock
         self.runners: dict[str, _CollectorRunner] = {}
@@ -178,9 +178,9 @@ class CollectorLoops:
             "Changes of offered amounts of collectors' resource classes.",
             registry=registry,
         )
-        self.use(names)
+        self.use_collectors(names)
 
-    def use(self, names: Sequence[str]) -> None:
+    def use_collectors(self, names: Sequence[str]) -> None:
         """Use these collectors from now on, and forget all others."""
         before = self.runners
         if names and not before:
@@ -216,13 +216,13 @@ class CollectorLoops:
         return not self.runners
 
     @property
-    def _current(self) -> Mapping[str, CollectedClasses]:
+    def _current_classes(self) -> Mapping[str, CollectedClasses]:
         """Amounts of the present collectors; a round may have begun before a reload removed one."""
         runners = self.runners
         return {name: one for name, one in self.known.items() if name in runners}
 
     @property
-    def troubles(self) -> tuple[str, ...]:
+    def failure_texts(self) -> tuple[str, ...]:
         """Failures of collectors, a sentence each."""
         runners = self.runners
         return tuple(
@@ -231,7 +231,7 @@ class CollectorLoops:
             if name in runners
         )
 
-    def round(self, tree: ProviderTree) -> bool:
+    def run_round(self, tree: ProviderTree) -> bool:
         """Apply the measurements since the last round; return whether the offered amounts have changed."""
         if self.is_idle:
             return False
@@ -244,23 +244,23 @@ class CollectorLoops:
             twice = sorted(classes & taken.keys())
             classes -= taken.keys()
             taken |= dict.fromkeys(classes, name)
-            found = _heard(tree, classes, heard, before, now)
+            found = _merge_answer(tree, classes, heard, before, now)
             known[name] = CollectedClasses(classes, found)
-            for node, resource_class in _of(tree, classes):
+            for node, resource_class in _provided_classes(tree, classes):
                 key = resource_class, node.uuid
                 was, is_now = before.collected.get(key, CollectedAmount()), found[key]
                 self._offered.labels(node.name, resource_class).set(is_now.offered_amount(now))
                 if is_now.offer.published != was.offer.published:
                     changed = True
-                    self._tell(name, node, resource_class, was, is_now, now)
-            trouble = runner.trouble or _misplaced(tree, classes, heard)
-            self._note(name, f"{taken[twice[0]]} reports {twice[0]} already" if twice else trouble)
+                    self._record_offer(name, node, resource_class, was, is_now, now)
+            trouble = runner.failure_text or _find_misplaced(tree, classes, heard)
+            self._note_failure(name, f"{taken[twice[0]]} reports {twice[0]} already" if twice else trouble)
         self.known = known
         if changed or self._file.is_due(now):
             self._save()
         return changed
 
-    def _note(self, name: str, trouble: str) -> None:
+    def _note_failure(self, name: str, trouble: str) -> None:
         """Log a collector's trouble once, until it ends."""
         self._failing.labels(name).set(bool(trouble))
         if trouble and name not in self._troubles:
@@ -268,7 +268,7 @@ class CollectorLoops:
         others = {one: what for one, what in self._troubles.items() if one != name}
         self._troubles = {**others, name: trouble} if trouble else others
 
-    def _tell(
+    def _record_offer(
         self,
         name: str,
         node: ProviderNode,
@@ -285,7 +285,7 @@ class CollectorLoops:
             "%s offers %d of %d %s, before: %d",
             node.name,
             found.offer.published,
-            _most(node, resource_class),
+            _largest_offer(node, resource_class),
             resource_class,
             was.offer.published,
             reason=found.explain_offer(name, now),
@@ -294,20 +294,21 @@ class CollectorLoops:
     def _save(self) -> None:
         self._file.save(dump(self.known), self._clock())
 
-    def offering(self, tree: ProviderTree) -> ProviderTree:
+    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """Return the tree with all amounts withheld that are not offered, also those that just expired."""
-        return withholding(tree, self._current, self._clock())
+        return withhold_classes(tree, self._current_classes, self._clock())
 
-    def document(self, tree: ProviderTree) -> list[dict[str, Any]]:
+    def list_rows(self, tree: ProviderTree) -> list[dict[str, Any]]:
         """List the measured and the offered amount of each class and provider, in words."""
         now, rows = self._clock(), []
-        for name, known in self._current.items():
-            for node, resource_class in _of(tree, known.classes):
+        for name, known in self._current_classes.items():
+            for node, resource_class in _provided_classes(tree, known.classes):
                 found = known.collected.get((resource_class, node.uuid), CollectedAmount())
                 for words, amount in (
                     (found.explain_offer(name, now), found.usable_amount(now)),
                     (
-                        f"offered of {_most(node, resource_class)} {resource_class} (more after 15 minutes)",
+                        f"offered of {_largest_offer(node, resource_class)} {resource_class}"
+                        " (more after 15 minutes)",
                         found.offered_amount(now),
                     ),
                 ):
@@ -315,22 +316,25 @@ class CollectorLoops:
         return rows
 
 
-def _heard(
+def _merge_answer(
     tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer, before: CollectedClasses, now: float
 ) -> dict[tuple[str, str], CollectedAmount]:
     """Compute the new amounts by class and provider from a collector's answer."""
     found = {}
-    for node, resource_class in _of(tree, classes):
+    for node, resource_class in _provided_classes(tree, classes):
         key = resource_class, node.uuid
         told = heard.told.get((resource_class, zone_of(tree, node)))
         was = before.collected.get(key, CollectedAmount())
-        found[key] = was.with_measurement(told, _most(node, resource_class), now)
+        found[key] = was.with_measurement(told, _largest_offer(node, resource_class), now)
     return found
 
 
-def _misplaced(tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer) -> str:
+def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer) -> str:
     """Find a measurement that cannot be true on this host, in words; empty without one."""
-    totals = {(name, zone_of(tree, node)): node.inventories[name].total for node, name in _of(tree, classes)}
+    totals = {
+        (name, zone_of(tree, node)): node.inventories[name].total
+        for node, name in _provided_classes(tree, classes)
+    }
     for key, told in heard.told.items():
         where = printable_text(key[1]) or "the host"
         if key not in totals:
@@ -342,17 +346,17 @@ def _misplaced(tree: ProviderTree, classes: frozenset[str], heard: _CollectorAns
 
 def with_kept(tree: ProviderTree, names: Sequence[str], state_path: Path, now: float) -> ProviderTree:
     """Return the tree with the amounts that an agent with these collectors withholds at its start."""
-    kept = (_file(state_path).peek() or {}) if names else {}
-    return withholding(tree, {name: one for name, one in kept.items() if name in names}, now)
+    kept = (_kept_file(state_path).peek_content() or {}) if names else {}
+    return withhold_classes(tree, {name: one for name, one in kept.items() if name in names}, now)
 
 
-def withholding(tree: ProviderTree, known: Mapping[str, CollectedClasses], now: float) -> ProviderTree:
+def withhold_classes(tree: ProviderTree, known: Mapping[str, CollectedClasses], now: float) -> ProviderTree:
     """Return the tree with the collectors' classes withheld, except for the offered amounts."""
     more: dict[str, dict[str, int]] = {}
     for one in known.values():
-        for node, resource_class in _of(tree, one.classes):
+        for node, resource_class in _provided_classes(tree, one.classes):
             found = one.collected.get((resource_class, node.uuid), CollectedAmount())
-            amount = _most(node, resource_class) - found.offered_amount(now)
+            amount = _largest_offer(node, resource_class) - found.offered_amount(now)
             withheld = more.setdefault(node.uuid, dict(node.withheld))
             withheld[resource_class] = max(amount, withheld.get(resource_class, 0))
     nodes = (replace(node, withheld=more[node.uuid]) if node.uuid in more else node for node in tree.nodes)
@@ -364,14 +368,14 @@ def zone_of(tree: ProviderTree, node: ProviderNode) -> str:
     return node.name.removeprefix(tree.root.name).lstrip("_")
 
 
-def _of(tree: ProviderTree, classes: Iterable[str]) -> list[tuple[ProviderNode, str]]:
+def _provided_classes(tree: ProviderTree, classes: Iterable[str]) -> list[tuple[ProviderNode, str]]:
     return [(node, name) for name in sorted(classes) for node in tree.providers_of(name)]
 
 
-def _most(node: ProviderNode, resource_class: str) -> int:
+def _largest_offer(node: ProviderNode, resource_class: str) -> int:
     own = node.inventories[resource_class]
     return max(0, own.total - own.reserved)
 
 
-def _file(state_path: Path) -> KeptFile[Mapping[str, CollectedClasses]]:
+def _kept_file(state_path: Path) -> KeptFile[Mapping[str, CollectedClasses]]:
     return KeptFile(state_path / FILE, parse, "The record of collectors' amounts")

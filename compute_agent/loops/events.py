@@ -197,7 +197,7 @@ class OomEvents:
     def reload(self, conf: ReloadedConfiguration) -> None:
         """Do nothing: no option changes this loop."""
 
-    def document(self) -> list[dict[str, Any]]:
+    def list_rows(self) -> list[dict[str, Any]]:
         """List the last kills, oldest first."""
         return list(self._recent)
 
@@ -211,9 +211,9 @@ class OomEvents:
         kills = self._driver.oom_kills()  # before the count: a read that fails is repeated
         self._looks_due -= 1
         for kill in kills:
-            self._tell(kill)
+            self._report_kill(kill)
 
-    def _tell(self, kill: OomKill) -> None:
+    def _report_kill(self, kill: OomKill) -> None:
         reason = REASONS[kill.at_own_limit]
         message = "Guest %s: the kernel killed %d of its processes: %s"
         self._recorder.record_done(

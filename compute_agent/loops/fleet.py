@@ -79,8 +79,8 @@ class FleetGuests:
             return []
         planned = plan_settings(wanted, applied, self._present_settings())
         refused = self._change_guests(planned)
-        # Guests before the record: a setting without a record is found to be as wanted, while a record without
-        # the setting would look like a change by hand.
+        # Guests before the record: a setting without a record is found to be as wanted. A record without the
+        # setting would look like a change by hand.
         after = {
             guest: applied.get(guest, {}) if guest in refused else each
             for guest, each in planned.applied.items()
@@ -174,7 +174,7 @@ class FleetLoop:
         """Held while the state is changed: follow() and reload() run in two threads."""
         self._thread = PeriodicTask(
             FLEET_THREAD,
-            self.follow,
+            self.follow_fleet,
             self._look_pause,
             log_failures(LOG, "The settings of the fleet cannot be followed"),
         )
@@ -210,7 +210,7 @@ class FleetLoop:
         """Stop the thread, without waiting for a source that hangs."""
         self._thread.stop(_STOP_SECONDS)
 
-    def document(self) -> dict[str, object]:
+    def status_fields(self) -> dict[str, object]:
         """The fields of ``status`` about the fleet."""
         state = self._state
         return {
@@ -219,7 +219,7 @@ class FleetLoop:
             "fleet_overruled": list(state.overruled),
         }
 
-    def offering(self, tree: ProviderTree) -> ProviderTree:
+    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """Return the tree with the fleet's state in attributes of the agent's first provider.
 
         An unreachable source is in the metric and in ``status`` alone: all hosts of the fleet would write to
@@ -233,7 +233,7 @@ class FleetLoop:
             told[FLEET_TROUBLE] = state.trouble[:_MAX_TOLD]
         return tree.with_attributes(told)
 
-    def follow(self) -> None:
+    def follow_fleet(self) -> None:
         """Read the source once, and apply a new revision."""
         conf = self._conf
         try:

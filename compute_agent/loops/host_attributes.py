@@ -32,7 +32,7 @@ class PositionReporter:
         self._in_force = in_force
         self._views = views
 
-    def offering(self, tree: ProviderTree) -> ProviderTree:
+    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """Return the tree with attributes of the agent's first provider."""
         conf = self._in_force.current
         if not conf.options.compute.report_positions or not tree.ours:
@@ -88,7 +88,7 @@ class AgentHeartbeats:
         self._in_force = in_force
         self._clock = clock
 
-    def offering(self, tree: ProviderTree) -> ProviderTree:
+    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """Return the tree with attributes of the agent's first provider."""
         options = self._in_force.current.options.compute
         interval = options.heartbeat_interval

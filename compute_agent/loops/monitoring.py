@@ -32,7 +32,7 @@ class MonitorTargets:
         self._made_of: tuple[object, ...] | None = None
         self._targets: tuple[MonitorTarget, ...] = ()
 
-    def build(
+    def build_targets(
         self,
         controllers: Iterable[KernelController],
         guests: Sequence[Guest],
@@ -101,7 +101,7 @@ class MonitoredGuests:
     def __call__(self) -> tuple[MonitorTarget, ...] | None:
         """Build the present targets; None while they are not known."""
         snapshot = None if self._usage is None else self._usage.status.snapshot
-        return self._targets.build(self._in_force.controllers, self._pipeline.guests(), snapshot)
+        return self._targets.build_targets(self._in_force.controllers, self._pipeline.guests(), snapshot)
 
 
 class CacheMonitoring:
@@ -122,7 +122,7 @@ class CacheMonitoring:
         self.reload(conf)
 
     @property
-    def off(self) -> str:
+    def reason_off(self) -> str:
         """The reason why nothing is measured; empty if something is."""
         if self._measured is None:
             return "there is no resctrl with counters"
@@ -140,7 +140,7 @@ class CacheMonitoring:
         """Use another configuration and its mount."""
         control = conf.control
         usable = control is not None and control.writable and control.platform.monitoring is not None
-        measured = _measured(control) if control is not None and usable else None
+        measured = _monitor_key(control) if control is not None and usable else None
         if measured != self._measured:
             # A new monitor starts its totals at zero: a reload with other changes keeps the old one.
             self.loop.monitor_with(
@@ -154,7 +154,7 @@ class CacheMonitoring:
         self.loop.reload(MonitoringSettings.from_options(conf.options))
 
 
-def _measured(control: ResctrlHandle) -> tuple[Any, ...]:
+def _monitor_key(control: ResctrlHandle) -> tuple[Any, ...]:
     """The properties of a mount that its monitor depends on."""
     platform = control.platform
     return control.files.root, platform.monitoring, platform.max_groups, control.options.prefix

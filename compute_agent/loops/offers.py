@@ -79,7 +79,7 @@ class ReclaimGauges:
             registry=registry,
         )
 
-    def forget(self, resource: str, providers: Iterable[str]) -> None:
+    def forget_providers(self, resource: str, providers: Iterable[str]) -> None:
         """Remove the series of a resource of some providers."""
         for provider in providers:
             for gauge in (self.offered, self.expected):
@@ -105,14 +105,14 @@ class ReclaimEstimator:
         self._blamed: deque[tuple[str, str]] = deque(maxlen=1000)
         """Provider and cause of each throttling or eviction of a guest on reclaimed capacity."""
 
-    def switch(self, on: bool, now: float) -> None:
+    def switch_on(self, on: bool, now: float) -> None:
         """Load the kept history and begin, or keep it and end; do nothing if that is the present state."""
         if on and not self._on:
             self._began = now
             self.zones = _taken_over(self._file.load() or {})
         elif self._on and not on:
             self.save(now)
-            self._gauges.forget(self.resource.name, self._shown)
+            self._gauges.forget_providers(self.resource.name, self._shown)
             self.zones, self._estimates, self._shown = {}, {}, frozenset()
             self._blamed.clear()
         self._on = on
@@ -121,16 +121,18 @@ class ReclaimEstimator:
         """Write the history."""
         self._file.save(dump(self.zones), now)
 
-    def blame(self, provider: str, cause: str) -> None:
+    def count_blame(self, provider: str, cause: str) -> None:
         """Count a broken promise of a provider: a guest was throttled or evicted."""
         self._blamed.append((provider, cause))
 
-    def offers(self, now: float) -> dict[str, int]:
+    def list_offers(self, now: float) -> dict[str, int]:
         """List the offers by provider, except those with readings that are too old."""
         known = {uuid: one for uuid, one in dict(self.zones).items() if _is_of_now(one, now)}
         return {uuid: one.offer.published for uuid, one in known.items()}
 
-    def take(self, measured: Iterable[MeasuredZone], limits: EstimateLimits, acts: bool, now: float) -> bool:
+    def take_round(
+        self, measured: Iterable[MeasuredZone], limits: EstimateLimits, acts: bool, now: float
+    ) -> bool:
         """Take one round of measurements; return whether an offer has changed."""
         zones, estimates, published, broken = {}, {}, False, False
         measured = tuple(
@@ -144,7 +146,7 @@ class ReclaimEstimator:
             if one.reading is not None:
                 history = history.with_reading(one.reading, limits.percentile)
             found = estimate_use(history, one.entitlements, one.capacity, limits, now)
-            breach = self._breach(node, before, one.reading, found, blamed[node.uuid], acts, now)
+            breach = self._count_breaches(node, before, one.reading, found, blamed[node.uuid], acts, now)
             broken |= breach.count > before.breach.count
             left = max(0.0, found.free_amount - breach.held_back(found.capacity))
             offer = before.offer.next_offer(left, found.capacity, now)
@@ -154,16 +156,16 @@ class ReclaimEstimator:
             self._gauges.expected.labels(*labels).set(found.expected_use)
             if offer.published != before.offer.published:
                 published = True
-                self._tell(node, before.offer, offer, found, acts)
+                self._record_offer(node, before.offer, offer, found, acts)
         self.zones, self._estimates = zones, estimates
         shown = frozenset(one.node.name for one in measured)
-        self._gauges.forget(self.resource.name, self._shown - shown)
+        self._gauges.forget_providers(self.resource.name, self._shown - shown)
         self._shown = shown
         if published or broken or self._file.is_due(now):
             self.save(now)
         return published
 
-    def document(self, nodes: Iterable[ProviderNode], mode: str) -> Iterator[dict[str, Any]]:
+    def list_rows(self, nodes: Iterable[ProviderNode], mode: str) -> Iterator[dict[str, Any]]:
         """List each zone with the terms of its sum, in words."""
         estimates, zones = dict(self._estimates), dict(self.zones)
         for node in nodes:
@@ -193,7 +195,7 @@ class ReclaimEstimator:
             found[uuid].append(cause)
         return found
 
-    def _breach(
+    def _count_breaches(
         self,
         node: ProviderNode,
         before: ZoneState,
@@ -229,7 +231,7 @@ class ReclaimEstimator:
             )
         return breach
 
-    def _tell(
+    def _record_offer(
         self, node: ProviderNode, before: CapacityOffer, offer: CapacityOffer, found: UseEstimate, acts: bool
     ) -> None:
         self._recorder.record_event(
@@ -271,7 +273,7 @@ class StolenTime:
         self, mode: str, state_path: Path, recorder: EventRecorder, registry: CollectorRegistry
     ) -> None:
         self.mode = mode
-        self._file = _file(state_path)
+        self._file = _kept_file(state_path)
         self._recorder = recorder
         self._zones: Mapping[str, StolenReserve] = {} if mode == OFF else self._file.load() or {}
         labels = ["provider"]
@@ -288,7 +290,7 @@ class StolenTime:
             registry=registry,
         )
 
-    def switch(self, mode: str) -> None:
+    def switch_mode(self, mode: str) -> None:
         """Use another mode; ``off`` forgets the measured times."""
         if mode == OFF:
             self._zones = {}
@@ -298,7 +300,7 @@ class StolenTime:
             self._zones = self._file.load() or {}
         self.mode = mode
 
-    def round(self, use: HostUse, world: HostState, now: float) -> bool:
+    def run_round(self, use: HostUse, world: HostState, now: float) -> bool:
         """Apply a reading; return whether the withheld CPUs have changed."""
         if self.mode == OFF:
             return False
@@ -313,7 +315,7 @@ class StolenTime:
             self._withheld.labels(node.name).set(found.withheld if self.mode == ACT else 0)
             if found.withheld != before.withheld:
                 changed = True
-                self._tell(node, before, found, cpus)
+                self._record_offer(node, before, found, cpus)
         self._zones = zones
         if changed or self._file.is_due(now):
             self.save(now)
@@ -324,7 +326,9 @@ class StolenTime:
         if self.mode != OFF:
             self._file.save(dump_stolen(self._zones), now)
 
-    def _tell(self, node: ProviderNode, before: StolenReserve, found: StolenReserve, cpus: int) -> None:
+    def _record_offer(
+        self, node: ProviderNode, before: StolenReserve, found: StolenReserve, cpus: int
+    ) -> None:
         acts = self.mode == ACT
         self._recorder.record_event(
             LOG.info,
@@ -340,12 +344,12 @@ class StolenTime:
             outcome=EventOutcome.DONE if acts else EventOutcome.PREVIEW,
         )
 
-    def offering(self, tree: ProviderTree) -> ProviderTree:
+    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """Return the tree with the withheld CPUs."""
         zones = self._zones if self.mode == ACT else {}
-        return withholding(tree, zones)
+        return withhold_cpus(tree, zones)
 
-    def document(self, tree: ProviderTree, withheld: Mapping[str, WithheldUnits]) -> list[dict[str, Any]]:
+    def list_rows(self, tree: ProviderTree, withheld: Mapping[str, WithheldUnits]) -> list[dict[str, Any]]:
         """List the taken and the withheld CPUs of each provider of VCPU, in words.
 
         ``withheld`` is the outcome in Placement by the uuid of the provider.
@@ -368,10 +372,10 @@ class StolenTime:
 
 def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
     """Return the tree with the CPUs that an agent with this mode and folder withholds at its start."""
-    return withholding(tree, (_file(state_path).peek() or {}) if mode == ACT else {})
+    return withhold_cpus(tree, (_kept_file(state_path).peek_content() or {}) if mode == ACT else {})
 
 
-def withholding(tree: ProviderTree, zones: Mapping[str, StolenReserve]) -> ProviderTree:
+def withhold_cpus(tree: ProviderTree, zones: Mapping[str, StolenReserve]) -> ProviderTree:
     """Return the tree with CPUs withheld from VCPU by uuid of the provider."""
     return replace(
         tree,
@@ -384,5 +388,5 @@ def withholding(tree: ProviderTree, zones: Mapping[str, StolenReserve]) -> Provi
     )
 
 
-def _file(state_path: Path) -> KeptFile[Mapping[str, StolenReserve]]:
+def _kept_file(state_path: Path) -> KeptFile[Mapping[str, StolenReserve]]:
     return KeptFile(state_path / FILE, parse_stolen, "The record of stolen time")

@@ -67,7 +67,7 @@ class ReclaimSettings:
     memory: bool = False
 
     @classmethod
-    def of(cls, options: cfg.ConfigOpts) -> ReclaimSettings:
+    def from_options(cls, options: cfg.ConfigOpts) -> ReclaimSettings:
         """Read the settings from the options."""
         found = options.capacity
         return cls(
@@ -79,7 +79,7 @@ class ReclaimSettings:
         )
 
     @property
-    def off(self) -> bool:
+    def is_off(self) -> bool:
         """Whether nothing has to be measured."""
         return self.mode == OFF and self.steal == OFF and not self.collectors
 
@@ -105,7 +105,7 @@ class ReclaimLoop:
         :param monotonic: measures the time between two readings.
         """
         self._conf = conf
-        self._settings = ReclaimSettings.of(conf.options)
+        self._settings = ReclaimSettings.from_options(conf.options)
         self._pipeline = pipeline
         root = conf.options.host.root
         self.cpu_reader = HostUseReader(
@@ -126,10 +126,10 @@ class ReclaimLoop:
         )
         self._thread = PeriodicTask(
             CAPACITY_THREAD,
-            self.round,
+            self.run_round,
             lambda took: INTERVAL,
-            self._failed,
-            is_needed=lambda: not self._settings.off,
+            self._count_failure,
+            is_needed=lambda: not self._settings.is_off,
             rest=self.switch_estimators,
             keep=self.save_estimates,
         )
@@ -140,7 +140,7 @@ class ReclaimLoop:
         )
 
     @property
-    def _promises(self) -> tuple[ReclaimEstimator, ...]:
+    def _active_estimators(self) -> tuple[ReclaimEstimator, ...]:
         """The estimators that are switched on."""
         if self._settings.mode == OFF:
             return ()
@@ -160,9 +160,9 @@ class ReclaimLoop:
 
     def use_options(self, conf: ReloadedConfiguration) -> None:
         """Use another configuration, without starting a thread for it."""
-        self._conf, self._settings = conf, ReclaimSettings.of(conf.options)
-        self._stolen.switch(self._settings.steal)
-        self._collectors.use(self._settings.collectors)
+        self._conf, self._settings = conf, ReclaimSettings.from_options(conf.options)
+        self._stolen.switch_mode(self._settings.steal)
+        self._collectors.use_collectors(self._settings.collectors)
 
     @property
     def is_running(self) -> bool:
@@ -175,25 +175,25 @@ class ReclaimLoop:
 
     def save_estimates(self) -> None:
         """Keep the history, and stop collectors."""
-        for promises in self._promises:
+        for promises in self._active_estimators:
             promises.save(self._clock())
         self._stolen.save(self._clock())
         self._collectors.stop()
 
-    def offering(self, tree: ProviderTree) -> ProviderTree:
+    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """Return the tree with the present offers and withheld amounts.
 
         Offers need ``[capacity] mode = act`` and new readings.
         """
-        tree = self._collectors.offering(self._stolen.offering(tree))
+        tree = self._collectors.add_to_tree(self._stolen.add_to_tree(tree))
         if self._settings.mode != ACT:
             return tree
         now = self._clock()
-        for promises in self._promises:
-            tree = with_offers(tree, promises.offers(now), promises.resource.name)
+        for promises in self._active_estimators:
+            tree = with_offers(tree, promises.list_offers(now), promises.resource.name)
         return tree
 
-    def blame(self, guest: str, metric: str, cause: str = "") -> None:
+    def count_blame(self, guest: str, metric: str, cause: str = "") -> None:
         """Count a broken promise: a guest was throttled or evicted for a metric.
 
         Only guests that live on reclaimed CPUs count for a metric of CPUs; with memory likewise. ``cause`` is
@@ -204,16 +204,16 @@ class ReclaimLoop:
             return
         of_memory = registry[metric].sorter is MEMORY_ORDER or metric == MEMORY_PRESSURE
         promises = self.memory if of_memory else self.cpus
-        if promises not in self._promises or not (of_memory or registry[metric].sorter is CPU_ORDER):
+        if promises not in self._active_estimators or not (of_memory or registry[metric].sorter is CPU_ORDER):
             return
         lives = has_memory_of_rest if of_memory else lives_on_rest
         for view in self._pipeline.guest_views():
             if view.guest.uuid == guest and lives(view):
                 for uuid, amounts in (view.allocation or {}).items():
                     if amounts.get(promises.resource.name):
-                        promises.blame(uuid, cause or metric)
+                        promises.count_blame(uuid, cause or metric)
 
-    def document(self, withheld: Iterable[WithheldUnits] = ()) -> list[dict[str, Any]]:
+    def list_rows(self, withheld: Iterable[WithheldUnits] = ()) -> list[dict[str, Any]]:
         """List each zone with the terms of its sum, in words, for the command line.
 
         ``withheld`` are the outcomes of withheld units in Placement.
@@ -221,31 +221,31 @@ class ReclaimLoop:
         tree, mode = self._pipeline.host_state.tree, self._settings.mode
         rows = [
             row
-            for promises in self._promises or (self.cpus,)
-            for row in promises.document(tree.providers_of(promises.resource.name), mode)
+            for promises in self._active_estimators or (self.cpus,)
+            for row in promises.list_rows(tree.providers_of(promises.resource.name), mode)
         ]
         became = {one.uuid: one for one in withheld}
-        return [*rows, *self._stolen.document(tree, became), *self._collectors.document(tree)]
+        return [*rows, *self._stolen.list_rows(tree, became), *self._collectors.list_rows(tree)]
 
     @property
-    def troubles(self) -> tuple[str, ...]:
+    def failure_texts(self) -> tuple[str, ...]:
         """Failures of collectors, a sentence each."""
-        return self._collectors.troubles
+        return self._collectors.failure_texts
 
     # The thread
 
     def switch_estimators(self) -> None:
         """Switch each estimator on or off, as the options say."""
-        on = self._promises
+        on = self._active_estimators
         for promises in (self.cpus, self.memory):
-            promises.switch(promises in on, self._clock())
+            promises.switch_on(promises in on, self._clock())
 
-    def _failed(self, is_new: bool) -> None:
+    def _count_failure(self, is_new: bool) -> None:
         self._failures.inc()
         if is_new:
             LOG.exception("Unused CPUs and memory cannot be measured")
 
-    def round(self) -> None:
+    def run_round(self) -> None:
         """Measure once in the calling thread, and apply the measurement."""
         if not self._pipeline.has_taken_over:
             return
@@ -261,13 +261,13 @@ class ReclaimLoop:
             raise ExceptionGroup("not all was measured", failures)
 
     def _collect(self) -> bool:
-        return self._collectors.round(self._pipeline.host_state.tree)
+        return self._collectors.run_round(self._pipeline.host_state.tree)
 
     def _promise_memory(self) -> bool:
         settings, now = self._settings, self._clock()
-        if self.memory not in self._promises:
+        if self.memory not in self._active_estimators:
             return False
-        return self.memory.take(self.measure_memory(now), settings.limits, settings.mode == ACT, now)
+        return self.memory.take_round(self.measure_memory(now), settings.limits, settings.mode == ACT, now)
 
     def _promise_cpus(self) -> bool:
         """Estimate CPUs and stolen time from one reading."""
@@ -277,9 +277,11 @@ class ReclaimLoop:
         use = self.cpu_reader.read(now)
         if use is None:
             return False
-        changed = self._stolen.round(use, self._pipeline.host_state, now)
+        changed = self._stolen.run_round(use, self._pipeline.host_state, now)
         if settings.mode != OFF:
-            changed |= self.cpus.take(self.measure_cpus(use), settings.limits, settings.mode == ACT, now)
+            changed |= self.cpus.take_round(
+                self.measure_cpus(use), settings.limits, settings.mode == ACT, now
+            )
         return changed
 
     def measure_cpus(self, use: HostUse) -> Iterator[MeasuredZone]:

@@ -211,7 +211,7 @@ class ReportLoop:
 
     def _with_additions(self, tree: ProviderTree) -> ProviderTree:
         for addition in self._additions:
-            tree = addition.offering(tree)
+            tree = addition.add_to_tree(tree)
         return tree
 
     @property
@@ -234,7 +234,7 @@ class ReportLoop:
 
     def _report_round(self) -> None:
         self._failures += 1  # until it succeeds, also where it raises what nothing expects
-        if self.once():
+        if self.report_now():
             self._failures = 0
 
     def _report_pause(self, took: float) -> float:
@@ -258,7 +258,7 @@ class ReportLoop:
                 self._reporter.plan_reshape if dry_run else self._reporter.reshape_tree
             )
         if not dry_run and isinstance(planned, ReshapePlan):
-            self.once()
+            self.report_now()
         return planned
 
     def _plan_reshape(
@@ -298,7 +298,7 @@ class ReportLoop:
             self._derived = tree
         return report
 
-    def once(self) -> bool:
+    def report_now(self) -> bool:
         """Report once and read allocations once; return False if anything failed or was refused."""
         with self._turn:
             try:
@@ -371,7 +371,7 @@ class ReportLoop:
         if self._root is None:
             return
         before = self._pipeline.host_state.tree
-        owner = self._root.follow(self._client, self._reporter, self._pipeline.host_state)
+        owner = self._root.follow_root(self._client, self._reporter, self._pipeline.host_state)
         if owner is not None and self._root_user is not None:
             self._root_user.use_root(owner)
         if self._derived is None and before == self._tree_at_start:
@@ -411,7 +411,7 @@ class ReportLoop:
             if reason != self.status.last_error:
                 LOG.info("Report to Placement fails for another reason: %s", reason)
         elif self.status.up is not False or reason != self.status.last_error:
-            LOG.warning("Report to Placement failed, will be tried again: %s", reason)
+            LOG.warning("Report to Placement failed, the agent tries again: %s", reason)
         self._metrics.placement_up.set(0)
         self._metrics.reports.labels("failed").inc()
         self.status = replace(self.status, up=False, last_error=reason, away=away)
@@ -420,18 +420,18 @@ class ReportLoop:
         """Hand changed allocations over to the worker."""
         listing = self._reporter.take_listing()
         evidence, generations = self._reporter.take_evidence()
-        self.history.note(evidence)
+        self.history.note_evidence(evidence)
         event = allocations_read(
             self._client, self._pipeline, self._reporter.offering_providers, listing, self.history
         )
         if event is not None:
             self._pipeline.submit(event)
-        self.history.settle(generations, self._current_holders())
+        self.history.end_read(generations, self._current_holders())
         self.claims.read_claims(self._client, self._pipeline.guest_views())
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:
         """Find the owners of all consumers with an allocation here; known owners are not asked for again."""
-        known = self.history.holders
+        known = self.history.known_owners
         holding = {view.guest.uuid for view in self._pipeline.guest_views() if view.allocation}
         found = {
             uuid: known[uuid] for uuid in known.keys() & (holding | self._pipeline.unclaimed_holdings.keys())
@@ -449,16 +449,16 @@ class ReportLoop:
         :raises OSError: the decision cannot be kept.
         """
         with self._turn:
-            if self.history.older is None:
+            if self.history.older_copy is None:
                 return ()
             self._take_client()
             self._reporter.read_reported(self._pipeline.host_state.tree.root.uuid)
             event = allocations_read(self._client, self._pipeline, self._reporter.offering_providers)
-            losses = self.history.losses
-            self.history.accept()
+            losses = self.history.withheld_losses
+            self.history.accept_copy()
             if event is not None:
                 hand_over(self._pipeline, event)
-            self.history.settle(self._reporter.take_evidence()[1], self._current_holders())
+            self.history.end_read(self._reporter.take_evidence()[1], self._current_holders())
             return losses
 
 

@@ -86,7 +86,9 @@ class RootWatch:
         """Use the options of another configuration from now on."""
         self._options = options
 
-    def follow(self, client: PlacementClient, reporter: HostReporter, world: HostState) -> RootOwner | None:
+    def follow_root(
+        self, client: PlacementClient, reporter: HostReporter, world: HostState
+    ) -> RootOwner | None:
         """Find the root, and return its owner if the agent has to work below another root than ``world`` has.
 
         :raises RootMissingError: nova-compute has to make it first.

@@ -223,7 +223,7 @@ class InterferenceLoop:
             lambda took: INTERVAL,
             self._count_failure,
             is_needed=self._is_needed,
-            rest=self._rest,
+            rest=self._forget_cases,
             keep=self._keep_learnt,
         )
         self._keep_limits()
@@ -247,7 +247,7 @@ class InterferenceLoop:
         """
         self._thread.stop(timeout)
 
-    def document(self) -> list[dict[str, Any]]:
+    def list_rows(self) -> list[dict[str, Any]]:
         """List the open cases and the remembered pairs, for the command line."""
         watches = self._conf.settings.watches
         return self._executor.telemetry.list_cases(self._trigger.state, watches, self._clock())
@@ -265,7 +265,7 @@ class InterferenceLoop:
         trigger = self._trigger
         return bool(self._conf.settings.watches or trigger.state.cases or trigger.owes)
 
-    def _rest(self) -> None:
+    def _forget_cases(self) -> None:
         self._trigger.forget_all()
         self._reader.cycles.read(())  # closes the counters, which are open files
         self._keep_learnt()

@@ -52,7 +52,7 @@ Averages = Mapping[str, CpuAverage]
 """Averages by uuid of the guest."""
 
 
-def smooth(
+def smooth_averages(
     before: Averages, use: Mapping[str, float], elapsed: float, window: float
 ) -> dict[str, CpuAverage]:
     """Update averages with the use of another ``elapsed`` seconds; use older than ``window`` counts little.
@@ -88,7 +88,7 @@ class CpuUse:
         self._told: Mapping[str, float] = {}
         self._thread = PeriodicTask(
             CPU_USE_THREAD,
-            lambda: self.measure(time.monotonic()),
+            lambda: self.measure_use(time.monotonic()),
             lambda took: _PAUSE,
             log_failures(LOG, "The CPU use of guests cannot be measured"),
         )
@@ -105,24 +105,24 @@ class CpuUse:
         """Use another configuration from the next round on."""
         self._conf = conf
 
-    def measure(self, now: float) -> None:
+    def measure_use(self, now: float) -> None:
         """Measure at ``now`` (monotonic seconds), and report averages over the whole window."""
         policy = self._conf.options.policy
         if not policy.load_aware:
             self._before, self._averages = None, {}
-            self._tell({})
+            self._report_use({})
             return
         window = policy.load_minutes * 60
         subjects = self._subjects.build_subjects(self._pipeline.guest_views(), self._conf.settings.classes)
         this = MeasuringRound(now, self._conf.options.host.root, subjects)
         use = guest_cpu_use(this, self._before)
         if self._before is not None and now > self._before.time:
-            self._averages = smooth(self._averages, use, now - self._before.time, window)
+            self._averages = smooth_averages(self._averages, use, now - self._before.time, window)
         this.close()
         self._before = this
-        self._tell({guest: one.cores for guest, one in self._averages.items() if one.seconds >= window})
+        self._report_use({guest: one.cores for guest, one in self._averages.items() if one.seconds >= window})
 
-    def _tell(self, use: Mapping[str, float]) -> None:
+    def _report_use(self, use: Mapping[str, float]) -> None:
         if use != self._told:
             self._pipeline.submit(UseMeasured(use))
             self._told = use
@@ -179,13 +179,13 @@ class HostUseReader:
         return HostUse(
             wall,
             busy_parts(first, times),
-            tuple(self._use(views, cores, reclaimed)),
+            tuple(self._guest_uses(views, cores, reclaimed)),
             left=bool(gone),
             reclaimed_left=bool(gone & last.reclaimed),
             stolen=stolen_parts(first, times),
         )
 
-    def _use(
+    def _guest_uses(
         self, views: Sequence[GuestView], cores: dict[str, float], reclaimed: frozenset[str]
     ) -> list[GuestUse]:
         usable = self._pipeline.host_state.topology.usable
@@ -257,26 +257,26 @@ class MemoryReader:
             found[nodes[0]] = now.parse_file(f"{now.root}/proc/meminfo", parse_node_use)
         swapped = now.parse_file(f"{now.root}/proc/meminfo", parse_swap_use) or 0.0
         guests = [
-            self._use(view, _held_by(now, subject, swapped > 0))
+            self._guest_memory(view, _held_by(now, subject, swapped > 0))
             for view, subject in zip(views, now.subjects, strict=True)
         ]
         now.close()
         used = {node: mib for node, mib in found.items() if mib is not None}
         return HostUse(wall, _with_swapped(used, swapped, guests), tuple(use for use, _ in guests))
 
-    def _use(self, view: GuestView, held: _MemoryHeld) -> tuple[GuestUse, float]:
+    def _guest_memory(self, view: GuestView, held: _MemoryHeld) -> tuple[GuestUse, float]:
         """Compute the use of a guest, and its MiB in swap."""
         topology = self._pipeline.host_state.topology
         nodes = frozenset(node.id for node in topology.numa_nodes)
         mems = frozenset[int]() if view.assignment is None else view.assignment.mems & nodes
         # A guest without an allocation of memory may use all of it.
         entitlement = (
-            float(_amount(view, MEMORY)) or sum(one.memory_kib for one in topology.numa_nodes) / 1024
+            float(_held_amount(view, MEMORY)) or sum(one.memory_kib for one in topology.numa_nodes) / 1024
         )
         of_rest, mib = has_memory_of_rest(view), held.mib
         if mib is not None:
             # Use beyond the reclaimed allocation is the owners' memory, and must not be offered twice.
-            mib = min(mib, _amount(view, RECLAIMED_MEMORY)) if of_rest else mib + held.swapped
+            mib = min(mib, _held_amount(view, RECLAIMED_MEMORY)) if of_rest else mib + held.swapped
         parts = {node: part for node, part in held.parts.items() if node in nodes}
         return GuestUse(view.guest.uuid, entitlement, mems or nodes, mib, of_rest, parts), held.swapped
 
@@ -297,7 +297,7 @@ def _with_swapped(
     }
 
 
-def _amount(view: GuestView, name: str) -> int:
+def _held_amount(view: GuestView, name: str) -> int:
     return sum(amounts.get(name, 0) for amounts in (view.allocation or {}).values())
 
 

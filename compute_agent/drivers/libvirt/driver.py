@@ -248,7 +248,7 @@ class LibvirtDriver:
             except DriverError as error:
                 # Logged once for each reason, and not with each attempt.
                 if str(error) != self._absence:
-                    LOG.warning("%s; will be tried again", error)
+                    LOG.warning("%s; the agent tries again", error)
                 self._absence = str(error)
                 self._round = []  # Objects of domains keep their connection open.
                 self._connection.close()

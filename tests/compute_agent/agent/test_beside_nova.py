@@ -40,7 +40,7 @@ class BesideRig(CacheRig):
 
     def report(self):
         """A period of the agent; whether all was taken."""
-        return self.agent.reports.once()
+        return self.agent.reports.report_now()
 
     def restart(self):
         self.agent.stop()

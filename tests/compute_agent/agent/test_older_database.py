@@ -44,7 +44,7 @@ class LostRig(RunningAgent):
 
     def look(self):
         """One report, to its end."""
-        assert self.agent.reports.once()
+        assert self.agent.reports.report_now()
         self.agent.reconcile()
         self.wait_for(lambda: self.agent.pipeline.has_taken_over)
 

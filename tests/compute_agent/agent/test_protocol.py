@@ -16,7 +16,7 @@ import pytest
 
 from compute_agent.agent import protocol
 from compute_agent.agent.api import OPEN_METHODS, ApiMethods
-from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, SocketServer, ask
+from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, SocketServer, call_agent
 from tests.waits import wait_for
 
 
@@ -61,7 +61,7 @@ def connect(path):
 
 
 def test_a_question_is_answered(path):
-    assert ask(path, "echo", {"a": ["ü", None]}) == {"a": ["ü", None]}
+    assert call_agent(path, "echo", {"a": ["ü", None]}) == {"a": ["ü", None]}
 
 
 def test_only_owner_and_group_may_ask(path):
@@ -79,7 +79,7 @@ def test_only_owner_and_group_may_ask(path):
 )
 def test_what_goes_wrong_is_said(path, method, words):
     with pytest.raises(RequestError, match=words):
-        ask(path, method)
+        call_agent(path, method)
 
 
 @pytest.mark.parametrize(
@@ -101,19 +101,19 @@ def test_nonsense_is_answered_and_does_no_harm(path, line):
         connection.connect(str(path))
         connection.sendall(line)
         assert connection.makefile().readline().startswith('{"error": ')
-    assert ask(path, "echo", {}) == {}
+    assert call_agent(path, "echo", {}) == {}
 
 
 def test_somebody_who_says_nothing_does_not_keep_others_waiting(path):
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(path))
-        assert ask(path, "echo", {"a": 1}) == {"a": 1}
+        assert call_agent(path, "echo", {"a": 1}) == {"a": 1}
 
 
 def test_however_many_say_nothing_others_are_served(path, few):
     silent = [connect(path) for _ in range(7)]
     try:
-        assert ask(path, "echo", {"a": 1}) == {"a": 1}
+        assert call_agent(path, "echo", {"a": 1}) == {"a": 1}
         assert silent[0].recv(1) == b"", "the oldest is let go"
     finally:
         for connection in silent:
@@ -135,10 +135,10 @@ def test_when_all_are_being_served_another_one_is_told_so(tmp_path, few):
             connection.sendall(b'{"method": "wait"}\n')
             assert entered.acquire(timeout=20)
         with pytest.raises(RequestError, match="3 requests in hand"):
-            ask(tmp_path / "s.sock", "wait")
+            call_agent(tmp_path / "s.sock", "wait")
         going_on.set()
         assert [connection.makefile().readline() for connection in busy] == ['{"result": null}\n'] * 3
-        assert ask(tmp_path / "s.sock", "wait") is None
+        assert call_agent(tmp_path / "s.sock", "wait") is None
     finally:
         going_on.set()
         for connection in busy:
@@ -156,7 +156,7 @@ def test_who_does_not_finish_in_time_is_let_go(path, monkeypatch, drops):
             time.sleep(0.05)
         while connection.recv(1000):
             pass
-    assert ask(path, "echo", {}) == {}
+    assert call_agent(path, "echo", {}) == {}
 
 
 def test_an_answer_may_take_longer_than_the_request(tmp_path, monkeypatch):
@@ -164,7 +164,7 @@ def test_an_answer_may_take_longer_than_the_request(tmp_path, monkeypatch):
     server = SocketServer(tmp_path / "s.sock", {"slow": lambda params: time.sleep(0.4)})
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
-        assert ask(tmp_path / "s.sock", "slow") is None
+        assert call_agent(tmp_path / "s.sock", "slow") is None
     finally:
         server.shutdown()
         server.server_close()
@@ -182,7 +182,7 @@ with socket.socket(socket.AF_UNIX) as connection:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
 def test_another_user_of_the_sockets_group_may_look_and_not_touch():
-    names = ApiMethods(None).table()
+    names = ApiMethods(None).list_methods()
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # where others get at it
         os.chmod(folder, 0o755)
         path = Path(folder) / "s.sock"
@@ -199,7 +199,7 @@ def test_another_user_of_the_sockets_group_may_look_and_not_touch():
                 )
                 for name in ("status", "guest.list", "guest.run", "guest.stop", "guest.adopt", "audit")
             }  # fmt: skip
-            assert ask(path, "guest.run") == "done"
+            assert call_agent(path, "guest.run") == "done"
         finally:
             server.shutdown()
             server.server_close()
@@ -230,7 +230,7 @@ def test_a_socket_is_not_made_where_others_could_put_theirs(tmp_path):
 def test_a_socket_on_which_somebody_listens_is_not_taken_away(path):
     with pytest.raises(OSError, match=f"cannot listen on {path}: somebody else does"):
         SocketServer(path, {})
-    assert ask(path, "echo", {}) == {}
+    assert call_agent(path, "echo", {}) == {}
 
 
 def test_somebody_who_does_not_take_the_answer_leaves_no_traceback(path, monkeypatch, caplog, capfd):
@@ -246,7 +246,7 @@ def test_somebody_who_does_not_take_the_answer_leaves_no_traceback(path, monkeyp
 
 def test_a_server_that_does_not_answer_is_unavailable(tmp_path):
     with pytest.raises(DaemonUnreachableError, match=r"none\.sock.*is it running\? \[daemon\] socket, or"):
-        ask(tmp_path / "none.sock", "status")
+        call_agent(tmp_path / "none.sock", "status")
 
 
 def test_a_path_that_is_too_long_is_named(tmp_path):

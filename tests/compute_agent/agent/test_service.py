@@ -12,7 +12,7 @@ import requests
 
 from compute_agent import conf as agent_conf
 from compute_agent.agent import assembly, host_access
-from compute_agent.agent.protocol import RequestError, ask
+from compute_agent.agent.protocol import RequestError, call_agent
 from compute_agent.agent.reload import host_signature
 from compute_agent.agent.service import HostAgent
 from compute_agent.locks import LockedError
@@ -40,7 +40,7 @@ class RunningAgent:
         return agent_conf.load([], [str(self.ini)])
 
     def ask(self, method, **params):
-        return ask(self.ini.parent / "state" / "agent.sock", method, params)
+        return call_agent(self.ini.parent / "state" / "agent.sock", method, params)
 
     def wait_for(self, condition):
         return wait_for(condition)
@@ -297,7 +297,7 @@ def test_health_and_metrics_over_http(write_ini, live_placement, tmp_path):
         assert "compute_agent_guests 0.0" in requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
     finally:
         agent.stop()
-    assert agent.health() == (False, agent.health()[1])
+    assert agent.check_health() == (False, agent.check_health()[1])
 
 
 def test_a_configuration_to_refuse_leaves_no_lock(write_ini):

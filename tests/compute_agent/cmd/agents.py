@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from compute_agent.agent.protocol import DaemonUnreachableError, ask
+from compute_agent.agent.protocol import DaemonUnreachableError, call_agent
 from compute_agent.cmd.main import main
 from compute_agent.drivers.processes.driver import ProcessDriver
 from tests.waits import wait_for
@@ -65,7 +65,7 @@ class AgentProcess:
 
     def status(self):
         """The daemon's own answer, without the command line."""
-        return ask(self.folder / "agent.sock", "status")
+        return call_agent(self.folder / "agent.sock", "status")
 
     def launch(self):
         """Start the daemon."""

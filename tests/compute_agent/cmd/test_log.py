@@ -59,7 +59,7 @@ def test_why_placement_is_away_is_told_in_the_words_of_whoever_failed(agent, wri
     agent.start()
     agent.wait_for(lambda: agent.status()["placement"] == "away")
     assert agent.status()["last_error"] == reason
-    assert f"Report to Placement failed, will be tried again: {reason}\n" in agent.log()
+    assert f"Report to Placement failed, the agent tries again: {reason}\n" in agent.log()
 
 
 def test_a_token_of_nobody_who_may_report_is_told_with_the_options_to_check(agent, write_ini, live_placement):

@@ -75,7 +75,7 @@ class AuditedHost:
         return found
 
     def report(self):
-        assert self.loop.once()
+        assert self.loop.report_now()
         self.pipeline.submit(ReconcileGuests()).result(10)  # and all before
 
     def claim(self, consumer, allocation, consumer_type="INSTANCE"):
@@ -92,7 +92,7 @@ class AuditedHost:
         auditor = HostAuditor(self.pipeline, self.driver, self.client, lambda: None)
         return [
             (it.finding.kind.name, it.finding.consumer, it.outcome)
-            for it in auditor.audit(orders or HealOptions())
+            for it in auditor.run_audit(orders or HealOptions())
         ]
 
 

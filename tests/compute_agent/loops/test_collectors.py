@@ -75,8 +75,8 @@ class CollectingHost:
         for _ in range(count):
             self.now += 60
             for runner in self.loop.runners.values():
-                runner.once()
-            self.loop.round(TREE)
+                runner.call_collector()
+            self.loop.run_round(TREE)
 
     def told(self, name, zone="NUMA_0", amount=50.0, margin=0.0, valid=600.0):
         return ClassMeasurement(name, zone, amount, margin, self.now + valid)
@@ -84,7 +84,7 @@ class CollectingHost:
     def withheld(self):
         return {
             (node.name.removeprefix("host"), name): amount
-            for node in self.loop.offering(TREE).nodes
+            for node in self.loop.add_to_tree(TREE).nodes
             for name, amount in node.withheld.items()
         }
 
@@ -258,9 +258,9 @@ def test_the_example_is_found_by_its_metadata_and_tells(tmp_path, monkeypatch):
     (runner,) = loop.runners.values()
     for minute in range(6):
         clock[0] += 60 if minute else 0
-        runner.once()
-        loop.round(TREE)
-    assert loop.troubles == ()
+        runner.call_collector()
+        loop.run_round(TREE)
+    assert loop.failure_texts == ()
     assert loop.known["licences"].collected[LICENCE, "n0"].usable_amount(clock[0]) == 36.0
 
 

@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 
 from compute_agent.classes.guest_classes import QosClass, QosClasses
-from compute_agent.loops.usage import CpuAverage, CpuUse, smooth
+from compute_agent.loops.usage import CpuAverage, CpuUse, smooth_averages
 from compute_agent.pipeline.guest_cache import GuestView
 from tests.compute_agent.builders import build_guest
 
 
 def test_averages_follow_use_and_forget_who_is_gone():
-    first = smooth({}, {"a": 1.0, "b": 0.5}, 15, 60)
+    first = smooth_averages({}, {"a": 1.0, "b": 0.5}, 15, 60)
     assert first == {"a": CpuAverage(1.0, 15), "b": CpuAverage(0.5, 15)}
-    then = smooth(first, {"a": 0.0}, 15, 60)
+    then = smooth_averages(first, {"a": 0.0}, 15, 60)
     assert then.keys() == {"a"}
     assert then["a"].seconds == 30
     assert then["a"].cores == pytest.approx(0.7788, abs=1e-4)
     for _ in range(40):
-        then = smooth(then, {"a": 0.25}, 15, 60)
+        then = smooth_averages(then, {"a": 0.25}, 15, 60)
     assert then["a"].cores == pytest.approx(0.25, abs=1e-3)
 
 

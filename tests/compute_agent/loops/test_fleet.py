@@ -30,7 +30,7 @@ class Followed:
 
     def follow(self) -> None:
         """Look, and read the configuration anew, as the main thread does."""
-        self.loop.follow()
+        self.loop.follow_fleet()
         self.loop.reload(SimpleNamespace(options=with_kept(self.host.own_conf())))
 
     @property
@@ -55,7 +55,7 @@ class Followed:
         }
 
     def attributes(self, *, beside: bool = False) -> dict[str, object]:
-        tree = self.loop.offering(ProviderTree((ROOT, BELOW), beside=beside))
+        tree = self.loop.add_to_tree(ProviderTree((ROOT, BELOW), beside=beside))
         assert tree.nodes[beside].attributes is not None
         return dict(tree.nodes[beside].attributes)
 
@@ -70,7 +70,7 @@ def test_a_host_without_a_group_tells_nothing(tmp_path):
     host.write(group="")
     followed = Followed(host)
     followed.follow()
-    assert followed.loop.document() == {"fleet": "", "fleet_trouble": "", "fleet_overruled": []}
+    assert followed.loop.status_fields() == {"fleet": "", "fleet_trouble": "", "fleet_overruled": []}
     assert (followed.numbers, followed.reports) == ((0, 0), 0)
     assert followed.attributes() == {"cpu_capacity": 1.0}
 

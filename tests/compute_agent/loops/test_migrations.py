@@ -86,7 +86,7 @@ class MigrationCloud:
         self.pipeline.submit(ReconcileGuests()).result(SECONDS)
 
     def report(self):
-        assert self.loop.once()
+        assert self.loop.report_now()
         self.settle()
 
     def post(self, **consumers):
@@ -121,7 +121,7 @@ class MigrationCloud:
         """The driver tells of a guest."""
         arrivals = GuestEvents(self.pipeline, self.client, lambda: None)
         arrivals.start()
-        arrivals.report(GuestChange(kind, guest))
+        arrivals.report_change(GuestChange(kind, guest))
         arrivals.stop(SECONDS)
         self.settle()
 
@@ -425,7 +425,7 @@ class TestAudit:
     """An audit sees a pair where there is one."""
 
     def audit(self, cloud, options=None):
-        found = HostAuditor(cloud.pipeline, cloud.driver, cloud.client, lambda: None).audit(
+        found = HostAuditor(cloud.pipeline, cloud.driver, cloud.client, lambda: None).run_audit(
             options or HealOptions()
         )
         return [(it.finding.kind, it.finding.consumer, it.finding.detail, it.outcome) for it in found]

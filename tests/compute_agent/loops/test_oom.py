@@ -33,7 +33,7 @@ def test_a_killed_guest_is_an_event_and_in_the_log_in_status_and_in_a_metric(
     assert (event.kind, event.guest, event.name, event.outcome) == ("oom_kill", "a", "web", "done")
     assert event.text.startswith(told)
     assert event.reason.startswith(reason)
-    (shown,) = events.document()
+    (shown,) = events.list_rows()
     assert (shown["guest"], shown["name"], shown["kills"]) == ("a", "web", 2)
     assert shown["reason"].startswith(reason)
     assert registry.get_sample_value("compute_agent_oom_kills_total", {"limit": limit}) == 2
@@ -50,9 +50,9 @@ def test_guests_are_looked_at_where_the_kernel_has_killed_anybody(tmp_path):
         if kills is not None:
             vmstat.write_text(f"nr_free_pages 1\noom_kill {kills}\nnr_unstable 0\n")
         driver.kills = [OomKill(guest, 1, True)]
-        before = len(events.document())
+        before = len(events.list_rows())
         events.report_kills()
-        return len(events.document()) > before
+        return len(events.list_rows()) > before
 
     assert [told(0), told(0), told(0), told(0)] == [True, True, False, False]
     # the first look may come between the two counters of the kernel
@@ -76,7 +76,7 @@ def test_a_look_that_fails_is_none(tmp_path):
     driver.oom_kills = lambda: [OomKill(guest, 1, True)]
     for _ in range(3):
         events.report_kills()
-    assert len(events.document()) == 2
+    assert len(events.list_rows()) == 2
 
 
 def test_no_more_than_the_last_twenty_are_kept():
@@ -85,4 +85,4 @@ def test_no_more_than_the_last_twenty_are_kept():
     events = OomEvents(driver, EventRecorder(), CollectorRegistry())
     driver.kills = [OomKill(guest, number, True) for number in range(30)]
     events.report_kills()
-    assert [one["kills"] for one in events.document()] == list(range(10, 30))
+    assert [one["kills"] for one in events.list_rows()] == list(range(10, 30))

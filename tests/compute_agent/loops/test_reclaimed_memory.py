@@ -65,7 +65,7 @@ class MemoryRig(ReclaimingHost):
             (place / "statm").write_text(f"9 {self.used.get(guest.uuid, 0) * PAGES} 0 0 0 0 0\n")
 
     def inventory(self, name=RECLAIMED_MEMORY):
-        return self.loop.offering(TREE).get(ZONE.uuid).inventories[name]
+        return self.loop.add_to_tree(TREE).get(ZONE.uuid).inventories[name]
 
 
 @pytest.fixture

@@ -184,7 +184,7 @@ def test_a_disk_that_is_full_stops_the_report_and_is_shown(client):
         raise OSError(28, "No space left on device")
 
     rig = ReportingHost(client, full)
-    assert not rig.loop.once()
+    assert not rig.loop.report_now()
     assert "No space left" in rig.loop.status.last_error
     assert client.providers_in_tree(ROOT) == []
     rig.pipeline.stop()
