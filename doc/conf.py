@@ -25,6 +25,7 @@ html_copy_source = False
 
 # The site is read offline too: everything that it loads is in it, and its search runs in the browser.
 html_theme_options = {"navigation_with_keys": True}
+html_search_scorer = str(Path(__file__).with_name("search.js"))  # Sphinx opens it from the working directory
 
 # `make doc-links` asks for the links that leave the site; those within it are checked by every build.
 linkcheck_timeout = 20

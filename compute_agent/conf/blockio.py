@@ -6,7 +6,7 @@ from oslo_config import cfg
 
 BLOCKIO_CLASS: Final = "blockio_class:"
 
-_RATE: Final = "a number, with K, M, G or T for powers of 1024 if wanted, such as 20M"
+_RATE: Final = "a number, optionally with K, M, G or T (powers of 1024), such as 20M"
 
 OPTS: Final = [
     cfg.IntOpt(
@@ -14,7 +14,7 @@ OPTS: Final = [
         min=1,
         max=10_000,
         help="Weight of guests of the class on a busy device; the weight of other guests is 100 (io.weight)."
-        " The device has to divide by weight: by its I/O scheduler bfq, or by io.cost.qos.",
+        " Weights need a device with the I/O scheduler bfq, or with io.cost.qos.",
     ),
     cfg.StrOpt(
         "read_bytes", help=f"Maximum rate of reads from each of the devices, in bytes a second: {_RATE}."
@@ -27,15 +27,15 @@ OPTS: Final = [
     cfg.FloatOpt(
         "latency_ms",
         min=0.001,
-        help="Target latency of the devices for guests of the class, in milliseconds. The kernel slows others"
-        " down to keep it (io.latency, which not every kernel has).",
+        help="Target latency of the devices for guests of the class, in milliseconds. The kernel slows down"
+        " other guests to reach it (io.latency). Not every kernel has this feature.",
     ),
     cfg.ListOpt(
         "devices",
         default=[],
-        help="Devices to which rates and latency apply: names of /sys/block (vda), patterns of names"
-        " (nvme*n1), of /dev/disk/by-id (by-id/wwn-0x5000*), or guest for the guest's own disks. A partition"
-        " stands for its whole disk.",
+        help="Devices to which rates and latency apply: names in /sys/block (vda), patterns of names"
+        " (nvme*n1), or names and patterns in /dev/disk/by-id (by-id/wwn-0x5000*). The word guest means the"
+        " guest's own disks. A partition stands for its whole disk.",
     ),
 ]
 

@@ -11,47 +11,52 @@ OPTS: Final = [
         "mode",
         default="off",
         choices=[
-            ("off", "the agent measures nothing for it, and makes no providers"),
-            ("preview", "the agent measures and reports it, and reserves the whole inventory"),
-            ("act", "the agent offers the unused part: it adjusts reserved"),
+            ("off", "the agent neither measures unused CPUs nor makes providers for them"),
+            (
+                "preview",
+                "the agent measures and reports the unused part, and reserves the whole inventory,"
+                " so that no guest can get it",
+            ),
+            ("act", "the agent offers the unused part by changing the reserved amount of the inventory"),
         ],
         help="Whether the unused part of the shared CPUs is offered as CUSTOM_RECLAIMED_VCPU, on a"
-        " provider below that of each NUMA node. Guests of class BE that hold it run on what others leave.",
+        " provider below that of each NUMA node. Guests of class BE that hold CUSTOM_RECLAIMED_VCPU run on"
+        " CPU time that other guests do not use.",
     ),
     cfg.BoolOpt(
         "memory",
         default=False,
-        help="Whether mode is also about the memory that guests leave unused, as CUSTOM_RECLAIMED_MEMORY_MB"
-        " on the same providers. A guest cannot wait for memory that another one uses: give such guests a"
-        " limit (memory_high of [qos_class:BE]), and have a watermark of memory_usage evict them.",
+        help="Whether the option mode also applies to memory that guests leave unused. It is offered as"
+        " CUSTOM_RECLAIMED_MEMORY_MB on the same providers. Memory cannot be shared like CPU time: so give"
+        " such guests a limit (memory_high of [qos_class:BE]), and set a watermark of memory_usage that"
+        " evicts them.",
     ),
     cfg.StrOpt(
         "steal",
         default="off",
         choices=[
-            ("off", "steal time is not measured for it"),
-            ("preview", "the agent measures and reports it, and reserves nothing"),
+            ("off", "the agent does not measure stolen time"),
+            ("preview", "the agent measures and reports stolen time, and reserves nothing"),
             ("act", "the agent reserves as many VCPU as the hypervisor takes away"),
         ],
-        help="Whether fewer VCPU are offered on a host that is a virtual machine itself, as its"
-        " hypervisor may give the CPUs to others. No effect beside nova-compute, which has VCPU on its"
-        " own provider.",
+        help="Whether the agent offers fewer VCPU if the host is a virtual machine and its hypervisor takes"
+        " CPU time away. The option has no effect beside nova-compute, which owns the inventory of VCPU.",
     ),
     cfg.ListOpt(
         "collectors",
         default=[],
         help="Collectors of installed packages (entry points compute_agent.capacity) that report amounts of"
-        " resource classes. An amount without a report, or with too old a report, is reserved. They run"
-        " inside the agent.",
+        " resource classes. If a report is missing or too old, the agent reserves the whole amount."
+        " Collectors run inside the agent.",
     ),
     cfg.FloatOpt(
         "sigma",
         default=4.0,
         min=0.0,
         max=20.0,
-        help="Standard deviations above the mean below which the use of all other guests together is"
-        " expected."
-        " It applies to the last two hours, and to the hourly peaks of the last day.",
+        help="Number of standard deviations above the mean. The agent expects the CPU use of all other"
+        " guests together to stay below this value. It computes the value from the last two hours, and from"
+        " the hourly peaks of the last day.",
     ),
     cfg.FloatOpt(
         "percentile",
@@ -65,15 +70,15 @@ OPTS: Final = [
         default=5.0,
         min=0.0,
         max=1000.0,
-        help="Percent to add to the sum of these peaks.",
+        help="Percent that the agent adds to the sum of the guests' peaks (see percentile).",
     ),
     cfg.FloatOpt(
         "burst",
         default=1.0,
         min=0.0,
         max=100.0,
-        help="Percent of hours in which the largest guest is assumed to use all CPUs that it may, whatever it"
-        " used in the last day.",
+        help="Percent of hours in which the agent expects the largest guest to use all its CPUs, regardless"
+        " of its use in the last day.",
     ),
 ]
 

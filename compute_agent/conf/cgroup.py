@@ -7,8 +7,8 @@ from oslo_config import cfg
 CGROUP_OPTS: Final = [
     cfg.StrOpt(
         "root",
-        help="Folder of a delegated cgroup v2 group; each process guest gets a group of its own below it."
-        " Without it, or where it is not writable, process guests are pinned by scheduler affinity alone.",
+        help="Folder of a delegated cgroup (version 2). Each process guest gets a cgroup of its own below it."
+        " If it is not set or not writable, the agent pins process guests by scheduler affinity only.",
     ),
 ]
 

@@ -1,6 +1,6 @@
 """Options of inventories: CPU sets, ratios, reserves, and the shape of the provider tree.
 
-They have the names and the defaults of Nova's, so that a nova.conf can be copied.
+Names and defaults are those of Nova's options, so that an operator can copy them from nova.conf.
 """
 
 from typing import Any, Final
@@ -8,22 +8,28 @@ from typing import Any, Final
 from oslo_config import cfg
 
 _RATIO: Final = (
-    "If it is set, the agent restores it after a change through the API. If it is not set, or 0, the ratio in"
-    " Placement stays."
+    "If this option is set, the agent restores its value after a change through the API. If it is not set,"
+    " or 0, the agent keeps the ratio that Placement has."
 )
 _RESERVED: Final = (
-    "If it is set, the agent restores it after a change through the API. If it is not set, such a change"
-    " stays."
+    "If this option is set, the agent restores its value after a change through the API. If it is not set,"
+    " the agent keeps such a change."
 )
 
 DEFAULT_OPTS: Final = [
     cfg.FloatOpt(
         "cpu_allocation_ratio",
-        help="VCPU offered for each CPU of cpu_shared_set. Never applied to PCPU, which has the ratio 1.0."
+        help="Number of VCPU offered for each CPU of cpu_shared_set. The ratio of PCPU is always 1.0."
         f" {_RATIO}",
     ),
-    cfg.FloatOpt("ram_allocation_ratio", help=f"Overcommit of MEMORY_MB. {_RATIO}"),
-    cfg.FloatOpt("disk_allocation_ratio", help=f"Overcommit of DISK_GB. {_RATIO}"),
+    cfg.FloatOpt(
+        "ram_allocation_ratio",
+        help=f"Allocation ratio of MEMORY_MB; above 1.0 the host offers more memory than it has. {_RATIO}",
+    ),
+    cfg.FloatOpt(
+        "disk_allocation_ratio",
+        help=f"Allocation ratio of DISK_GB; above 1.0 the host offers more disk space than it has. {_RATIO}",
+    ),
     cfg.FloatOpt(
         "initial_cpu_allocation_ratio",
         default=4.0,
@@ -49,7 +55,7 @@ DEFAULT_OPTS: Final = [
         "reserved_host_disk_mb",
         default=0,
         min=0,
-        help=f"Disk space kept for the host, in MiB; rounded up to GiB. {_RESERVED}",
+        help=f"Disk space kept for the host, in MiB. The agent rounds it up to GiB. {_RESERVED}",
     ),
     cfg.IntOpt(
         "reserved_host_cpus",
@@ -57,22 +63,23 @@ DEFAULT_OPTS: Final = [
         min=0,
         deprecated_for_removal=True,
         deprecated_reason="CPUs in neither cpu_dedicated_set nor cpu_shared_set belong to the host.",
-        help="VCPU kept for the host. Cannot be combined with [compute] cpu_dedicated_set or cpu_shared_set.",
+        help="Number of VCPU kept for the host. Cannot be combined with [compute] cpu_dedicated_set or"
+        " cpu_shared_set.",
     ),
     cfg.StrOpt(
         "vcpu_pin_set",
         deprecated_for_removal=True,
         deprecated_reason="cpu_dedicated_set and cpu_shared_set separate pinned from floating guests.",
-        help="CPUs that back both VCPU and PCPU; only VCPU where cpu_shared_set is set as well, which then"
-        " serves emulator threads. Cannot be combined with cpu_dedicated_set.",
+        help="CPUs that back both VCPU and PCPU. If cpu_shared_set is set as well, they back VCPU only, and"
+        " emulator threads run on the CPUs of cpu_shared_set. Cannot be combined with cpu_dedicated_set.",
     ),
 ]
 
 COMPUTE_OPTS: Final = [
     cfg.StrOpt(
         "cpu_dedicated_set",
-        help="CPUs that back PCPU, one guest CPU each, such as 4-12,^8,15. Where neither this nor"
-        " cpu_shared_set is set, all online CPUs back VCPU.",
+        help="CPUs that back PCPU, such as 4-12,^8,15. Each of them runs one guest CPU. If neither this"
+        " option nor cpu_shared_set is set, all online CPUs back VCPU.",
     ),
     cfg.StrOpt(
         "cpu_shared_set",
@@ -85,44 +92,51 @@ COMPUTE_OPTS: Final = [
             ("flat", "PCPU, VCPU, MEMORY_MB and DISK_GB on the root"),
             ("numa", "PCPU, VCPU and MEMORY_MB on a child for each NUMA node, DISK_GB on the root"),
             ("l3", "as numa, with PCPU and VCPU on the L3 domains inside the NUMA nodes"),
-            ("beside", "the root is nova-compute's; below it what nova-compute does not offer"),
+            (
+                "beside",
+                "nova-compute owns the root; the agent's providers below it offer the resources that"
+                " nova-compute does not offer",
+            ),
         ],
-        help="Providers that have the inventories. LLC and MBA are always on the provider of their L3 domain."
+        help="Shape of the provider tree: the providers that have the inventories. LLC and MBA are always on"
+        " the provider of their L3 domain."
         " Default: beside if nova-compute owns the provider of this host, else numa. On a host that is to get"
         " a nova-compute later, set it to beside before the agent starts.",
     ),
     cfg.StrOpt(
         "resource_provider_name",
-        help="Name of the root provider. Default: its last name, and at first the host's fully qualified"
-        " domain name. Another value renames the provider. Beside nova-compute it is the name of the"
-        " hypervisor in Nova, by default the one of libvirt.",
+        help="Name of the root provider. Default: the name that it had before; at the first start the host's"
+        " fully qualified domain name. If the value changes, the agent renames the provider. Beside"
+        " nova-compute, set the name of the hypervisor in Nova; the default is then the name that libvirt"
+        " reports.",
     ),
     cfg.StrOpt(
         "provider_config_location",
         help="Folder with files *.yaml in the format of Nova's provider.yaml (schema 1.0). Their inventories"
-        " and traits are added to the providers of this host. Default: none;"
-        " /etc/nova/provider_config is possible where Nova itself does not run. A file that Nova would refuse"
-        " prevents the start of the agent. While the agent runs, such a file changes nothing.",
+        " and traits are added to the providers of this host. Default: none. Use /etc/nova/provider_config"
+        " only on hosts without nova-compute. If Nova would refuse a file, the agent does not start with it;"
+        " a running agent ignores it.",
     ),
     cfg.IntOpt(
         "memory_overhead",
         default=64,
         min=0,
         help="MiB that a process guest may use above its MEMORY_MB before the kernel kills it (memory.max of"
-        " its cgroup). The kernel's own memory for the guest counts there, too.",
+        " its cgroup). The memory that the kernel itself uses for the guest counts towards this limit.",
     ),
     cfg.BoolOpt(
         "huge_pages",
         default=False,
         help="Whether huge pages of the host are offered to guests, as CUSTOM_HUGE_PAGES_2MB and similar"
-        " classes on the provider of their NUMA node. MEMORY_MB then shrinks to the other memory, as soon as"
-        " guests hold no more than that.",
+        " classes on the provider of their NUMA node. MEMORY_MB then no longer contains this memory. It"
+        " shrinks when guests hold no more than the rest.",
     ),
     cfg.MultiStrOpt(
         "reserved_huge_pages",
         default=[],
-        help="Huge pages kept for the host, such as node:0,size:2048,count:64 for each NUMA node and size;"
-        " sizes in KiB, or as 2MB or 1GB. With [compute] huge_pages = true.",
+        help="Huge pages kept for the host, such as node:0,size:2048,count:64. Repeat the option for each"
+        " NUMA node and size. A size is in KiB, or 2MB or 1GB. It has an effect only with [compute]"
+        " huge_pages = true.",
     ),
     cfg.IntOpt(
         "update_resources_interval",
@@ -134,9 +148,9 @@ COMPUTE_OPTS: Final = [
         "heartbeat_interval",
         default=0,
         min=0,
-        help="Seconds between two signs of life of the agent in Placement, as attributes of its first"
-        " provider. The console shows hosts without recent ones. Each is a write with the next report. 0"
-        " writes none: then Placement cannot show whether an agent runs. No decision depends on it.",
+        help="Seconds between two heartbeats of the agent, which it writes to Placement as attributes of its"
+        " first provider. The console marks hosts without recent heartbeats. 0 disables heartbeats:"
+        " Placement then cannot show whether an agent runs. Heartbeats affect no decision.",
     ),
     cfg.BoolOpt(
         "report_positions",
@@ -144,7 +158,7 @@ COMPUTE_OPTS: Final = [
         help="Whether the CPUs and cache ways of guests and the lines of watermarks are reported to"
         " Placement,"
         " as attributes of the agent's first provider. The console draws them. Each start or end of a guest"
-        " is then another write with the next report. No decision depends on it.",
+        " then causes one more write to Placement. The attributes affect no decision.",
     ),
 ]
 

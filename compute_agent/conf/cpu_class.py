@@ -9,12 +9,15 @@ CPU_CLASS: Final = "cpu_class:"
 _FREQUENCY: Final = "kHz, or min, base or turbo: the lowest, guaranteed and highest frequency of the CPU"
 
 OPTS: Final = [
-    cfg.StrOpt("governor", help="Governor of cpufreq, one of scaling_available_governors."),
+    cfg.StrOpt(
+        "governor", help="Governor of cpufreq: one that the kernel lists in scaling_available_governors."
+    ),
     cfg.StrOpt("min_frequency", help=f"Lowest frequency: {_FREQUENCY}."),
     cfg.StrOpt("max_frequency", help=f"Highest frequency: {_FREQUENCY}."),
     cfg.StrOpt(
         "energy_performance_preference",
-        help="One of energy_performance_available_preferences, such as performance or balance_power. With the"
+        help="Energy performance preference: one that the kernel lists in"
+        " energy_performance_available_preferences, such as performance or balance_power. With the"
         " governor performance, intel_pstate and amd_pstate accept only performance.",
     ),
     cfg.ListOpt(
@@ -28,23 +31,29 @@ OPTS: Final = [
         help="Lowest frequency of the uncore of a package (caches, memory controllers): kHz, or min or turbo."
         " Needs the kernel's intel_uncore_frequency.",
     ),
-    cfg.StrOpt("uncore_max_frequency", help="Highest frequency of the uncore, likewise."),
+    cfg.StrOpt(
+        "uncore_max_frequency", help="Highest frequency of the uncore, in the format of uncore_min_frequency."
+    ),
     cfg.StrOpt(
         "park",
         choices=[
-            ("offline", "their CPUs are taken offline"),
-            ("governor", "the governor of the class, powersave unless set, applies from then on only"),
-            ("c-state", "all idle states but the deepest are disabled"),
+            ("offline", "the agent takes the CPUs of the core offline"),
+            (
+                "governor",
+                "the CPUs get the governor of the class only when they are parked; default: powersave",
+            ),
+            ("c-state", "the agent disables all idle states but the deepest"),
         ],
-        help="How dedicated cores are parked that no guest used for park_after; in [cpu_class:idle] only."
-        " They are woken before a guest starts on them. Default: idle cores are not parked.",
+        help="How the agent parks dedicated cores, to save power, after no guest has used them for"
+        " park_after. The option is valid in [cpu_class:idle] only. The agent wakes a core before a guest"
+        " starts on it. Default: idle cores are not parked.",
     ),
     cfg.FloatOpt(
         "park_after",
         default=60.0,
         min=0.0,
-        help="Seconds that a core is idle before it is parked, at the next event of a guest or comparison"
-        " ([guests] reconcile_interval).",
+        help="Seconds that a core is idle before the agent parks it. It does so at the next event of a"
+        " guest, or at the next comparison ([guests] reconcile_interval).",
     ),
 ]
 

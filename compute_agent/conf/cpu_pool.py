@@ -9,38 +9,43 @@ from compute_agent.model.cpuset import CPU_POOL
 OPTS: Final = [
     cfg.StrOpt(
         "cpus",
-        help="CPUs of the pool, such as 4-7,12; each is in cpu_dedicated_set or in cpu_shared_set, and in no"
-        " other pool. The pool offers those of cpu_dedicated_set as PCPU, and those of cpu_shared_set as"
-        " VCPU; the zone around it offers them no longer.",
+        help="CPUs of the pool, such as 4-7,12. Each must be in cpu_dedicated_set or in cpu_shared_set, and"
+        " in no other pool. The pool offers CPUs of cpu_dedicated_set as PCPU, and CPUs of cpu_shared_set as"
+        " VCPU. The provider above the pool then does not offer them.",
     ),
     cfg.IntOpt(
         "dedicated_cpus",
         default=0,
         min=0,
-        help="Number of CPUs of cpu_dedicated_set in the pool, in place of cpus. They are whole cores of"
-        " one NUMA node, from its end; the agent takes the first node with enough.",
+        help="Number of CPUs of cpu_dedicated_set in the pool, instead of the option cpus. The agent chooses"
+        " whole cores with the highest numbers in the first NUMA node that has enough.",
     ),
     cfg.IntOpt(
-        "shared_cpus", default=0, min=0, help="Number of CPUs of cpu_shared_set in the pool, chosen likewise."
+        "shared_cpus",
+        default=0,
+        min=0,
+        help="Number of CPUs of cpu_shared_set in the pool. The agent chooses them as for dedicated_cpus.",
     ),
     cfg.BoolOpt(
         "per_node",
         default=False,
-        help="Whether the pool gets dedicated_cpus and shared_cpus from each NUMA node with CPUs, not from"
-        " one.",
+        help="Whether the pool gets dedicated_cpus and shared_cpus from each NUMA node, instead of from one.",
     ),
     cfg.IntOpt(
         "max_cpus",
         min=1,
-        help="Maximum number of CPUs on which floating guests of the pool run: shared CPUs of the pool, and"
-        " dedicated CPUs of its zones while no guest holds them. By default the shared CPUs of the pool.",
+        help="Maximum number of CPUs on which floating guests of the pool run. Beyond the shared CPUs of the"
+        " pool they may borrow dedicated CPUs of the same zones while no guest holds them. Default: the"
+        " number of shared CPUs of the pool.",
     ),
     cfg.ListOpt(
         "guest_classes",
         default=[],
-        help="Classes of guests that the pool takes, such as LSR, LS. Default: all.",
+        help="Classes of guests that the pool accepts, such as LSR, LS. Default: all.",
     ),
-    cfg.IntOpt("max_guests", min=1, help="Guests that the pool takes at the same time. Default: any number."),
+    cfg.IntOpt(
+        "max_guests", min=1, help="Maximum number of guests in the pool at the same time. Default: no limit."
+    ),
 ]
 
 

@@ -10,20 +10,20 @@ OPTS: Final = [
     cfg.StrOpt(
         "socket",
         help="UNIX socket on which the daemon answers the command line (mode 0660). Default: agent.sock in"
-        " [DEFAULT] state_path. Root and the user of the daemon may call every method. Other users of the"
-        " socket's group (the group of its folder, if that has the setgid bit) may call methods that change"
-        " nothing. No other user may be able to write to its folder.",
+        " [DEFAULT] state_path. Root and the user of the daemon may call every method. Members of the"
+        " socket's group may call methods that change nothing. The socket has the group of its folder, if"
+        " the folder has the setgid bit. Its folder must not be writable for other users.",
     ),
     cfg.StrOpt(
         "http_address",
         default="127.0.0.1",
-        help="Address of /healthz and /metrics.",
+        help="IP address on which the daemon serves /healthz and /metrics over HTTP.",
     ),
     cfg.PortOpt(
         "http_port",
         default=9464,
         min=0,
-        help="Port of /healthz and /metrics; 0 switches them off.",
+        help="Port of /healthz and /metrics. 0 disables both.",
     ),
 ]
 

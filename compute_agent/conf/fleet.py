@@ -13,40 +13,41 @@ OPTS: Final = [
     cfg.StrOpt(
         "group",
         regex=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63})?$",
-        help="Group of hosts that this one belongs to. Settings then come from GROUP.conf of the source, and"
-        " the host's own files override them. Default: only its own files. Needs the Python package"
-        " cryptography, which the extra fleet of the wheel brings.",
+        help="Group of hosts to which this host belongs. The agent then reads settings from GROUP.conf of"
+        " the source, and the host's own files override them. If it is not set, the agent reads only its own"
+        " files. The option needs the Python package cryptography, which the extra fleet of the wheel"
+        " installs.",
     ),
     cfg.StrOpt(
         "source",
-        help="Folder (absolute path) or address (https://HOST/FOLDER) with the file of the group.",
+        help="Folder that has the file of the group: an absolute path, or an address (https://HOST/FOLDER).",
     ),
     cfg.ListOpt(
         "public_keys",
         default=[],
-        help="Public keys of accepted signatures, as `compute-agent fleet key` prints them. Name two while"
-        " one key replaces another.",
+        help="Public keys of accepted signatures, as `compute-agent fleet key` prints them. List two keys"
+        " while one replaces the other.",
     ),
     cfg.StrOpt(
         "cafile",
-        help="Certificates (PEM) of authorities for the certificate of an https source. Default: those that"
-        " the system trusts.",
+        help="File with the certificates (PEM) of the authorities that the agent trusts for an https source."
+        " Default: the authorities that the system trusts.",
     ),
     cfg.StrOpt(
         "certfile",
-        help="Certificate (PEM, with its chain) that the agent presents to an https source which asks for"
-        " one. Needs keyfile.",
+        help="File with the client certificate (PEM, with its chain) that the agent presents to an https"
+        " source. It needs keyfile.",
     ),
     cfg.StrOpt(
         "keyfile",
-        help="Key of certfile (PEM, without a password). The file belongs to root or the agent's user, and"
-        " other users can neither read nor change it.",
+        help="File with the private key of certfile (PEM, without a password). The file must belong to root"
+        " or the agent's user, and other users must not be able to read or change it.",
     ),
     cfg.IntOpt(
         "interval",
         default=60,
         min=1,
-        help="Seconds between two looks at the source.",
+        help="Seconds between two checks of the source for a new revision.",
     ),
 ]
 

@@ -5,9 +5,9 @@ from typing import Any, Final
 from oslo_config import cfg
 
 from compute_agent.model.guest_settings import (
-    ISOLATION_LEVELS,
     MAX_PRIORITY,
     EmulatorPolicy,
+    IsolationLevel,
     MemoryType,
     ThreadPolicy,
 )
@@ -17,20 +17,26 @@ GUEST_RULE: Final = "guest_rule:"
 MATCH: Final = "match_"
 """Prefix of options that select the guests of a rule."""
 
-_PATTERNS: Final = "a list of texts or patterns with *, ? and [abc], of which one has to match"
+_PATTERNS: Final = "a list of texts or patterns (*, ?, [abc]), one of which must match"
 _PAIRS: Final = "a list of KEY=PATTERN, or KEY for any value; patterns of one key are alternatives"
 
 _MEMORY_TYPES: Final = {
     MemoryType.ANY.value: "memory of any kind",
     MemoryType.DRAM.value: "ordinary memory",
     MemoryType.HBM.value: "high-bandwidth memory",
-    MemoryType.CXL.value: "memory behind CXL",
+    MemoryType.CXL.value: "memory connected by CXL",
     MemoryType.PMEM.value: "persistent memory",
     MemoryType.GPU.value: "memory of GPUs",
 }
+ISOLATION_CHOICES: Final = {
+    IsolationLevel.SHARED.value: "interrupts, workqueues and watchdogs of the host may run on these CPUs",
+    IsolationLevel.QUIET.value: "they run on other CPUs, as far as the kernel lets them move",
+}
+"""Levels of isolation with descriptions, for rules and classes."""
+
 _THREAD_POLICIES: Final = {
     ThreadPolicy.PREFER.value: "sibling threads together, if there are any",
-    ThreadPolicy.REQUIRE.value: "sibling threads, or the guest has no place",
+    ThreadPolicy.REQUIRE.value: "sibling threads; without them the guest is refused",
     ThreadPolicy.ISOLATE.value: "one thread of each core; the other threads stay empty",
     ThreadPolicy.SPREAD.value: "different cores; a core is shared with another guest only if none is free",
 }
@@ -54,23 +60,25 @@ _MATCHES: Final = [
     cfg.ListOpt(
         "match_name",
         default=[],
-        help=f"Name of the guest, in its driver or in Nova: {_PATTERNS}. * matches every guest.",
+        help=f"Name of the guest in its driver (libvirt, for example) or in Nova: {_PATTERNS}. * matches"
+        f" every guest.",
     ),
     cfg.ListOpt("match_consumer_type", default=[], help=f"Type of the consumer in Placement: {_PATTERNS}."),
     cfg.ListOpt(
         "match_trait",
         default=[],
-        help=f"Traits of the providers of this host that the guest holds something of: {_PATTERNS}.",
+        help=f"Traits of those providers of this host from which the guest has an allocation: {_PATTERNS}.",
     ),
     cfg.ListOpt(
         "match_resource_class",
         default=[],
-        help=f"Resource classes that the guest holds of this host: {_PATTERNS}.",
+        help=f"Resource classes that the guest has allocated on this host: {_PATTERNS}.",
     ),
     cfg.ListOpt(
         "match_cgroup",
         default=[],
-        help="Path of the cgroup that an adopted process was in, or its last part, such as a unit of systemd:"
+        help="Cgroup of an adopted process before its adoption: the path or its last part, such as a unit of"
+        " systemd:"
         f" {_PATTERNS}.",
     ),
 ]
@@ -79,11 +87,13 @@ OPTS: Final = [
     cfg.IntOpt(
         "order",
         default=100,
-        help="Position among the rules. Only the lowest rule that matches a guest applies; of two rules with"
-        " the same order, the first by name.",
+        help="Order of the rules. Of all rules that match a guest, only the one with the lowest number"
+        " applies. Of two rules with the same number, the first by name applies.",
     ),
     *_MATCHES,
-    cfg.StrOpt("qos_class", help="Class of the guests, a section [qos_class:NAME] or BE, LS or LSR."),
+    cfg.StrOpt(
+        "qos_class", help="Class of the guests: BE, LS, LSR, or the name of a section [qos_class:NAME]."
+    ),
     cfg.IntOpt(
         "priority",
         min=-MAX_PRIORITY,
@@ -92,19 +102,20 @@ OPTS: Final = [
         " evicted first.",
     ),
     cfg.StrOpt(
-        "resctrl", help="Annotation about caches and memory bandwidth, as --resctrl of guest set takes it."
+        "resctrl",
+        help="Settings of caches and memory bandwidth, in the format of `compute-agent guest set --resctrl`.",
     ),
-    cfg.StrOpt("blockio_class", help="Class of block I/O, a section [blockio_class:NAME]."),
+    cfg.StrOpt("blockio_class", help="Class of block I/O: the name of a section [blockio_class:NAME]."),
     cfg.StrOpt(
         "cpu_class",
-        help="Class of the dedicated CPUs of the guests, a section [cpu_class:NAME], in place of that of"
-        " their class.",
+        help="Class of the dedicated CPUs of the guests: the name of a section [cpu_class:NAME]. It"
+        " overrides cpu_class of their class.",
     ),
     cfg.StrOpt(
         "isolation",
-        choices=ISOLATION_LEVELS,
-        help="How far interrupts and other work of the host keep off the dedicated CPUs of the guests, in"
-        " place of the level of their class.",
+        choices=list(ISOLATION_CHOICES.items()),
+        help="Whether interrupts and other work of the host may run on the dedicated CPUs of the guests. It"
+        " overrides isolation of their class.",
     ),
     cfg.StrOpt(
         "memory_type",
@@ -113,21 +124,22 @@ OPTS: Final = [
     ),
     cfg.BoolOpt(
         "spread",
-        help="Whether dedicated CPUs go to as many cores as possible, where the thread policy is prefer.",
+        help="Whether the dedicated CPUs of a guest are on as many cores as possible. It applies only with"
+        " the thread policy prefer.",
     ),
     cfg.StrOpt(
         "thread_policy",
         choices=list(_THREAD_POLICIES.items()),
-        help="How dedicated CPUs relate to hardware threads.",
+        help="Choice of hardware threads for the dedicated CPUs of the guests.",
     ),
     cfg.StrOpt(
         "emulator_policy",
         choices=list(_EMULATOR_POLICIES.items()),
-        help="Where emulator and I/O threads run.",
+        help="CPUs on which emulator and I/O threads of the guests run.",
     ),
     cfg.BoolOpt(
         "preserve",
-        help="Whether the agent leaves the guests as they are: no pins, no limits, no eviction.",
+        help="Whether the agent leaves the guests alone. It then neither pins nor limits nor evicts them.",
     ),
 ]
 

@@ -29,84 +29,95 @@ GUESTS_OPTS: Final = [
             ("libvirt", "QEMU domains of the libvirtd on this host"),
             ("process", "plain processes, started by the agent or adopted"),
         ],
-        help="Kind of the guests on this host. Without a value the agent keeps the kind of its last start."
-        " At its first start it takes libvirt if libvirt-python is installed and the socket of [libvirt]"
-        " uri exists, else process. It changes from process to libvirt at a start with libvirtd and without"
-        " running process guests. Any other change needs this option and a restart.",
+        help="Kind of the guests on this host. If it is not set, the agent keeps the driver of its last"
+        " start. At its first start it chooses libvirt if libvirt-python is installed and the socket of"
+        " [libvirt] uri exists, else process. It later changes from process to libvirt by itself, if"
+        " libvirtd is there at a start and no process guest runs. Any other change needs this option and a"
+        " restart.",
     ),
     cfg.StrOpt(
         "unallocated",
         default="shared",
-        choices=[("shared", "they go to the shared CPUs"), ("ignore", "they are left where they are")],
-        help="Place of guests without an allocation on this host. They are reported in both cases.",
+        choices=[
+            ("shared", "the agent moves them to the shared CPUs"),
+            ("ignore", "the agent leaves them where they run"),
+        ],
+        help="CPUs of guests that have no allocation on this host. The agent reports such guests with either"
+        " value.",
     ),
     cfg.StrOpt(
         "unplaced",
         default="shared",
         choices=[
-            ("shared", "they run on the shared CPUs, or where there are none on CPUs that no guest holds"),
-            ("refuse", "the same, but one that starts and has no place is stopped at once"),
+            ("shared", "they run on the shared CPUs; without shared CPUs, on CPUs that no guest holds"),
+            ("refuse", "as shared, but the agent stops such a guest at once when it starts"),
         ],
-        help="Place of guests without CPUs: over-allocated ones, and on hosts without cpu_shared_set those"
-        " without an allocation. They never run on CPUs that another guest holds, unless guests hold all CPUs"
-        " of the host. Guests that already run are never stopped.",
+        help="CPUs of guests for which the agent finds no CPUs. These are over-allocated guests; on hosts"
+        " without cpu_shared_set also guests without an allocation. They never run on CPUs that another"
+        " guest holds, unless guests hold all CPUs of the host. The agent never stops guests that already"
+        " run.",
     ),
     cfg.StrOpt(
         "default_qos_class",
         default=LATENCY_SENSITIVE,
-        help="Class of guests without another source of a class: command, metadata, flavor or rule.",
+        help="Class of guests that get no class from a command, metadata, a flavor or a rule.",
     ),
     cfg.ListOpt(
         "flavor_settings",
         default=list(FLAVOR_SETTINGS),
-        help="Settings that flavors of Nova may choose, by extra specs compute_agent:SETTING, such as"
-        " compute_agent:qos_class. Other extra specs of this kind have no effect, which guest show reports."
-        " hw:cpu_thread_policy and hw:emulator_threads_policy always apply.",
+        help="Settings that flavors of Nova may choose with extra specs compute_agent:SETTING, such as"
+        " compute_agent:qos_class. The agent ignores other extra specs of this kind, and `compute-agent"
+        " guest show` reports them. hw:cpu_thread_policy and hw:emulator_threads_policy always apply.",
     ),
     cfg.ListOpt(
         "image_settings",
         default=list(IMAGE_SETTINGS),
-        help="Image properties that apply as settings, such as hw_cpu_thread_policy. Tenants make images: a"
-        " property compute_agent_SETTING applies only if it is named here. If flavor and image have different"
+        help="Image properties that the agent applies as settings, such as hw_cpu_thread_policy. Tenants can"
+        " set properties of their images: so a property compute_agent_SETTING applies only if this list has"
+        " it. If flavor and image have different"
         " thread policies, the flavor's applies, as in Nova.",
     ),
     cfg.BoolOpt(
         "confirm_claims",
         default=False,
         help="Whether the agent confirms expiring claims of running guests (expires_in of POST"
-        " /ext/v1/claims). Otherwise it only warns, and the program that started the guest has to confirm.",
+        " /ext/v1/claims). If false, the agent only warns, and the program that started the guest has to"
+        " confirm the claim.",
     ),
     cfg.FloatOpt(
         "stop_timeout",
         default=10.0,
         min=0.0,
-        help="Seconds between the request to a guest to end and its kill.",
+        help="Seconds that a guest has to end after the agent asked it to. After them the agent kills it.",
     ),
     cfg.FloatOpt(
         "reconcile_interval",
         default=10.0,
         min=0.1,
-        help="Seconds between two comparisons of all guests with the kernel, which repair drift.",
+        help="Seconds between two comparisons of all guests with the kernel. Each comparison corrects"
+        " changes by other programs (drift).",
     ),
     cfg.Opt(
         "log_retention",
         type=DurationType(),
         default="7d",
-        help="How long the output of process guests is kept after their end: seconds, or a number with m, h,"
-        " d or w. It is in guests/UUID.log in [DEFAULT] state_path.",
+        help="Time for which the agent keeps the output of process guests after their end: seconds, or a"
+        " number with m, h, d or w. The output is in guests/UUID.log in [DEFAULT] state_path.",
     ),
     cfg.IntOpt(
         "log_max_mb",
         default=512,
         min=0,
-        help="Maximum size, in MB, of the output of ended process guests. Above it the oldest is removed.",
+        help="Maximum size, in MB, of the output of all ended process guests together. Above it the agent"
+        " removes the oldest output.",
     ),
     cfg.IntOpt(
         "log_guest_mb",
         default=64,
         min=1,
         help="Maximum size, in MB, of the output of one process guest, while it runs and after its end. The"
-        " agent checks it each second. Above it only the last MB stays (with 1, the last half).",
+        " agent checks the size each second. Above the maximum it keeps only the last MB (half a MB if the"
+        " maximum is 1).",
     ),
 ]
 

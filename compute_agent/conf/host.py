@@ -8,15 +8,15 @@ DEFAULT_OPTS: Final = [
     cfg.StrOpt(
         "state_path",
         default="/var/lib/compute-agent",
-        help="Folder of the agent's state: its provider uuid, the guests that it placed, measurements."
-        " DISK_GB is the size of its file system. It has to belong to the agent's user or to root, and no"
-        " other user may be able to write there.",
+        help="Folder of the agent's state: the uuid of its provider, the guests that it placed, and"
+        " measurements. The inventory of DISK_GB is the size of the file system of this folder. The folder"
+        " must belong to the agent's user or to root, and must not be writable for other users.",
     ),
     cfg.StrOpt(
         "lock_path",
-        help="Folder of the locks that keep two agents from managing the same guests; the same for all agents"
-        " of a host. Default: /run/compute-agent. For other users than root: compute-agent in"
-        " $XDG_RUNTIME_DIR, and without that /tmp/compute-agent-UID.",
+        help="Folder of the locks that keep two agents from managing the same guests. All agents of a host"
+        " need the same folder. Default: /run/compute-agent. If the agent does not run as root, the default"
+        " is $XDG_RUNTIME_DIR/compute-agent, or /tmp/compute-agent-UID without that variable.",
     ),
 ]
 
@@ -24,7 +24,8 @@ HOST_OPTS: Final = [
     cfg.StrOpt(
         "root",
         default="/",
-        help="Folder below which /sys and /proc are read; another one than / for a tree captured elsewhere.",
+        help="Folder below which the agent reads /sys and /proc. Set another folder than / to read copies of"
+        " these files, such as those of another host.",
     ),
 ]
 

@@ -10,48 +10,58 @@ OPTS: Final = [
     cfg.StrOpt(
         "signal",
         choices=[
-            ("run_delay", "share of its time that the guest waits for CPUs; others get a CPU quota"),
-            ("cpu_pressure", "CPU pressure of its cgroup; others get a CPU quota"),
-            ("io_pressure", "I/O pressure of its cgroup; others get less block I/O"),
-            ("cpi", "cycles for each of its instructions; others get a CPU quota"),
-            ("memory_bandwidth", "its CPU time for each byte of memory; others get less memory bandwidth"),
-            ("llc_occupancy", "its bytes of memory for each second of CPU; others get fewer cache ways"),
+            ("run_delay", "share of time that the guest waits for CPUs; suspects get a CPU quota"),
+            ("cpu_pressure", "CPU pressure of the guest's cgroup; suspects get a CPU quota"),
+            ("io_pressure", "I/O pressure of the guest's cgroup; suspects get less block I/O"),
+            ("cpi", "CPU cycles that the guest needs for each instruction; suspects get a CPU quota"),
+            (
+                "memory_bandwidth",
+                "CPU time that the guest needs for each byte of memory traffic; suspects"
+                " get less memory bandwidth",
+            ),
+            (
+                "llc_occupancy",
+                "bytes of memory traffic of the guest for each second of CPU time; suspects"
+                " get fewer cache ways",
+            ),
         ],
-        help="Signal by which a disturbed guest is found. The agent compares it with the usual value of the"
-        " guest.",
+        help="Signal that shows whether a guest is disturbed. The agent compares it with the usual value of"
+        " the guest.",
     ),
     cfg.StrOpt(
         "mode",
         default="preview",
         choices=[
-            ("preview", "only log, record and count the guests that would be limited"),
-            ("act", "limit the suspect, and see whether that helps"),
+            ("preview", "the agent only logs, records and counts the guests that it would limit"),
+            ("act", "the agent limits the suspect, and checks whether that helps"),
         ],
-        help="Whether the agent limits suspects.",
+        help="Whether the agent limits suspects: guests that probably disturb another one.",
     ),
     cfg.ListOpt(
         "victims",
         default=[],
-        help="Classes of guests that are protected by limits of others; all if empty.",
+        help="Classes of guests that the agent protects by limiting other guests. If empty: all classes.",
     ),
     cfg.ListOpt(
         "consenting",
         default=[],
-        help="Classes of guests that may be limited for a guest of the same class. Otherwise only guests of a"
-        " lower class than the disturbed one are limited, and never one above [qos] highest_class.",
+        help="Classes of guests that may be limited for a guest of the same class. The agent otherwise"
+        " limits only guests of a lower class than the disturbed one. It never limits a guest above [qos]"
+        " highest_class.",
     ),
     cfg.IntOpt(
         "escalate_after",
         default=3,
         min=1,
-        help="Number of verdicts within a day against one guest, for the same disturbed guest, after which"
-        " escalate_command is called.",
+        help="Number of verdicts within a day after which the agent calls escalate_command. Verdicts count"
+        " if they are against the same guest, for the same disturbed guest.",
     ),
     cfg.StrOpt(
         "escalate_command",
-        help="Program that ends it for good: one that migrates the guilty guest, for example. Called with"
-        " its uuid as the last argument, once a day at most; ended after ten minutes. Blanks separate"
-        " arguments, quotes as in a shell; no shell is started. The program does not inherit the agent's OS_*"
+        help="Program that the agent calls if limits did not help for long; for example, it migrates the"
+        " guilty guest. Its last argument is the uuid of this guest. The agent calls it at most once a day,"
+        " and ends it after ten minutes. Blanks separate arguments, and quotes work as in a shell, but no"
+        " shell is started. The program does not inherit the agent's OS_*"
         " environment variables.",
     ),
 ]

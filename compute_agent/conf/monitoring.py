@@ -13,30 +13,29 @@ OPTS: Final = [
         "interval",
         type=DurationType(),
         default="1",
-        help="Time between two readings of the counters of cache occupancy and memory bandwidth, in"
-        " seconds or"
-        " as 5s, 1m. It applies while watermarks, interference or a scrape of the metrics need them;"
-        " otherwise"
-        " store_interval does. 0 reads none, and watermarks of llc_occupancy and memory_bandwidth wait.",
+        help="Time between two readings of the counters of cache occupancy and memory bandwidth: seconds, or"
+        " a number with a unit, such as 5s or 1m. The agent reads them at this interval only while"
+        " watermarks, interference or scrapes of the metrics need them. Otherwise store_interval applies. 0"
+        " disables the readings: watermarks of llc_occupancy and memory_bandwidth then have no effect.",
     ),
     cfg.Opt(
         "store_interval",
         type=DurationType(),
         default="10",
-        help="Time between two samples kept for `compute-agent metrics show`, in samples.db in [DEFAULT]"
-        " state_path. 0 keeps none.",
+        help="Time between two samples that the agent stores for `compute-agent metrics show`. They are in"
+        " samples.db in [DEFAULT] state_path. 0 stores none.",
     ),
     cfg.Opt(
         "retention",
         type=DurationType(),
         default="7d",
-        help="Age at which samples are removed: seconds, or a number with m, h, d or w.",
+        help="Age at which the agent removes samples: seconds, or a number with m, h, d or w.",
     ),
     cfg.IntOpt(
         "store_max_mb",
         default=512,
         min=1,
-        help="Maximum size of samples in MB. Above it the oldest are removed.",
+        help="Maximum size of all stored samples, in MB. Above it the agent removes the oldest.",
     ),
 ]
 

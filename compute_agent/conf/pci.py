@@ -10,10 +10,10 @@ OPTS: Final = [
     cfg.MultiStrOpt(
         "device_spec",
         default=[],
-        help="PCI devices that the host offers, as in Nova: a JSON object with vendor_id, product_id, address"
-        " or devname, and resource_class and traits, or a list of them. The first entry that matches a device"
-        " counts. Each device has a provider below its NUMA node, so that one query finds it with CPUs and"
-        " memory of that node.",
+        help="PCI devices that the host offers, in the format of Nova's option: a JSON object, or a list of"
+        " objects. An object has vendor_id, product_id, address or devname, and resource_class and traits."
+        " The first object that matches a device applies to it. Each device has a provider below its NUMA"
+        " node, so that one query can ask for the device with CPUs and memory of that node.",
     ),
 ]
 

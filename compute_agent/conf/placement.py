@@ -14,9 +14,8 @@ RETRY_OPTS: Final = [
         "report_retry_maximum",
         default=60,
         min=1,
-        help="Longest pause, in seconds, between two attempts to report while reports fail. The first"
-        " pause is"
-        " a second, and each is twice the one before.",
+        help="Longest pause, in seconds, between two attempts to report while reports fail. The first pause"
+        " is one second. Each further pause is twice as long, up to this limit.",
     ),
 ]
 

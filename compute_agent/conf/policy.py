@@ -13,30 +13,36 @@ POLICY_OPTS: Final = [
     cfg.StrOpt(
         "name",
         choices=[
-            ("none", "touch nothing"),
-            ("static", "dedicated CPUs in order"),
+            ("none", "the agent does not change CPUs of guests"),
+            ("static", "guests get dedicated CPUs in the order of their numbers"),
             (
                 "static-plus",
-                "the same, and floating guests may use dedicated CPUs while no guest holds them",
+                "as static; floating guests may also use dedicated CPUs that no guest holds",
             ),
-            ("static-pools", "as static, for guests in pools ([cpu_pool:NAME]); other guests have no place"),
-            ("topology-aware", "few zones for the guest, whole cores and caches for the next one"),
+            (
+                "static-pools",
+                "as static, for guests in pools ([cpu_pool:NAME]); other guests get no dedicated CPUs",
+            ),
+            (
+                "topology-aware",
+                "a guest gets CPUs in few NUMA nodes and caches, and whole cores and caches"
+                " stay free for the next guest",
+            ),
             (
                 FOLLOW,
-                "guests stay where another program pins them, such as Nova, and the agent acts on cache,"
-                " memory bandwidth, weights and watermarks by where they are; [policy] rebalance = true and"
-                " [guests] unplaced = refuse are refused with it, and [guests] unallocated has no effect",
+                "guests stay where another program, such as Nova, pins them; the agent acts on cache, memory"
+                " bandwidth, weights and watermarks only. The agent then refuses [policy] rebalance = true"
+                " and [guests] unplaced = refuse, and [guests] unallocated has no effect",
             ),
         ],
-        help=f"Choice of dedicated CPUs. Default: {FOLLOW} if nova-compute owns the root provider, as"
-        f" Nova then"
-        f" pins guests, else {DEFAULT_POLICY}.",
+        help=f"Choice of dedicated CPUs. Default: {FOLLOW} if nova-compute owns the root provider, because"
+        f" Nova then pins guests; else {DEFAULT_POLICY}.",
     ),
     cfg.BoolOpt(
         "rebalance",
         default=False,
-        help="Whether running guests on dedicated CPUs move to better places that became free: at most one"
-        " guest each reconcile_interval, and only for a gain of rebalance_gain or more.",
+        help="Whether the agent moves running guests to better dedicated CPUs that became free. It moves at"
+        " most one guest each [guests] reconcile_interval, and only for a gain of rebalance_gain or more.",
     ),
     cfg.FloatOpt(
         "rebalance_gain",
@@ -51,16 +57,16 @@ POLICY_OPTS: Final = [
     cfg.BoolOpt(
         "load_aware",
         default=False,
-        help="Whether the use of dedicated CPUs counts, measured over load_minutes. New guests then get"
-        " threads beside the least busy ones, if other criteria are equal. With rebalance, a core of two"
-        " guests counts 4 times the use of the less busy one (1 for a thread that is always busy) in place of"
-        " 1.",
+        help="Whether the agent considers how busy dedicated CPUs are, measured over load_minutes. If other"
+        " criteria are equal, new guests then share cores with the least busy guests. With rebalance, a core"
+        " that two guests share counts 4 times the use of the less busy one (from 0 to 1), instead of 1.",
     ),
     cfg.FloatOpt(
         "load_minutes",
         default=5.0,
         min=1.0,
-        help="Minutes over which use is averaged. The use of a guest counts after it has run that long.",
+        help="Minutes over which the agent averages use. The use of a guest counts after it has run for this"
+        " time.",
     ),
 ]
 

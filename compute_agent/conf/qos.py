@@ -28,156 +28,179 @@ OPTS: Final = [
         "interval",
         default=1.0,
         min=0.1,
-        help="Seconds between two rounds. Each one reads usage, compares it with the watermarks, and acts.",
+        help="Seconds between two rounds of watermarks. Each round reads usage, compares it with the"
+        " watermarks, and acts.",
     ),
     cfg.FloatOpt(
         "margin",
         default=10.0,
         min=0.0,
         max=100.0,
-        help="Percent to free beyond the distance to the line, so that usage ends below it and does not"
-        " oscillate.",
+        help="Extra percent that throttling and eviction free beyond the amount above the line. Usage then"
+        " ends clearly below the line and does not oscillate.",
     ),
     cfg.FloatOpt(
         "step",
         default=20.0,
         min=1.0,
         max=90.0,
-        help="Percent of a guest's present limit that one step of throttling takes. Restoring uses the same"
-        " steps.",
+        help="Percent of a guest's current limit that one step of throttling takes away. Restoring uses the"
+        " same steps.",
     ),
     cfg.FloatOpt(
         "min_share",
         default=10.0,
         min=1.0,
         max=100.0,
-        help="Percent of its allotment that a throttled guest always keeps.",
+        help="Percent of its allotment (its fair share) that a throttled guest always keeps.",
     ),
     cfg.StrOpt(
         "highest_class",
         default=BEST_EFFORT,
         help="Highest class of guests that may be throttled or evicted. Guests of higher or unknown classes,"
-        " and guests with dedicated CPUs, never are.",
+        " and guests with dedicated CPUs, are never throttled or evicted.",
     ),
     cfg.FloatOpt(
         "evict_grace",
         default=60.0,
         min=0.0,
-        help="Seconds between the request to an evicted guest to end and its kill.",
+        help="Seconds that an evicted guest has to shut down. After them the agent kills it.",
     ),
     cfg.StrOpt(
         "evict_command",
-        help="Program that makes an evicted guest leave, in place of asking it to stop: a live migration, for"
-        " example. Called with the guest's uuid as its last argument; blanks separate arguments, quotes"
-        " as in a shell; no shell is started. The program does not inherit the agent's OS_*"
-        " environment variables: it has to read its credentials itself.",
+        help="Program that the agent runs for an evicted guest instead of asking it to stop; for example, a"
+        " live migration. Its last argument is the guest's uuid. Blanks separate arguments, and quotes work"
+        " as in a shell, but no shell is started. The program does not inherit the agent's OS_* environment"
+        " variables: it has to read its credentials itself.",
     ),
     cfg.FloatOpt(
         "evict_command_timeout",
         default=600.0,
         min=1.0,
-        help="Seconds after which evict_command is ended and counts as failed.",
+        help="Maximum run time of evict_command, in seconds. After it the agent ends the program and counts"
+        " it as failed.",
     ),
 ]
 
 WATERMARK_OPTS: Final = [
     cfg.StrOpt(
         "metric",
-        help="Metric to watch, such as cpu_usage; `compute-agent watermark list --metrics` lists all.",
+        help="Metric that the watermark watches, such as cpu_usage. `compute-agent watermark list --metrics`"
+        " lists all metrics.",
     ),
     cfg.StrOpt(
         "throttle_down",
         help="Line above which guests are throttled: a percentage of the host's capacity, such as 80%, or a"
         " number in the unit of the metric. K, M, G and T are powers of 1024.",
     ),
-    cfg.StrOpt("throttle_up", help="Line below which throttled guests are restored."),
-    cfg.StrOpt("evict", help="Line above which guests are evicted."),
+    cfg.StrOpt(
+        "throttle_up", help="Line below which throttled guests are restored, in the format of throttle_down."
+    ),
+    cfg.StrOpt("evict", help="Line above which guests are evicted, in the format of throttle_down."),
     cfg.StrOpt("disable_scheduling", help="Line above which the scheduler sends no new guests to this host."),
     cfg.IntOpt(
         "for_samples",
         default=3,
         min=1,
-        help="Consecutive rounds above a line before the agent acts.",
+        help="Number of consecutive rounds above a line before the agent acts.",
     ),
     cfg.FloatOpt(
         "cool_down",
         default=30.0,
         min=0.0,
-        help="Seconds without any breach of this watermark before throttled guests are restored, or new"
-        " guests"
-        " let in. For metrics without a computable gain, such as pressures, it doubles after each restore"
-        " that"
-        " led to a new breach, up to 16 times.",
+        help="Seconds that the metric has to stay below all lines before the agent restores throttled"
+        " guests, or lets new guests in. For some metrics, such as pressures, the agent cannot compute the"
+        " effect of a restore. For these the time doubles after each restore that led to a new breach, up to"
+        " 16 times.",
     ),
     cfg.StrOpt(
         "mode",
         default="act",
-        choices=[("act", "do it"), ("preview", "only log, record and count the actions")],
+        choices=[
+            ("act", "the agent throttles and evicts"),
+            ("preview", "the agent only logs, records and counts the actions"),
+        ],
         help="Whether the agent acts at this watermark.",
     ),
     cfg.ListOpt(
         "qos_classes",
         default=[],
-        help="Classes of the guests that are throttled or evicted; all that may be acted on if empty.",
+        help="Classes of the guests that this watermark throttles or evicts. If empty: all classes up to"
+        " [qos] highest_class.",
     ),
-    cfg.IntOpt("max_priority", help="Highest priority of the guests that are throttled or evicted."),
+    cfg.IntOpt(
+        "max_priority",
+        help="Highest priority of the guests that this watermark throttles or evicts. Default: no limit.",
+    ),
 ]
 
 QOS_CLASS_OPTS: Final = [
     cfg.IntOpt(
         "rank",
         help="Position among the classes: guests of a lower rank are throttled and evicted first. BE is 0, LS"
-        " 10, LSR 20. A class of another name needs one. CPUs of classes that rank no higher than BE have the"
-        " CPU weight of BE: a hundredth.",
+        " 10, LSR 20. A class with another name needs a rank. Guests of classes that rank no higher than BE"
+        " have the CPU weight of BE: a hundredth of the normal weight.",
     ),
-    cfg.StrOpt("llc_range", help="Part of the last-level cache ways open to the class in percent: 0-30."),
+    cfg.StrOpt(
+        "llc_range",
+        help="Part of the last-level cache that guests of the class may fill: a range of"
+        " percent, such as 0-30.",
+    ),
     cfg.StrOpt(
         "llc_code_range",
-        help="The same for code only, if code and data have separate masks (mount option cdp). It overrides"
-        " llc_range and llc_range_per_cache.",
+        help="Range for code only, in place of llc_range. It needs separate masks for code and data (mount"
+        " option cdp), and"
+        " overrides llc_range and llc_range_per_cache.",
     ),
-    cfg.StrOpt("llc_data_range", help="The same for data only."),
+    cfg.StrOpt("llc_data_range", help="Range for data only, with the conditions of llc_code_range."),
     cfg.StrOpt(
         "l2_range",
-        help="Part of the ways of each level-2 cache that the class may fill, if these can be divided.",
+        help="Part of each level-2 cache that guests of the class may fill: a range of percent. It needs a"
+        " processor that can divide level-2 caches.",
     ),
-    cfg.StrOpt("mb_percent", help="Memory bandwidth of the class in percent."),
-    cfg.StrOpt("llc_range_per_cache", help="Ranges of single caches: 0:0-50, 1:20-80."),
-    cfg.StrOpt("mb_percent_per_cache", help="Percents of single memory bandwidth domains: 0:40, 1:80."),
+    cfg.StrOpt("mb_percent", help="Maximum memory bandwidth of the class, in percent."),
+    cfg.StrOpt(
+        "llc_range_per_cache",
+        help="Ranges for single last-level caches, each with the id of the cache, such as 0:0-50, 1:20-80.",
+    ),
+    cfg.StrOpt(
+        "mb_percent_per_cache",
+        help="Percents for single domains of memory bandwidth, each with the"
+        " id of the domain, such as 0:40, 1:80.",
+    ),
     cfg.IntOpt(
         "memory_high",
         min=1,
         max=1000,
-        help="Percent of a guest's MEMORY_MB above which the kernel slows it down and reclaims its memory"
-        " (memory.high; <soft_limit> of a domain, which has its MEMORY_MB and more). Default: no limit.",
+        help="Percent of a guest's MEMORY_MB. If the guest uses more, the kernel slows it down and reclaims"
+        " its memory (memory.high, and <soft_limit> of a domain). A domain also needs memory for QEMU"
+        " itself. Default: no limit.",
     ),
     cfg.IntOpt(
         "memory_low",
         min=0,
         max=100,
-        help="Percent of a process guest's MEMORY_MB that the kernel does not reclaim while others have"
-        " memory to give (memory.low). Default: 100 for LSR, else 0.",
+        help="Percent of a process guest's MEMORY_MB that the kernel protects: it reclaims memory of other"
+        " guests first (memory.low). Default: 100 for LSR, else 0.",
     ),
     cfg.IntOpt(
         "oom_score_adj",
         min=-1000,
         max=1000,
-        help="The kernel's oom_score_adj of guests. When memory runs out, guests with a higher one are killed"
-        " first, and guests with -1000 never. Default: 500 for BE and classes that rank no higher, 0 for LSR,"
-        " else 100. Less than 0 takes CAP_SYS_RESOURCE, which the unit does not have.",
+        help="The kernel's oom_score_adj of guests. When memory runs out, the kernel kills guests with a"
+        " higher value first, and guests with -1000 never. Default: 500 for BE and classes that rank no"
+        " higher, 0 for LSR,"
+        " else 100. Values below 0 need CAP_SYS_RESOURCE, which the systemd unit does not grant.",
     ),
     cfg.StrOpt(
         "cpu_class",
-        help="Section [cpu_class:NAME] for the dedicated CPUs of guests of the class. Default: they stay"
-        " unchanged.",
+        help="Name of a section [cpu_class:NAME], which applies to the dedicated CPUs of guests of the"
+        " class. Default: the CPUs stay unchanged.",
     ),
     cfg.StrOpt(
         "isolation",
-        choices=[
-            ("shared", "interrupts, workqueues and watchdogs of the host may run there"),
-            ("quiet", "they run on other CPUs, as far as the kernel lets them move"),
-        ],
-        help="How far work of the host keeps off the dedicated CPUs of guests of the class. Unless set:"
+        choices=list(guest_rule.ISOLATION_CHOICES.items()),
+        help="Whether work of the host may run on the dedicated CPUs of guests of the class. Default:"
         " shared.",
     ),
 ]

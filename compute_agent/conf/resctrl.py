@@ -15,32 +15,31 @@ OPTS: Final = [
     cfg.StrOpt(
         "mount_options",
         default="",
-        help="Options of the mount, separated by commas: cdp (separate masks for code and data), mba_MBps"
-        " (bandwidth limits in MB/s that the kernel controls; needs memory_bandwidth_gbps).",
+        help="Mount options, separated by commas. cdp: separate masks for code and data. mba_MBps: bandwidth"
+        " limits in MB/s, which the kernel enforces; needs memory_bandwidth_gbps.",
     ),
     cfg.IntOpt(
         "shared_ways",
         default=2,
         min=1,
-        help="Ways of each L3 cache that no guest gets exclusively. Classes and the rest of the host use them"
-        " when all others are taken. They are reserved in the inventory of LLC. The agent raises the"
-        " number to"
-        " the minimum of the processor, and to include the ways that devices fill, if possible.",
+        help="Number of ways of each L3 cache that no guest gets exclusively. Classes and the rest of the"
+        " host always have these ways. The inventory of LLC reserves them. The agent uses a higher number if"
+        " the processor demands it, or if devices fill more ways.",
     ),
     cfg.StrOpt(
         "group_prefix",
         default="compute-agent.",
         regex=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z",
-        help="Prefix of the names of the agent's groups. Other groups are listed, but never changed."
-        " Change it"
-        " only while no guest runs: groups of the former prefix then belong to another program.",
+        help="Prefix of the names of the agent's resctrl groups. The agent lists groups with other names,"
+        " but never changes them. Change the prefix only while no guest runs: the agent does not change"
+        " groups with the former prefix any more.",
     ),
     cfg.FloatOpt(
         "memory_bandwidth_gbps",
         min=0.1,
-        help="Memory bandwidth of each L3 domain, in 10^9 bytes a second, that counts as 100 percent. It"
-        " applies where the kernel takes absolute values: on AMD (default: the maximum that the kernel shows)"
-        " and with mba_MBps (which needs it).",
+        help="Memory bandwidth of each L3 domain that counts as 100 percent, in 10^9 bytes a second. It"
+        " applies only if the kernel takes absolute values: on AMD, and with mba_MBps. On AMD the default is"
+        " the maximum that the kernel shows. With mba_MBps the option is required.",
     ),
 ]
 

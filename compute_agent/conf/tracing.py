@@ -10,25 +10,26 @@ OPTS: Final = [
     cfg.BoolOpt(
         "enabled",
         default=False,
-        help="Whether reports to Placement leave traces: one span for each report, and within it one for each"
-        " request. The header traceparent makes Placement's own spans parts of the trace. Spans have no"
-        " query,"
-        " body or token. Needs the packages that the extra tracing of the wheel brings.",
+        help="Whether the agent traces its reports to Placement. Each report is a span, with one span inside"
+        " for each request. The agent sends the header traceparent, so that Placement's own spans belong to"
+        " the same trace. Spans contain no query, body or token. The option needs the packages that the"
+        " extra tracing of the wheel installs.",
     ),
     cfg.URIOpt(
         "endpoint",
         default="http://127.0.0.1:4318/v1/traces",
         schemes=["http", "https"],
-        help="URL at which a collector takes OTLP over HTTP. The agent does not wait for it: while it is away"
-        " up to 2048 spans are kept, and the log reports dropped ones. Further settings come from the"
-        " environment: OTEL_EXPORTER_OTLP_HEADERS, OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_RESOURCE_ATTRIBUTES.",
+        help="URL at which a collector takes OTLP over HTTP. The agent does not wait for the collector."
+        " While the collector is away, the agent keeps up to 2048 spans, and the log reports spans that it"
+        " drops. Environment variables have further settings: OTEL_EXPORTER_OTLP_HEADERS,"
+        " OTEL_EXPORTER_OTLP_CERTIFICATE, OTEL_RESOURCE_ATTRIBUTES.",
     ),
     cfg.FloatOpt(
         "sample_ratio",
         default=1.0,
         min=0.0,
         max=1.0,
-        help="Part of the reports that leave traces, from 0 to 1.",
+        help="Part of the reports that the agent traces, from 0 to 1.",
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""An agent on a host that has a nova-compute: found out or configured, waited for, followed."""
+"""An agent beside a nova-compute, detected or configured: it waits for Nova's root and follows it."""
 
 import functools
 import json
@@ -39,7 +39,7 @@ class BesideRig(CacheRig):
         return self.ask("status")
 
     def report(self):
-        """A period of the agent; whether all was taken."""
+        """Run a period of the agent; return whether Placement accepted all."""
         return self.agent.reports.report_now()
 
     def restart(self):
@@ -166,7 +166,7 @@ def test_a_guest_of_nova_has_the_cpus_of_the_root_and_the_ways_of_a_child(start)
     own = rig.groups()[f"compute-agent.guest.{uid(1)}"]
     assert (own["guests"], own["ways"]["0"], own["bandwidth_percent"]["0"]) == (["db"], 4, 30)
 
-    # After a restart the same, and nobody is moved on the way.
+    # After a restart the same, and no guest is moved meanwhile.
     rig.restart()
     rig.wait_for(lambda: rig.status()["guests"] == 1)
     assert rig.ask("guest.list")[0]["allocation"] == held
@@ -187,7 +187,7 @@ def test_positions_are_novas_unless_the_ini_file_says_otherwise(start):
     assert json.loads(run_here(rig.ini, "config", "check", "-f", "json").stdout)["policy"] == "follow"
 
 
-def test_what_is_novas_to_decide_is_left_to_nova(start, live_placement):
+def test_decisions_of_nova_are_left_to_nova(start, live_placement):
     rig = start("provider_tree = beside")
     rig.wait_for(rig.report)
     live_placement.writes()
@@ -204,7 +204,7 @@ def test_what_is_novas_to_decide_is_left_to_nova(start, live_placement):
     assert live_placement.writes() == [("PUT", f"/allocations/{uid(7)}")]
 
 
-def test_an_own_root_of_before_makes_room(start, client):
+def test_an_own_root_of_an_earlier_agent_is_removed_for_novas(start, client):
     rig = start("provider_tree = numa", nova_first=False)
     rig.wait_for(rig.report)
     own = rig.status()["provider_uuid"]
@@ -219,7 +219,7 @@ def test_an_own_root_of_before_makes_room(start, client):
 
 
 def test_an_agent_that_shared_novas_root_gives_it_up(start, tmp_path, client, live_placement, caplog):
-    """Somebody had written the uuid of Nova's provider into compute_id; each undid what the other wrote."""
+    """The uuid of Nova's provider had been written into compute_id; each service undid the other's writes."""
     (tmp_path / "state").mkdir(mode=0o700)
     (tmp_path / "state" / "compute_id").write_text(f"{NOVAS}\n")
     rig = start("provider_tree = numa")

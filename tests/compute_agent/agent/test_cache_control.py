@@ -1,4 +1,4 @@
-"""Cache ways and bandwidth from the claim at the service to the group in the kernel, which is played here."""
+"""Cache ways and bandwidth from the claim at the service to the group in a fake kernel."""
 
 import functools
 import json
@@ -39,7 +39,7 @@ def host_tree(root):
 
 
 class CacheRig(RunningAgent):
-    """An agent whose host has a fake resctrl."""
+    """An agent on a host with a fake resctrl."""
 
     def __init__(self, write_ini, client, files):
         self.files = files
@@ -93,7 +93,7 @@ def uid(number):
     return f"00000000-0000-0000-0000-{number:012}"
 
 
-def test_the_service_is_told_of_ways_bandwidth_and_groups(rig):
+def test_ways_bandwidth_and_groups_are_reported(rig):
     offered = [rig.inventory(rig.l3(cache), "LLC") for cache in (0, 1)]
     assert [(one["total"], one["reserved"], one["min_unit"]) for one in offered] == [(16, 2, 1)] * 2
     bandwidth = rig.inventory(rig.l3(0), "MBA")
@@ -131,7 +131,7 @@ def test_groups_of_others_are_shown_whatever_they_are_called_and_never_touched(r
         assert Path(os.fsdecode(root + b"/" + name), "schemata").read_text() == "L3:0=3;1=3\n"
 
 
-def test_the_commands_show_what_is_offered_and_who_has_it(rig):
+def test_the_commands_show_the_offer_and_its_holders(rig):
     def shown(*words):
         done = run_here(rig.ini, *words, "-f", "json")
         assert done.returncode == 0, done.stderr
@@ -235,7 +235,7 @@ def test_a_host_without_groups_left_is_shown_on_the_guest_and_counted(rig):
     assert rig.ask("guest.show", guest=uid(7))["refused"] == []
 
 
-def test_a_limit_of_the_watermarks_holds_a_guest_down_and_lets_it_go(rig):
+def test_a_limit_of_the_watermarks_throttles_a_guest_and_is_released(rig):
     pid = rig.run(uid(1), qos_class="BE")["pid"]
     knob = ThrottleControl("memory_bandwidth", "1")
     rig.agent.pipeline.submit(LimitGuest(uid(1), knob, 40.0)).result()
@@ -271,7 +271,7 @@ def test_another_annotation_of_a_running_guest_takes_effect_and_is_kept(rig):
         rig.ask("guest.set", guest=uid(1))
 
 
-def test_classes_of_the_configuration_are_taken_up_at_run_time(rig, write_host):
+def test_changed_classes_of_the_configuration_apply_at_run_time(rig, write_host):
     rig.run(uid(1), qos_class="BE")
     assert len(rig.mask("compute-agent.class.BE", 0)) == 5
     write_host(**{"qos_class:BE": "llc_range = 0-50\nmb_percent = 40\nllc_range_per_cache = 1:0-20"})
@@ -351,7 +351,7 @@ def test_a_host_without_resctrl_works_without_it(rig, files, caplog):
     rig.wait_for(lambda: rig.inventory(rig.provider("testhost"), "CUSTOM_RESCTRL_GROUP") is None)
 
 
-def test_what_a_guest_has_in_the_cache_is_measured(rig):
+def test_the_occupancy_of_the_cache_by_a_guest_is_measured(rig):
     rig.write_ini(monitoring="interval = 0.1")
     rig.agent.look()
     rig.claim_on(uid(1), {rig.l3(1): {"LLC": 3}})
@@ -366,9 +366,7 @@ def test_what_a_guest_has_in_the_cache_is_measured(rig):
     rig.wait_for(lambda: registry.get_sample_value("compute_agent_llc_occupancy_bytes", labels) is None)
 
 
-def test_placement_is_told_where_guests_are_and_that_they_went_where_that_is_wanted(
-    write_host, client, files
-):
+def test_positions_of_guests_are_reported_and_removed_where_an_option_asks_for_it(write_host, client, files):
     compute = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"
     rig = CacheRig(
         functools.partial(write_host, compute=f"{compute}\nreport_positions = true"), client, files
@@ -392,7 +390,7 @@ def test_placement_is_told_where_guests_are_and_that_they_went_where_that_is_wan
         rig.close()
 
 
-def test_placement_is_told_that_the_agent_lives_where_that_is_wanted(write_host, client, files):
+def test_the_agents_heartbeat_is_reported_where_an_option_asks_for_it(write_host, client, files):
     compute = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"
     compute += "\nheartbeat_interval = 2\nupdate_resources_interval = 60"  # due is three of the latter
     rig = CacheRig(functools.partial(write_host, compute=compute), client, files)

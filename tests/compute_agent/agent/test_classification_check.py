@@ -1,4 +1,4 @@
-"""What another configuration would make of running guests, by what an agent sends as JSON."""
+"""Classes that another configuration would give running guests, which an agent sends as JSON."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A guest whose claim expires: what the agent says, and that it confirms where it is told to."""
+"""A guest with a claim that expires: the warnings of the agent, and the confirmation by option."""
 
 import os
 
@@ -14,7 +14,7 @@ UID = "3f1c9a5e-0000-4000-8000-000000000101"
 
 
 def start(rig, seconds=600):
-    """A guest on a claim that is gone in so many seconds, after a look at it."""
+    """Start a guest on a claim that expires after `seconds`, and report once."""
     claim = new_claim("resources=PCPU:1", consumer_uuid=UID, expires_in=seconds)
     rig.client.send_request("POST", "/ext/v1/claims", {"claims": [claim]})
     rig.ask("guest.run", uuid=UID, name="web", command=["sleep", "60"])
@@ -34,7 +34,7 @@ def rig(write_ini, client):
     rig.close()
 
 
-def test_a_claim_that_expires_under_a_guest_is_told_once_and_shown(rig, caplog):
+def test_a_claim_that_expires_under_a_guest_is_logged_once_and_shown(rig, caplog):
     start(rig)
     assert rig.ask("guest.show", guest="web")["claim_expires"].startswith("20")
     assert rig.agent.reports.once()
@@ -48,7 +48,7 @@ def test_a_claim_that_expires_under_a_guest_is_told_once_and_shown(rig, caplog):
     assert rig.ask("guest.show", guest="web")["claim_expires"] == ""
 
 
-def test_a_cpu_whose_claim_is_over_is_the_next_guests_at_once(rig):
+def test_a_cpu_is_free_for_the_next_guest_as_soon_as_its_claim_expires(rig):
     start(rig, seconds=5)
     assert rig.ask("guest.show", guest="web")["kind"] == "dedicated"
     rig.wait_for(lambda: rig.ask("guest.show", guest="web")["kind"] == "unallocated")
@@ -58,7 +58,7 @@ def test_a_cpu_whose_claim_is_over_is_the_next_guests_at_once(rig):
     assert rig.ask("guest.run", uuid=other, command=["sleep", "60"])["cpus"] == "0"
 
 
-def test_the_agent_confirms_where_it_is_told_to(rig, caplog):
+def test_the_agent_confirms_claims_where_an_option_asks_for_it(rig, caplog):
     caplog.set_level("INFO", "compute_agent")
     rig.agent.stop()
     rig.ini = rig.write_ini(guests="driver = process\nconfirm_claims = true")

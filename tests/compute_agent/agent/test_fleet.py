@@ -1,4 +1,4 @@
-"""A whole agent that follows its fleet: options, guests, and what Placement is told of it."""
+"""A whole agent that follows its fleet: options, guests, and the reports to Placement."""
 
 import uuid
 
@@ -43,7 +43,7 @@ def rig(write_ini, client, tmp_path):
     rig.close()
 
 
-def test_a_host_follows_its_fleet_and_tells(rig):
+def test_a_host_follows_its_fleet_and_reports_the_generation(rig):
     guest = str(uuid.uuid4())
     rig.claim(guest, VCPU=1)
     rig.ask("guest.run", uuid=guest, command=["sleep", "60"])

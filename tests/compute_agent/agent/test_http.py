@@ -33,17 +33,17 @@ def get(server, path):
     return requests.get(f"http://127.0.0.1:{server.port}{path}", timeout=10)
 
 
-def test_health(server, health):
+def test_health_is_answered_and_fails_without_a_worker(server, health):
     assert (get(server, "/healthz").status_code, get(server, "/healthz").json()) == (200, {"status": "ok"})
     health[:] = [False, {"status": "the worker is dead"}]
     assert get(server, "/healthz").status_code == 503
 
 
-def test_metrics(server):
+def test_metrics_are_served_as_text_of_prometheus(server):
     assert "things_total 3.0" in get(server, "/metrics").text
 
 
-def test_other_paths(server):
+def test_other_paths_are_not_found(server):
     assert get(server, "/").status_code == 404
 
 
@@ -88,7 +88,7 @@ def test_clients_that_idle_leave_no_traceback(monkeypatch, capfd, caplog, behave
 @pytest.mark.parametrize(
     "said", [b"", b"GET /metrics HTTP/1.1\r\n", b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: "]
 )
-def test_however_many_clients_say_nothing_others_are_served(monkeypatch, server, said):
+def test_any_number_of_silent_clients_leaves_room_for_others(monkeypatch, server, said):
     monkeypatch.setattr(listeners._MetricsServer, "max_connections", 3)
     silent = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(7)]
     try:
@@ -101,7 +101,7 @@ def test_however_many_clients_say_nothing_others_are_served(monkeypatch, server,
             connection.close()
 
 
-def test_a_client_that_drips_is_let_go(monkeypatch, health):
+def test_a_client_that_sends_byte_by_byte_is_disconnected(monkeypatch, health):
     monkeypatch.setattr(listeners._MetricsServer, "receive_timeout", 0.3)
     server = HttpServer("127.0.0.1", 0, CollectorRegistry(), lambda: tuple(health))
     try:
@@ -117,7 +117,7 @@ def test_a_client_that_drips_is_let_go(monkeypatch, health):
         server.close()
 
 
-def test_a_failure_in_here_is_answered_and_logged(caplog):
+def test_an_internal_error_is_answered_and_logged(caplog):
     def health():
         raise RuntimeError("no health")
 

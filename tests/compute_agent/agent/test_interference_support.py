@@ -1,4 +1,4 @@
-"""What is known of signals before anybody is read."""
+"""Facts about signals that need no guest."""
 
 import os
 
@@ -6,7 +6,7 @@ from compute_agent.agent import config_warnings
 from compute_agent.throttling.interference.signals import SIGNALS
 
 
-def test_of_every_signal_it_is_said_what_measures_it():
+def test_each_signal_names_the_metrics_that_measure_it():
     assert config_warnings._METRICS.keys() == SIGNALS.keys()
 
 

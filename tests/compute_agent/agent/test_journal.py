@@ -21,7 +21,7 @@ class JournalRest(logging.Handler):
 
 @pytest.fixture
 def logger(tmp_path):
-    """A logger whose events go to a socket, what else goes to standard error, and the socket."""
+    """A logger that sends events to a socket, its handler for all other messages, and the socket."""
     receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     receiver.bind(str(tmp_path / "socket"))
     receiver.settimeout(5)
@@ -31,7 +31,7 @@ def logger(tmp_path):
     receiver.close()
 
 
-def test_events_have_fields_and_other_lines_go_where_they_went(logger):
+def test_events_have_fields_and_other_lines_keep_their_handler(logger):
     log, rest, receiver = logger
     log.info("another line")
     guest = NamedSubject("one", "web\nEVENT_KIND=evict")
@@ -47,7 +47,7 @@ def test_events_have_fields_and_other_lines_go_where_they_went(logger):
     assert rest.lines == ["another line"]
 
 
-def test_without_a_journal_events_are_lines_as_others(logger, tmp_path):
+def test_without_a_journal_events_are_ordinary_lines(logger, tmp_path):
     log, rest, _ = logger
     (tmp_path / "socket").unlink()
     EventRecorder().record_done(log.info, EventKind.LEAVE, NamedSubject("one"), "Guest %s left")

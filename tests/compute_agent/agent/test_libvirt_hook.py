@@ -1,4 +1,4 @@
-"""Domains of a real libvirtd with the hook: their cache groups are made before libvirtd tells of them."""
+"""Domains of a real libvirtd with the hook: their cache groups exist before libvirtd announces them."""
 
 import functools
 import os
@@ -40,7 +40,7 @@ exec {emulator} "$@"
 
 @pytest.fixture
 def hooked():
-    """A libvirtd of which nobody else has guests."""
+    """A libvirtd that no other test has guests of."""
     try:
         server = Libvirtd()
     except LibvirtMissing as missing:
@@ -132,7 +132,7 @@ def test_a_domain_is_no_guest_before_its_start_is_over(rig, hooked, uid, tmp_pat
 
 
 def test_without_an_agent_domains_start_and_have_their_groups_when_it_comes(rig, hooked, uid):
-    """Also when libvirtd comes anew: a hook that failed then would end them."""
+    """The same holds when libvirtd starts again: a hook that failed then would end the domains."""
     rig.claim_on(uid, {rig.l3(1): {"LLC": 4}})
     rig.agent.stop()
     domain = hooked.run(uid, vcpus=1)

@@ -28,7 +28,7 @@ def lines(clock):
     return logger.warning, passed
 
 
-def test_what_was_said_is_said_again_once_a_minute_in_short_and_with_a_count(lines, clock):
+def test_a_repeated_message_is_logged_once_a_minute_shortened_and_with_a_count(lines, clock):
     warn, passed = lines
     for _ in range(31):
         for url in ("http://one/v3", "http://two/v3"):
@@ -40,7 +40,7 @@ def test_what_was_said_is_said_again_once_a_minute_in_short_and_with_a_count(lin
     ]
 
 
-def test_what_is_new_passes_at_once(lines, clock):
+def test_a_new_message_is_logged_at_once(lines, clock):
     warn, passed = lines
     warn(LONG, "http://one/v3")
     warn("Retrying in %s s", 1)
@@ -51,7 +51,7 @@ def test_what_is_new_passes_at_once(lines, clock):
 
 @pytest.fixture
 def written(tmp_path, monkeypatch):
-    """Sets the log up, and tells what is in its file."""
+    """Sets up the log, and returns the text of its file."""
     monkeypatch.setattr(oslo_context, "_request_store", threading.local())  # a request of another test
     root, talkative = logging.getLogger(), logging.getLogger(logs.VERBOSE_LOGGERS)
     before = (list(root.handlers), root.level, list(talkative.handlers), talkative.propagate)
@@ -75,7 +75,7 @@ def test_the_exception_that_is_being_handled_is_no_part_of_a_message(written):
     assert "a reason of its own" not in written()
 
 
-def test_what_a_library_quotes_of_a_peer_has_no_control_characters(written):
+def test_control_characters_in_a_librarys_quotation_of_a_peer_are_replaced(written):
     logger = logging.getLogger("keystoneauth.session")
     logger.warning("Failure: no connection to %s", "http://127.0.0.1/\x1b[2J\x9b\r\n2026 ERROR forged")
     try:

@@ -16,7 +16,7 @@ QUOTA = ThrottleControl(CPU_QUOTA)
 
 
 class ThrottledHost:
-    """Takes limits and sees guests off, which can be made to fail or to wait."""
+    """Accepts limits and evicts guests; both can be made to fail or to wait."""
 
     def __init__(self):
         self.limits, self.left, self.events = {}, [], []

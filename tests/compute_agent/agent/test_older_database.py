@@ -34,7 +34,7 @@ class OldDatabase:
 
 
 class LostRig(RunningAgent):
-    """A guest on a CPU of its own, whose allocation is not in the copy that is restored."""
+    """An agent with a guest on a CPU of its own; the restored copy does not have its allocation."""
 
     def run_dedicated(self, uid):
         self.claim(uid, PCPU=1)
@@ -49,7 +49,7 @@ class LostRig(RunningAgent):
         self.wait_for(lambda: self.agent.pipeline.has_taken_over)
 
     def settled_cpus(self):
-        """Where the guest is when all that the worker was told is done."""
+        """The CPUs of the guest after the worker has handled all events."""
         self.ask("guest.set", guest="web", priority=1)
         return os.sched_getaffinity(self.pid)
 
@@ -104,7 +104,7 @@ def test_a_guest_keeps_its_cpu_though_an_older_copy_does_not_have_its_allocation
     assert "compute-agent audit --heal" in told[0]
 
 
-def test_it_is_remembered_across_a_restart(lost):
+def test_an_older_database_is_remembered_across_a_restart(lost):
     lost.agent.stop()
     lost.agent = HostAgent(lost.load_conf)
     lost.agent.start()
@@ -136,7 +136,7 @@ def test_an_empty_database_takes_nothing_from_guests(rig, copy, migrated_file, t
     assert rig.ask("status")["placement_history"] == "older"
 
 
-def test_the_audit_heals_with_what_was_held_and_whose_it_is(lost):
+def test_the_audit_heals_with_the_lost_amounts_and_their_owner(lost):
     (row,) = lost.ask("audit", heal=True)
     assert (row["outcome"], row["resources"]) == ("done", {"testhost_NUMA_0": {"PCPU": 1}})
     record = lost.client.get_allocations(UID)
@@ -163,7 +163,7 @@ def test_the_states_of_hosts_give_everything_back_in_one_command(lost, capsys):
     assert json.loads(capsys.readouterr().out)[0]["outcome"] == "not needed: it holds something"
 
 
-def test_what_somebody_else_got_meanwhile_is_told_and_left(lost, capsys):
+def test_resources_that_another_consumer_got_meanwhile_are_refused_and_left(lost, capsys):
     lost.claim(OTHER, PCPU=1)
     state = str(lost.ini.parent / "state" / "state.json")
     assert lost.command("allocations", "restore", "-f", "json", state) == 1
@@ -175,7 +175,7 @@ def test_what_somebody_else_got_meanwhile_is_told_and_left(lost, capsys):
     assert lost.settled_cpus() == {0}
 
 
-def test_an_operator_accepts_what_placement_says(lost, capsys):
+def test_an_operator_accepts_the_allocations_of_the_older_database(lost, capsys):
     assert lost.command("allocations", "accept", "-f", "json") == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["guest"], row["held"], row["holds"]) == (UID, {"testhost_NUMA_0": {"PCPU": 1}}, {})

@@ -61,7 +61,7 @@ def test_a_mount_gives_a_controller_and_an_inventory(load, files, tmp_path):
     ("options", "told"),
     [("ro,relatime", "mounted read-only"), (None, "is not mounted, but a copy of one")],
 )
-def test_what_cannot_be_written_has_no_controller(options, told, load, files, tmp_path):
+def test_a_resctrl_that_cannot_be_written_has_no_controller(options, told, load, files, tmp_path):
     if options is not None:
         mounted(tmp_path, options)
     conf = load()
@@ -75,14 +75,14 @@ def test_a_captured_tree_shows_its_inventory(load, files):
     assert platform.domains[1].ways == 16
 
 
-def test_a_user_who_may_not_write_has_no_controller(load, files, tmp_path, monkeypatch):
+def test_there_is_no_controller_for_a_user_without_write_permission(load, files, tmp_path, monkeypatch):
     mounted(tmp_path)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert "cannot be written by this user" in open_resctrl(load(), acting=True).off
     assert open_resctrl(load()).off == ""
 
 
-def test_nothing_to_limit_is_nothing_to_control(load, tmp_path):
+def test_a_processor_without_limits_has_no_controller(load, tmp_path):
     files = tmp_path / "sys/fs/resctrl"
     (files / "info/L3_MON").mkdir(parents=True)
     (files / "info/L3_MON/num_rmids").write_text("32\n")
@@ -94,7 +94,7 @@ def test_nothing_to_limit_is_nothing_to_control(load, tmp_path):
     assert offered_platform(resctrl.control, DEFAULT_CLASSES).features == {"MBM"}
 
 
-def test_a_tree_that_makes_no_sense_is_none(load, files, tmp_path):
+def test_a_damaged_resctrl_tree_counts_as_absent(load, files, tmp_path):
     mounted(tmp_path)
     (files.root / "schemata").write_text("L3:0=xyz\n")
     assert "xyz" in open_resctrl(load(), acting=True).off

@@ -1,4 +1,4 @@
-"""An agent parks its idle dedicated core and wakes it for a guest; what Placement has stays as it is."""
+"""An agent parks its idle dedicated core and wakes it for a guest; its inventory stays the same."""
 
 import os
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_a_restarted_agent_goes_on_with_the_cpus_that_it_parked(rig, uid):
     assert rig.online() == "0-1"
 
 
-def test_an_agent_that_lost_its_state_brings_cpus_online_and_takes_them_up(rig):
+def test_an_agent_that_lost_its_state_brings_parked_cpus_online_and_offers_them(rig):
     rig.wait_for(lambda: rig.online() == "0")
     rig.agent.stop()
     for name in ("state.json", "topology.json"):
@@ -121,7 +121,7 @@ def test_without_the_option_the_cpus_are_online_again(rig):
     assert (rig.reported(), rig.ask("status")["config_error"]) == (1, "")
 
 
-def test_release_brings_all_online(rig):
+def test_release_brings_all_cpus_online(rig):
     rig.wait_for(lambda: rig.online() == "0")
     rig.agent.stop()
     conf = rig.load_conf()

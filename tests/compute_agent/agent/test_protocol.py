@@ -29,7 +29,7 @@ def crash(params):
 
 
 def leave_socket(path):
-    """What an agent leaves that was killed."""
+    """Leave a socket file behind, as a killed agent does."""
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
 
@@ -77,7 +77,7 @@ def test_only_owner_and_group_may_ask(path):
         ("nothing", "'nothing'"),
     ],
 )
-def test_what_goes_wrong_is_said(path, method, words):
+def test_errors_of_requests_have_messages(path, method, words):
     with pytest.raises(RequestError, match=words):
         call_agent(path, method)
 
@@ -104,13 +104,13 @@ def test_nonsense_is_answered_and_does_no_harm(path, line):
     assert call_agent(path, "echo", {}) == {}
 
 
-def test_somebody_who_says_nothing_does_not_keep_others_waiting(path):
+def test_a_silent_client_does_not_keep_others_waiting(path):
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(path))
         assert call_agent(path, "echo", {"a": 1}) == {"a": 1}
 
 
-def test_however_many_say_nothing_others_are_served(path, few):
+def test_any_number_of_silent_clients_leaves_room_for_others(path, few):
     silent = [connect(path) for _ in range(7)]
     try:
         assert call_agent(path, "echo", {"a": 1}) == {"a": 1}
@@ -120,7 +120,7 @@ def test_however_many_say_nothing_others_are_served(path, few):
             connection.close()
 
 
-def test_when_all_are_being_served_another_one_is_told_so(tmp_path, few):
+def test_a_connection_beyond_the_limit_is_refused_with_the_reason(tmp_path, few):
     going_on, entered = threading.Event(), threading.Semaphore(0)
 
     def wait(params):
@@ -135,10 +135,10 @@ def test_when_all_are_being_served_another_one_is_told_so(tmp_path, few):
             connection.sendall(b'{"method": "wait"}\n')
             assert entered.acquire(timeout=20)
         with pytest.raises(RequestError, match="3 requests in hand"):
-            call_agent(tmp_path / "s.sock", "wait")
+            ask(tmp_path / "s.sock", "wait")
         going_on.set()
         assert [connection.makefile().readline() for connection in busy] == ['{"result": null}\n'] * 3
-        assert call_agent(tmp_path / "s.sock", "wait") is None
+        assert ask(tmp_path / "s.sock", "wait") is None
     finally:
         going_on.set()
         for connection in busy:
@@ -148,7 +148,7 @@ def test_when_all_are_being_served_another_one_is_told_so(tmp_path, few):
 
 
 @pytest.mark.parametrize("drops", [[], [b"{", b'"', b"m"]], ids=["silent", "slow"])
-def test_who_does_not_finish_in_time_is_let_go(path, monkeypatch, drops):
+def test_a_client_that_does_not_finish_in_time_is_disconnected(path, monkeypatch, drops):
     monkeypatch.setattr(SocketServer, "receive_timeout", 0.2)
     with connect(path) as connection:
         for drop in drops:
@@ -164,7 +164,7 @@ def test_an_answer_may_take_longer_than_the_request(tmp_path, monkeypatch):
     server = SocketServer(tmp_path / "s.sock", {"slow": lambda params: time.sleep(0.4)})
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
-        assert call_agent(tmp_path / "s.sock", "slow") is None
+        assert ask(tmp_path / "s.sock", "slow") is None
     finally:
         server.shutdown()
         server.server_close()
@@ -181,7 +181,7 @@ with socket.socket(socket.AF_UNIX) as connection:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
-def test_another_user_of_the_sockets_group_may_look_and_not_touch():
+def test_another_user_of_the_sockets_group_may_read_and_not_change():
     names = ApiMethods(None).list_methods()
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # where others get at it
         os.chmod(folder, 0o755)
@@ -211,7 +211,7 @@ def test_another_user_of_the_sockets_group_may_look_and_not_touch():
     assert names.keys() >= OPEN_METHODS
 
 
-def test_what_is_no_socket_is_not_removed(tmp_path):
+def test_a_file_that_is_no_socket_is_not_removed(tmp_path):
     path = tmp_path / "precious"
     path.write_text("content")
     with pytest.raises(OSError, match=f"cannot listen on {path}: it is no socket"):
@@ -219,7 +219,7 @@ def test_what_is_no_socket_is_not_removed(tmp_path):
     assert path.read_text() == "content"
 
 
-def test_a_socket_is_not_made_where_others_could_put_theirs(tmp_path):
+def test_no_socket_is_created_in_a_folder_that_others_can_write(tmp_path):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(OSError, match=f"{tmp_path}/open .* can be written by others"):
@@ -227,13 +227,13 @@ def test_a_socket_is_not_made_where_others_could_put_theirs(tmp_path):
     assert list((tmp_path / "open").iterdir()) == []
 
 
-def test_a_socket_on_which_somebody_listens_is_not_taken_away(path):
+def test_a_socket_that_another_process_listens_on_is_not_replaced(path):
     with pytest.raises(OSError, match=f"cannot listen on {path}: somebody else does"):
         SocketServer(path, {})
     assert call_agent(path, "echo", {}) == {}
 
 
-def test_somebody_who_does_not_take_the_answer_leaves_no_traceback(path, monkeypatch, caplog, capfd):
+def test_a_client_that_does_not_read_the_answer_leaves_no_traceback(path, monkeypatch, caplog, capfd):
     monkeypatch.setattr(protocol._SocketHandler, "timeout", 0.1)
     caplog.set_level(logging.INFO)
     more_than_buffers_take = json.dumps({"method": "echo", "params": {"a": "a" * 900_000}}) + "\n"
@@ -246,7 +246,7 @@ def test_somebody_who_does_not_take_the_answer_leaves_no_traceback(path, monkeyp
 
 def test_a_server_that_does_not_answer_is_unavailable(tmp_path):
     with pytest.raises(DaemonUnreachableError, match=r"none\.sock.*is it running\? \[daemon\] socket, or"):
-        call_agent(tmp_path / "none.sock", "status")
+        ask(tmp_path / "none.sock", "status")
 
 
 def test_a_path_that_is_too_long_is_named(tmp_path):

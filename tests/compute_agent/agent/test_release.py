@@ -1,4 +1,4 @@
-"""What is given back when a host is left: quotas, pins, memory, weights, cache ways; each for itself."""
+"""Release of a host: quotas, pins, memory, weights and cache ways are given back, each independently."""
 
 from pathlib import Path
 
@@ -106,7 +106,7 @@ def test_classes_of_cpus_are_given_back(driver, client, state, throttling, tmp_p
     assert made.carry_out() == []
 
 
-def test_what_fails_is_told_and_does_not_keep_the_rest(release, driver):
+def test_a_failed_release_is_reported_and_does_not_stop_the_rest(release, driver):
     driver.broken = DriverError("the kernel does not take it")
     failed = "failed: the kernel does not take it"
     assert release(pins=True) == {
@@ -118,9 +118,7 @@ def test_what_fails_is_told_and_does_not_keep_the_rest(release, driver):
     assert release(pins=True) == {("pins", "a"): "given back", ("pins", "b"): "given back"}
 
 
-def test_an_agent_that_works_here_again_throttles_nobody_for_the_sake_of_the_past(
-    release, throttling, tmp_path
-):
+def test_an_agent_that_works_here_again_does_not_throttle_for_past_watermarks(release, throttling, tmp_path):
     throttling.keep_watermarks(
         WatermarkState((ThrottledGuest("a", ThrottleControl("cpu_quota"), 0.5),), scheduling_off=True)
     )
@@ -161,7 +159,7 @@ def provider(name, parent, *classes):
     return ReportedProvider(name, name, parent, 1, {one: ProviderInventory(1) for one in classes})
 
 
-def test_providers_are_deleted_from_below_and_those_with_something_of_others_stay():
+def test_providers_are_deleted_leaves_first_and_those_with_something_of_others_stay():
     reported = {
         "r": provider("r", None, "DISK_GB"),
         "n0": provider("n0", "r", "PCPU"),
@@ -181,14 +179,14 @@ def test_providers_are_deleted_from_below_and_those_with_something_of_others_sta
     assert blocked_providers(reported, owned, "r") == {}
 
 
-def test_an_agent_that_works_again_limits_nobody_for_whom_it_was_before(tmp_path):
+def test_an_agent_that_works_here_again_does_not_limit_for_past_interference(tmp_path):
     (tmp_path / "interference.json").write_text("{}")
     mark_released(tmp_path)
     remove_mark(tmp_path, 0.0)
     assert [each.name for each in tmp_path.iterdir()] == ["agent.lock"]
 
 
-def test_pins_that_are_somebody_elses_stay_and_weights_go(release, driver):
+def test_foreign_pins_stay_and_weights_are_given_back(release, driver):
     assert release(pins=True, given=True)["pins", "a"] == "given back"
     assert driver.limits == {"a": CpuLimits(100), "b": CpuLimits(100)}
     assert driver.nodes == {"a": frozenset({0}), "b": frozenset({0})}
@@ -207,7 +205,7 @@ def test_block_io_and_memory_limits_are_given_back(release, driver):
     assert driver.memory_limits(guests[1], MemoryLimits(UNLIMITED, UNLIMITED, 0, 0, ())) is None
 
 
-def test_parts_of_one_thing_are_given_back_in_their_order_and_a_part_that_fails_is_told():
+def test_parts_of_one_thing_are_given_back_in_order_and_a_failed_part_is_reported():
     told = []
     parts = [ReleaseItem(PINS, "a", word, lambda word=word: told.append(word)) for word in ("CPUs", "weight")]
     (whole,) = combine_items(parts)

@@ -57,7 +57,7 @@ class RunningAgent:
         hold_resources(self.client, consumer, resources)
 
     def reports(self):
-        """How many reports went well."""
+        """The number of successful reports."""
         return self.agent.metrics.registry.get_sample_value("compute_agent_reports_total", {"outcome": "ok"})
 
     def close(self):
@@ -124,7 +124,7 @@ def test_a_guest_without_allocation_is_shared_and_reported(rig):
     assert rig.ask("audit")[0]["finding"] == "guest without allocation"
 
 
-def test_an_adopted_process(rig, uid):
+def test_an_adopted_process_is_pinned_and_released(rig, uid):
     process = subprocess.Popen(["sleep", "60"])
     try:
         guest = rig.ask("guest.adopt", uuid=uid, pid=process.pid, vcpus=2)
@@ -181,7 +181,7 @@ def test_inventory_shows_both_sides(rig):
     assert answer["derived"][rig.node()]["inventories"]["PCPU"]["total"] == 1
 
 
-def test_what_needs_placement_says_that_it_is_away(rig, live_placement, uid):
+def test_requests_that_need_placement_say_that_it_is_away(rig, live_placement, uid):
     live_placement.stop()
     for method, params in (("audit", {}), ("inventory", {}), ("guest.run", {"command": ["true"]})):
         with pytest.raises(RequestError, match="no answer"):
@@ -189,7 +189,7 @@ def test_what_needs_placement_says_that_it_is_away(rig, live_placement, uid):
     live_placement.start()
 
 
-def test_what_a_killed_agent_left_of_its_writes_goes_at_the_next_start(rig):
+def test_unfinished_writes_of_a_killed_agent_are_removed_at_the_next_start(rig):
     folder = rig.ini.parent / "state"
     left = [folder / ".state.json.abcdefgh", folder / "guests" / f".{uuid.uuid4()}.json.abcdefgh"]
     rig.agent.stop()
@@ -226,7 +226,7 @@ def test_a_timer_repairs_and_sees_a_changed_file(rig):
         ("guests", "reconcile_interval = often", "often"),
     ],
 )
-def test_a_configuration_to_refuse_changes_nothing_and_is_told(rig, section, lines, words):
+def test_a_refused_configuration_changes_nothing_and_is_shown(rig, section, lines, words):
     before = rig.agent.pipeline.host_state.cpu_sets
     rig.write_ini(**{section: lines})
     rig.agent.reload()
@@ -238,7 +238,7 @@ def test_a_configuration_to_refuse_changes_nothing_and_is_told(rig, section, lin
     assert rig.ask("status")["config_error"] == ""
 
 
-def test_options_that_wait_for_a_restart_keep_their_values_and_are_said(rig, tmp_path):
+def test_options_that_need_a_restart_keep_their_values_and_are_named(rig, tmp_path):
     providers = {
         one.uuid for one in rig.client.providers_in_tree(rig.agent.pipeline.host_state.tree.root.uuid)
     }
@@ -266,7 +266,7 @@ def test_options_that_wait_for_a_restart_keep_their_values_and_are_said(rig, tmp
     assert len(rig.ask("status")["warnings"]) == 4
 
 
-def test_signals_end_and_reload(rig, monkeypatch):
+def test_signals_end_and_reload_the_agent(rig, monkeypatch):
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     calls = []
     monkeypatch.setattr(rig.agent, "reload", lambda: calls.append("reload"))
@@ -300,7 +300,7 @@ def test_health_and_metrics_over_http(write_ini, live_placement, tmp_path):
     assert agent.check_health() == (False, agent.check_health()[1])
 
 
-def test_a_configuration_to_refuse_leaves_no_lock(write_ini):
+def test_a_refused_configuration_leaves_no_lock(write_ini):
     bad = write_ini(compute="cpu_dedicated_set = 0-1\ncpu_shared_set = 1")
     with pytest.raises(ConfigError, match="CPU 1"):
         HostAgent(lambda: agent_conf.load([], [str(bad)]))
@@ -330,7 +330,7 @@ def test_files_of_a_configuration_folder_are_looked_at_for_changes(tmp_path):
     assert host_signature(conf) != added
 
 
-def test_a_guest_that_cannot_be_stopped_is_told(rig, monkeypatch):
+def test_a_guest_that_cannot_be_stopped_is_an_error_of_the_request(rig, monkeypatch):
     guest = rig.ask("guest.run", command=["sleep", "60"])
 
     def fail(*_):

@@ -1,4 +1,4 @@
-"""What an agent would refuse when it starts is found before it is taken up."""
+"""A trial finds what an agent would refuse at its start, before the configuration applies."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def tried(folder, settings=""):
         ("[guest:web]\npriority = 1\n", "a guest is named by its uuid"),
     ],
 )
-def test_what_an_agent_would_refuse_is_refused(tmp_path, settings, words):
+def test_a_trial_refuses_what_an_agent_would_refuse(tmp_path, settings, words):
     tried(tmp_path)
     with pytest.raises(ConfigError, match=words):
         tried(tmp_path, settings)

@@ -76,11 +76,11 @@ class AgentProcess:
         return (self.ini.parent / "agent.log").read_text()
 
     def cli(self, *arguments, ini=None):
-        """What becomes of a command."""
+        """Run a command; return its exit status and output."""
         return run_here(ini or self.ini, *arguments)
 
     def run_in_vain(self, ini=None):
-        """What becomes of a daemon that cannot start."""
+        """Run a daemon that cannot start; return its exit status and output."""
         command = [*MAIN, "--config-file", ini or self.ini, "run"]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
@@ -120,7 +120,7 @@ class AgentProcess:
 
 
 def give_to_migration(client, uid, migration):
-    """What Nova does first when it moves a guest: all that it holds becomes the migration's."""
+    """Give all allocations of a guest to its migration, Nova's first step of a move."""
     record = client.get_allocations(uid)
     body = {"project_id": record.project_id, "user_id": record.user_id}
     moved = {provider: {"resources": amounts} for provider, amounts in record.resources.items()}
@@ -132,7 +132,7 @@ def give_to_migration(client, uid, migration):
 
 
 def allowed_cpus(pid):
-    """What the kernel says in /proc/PID/status."""
+    """The allowed CPUs of a process, as /proc/PID/status lists them."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("Cpus_allowed_list:"):
             return line.split()[1]

@@ -30,18 +30,18 @@ def start(agent):
 
 
 def answer(agent, text, *arguments):
-    """What becomes of an audit whose question is answered."""
+    """Run an audit, and answer its question with `text`."""
     command = [*MAIN, "--config-file", agent.ini, "audit", "-f", "json", *arguments]
     return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_where_nothing_is_wrong(agent, numa_node):
+def test_an_audit_without_findings_succeeds(agent, numa_node):
     assert agent.audit() == (0, [])
     assert agent.audit("--heal", "--delete", "--yes") == (0, [])
 
 
 @pytest.mark.parametrize("form", [*PARSERS, "table"])
-def test_findings_in_every_format(agent, unused, form):
+def test_findings_are_shown_in_every_format(agent, unused, form):
     done = agent.cli("audit", "-f", form)
     assert done.returncode == 3
     if form == "table":
@@ -52,7 +52,7 @@ def test_findings_in_every_format(agent, unused, form):
         assert row["remedy"] == "--delete"
 
 
-def test_a_guest_is_healed_and_told_so(agent, client, numa_node):
+def test_a_healed_guest_is_shown_with_its_outcome(agent, client, numa_node):
     uuid = start(agent)
     assert agent.audit()[0] == 3
     status, (row,) = agent.audit("--heal", "--dry-run")
@@ -69,14 +69,14 @@ def test_a_guest_is_healed_and_told_so(agent, client, numa_node):
     assert agent.audit() == (0, [])
 
 
-def test_nothing_is_deleted_before_it_is_old(agent, client, unused):
+def test_young_allocations_are_not_deleted(agent, client, unused):
     status, (row,) = agent.audit("--delete", "--yes")
     assert status == 3
     assert row["outcome"].startswith("left: it has been without a guest for 0 s")
     assert client.get_allocations(unused).resources != {}
 
 
-def test_nothing_is_deleted_without_a_yes(agent, client, unused):
+def test_deletions_need_a_confirmation(agent, client, unused):
     for text in ("n\n", "\n", ""):
         done = answer(agent, text, "--delete", "--min-age", "0")
         assert done.returncode == 3
@@ -87,7 +87,7 @@ def test_nothing_is_deleted_without_a_yes(agent, client, unused):
     assert client.get_allocations(unused).resources == {}
 
 
-def test_what_a_script_deletes(agent, client, unused):
+def test_a_script_deletes_the_allocation_of_one_consumer(agent, client, unused):
     status, (row,) = agent.audit("--delete", "--yes", "--min-age", "0", "--consumer", unused)
     assert (status, row["outcome"]) == (4, "done")
     assert client.get_allocations(unused).resources == {}
@@ -101,7 +101,7 @@ def test_age_counts_from_the_guests_end(agent, claim, client, uid):
     assert row["outcome"] == "done"
 
 
-def test_a_guest_that_uses_other_amounts_is_told(agent, claim, uid):
+def test_a_guest_that_uses_other_amounts_is_a_finding(agent, claim, uid):
     claim(uid, PCPU=1)
     agent.ask("guest", "run", "--uuid", uid, "--vcpus", "2", "--", "sleep", "100")
     status, (row,) = agent.audit("--heal", "--delete", "--yes")
@@ -129,7 +129,9 @@ NOVAS = """<nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.
 </nova:instance>"""
 
 
-def test_a_domain_gets_what_its_flavor_says_and_its_cpus(write_ini, agent, client, libvirtd, uid, numa_node):
+def test_a_domain_gets_the_amounts_of_its_flavor_and_its_cpus(
+    write_ini, agent, client, libvirtd, uid, numa_node
+):
     agent.kill()
     libvirt = f"uri = {libvirtd.uri}"
     write_ini(guests="driver = libvirt\nreconcile_interval = 0.3", libvirt=libvirt)

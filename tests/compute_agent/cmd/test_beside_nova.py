@@ -1,4 +1,4 @@
-"""The first agent on a host of Nova's with a real QEMU guest: it finds out where it is, and moves nobody."""
+"""The first agent on a host of Nova's with a real QEMU guest: it detects Nova, and moves no guest."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A running agent picks changes up at once: of its files, of the hardware, of Placement.
+"""A running agent applies changes of its files, of the hardware and of Placement at once.
 
 Reports and reconciliations are further apart than any test waits for something.
 """
@@ -25,7 +25,7 @@ def metrics_port():
 
 @pytest.fixture
 def rewrite(configure, metrics_port):
-    """Writes the ini file anew, with an agent that by itself looks seldom."""
+    """Rewrites the ini file, with long intervals between reports and reconciliations."""
 
     def rewrite(compute=""):
         return configure(
@@ -48,7 +48,7 @@ def agent(client, rewrite):
 
 @pytest.fixture
 def shown(agent, client):
-    """What Placement shows now: totals by provider's name and resource class."""
+    """Reads the totals at Placement by provider's name and resource class."""
     root = agent.status()["provider_uuid"]
 
     def shown():
@@ -92,20 +92,20 @@ def node(cpu_class="VCPU", memory_mb=8192):
     return {cpu_class: 1, "MEMORY_MB": memory_mb}
 
 
-def test_a_changed_file(agent, rewrite, shown):
+def test_a_changed_file_is_reported_at_once(agent, rewrite, shown):
     assert shown() == {"": {}, "NUMA_0": node(), "NUMA_1": node()}
     rewrite("cpu_dedicated_set = 1")
     agent.wait_for(lambda: shown() == {"": {}, "NUMA_0": {"MEMORY_MB": 8192}, "NUMA_1": node("PCPU")})
 
 
-def test_a_reload_by_signal(agent, shown, two_nodes):
+def test_a_signal_reloads_the_configuration_at_once(agent, shown, two_nodes):
     meminfo = two_nodes / "sys/devices/system/node/node1/meminfo"
     meminfo.write_text("Node 1 MemTotal: 4194304 kB\n")
     agent.process.send_signal(signal.SIGHUP)
     agent.wait_for(lambda: shown()["NUMA_1"] == node(memory_mb=4096))
 
 
-def test_a_cpu_that_goes_and_comes(agent, shown, two_nodes):
+def test_a_cpu_that_goes_offline_and_online_is_reported_at_once(agent, shown, two_nodes):
     online = two_nodes / "sys/devices/system/cpu/online"
     online.write_text("0\n")
     agent.wait_for(lambda: shown()["NUMA_1"] == {"MEMORY_MB": 8192})
@@ -167,7 +167,7 @@ def test_a_dedicated_cpu_that_was_never_online_is_left_out_by_reloads_and_restar
         agent.start()
 
 
-def test_a_refused_change_is_told_and_tried_again(agent, rewrite, shown, claim, client, metric):
+def test_a_refused_change_is_shown_and_tried_again(agent, rewrite, shown, claim, client, metric):
     consumer = claim("NUMA_1", VCPU=1)
     rewrite("cpu_shared_set = 0")
     (refused,) = agent.wait_for(lambda: agent.status()["refused"])
@@ -185,7 +185,9 @@ def test_a_refused_change_is_told_and_tried_again(agent, rewrite, shown, claim, 
     assert metric("compute_agent_refused_changes") == 0
 
 
-def test_placement_is_away_while_something_changes(agent, rewrite, shown, live_placement, metric):
+def test_a_change_while_placement_is_away_is_reported_when_it_answers(
+    agent, rewrite, shown, live_placement, metric
+):
     live_placement.stop()
     rewrite("cpu_dedicated_set = 1")
     agent.wait_for(lambda: agent.status()["placement"] == "away")
@@ -195,7 +197,7 @@ def test_placement_is_away_while_something_changes(agent, rewrite, shown, live_p
     assert shown()["NUMA_1"] == node("PCPU")
 
 
-def test_placement_is_away_at_the_start(agent, live_placement, client):
+def test_an_agent_that_starts_without_placement_reports_when_it_answers(agent, live_placement, client):
     agent.terminate()
     live_placement.stop()
     agent.start()

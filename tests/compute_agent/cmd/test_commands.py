@@ -51,7 +51,7 @@ FORMATS = {
 @pytest.mark.parametrize(
     "command", ["host show", "topology show", "config check", "inventory show --derived"]
 )
-def test_what_describes_the_host_needs_no_daemon(cli, topology, command, form):
+def test_commands_that_describe_the_host_need_no_daemon(cli, topology, command, form):
     status, out, _ = cli(*command.split(), "-f", form)
     assert status == 0
     assert FORMATS[form](out)
@@ -65,7 +65,7 @@ def test_topology_show_is_a_tree_for_people(cli, topology):
     out = cli("topology", "show")[1]
     assert out.splitlines()[0].startswith(f"{topology.model_name or topology.architecture} · ")
     assert re.search(r"dedicated  0  \(", out)
-    assert "free" not in out  # no daemon tells who is there
+    assert "free" not in out  # no daemon reports guests
 
 
 def test_columns_of_topology_show_are_a_table(cli, topology):
@@ -81,7 +81,7 @@ def test_config_check_says_what_each_cpu_is_for(cli, topology):
     assert found["host_cpus"] == cpuset.format(topology.online - {0, 1})
 
 
-def test_derived_inventory(cli, topology):
+def test_the_inventory_command_shows_the_derived_inventory(cli, topology):
     rows = json.loads(cli("inventory", "show", "--derived", "-f", "json")[1])
     pcpu = [row for row in rows if row["resource_class"] == "PCPU"]
     assert [(row["provider"], row["total"], row["allocation_ratio"]) for row in pcpu] == [
@@ -92,7 +92,7 @@ def test_derived_inventory(cli, topology):
 @pytest.mark.parametrize(
     "command", ["host show", "topology show", "config check", "inventory show --derived"]
 )
-def test_what_describes_the_host_writes_nothing(cli, topology, tmp_path, command):
+def test_commands_that_describe_the_host_write_nothing(cli, topology, tmp_path, command):
     assert cli(*command.split())[0] == 0
     assert not (tmp_path / "state").exists()
 
@@ -103,7 +103,7 @@ def test_config_check_shows_the_inventories_that_follow(cli, topology):
     assert (found["warnings"], found["refusals"]) == ([], [])
 
 
-def test_config_check_tells_every_warning(cli, topology, write_ini):
+def test_config_check_lists_every_warning(cli, topology, write_ini):
     ini = write_ini(DEFAULT="vcpu_pin_set = 0\nreserved_host_cpus = 1", compute="provider_tree = flat")
     status, out, _ = cli("config", "check", "-f", "json", ini=ini)
     assert status == 0
@@ -130,7 +130,7 @@ def test_config_check_warns_of_nodes_with_the_same_cpus_and_counts_them_once(cli
     ]
 
 
-def test_config_check_tells_every_refusal_in_a_line_of_its_own(cli, topology, write_ini):
+def test_config_check_lists_every_refusal_in_a_line_of_its_own(cli, topology, write_ini):
     ini = write_ini(DEFAULT="cpu_allocation_ratio = -1", compute="cpu_shared_set = 0,4095")
     status, out, err = cli("config", "check", "-f", "json", ini=ini)
     assert status == 1
@@ -140,7 +140,7 @@ def test_config_check_tells_every_refusal_in_a_line_of_its_own(cli, topology, wr
     assert refusals[1] == "[DEFAULT] cpu_allocation_ratio = -1.0 is not a number above 0"
 
 
-def test_the_topology_as_a_picture(cli, topology, tmp_path):
+def test_the_topology_is_drawn_as_a_picture(cli, topology, tmp_path):
     status, picture, _ = cli("topology", "show", "-f", "svg")
     assert status == 0
     assert ElementTree.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
@@ -161,7 +161,7 @@ def test_without_a_daemon_a_command_fails_and_says_so(cli, topology, command):
     ("arguments", "status"),
     [(["no", "such", "command"], 2), (["guest", "run"], 2), (["status", "-f", "nonsense"], 2)],
 )
-def test_wrong_usage(cli, arguments, status):
+def test_wrong_usage_has_an_exit_status_of_its_own(cli, arguments, status):
     assert cli(*arguments)[0] == status
 
 
@@ -200,7 +200,7 @@ def test_the_picture_has_the_guests_of_the_daemon(agent):
     assert "database: 1" in agent.cli("topology", "show", "-f", "svg").stdout
 
 
-def test_a_refused_start_tells_its_reason_once(agent, write_ini):
+def test_a_refused_start_prints_its_reason_once(agent, write_ini):
     done = agent.run_in_vain(write_ini("bad.ini", compute="cpu_dedicated_set = 0-1\ncpu_shared_set = 1"))
     assert done.returncode == 1
     assert done.stderr.count("both name CPU 1") == 1
@@ -208,7 +208,7 @@ def test_a_refused_start_tells_its_reason_once(agent, write_ini):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_what_the_daemon_refuses_is_said(agent):
+def test_refusals_of_the_daemon_are_printed(agent):
     agent.start()
     for command, words in (
         (["guest", "run", "--", "no-such-program"], "no-such-program"),
@@ -286,7 +286,7 @@ def test_every_word_leads_to_commands(word):
 
 
 @pytest.mark.slow
-def test_the_installed_entry_point():
+def test_the_installed_entry_point_runs():
     done = subprocess.run([*MAIN, "--help"], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0
     assert set(COMMANDS) <= {
@@ -304,7 +304,7 @@ def test_an_error_without_a_text_is_named(cli, monkeypatch):
     assert "topology show failed by NotImplementedError" in stderr
 
 
-def test_config_show_tells_what_is_set_and_where(write_ini):
+def test_config_show_lists_options_that_are_set_and_their_origin(write_ini):
     ini = write_ini()
     rows = json.loads(run_here(ini, "config", "show", "--origin", "-f", "json").stdout)
     assert {
@@ -320,7 +320,7 @@ def test_config_show_tells_what_is_set_and_where(write_ini):
 
 
 def test_a_line_without_a_command_is_wrong_usage_and_ends(write_ini):
-    """As cron has it: nobody types."""
+    """A program under cron has no terminal to read from."""
     command = [*MAIN, "--config-file", write_ini()]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False

@@ -1,4 +1,4 @@
-"""What `config check` and the start of the agent tell of a configuration, beside what its CPU sets are."""
+"""Warnings and refusals of `config check` and of the agent's start, beside those of CPU sets."""
 
 import errno
 import json
@@ -35,7 +35,7 @@ def check(ini):
 
 
 def about(texts, section):
-    """What is said of a section."""
+    """The texts about a section."""
     return [text for text in texts if text.startswith(f"[{section}]")]
 
 
@@ -129,7 +129,7 @@ def test_a_pool_beside_nova_compute_has_no_effect_and_is_not_refused(configure):
     assert about(found["warnings"], "cpu_pool:a")[0].startswith("[cpu_pool:a] has no effect beside nova")
 
 
-def test_a_dedicated_cpu_that_is_offline_is_told(configure, two_nodes):
+def test_a_dedicated_cpu_that_is_offline_is_warned_of(configure, two_nodes):
     (two_nodes / "sys/devices/system/cpu/online").write_text("1\n")
     (two_nodes / "sys/devices/system/cpu/offline").write_text("0\n")
     _, found = check(configure("cpu_dedicated_set = 0\ncpu_shared_set = 1"))
@@ -157,7 +157,7 @@ def test_a_dedicated_cpu_that_nova_took_offline_counts_once_it_was_seen(configur
     assert "Parked CPUs (offline, and counted as present): 0" in run_here(ini, "topology", "show").stdout
 
 
-def test_the_agent_tells_the_same_at_its_start_in_status_and_when_the_file_changes(agent, write_ini):
+def test_the_agent_warns_of_the_same_at_its_start_in_status_and_when_the_file_changes(agent, write_ini):
     told = "[compute] cpu_dedicate_set: there is no such option; did you mean cpu_dedicated_set?"
     lines = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"
     write_ini(compute=f"{lines}\ncpu_dedicate_set = 0")
@@ -196,7 +196,9 @@ def threads_24_apart(tmp_path):
     return root
 
 
-def test_sets_that_split_cores_are_told_with_better_ones_which_are_not_told_of(threads_24_apart, write_ini):
+def test_sets_that_split_cores_are_warned_of_with_better_ones_which_cause_no_warning(
+    threads_24_apart, write_ini
+):
     def warnings(dedicated, shared):
         sets = f"cpu_dedicated_set = {dedicated}\ncpu_shared_set = {shared}"
         ini = write_ini(
@@ -237,7 +239,7 @@ def test_options_that_the_plugin_misses_are_named(configure):
 class TestWatermarks:
     """Lines that cannot be kept on this host."""
 
-    def test_are_told_with_the_reason(self, configure, captured):
+    def test_lines_that_this_host_cannot_keep_are_reported_with_the_reason(self, configure, captured):
         ini = configure("cpu_shared_set = 1", guests="driver = process", **WATERMARKS)
         status, found = check(ini)
         assert (status, len(found["watermarks"])) == (0, 5)
@@ -253,7 +255,7 @@ class TestWatermarks:
             f"[watermark:waiting] {without_groups}",
         ]
 
-    def test_for_want_of_pressures(self, configure, two_nodes):
+    def test_lines_that_need_missing_pressure_files_are_reported(self, configure, two_nodes):
         found = check(configure("cpu_shared_set = 1", **WATERMARKS))[1]
         (warning,) = about(found["warnings"], "watermark:waiting")
         assert warning.startswith(
@@ -261,7 +263,7 @@ class TestWatermarks:
             f" ({two_nodes}/proc/pressure/io: No such file or directory)"
         )
 
-    def test_not_where_there_is_what_they_need(self, configure, captured, tmp_path, monkeypatch):
+    def test_lines_that_this_host_can_keep_cause_no_warning(self, configure, captured, tmp_path, monkeypatch):
         fake.FakeResctrl.of(fake.INTEL, captured / "sys/fs/resctrl")
         (captured / "proc/mounts").write_text("resctrl /sys/fs/resctrl resctrl rw 0 0\n")
         (tmp_path / "group").mkdir()
@@ -279,7 +281,7 @@ class TestWatermarks:
         assert "[monitoring] interval is 0" in about(warnings, "watermark:cache")[0]
         assert f"[cgroup] root = {tmp_path}/none is no group" in about(warnings, "watermark:cpu")[0]
 
-    def test_guests_of_libvirt_have_groups(self, configure, captured):
+    def test_lines_that_need_groups_cause_no_warning_for_guests_of_libvirt(self, configure, captured):
         ini = configure("cpu_shared_set = 1", guests="driver = libvirt", **WATERMARKS)
         assert about(check(ini)[1]["warnings"], "watermark:cpu") == []
 
@@ -287,7 +289,9 @@ class TestWatermarks:
 class TestInterference:
     """Sections of which nothing can come on this host."""
 
-    def test_are_told_with_the_reason(self, configure, captured, monkeypatch):
+    def test_sections_without_effect_on_this_host_are_reported_with_the_reason(
+        self, configure, captured, monkeypatch
+    ):
         monkeypatch.setattr(
             "compute_agent.host.cycles._open_event", Mock(side_effect=OSError(errno.ENOENT, "none"))
         )
@@ -313,12 +317,12 @@ class TestInterference:
             " own cannot be limited: [cgroup] root is not set",
         ]
 
-    def test_not_where_there_is_what_they_need(self, configure, captured):
+    def test_sections_with_effect_on_this_host_cause_no_warning(self, configure, captured):
         waiting = "signal = cpu_pressure\nmode = act\nescalate_command = /bin/true --now"
         ini = configure("cpu_shared_set = 1", guests="driver = libvirt", **{"interference:waiting": waiting})
         assert about(check(ini)[1]["warnings"], "interference:waiting") == []
 
-    def test_a_command_that_evicts_nobody_is_told(self, configure, tmp_path):
+    def test_an_eviction_command_that_cannot_run_is_warned_of(self, configure, tmp_path):
         (tmp_path / "evict").write_text("#!/bin/sh\n")
         found = check(configure("cpu_shared_set = 1", qos=f"evict_command = {tmp_path}/evict --now"))[1]
         assert about(found["warnings"], "qos") == [
@@ -333,7 +337,7 @@ class TestStateFolder:
     def ini(self, configure):
         return lambda path: configure("cpu_shared_set = 1", DEFAULT=f"state_path = {path}")
 
-    def test_a_folder_that_cannot_be_is_told(self, ini, tmp_path):
+    def test_a_state_folder_that_cannot_exist_is_warned_of(self, ini, tmp_path):
         (tmp_path / "file").touch()
         status, found = check(ini(tmp_path / "file" / "state"))
         assert status == 0
@@ -343,7 +347,7 @@ class TestStateFolder:
         ]
         assert "the agent needs a folder there that it can write to" in warning
 
-    def test_a_folder_that_the_agent_would_refuse_is_refused(self, ini, tmp_path):
+    def test_a_state_folder_that_the_agent_would_refuse_is_refused(self, ini, tmp_path):
         (tmp_path / "state").mkdir()
         (tmp_path / "state").chmod(0o777)
         status, found = check(ini(tmp_path / "state"))
@@ -354,7 +358,7 @@ class TestStateFolder:
     @pytest.mark.skipif(
         os.geteuid() != 0 or not shutil.which("setpriv"), reason="only root can do away with its own rights"
     )
-    def test_one_that_this_user_cannot_write_to_is_told(self, ini, tmp_path):
+    def test_a_state_folder_that_this_user_cannot_write_to_is_warned_of(self, ini, tmp_path):
         above = tmp_path / "above"
         above.mkdir(mode=0o555)
         unable = ["setpriv", "--bounding-set=-dac_override"]
@@ -376,7 +380,7 @@ class TestStateFolder:
         ),
     ],
 )
-def test_what_a_policy_that_follows_never_does_is_refused(write_ini, sections, refusal):
+def test_options_that_contradict_a_following_policy_are_refused(write_ini, sections, refusal):
     status, found = check(write_ini(**sections))
     assert status == 1
     assert [text.partition(refusal)[:2] for text in found["refusals"]] == [("", refusal)]

@@ -1,4 +1,4 @@
-"""`compute-agent run --dry-run`: what a start would change is told, and nothing is changed."""
+"""`compute-agent run --dry-run` shows the changes that a start would make, and makes none."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def of(rows, where):
     return {row["subject"]: row["change"] for row in rows if row["where"] == where}
 
 
-def test_a_first_start_is_told_and_leaves_no_trace(agent, live_placement):
+def test_a_dry_run_of_a_first_start_leaves_no_trace(agent, live_placement):
     assert not agent.folder.exists()
     rows, words = dry_run(agent)
     placement = [(row["subject"], row["change"]) for row in rows if row["where"] == "placement"]
@@ -37,8 +37,8 @@ def test_a_first_start_is_told_and_leaves_no_trace(agent, live_placement):
     assert "Nothing was changed" in words
 
 
-def test_pins_of_a_guest_in_use_are_told_and_the_kernel_stays_as_it_is(agent, claim, uid, live_placement):
-    """A guest that somebody else has pinned: it would go to its dedicated CPU."""
+def test_new_pins_of_a_running_guest_are_shown_and_not_applied(agent, claim, uid, live_placement):
+    """A guest with pins of another program would go to its dedicated CPU."""
     claim(uid, PCPU=1)
     agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "600")
     pid = agent.ask("guest", "show", uid)["pid"]
@@ -57,7 +57,7 @@ def test_pins_of_a_guest_in_use_are_told_and_the_kernel_stays_as_it_is(agent, cl
     assert live_placement.writes() == []
 
 
-def test_a_start_after_it_does_what_was_told_and_then_there_is_nothing_left(agent, claim, uid):
+def test_a_start_makes_the_changes_that_were_shown_and_leaves_none(agent, claim, uid):
     claim(uid, PCPU=1)
     agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "600")
     pid = agent.ask("guest", "show", uid)["pid"]
@@ -85,7 +85,7 @@ def test_a_guest_that_ends_meanwhile_is_left_to_the_agent(agent, claim, uid):
     assert everything_in(agent.folder) == before  # its record is there still
 
 
-def test_nobody_is_touched_by_policy_none(agent, claim, uid):
+def test_policy_none_changes_no_guest(agent, claim, uid):
     agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "600")
     pid = agent.ask("guest", "show", uid)["pid"]
     agent.process.terminate()
@@ -99,7 +99,7 @@ def test_nobody_is_touched_by_policy_none(agent, claim, uid):
     assert of(told, "cpuset") == {}
 
 
-def test_a_provider_of_this_name_with_another_uuid_is_told(agent, claim, uid, client):
+def test_a_provider_of_this_name_with_another_uuid_is_shown(agent, claim, uid, client):
     root = agent.status()["provider_uuid"]
     agent.process.terminate()
     agent.process.wait()
@@ -112,7 +112,7 @@ def test_a_provider_of_this_name_with_another_uuid_is_told(agent, claim, uid, cl
     assert not (agent.folder / "compute_id").exists()
 
 
-def test_placement_being_away_is_told(write_ini, agent):
+def test_a_dry_run_says_that_placement_is_away(write_ini, agent):
     away = agent.ini.with_name("away.ini")
     lines = agent.ini.read_text().splitlines()
     away.write_text(
@@ -123,7 +123,7 @@ def test_placement_being_away_is_told(write_ini, agent):
     assert "cannot be asked" in told
 
 
-def test_a_configuration_to_refuse_is_refused(agent):
+def test_a_dry_run_refuses_what_a_start_would_refuse(agent):
     wrong = agent.ini.with_name("wrong.ini")
     wrong.write_text(agent.ini.read_text().replace("cpu_shared_set = 1", "cpu_shared_set = 0-1"))
     done = agent.cli("run", "--dry-run", ini=wrong)

@@ -23,7 +23,7 @@ OFF = "Not configured: nothing is measured without [capacity] mode, steal or col
         ("guest list", "", "Nothing so far: this host has no guests"),
     ],
 )
-def test_for_people(tmp_path, monkeypatch, command, section, why):
+def test_tables_for_people_say_why_they_are_empty(tmp_path, monkeypatch, command, section, why):
     monkeypatch.setattr(AgentLister, "ask_daemon", lambda self, method: [])
     ini = tmp_path / "agent.ini"
     ini.write_text(f"[DEFAULT]\nstate_path = {tmp_path}\n{section}\n")

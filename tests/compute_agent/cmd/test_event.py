@@ -50,7 +50,7 @@ def cli(tmp_path, store):
     return cli
 
 
-def test_events_of_the_last_day_unless_said_otherwise(cli):
+def test_events_of_the_last_day_are_listed_by_default(cli):
     rows = json.loads(cli("event", "list", "-f", "json"))
     assert [(row["id"], row["kind"], row["guest"]) for row in rows] == [
         (2, "disable_scheduling", ""),
@@ -60,13 +60,13 @@ def test_events_of_the_last_day_unless_said_otherwise(cli):
     assert "Guest db was evicted" in cli("event", "list", "--guest", "db")
 
 
-def test_all_of_a_guest_by_name_or_uuid(cli):
+def test_the_history_of_a_guest_is_found_by_name_or_uuid(cli):
     for guest in ("web", ONE):
         (row,) = json.loads(cli("guest", "history", guest, "-f", "json"))
         assert (row["kind"], row["reason"]) == ("start", "it holds 2")
 
 
-def test_of_one_kind(cli):
+def test_events_are_filtered_by_kind(cli):
     assert "Guest web started" in cli("event", "list", "--since", "7d", "--kind", "start")
     kinds = ("--kind", "evict", "--kind", "start")
     rows = json.loads(cli("event", "list", "--since", "7d", *kinds, "-f", "json"))
@@ -84,20 +84,20 @@ def test_of_one_kind(cli):
         ("event list --guest nobody", "No event is kept of a guest nobody: no agent answers on "),
     ],
 )
-def test_an_empty_list_says_why_and_what_nobody_knows_is_an_error(tmp_path, cli, command, why):
+def test_an_empty_list_says_why_and_an_unknown_guest_is_an_error(tmp_path, cli, command, why):
     done = run_here(tmp_path / "agent.ini", *command.split())
     assert done.stderr.startswith(why)
     assert done.returncode == ("nobody" in command)
 
 
-def test_a_guest_to_which_nothing_happened_is_known(tmp_path, cli, monkeypatch):
+def test_a_guest_without_events_is_known(tmp_path, cli, monkeypatch):
     monkeypatch.setattr(event_command.EventList, "ask_daemon", lambda self, method, params: {})
     done = run_here(tmp_path / "agent.ini", "event", "list", "--guest", "new")
     assert done.stderr.startswith("Nothing so far: no event of guest new is kept in ")
     assert done.returncode == 0
 
 
-def test_those_to_come_are_followed_until_interrupted(cli, store, monkeypatch):
+def test_new_events_are_followed_until_interrupted(cli, store, monkeypatch):
     rounds = itertools.count()
 
     def sleep(seconds):

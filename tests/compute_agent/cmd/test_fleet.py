@@ -1,4 +1,4 @@
-"""What an operator does: make a key, sign, see where an option comes from."""
+"""Commands for a fleet: make a key, sign settings, show the origin of an option."""
 
 import errno
 import json
@@ -74,7 +74,7 @@ def test_generations_go_up_by_themselves(run, tmp_path, key, settings):
         ("nonsense\n", "nonsense"),
     ],
 )
-def test_what_no_host_takes_is_not_signed(run, tmp_path, key, settings, text, words):
+def test_settings_that_hosts_would_refuse_are_not_signed(run, tmp_path, key, settings, text, words):
     settings.write_text(text)
     assert words in run(
         *("fleet", "sign", settings, "--key", key, "--group", "edge", "--to", tmp_path), fails=True
@@ -82,7 +82,7 @@ def test_what_no_host_takes_is_not_signed(run, tmp_path, key, settings, text, wo
     assert not (tmp_path / "edge.conf").exists()
 
 
-def test_what_another_key_signed_is_not_followed_on(run, tmp_path, key, settings):
+def test_settings_that_another_key_signed_have_no_next_generation(run, tmp_path, key, settings):
     (tmp_path / "edge.conf").write_bytes(signed(5, key=signature.new_key()))
     sign = ("fleet", "sign", settings, "--key", key, "--group", "edge", "--to", tmp_path)
     assert "say --generation" in run(*sign, fails=True)
@@ -94,7 +94,7 @@ def test_what_another_key_signed_is_not_followed_on(run, tmp_path, key, settings
 @pytest.mark.parametrize(
     "wrong", ["", "nonsense", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"]
 )
-def test_a_key_that_is_none_is_refused(run, tmp_path, key, settings, wrong):
+def test_a_file_that_is_no_key_is_refused(run, tmp_path, key, settings, wrong):
     key.write_text(wrong)
     assert "private key" in run(
         *("fleet", "sign", settings, "--key", key, "--group", "edge", "--to", tmp_path), fails=True

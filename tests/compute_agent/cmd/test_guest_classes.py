@@ -1,4 +1,4 @@
-"""Classes of real domains as Nova defines them: by flavor, by rule and by hand, through what Nova does."""
+"""Classes of real domains by flavor, by rule and by hand, over the operations of Nova."""
 
 import pytest
 
@@ -30,7 +30,7 @@ priority = -1
 
 
 def metadata(flavor="plain", **specs):
-    """What Nova writes of a flavor, with our own extra specs."""
+    """Nova's metadata about a flavor, with our own extra specs."""
     texts = (
         f'<nova:extraSpec name="compute_agent:{name}">{text}</nova:extraSpec>' for name, text in specs.items()
     )
@@ -39,7 +39,7 @@ def metadata(flavor="plain", **specs):
 
 @pytest.fixture
 def ini(write_ini, libvirtd):
-    """The file of an agent whose guests are domains."""
+    """The ini file of an agent for domains."""
     path = write_ini(
         "libvirt.ini",
         guests="driver = libvirt\nreconcile_interval = 0.3",
@@ -75,7 +75,7 @@ def wait_for_class(agent, uid, qos_class, source):
     agent.wait_for(has_class)
 
 
-def test_the_class_is_right_after_all_that_nova_does(agent, claim, libvirtd, uid, ini):
+def test_a_domain_keeps_its_class_over_all_operations_of_nova(agent, claim, libvirtd, uid, ini):
     claim(uid, VCPU=1)
     domain = libvirtd.run(uid, vcpus=1, persistent=True, metadata=metadata(qos_class="LSR"))
     wait_for_class(agent, uid, "LSR", "flavor")

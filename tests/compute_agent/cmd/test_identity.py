@@ -1,4 +1,4 @@
-"""Which provider is this host's, when its state folder was lost or its name is another one."""
+"""The host's provider is found after its state folder was lost or its name has changed."""
 
 import json
 import shutil
@@ -6,7 +6,7 @@ import shutil
 from compute_agent.inventory.options import host_name
 
 
-def test_a_lost_state_folder_is_told_with_the_uuid_to_write_and_nothing_is_lost(
+def test_a_lost_state_folder_is_reported_with_the_uuid_to_write_and_nothing_is_lost(
     agent, claim, client, numa_node, uid
 ):
     claim(uid, PCPU=1)

@@ -22,7 +22,7 @@ def port():
 
 @pytest.fixture
 def agent(two_cpus, write_ini, libvirtd, port):
-    """An agent whose guests are domains; CPU 0 is dedicated, CPU 1 shared."""
+    """An agent for domains; CPU 0 is dedicated, CPU 1 shared."""
     agent = AgentProcess(
         write_ini(
             "libvirt.ini",
@@ -127,7 +127,7 @@ def test_a_guest_without_allocation_runs_on_the_shared_cpus(agent, numa_node, li
 
 @pytest.fixture
 def configured(agent, write_ini, libvirtd):
-    """The agent, with other CPU sets and other wishes about guests; it takes them up as it runs."""
+    """Gives the running agent other CPU sets and other options of guests."""
 
     def configured(compute, guests=""):
         agent.ini = write_ini(
@@ -144,7 +144,7 @@ def configured(agent, write_ini, libvirtd):
 
 
 def test_an_over_allocated_guest_runs_on_the_shared_cpus_and_says_why(agent, domain, client, libvirtd, uid):
-    """Somebody made the inventory larger by hand, and claimed of it."""
+    """An operator enlarged the inventory by hand, and a guest has claimed from it."""
     node = next(iter(client.get_allocations(uid).resources))
     inventories, generation = client.get_inventories(node)
     pcpu = {**inventories["PCPU"], "total": 2, "max_unit": 2}
@@ -223,7 +223,7 @@ def test_a_guest_has_the_weight_of_what_it_holds_and_memory_of_its_node(agent, d
 
 
 def test_the_definition_is_looked_at_while_the_agent_runs(agent, domain, libvirtd, uid, port):
-    """Pins there are the agent's, shares and quota those of whoever defined them."""
+    """Pins in the definition are the agent's; shares and quota belong to the author of the definition."""
     live, config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
 
     def drifts():
@@ -251,9 +251,7 @@ def test_the_definition_is_looked_at_while_the_agent_runs(agent, domain, libvirt
     assert [domain.schedulerParametersFlags(flag)["cpu_shares"] for flag in (live, config)] == [300, 300]
 
 
-def test_a_dry_run_tells_what_a_start_would_do_to_a_domain_and_leaves_it(
-    agent, claim, libvirtd, uid, live_placement
-):
+def test_a_dry_run_shows_the_changes_to_a_domain_and_makes_none(agent, claim, libvirtd, uid, live_placement):
     """A domain that runs before the first agent comes, on all CPUs."""
     claim(uid, PCPU=1)
     agent.kill()
@@ -272,11 +270,11 @@ def test_a_dry_run_tells_what_a_start_would_do_to_a_domain_and_leaves_it(
     assert live_placement.writes() == []
     agent.start()
     agent.wait_for(lambda: places(pid) == (DEDICATED, SHARED))
-    # Its memory stays where it is where libvirt cannot bind it; nobody but the running agent knows that.
+    # Its memory stays where it is where libvirt cannot bind it; only the running agent knows that.
     assert {row["where"] for row in agent.ask("run", "--dry-run")} <= {"memory"}
 
 
-def test_a_host_is_left_and_its_domains_may_run_everywhere(agent, domain, libvirtd):
+def test_domains_may_run_on_all_cpus_after_a_release_of_the_host(agent, domain, libvirtd):
     pid, everywhere = libvirtd.process(domain), (True,) * os.cpu_count()
     done = agent.cli("release", "--pins", "-f", "json")
     assert done.returncode == 0, done.stderr
@@ -291,7 +289,7 @@ def test_a_host_is_left_and_its_domains_may_run_everywhere(agent, domain, libvir
 
 
 def test_a_domain_keeps_its_cpu_while_nova_moves_it(agent, domain, client, libvirtd, uid):
-    """What it holds is its migration's: so it is found, and remembered over a crash."""
+    """Its allocations belong to the migration; the agent finds them, and remembers them over a crash."""
     pid, migration = libvirtd.process(domain), f"{uid[:-4]}aaaa"
     give_to_migration(client, uid, migration)
     for _ in range(2):
@@ -310,7 +308,7 @@ def test_a_domain_keeps_its_cpu_while_nova_moves_it(agent, domain, client, libvi
 
 @pytest.fixture
 def following(two_cpus, write_ini, libvirtd):
-    """An agent that follows whoever pins domains."""
+    """An agent that follows the pins of other programs."""
     agent = AgentProcess(
         write_ini(
             "follow.ini",

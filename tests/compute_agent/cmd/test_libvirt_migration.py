@@ -83,7 +83,7 @@ def test_a_guest_keeps_its_cpu_until_it_has_one_at_its_new_host(hosts, client, u
     domain = source.server.run(uid, vcpus=1)
     source.agent.wait_for(lambda: source.has_pinned(domain))
 
-    # As Nova does: what it holds goes to the migration, then the destination is claimed.
+    # The steps of Nova: its allocations go to the migration, then the destination is claimed.
     give_to_migration(client, uid, migration)
     hold_resources(client, uid, {destination.node: {"PCPU": 1}})
     assert source.agent.audit()[0] == 0

@@ -1,4 +1,4 @@
-"""The life of an agent: what it must survive, and what it must refuse."""
+"""Events that an agent must survive, and configurations that it must refuse."""
 
 import contextlib
 import json
@@ -110,7 +110,7 @@ def test_a_guest_with_many_threads_never_leaves_its_cpu(agent, claim, uid):
     assert agent.wait_for(output) == "[(0,)]\n"
 
 
-def test_a_stray_affinity_is_repaired(agent, claim, uid, write_ini):
+def test_a_changed_affinity_is_repaired(agent, claim, uid, write_ini):
     claim(uid, PCPU=1)
     guest = agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "100")
     os.sched_setaffinity(guest["pid"], {0, 1})
@@ -134,7 +134,7 @@ def test_a_process_is_adopted_and_survives_the_agent(agent, claim, uid):
         process.wait()
 
 
-def test_placement_away_at_start_is_caught_up_with(agent, live_placement, client, uid):
+def test_an_agent_that_starts_without_placement_catches_up(agent, live_placement, client, uid):
     live_placement.stop()
     agent.start()
     agent.wait_for(lambda: agent.status()["placement"] == "away")
@@ -160,7 +160,7 @@ def test_placement_away_while_guests_run_changes_nothing_for_them(agent, claim, 
     agent.ask("guest", "stop", uid)
 
 
-def test_a_change_of_the_configuration_is_taken_up(agent, claim, client, numa_node, write_ini):
+def test_a_change_of_the_configuration_applies_at_run_time(agent, claim, client, numa_node, write_ini):
     assert client.get_inventories(numa_node)[0].keys() >= {"PCPU", "VCPU"}
     write_ini(compute="cpu_shared_set = 0-1\nresource_provider_name = testhost")
     agent.process.send_signal(signal.SIGHUP)
@@ -175,7 +175,7 @@ def test_a_change_of_the_configuration_is_taken_up(agent, claim, client, numa_no
     assert agent.status()["config_error"] == ""
 
 
-def test_capacity_in_use_is_refused_and_told(agent, claim, client, numa_node, write_ini, uid):
+def test_removal_of_capacity_in_use_is_refused_and_shown(agent, claim, client, numa_node, write_ini, uid):
     claim(uid, PCPU=1)
     guest = agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "100")
     write_ini(compute="cpu_shared_set = 0-1\nresource_provider_name = testhost")

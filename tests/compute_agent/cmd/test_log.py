@@ -1,4 +1,4 @@
-"""What an operator reads in the log of the daemon."""
+"""Lines of the daemon's log that an operator reads."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_guests_and_providers_are_named_beside_their_uuids(agent, claim, client,
     agent.wait_for(lambda: f"Guest web-1 ({uid}) ended: signal 15 (SIGTERM)" in agent.log())
 
 
-def test_a_guest_without_an_allocation_is_warned_of_once(agent, claim, client, uid, numa_node):
+def test_a_guest_without_an_allocation_causes_one_warning(agent, claim, client, uid, numa_node):
     agent.ask("guest", "run", "--uuid", uid, "--name", "web-1", "--", "sleep", "100")
     warning = f"Guest web-1 ({uid}) has no allocation of this host, and runs on shared CPUs 1"
     agent.wait_for(lambda: warning in agent.log())
@@ -33,7 +33,7 @@ def test_a_guest_without_an_allocation_is_warned_of_once(agent, claim, client, u
     agent.wait_for(lambda: agent.log().count(f"Guest web-1 ({uid}) has no allocation of this host") == 2)
 
 
-def test_a_refused_configuration_is_told_with_its_own_reason_and_no_other(agent, write_ini):
+def test_a_refused_configuration_is_logged_with_its_own_reason_and_no_other(agent, write_ini):
     agent.start()
     write_ini(compute="cpu_dedicated_set = 77")
     agent.wait_for(lambda: "The old configuration stays" in agent.log())
@@ -54,7 +54,7 @@ def test_a_refused_configuration_is_told_with_its_own_reason_and_no_other(agent,
         ),
     ],
 )
-def test_why_placement_is_away_is_told_in_the_words_of_whoever_failed(agent, write_ini, lines, reason):
+def test_the_log_has_the_original_reason_why_placement_is_away(agent, write_ini, lines, reason):
     write_ini(placement=lines)
     agent.start()
     agent.wait_for(lambda: agent.status()["placement"] == "away")
@@ -62,7 +62,7 @@ def test_why_placement_is_away_is_told_in_the_words_of_whoever_failed(agent, wri
     assert f"Report to Placement failed, the agent tries again: {reason}\n" in agent.log()
 
 
-def test_a_token_of_nobody_who_may_report_is_told_with_the_options_to_check(agent, write_ini, live_placement):
+def test_a_token_without_permission_is_logged_with_the_options_to_check(agent, write_ini, live_placement):
     write_ini(placement=f"auth_type = admin_token\nendpoint = {live_placement.url}\ntoken = wrong")
     agent.start()
     agent.wait_for(lambda: agent.status()["last_error"])
@@ -84,7 +84,7 @@ def test_a_plugin_that_lacks_options_names_them_when_the_agent_does_not_start(ag
     )
 
 
-def test_warnings_of_each_attempt_to_connect_are_told_once(agent, write_ini):
+def test_warnings_of_each_attempt_to_connect_are_logged_once(agent, write_ini):
     write_ini(
         DEFAULT=f"state_path = {agent.folder}\ndebug = true",
         placement="auth_type = none\nendpoint_override = http://127.0.0.1:1\nconnect_retries = 2\n"
@@ -103,7 +103,7 @@ def test_a_plugin_that_does_not_exist_is_named_when_the_agent_does_not_start(age
     assert "The agent does not start: [placement] auth_type = no_such_plugin" in done.stderr.splitlines()[-1]
 
 
-def test_debug_lines_tell_what_is_decided_and_come_and_go_with_the_option(agent, write_ini, claim, uid):
+def test_debug_lines_report_decisions_and_follow_the_option_at_run_time(agent, write_ini, claim, uid):
     claim(uid, PCPU=1)
     assert " DEBUG " not in agent.log()
     defaults = f"state_path = {agent.folder}"

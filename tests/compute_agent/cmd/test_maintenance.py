@@ -1,4 +1,4 @@
-"""Maintenance mode: an operator keeps new guests away, and everybody can see why."""
+"""Maintenance mode: an operator keeps new guests away, and the status shows the reason."""
 
 import urllib.request
 
@@ -13,14 +13,14 @@ REASON = "new memory, ticket 4711"
 
 @pytest.fixture
 def switches(agent, client, numa_node):
-    """Those of the traits on the host that keep new guests away; the host has been reported by then."""
+    """Reads the traits of the reported host that keep new guests away."""
     root = agent.status()["provider_uuid"]
     return lambda: client.get_traits(root)[0] & {DISABLED, OURS, WATERMARK}
 
 
 @pytest.fixture
 def nova(agent, client, numa_node):
-    """What nova-compute does to the trait when its service is disabled, or enabled."""
+    """Sets or removes the trait as nova-compute does when its service is disabled or enabled."""
     root = agent.status()["provider_uuid"]
 
     def nova(disabled):
@@ -61,7 +61,7 @@ def test_the_host_is_disabled_and_enabled(agent, switches, client, write_ini):
     assert (switches(), metric(), len(candidates())) == (set(), False, 1)
 
 
-def test_it_outlives_the_agent(agent, switches):
+def test_maintenance_outlives_the_agent(agent, switches):
     shown = agent.ask("host", "disable", "--reason", REASON)
     for _ in range(2):
         agent.kill()
@@ -76,7 +76,7 @@ def test_it_outlives_the_agent(agent, switches):
     assert (agent.status()["disabled"], switches()) == (False, set())
 
 
-def test_it_outlives_the_state_file_but_for_the_reason(agent, switches):
+def test_maintenance_outlives_the_state_file_without_its_reason(agent, switches):
     agent.ask("host", "disable", "--reason", REASON)
     agent.kill()
     (agent.folder / "state.json").unlink()
@@ -91,7 +91,7 @@ def test_it_outlives_the_state_file_but_for_the_reason(agent, switches):
     assert switches() == set()
 
 
-def test_what_nova_disabled_stays_disabled(agent, switches, nova):
+def test_a_host_that_nova_disabled_stays_disabled(agent, switches, nova):
     nova(disabled=True)
     shown = agent.ask("host", "disable", "--reason", REASON)
     assert switches() == {DISABLED}
@@ -123,7 +123,7 @@ def test_watermarks_and_maintenance_keep_new_guests_away_together(agent, switche
     agent.wait_for(lambda: switches() == {DISABLED, OURS})
 
 
-def test_placement_is_told_when_it_answers_again(agent, switches, live_placement):
+def test_maintenance_is_reported_when_placement_answers_again(agent, switches, live_placement):
     live_placement.stop()
     shown = agent.ask("host", "disable", "--reason", REASON)
     assert (shown["disabled"], shown["new_guests"]) == (True, "let in")

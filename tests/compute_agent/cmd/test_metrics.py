@@ -1,4 +1,4 @@
-"""What Prometheus scrapes from a running agent."""
+"""Metrics that Prometheus scrapes from a running agent."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ def scrape(write_ini, agent, claim, uid):
     return scrape
 
 
-def test_promtool_has_nothing_to_say_about_the_metrics(scrape):
+def test_promtool_accepts_the_metrics(scrape):
     """https://prometheus.io/docs/practices/naming, as `promtool check metrics` has it."""
     promtool = shutil.which("promtool")
     if promtool is None:
@@ -43,6 +43,6 @@ def test_promtool_has_nothing_to_say_about_the_metrics(scrape):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_the_agents_own_cost_is_told(scrape):
+def test_the_agents_own_cost_is_a_metric(scrape):
     names = {line.split("{")[0].split(" ")[0] for line in scrape().splitlines() if line[0] != "#"}
     assert {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"} <= names

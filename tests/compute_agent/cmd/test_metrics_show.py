@@ -56,7 +56,7 @@ def cli(tmp_path, state):
     return cli
 
 
-def test_the_last_hour_of_a_guest_unless_said_otherwise(cli, now):
+def test_the_last_hour_of_a_guest_is_shown_by_default(cli, now):
     status, out, _ = cli(ONE, "-f", "json")
     rows = json.loads(out)
     assert status == 0
@@ -69,7 +69,7 @@ def test_the_last_hour_of_a_guest_unless_said_otherwise(cli, now):
     ("arguments", "minutes"),
     [(["--since", "10m"], 10), (["--since", "2h", "--until", "110m"], 10), (["--since", "7d"], 120)],
 )
-def test_other_times(cli, now, arguments, minutes):
+def test_samples_of_other_times_are_shown(cli, now, arguments, minutes):
     rows = json.loads(cli("web", *arguments, "-f", "json")[1])
     assert abs(len(rows) / 2 - minutes) <= 1
 
@@ -80,7 +80,7 @@ def test_a_time_may_be_a_date(cli, now):
     assert len(json.loads(cli("web", "--since", since, "--until", until, "-f", "json")[1])) == 4
 
 
-def test_without_a_guest_the_last_values_of_all(cli, now):
+def test_without_a_guest_the_last_values_of_all_are_shown(cli, now):
     rows = json.loads(cli("-f", "json")[1])
     assert [(row["guest"], row["name"], row["class"]) for row in rows] == [
         ("", "", "LS"),
@@ -91,7 +91,7 @@ def test_without_a_guest_the_last_values_of_all(cli, now):
     assert [rows[0][name] for name in USE] == [7, None, 9, None]
 
 
-def test_formats(cli, now):
+def test_samples_are_printed_in_every_format(cli, now):
     rows = list(csv.DictReader(io.StringIO(cli("two", "--since", "2d", "-f", "csv")[1])))
     assert [rows[0][name] for name in USE] == ["5", "", "", ""]
     assert yaml.safe_load(cli("two", "--since", "2d", "-f", "yaml")[1])[0]["llc_occupancy_bytes"] == 5
@@ -102,7 +102,7 @@ def test_formats(cli, now):
     assert "None" not in cli()[1]
 
 
-def test_the_picture(cli, now, tmp_path):
+def test_samples_are_drawn_as_a_picture(cli, now, tmp_path):
     status, picture, _ = cli("web", "--since", "2h", "-f", "svg")
     assert status == 0
     assert ElementTree.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
@@ -123,14 +123,14 @@ def test_the_picture(cli, now, tmp_path):
         (["--svg", "x.svg"], "name it"),
     ],
 )
-def test_what_cannot_be_shown_is_said(cli, now, arguments, words):
+def test_requests_that_cannot_be_shown_are_errors_with_the_reason(cli, now, arguments, words):
     status, out, err = cli(*arguments)
     assert (status, out) == (1, "")
     assert words in err
 
 
 @pytest.mark.parametrize("text", ["yesterday", "99999999d", "1000000000000d", "9" * 400])
-def test_a_time_that_is_none_is_wrong_usage(cli, now, text):
+def test_an_invalid_time_is_wrong_usage(cli, now, text):
     status, _, err = cli("web", "--since", text)
     assert status == 2
     assert f"'{text}' is neither a length of time" in err

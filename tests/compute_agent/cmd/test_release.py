@@ -1,4 +1,4 @@
-"""Leaving a host: what is given back, what stays, and that nobody takes it anew."""
+"""Release of a host: some things are given back, some stay, and no agent applies them again."""
 
 import json
 import os
@@ -16,7 +16,7 @@ CLOSED = {"scheduling": {"stays: new guests are kept away until all else is give
 
 
 def release(agent, *arguments):
-    """Exit status, and what came of each thing by its kind."""
+    """Release the host; return the exit status, and the outcomes by kind."""
     done = agent.cli("release", *arguments, "-f", "json")
     assert done.stdout, done.stderr
     outcomes = {}
@@ -170,7 +170,7 @@ def test_a_dry_run_that_cannot_read_the_state_does_not_say_that_there_is_nothing
     assert str(tmp_path / "state") in done.stderr
 
 
-def test_what_broke_off_is_finished_by_doing_it_again(agent, guest, live_placement, client):
+def test_an_interrupted_release_is_finished_by_a_second_one(agent, guest, live_placement, client):
     root = agent.status()["provider_uuid"]
     agent.ask("host", "disable", "--reason", "it leaves")
     live_placement.stop()
@@ -186,7 +186,7 @@ def test_what_broke_off_is_finished_by_doing_it_again(agent, guest, live_placeme
     assert DISABLED not in client.get_traits(root)[0]
 
 
-def test_an_agent_that_was_killed_is_not_needed(agent, guest):
+def test_a_release_works_without_a_running_agent(agent, guest):
     agent.kill()
     status, outcomes = release(agent, "--pins")
     assert (status, outcomes["pins"]) == (0, {"given back"})
@@ -214,7 +214,7 @@ def test_providers_that_others_use_stay(agent, numa_node, client):
     assert {provider.uuid for provider in client.providers_in_tree(root)} == {root, numa_node}
 
 
-def test_an_agent_that_does_not_end_is_told_of(agent, guest, monkeypatch):
+def test_a_release_is_refused_while_another_agent_does_not_end(agent, guest, monkeypatch):
     monkeypatch.setattr(command, "LOCK_TIMEOUT", 0.3)
     monkeypatch.setattr(command.ReleaseCommand, "ask_daemon", lambda self, method, params=None: {})
     done = agent.cli("release")

@@ -19,13 +19,13 @@ from tests.placement.running import application
 from tests.waits import wait_for
 
 EACH = max(1, 100 // PERCENT)
-"""At every request, or at each of so many."""
+"""The agent is killed at one in `EACH` requests."""
 GUESTS = [str(uuid.UUID(int=number + (4 << 76) + (2 << 62))) for number in (1, 2)]
 
 
 @pytest.fixture
 def agent(client, configure):
-    """An agent that has reported a flat tree of VCPU and moves nobody."""
+    """An agent that has reported a flat tree of VCPU and moves no guest."""
     agent = AgentProcess(configure("provider_tree = flat", policy="none"))
     agent.start()
     agent.wait_for(lambda: agent.status()["placement"] == "up")
@@ -35,7 +35,7 @@ def agent(client, configure):
 
 @pytest.fixture
 def pinned(agent, client):
-    """Two guests, pinned to a CPU of a node each by somebody else, that hold VCPU of the flat tree."""
+    """Two guests that hold VCPU of the flat tree; another program pinned each to a CPU of its node."""
     root = agent.status()["provider_uuid"]
     processes = []
     for number, consumer in enumerate(GUESTS):
@@ -86,12 +86,12 @@ NEW = (
 
 
 def without_empty(state):
-    """A provider without inventories that is made before the reshape, or is left after it, harms nobody."""
+    """The state without empty providers, which may exist before and after a reshape."""
     providers, held = state
     return {name: totals for name, totals in providers.items() if totals or name == "testhost"}, held
 
 
-def test_by_command(agent, pinned, configure, client):
+def test_the_command_moves_allocations_that_a_changed_file_is_refused_for(agent, pinned, configure, client):
     """A changed file is refused while guests hold what moves; the plan can be seen, then be carried out."""
     root = agent.status()["provider_uuid"]
     assert agent.ask("reshape", "--dry-run") == []
@@ -121,7 +121,7 @@ def test_by_command(agent, pinned, configure, client):
     assert [allowed_cpus(process.pid) for process in pinned] == ["1", "0"]
 
 
-def test_at_start(agent, pinned, configure, client):
+def test_an_agent_reshapes_at_its_start(agent, pinned, configure, client):
     """An agent that finds pinned guests on VCPU when a dedicated set is configured moves what they hold, not
     them.
     """
@@ -200,7 +200,9 @@ def finish(ini):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_killed_at_a_request(agent, pinned, configure, client, live_placement, tmp_path, when):
+def test_an_agent_killed_at_any_request_leaves_the_old_or_the_new_state(
+    agent, pinned, configure, client, live_placement, tmp_path, when
+):
     """A SIGKILL at any request leaves the old or the new state, and the next start finishes."""
     root = agent.status()["provider_uuid"]
     agent.terminate()

@@ -3,7 +3,7 @@
 from tests.packages.rotation import Rotation, lines_of
 
 
-def test_the_agent_goes_on_in_a_new_file(agent, write_ini, tmp_path):
+def test_the_agent_continues_its_log_in_a_new_file(agent, write_ini, tmp_path):
     logs = tmp_path / "logs"
     logs.mkdir(mode=0o750)
     rotate = Rotation("compute-agent", tmp_path, logs)

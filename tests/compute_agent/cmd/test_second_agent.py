@@ -47,7 +47,7 @@ def refused(agent, ini, words):
 
 
 @pytest.mark.parametrize("locks", ["locks", "of another container"])
-def test_of_two_agents_on_one_libvirtd_the_second_is_refused_until_the_first_is_gone(
+def test_a_second_agent_on_one_libvirtd_is_refused_until_the_first_is_gone(
     first, configure, libvirtd, tmp_path, locks
 ):
     libvirt = {"guests": "reconcile_interval = 0.3", "libvirt": f"uri = {libvirtd.uri}"}
@@ -65,7 +65,7 @@ def test_of_two_agents_on_one_libvirtd_the_second_is_refused_until_the_first_is_
         second.close()
 
 
-def test_of_two_agents_below_one_cgroup_the_second_is_refused(first, configure, tmp_path):
+def test_a_second_agent_below_one_cgroup_is_refused(first, configure, tmp_path):
     root = tmp_path / "cgroup"
     root.mkdir()
     for name in ("cgroup.controllers", "cgroup.subtree_control", "cgroup.procs"):

@@ -1,4 +1,4 @@
-"""What an operator sets through the API: the running agent leaves it, and says so."""
+"""The running agent keeps settings that an operator makes through the API, and reports them."""
 
 import pytest
 

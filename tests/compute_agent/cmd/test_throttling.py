@@ -11,7 +11,7 @@ from tests.compute_agent.cmd.agents import AgentProcess
 GUESTS = 2
 BATCH = f'<g:settings xmlns:g="{NAMESPACE}"><g:qos_class>BATCH</g:qos_class></g:settings>'
 
-# Of what the guests were promised, so that it matters little what else runs on the machine.
+# A share of the promised CPUs, so that other load on the machine matters little.
 LINES = """metric = best_effort_cpu
 throttle_down = 3%
 throttle_up = 2%
@@ -119,7 +119,7 @@ def test_a_domain_is_evicted_and_gives_back_what_it_held(
     claim(uid, VCPU=1)
     name = libvirtd.run(uid, vcpus=1, metadata=BATCH).name()
     agent.wait_for(lambda: [guest["uuid"] for guest in agent.ask("guest", "list")] == [uid])
-    # The host uses more than a thousandth of its memory. Nobody in the guest listens to ACPI.
+    # The host uses more than a thousandth of its memory. No program in the guest listens to ACPI.
     lines = {"watermark:memory": "metric = memory_usage\nevict = 0.1%\nfor_samples = 1"}
     write_ini("libvirt.ini", **sections(libvirtd, **lines, qos="interval = 0.3\nevict_grace = 0.5"))
     agent.wait_for(lambda: not client.get_allocations(uid).resources)

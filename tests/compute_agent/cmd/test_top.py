@@ -11,7 +11,7 @@ import pytest
 from tests.compute_agent.cmd.agents import MAIN, run_here
 
 
-def test_into_a_pipe_it_is_shown_once(agent, claim, uid):
+def test_top_prints_once_into_a_pipe(agent, claim, uid):
     claim(uid, PCPU=1)
     agent.ask("guest", "run", "--uuid", uid, "--name", "web", "--", "sleep", "100")
     done = agent.cli("top")
@@ -21,7 +21,7 @@ def test_into_a_pipe_it_is_shown_once(agent, claim, uid):
     assert guest.split()[:3] == ["web", "LS", "0"]
 
 
-def test_without_an_agent_it_says_so(write_ini, two_cpus):
+def test_top_says_that_no_agent_runs(write_ini, two_cpus):
     done = run_here(write_ini(), "top", "--once")
     assert "agent" in done.stdout.splitlines()[1]
 
@@ -34,7 +34,7 @@ def test_an_interval_is_checked(write_ini, two_cpus, interval):
 
 
 @pytest.mark.slow
-def test_in_a_terminal_it_goes_on_until_q_and_leaves_it_as_it_was(agent):
+def test_top_runs_in_a_terminal_until_q_and_restores_it(agent):
     agent.start()
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -67,6 +67,6 @@ def read_until(descriptor, enough):
         assert poll.poll(max(0.0, deadline - time.monotonic()) * 1000), text
         try:
             text += os.read(descriptor, 65536)
-        except OSError:  # of a terminal that nobody has open any more
+        except OSError:  # the other end of the terminal is closed
             break
     return text

@@ -1,4 +1,4 @@
-"""What the agent believes, and what it does not: processes, files and folders of other users."""
+"""The agent does not trust processes, files and folders of other users."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def run_as_nobody():
 
 @pytest.fixture
 def secrets(tmp_path):
-    """Files of root that nobody else can read."""
+    """Files that only root can read."""
     files = [tmp_path / "secret", tmp_path / "secret.json", tmp_path / "secret.log"]
     for file in files:
         file.write_text(SECRET)
@@ -117,7 +117,7 @@ def test_a_guest_has_nothing_of_the_agents_environment_and_of_what_it_has_open(
     agent.ask("guest", "stop", uid)
 
 
-def test_what_cannot_be_an_environment_is_refused(agent, monkeypatch):
+def test_invalid_variables_of_an_environment_are_refused(agent, monkeypatch):
     monkeypatch.delenv("NOT_HERE", raising=False)
     agent.start()
     for variable, words in (

@@ -1,4 +1,4 @@
-"""The unit for systemd: the agent can do with what it leaves. How little that is, see tests/packages."""
+"""The agent works with the few privileges that its systemd unit leaves; tests/packages counts them."""
 
 import os
 import pwd
@@ -38,7 +38,7 @@ def agent(two_cpus, write_ini):
 
 @pytest.fixture
 def foreign():
-    """A process of another user, who does not want to end."""
+    """A process of another user that ignores SIGTERM."""
     command = ["sh", "-c", "trap '' TERM; echo; while :; do sleep 1; done"]
     process = subprocess.Popen(command, user=NOBODY, cwd="/", stdout=subprocess.PIPE)
     process.stdout.read(1)
@@ -87,7 +87,7 @@ def test_the_memory_of_the_agent_has_a_limit_and_that_of_its_guests_none(agent, 
 
 
 @pytest.mark.root
-def test_a_guest_can_give_up_root_there(agent, uid):
+def test_a_guest_can_give_up_root_under_the_unit(agent, uid):
     command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--", "sleep", "300"]
     guest = agent.ask("guest", "run", "--uuid", uid, "--", *command)
     agent.wait_for(lambda: os.stat(f"/proc/{guest['pid']}").st_uid == NOBODY)

@@ -100,9 +100,7 @@ def test_a_guest_that_loses_its_allocation_gives_way_where_nothing_is_shared(age
     agent.wait_for(lambda: allowed_cpus(pid) == "0-1")
 
 
-def test_cpu_sets_that_move_under_a_guest_are_told_everywhere_and_it_moves_when_asked(
-    agent, claim, sets, metric, uid
-):
+def test_cpu_sets_that_move_under_a_guest_are_shown_and_it_moves_on_request(agent, claim, sets, metric, uid):
     claim(uid, PCPU=1)
     pid = run(agent, uid)
     stray = "CPU 0 is not in [compute] cpu_dedicated_set any more"

@@ -164,7 +164,7 @@ def test_an_eviction_is_finished_without_watermarks(agent, write_ini, numa_node,
     agent.wait_for(lambda: not client.get_allocations(uid).resources)
 
 
-def test_metrics_are_served(agent, write_ini):
+def test_metrics_of_watermarks_are_served(agent, write_ini):
     port = free_port()
     write_ini(**KEEP_AWAY, daemon=f"http_port = {port}")
     agent.start()
@@ -191,7 +191,7 @@ def test_metrics_that_can_be_watched_are_listed_without_a_daemon(agent):
     assert rows["memory_pressure"]["computed"] == ""
 
 
-def test_a_test_says_what_would_be_done_at_a_usage_and_does_nothing(agent, write_ini, uid):
+def test_a_test_shows_the_actions_at_a_usage_and_takes_none(agent, write_ini, uid):
     write_ini(
         qos=QOS, **{"watermark:memory": FULL + "mode = preview\ndisable_scheduling = 99.9%\nevict = 99.9%"}
     )

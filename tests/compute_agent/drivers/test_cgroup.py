@@ -104,7 +104,7 @@ def test_a_guest_that_ended_meanwhile_leaves_no_group(driver, root, tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, "cgroup.procs"], ids=["absent", "not a group"])
-def test_a_folder_that_is_no_group_means_affinity(tmp_path, caplog, content):
+def test_without_a_group_as_root_guests_are_pinned_by_affinity(tmp_path, caplog, content):
     folder = tmp_path / "cgroup"
     if content is not None:
         folder.mkdir()
@@ -114,7 +114,7 @@ def test_a_folder_that_is_no_group_means_affinity(tmp_path, caplog, content):
 
 
 class TestFakeTree:
-    """What is written, on a folder that stands for the file system."""
+    """Writes of the driver into a folder that stands for the file system."""
 
     @pytest.fixture
     def folder(self, tmp_path):

@@ -1,4 +1,4 @@
-"""What every driver does, on the real ones and on the fake that other tests use."""
+"""The contract of drivers, on the real ones and on the fake that other tests use."""
 
 import os
 import queue
@@ -50,7 +50,7 @@ def driver(request, tmp_path):
 
 @pytest.fixture(params=["process", "process in groups", "fake"])
 def starting_driver(request, tmp_path):
-    """A driver whose guests the agent starts itself."""
+    """A driver of guests that the agent starts itself."""
     driver = open_driver(request.param, request, tmp_path)
     yield driver
     for guest in driver.guests():
@@ -109,7 +109,7 @@ def test_cpus_that_are_not_there_are_refused(driver, guest):
         driver.apply_cpu_settings(guest, NOWHERE)
 
 
-def test_guest_cpus_are_said_to_run_where_they_are_pinned_if_they_can_be_told(driver, guest):
+def test_the_reported_cpus_of_guest_cpus_are_their_pins_where_the_driver_knows_them(driver, guest):
     driver.apply_cpu_settings(guest, PINNED)
     told = isinstance(driver, LibvirtDriver)
     assert driver.vcpu_affinity(guest) == ({0: ONE, 1: ONE} if told else {})
@@ -153,7 +153,7 @@ def test_memory_is_bound_once_or_left_where_it_is(driver, guest, has_groups):
     assert not driver.bind_memory(guest, node)
 
 
-def test_who_is_killed_first_for_want_of_memory_is_set_once_and_read_back(driver, guest):
+def test_the_oom_score_of_a_guest_is_set_once_and_read_back(driver, guest):
     for score in (300, 400):
         wanted = MemoryLimits(oom_score_adj=score)
         assert driver.memory_limits(guest, wanted) is not None
@@ -164,7 +164,7 @@ def test_who_is_killed_first_for_want_of_memory_is_set_once_and_read_back(driver
     assert driver.oom_kills() == []
 
 
-def test_a_stopped_guest_is_told_of_and_gone(driver, guest):
+def test_a_stopped_guest_is_reported_and_gone(driver, guest):
     changes = queue.SimpleQueue()
     driver.watch_guests(changes.put)
     driver.stop(guest, 0.5)

@@ -1,4 +1,4 @@
-"""That no other agent looks after the same guests."""
+"""Locks against two agents for the same guests."""
 
 import os
 import stat
@@ -42,7 +42,7 @@ def lock(load, tmp_path, request):
     return lock
 
 
-def test_the_second_is_refused_with_what_the_first_is_and_what_to_do(lock, sockets):
+def test_the_second_agent_is_refused_with_the_name_of_the_first_and_a_remedy(lock, sockets):
     first, second = lock(sockets, "pid 1, agent of a"), lock(sockets, "pid 2, agent of b")
     first.check_locks()
     first.check_locks()
@@ -90,7 +90,7 @@ def test_the_folder_at_the_socket_is_used_as_soon_as_it_is_there(lock, sockets):
         first.check_locks()
 
 
-def test_locks_that_somebody_removed_are_taken_again(lock, sockets, tmp_path):
+def test_removed_locks_are_taken_again(lock, sockets, tmp_path):
     first, second = lock(sockets, "first"), lock(sockets, "second")
     first.check_locks()
     for path in (*(tmp_path / "locks").iterdir(), sockets[0].with_name("compute-agent.lock")):
@@ -100,14 +100,14 @@ def test_locks_that_somebody_removed_are_taken_again(lock, sockets, tmp_path):
         second.check_locks()
 
 
-def test_daemons_of_other_folders_are_not_in_each_others_way(lock, sockets, tmp_path):
+def test_daemons_of_different_folders_do_not_exclude_each_other(lock, sockets, tmp_path):
     (tmp_path / "other").mkdir()
     lock(sockets, "first").check_locks()
     lock((tmp_path / "other" / "libvirt-sock",), "second").check_locks()
     lock((), "third, of a uri that leads elsewhere").check_locks()
 
 
-def test_a_path_by_another_name_is_the_same(lock, sockets, tmp_path):
+def test_two_names_of_a_path_are_one_lock(lock, sockets, tmp_path):
     (tmp_path / "var").symlink_to(tmp_path / "run")
     lock(sockets, "first").check_locks()
     with pytest.raises(DriverError, match="first"):
@@ -125,14 +125,14 @@ def test_groups_below_one_root_are_one_agents(load, tmp_path):
     first.release()
 
 
-def test_locks_that_cannot_be_had_are_an_error_with_the_option(load, sockets, tmp_path):
+def test_locks_that_cannot_be_created_are_an_error_with_the_option(load, sockets, tmp_path):
     (tmp_path / "locks").write_text("no folder")
     lock = libvirt_lock(load(f"[DEFAULT]\nlock_path = {tmp_path / 'locks'}\n"), sockets, "me")
     with pytest.raises(DriverError, match=r"set \[DEFAULT\] lock_path"):
         lock.check_locks()
 
 
-def test_nothing_to_claim_is_nothing_to_lock():
+def test_a_lock_without_claims_always_succeeds():
     DriverLock("me").check_locks()
 
 
@@ -144,7 +144,7 @@ def test_nothing_to_claim_is_nothing_to_lock():
         (7, None, "/tmp/compute-agent-7"),
     ],
 )
-def test_the_folder_that_all_agents_have_in_common(load, monkeypatch, user, runtime, folder):
+def test_all_agents_of_a_user_have_one_common_folder(load, monkeypatch, user, runtime, folder):
     monkeypatch.setattr(factory.os, "geteuid", lambda: user)
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     if runtime:

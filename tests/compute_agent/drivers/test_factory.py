@@ -1,4 +1,4 @@
-"""Which driver a host has."""
+"""The choice of the driver of a host."""
 
 import importlib.util
 import sys
@@ -42,14 +42,14 @@ def conf(tmp_path):
         ("libvirt", False, "libvirt", 3, "libvirt", ()),
     ],
 )
-def test_a_driver_stays_until_the_option_says_otherwise(configured, usable, remembered, guests, name, words):
+def test_a_driver_stays_until_the_option_changes(configured, usable, remembered, guests, name, words):
     choice = factory.choose_driver(configured, usable, remembered, guests)
     assert choice.name == name
     assert all(word in choice.notice for word in words)
     assert bool(choice.notice) == bool(words)
 
 
-def test_a_driver_that_is_not_known_is_refused_with_what_to_do(conf, tmp_path):
+def test_an_unknown_driver_is_refused_with_a_remedy(conf, tmp_path):
     choice = factory.choose_driver(None, True, "firecracker", 1)
     with pytest.raises(DriverError, match=r"no driver 'firecracker': set \[guests\] driver"):
         factory.open_driver(choice.name, conf(""), tmp_path / "guests", DriverLock("me"))
@@ -79,7 +79,7 @@ def test_libvirtd_is_usable_with_its_library_and_its_socket(tmp_path, monkeypatc
         ("", []),
     ],
 )
-def test_the_sockets_of_a_uri(monkeypatch, uri, found):
+def test_a_uri_of_libvirt_names_its_sockets(monkeypatch, uri, found):
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
     assert list(map(str, factory.socket_paths(uri))) == found
 

@@ -1,4 +1,4 @@
-"""Which logs of process guests are removed."""
+"""Removal of logs of process guests."""
 
 import logging
 import os
@@ -39,13 +39,13 @@ def log(name, size, days):
         (0, "abc old"),
     ],
 )
-def test_what_is_too_old_goes_and_then_the_oldest_while_there_is_too_much(most, removed):
+def test_logs_above_the_age_go_first_and_then_the_oldest_above_the_size(most, removed):
     logs = [log("a", 10, 1), log("old", 50, 8), log("c", 30, 5), log("b", 20, 3)]
     chosen = [one.path.name for one in choose_logs(logs, NOW, 7 * DAY, most)]
     assert chosen == (removed if isinstance(removed, list) else ["a", "b", "c", "old"])
 
 
-def test_one_that_just_changed_stays_however_large():
+def test_a_log_that_just_changed_stays_at_any_size():
     assert choose_logs([EndedLog(Path("a"), 10**9, NOW - GRACE_SECONDS)], NOW, 0.0, 0) == []
 
 
@@ -53,7 +53,7 @@ LOGS = st.lists(st.builds(log, st.text(), st.integers(0, 100), st.floats(0, 20))
 
 
 @given(LOGS, st.floats(0, 20), st.integers(0, 1000))
-def test_what_stays_is_young_enough_and_fits_and_nothing_in_excess_goes(logs, days, most):
+def test_remaining_logs_keep_age_and_size_and_no_more_are_removed(logs, days, most):
     removed = choose_logs(logs, NOW, days * DAY, most)
     stays = [one for one in logs if one not in removed]
     settled = [one for one in stays if NOW - one.ended > GRACE_SECONDS]
@@ -101,7 +101,7 @@ def test_only_logs_of_guests_without_a_record_are_removed(tmp_path, make_old):
     assert len(os.listdir(tmp_path)) == before - 1
 
 
-def test_there_need_be_no_folder(tmp_path):
+def test_a_missing_folder_is_no_error(tmp_path):
     prune_logs(tmp_path / "none", 0.0, 0)
 
 
@@ -115,7 +115,7 @@ def running(tmp_path):
     return path
 
 
-def test_a_guest_that_writes_without_end_has_a_log_with_an_end(running, caplog):
+def test_the_log_of_a_guest_that_writes_without_end_stays_bounded(running, caplog):
     logs = GuestLogs(running.parent)
     with running.open("ab") as output:
         child = subprocess.Popen(["yes"], stdout=output)

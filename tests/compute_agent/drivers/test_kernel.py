@@ -100,7 +100,7 @@ def group_of(guest):
 
 @pytest.fixture
 def started():
-    """Starts processes that somebody else than the agent looks after."""
+    """Starts processes that the agent does not manage."""
     children = []
 
     def begin(*command):
@@ -116,7 +116,7 @@ def started():
 
 @pytest.fixture
 def work(tree, started):
-    """A group of somebody else's with two processes in it, one of them in a group below."""
+    """A foreign group with two processes, one of them in a group below."""
     outer, inner = GuestCgroup(tree.make("work.service")), GuestCgroup(tree.make("work.service/inner"))
     first = started()
     time.sleep(2 / os.sysconf("SC_CLK_TCK"))  # start times are in ticks
@@ -126,7 +126,7 @@ def work(tree, started):
     return outer, [first, second]
 
 
-def test_a_guest_does_not_start_in_a_group_in_which_somebody_is_already(driver, tree, uid, started, tmp_path):
+def test_a_guest_does_not_start_in_a_group_with_other_processes(driver, tree, uid, started, tmp_path):
     stranger = started()
     name = f"guest-{uid}"
     root = group_of(start(driver)).folder.parent
@@ -166,7 +166,7 @@ class TestLimits:
             assert driver.cpu_limits(guest, wanted) is None
             assert not driver.apply_cpu_limits(guest, wanted)
 
-    def test_limits_that_somebody_else_changed_are_seen_and_put_right(self, driver):
+    def test_limits_that_another_program_changed_are_seen_and_corrected(self, driver):
         guest = start(driver)
         driver.apply_cpu_limits(guest, CpuLimits(200))
         (group_of(guest).folder / "cpu.max").write_text("20000 50000\n")
@@ -259,7 +259,9 @@ class TestMemoryLimits:
             assert driver.memory_limits(guest, wanted) is None
             assert not driver.limit_memory(guest, wanted)
 
-    def test_what_the_agent_wrote_is_drift_when_it_changes_also_for_the_next_agent(self, driver, make_driver):
+    def test_changes_of_memory_limits_that_the_agent_wrote_are_drift_also_for_the_next_agent(
+        self, driver, make_driver
+    ):
         guest, wanted = start(driver), MemoryLimits(96 * MIB, 64 * MIB, 0, 300)
         driver.limit_memory(guest, wanted)
         for one in (driver, make_driver()):
@@ -269,7 +271,7 @@ class TestMemoryLimits:
             assert one.limit_memory(guest, wanted)
             assert (limit_of(guest, "max"), score_of(guest.pid)) == ("100663296", 300)
 
-    def test_what_somebody_else_has_set_stays(self, driver, started, uid):
+    def test_foreign_memory_limits_stay(self, driver, started, uid):
         theirs = started()
         Path(f"/proc/{theirs.pid}/oom_score_adj").write_text("123")
         guest = driver.adopt_guest(uid, "theirs", GuestSettings(), theirs.pid)
@@ -296,7 +298,7 @@ class TestMemoryLimits:
         assert after.limit_memory(guest, MemoryLimits(huge_pages=()))
         assert [file.read_text().strip() for file in limits] == ["max", "max"]
 
-    def test_none_of_what_is_as_it_is_wanted_to_be_is_touched(self, driver):
+    def test_files_are_left_alone_without_wanted_limits(self, driver):
         guest = start(driver)
         (group_of(guest).folder / "memory.max").write_text("100663296\n")
         assert driver.memory_limits(guest, MemoryLimits()) is None
@@ -310,7 +312,7 @@ class TestMemoryLimits:
         root = group_of(guests[0]).folder.parent
         assert (root / "memory.low").read_text().strip() == str(24 * MIB)
 
-    def test_a_score_that_the_kernel_refuses_is_said_once_and_left(self, driver, monkeypatch, caplog):
+    def test_a_score_that_the_kernel_refuses_is_logged_once_and_left(self, driver, monkeypatch, caplog):
         guest = start(driver)
 
         def refuse(path, *mode, **how):
@@ -325,8 +327,8 @@ class TestMemoryLimits:
         assert "CAP_SYS_RESOURCE" in record.getMessage()
 
     @on_kernel
-    def test_a_guest_that_takes_more_than_its_limit_is_killed_and_told_of_although_it_ended(self, driver):
-        driver.watch_guests(lambda change: None)  # or nobody sees the end of a guest
+    def test_an_oom_kill_of_a_guest_is_reported_although_it_ended(self, driver):
+        driver.watch_guests(lambda change: None)  # without a watch no thread sees the end of a guest
         code = "import time; time.sleep(2); x = bytearray(256 << 20); time.sleep(600)"
         guest = start(driver, sys.executable, "-c", code)
         driver.limit_memory(guest, MemoryLimits(64 * MIB))
@@ -363,7 +365,9 @@ class TestBlockIo:
             assert driver.blockio_drift(guest, wanted) == ""
             assert not driver.apply_blockio(guest, wanted)
 
-    def test_what_the_agent_wrote_is_drift_when_it_changes_also_for_the_next_agent(self, driver, make_driver):
+    def test_changes_of_block_io_that_the_agent_wrote_are_drift_also_for_the_next_agent(
+        self, driver, make_driver
+    ):
         guest = start(driver)
         wanted = BlockIo(50, DeviceRates(1 << 20), None, frozenset({DISK}))
         driver.apply_blockio(guest, wanted)
@@ -375,7 +379,7 @@ class TestBlockIo:
             assert io_of(guest, "weight") == "default 50"
             assert io_of(guest, "max").startswith(f"{DISK} rbps=1048576 ")
 
-    def test_what_somebody_else_has_set_stays(self, driver):
+    def test_foreign_block_io_stays(self, driver):
         guest = start(driver)
         (group_of(guest).folder / "io.weight").write_text("default 7\n")
         GuestCgroup(group_of(guest).folder).write_io("io.max", f"{DISK} rbps=4096")
@@ -385,7 +389,7 @@ class TestBlockIo:
         assert io_of(guest, "weight") == "default 7"
         assert io_of(guest, "max").startswith(f"{DISK} rbps=4096 ")
 
-    def test_what_the_kernel_does_not_have_is_said(self, driver):
+    def test_settings_that_the_kernel_lacks_are_reported(self, driver):
         guest = start(driver)
         (reason,) = driver.blockio_missing(guest, BlockIo(latency_us=100, devices=frozenset({DISK})))
         assert "no io.latency" in reason
@@ -396,7 +400,7 @@ class TestBlockIo:
 
 @on_kernel
 class TestUse:
-    """What processes that burn CPU get, by the kernel's own counters."""
+    """CPU time of busy processes, from the kernel's own counters."""
 
     def test_a_quota_of_half_a_core_is_what_two_burning_processes_get(self, driver):
         guest = start(
@@ -431,7 +435,7 @@ class TestUse:
 
 
 class TestAdoptedGroup:
-    """All processes of a group that somebody else made."""
+    """A guest adopted from all processes of a foreign group."""
 
     def test_all_its_processes_are_the_guest_and_its_group_is_left_as_it_is(self, driver, work, uid):
         group, processes = work
@@ -446,12 +450,14 @@ class TestAdoptedGroup:
         assert driver.apply_cpu_limits(guest, CpuLimits(200, 0.5))
         assert list(driver.guests()) == [guest]
 
-    def test_it_is_known_again(self, driver, make_driver, work, uid):
+    def test_an_adopted_group_is_found_by_the_next_driver(self, driver, make_driver, work, uid):
         group, _ = work
         guest = driver.adopt_guest(uid, "work", GuestSettings(), group.folder)
         assert list(make_driver().guests()) == [guest]
 
-    def test_it_goes_on_with_another_main_process_until_all_have_ended(self, driver, make_driver, work, uid):
+    def test_an_adopted_group_has_another_main_process_until_all_have_ended(
+        self, driver, make_driver, work, uid
+    ):
         group, (first, second) = work
         changes = queue.SimpleQueue()
         driver.watch_guests(changes.put)
@@ -479,7 +485,7 @@ class TestAdoptedGroup:
         (guest,) = make_driver().guests()
         assert (guest.uuid, guest.pid) == (uid, second.pid)
 
-    def test_stop_ends_all_of_it(self, driver, work, uid):
+    def test_stop_ends_all_processes_of_an_adopted_group(self, driver, work, uid):
         group, processes = work
         guest = driver.adopt_guest(uid, "work", GuestSettings(), group.folder)
         driver.stop(guest, 0.5)
@@ -496,7 +502,7 @@ class TestAdoptedGroup:
             driver.adopt_guest(uid, "work", GuestSettings(), group.folder)
         GuestCgroup(group_of(*driver.guests()).folder).add(first.pid)
 
-    def test_a_group_whose_processes_cannot_be_moved_is_left_as_it_was(self, driver, work, uid, monkeypatch):
+    def test_a_group_with_immovable_processes_is_left_as_it_was(self, driver, work, uid, monkeypatch):
         group, processes = work
         add, moved = GuestCgroup.add, []
 
@@ -514,7 +520,9 @@ class TestAdoptedGroup:
         assert driver.guests() == []
         assert [path.name for path in (group.folder.parent / "guests").glob("guest-*")] == []
 
-    def test_what_cannot_be_a_guest_is_refused_with_the_reason(self, driver, tree, uid, started, tmp_path):
+    def test_a_group_that_cannot_be_a_guest_is_refused_with_the_reason(
+        self, driver, tree, uid, started, tmp_path
+    ):
         guest = start(driver)
         a_slice = GuestCgroup(tree.make("system.slice"))
         a_slice.add(started().pid)

@@ -1,4 +1,4 @@
-"""The counters in memory.events of guests, and what is told of them."""
+"""Reports of OOM kills from the counters in memory.events of guests."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def count(group, at_limit, kills):
     (group.folder / "memory.events").write_text(f"low 0\noom {at_limit}\noom_kill {kills}\n")
 
 
-def test_kills_are_told_once_with_the_limit_that_was_hit(group):
+def test_kills_are_reported_once_with_the_limit_that_was_hit(group):
     watch = OomWatch()
     watch.look_at_group(GUEST, group)
     assert watch.take_news() == []
@@ -34,7 +34,7 @@ def test_kills_are_told_once_with_the_limit_that_was_hit(group):
     assert watch.take_news() == []
 
 
-def test_a_look_between_limit_and_kill_does_not_make_it_the_hosts(group):
+def test_a_kill_counts_at_the_guests_limit_after_a_look_between_limit_and_kill(group):
     watch = OomWatch()
     count(group, 1, 0)
     watch.look_at_group(GUEST, group)
@@ -43,7 +43,7 @@ def test_a_look_between_limit_and_kill_does_not_make_it_the_hosts(group):
     assert watch.take_news() == [OomKill(GUEST, 1, at_own_limit=True)]
 
 
-def test_what_happened_before_the_agent_came_is_not_told_again(group):
+def test_kills_before_the_start_of_the_agent_are_not_reported(group):
     count(group, 1, 1)
     watch = OomWatch()
     watch.begin_counting("a", group)
@@ -58,7 +58,7 @@ def test_the_last_look_counts_for_a_guest_that_was_never_looked_at(group):
     assert watch.take_news() == [OomKill(GUEST, 1, at_own_limit=True)]
 
 
-def test_a_group_that_is_gone_or_counts_nothing_tells_nothing(tmp_path):
+def test_a_group_that_is_gone_or_without_counters_reports_no_kill(tmp_path):
     watch = OomWatch()
     watch.begin_counting("a", GuestCgroup(tmp_path / "gone"))
     watch.look_at_group(GUEST, GuestCgroup(tmp_path / "gone"), last=True)

@@ -44,7 +44,7 @@ def _identity(**fields):
 
 
 def _of_another(record, process):
-    """Says of a process that is no guest that it is the one of another uuid."""
+    """Damage a record so that it names a process that is no guest."""
     identity = procfs.identify_process(process.pid)
     return json.dumps(record | {"uuid": OTHER, "identity": asdict(identity)}).encode()
 
@@ -141,7 +141,7 @@ def test_output_goes_to_a_file(driver, uid):
         assert log.read() == "out\nerr\nno input\n"
 
 
-def test_the_end_of_a_guest_is_told(driver, uid, folder):
+def test_the_end_of_a_guest_is_reported(driver, uid, folder):
     changes = queue.SimpleQueue()
     driver.watch_guests(changes.put)
     guest = run(driver, uid, "sleep", "60")
@@ -153,7 +153,7 @@ def test_the_end_of_a_guest_is_told(driver, uid, folder):
         driver.observed_cpus(guest)
 
 
-def test_the_end_of_a_guest_of_an_earlier_agent_is_told(make_driver, uid):
+def test_the_end_of_a_guest_of_an_earlier_agent_is_reported(make_driver, uid):
     guest = run(make_driver(), uid, "sleep", "60")
     again, changes = make_driver(), queue.SimpleQueue()
     again.watch_guests(changes.put)
@@ -195,7 +195,7 @@ def test_cpus_that_do_not_exist_are_an_error_that_names_them(driver, uid):
         driver.apply_cpu_settings(guest, CpuSettings((nowhere,), nowhere))
 
 
-def test_stop_asks_first(driver, uid):
+def test_stop_sends_sigterm_first(driver, uid):
     guest = run(driver, uid, "sleep", "60")
     driver.stop(guest, timeout=10)
     assert not procfs.identify_process(guest.pid)
@@ -280,7 +280,7 @@ def test_stopping_a_guest_that_is_gone_is_an_error_that_says_so(driver, uid):
         (("sleep", "1"), "/no/such/folder", "/no/such/folder"),
     ],
 )
-def test_what_cannot_be_started_is_named(driver, uid, command, cwd, reason):
+def test_a_command_that_cannot_start_is_an_error_with_the_reason(driver, uid, command, cwd, reason):
     with pytest.raises(DriverError, match=reason):
         driver.create_guest(uid, uid, GuestSettings(), command, cwd)
     assert driver.guests() == []
@@ -304,7 +304,7 @@ def test_a_guest_that_cannot_be_recorded_does_not_start(driver, uid, monkeypatch
 
 
 class TestAdopted:
-    """Processes that somebody else started."""
+    """Processes that the agent did not start."""
 
     @pytest.fixture
     def process(self):
@@ -313,14 +313,16 @@ class TestAdopted:
         child.kill()
         child.wait()
 
-    def test_is_pinned_and_known_again(self, driver, make_driver, uid, process):
+    def test_an_adopted_process_is_pinned_and_found_by_the_next_driver(
+        self, driver, make_driver, uid, process
+    ):
         guest = driver.adopt_guest(uid, "legacy", GuestSettings(vcpus=2), process.pid)
         driver.apply_cpu_settings(guest, PINNED)
         assert frozenset(os.sched_getaffinity(process.pid)) == ONE
         assert make_driver().guests() == [guest]
         assert guest.settings.vcpus == 2
 
-    def test_what_it_calls_itself_does_no_harm_to_a_terminal(self, driver, uid):
+    def test_control_characters_in_the_command_of_an_adopted_process_are_replaced(self, driver, uid):
         loud = subprocess.Popen(["\x1b[2J\x07evil\n" + "x" * 5000, "60"], executable="/bin/sleep")
         try:
             wait_for(lambda: len(procfs.command_line(loud.pid)) == 2)
@@ -331,12 +333,12 @@ class TestAdopted:
             loud.kill()
             loud.wait()
 
-    def test_only_once(self, driver, uid, process):
+    def test_a_process_is_adopted_only_once(self, driver, uid, process):
         driver.adopt_guest(uid, uid, GuestSettings(), process.pid)
         with pytest.raises(DriverError, match=f"pid {process.pid} is guest {uid} already"):
             driver.adopt_guest(str(uuid.uuid4()), "again", GuestSettings(), process.pid)
 
-    def test_no_such_process(self, driver, uid, process):
+    def test_adoption_of_a_missing_process_is_refused(self, driver, uid, process):
         process.kill()
         process.wait()
         with pytest.raises(DriverError, match=f"no process with pid {process.pid}"):
@@ -349,7 +351,7 @@ class TestAdopted:
         with pytest.raises(DriverError, match="kernel thread"):
             driver.adopt_guest(uid, uid, GuestSettings(), kernel[0])
 
-    def test_stop_ends_it_but_not_its_siblings(self, driver, uid, process):
+    def test_stop_ends_an_adopted_process_but_not_its_siblings(self, driver, uid, process):
         sibling = subprocess.Popen(["sleep", "60"])
         try:
             guest = driver.adopt_guest(uid, uid, GuestSettings(), process.pid)
@@ -363,7 +365,7 @@ class TestAdopted:
 
 
 class TestDriverRestart:
-    """What a new agent makes of the folder that an earlier one left."""
+    """A new agent reads the folder of an earlier one."""
 
     def test_a_recycled_pid_is_not_the_guest(self, make_driver, uid, folder):
         run(make_driver(), uid, "sleep", "60")
@@ -387,7 +389,7 @@ class TestDriverRestart:
         assert not (folder / f"{uid}.json").exists()
 
     @pytest.mark.parametrize("damage", DAMAGES)
-    def test_a_guest_whose_record_is_damaged_is_lost_loudly_until_it_is_adopted(
+    def test_a_guest_with_a_damaged_record_is_reported_lost_until_it_is_adopted(
         self, make_driver, uid, folder, damage, caplog, sleeper
     ):
         guest, other = run(make_driver(), uid, "sleep", "60"), run(make_driver(), OTHER, "sleep", "60")
@@ -451,7 +453,7 @@ class TestDriverRestart:
         assert ProcessDriver(tmp_path / "other").guests() == []
 
     def test_a_held_guest_dies_with_the_agent(self, uid, folder):
-        """Whoever is killed between making a guest and releasing it leaves nothing that runs."""
+        """An agent that is killed between creation and release of a guest leaves no running process."""
         script = (
             "import os\n"
             "from pathlib import Path\n"
@@ -466,7 +468,7 @@ class TestDriverRestart:
         assert ProcessDriver(folder).guests() == []
 
 
-def test_a_guest_that_the_kernel_does_not_let_go_of_is_waited_for_with_a_limit(driver, uid, monkeypatch):
+def test_the_wait_for_a_guest_that_the_kernel_does_not_end_has_a_limit(driver, uid, monkeypatch):
     guest = run(driver, uid, "sleep", "60")
     with monkeypatch.context() as patched:
         patched.setattr(module, "_KILL_SECONDS", 0.1)

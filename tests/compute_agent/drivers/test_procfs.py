@@ -76,7 +76,7 @@ def test_a_zombie_is_not_alive(sleeper):
     assert procfs.identify_process(sleeper.pid) is None
 
 
-def test_a_command_name_with_blanks_and_brackets_is_no_problem(tmp_path):
+def test_a_command_name_may_have_blanks_and_brackets(tmp_path):
     odd = tmp_path / "a) S (b"
     os.symlink("/bin/sleep", odd)
     child = subprocess.Popen([odd, "60"])

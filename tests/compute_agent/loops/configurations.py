@@ -1,4 +1,4 @@
-"""Configurations that loops are given, with what a test says of them."""
+"""Configurations for loops, with the options of a test."""
 
 from compute_agent.loops.base import ReloadedConfiguration
 

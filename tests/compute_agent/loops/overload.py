@@ -1,6 +1,4 @@
-"""A host whose guests want more than there is, with the agent's own pipeline, worker and loop; only the
-kernel is a dictionary.
-"""
+"""An overcommitted host with the agent's own pipeline, worker and loop; only the kernel is a dictionary."""
 
 import threading
 
@@ -148,19 +146,19 @@ class Overload:
         return ThrottlingFile(self.folder, self.state)
 
     def telemetry(self):
-        """That of the agent that boots."""
+        """Telemetry of throttling, for an agent that boots."""
         return ThrottleTelemetry(self.metrics)
 
     def controllers(self):
-        """Those of the agent that boots."""
+        """Controllers of an agent that boots."""
         return (CpusetController(self.driver), CpuController(self.driver, {"BE"}))
 
     def caches(self, controllers):
-        """What the watermarks have of caches."""
+        """Controls of caches for the watermarks, by name."""
         return {}
 
     def crash(self):
-        """The agent ends, and says nothing to anybody: neither state nor kernel change any more."""
+        """End the agent without clean-up: neither state nor kernel changes any more."""
         self.watermarks.stop()
         self.pipeline.stop()
 
@@ -191,11 +189,11 @@ class Overload:
         return {uuid: quota for uuid, quota in quotas.items() if quota is not None}
 
     def saved(self):
-        """What another agent would find."""
+        """The state that the next agent would find."""
         return look_up_state(self.folder).watermarks
 
     def rounds(self, most=200, until=None):
-        """Rounds until a condition holds (None: so many). Returns how many it took."""
+        """Run rounds until a condition holds, or `most` rounds without one; return their number."""
         for number in range(most):
             if until is not None and until():
                 return number

@@ -32,7 +32,7 @@ class Pipeline:
 
 
 class Expecting:
-    """Cannot say at first who has appeared."""
+    """A driver that fails its first searches for guests that have appeared."""
 
     def __init__(self, failures=0):
         self.failures = failures
@@ -51,7 +51,7 @@ def announcing(pipeline, expecting, allocations):
     return PreStartHook(pipeline, expecting, SimpleNamespace(get_allocations=allocations))
 
 
-def test_who_could_not_be_looked_for_is_looked_for_again(monkeypatch):
+def test_a_failed_search_for_an_announced_guest_is_repeated(monkeypatch):
     monkeypatch.setattr(arrivals, "_TROUBLED_PAUSE", 0.0)
     pipeline = Pipeline()
     loop = announcing(pipeline, Expecting(failures=2), lambda uuid: ConsumerAllocations("a", HELD))
@@ -63,7 +63,7 @@ def test_who_could_not_be_looked_for_is_looked_for_again(monkeypatch):
 
 
 def test_a_placement_that_hangs_does_not_keep_a_guest_from_its_group(monkeypatch):
-    """It has what was known, within the time that its start is held up; the threads are bounded."""
+    """The guest has the last known allocation while its start waits; the number of threads is bounded."""
     monkeypatch.setattr(arrivals, "_MAX_ASKING", 1)
     pipeline, asked, answers = Pipeline(), [], threading.Event()
 

@@ -1,4 +1,4 @@
-"""What a driver tells reaches the worker as what it is: a start, or something of a guest that ran before."""
+"""Events of a driver reach the worker as the start of a guest, or as news of a running one."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -30,7 +30,7 @@ HEAL, DELETE = HealOptions(heal=True), HealOptions(delete=True, min_age=0.0)
 
 
 class OrderedDriver(FakeDriver):
-    """Guests that somebody ordered."""
+    """A driver of guests with flavors."""
 
     def __init__(self):
         super().__init__(TOPOLOGY.online)
@@ -104,7 +104,7 @@ def rig(client, monkeypatch):
 
 
 class TestHealing:
-    """Guests get the allocations that they miss, if that is ordered."""
+    """Guests get missing allocations if the audit may heal."""
 
     def test_a_plain_audit_changes_nothing(self, rig):
         rig.run()
@@ -120,7 +120,7 @@ class TestHealing:
         assert (record.project_id, record.consumer_type) == (UNKNOWN_OWNER, "INSTANCE")
         assert rig.audit(HEAL) == []
 
-    def test_a_guest_gets_what_was_ordered_and_its_place_then(self, rig):
+    def test_a_guest_gets_the_amounts_of_its_flavor_and_then_its_cpus(self, rig):
         rig.run(vcpus=2)
         rig.driver.flavor_of[GUEST] = GuestFlavor(dedicated=2, project_id=PROJECT, user_id=USER)
         assert rig.audit(HEAL) == [("UNALLOCATED", GUEST, "done")]
@@ -148,7 +148,7 @@ class TestHealing:
         assert found[0] == ("UNALLOCATED", GUEST, "done")
         assert found[1][2] == "not possible: there is no room for 2 PCPU (free: h_0 0, h_1 1)"
 
-    def test_what_somebody_else_claims_meanwhile_is_kept(self, rig, monkeypatch):
+    def test_a_claim_of_another_program_meanwhile_is_kept(self, rig, monkeypatch):
         rig.run()
         real = rig.client.set_allocations
 
@@ -162,7 +162,7 @@ class TestHealing:
         assert rig.held(GUEST) == {NODES[1]: {"VCPU": 1}}
 
 
-def test_a_guest_ordered_with_a_class_that_does_not_exist_stops_no_other(rig):
+def test_a_flavor_with_an_unknown_class_stops_no_other_guest(rig):
     for uuid, resources in ((GUEST, {"NO_SUCH_CLASS": 1 << 30}), (OTHER, {})):
         rig.run(uuid)
         rig.driver.flavor_of[uuid] = GuestFlavor(resources)
@@ -181,7 +181,7 @@ def test_the_allocation_of_a_guest_that_is_lost_is_not_offered_for_deletion(rig)
 
 
 class TestDeletion:
-    """Allocations without a guest go, if that is ordered and they are old enough."""
+    """Allocations without a guest are deleted if the audit may delete and they are old enough."""
 
     @pytest.fixture
     def rig(self, rig):
@@ -189,7 +189,7 @@ class TestDeletion:
         rig.report()
         return rig
 
-    def test_only_if_ordered(self, rig):
+    def test_allocations_are_deleted_only_if_the_audit_may_delete(self, rig):
         assert rig.audit() == [("UNUSED", OTHER, "")]
         assert rig.audit(HEAL) == [("UNUSED", OTHER, "")]
         assert rig.audit(replace(DELETE, dry_run=True)) == [("UNUSED", OTHER, "would be done")]
@@ -197,25 +197,25 @@ class TestDeletion:
         assert rig.audit(DELETE) == [("UNUSED", OTHER, "done")]
         assert rig.held(OTHER) == {}
 
-    def test_a_young_one_is_left(self, rig):
+    def test_a_young_allocation_is_left(self, rig):
         ((_, _, outcome),) = rig.audit(replace(DELETE, min_age=60.0))
         (seconds,) = re.findall(r"^left: it has been without a guest for (\d+) s", outcome)
         assert int(seconds) < 60  # it is as old as this test
         assert rig.held(OTHER) != {}
 
-    def test_one_that_the_agent_has_not_seen_before_has_no_age(self, rig):
+    def test_an_allocation_that_is_new_to_the_agent_has_no_age(self, rig):
         consumer = "22222222-0000-4000-8000-000000000003"
         rig.claim(consumer, {NODES[1]: {"PCPU": 1}})
         outcomes = {consumer: outcome for _, consumer, outcome in rig.audit(replace(DELETE, min_age=1e-9))}
         assert outcomes[OTHER] == "done"
         assert outcomes[consumer].startswith("left: it has been without a guest for 0 s")
 
-    def test_what_is_held_on_other_hosts_stays(self, rig):
+    def test_amounts_on_other_hosts_stay(self, rig):
         rig.claim(OTHER, {NODES[0]: {"PCPU": 1}, ELSEWHERE: {"PCPU": 3}})
         assert rig.audit(DELETE) == [("UNUSED", OTHER, "done")]
         assert rig.held(OTHER) == {ELSEWHERE: {"PCPU": 3}}
 
-    def test_a_migration_keeps_what_it_holds(self, rig):
+    def test_a_migration_keeps_its_allocations(self, rig):
         rig.claim(OTHER, {NODES[0]: {"PCPU": 1}}, "MIGRATION")
         assert rig.audit(DELETE) == [("UNUSED", OTHER, "left: a migration holds it")]
 
@@ -223,13 +223,13 @@ class TestDeletion:
         rig.driver.defined.add(OTHER)
         assert rig.audit(DELETE) == []
 
-    def test_only_what_was_confirmed(self, rig):
+    def test_only_confirmed_allocations_are_deleted(self, rig):
         assert rig.audit(replace(DELETE, confirmed=frozenset({GUEST}))) == [
             ("UNUSED", OTHER, "left: it was not among those confirmed")
         ]
         assert rig.audit(replace(DELETE, confirmed=frozenset({OTHER}))) == [("UNUSED", OTHER, "done")]
 
-    def test_only_the_consumers_that_are_named(self, rig):
+    def test_only_allocations_of_named_consumers_are_deleted(self, rig):
         assert rig.audit(replace(DELETE, consumers=frozenset({GUEST}))) == []
         assert rig.held(OTHER) != {}
 
@@ -245,7 +245,7 @@ class TestDeletion:
         assert rig.audit(DELETE) == [("UNUSED", OTHER, "not needed: its guest is here by now")]
         assert real(OTHER).resources != {}
 
-    def test_what_changes_between_look_and_request_is_left(self, rig, monkeypatch):
+    def test_an_allocation_that_changes_after_the_look_is_left(self, rig, monkeypatch):
         real = rig.client.set_allocations
 
         def changed_before(wanted):
@@ -257,7 +257,7 @@ class TestDeletion:
         assert rig.audit(DELETE) == [("UNUSED", OTHER, "left: another program changes it")]
         assert rig.held(OTHER) == {NODES[0]: {"PCPU": 2}}
 
-    def test_conflicts_are_tried_again_and_then_told(self, rig, monkeypatch):
+    def test_conflicts_are_tried_again_and_then_reported(self, rig, monkeypatch):
         tries = []
 
         def refuse(wanted):
@@ -268,7 +268,7 @@ class TestDeletion:
         ((_, _, outcome),) = rig.audit(DELETE)
         assert (len(tries), outcome) == (4, "refused: PUT /allocations: HTTP 409: changed")
 
-    def test_as_long_as_nobody_knows_what_runs_nothing_is_deleted(self, rig, monkeypatch):
+    def test_allocations_are_not_deleted_while_the_driver_does_not_know_the_guests(self, rig, monkeypatch):
         def away():
             raise DriverError("libvirtd is away")
 

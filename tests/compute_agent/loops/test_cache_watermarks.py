@@ -46,7 +46,7 @@ class Cached(Overload):
         return {"cache": self, "cache_allotments": open_allotments(controllers, lambda: TREE.nodes)}
 
     def percent(self, uuid):
-        """What the kernel lets a guest have of cache 0, and 100 without a group of its own wish."""
+        """The bandwidth limit of a guest at cache 0, in percent; 100 without a group of its own."""
         view = find_view(self.pipeline, uuid)
         wanted = [int(limit) for knob, limit in view.limits.items() if knob == ("memory_bandwidth", "0")]
         shown = {group.schemata.get_value("MB", 0) for group in read_groups(self.files).groups.values()}
@@ -54,7 +54,7 @@ class Cached(Overload):
         return wanted[0] if wanted else 100
 
     def read(self):
-        """As a CacheReader."""
+        """Read as a CacheReader does."""
         used = {uuid: GIB * self.demand[uuid] * self.percent(uuid) / 100 for uuid in self.driver.running}
         return CacheReading(
             bandwidth={"0": sum(used.values()), "1": GIB},

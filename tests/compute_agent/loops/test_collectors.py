@@ -1,4 +1,4 @@
-"""Collectors of installed packages: what they tell is offered, and hostile ones are bounded and shown."""
+"""Collectors of installed packages: their reports are offered, and hostile ones are bounded and shown."""
 
 import threading
 import time
@@ -43,7 +43,7 @@ TREE = ProviderTree(
 
 
 class ReportedMeasurements:
-    """A collector that tells what a test says; a callable is called."""
+    """A collector that reports the measurements of a test; a callable is called."""
 
     def __init__(self, *told, classes=(LICENCE,)):
         self.resource_classes = classes
@@ -65,7 +65,7 @@ class CollectingHost:
         self.new_loop()
 
     def new_loop(self):
-        """As after a restart of the agent."""
+        """Make another loop, as a restart of the agent does."""
         recorder = EventRecorder(self.events.append)
         self.loop = CollectorLoops(
             list(self.collectors), self.folder, recorder, CollectorRegistry(), lambda: self.now
@@ -94,7 +94,7 @@ def rig(tmp_path, monkeypatch):
     return lambda **collectors: CollectingHost(tmp_path, monkeypatch, **collectors)
 
 
-def test_what_is_told_beyond_the_limit_is_not_taken_and_that_is_told(rig):
+def test_measurements_above_the_limit_are_dropped_and_the_collector_is_in_trouble(rig):
     one = rig(
         one=ReportedMeasurements(
             lambda: (ClassMeasurement(LICENCE, f"{n}", 1, 0, 4e9) for n in range(MAX_MEASUREMENTS + 9))
@@ -105,7 +105,7 @@ def test_what_is_told_beyond_the_limit_is_not_taken_and_that_is_told(rig):
     assert (len(runner.heard.told), "more than 1000" in runner.trouble) == (MAX_MEASUREMENTS, True)
 
 
-def test_what_is_not_told_is_withheld_and_what_is_is_offered_after_a_quarter_of_an_hour(rig):
+def test_unreported_amounts_are_withheld_and_reported_ones_offered_after_a_quarter_of_an_hour(rig):
     rig = rig(one=ReportedMeasurements())
     rig.collectors["one"].told = (lambda: [rig.told(LICENCE, amount=60.5, margin=20)],)
     rig.minutes()
@@ -118,7 +118,7 @@ def test_what_is_not_told_is_withheld_and_what_is_is_offered_after_a_quarter_of_
     assert [row["amount"] for row in rig.loop.document(TREE)] == [40.5, 40, 0.0, 0]
 
 
-def test_less_is_offered_at_once_and_what_expired_is_withheld_before_the_next_round(rig):
+def test_smaller_amounts_apply_at_once_and_expired_ones_are_withheld_before_the_next_round(rig):
     rig = rig(one=ReportedMeasurements())
     told = [60.0]
     rig.collectors["one"].told = (lambda: [rig.told(LICENCE, amount=told[0], valid=120.0)],)
@@ -131,7 +131,7 @@ def test_less_is_offered_at_once_and_what_expired_is_withheld_before_the_next_ro
     assert rig.withheld()["_NUMA_0", LICENCE] == 90
 
 
-def test_it_goes_on_after_a_restart_until_what_was_told_expires(rig):
+def test_reports_count_after_a_restart_until_they_expire(rig):
     rig = rig(one=ReportedMeasurements())
     rig.collectors["one"].told = (lambda: [rig.told(LICENCE)],)
     rig.minutes(25)
@@ -186,7 +186,7 @@ def twice(rig):
         (lambda rig: [rig.told(LICENCE, zone="NUMA_7")], "of NUMA_7, where there is no inventory of it"),
     ],
 )
-def test_a_broken_collector_is_shown_and_what_it_does_not_tell_is_withheld(rig, collect, said, caplog):
+def test_a_broken_collector_is_shown_and_its_classes_are_withheld(rig, collect, said, caplog):
     rig = rig(one=ReportedMeasurements(), other=ReportedMeasurements(classes=(SLOT,)))
     rig.collectors["one"].told = (lambda: collect(rig),)
     rig.collectors["other"].told = (lambda: [rig.told(SLOT, "", 3)],)
@@ -201,7 +201,7 @@ def test_a_broken_collector_is_shown_and_what_it_does_not_tell_is_withheld(rig, 
     assert rig.withheld()["", SLOT] == 1
 
 
-def test_more_than_there_can_be_is_no_more_than_that_and_shown(rig):
+def test_an_amount_above_the_inventory_is_limited_to_it_and_shown(rig):
     rig = rig(one=ReportedMeasurements())
     rig.collectors["one"].told = (lambda: [rig.told(LICENCE, amount=1e9)],)
     rig.minutes(25)
@@ -209,7 +209,7 @@ def test_more_than_there_can_be_is_no_more_than_that_and_shown(rig):
     assert "it reported 1e+09 CUSTOM_LICENCE of NUMA_0, more than the inventory's 100" in rig.loop.troubles[0]
 
 
-def test_two_that_tell_of_one_class_are_shown_and_the_first_counts(rig):
+def test_the_first_of_two_collectors_of_one_class_counts_and_the_conflict_is_shown(rig):
     rig = rig(one=ReportedMeasurements(), two=ReportedMeasurements())
     rig.collectors["one"].told = (lambda: [rig.told(LICENCE, amount=10)],)
     rig.collectors["two"].told = (lambda: [rig.told(LICENCE, amount=90)],)
@@ -218,7 +218,7 @@ def test_two_that_tell_of_one_class_are_shown_and_the_first_counts(rig):
     assert rig.loop.troubles == ("[capacity] collectors: two: one reports CUSTOM_LICENCE already",)
 
 
-def test_one_that_hangs_holds_up_nobody_and_is_left_behind(rig, monkeypatch):
+def test_a_collector_that_hangs_delays_no_other_and_is_abandoned(rig, monkeypatch):
     rig = rig(one=ReportedMeasurements(), other=ReportedMeasurements(classes=(SLOT,)))
     called, release = threading.Event(), threading.Event()
 
@@ -247,7 +247,7 @@ def test_one_that_hangs_holds_up_nobody_and_is_left_behind(rig, monkeypatch):
     wait_for(lambda: not hanging.is_running)
 
 
-def test_the_example_is_found_by_its_metadata_and_tells(tmp_path, monkeypatch):
+def test_the_example_collector_is_found_by_its_metadata_and_reports(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(EXAMPLE))
     assert "licences" in installed_collectors()
     check_collectors(["licences"])
@@ -264,7 +264,7 @@ def test_the_example_is_found_by_its_metadata_and_tells(tmp_path, monkeypatch):
     assert loop.known["licences"].collected[LICENCE, "n0"].usable_amount(clock[0]) == 36.0
 
 
-def test_one_that_is_removed_while_a_round_runs_withholds_nothing(rig):
+def test_a_collector_that_is_removed_during_a_round_withholds_nothing(rig):
     rig = rig(one=ReportedMeasurements(classes=(LICENCE,)))
     rig.minutes()
     known = rig.loop.known
@@ -274,7 +274,7 @@ def test_one_that_is_removed_while_a_round_runs_withholds_nothing(rig):
     assert (rig.withheld(), rig.loop.document(TREE)) == ({}, [])
 
 
-def test_one_that_is_not_installed_is_refused():
+def test_a_collector_that_is_not_installed_is_refused():
     with pytest.raises(ConfigError, match=r"no installed package has a collector wat"):
         check_collectors(["wat"])
 
@@ -291,7 +291,7 @@ numbers = st.floats() | st.integers() | st.sampled_from([0.0, 50.0, 3.6e9, 3.6e9
 
 
 @given(st.lists(st.tuples(numbers, numbers, numbers, st.floats(-1e4, 1e4)), max_size=30))
-def test_whatever_is_told_no_more_is_offered_than_was_told_and_there_is(steps):
+def test_offers_never_exceed_the_reports_and_the_inventory(steps):
     now, collected, least = 3.6e9, CollectedAmount(), 0.0
     for amount, margin, until, elapsed in steps:
         now += elapsed

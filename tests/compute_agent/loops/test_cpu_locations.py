@@ -1,4 +1,4 @@
-"""Where guests are, from what the kernel lets their threads use."""
+"""Locations of guests, from the affinities of their threads."""
 
 import os
 import subprocess
@@ -87,13 +87,13 @@ def test_siblings_that_another_guest_uses_are_not_kept_empty():
     )
 
 
-def test_where_the_sets_are_the_same_nobody_is_known_to_be_pinned():
+def test_no_guest_counts_as_pinned_where_the_sets_are_identical():
     assert located(world(DEDICATED, DEDICATED), one=pinned_guest({2}, {4})) == {
         "one": CpuLocation(own=frozenset({2, 4}))
     }
 
 
-def test_real_processes(tmp_path):
+def test_locations_of_real_processes_are_found(tmp_path):
     topology = read_topology(Path("/"))
     if not {0, 1} <= os.sched_getaffinity(0):
         pytest.skip("needs CPUs 0 and 1")

@@ -1,4 +1,4 @@
-"""What guests use of CPUs, over minutes, and when the worker is told."""
+"""Averages of the CPU use of guests over minutes, and the events for the worker."""
 
 import types
 from pathlib import Path
@@ -11,7 +11,7 @@ from compute_agent.pipeline.guest_cache import GuestView
 from tests.compute_agent.builders import build_guest
 
 
-def test_averages_follow_use_and_forget_who_is_gone():
+def test_averages_follow_use_and_forget_guests_that_are_gone():
     first = smooth_averages({}, {"a": 1.0, "b": 0.5}, 15, 60)
     assert first == {"a": CpuAverage(1.0, 15), "b": CpuAverage(0.5, 15)}
     then = smooth_averages(first, {"a": 0.0}, 15, 60)
@@ -24,7 +24,7 @@ def test_averages_follow_use_and_forget_who_is_gone():
 
 
 class Events(list):
-    """A pipeline with one guest, that remembers what it is told."""
+    """A pipeline with one guest that records its events."""
 
     def __init__(self, group: Path):
         guest = build_guest("a", pid=1, cgroup=str(group))
@@ -56,15 +56,15 @@ def used(folder, seconds):
     (folder / "cpu.stat").write_text(f"usage_usec {int(seconds * 1e6)}\n")
 
 
-def test_use_is_told_once_it_was_measured_long_enough_and_taken_back(tmp_path, loop, events):
+def test_use_is_reported_after_enough_measurements_and_withdrawn(tmp_path, loop, events):
     for number in range(4):
         used(tmp_path, 7.5 * number)
-        loop.measure(15.0 * number)
+        loop.measure_use(15.0 * number)
     assert events == []
     used(tmp_path, 30)
-    loop.measure(60.0)
+    loop.measure_use(60.0)
     assert events == [{"a": pytest.approx(0.5)}]
     loop._conf.options.policy.load_aware = False
-    loop.measure(75.0)
-    loop.measure(90.0)
+    loop.measure_use(75.0)
+    loop.measure_use(90.0)
     assert events[1:] == [{}]

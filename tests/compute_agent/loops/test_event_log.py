@@ -1,4 +1,4 @@
-"""Events are written by a thread, and nobody who decides waits for it."""
+"""A thread writes events, and deciding code does not wait for it."""
 
 from types import SimpleNamespace
 
@@ -29,7 +29,7 @@ def rig(tmp_path):
     return StoredEventLog(tmp_path)
 
 
-def test_what_was_told_is_written_when_the_agent_ends(rig):
+def test_recorded_events_are_written_when_the_agent_ends(rig):
     rig.log.start()
     for _ in range(3):
         rig.log.add(PLACED)
@@ -52,7 +52,7 @@ def test_events_wait_for_a_disk_that_is_full_and_some_are_lost(rig, monkeypatch,
     assert len(read_events(rig.path)) == 2
 
 
-def test_an_agent_whose_disk_is_full_ends_nevertheless(rig):
+def test_an_agent_ends_although_its_disk_is_full(rig):
     rig.path.mkdir()
     rig.log.start()
     rig.log.add(PLACED)

@@ -1,4 +1,4 @@
-"""How the loop tells what became of a look at the source: log, status, metrics, attributes."""
+"""Results of a look at the source of a fleet in log, status, metrics and attributes."""
 
 import logging
 import time
@@ -29,7 +29,7 @@ class Followed:
         self.reports += 1
 
     def follow(self) -> None:
-        """Look, and read the configuration anew, as the main thread does."""
+        """Look, and read the configuration again, as the main thread does."""
         self.loop.follow_fleet()
         self.loop.reload(SimpleNamespace(options=with_kept(self.host.own_conf())))
 
@@ -65,7 +65,7 @@ def followed(tmp_path):
     return Followed(FleetHost(tmp_path))
 
 
-def test_a_host_without_a_group_tells_nothing(tmp_path):
+def test_a_host_without_a_group_reports_nothing(tmp_path):
     host = FleetHost(tmp_path)
     host.write(group="")
     followed = Followed(host)
@@ -75,12 +75,12 @@ def test_a_host_without_a_group_tells_nothing(tmp_path):
     assert followed.attributes() == {"cpu_capacity": 1.0}
 
 
-def test_what_is_followed_is_told_and_reported_once(followed, caplog):
+def test_followed_settings_are_logged_and_reported_once(followed, caplog):
     caplog.set_level(logging.INFO)
     followed.host.offer(signed(7))
     for _ in range(3):
         followed.follow()
-    assert followed.loop.document()["fleet"] == "edge generation 7"
+    assert followed.loop.status_fields()["fleet"] == "edge generation 7"
     assert (followed.numbers, followed.reports) == ((7, 0), 1)
     told = {"fleet.group": "edge", "fleet.generation": 7}
     assert followed.attributes() == {"cpu_capacity": 1.0, **told}
@@ -88,15 +88,15 @@ def test_what_is_followed_is_told_and_reported_once(followed, caplog):
     assert caplog.text.count("edge generation 7 is adopted") == 1
 
 
-def test_a_trouble_is_told_once_until_it_is_over(followed, caplog):
+def test_a_trouble_is_logged_once_until_it_is_over(followed, caplog):
     caplog.set_level(logging.INFO)
     followed.host.offer(signed(7))
     followed.follow()
     followed.host.offer(signed(8, "[DEFAULT]\nstate_path = /\n" + "# long\n" * 99))
     for _ in range(3):
         followed.follow()
-    assert followed.loop.document()["fleet"] == "edge generation 7"
-    trouble = followed.loop.document()["fleet_trouble"]
+    assert followed.loop.status_fields()["fleet"] == "edge generation 7"
+    trouble = followed.loop.status_fields()["fleet_trouble"]
     assert "edge generation 8 is refused: [DEFAULT] state_path" in trouble
     assert (followed.numbers, followed.reports) == ((7, 1), 2)
     assert followed.attributes()["fleet.trouble"] == trouble[:250]
@@ -112,16 +112,16 @@ def test_options_that_the_host_overrules_are_named(followed):
     followed.host.write("cpu_allocation_ratio = 2")
     followed.host.offer(signed(1, "[DEFAULT]\ncpu_allocation_ratio = 4\nram_allocation_ratio = 3\n"))
     followed.follow()
-    assert followed.loop.document()["fleet_overruled"] == ["[DEFAULT] cpu_allocation_ratio"]
+    assert followed.loop.status_fields()["fleet_overruled"] == ["[DEFAULT] cpu_allocation_ratio"]
 
 
-def test_a_host_whose_source_is_away_says_so_and_that_it_has_nothing(followed):
+def test_the_status_of_a_host_says_that_the_source_is_away_and_no_settings_are_known(followed):
     followed.follow()
-    assert followed.loop.document()["fleet"] == "edge, and no settings of it"
+    assert followed.loop.status_fields()["fleet"] == "edge, and no settings of it"
     assert followed.numbers == (0, 1)
 
 
-def test_a_source_that_is_away_has_no_host_write_to_placement(followed):
+def test_a_source_that_is_away_causes_no_writes_to_placement(followed):
     followed.host.offer(signed(7))
     followed.follow()
     before = followed.attributes()

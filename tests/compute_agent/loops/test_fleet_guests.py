@@ -1,4 +1,4 @@
-"""Putting into effect what the fleet wants of guests, with crashes between two writes."""
+"""Application of a fleet's settings of guests, with crashes between two writes."""
 
 from types import SimpleNamespace
 
@@ -50,7 +50,7 @@ def guests(tmp_path):
     return ListedGuests(tmp_path)
 
 
-def test_it_is_set_once_and_not_set_back(guests):
+def test_a_setting_is_applied_once_and_not_over_one_of_the_host(guests):
     assert guests.want(qos_class="BE") == []
     assert guests.settings[ONE].qos_class == "BE"
     guests.settings[ONE] = GuestSettings(qos_class="HP")
@@ -82,7 +82,7 @@ def test_before_the_guests_are_known_nothing_is_done_nor_forgotten(guests):
     assert guests.again() == []
 
 
-def test_what_is_refused_is_tried_again_and_is_no_conflict_then(guests):
+def test_a_refused_setting_is_tried_again_and_is_no_conflict_then(guests):
     guests.refusal = "there is no class 'BE'"
     assert guests.want(qos_class="BE") == [f"guest {ONE}: there is no class 'BE'"]
     guests.refusal = ""
@@ -90,7 +90,7 @@ def test_what_is_refused_is_tried_again_and_is_no_conflict_then(guests):
     assert guests.settings[ONE].qos_class == "BE"
 
 
-def test_what_is_refused_does_not_make_forget_what_was_set_before(guests):
+def test_a_refused_setting_does_not_replace_the_memory_of_the_last_one(guests):
     guests.want(qos_class="BE")
     guests.refusal = "no"
     guests.want(qos_class="HP")
@@ -98,7 +98,7 @@ def test_what_is_refused_does_not_make_forget_what_was_set_before(guests):
     assert "was set to 'LS' on the host" in guests.again()[0]
 
 
-def test_a_crash_before_it_is_remembered_is_no_conflict(guests, monkeypatch):
+def test_a_crash_between_setting_and_record_is_no_conflict(guests, monkeypatch):
     def full(*args):
         raise OSError(28, "No space left on device")
 
@@ -112,7 +112,7 @@ def test_a_crash_before_it_is_remembered_is_no_conflict(guests, monkeypatch):
     assert guests.settings[ONE].qos_class == "LS"
 
 
-def test_a_file_that_is_damaged_is_told_and_nothing_is_set(guests):
+def test_a_damaged_file_is_reported_and_no_setting_applied(guests):
     guests.want(qos_class="BE")
     guests.revision.with_name(FILE).write_text("{")
     with pytest.raises(FleetError, match="cannot be read"):
@@ -120,7 +120,7 @@ def test_a_file_that_is_damaged_is_told_and_nothing_is_set(guests):
     assert guests.settings[ONE].qos_class == "BE"
 
 
-def test_a_guest_that_starts_anew_is_set_anew(guests):
+def test_a_restarted_guest_gets_its_settings_again(guests):
     guests.want(qos_class="BE")
     ended = guests.settings.pop(ONE)
     assert guests.again() == []

@@ -1,4 +1,4 @@
-"""Placement is told that the agent lives, once an interval, where that is wanted."""
+"""Heartbeats at Placement, once an interval, where an option asks for them."""
 
 from types import SimpleNamespace
 
@@ -22,11 +22,11 @@ def told(now, interval=600, *, beside=False, reports=60):
     ]
 
 
-def test_nothing_is_told_where_it_is_not_wanted():
+def test_no_heartbeat_is_reported_without_the_option():
     assert told(1e9, 0) == [{"cpu_capacity": 1.0}, {}]
 
 
-def test_what_is_told_changes_once_an_interval():
+def test_the_heartbeat_changes_once_an_interval():
     values = [told(1_700_000_000 + second)[0] for second in range(0, 6000, 10)]
     assert len({each["agent.reported_at"] for each in values}) in (10, 11)
     for second, each in zip(range(0, 6000, 10), values, strict=True):
@@ -36,12 +36,12 @@ def test_what_is_told_changes_once_an_interval():
         assert each["cpu_capacity"] == 1.0
 
 
-def test_it_is_not_due_before_the_next_report():
+def test_the_heartbeat_is_not_due_before_the_next_report():
     ((root), _) = told(1e9, 10, reports=60)
     assert root["agent.report_due"] == root["agent.reported_at"] + 180
 
 
-def test_beside_nova_it_is_told_on_the_first_provider_of_the_agent():
+def test_the_heartbeat_beside_nova_is_on_the_first_provider_of_the_agent():
     root, below = told(1e9, beside=True)
     assert root == {"cpu_capacity": 1.0}
     assert below.keys() == {"agent.reported_at", "agent.report_due"}

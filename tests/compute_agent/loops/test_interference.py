@@ -29,7 +29,7 @@ WATCH = InterferenceWatch("cpu", SIGNALS["run_delay"], preview=False)
 
 
 class InterferenceHost(Overload):
-    """As of watermarks, with threads that wait for CPUs while there are too few, and a clock."""
+    """The overcommitted host of watermarks, with threads that wait for CPUs, and a clock."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -108,7 +108,7 @@ def host(tmp_path):
     host.crash()
 
 
-def test_who_disturbs_is_limited_and_told_of_and_has_all_back(host, caplog):
+def test_a_guest_that_disturbs_others_is_limited_reported_and_released(host, caplog):
     with caplog.at_level(logging.INFO):
         host.seconds(110)
     assert host.limits().keys() == {"hog"}
@@ -126,7 +126,7 @@ def test_who_disturbs_is_limited_and_told_of_and_has_all_back(host, caplog):
     assert host.loop.document()[0]["state"] == "guilty 1 times"
 
 
-def test_preview_only_tells(host):
+def test_a_preview_reports_and_limits_no_guest(host):
     host.watches = (InterferenceWatch("cpu", SIGNALS["run_delay"]),)
     host.loop.reload(host.conf())
     host.loop.stop()
@@ -159,7 +159,7 @@ def test_an_agent_without_watches_gives_back_at_once(host):
     assert not host.loop._is_needed()
 
 
-def test_an_agent_that_died_before_it_acted_limits_nobody_for_good(host):
+def test_an_agent_that_died_before_it_acted_limits_no_guest_for_ever(host):
     host.seconds(100)
     host.crash()
     state = look_up_state(host.folder).interference
@@ -171,7 +171,7 @@ def test_an_agent_that_died_before_it_acted_limits_nobody_for_good(host):
     assert host.limits() == {}
 
 
-def test_a_suspect_that_cannot_be_limited_is_told_once_and_left_alone(host, caplog):
+def test_a_suspect_that_cannot_be_limited_is_reported_once_and_left_alone(host, caplog):
     host.driver.unlimited.add("hog")
     with caplog.at_level(logging.INFO):
         host.seconds(300)
@@ -180,7 +180,7 @@ def test_a_suspect_that_cannot_be_limited_is_told_once_and_left_alone(host, capl
     assert "left alone" in host.loop.document()[0]["state"]
 
 
-def test_the_loop_goes_on_until_what_could_not_be_given_back_is(host):
+def test_the_loop_goes_on_until_all_limits_are_released(host):
     host.seconds(100)
     apply = host.driver.apply_cpu_limits
     host.watches, host.driver.apply_cpu_limits = (), refuse
@@ -213,7 +213,7 @@ def test_a_damaged_state_is_put_aside(host, caplog):
     assert list(host.folder.glob(f"{FILE_NAME}.damaged-*"))
 
 
-def test_a_full_disk_costs_no_limit_and_is_told_once(host, caplog, monkeypatch):
+def test_a_full_disk_costs_no_limit_and_is_logged_once(host, caplog, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
@@ -223,7 +223,7 @@ def test_a_full_disk_costs_no_limit_and_is_told_once(host, caplog, monkeypatch):
     assert caplog.text.count("cannot be saved") == 1
 
 
-def test_a_command_is_called_for_who_is_guilty_again_and_again(host):
+def test_the_escalation_command_runs_for_a_guest_that_is_guilty_repeatedly(host):
     called, told = [], threading.Event()
 
     def migrate(guest):
@@ -239,7 +239,7 @@ def test_a_command_is_called_for_who_is_guilty_again_and_again(host):
     assert called == ["hog"]
 
 
-def test_a_signal_that_nobody_tells_is_told_of_once(host, caplog):
+def test_a_signal_that_no_guest_has_is_logged_once(host, caplog):
     host.watches = (WATCH, InterferenceWatch("p", SIGNALS["cpu_pressure"]))
     host.loop._conf = host.conf()
     host.seconds(60)
@@ -247,7 +247,7 @@ def test_a_signal_that_nobody_tells_is_told_of_once(host, caplog):
     assert "run_delay" not in caplog.text
 
 
-def test_without_hardware_counters_that_is_told_with_what_to_do(host, caplog):
+def test_missing_hardware_counters_are_logged_with_a_remedy(host, caplog):
     host.watches = (InterferenceWatch("c", SIGNALS["cpi"]),)
     host.loop._conf = host.conf()
     host.loop._reader.cycles = SimpleNamespace(missing_reason="this host has none", read=lambda threads: {})
@@ -272,7 +272,7 @@ class Caches:
         )
 
 
-def test_who_fills_the_cache_gets_fewer_ways_and_has_them_back(tmp_path):
+def test_a_guest_that_fills_the_cache_gets_fewer_ways_until_it_stops(tmp_path):
     host = InterferenceHost(tmp_path)
     host.watches = (InterferenceWatch("cache", SIGNALS["llc_occupancy"], preview=False),)
     host.boot()

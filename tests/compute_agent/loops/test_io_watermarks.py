@@ -29,7 +29,7 @@ WHOLE = BlockIo(200, RATES, devices=DISKS)
 
 
 class Waiting(Overload):
-    """Tasks wait for disks so many percent of the time."""
+    """A host with tasks that wait for disks a certain percentage of the time."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -45,7 +45,7 @@ class Waiting(Overload):
         return host_usage(self.waiting, None, 100.0)
 
     def io(self, uuid):
-        """What the kernel has of a guest."""
+        """The kernel's block I/O settings of a guest."""
         return self.driver.blockio[uuid]
 
 
@@ -58,7 +58,7 @@ def host(tmp_path):
     host.crash()
 
 
-def test_a_best_effort_guest_writes_less_as_long_as_others_wait_and_has_all_of_it_back(host):
+def test_a_best_effort_guest_is_limited_while_others_wait_and_released_afterwards(host):
     host.run("served", 1.0, qos_class="LSR", blockio_class="bulk")
     assert host.io("writer") == host.io("served") == WHOLE
     host.watermarks.run_round()
@@ -83,7 +83,7 @@ def test_no_guest_is_held_below_its_floor_and_the_limit_outlives_the_agent(host)
     assert host.io("writer") == floor
 
 
-def test_a_limit_that_somebody_lifts_is_put_back(host):
+def test_a_limit_that_another_program_lifts_is_restored(host):
     host.watermarks.run_round()
     held = host.io("writer")
     host.driver.blockio["writer"] = WHOLE

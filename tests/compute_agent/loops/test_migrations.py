@@ -1,4 +1,4 @@
-"""Guests that Nova moves, on the real service: what it writes there, and where the guest runs meanwhile.
+"""Guests that Nova moves, on the real service: its requests there, and the CPUs of the guest meanwhile.
 
 The conductor gives what the guest holds here to a consumer of the migration, in one request, and claims the
 destination for the guest afterwards. It says no types: its requests are of microversion 1.36.
@@ -54,7 +54,7 @@ class DefinedDriver(FakeDriver):
 
 
 class MigrationCloud:
-    """A host whose agent reports when it is told to, and the conductor of a Nova."""
+    """A host with an agent that reports on call, and the conductor of a Nova."""
 
     def __init__(self, client, folder):
         self.client = client
@@ -90,7 +90,7 @@ class MigrationCloud:
         self.settle()
 
     def post(self, **consumers):
-        """POST /allocations as Nova does; by consumer what it is to hold: amounts by provider."""
+        """POST /allocations as Nova does, with the amounts by provider of each consumer."""
         body = {}
         for name, held in consumers.items():
             consumer = name.replace("_", "-")
@@ -106,7 +106,7 @@ class MigrationCloud:
         return self.pipeline.submit(event).result(SECONDS).guest
 
     def give_to(self, migration, uuid=GUEST):
-        """What the conductor does first: what the guest holds becomes the migration's."""
+        """Give the guest's allocations to the migration, the conductor's first step."""
         held = self.client.get_allocations(uuid).resources
         self.post(**{uuid: {}, migration: held})
 
@@ -114,11 +114,11 @@ class MigrationCloud:
         self.post(**{uuid: held or {ELSEWHERE: {"PCPU": 2}}})
 
     def give_back(self, migration, uuid=GUEST):
-        """What it does when a migration is cancelled or reverted."""
+        """Give them back, as the conductor does when a migration is cancelled or reverted."""
         self.post(**{migration: {}, uuid: self.client.get_allocations(migration).resources})
 
     def arrive(self, kind, guest):
-        """The driver tells of a guest."""
+        """Report a guest as the driver does."""
         arrivals = GuestEvents(self.pipeline, self.client, lambda: None)
         arrivals.start()
         arrivals.report_change(GuestChange(kind, guest))
@@ -129,7 +129,7 @@ class MigrationCloud:
         return find_view(self.pipeline, uuid)
 
     def cpus(self, uuid=GUEST):
-        """Where the kernel has the guest."""
+        """The CPUs of the guest in the kernel."""
         return set(self.driver.observed_cpus(self.driver.running[uuid]))
 
     def metric(self, name):
@@ -156,7 +156,7 @@ def test_a_guest_keeps_its_cpus_while_its_migration_holds_them(cloud, claimed):
     assert cloud.view().assignment.dedicated == (1, 2)
 
 
-def test_it_is_shown_as_migrating(cloud, caplog):
+def test_a_guest_is_shown_as_migrating_while_its_migration_holds_its_allocation(cloud, caplog):
     cloud.boot()
     cloud.give_to(MIGRATION)
     cloud.claim()
@@ -171,7 +171,7 @@ def test_it_is_shown_as_migrating(cloud, caplog):
     assert f"stays where it is, migrating: what it has here is held by consumer {MIGRATION}" in caplog.text
 
 
-def test_its_cpus_are_nobody_elses(cloud):
+def test_no_other_guest_gets_the_cpus_of_a_migrating_guest(cloud):
     cloud.boot()
     cloud.give_to(MIGRATION)
     cloud.report()
@@ -182,7 +182,7 @@ def test_its_cpus_are_nobody_elses(cloud):
     assert cloud.cpus() == {1, 2}
 
 
-def test_one_that_floats_is_migrating_as_well(cloud):
+def test_a_guest_on_shared_cpus_is_migrating_as_well(cloud):
     cloud.boot(held={NODES[0]: {"VCPU": 2}})
     cloud.give_to(MIGRATION)
     cloud.claim(held={ELSEWHERE: {"VCPU": 2}})
@@ -201,7 +201,7 @@ def test_unallocated_guests_are_ignored_and_migrating_ones_are_none(cloud):
     assert cloud.cpus() == {1, 2}
 
 
-def test_a_guest_whose_allocation_was_only_deleted_is_not_migrating(cloud):
+def test_a_guest_with_a_deleted_allocation_is_not_migrating(cloud):
     cloud.boot()
     cloud.post(**{GUEST: {}})
     cloud.report()
@@ -209,7 +209,7 @@ def test_a_guest_whose_allocation_was_only_deleted_is_not_migrating(cloud):
     assert cloud.cpus() == {3, 7}
 
 
-def test_a_claim_that_was_there_before_is_no_migration(cloud):
+def test_an_earlier_claim_is_no_migration(cloud):
     cloud.boot()
     cloud.post(**{OTHER: {NODES[1]: {"PCPU": 2}}})
     cloud.report()
@@ -219,7 +219,7 @@ def test_a_claim_that_was_there_before_is_no_migration(cloud):
 
 
 @pytest.mark.parametrize("owner", [{"project_id": "q"}, {"user_id": "v"}, {"consumer_type": "INSTANCE"}])
-def test_a_claim_of_somebody_else_is_no_migration(cloud, owner):
+def test_a_claim_of_another_owner_is_no_migration(cloud, owner):
     cloud.boot()
     record = cloud.client.get_allocations(GUEST)
     cloud.post(**{GUEST: {}})
@@ -241,7 +241,7 @@ class TestTheEnd:
         cloud.report()
         return cloud
 
-    def test_one_that_is_cancelled_has_its_own_allocation_again(self, cloud):
+    def test_a_guest_of_a_cancelled_migration_has_its_own_allocation_again(self, cloud):
         cloud.give_back(MIGRATION)
         cloud.report()
         assert cloud.view().migration is None
@@ -257,19 +257,19 @@ class TestTheEnd:
         cloud.boot(OTHER)
         assert cloud.cpus(OTHER) == {1, 2}
 
-    def test_one_that_stays_when_its_migration_is_over_holds_nothing(self, cloud):
+    def test_a_guest_that_stays_after_its_migration_holds_nothing(self, cloud):
         cloud.post(**{MIGRATION: {}})
         cloud.report()
         assert (cloud.view().migration, cloud.view().allocation) == (None, {})
         assert cloud.cpus() == {3, 7}
 
-    def test_nothing_is_sent_while_nothing_changes(self, cloud, live_placement):
+    def test_no_request_is_sent_without_changes(self, cloud, live_placement):
         live_placement.requests.clear()
         cloud.report()
         assert [request for request in live_placement.requests if "/allocations/" in request[1]] == []
         assert cloud.metric("migrating_guests") == 1
 
-    def test_a_guest_that_starts_anew_here_has_what_its_migration_holds(self, cloud):
+    def test_a_guest_that_starts_again_here_has_the_allocation_of_its_migration(self, cloud):
         guest = cloud.driver.running[GUEST]
         cloud.driver.end(guest)
         cloud.settle()
@@ -289,7 +289,7 @@ class TestACrash:
         cloud.report()
         return cloud
 
-    def test_before_it_was_known_that_the_guest_migrates(self, cloud):
+    def test_an_agent_that_crashed_before_it_knew_of_the_migration_finds_it(self, cloud):
         cloud.pipeline.stop()
         cloud.give_to(MIGRATION)
         cloud.claim()
@@ -297,7 +297,7 @@ class TestACrash:
         cloud.report()
         assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, GuestMigration(MIGRATION))
 
-    def test_after_it_was_known(self, cloud):
+    def test_an_agent_that_crashed_during_a_migration_finds_it_again(self, cloud):
         cloud.give_to(MIGRATION)
         cloud.report()
         cloud.restart()
@@ -306,7 +306,7 @@ class TestACrash:
         cloud.report()
         assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, GuestMigration(MIGRATION))
 
-    def test_while_it_was_cancelled(self, cloud):
+    def test_a_migration_cancelled_during_a_crash_is_over_after_it(self, cloud):
         cloud.give_to(MIGRATION)
         cloud.report()
         cloud.pipeline.stop()
@@ -315,7 +315,7 @@ class TestACrash:
         cloud.report()
         assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, None)
 
-    def test_the_state_is_lost_too(self, cloud):
+    def test_a_migration_is_found_after_a_crash_without_the_state(self, cloud):
         cloud.give_to(MIGRATION)
         cloud.claim()
         cloud.pipeline.stop()
@@ -325,7 +325,9 @@ class TestACrash:
         assert (cloud.cpus(), cloud.view().migration) == ({1, 2}, GuestMigration(MIGRATION))
 
     @pytest.mark.parametrize("known", [False, True])
-    def test_the_driver_tells_of_the_guest_before_a_report_is_made(self, cloud, known):
+    def test_a_migration_is_found_when_the_driver_reports_the_guest_before_a_report_is_made(
+        self, cloud, known
+    ):
         cloud.give_to(MIGRATION)
         if known:
             cloud.report()
@@ -347,7 +349,7 @@ class TestResizeOnTheSameHost:
         cloud.report()
         return cloud
 
-    def test_it_runs_where_it_did_until_it_starts_anew(self, cloud):
+    def test_a_resized_guest_keeps_its_cpus_until_it_starts_again(self, cloud):
         assert (cloud.cpus(), cloud.view().migration) == ({1}, GuestMigration(MIGRATION))
         cloud.driver.end(cloud.driver.running[GUEST])
         cloud.settle()
@@ -357,13 +359,13 @@ class TestResizeOnTheSameHost:
         cloud.report()
         assert (cloud.cpus(), cloud.view().migration) == ({5, 6}, None)
 
-    def test_reverted_it_has_its_old_amounts(self, cloud):
+    def test_a_reverted_resize_restores_the_old_amounts(self, cloud):
         cloud.give_back(MIGRATION)
         cloud.report()
         assert (cloud.cpus(), cloud.view().migration) == ({1}, None)
 
 
-def test_guests_that_move_together_keep_their_places_whichever_migration_is_whose(cloud, caplog):
+def test_guests_that_move_together_keep_their_cpus_with_either_migration(cloud, caplog):
     cloud.boot(GUEST, {NODES[0]: {"PCPU": 1}}, vcpus=1)
     cloud.boot(OTHER, {NODES[0]: {"PCPU": 1}}, vcpus=1)
     cloud.give_to(MIGRATION, GUEST)
@@ -381,7 +383,7 @@ def test_guests_that_move_together_keep_their_places_whichever_migration_is_whos
     assert (cloud.cpus(), cloud.view().migration) == ({1}, None)
 
 
-def test_what_moves_while_it_is_listed_is_found(cloud, monkeypatch):
+def test_an_allocation_that_moves_while_it_is_listed_is_found(cloud, monkeypatch):
     """The host's providers are asked one after the other; the conductor moves all between two of them."""
     monkeypatch.setattr(cloud.client, "has_trees", lambda: False)  # which show all at one time
     held = {NODES[0]: {"PCPU": 1}, NODES[1]: {"PCPU": 1}}
@@ -402,7 +404,7 @@ def test_what_moves_while_it_is_listed_is_found(cloud, monkeypatch):
 class TestArrivingHere:
     """This host is the destination."""
 
-    def test_claimed_before_the_guest_comes(self, cloud):
+    def test_a_guest_gets_its_cpus_when_it_arrives_after_its_claim(self, cloud):
         cloud.post(**{MIGRATION: {ELSEWHERE: {"PCPU": 2}}})
         cloud.claim(held={NODES[1]: {"PCPU": 2}})
         cloud.report()
@@ -410,7 +412,7 @@ class TestArrivingHere:
         cloud.arrive(ChangeKind.STARTED, guest)
         assert (cloud.cpus(), cloud.view().migration) == ({5, 6}, None)
 
-    def test_the_guest_comes_first(self, cloud):
+    def test_a_guest_that_arrives_before_its_claim_gets_its_cpus_with_it(self, cloud):
         cloud.post(**{GUEST: {ELSEWHERE: {"PCPU": 2}}})
         guest = cloud.driver.create_guest(GUEST, GUEST, GuestSettings(2), ())
         cloud.arrive(ChangeKind.STARTED, guest)
@@ -436,7 +438,7 @@ class TestAudit:
         monkeypatch.setattr(audit_module, "locate", lambda *_: {GUEST: location})
 
     @pytest.mark.parametrize("reported", [False, True])
-    def test_of_a_guest_that_runs(self, cloud, reported):
+    def test_an_audit_finds_the_migration_of_a_running_guest(self, cloud, reported):
         cloud.boot()
         cloud.give_to(MIGRATION)
         cloud.claim()
@@ -447,7 +449,7 @@ class TestAudit:
         assert self.audit(cloud, HealOptions(heal=True, delete=True, min_age=0.0)) == [pair]
         assert cloud.client.get_allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 2}}
 
-    def test_of_a_guest_that_was_stopped_for_it(self, cloud):
+    def test_an_audit_finds_the_migration_of_a_stopped_guest(self, cloud):
         cloud.boot()
         cloud.give_to(MIGRATION)
         cloud.claim()
@@ -460,7 +462,7 @@ class TestAudit:
         assert cloud.client.get_allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 2}}
 
 
-def test_a_reshape_moves_what_the_migration_holds_to_where_the_guest_runs(cloud):
+def test_a_reshape_moves_the_allocation_of_the_migration_to_the_guests_node(cloud):
     cloud.boot(held={NODES[0]: {"PCPU": 1}, NODES[1]: {"PCPU": 1}})
     cloud.give_to(MIGRATION)
     cloud.claim()

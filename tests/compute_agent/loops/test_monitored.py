@@ -1,4 +1,4 @@
-"""What the daemon tells monitoring about its guests."""
+"""Targets of monitoring, which the daemon makes of its guests."""
 
 import subprocess
 from dataclasses import replace
@@ -55,7 +55,7 @@ def test_guests_are_in_the_groups_that_the_controller_gave_them(controller):
     assert targets[3].threads() == {10, 11}
 
 
-def test_before_a_controller_has_synced_nothing_is_known_of_guests(controller):
+def test_guests_have_no_target_before_a_controller_has_synced(controller):
     assert MonitorTargets(DRIVER).build_targets([controller], [named_guest("a", "LS")]) is None
     controller.class_groups = {"LSR": "", "LS": "", "BE": "x.class.BE"}
     assert [target.qos_class for target in MonitorTargets(DRIVER).build_targets([controller], [])] == [
@@ -93,22 +93,20 @@ def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_pat
 
 
 def test_without_a_controller_all_are_in_the_default_group():
-    assert MonitorTargets(DRIVER).build_targets([], [named_guest("a", "LS")]) == (
-        MonitorTarget("a", "LS", ""),
-    )
+    assert MonitorTargets(DRIVER).build_targets([], [named_guest("a", "LS")]) == (MonitorTarget("a", "LS", ""),)
 
 
-def test_targets_are_made_anew_only_where_they_are_made_of_something_else(controller):
+def test_targets_are_rebuilt_only_after_a_change_of_their_input(controller):
     controller.class_groups, controller.membership = {"LS": ""}, {"a": ""}
     made, guests = MonitorTargets(DRIVER), [named_guest("a", "LS")]
-    first = made.build_targets([controller], guests)
+    first = made.build([controller], guests)
     controller.class_groups = {"LS": ""}
-    assert made.build_targets([controller], [*guests]) is first
+    assert made.build([controller], [*guests]) is first
     controller.membership = {"a": "x.guest.a"}
-    moved = made.build_targets([controller], guests)
+    moved = made.build([controller], guests)
     assert [target.group for target in moved] == ["", "x.guest.a"]
-    used = made.build_targets(
+    used = made.build(
         [controller], guests, UsageSnapshot(1.0, {}, {"a": GuestUsage("a", "LS", 0, usage={CPU: 1.5})})
     )
     assert used[-1].cpu == 1.5
-    assert made.build_targets([controller], [named_guest("a", "LS", 7)])[-1].priority == 7
+    assert made.build([controller], [named_guest("a", "LS", 7)])[-1].priority == 7

@@ -1,4 +1,4 @@
-"""Monitoring, from the configuration and the mount that there is."""
+"""Monitoring of caches follows the configuration and the mount."""
 
 import sqlite3
 import time
@@ -59,7 +59,7 @@ def control(tmp_path):
 FAST = {"interval": "0.02", "store_interval": "0.02"}
 
 
-def test_it_measures_from_start_to_stop_and_goes_by_the_configuration(conf, control, tmp_path):
+def test_monitoring_measures_from_start_to_stop_and_follows_the_configuration(conf, control, tmp_path):
     files = control().files
     files.make_folder("mon_groups/a.mon.orphan")
     monitoring = CacheMonitoring(
@@ -109,7 +109,7 @@ def test_a_mount_may_come_and_go(conf, control):
 
 
 @pytest.mark.parametrize("what", ["captured", "without counters"])
-def test_what_cannot_be_measured_is_left_alone(conf, control, what):
+def test_a_mount_that_cannot_be_measured_is_left_alone(conf, control, what):
     platform = replace(control().platform, monitoring=None)
     unfit = control(writable=False) if what == "captured" else control(platform=platform)
     monitoring = CacheMonitoring(configuration(conf(**FAST), unfit), lambda: [LS, ONE], CollectorRegistry())
@@ -119,7 +119,7 @@ def test_what_cannot_be_measured_is_left_alone(conf, control, what):
     monitoring.stop()
 
 
-def test_switched_off_from_the_start_groups_of_before_go(conf, control):
+def test_monitoring_that_is_off_removes_groups_of_an_earlier_agent(conf, control):
     files = control().files
     files.make_folder("mon_groups/a.mon.orphan")
     monitoring = CacheMonitoring(

@@ -1,4 +1,4 @@
-"""A guest that the kernel kills for want of memory is told of with the reason."""
+"""A guest that the kernel kills for want of memory is reported with the reason."""
 
 import logging
 
@@ -39,7 +39,7 @@ def test_a_killed_guest_is_an_event_and_in_the_log_in_status_and_in_a_metric(
     assert registry.get_sample_value("compute_agent_oom_kills_total", {"limit": limit}) == 2
 
 
-def test_guests_are_looked_at_where_the_kernel_has_killed_anybody(tmp_path):
+def test_guests_are_read_only_after_the_kernel_has_killed_a_process(tmp_path):
     vmstat = tmp_path / "proc/vmstat"
     vmstat.parent.mkdir()
     driver = FakeDriver({0})
@@ -63,7 +63,7 @@ def test_guests_are_looked_at_where_the_kernel_has_killed_anybody(tmp_path):
     assert [told(None), told(None), told(None)] == [True, True, True]
 
 
-def test_a_look_that_fails_is_none(tmp_path):
+def test_a_failed_look_is_repeated(tmp_path):
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/vmstat").write_text("nr_free_pages 1\noom_kill 1\n")
     driver = FakeDriver({0})

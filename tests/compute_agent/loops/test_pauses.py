@@ -1,4 +1,4 @@
-"""Pauses between reports, and what 5,000 hosts do to a service that comes back: on simulated time."""
+"""Pauses between reports, and the load of 5,000 hosts on a service that comes back, on simulated time."""
 
 import heapq
 import random
@@ -27,7 +27,7 @@ def test_intervals_differ_by_a_tenth_at_most_and_not_on_average():
 
 
 def attempts(starts, away, until, seed=1):
-    """How many hosts ask in each second, where the service is away from one time to another."""
+    """Requests of hosts in each second, with the service away from one time to another."""
     rng, counts = random.Random(seed), Counter()
     due = [(start, host, 0) for host, start in enumerate(starts)]
     heapq.heapify(due)

@@ -1,4 +1,4 @@
-"""What Placement is told of where guests are, and only where that is wanted."""
+"""Positions of guests at Placement, where an option asks for them."""
 
 from types import SimpleNamespace
 
@@ -46,7 +46,7 @@ def told(wanted, views, *, beside=False):
     return [dict(node.attributes or {}) for node in tree.nodes]
 
 
-def test_guests_and_watermarks_are_told_on_the_first_provider_of_the_agent_where_that_is_wanted():
+def test_guests_and_watermarks_are_reported_on_the_first_provider_of_the_agent_by_option():
     views = [view(ONE, {4, 5, 6}), view(TWO, None)]
     wanted = {f"position.{ONE}": "cpus 4-6", "watermark.busy": "cpu_usage: evict 99 %, throttle_down 90 %"}
     assert told(False, views) == [{"cpu_capacity": 1.0}, {}]
@@ -55,7 +55,7 @@ def test_guests_and_watermarks_are_told_on_the_first_provider_of_the_agent_where
     assert all(map(is_ours, wanted))
 
 
-def test_ways_are_told_by_cache(monkeypatch):
+def test_ways_are_reported_by_cache(monkeypatch):
     monkeypatch.setattr(
         host_attributes, "ways_of", lambda conf: {ONE: {1: (frozenset({8, 9}), 12), 0: (frozenset(), 12)}}
     )
@@ -73,10 +73,10 @@ def test_very_many_guests_long_lists_and_odd_names_leave_room_for_attributes_of_
     assert "watermark.ok" in found
 
 
-def test_a_watermark_that_only_looks_says_so():
+def test_a_watermark_in_preview_is_marked():
     assert acting_at(Mark(**{**BUSY.__dict__, "preview": True})).endswith("(preview)")
 
 
 @pytest.mark.parametrize("name", ["fleet.group", f"position.{ONE}", "watermark.busy", "numa_distance.x"])
-def test_what_is_not_wanted_any_more_is_taken_away_as_it_is_the_agents(name):
+def test_names_of_positions_are_known_as_the_agents(name):
     assert is_ours(name)

@@ -1,4 +1,4 @@
-"""Readings become offers, which are reported, told, and outlive the agent."""
+"""Readings become offers, which are reported, logged, and outlive the agent."""
 
 import json
 import re
@@ -36,7 +36,7 @@ CLASSES = QosClasses({"LS": QosClass("LS", 10), "BE": QosClass("BE", 0)}, 0)
 
 
 class ReclaimingHost:
-    """A host of 8 shared CPUs whose /proc is a folder, and a clock that is set by hand."""
+    """A host of 8 shared CPUs with a folder for /proc, and a clock that the test sets."""
 
     def __init__(self, folder):
         self.folder, self.now = folder, 3.6e9
@@ -68,7 +68,7 @@ class ReclaimingHost:
         return SimpleNamespace(options=options, settings=SimpleNamespace(classes=CLASSES, rules=rules))
 
     def new_loop(self):
-        """As after a restart of the agent."""
+        """Make another loop, as a restart of the agent does."""
         recorder = EventRecorder(self.events.append)
         clock = lambda: self.now  # noqa: E731
         metrics = AgentMetrics()
@@ -86,7 +86,7 @@ class ReclaimingHost:
         return self.pipeline.handle_event(StartGuest(uuid, uuid, settings, ("x",), amounts, 1.0)).guest
 
     def minutes(self, count, system=0.5, stolen=0.0, **cores):
-        """So many rounds, in which guests use cores, and so does the system, and a part is stolen."""
+        """Run `count` rounds with the cores that guests and the system use, and the stolen share of time."""
         for _ in range(count):
             self.now += 60
             self.stolen += 6000 * stolen
@@ -138,7 +138,7 @@ def learnt(rig):
     return rig
 
 
-def test_before_a_day_is_over_it_is_told_what_is_waited_for(rig):
+def test_the_reason_for_no_offer_is_reported_before_a_day_is_over(rig):
     (waits, none), (offered, _) = rig.terms().items()
     assert waits.startswith("no use is known yet since ")
     assert waits.endswith("after 24 hours of it")
@@ -153,7 +153,7 @@ def test_before_a_day_is_over_it_is_told_what_is_waited_for(rig):
     assert {row["unit"] for row in rig.loop.document()} == {"CPUs"}
 
 
-def test_what_others_leave_is_offered_after_a_day_and_told_in_words(learnt):
+def test_unused_cpus_are_offered_after_a_day_with_the_reason_in_words(learnt):
     assert learnt.reserved == 8 - 6  # of 8 they may use 1.05 * 1.5, and 6.4 are left
     assert learnt.wakes == len(learnt.events) > 0
     assert (learnt.events[-1].kind, learnt.events[-1].outcome) == ("offer", "done")
@@ -167,18 +167,18 @@ def test_a_new_guest_takes_all_that_it_may_use_at_once(learnt):
     assert learnt.reserved == 8 - 2
 
 
-def test_guests_that_hold_it_float_on_the_shared_cpus_of_its_zone_and_do_not_count(learnt):
+def test_guests_on_reclaimed_cpus_float_on_the_shared_cpus_of_the_zone_and_do_not_count(learnt):
     guest = learnt.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 6}}, vcpus=6, qos_class="BE")
     assert learnt.driver.observed_cpus(guest) == set(range(1, 9))
     learnt.minutes(10, a=1.0, rest=5.0)
     assert learnt.reserved == 2
     learnt.driver.running.pop("rest")
     learnt.pipeline.handle_event(GuestStopped(guest))
-    learnt.minutes(1, a=1.0)  # what it used in its last minute is nobody's
+    learnt.minutes(1, a=1.0)  # its use in its last minute has no owner
     assert learnt.reserved == 2
 
 
-def test_the_next_agent_goes_on_unless_it_comes_too_late(learnt):
+def test_the_next_agent_continues_the_estimates_unless_they_are_too_old(learnt):
     learnt.loop.save_estimates()
     learnt.new_loop()
     assert learnt.reserved == 2
@@ -188,7 +188,7 @@ def test_the_next_agent_goes_on_unless_it_comes_too_late(learnt):
     assert learnt.reserved == 8
 
 
-def test_a_preview_tells_and_offers_nothing(learnt):
+def test_a_preview_reports_and_offers_nothing(learnt):
     learnt.mode = "preview"
     learnt.loop.save_estimates()
     learnt.new_loop()
@@ -197,7 +197,7 @@ def test_a_preview_tells_and_offers_nothing(learnt):
     assert learnt.terms()["would be offered (more by 10 % of all CPUs at a time)"] == 6
 
 
-def test_what_cannot_be_used_of_an_earlier_agent_is_put_aside(rig, caplog):
+def test_an_unusable_file_of_an_earlier_agent_is_put_aside(rig, caplog):
     (rig.folder / "capacity.json").write_text(json.dumps({"version": 1, "zones": {"x": 7}}))
     rig.new_loop()
     assert "cannot be used and starts empty" in caplog.text
@@ -205,7 +205,7 @@ def test_what_cannot_be_used_of_an_earlier_agent_is_put_aside(rig, caplog):
     assert len(list(rig.folder.glob("capacity.json.damaged-*"))) == 1
 
 
-def test_a_full_disk_costs_nothing_but_what_was_learnt(rig, monkeypatch, caplog):
+def test_a_full_disk_costs_only_the_estimates(rig, monkeypatch, caplog):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
@@ -215,7 +215,7 @@ def test_a_full_disk_costs_nothing_but_what_was_learnt(rig, monkeypatch, caplog)
     assert rig.loop.cpus.zones[ZONE.uuid].history.time == rig.now
 
 
-def test_switched_off_nothing_is_measured(rig):
+def test_cpus_are_not_measured_while_the_option_is_off(rig):
     rig.mode = "off"
     rig.new_loop()
     rig.loop.start()
@@ -227,7 +227,7 @@ def broken(rig, cause):
     return rig.registry.get_sample_value("compute_agent_reclaimed_broken_total", labels)
 
 
-def test_after_others_needed_what_was_promised_less_is_offered_for_a_day(learnt):
+def test_a_broken_promise_lowers_the_offer_for_a_day(learnt):
     learnt.minutes(1, a=4.0)  # with the system 4.5, and 6 were promised
     event = next(each for each in learnt.events if each.kind == "break")
     assert event.text == "host_NUMA_0_RECLAIMED could not keep its promise of 6 CPUs"
@@ -242,7 +242,7 @@ def test_after_others_needed_what_was_promised_less_is_offered_for_a_day(learnt)
     assert [cores for words, cores in learnt.terms().items() if "held back" in words] == [2.5]
 
 
-def test_a_throttle_for_cpus_of_who_lives_on_the_rest_is_a_broken_promise(learnt):
+def test_a_throttled_guest_on_reclaimed_cpus_is_a_broken_promise(learnt):
     learnt.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2}}, vcpus=2, qos_class="BE")
     for guest, metric in (("rest", "memory_usage"), ("a", "cpu_usage"), ("gone", "cpu_usage"), ("rest", "x")):
         learnt.loop.blame(guest, metric)
@@ -261,7 +261,7 @@ def withheld(rig):
     return rig.loop.offering(TREE).get(NODE.uuid).withheld
 
 
-def test_what_a_hypervisor_takes_is_withheld_told_and_outlives_the_agent(rig):
+def test_stolen_time_is_withheld_reported_and_outlives_the_agent(rig):
     rig.mode, rig.steal = "off", "act"
     rig.new_loop()
     rig.minutes(5, stolen=0.3)
@@ -284,7 +284,7 @@ def test_what_a_hypervisor_takes_is_withheld_told_and_outlives_the_agent(rig):
         assert with_kept(TREE, mode, rig.folder).get(NODE.uuid).withheld == amounts
 
 
-def test_a_preview_of_what_would_be_withheld_changes_nothing(rig):
+def test_a_preview_of_stolen_time_withholds_nothing(rig):
     rig.mode, rig.steal = "off", "preview"
     rig.new_loop()
     rig.minutes(5, stolen=0.3)
@@ -293,7 +293,7 @@ def test_a_preview_of_what_would_be_withheld_changes_nothing(rig):
     assert rig.terms()["would be withheld of VCPU (5 minutes between changes, less after 15)"] == 3.0
 
 
-def test_when_it_is_switched_off_nothing_is_withheld_and_it_is_learnt_anew(rig):
+def test_switching_stolen_time_off_withholds_nothing_and_forgets_the_estimates(rig):
     rig.mode, rig.steal = "off", "act"
     rig.new_loop()
     rig.minutes(5, stolen=0.3)
@@ -303,7 +303,7 @@ def test_when_it_is_switched_off_nothing_is_withheld_and_it_is_learnt_anew(rig):
     assert not [term for term in rig.terms() if "hypervisor" in term or "withheld" in term]
 
 
-def test_a_file_that_is_none_is_put_aside_and_stolen_time_learnt_anew(rig):
+def test_an_unusable_file_of_stolen_time_is_put_aside_and_estimates_begin_again(rig):
     (rig.folder / "stolen.json").write_text("[]")
     rig.mode, rig.steal = "off", "act"
     rig.new_loop()

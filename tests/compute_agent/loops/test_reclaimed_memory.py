@@ -1,4 +1,4 @@
-"""Memory that guests leave unused is measured, offered, and held by guests that live on it."""
+"""Memory that guests leave unused is measured, offered, and held by guests of reclaimed memory."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ PAGES = 256
 
 
 class MemoryRig(ReclaimingHost):
-    """With 8 GiB, and files that tell who uses how much of them."""
+    """A reclaiming host with 8 GiB, and files with the memory use of each guest."""
 
     def __init__(self, folder, monkeypatch):
         monkeypatch.setattr(test_reclaimed, "TREE", TREE)
@@ -73,7 +73,7 @@ def rig(tmp_path, monkeypatch):
     return MemoryRig(tmp_path, monkeypatch)
 
 
-def test_memory_that_others_leave_is_offered_and_told(rig):
+def test_unused_memory_is_offered_and_reported(rig):
     most = MIB - 192
     assert (rig.inventory().total, rig.inventory().reserved) == (most, most)
     rig.rounds(150, a=1000)
@@ -86,7 +86,7 @@ def test_memory_that_others_leave_is_offered_and_told(rig):
     assert {row["unit"] for row in rig.loop.document()} == {"CPUs", "MiB"}
 
 
-def test_who_lives_on_it_does_not_count_and_who_is_new_counts_whole(rig):
+def test_guests_of_reclaimed_memory_do_not_count_and_new_ones_count_whole(rig):
     rig.rounds(150, a=1000)
     before = rig.inventory().reserved
     held = {ZONE.uuid: {RECLAIMED_VCPU: 2, RECLAIMED_MEMORY: 1024}}
@@ -99,7 +99,7 @@ def test_who_lives_on_it_does_not_count_and_who_is_new_counts_whole(rig):
     assert not [one for one in rig.events if one.kind == "break"]
 
 
-def test_what_somebody_uses_beyond_the_rest_that_he_holds_is_not_offered_again(rig):
+def test_memory_that_a_guest_uses_beyond_its_reclaimed_amount_is_not_offered_again(rig):
     rig.rounds(150, a=1000)
     before = rig.inventory().reserved
     rig.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2, RECLAIMED_MEMORY: 1024}}, qos_class="BE")
@@ -107,7 +107,7 @@ def test_what_somebody_uses_beyond_the_rest_that_he_holds_is_not_offered_again(r
     assert rig.inventory().reserved >= before + 3000
 
 
-def test_what_is_in_swap_is_not_left_unused(rig):
+def test_memory_in_swap_does_not_count_as_unused(rig):
     rig.rounds(150, a=1000)
     before = rig.inventory().reserved
     rig.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2, RECLAIMED_MEMORY: 1024}}, qos_class="BE")
@@ -130,7 +130,7 @@ def test_memory_that_is_needed_again_is_a_broken_promise_and_so_is_an_eviction_f
     assert of_memory[0].reason.startswith("owners used 6000.0 of 8000 MiB; ")
 
 
-def test_a_host_that_does_not_tell_has_all_reserved_after_a_quarter_of_an_hour(rig):
+def test_a_host_without_readings_has_all_memory_reserved_after_a_quarter_of_an_hour(rig):
     rig.rounds(150, a=1000)
     assert rig.inventory().reserved < MIB - 192
     (rig.folder / "sys/devices/system/node/node0/meminfo").write_text("nothing\n")
@@ -138,7 +138,7 @@ def test_a_host_that_does_not_tell_has_all_reserved_after_a_quarter_of_an_hour(r
     assert rig.inventory().reserved == MIB - 192
 
 
-def test_without_the_option_nothing_of_it_is_measured(rig):
+def test_memory_is_not_measured_without_the_option(rig):
     rig.memory = False
     rig.new_loop()
     rig.rounds(5, a=1000)
@@ -146,7 +146,7 @@ def test_without_the_option_nothing_of_it_is_measured(rig):
     assert rig.inventory().reserved == rig.inventory().total
 
 
-def test_what_was_learnt_is_there_when_it_is_switched_on_by_a_reload_and_gauges_go_with_it(rig):
+def test_estimates_and_gauges_follow_the_option_over_reloads(rig):
     def shown(name="offered"):
         labels = {"provider": ZONE.name, "resource": RECLAIMED_MEMORY}
         return rig.registry.get_sample_value(f"compute_agent_reclaimed_{name}", labels)
@@ -173,7 +173,7 @@ def test_what_was_learnt_is_there_when_it_is_switched_on_by_a_reload_and_gauges_
     assert shown() == offered
 
 
-def test_who_is_to_blame_is_told_in_the_next_round_where_a_reading_fails(rig, monkeypatch):
+def test_a_violation_is_reported_in_the_next_round_after_a_failed_reading(rig, monkeypatch):
     rig.rounds(150, a=1000)
     rig.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2, RECLAIMED_MEMORY: 1024}}, qos_class="BE")
     rig.loop.blame("rest", "memory_pressure")
@@ -187,7 +187,7 @@ def test_who_is_to_blame_is_told_in_the_next_round_where_a_reading_fails(rig, mo
 
 
 @pytest.mark.parametrize(("broken", "whole"), [("memory_reader", "cpus"), ("cpu_reader", "memory")])
-def test_what_goes_wrong_with_one_resource_does_not_hold_up_the_other(rig, monkeypatch, broken, whole):
+def test_an_error_with_one_resource_does_not_stop_the_other(rig, monkeypatch, broken, whole):
     rig.rounds(3, a=1000)
     promises = getattr(rig.loop, whole)
     before = promises.zones[ZONE.uuid].history

@@ -1,4 +1,4 @@
-"""What is offered of what guests leave, on the real service."""
+"""Offers of reclaimed resources, on the real service."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def rig(client):
     rig.pipeline.stop()
 
 
-def test_reserved_moves_and_nobody_else_can_lower_it(rig):
+def test_reserved_follows_the_offers_and_no_other_program_can_lower_it(rig):
     assert rig.loop.once()
     assert rig.reserved() == [3, 3]
     rig.offers = {ZONES[0]: 2}
@@ -66,7 +66,7 @@ def test_reserved_moves_and_nobody_else_can_lower_it(rig):
     assert rig.reserved() == [1, 3]
     sent = rig.loop.status.sent
     assert rig.loop.once()
-    assert rig.loop.status.sent == sent  # nothing is written that is as it should be
+    assert rig.loop.status.sent == sent  # no write without a difference
     rig.offers = {}
     assert rig.loop.once()
     assert rig.reserved() == [3, 3]

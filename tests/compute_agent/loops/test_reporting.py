@@ -45,7 +45,7 @@ SETS = CpuSets(frozenset({1, 2, 5, 6}), frozenset({3, 7}), frozenset({3, 7}))
 
 
 class ReportingHost:
-    """A report loop whose reports are made by hand."""
+    """A report loop without a thread: tests make its reports."""
 
     def __init__(self, client, keep_owned=lambda owned: None):
         self.client = client
@@ -66,7 +66,7 @@ class ReportingHost:
         return self.pipeline.submit(event).result(10)
 
     def cpus(self):
-        """Where the guest is when all that is queued is done."""
+        """The CPUs of the guest after all queued events."""
         self.pipeline.stop()
         return set(self.pipeline.guest_views()[0].assignment.cpus)
 
@@ -94,7 +94,7 @@ def test_a_good_report_shows_in_status_and_metrics(rig):
     assert rig.metric("reports_total", outcome="ok") == 1
 
 
-def test_an_answer_without_sense_costs_one_report(rig, monkeypatch):
+def test_an_invalid_answer_costs_one_report(rig, monkeypatch):
     assert rig.loop.once()
     rig.reporter.forget_providers()
     request = rig.client.adapter.request
@@ -116,7 +116,7 @@ def test_an_answer_without_sense_costs_one_report(rig, monkeypatch):
     assert rig.loop.status.last_error == ""
 
 
-def test_an_unforeseen_failure_is_logged_once_and_forgets_what_was_read(rig, monkeypatch, caplog):
+def test_an_unexpected_error_is_logged_once_and_drops_the_cache(rig, monkeypatch, caplog):
     assert rig.loop.once()
     with monkeypatch.context() as patch:
         patch.setattr(rig.loop, "_read_allocations", lambda: 1 / 0)
@@ -138,7 +138,7 @@ def test_the_time_of_the_last_complete_report_is_a_metric(rig, live_placement, m
     assert rig.metric("last_report_timestamp_seconds") == after
 
 
-def test_an_absent_placement_is_told_once_and_shown(rig, live_placement, caplog):
+def test_an_absent_placement_is_logged_once_and_shown(rig, live_placement, caplog):
     live_placement.stop()
     assert not rig.loop.wait_for_first(0)
     with caplog.at_level(logging.WARNING, "compute_agent"):
@@ -153,7 +153,7 @@ def test_an_absent_placement_is_told_once_and_shown(rig, live_placement, caplog)
     assert rig.loop.status.last_error == ""
 
 
-def test_a_peer_that_is_away_in_several_ways_is_told_once(rig, client, monkeypatch, caplog):
+def test_a_peer_that_fails_in_several_ways_is_logged_once(rig, client, monkeypatch, caplog):
     def fail(reason):
         def follow(*_):
             raise UnavailableError("GET", "/ext/v1", reason)
@@ -191,7 +191,7 @@ def test_a_disk_that_is_full_stops_the_report_and_is_shown(client):
 
 
 class TestAllocations:
-    """Guests follow what Placement says they hold."""
+    """Guests follow their allocations at Placement."""
 
     @pytest.fixture
     def rig(self, rig):
@@ -218,7 +218,7 @@ class TestAllocations:
         rig.loop.once()
         assert rig.cpus() == {1, 2}
 
-    def test_while_placement_is_away_nobody_loses_cpus(self, rig, live_placement):
+    def test_guests_keep_their_cpus_while_placement_is_away(self, rig, live_placement):
         rig.claim(NODES[0], PCPU=2)
         rig.run_guest({NODES[0]: {"PCPU": 2}})
         live_placement.stop()
@@ -236,7 +236,7 @@ class TestAllocations:
 def test_a_new_client_is_used_from_the_next_report_on(rig, client):
     class Gone:
         def forget_extensions(self):
-            """Asks nobody."""
+            """Send no request."""
 
         def __getattr__(self, name):
             def fail(*_):
@@ -266,7 +266,7 @@ def test_the_loop_reports_at_once_and_when_woken(rig, live_placement):
 
 
 class TestReshape:
-    """What the loop makes of a reshape that is needed."""
+    """Reactions of the loop to a needed reshape."""
 
     @pytest.fixture
     def rig(self, rig, client):
@@ -276,11 +276,11 @@ class TestReshape:
         rig.claim(ROOT, PCPU=2)
         return rig
 
-    def test_at_start_it_is_made(self, rig, client):
+    def test_a_reshape_is_made_at_the_start(self, rig, client):
         assert rig.loop.once()
         assert client.get_allocations(CONSUMER).resources == {NODES[0]: {"PCPU": 2}}
 
-    def test_later_it_is_told_and_waits_for_the_command(self, rig, client):
+    def test_a_later_reshape_is_reported_and_waits_for_the_command(self, rig, client):
         rig.loop._tree_at_start = None
         assert not rig.loop.once()
         assert "guests that hold what moves: 1" in status_document(rig.loop.status)["refused"][0]
@@ -294,7 +294,7 @@ class TestReshape:
     @pytest.mark.parametrize(
         "error", [ConflictError("POST", "/reshaper", "taken", status=409), DriverError("libvirtd is away")]
     )
-    def test_one_that_fails_is_a_refusal_and_tried_again(self, rig, client, monkeypatch, error):
+    def test_a_failed_reshape_is_a_refusal_and_is_tried_again(self, rig, client, monkeypatch, error):
         def fail(*_):
             raise error
 
@@ -311,7 +311,7 @@ class TestReshape:
         assert rig.loop.once()
         assert client.get_allocations(CONSUMER).resources == {NODES[0]: {"PCPU": 2}}
 
-    def test_where_it_is_not_allowed_allocations_are_read_all_the_same(self, rig, client, monkeypatch):
+    def test_allocations_are_read_although_a_reshape_is_not_allowed(self, rig, client, monkeypatch):
         def fail(body):
             raise CredentialsError("POST", "/reshaper", "Policy does not allow", status=403)
 

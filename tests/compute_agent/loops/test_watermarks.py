@@ -29,7 +29,7 @@ for_samples = 1
 
 
 class TraitsPlacement:
-    """A client in whose Placement everybody holds something here."""
+    """A client of a Placement that has an allocation here for each consumer."""
 
     def __init__(self):
         self.given_back = []
@@ -64,7 +64,7 @@ def calm_down(host):
     host.demand = dict.fromkeys(host.demand, 0.5)
 
 
-def test_one_guest_gives_way_and_has_everything_back(overloaded):
+def test_one_guest_is_throttled_and_released(overloaded):
     overloaded.watermarks.run_round()
     assert overloaded.usage() <= 4
     assert overloaded.limits().keys() == {"big"}
@@ -75,7 +75,7 @@ def test_one_guest_gives_way_and_has_everything_back(overloaded):
     assert overloaded.saved().throttles == ()
 
 
-def test_guests_that_hold_dedicated_cpus_or_of_which_it_is_not_known_are_left_alone(host):
+def test_guests_with_dedicated_cpus_or_unknown_allocations_are_left_alone(host):
     host.run("dedicated", 3.0, allocation={NODE: {"PCPU": 1}}, vcpus=1)
     host.run("better", 2.0, qos_class="LS")
     host.run("unknown", 2.0)
@@ -108,7 +108,7 @@ def test_throttled_guests_outlive_the_agent(overloaded):
     assert overloaded.saved().throttles == ()
 
 
-def test_an_agent_that_died_while_it_throttled_leaves_nothing_throttled(overloaded):
+def test_no_guest_stays_throttled_after_an_agent_died_while_it_throttled(overloaded):
     """The limit is in the state, and not in the kernel yet."""
     overloaded.crash()
     overloaded.file.keep_watermarks(WatermarkState((ThrottledGuest("big", QUOTA, 1.0),)))
@@ -119,7 +119,7 @@ def test_an_agent_that_died_while_it_throttled_leaves_nothing_throttled(overload
     assert overloaded.saved().throttles == ()
 
 
-def test_without_watermarks_what_is_owed_is_given_back_and_the_loop_ends(overloaded):
+def test_the_loop_without_watermarks_releases_limits_and_ends(overloaded):
     overloaded.reload(SWITCH)
     overloaded.rounds(2)
     assert overloaded.switches == [True]
@@ -134,7 +134,7 @@ def test_without_watermarks_what_is_owed_is_given_back_and_the_loop_ends(overloa
     assert overloaded.saved().scheduling_off is False
 
 
-def test_without_watermarks_and_debts_there_is_no_loop(tmp_path):
+def test_there_is_no_loop_without_watermarks_and_limits(tmp_path):
     host = Overload(tmp_path)
     host.lines = ""
     host.boot()
@@ -147,7 +147,7 @@ def test_without_watermarks_and_debts_there_is_no_loop(tmp_path):
     assert not host.has_loop()
 
 
-def test_a_removed_section_gives_back_what_it_took(overloaded):
+def test_a_removed_section_releases_its_limits(overloaded):
     overloaded.rounds(1)
     assert overloaded.limits()
     overloaded.reload("")
@@ -165,7 +165,7 @@ def test_the_switch_outlives_the_agent(overloaded):
     assert overloaded.saved().scheduling_off is False
 
 
-def test_nothing_is_forgotten_as_long_as_the_driver_does_not_answer(overloaded):
+def test_limits_are_remembered_while_the_driver_does_not_answer(overloaded):
     overloaded.rounds(1)
     before = overloaded.saved()
     assert before.throttles
@@ -193,15 +193,15 @@ def test_a_rebooted_guest_is_throttled_again(overloaded):
     assert overloaded.limits()["big"] == before
 
 
-def test_a_limit_that_nobody_remembers_is_taken_away(overloaded):
-    """An answer that came too late counts as a failure, and the limit is there nevertheless."""
+def test_a_limit_without_a_record_is_removed(overloaded):
+    """The limit is in effect although its answer came too late and counted as a failure."""
     calm_down(overloaded)
     overloaded.pipeline.submit(LimitGuest("small", QUOTA, 1.0)).result(10)
     overloaded.rounds(1)
     assert overloaded.limits() == {}
 
 
-def test_limits_that_levers_set_by_themselves_are_not_the_pipelines(overloaded):
+def test_limits_of_other_controls_are_not_the_pipelines(overloaded):
     settings = overloaded.settings()
     levers = settings.rules.registry.levers
     levers["cpu_quota"] = replace(levers["cpu_quota"], set_limit=lambda *_: None)
@@ -215,7 +215,7 @@ def test_limits_that_levers_set_by_themselves_are_not_the_pipelines(overloaded):
     ]
 
 
-def test_a_round_that_fails_is_told_once_and_counted(overloaded, caplog):
+def test_a_failed_round_is_logged_once_and_counted(overloaded, caplog):
     overloaded.lines = LINES.replace("[qos]", "[qos]\ninterval = 0.1")
     overloaded.watermarks.reload(configuration(settings=overloaded.settings()))
     overloaded.watermarks._subjects = None
@@ -250,7 +250,7 @@ def test_an_eviction_is_finished_by_the_next_agent(overloaded):
     assert overloaded.client.given_back == ["big"]
 
 
-def test_rows_tell_line_usage_gap_streak_and_what_is_done(overloaded):
+def test_rows_show_line_usage_gap_streak_and_action(overloaded):
     overloaded.reload(SWITCH)
     overloaded.rounds(1)
     rows = {row["action"]: row for row in watermark_rows(overloaded.watermarks.status)}

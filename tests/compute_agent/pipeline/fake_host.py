@@ -24,7 +24,7 @@ ALL = TOPOLOGY.online
 
 
 class FakeHost:
-    """A pipeline on a fake host whose events are handled here and now."""
+    """A pipeline on a fake host; its events are handled in the calling thread."""
 
     def __init__(self, world=WORLD):
         self.driver = FakeDriver(ALL)
@@ -34,7 +34,7 @@ class FakeHost:
         self.new_pipeline(world)
 
     def new_pipeline(self, world=WORLD):
-        """As after a restart of the agent."""
+        """Make another pipeline, as a restart of the agent does."""
         self.pipeline = make_pipeline(world, self.driver, self.metrics, self._save)
 
     def _save(self, guests, unclaimed, migrations):

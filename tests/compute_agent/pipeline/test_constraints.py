@@ -1,4 +1,4 @@
-"""Guests whose definitions demand something: met, or said and left; and everybody else as ever."""
+"""Demands of guests' definitions are met, or reported while the guest is left; other guests do not change."""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ def test_a_guest_is_placed_near_memory_that_its_definition_binds(rig):
     assert rig.observed("c") == {7}
 
 
-def test_what_cannot_be_met_is_said_and_the_guest_left(rig):
+def test_a_demand_that_cannot_be_met_is_reported_and_the_guest_left(rig):
     boot(rig, "a", NODE1, held={"node0": {"PCPU": 1}})
     assert rig.observed("a") == ALL
     assert find_view(rig.pipeline, "a").refusal == (
@@ -46,13 +46,13 @@ def test_what_cannot_be_met_is_said_and_the_guest_left(rig):
     )
 
 
-def test_it_has_its_place_when_that_can_be_met(rig):
+def test_a_guest_is_placed_when_its_demand_can_be_met(rig):
     boot(rig, "a", NODE1, held={"node0": {"PCPU": 1}})
     rig.handle(AllocationsRead({"a": {"node1": {"PCPU": 1}}}, 2.0))
     assert (rig.observed("a"), find_view(rig.pipeline, "a").refusal) == ({5}, "")
 
 
-def test_one_that_has_a_place_keeps_it_when_its_definition_says_something_impossible(rig):
+def test_a_placed_guest_keeps_its_cpus_when_its_definition_demands_the_impossible(rig):
     guest = boot(rig, "a", NODE1, held={"node1": {"PCPU": 1}})
     other = rig.driver.running["a"] = replace(
         guest, constraints=PlacementConstraints(pins=((0, frozenset({0})),))
@@ -63,14 +63,14 @@ def test_one_that_has_a_place_keeps_it_when_its_definition_says_something_imposs
     assert rig.observed("b") == {6}
 
 
-def test_one_of_which_nothing_is_known_is_left(rig):
+def test_a_guest_with_unknown_allocation_is_left(rig):
     rig.run("b", (0, 1, 0))
     boot(rig, "a", NODE1)
     rig.handle(ReconcileGuests())
     assert rig.observed("a") == ALL
 
 
-def test_a_restart_leaves_it_where_it_is(rig):
+def test_a_restart_leaves_a_guest_with_demands_where_it_is(rig):
     boot(rig, "a", PlacementConstraints(pins=((0, frozenset({6})),)), held={"root": {"PCPU": 1}})
     assert rig.observed("a") == {6}
     rig.driver.writes = 0

@@ -1,4 +1,4 @@
-"""Guests of which some guest CPUs are dedicated have them at the positions that their order names."""
+"""Mixed guests have their dedicated guest CPUs at the positions that their flavor names."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -47,7 +47,7 @@ def test_the_guest_cpus_of_the_mask_are_dedicated_and_the_others_float(mask, pol
 
 
 @pytest.mark.parametrize("mask", [{0, 1, 2}, {9}], ids=["more than are held", "beyond the guest"])
-def test_a_mask_that_does_not_fit_what_is_held_says_nothing(mask):
+def test_a_mask_that_contradicts_the_allocation_is_ignored(mask):
     supply = CpuSupply(TOPOLOGY, SETS)
     demand = ProviderDemand("node", TOPOLOGY.online, 1, 2)
     request = GuestRequest("guest", 3, (demand,), dedicated_vcpus=frozenset(mask))

@@ -1,4 +1,4 @@
-"""What the worker decides is told, with why."""
+"""Decisions of the worker become events with their reasons."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def rig():
     return RecordedRig()
 
 
-def test_a_guest_is_placed_because_of_what_it_holds(rig):
+def test_a_placement_names_the_allocation_as_its_reason(rig):
     rig.run("a", (0, 2, 0), vcpus=2)
     assert rig.events[0].reason == (
         "it holds 2 PCPU, 0 VCPU of h_0 (node0); policy topology-aware left 2 of 4 dedicated CPUs free"
@@ -36,7 +36,7 @@ def test_a_guest_is_placed_because_of_what_it_holds(rig):
     assert rig.told() == [("start", "a", "Guest a (pid 100) started on dedicated CPUs 1-2")]
 
 
-def test_one_without_a_place_is_refused_and_one_that_changes_what_it_holds_is_placed_anew(rig):
+def test_refusals_and_new_placements_after_changed_allocations_are_events(rig):
     guest = rig.run("a", (0, 2, 0), vcpus=2).guest
     with pytest.raises(GuestRefusedError):
         rig.run("b", (0, 1, 0))
@@ -50,7 +50,7 @@ def test_one_without_a_place_is_refused_and_one_that_changes_what_it_holds_is_pl
     assert rig.told() == [("leave", "a", "Guest a left")]
 
 
-def test_what_somebody_else_changed_is_repaired(rig):
+def test_a_repair_of_a_foreign_change_is_an_event(rig):
     guest = rig.run("a", (0, 1, 0)).guest
     rig.told()
     rig.driver._threads(guest)[guest.pid] = frozenset({7})

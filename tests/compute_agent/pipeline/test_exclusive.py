@@ -1,4 +1,4 @@
-"""A CPU that a guest holds is in no other guest's set, whatever happens: random histories of a host."""
+"""A CPU that a guest holds is in no other guest's set, over random histories of a host."""
 
 import contextlib
 import itertools
@@ -60,7 +60,7 @@ def world(sets, offline=NONE, policy="topology-aware", gain=None, refuse=False):
 
 
 class Watchful(FakeDriver):
-    """Says so when a guest is pinned to CPUs that it holds while another one still floats on them."""
+    """Records when a guest is pinned to its CPUs while another one still floats on them."""
 
     def __init__(self, cpus):
         super().__init__(cpus)
@@ -117,7 +117,7 @@ class History:
         return self.chance.choice(sorted(self.driver.running)) if self.driver.running else None
 
     def play(self):
-        """One event. Returns the guests that it is about; None: all."""
+        """Play one event; return the guests that it concerns, or None for all."""
         kinds = {
             self.start: 4, self.started: 4, self.end: 4, self.read: 4, self.change: 2,
             self.restart: 1, self.reconcile: 1, self.move: 1,

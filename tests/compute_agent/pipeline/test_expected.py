@@ -1,4 +1,4 @@
-"""Guests that are about to start: what is done for them before they are guests."""
+"""Guests that are about to start: preparations before they are guests."""
 
 import os
 from dataclasses import replace
@@ -54,7 +54,7 @@ def started(rig, pid):
     rig.handle(GuestStarted(guest, HOLDS, 2.0, started=True))
 
 
-def test_what_acts_early_makes_room_for_it_and_takes_its_process(rig, controllers):
+def test_early_controllers_prepare_for_an_expected_guest_and_apply_to_its_process(rig, controllers):
     late, early = controllers
     rig.handle(GuestExpected(draft(), HOLDS))
     assert (late.synced[-1:], early.synced[-1]) == ([set()], {"a"})
@@ -65,7 +65,7 @@ def test_what_acts_early_makes_room_for_it_and_takes_its_process(rig, controller
     assert rig.pipeline.guest_views() == []
 
 
-def test_it_is_expected_once(rig, controllers):
+def test_a_guest_is_expected_once(rig, controllers):
     rig.handle(GuestExpected(draft(), HOLDS))
     rig.handle(GuestAppeared(draft(HERE)))
     started(rig, HERE)
@@ -76,7 +76,7 @@ def test_it_is_expected_once(rig, controllers):
     assert controllers[1].synced[-1] == set()
 
 
-def test_what_is_told_late_of_the_start_before_does_not_undo_an_announcement(rig, controllers):
+def test_late_events_of_the_previous_start_do_not_undo_an_announcement(rig, controllers):
     ended = 2**22 + 1  # no process has such an id
     for found in ([], [GuestAppeared(draft(HERE))]):
         for event in (GuestExpected(draft(), HOLDS), *found):
@@ -87,12 +87,12 @@ def test_what_is_told_late_of_the_start_before_does_not_undo_an_announcement(rig
         assert controllers[1].synced[-1] == {"a"}
 
 
-def test_one_that_was_not_announced_has_the_age_of_its_process(rig, controllers):
+def test_the_delay_of_an_unannounced_guest_is_the_age_of_its_process(rig, controllers):
     started(rig, HERE)
     assert rig.pipeline.guest_views()[0].cache_delay > 0
 
 
-def test_nothing_is_measured_where_nothing_acts_early_or_it_could_not(rig, controllers):
+def test_no_delay_is_measured_without_a_working_early_controller(rig, controllers):
     _, early = controllers
     early.broken = OSError(28, "No space left on device")
     started(rig, HERE)
@@ -103,7 +103,7 @@ def test_nothing_is_measured_where_nothing_acts_early_or_it_could_not(rig, contr
     assert other.pipeline.guest_views()[0].cache_delay is None
 
 
-def test_what_cannot_be_done_for_a_process_is_said_and_tried_again_at_its_start(rig, controllers):
+def test_a_failed_preparation_of_a_process_is_reported_and_repeated_at_its_start(rig, controllers):
     rig.handle(GuestExpected(draft(), HOLDS))
     controllers[1].broken = OSError(16, "Device or resource busy")
     with pytest.raises(DriverError, match="early: "):
@@ -113,13 +113,13 @@ def test_what_cannot_be_done_for_a_process_is_said_and_tried_again_at_its_start(
     assert rig.pipeline.guest_views()[0].pending == ()
 
 
-def test_a_process_that_nobody_expects_is_left_alone(rig, controllers):
+def test_an_unexpected_process_is_left_alone(rig, controllers):
     rig.handle(GuestAppeared(draft(HERE)))
     assert controllers[1].applied == {}
 
 
 @pytest.mark.parametrize("event", [GuestExpected(draft(), HOLDS), GuestAppeared(draft(HERE))])
-def test_before_it_is_known_what_runs_nobody_is_told_that_it_was_done(rig, monkeypatch, event):
+def test_an_announcement_fails_while_the_running_guests_are_unknown(rig, monkeypatch, event):
     rig.pipeline.start({})
     rig.pipeline.stop()
     rig.new_pipeline()
@@ -134,7 +134,7 @@ def test_before_it_is_known_what_runs_nobody_is_told_that_it_was_done(rig, monke
         rig.handle(event)
 
 
-def test_a_guest_of_that_uuid_that_still_runs_is_the_one_until_it_has_left(rig, controllers):
+def test_a_running_guest_of_the_same_uuid_counts_until_it_has_left(rig, controllers):
     started(rig, HERE)
     rig.handle(GuestExpected(draft(), {"node0": {"VCPU": 2}}))
     assert controllers[1].applied["a"].allocation == HOLDS
@@ -142,7 +142,7 @@ def test_a_guest_of_that_uuid_that_still_runs_is_the_one_until_it_has_left(rig, 
     assert controllers[1].synced[-1] == {"a"}
 
 
-def test_who_does_not_come_or_ends_is_forgotten(rig):
+def test_expected_guests_that_do_not_come_or_end_are_forgotten(rig):
     now = [0.0]
     one = enforcer.ExpectedGuests(GuestCache(frozenset()), lambda: now[0])
     one.add(draft(), HOLDS)
@@ -157,14 +157,14 @@ def test_who_does_not_come_or_ends_is_forgotten(rig):
     assert one.waiting_guests() == []
 
 
-def test_a_reconcile_takes_away_what_was_made_for_who_did_not_come(rig, controllers, monkeypatch):
+def test_a_reconciliation_removes_preparations_for_guests_that_did_not_come(rig, controllers, monkeypatch):
     monkeypatch.setattr(enforcer, "KEPT_SECONDS", -1.0)
     rig.handle(GuestExpected(draft(), HOLDS))
     rig.handle(ReconcileGuests())
     assert controllers[1].synced[-1] == set()
 
 
-def test_it_is_not_expected_while_it_is_a_guest():
+def test_a_running_guest_is_not_expected():
     cache = GuestCache(frozenset())
     one = enforcer.ExpectedGuests(cache)
     one.add(draft(), HOLDS)

@@ -1,4 +1,4 @@
-"""A pipeline that follows: guests stay where somebody else has them, and the agent knows where."""
+"""A pipeline that follows: guests keep the pins of another program, and the agent knows them."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ def one(*numbers):
     return tuple(frozenset({number}) for number in numbers)
 
 
-def test_a_guest_is_taken_for_where_it_is_pinned_whatever_it_holds(rig):
+def test_the_pins_of_a_guest_count_and_not_its_allocation(rig):
     rig.boot("a", one(6, 2), held={"node0": {"PCPU": 2}})
     assert rig.assignment("a").vcpu_cpus == one(6, 2)
     assert rig.assignment("a").dedicated == (6, 2)
@@ -66,12 +66,12 @@ def test_a_guest_is_taken_for_where_it_is_pinned_whatever_it_holds(rig):
     assert rig.driver.writes == 0
 
 
-def test_its_weight_is_the_agents_all_the_same(rig):
+def test_the_agent_sets_the_weight_of_followed_guests(rig):
     rig.boot("a", one(6, 2), held={"node0": {"PCPU": 2}})
     assert rig.driver.limits["a"] == CpuLimits(200)
 
 
-def test_one_that_holds_nothing_stays_too(rig):
+def test_a_guest_without_allocation_stays_too(rig):
     rig.boot("a", one(1))
     assert rig.assignment("a").dedicated == (1,)
     rig.handle(AllocationsRead({"a": {"node1": {"VCPU": 1}}}, 2.0))
@@ -87,7 +87,7 @@ def test_pins_that_change_are_followed_at_the_next_pass(rig):
     assert rig.metric("drift_repairs_total", controller="cpu") is None
 
 
-def test_a_cpu_that_nova_brings_online_is_its_guests_before_the_host_is_read_again(rig):
+def test_a_cpu_that_nova_brings_online_counts_before_the_host_is_read_again(rig):
     everything = FOLLOWING.topology.usable
     online = {"now": everything - {1, 5}}
     rig.pipeline = GuestPipeline(
@@ -121,27 +121,27 @@ def test_guests_on_the_same_cpu_both_stay(rig):
     assert rig.driver.writes == 0
 
 
-def test_nobody_is_moved_by_command_either(rig):
+def test_a_command_moves_no_followed_guest(rig):
     rig.boot("a", one(0))
     assert rig.handle(MoveGuest("a")) is None
     assert rig.assignment("a").vcpu_cpus == one(0)
 
 
-def test_after_a_restart_guests_are_where_they_are_then(rig):
+def test_pins_that_changed_during_a_restart_are_followed(rig):
     rig.boot("a", one(1), held={"node0": {"PCPU": 1}})
     rig.pin("a", one(2))
     rig.restart(world=FOLLOWING)
     assert rig.assignment("a").dedicated == (2,)
 
 
-def test_a_guest_found_is_where_it_is(rig):
+def test_the_pins_of_a_found_guest_are_followed(rig):
     guest = rig.driver.create_guest("a", "a", GuestSettings(1), ())
     rig.pin("a", one(5))
     rig.handle(ReconcileGuests())
     assert (guest.uuid, rig.assignment("a").dedicated) == ("a", (5,))
 
 
-def test_a_policy_that_comes_instead_goes_on_from_there_and_back(rig):
+def test_another_policy_continues_from_the_followed_pins_and_back(rig):
     rig.boot("a", one(2), held={"node0": {"PCPU": 1}})
     rig.handle(WorldChanged(WORLD))
     assert rig.assignment("a").dedicated == (2,)

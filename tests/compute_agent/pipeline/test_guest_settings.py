@@ -61,7 +61,7 @@ class ClassifyingHost(FakeHost):
         return getattr(guest.settings, name), guest.setting_sources[name]
 
     def start_domain(self, uuid="a", allocation=None, owner=None, **fields):
-        """A guest starts that others define, as Nova its domains."""
+        """Start a guest with a definition by another program, such as a domain of Nova."""
         self.driver.starting_guests = False
         guest = self.driver.create_guest(uuid, uuid, GuestSettings(), ())
         guest = self.driver.running[uuid] = replace(guest, declared_by=SettingSource.DOMAIN, **fields)
@@ -80,7 +80,7 @@ def rig(tmp_path):
 BATCH = {"extra_specs": {"compute_agent:qos_class": "BE"}, "flavor": "batch"}
 
 
-def test_a_flavor_says_the_class_and_controllers_act_by_it(rig):
+def test_the_class_of_a_flavor_reaches_the_controllers(rig):
     rig.start_domain(identity=GuestIdentity(**BATCH))
     assert rig.setting("qos_class") == ("BE", "flavor")
     assert rig.weight() == 1
@@ -98,7 +98,7 @@ def test_a_rule_of_a_reload_applies_to_running_guests(rig):
     assert rig.setting("qos_class") == ("LSR", "default")
 
 
-def test_what_a_guest_holds_and_whose_it_is_decide_as_well(rig):
+def test_rules_match_allocation_and_owner_of_a_guest(rig):
     rules = (
         ("cpus", {"resource_class": ["PCPU"]}, {"qos_class": "LSR"}),
         ("type", {"consumer_type": ["BATCH"], "project": ["p"]}, {"qos_class": "BE"}),
@@ -112,7 +112,7 @@ def test_what_a_guest_holds_and_whose_it_is_decide_as_well(rig):
     assert rig.setting("qos_class") == ("LS", "default")
 
 
-def test_settings_by_hand_are_over_all_others_until_they_are_unset(rig):
+def test_settings_by_hand_override_all_others_until_they_are_unset(rig):
     rig.start_domain(identity=GuestIdentity(**BATCH))
     rig.handle(ConfigureGuest("a", {"qos_class": "LSR", "priority": "4"}))
     assert (rig.setting("qos_class"), rig.setting("priority")) == (("LSR", "by hand"), (4, "by hand"))
@@ -121,7 +121,7 @@ def test_settings_by_hand_are_over_all_others_until_they_are_unset(rig):
     assert (rig.setting("qos_class"), rig.setting("priority")) == (("BE", "flavor"), (4, "by hand"))
 
 
-def test_the_fleet_is_stronger_than_rules_and_weaker_than_a_hand(rig):
+def test_settings_of_the_fleet_override_rules_and_not_settings_by_hand(rig):
     rig.start_domain(identity=GuestIdentity(**BATCH))
     rig.handle(ConfigureGuest("a", {"qos_class": "LS"}, (), SettingSource.FLEET))
     assert rig.setting("qos_class") == ("LS", "fleet")
@@ -168,7 +168,7 @@ def test_settings_of_a_process_go_with_its_end(rig):
     assert ManualSettings(rig.path).guests == frozenset()
 
 
-def test_a_process_is_what_its_start_says_even_if_that_is_the_default(rig):
+def test_settings_of_a_process_at_its_start_count_even_if_they_are_defaults(rig):
     rig.new_pipeline(world_with(default_qos_class="BE"))
     event = StartGuest(
         "a", "a", GuestSettings(), ("x",), {"node0": {"VCPU": 1}}, 1.0, declared=("qos_class",)
@@ -194,7 +194,7 @@ def test_settings_that_cannot_be_kept_are_refused_and_stay_as_they_were(rig, mon
         rig.handle(ConfigureGuest("nobody", {"qos_class": "BE"}))
 
 
-def test_a_problem_is_told_once_also_after_a_reboot(rig, caplog):
+def test_a_problem_is_logged_once_also_after_a_reboot(rig, caplog):
     wrong = GuestIdentity(extra_specs={"compute_agent:preserve": "true"})
     guest = rig.start_domain(identity=wrong)
     rig.handle(WorldChanged(WORLD))
@@ -209,7 +209,7 @@ def test_a_problem_is_told_once_also_after_a_reboot(rig, caplog):
     )
 
 
-def test_a_limited_guest_that_is_preserved_gets_back_what_it_had(rig):
+def test_a_limited_guest_that_becomes_preserved_is_released(rig):
     rig.start_domain(identity=GuestIdentity(**BATCH))
     rig.handle(LimitGuest("a", QUOTA, 0.5))
     assert rig.driver.limits["a"].quota == 0.5

@@ -1,4 +1,4 @@
-"""What guests use of CPUs reaches the policy, and one of two that contend for a core is moved, if asked for.
+"""CPU use of guests reaches the policy, which moves one of two busy guests off a core by option.
 
 Node 0 has CPUs 0-7, in cores of two threads; all are dedicated but 0 and 1.
 """

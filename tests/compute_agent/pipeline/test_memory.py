@@ -1,4 +1,4 @@
-"""The memory of guests comes from the NUMA nodes that they hold memory of, whatever CPUs they have.
+"""The memory of guests comes from the NUMA nodes of their allocation, independently of their CPUs.
 
 Node 0 has CPUs 0-3, node 1 CPUs 4-7, node 2 has memory and no CPU.
 """
@@ -33,7 +33,7 @@ WORLD = replace(fake_host.WORLD, topology=TOPOLOGY, tree=TREE)
 
 
 class MemoryHost(fake_host.FakeHost):
-    """A rig whose pipeline binds memory, too."""
+    """A fake host with a pipeline that binds memory, too."""
 
     def new_pipeline(self, world=WORLD):
         controllers = (MemoryController(self.driver, world.topology.memory_types),)
@@ -67,7 +67,7 @@ def rig():
         ({"node1": {"VCPU": 1}}, set()),
     ],
 )
-def test_memory_comes_from_the_nodes_whose_memory_the_guest_holds(rig, allocation, nodes):
+def test_memory_comes_from_the_nodes_in_the_allocation_of_memory(rig, allocation, nodes):
     rig.hold(allocation)
     assert rig.nodes() == nodes
 
@@ -103,7 +103,7 @@ def test_memory_goes_along_when_the_guest_holds_that_of_another_node(rig):
     assert rig.nodes() == {2}
 
 
-def test_a_node_whose_memory_is_gone_is_not_asked_for(rig):
+def test_memory_is_not_bound_to_a_node_without_memory(rig):
     without = replace(TOPOLOGY, numa_nodes=(*NODES[:2], replace(NODES[2], memory_kib=0)))
     rig.new_pipeline(replace(WORLD, topology=without))
     rig.hold({"node0": {"PCPU": 1}, "node2": {"MEMORY_MB": 64}})
@@ -122,8 +122,8 @@ def test_a_zone_of_memory_that_is_not_that_of_the_cpus_is_shown(rig):
 
 
 @pytest.mark.parametrize("allocation", [{"node0": {"VCPU": 1}}, {"node0": {"PCPU": 1}}])
-def test_an_agent_that_knows_of_nobody_leaves_memory_where_the_kernel_has_it(rig, allocation):
-    """Without a state file, and with Placement away: what the guest holds is not known then."""
+def test_an_agent_without_state_and_placement_leaves_memory_where_it_is(rig, allocation):
+    """The allocation of the guest is unknown without a state file while Placement is away."""
     allocation["node2"] = {"MEMORY_MB": 64}
     cpus = rig.hold(allocation).assignment.cpus
     rig.driver.affinities["a"] = dict.fromkeys(rig.driver.affinities["a"], cpus)
@@ -138,7 +138,7 @@ FOLLOWING = replace(WORLD, policy=POLICIES["follow"])
 
 
 class FollowingHost(MemoryHost):
-    """A rig whose guests are placed by another program, such as Nova."""
+    """A fake host with guests that another program pins, such as Nova."""
 
     def new_pipeline(self, world=FOLLOWING):
         controllers = (MemoryController(self.driver, world.topology.memory_types, binds_all=False),)

@@ -1,4 +1,4 @@
-"""Guests in pools of CPUs: who runs where, who is refused, and what happens when pools change under them.
+"""Guests in pools of CPUs: their CPUs, refusals, and changes of pools under running guests.
 
 Node 0 has CPUs 0-3, node 1 CPUs 4-7; 0 and 4 are shared, the others dedicated. Pool gold has CPUs 2, 3
 and 4.
@@ -56,7 +56,7 @@ class PooledHost(fake_host.FakeHost):
         return find_view(self.pipeline, uuid)
 
 
-def test_members_run_in_the_pool_and_nobody_else_does():
+def test_only_members_run_in_the_pool():
     rig = PooledHost(world(gold()))
     rig.hold("in", {GOLD[0]: {"PCPU": 2}}, 2)
     rig.hold("floating in", {GOLD[1]: {"VCPU": 1}})
@@ -83,7 +83,7 @@ def test_a_guest_without_a_place_stays_off_the_pool():
         (gold(max_guests=1), "admits 1 guests, and has 1"),
     ],
 )
-def test_who_should_not_be_in_the_pool_is_refused(pool, reason):
+def test_a_guest_that_the_pool_does_not_admit_is_refused(pool, reason):
     rig = PooledHost(world(pool))
     rig.hold("a", {GOLD[0]: {"PCPU": 1}})
     with pytest.raises(GuestRefusedError, match=reason):
@@ -123,7 +123,7 @@ def test_a_pool_that_shrinks_or_goes_leaves_its_members_where_they_are():
     assert (rig.cpus()["a"], rig.view("a").stray) == ({1, 2, 3}, "")
 
 
-def test_an_agent_that_starts_again_finds_everybody_in_the_pool():
+def test_guests_of_a_pool_keep_their_cpus_over_a_restart_of_the_agent():
     here = world(gold())
     rig = PooledHost(here)
     rig.hold("a", {GOLD[0]: {"PCPU": 2}}, 2)
@@ -133,7 +133,7 @@ def test_an_agent_that_starts_again_finds_everybody_in_the_pool():
     assert rig.cpus() == before
 
 
-def test_a_pool_grows_by_idle_cpus_and_gives_them_back_to_whoever_holds_them():
+def test_a_pool_grows_by_idle_cpus_and_returns_them_to_guests_that_hold_them():
     rig = PooledHost(world(gold((4, 7), max_cpus=3)))
     rig.hold("floats", {GOLD[1]: {"VCPU": 1}})
     assert rig.cpus()["floats"] == {4, 6, 7}
@@ -145,7 +145,7 @@ def test_a_pool_grows_by_idle_cpus_and_gives_them_back_to_whoever_holds_them():
     assert rig.cpus() == {"floats": {4, 5, 6}, "b": {7}}
 
 
-def test_static_plus_has_everybody_float_on_what_nobody_holds():
+def test_guests_under_static_plus_float_on_all_cpus_that_no_guest_holds():
     rig = PooledHost(world(policy="static-plus"))
     rig.hold("floats", {NODE[0]: {"VCPU": 1}})
     rig.hold("mixed", {NODE[0]: {"PCPU": 1, "VCPU": 1}}, 2)
@@ -180,7 +180,7 @@ CHANGES = st.one_of(
 
 @settings(max_examples=60)
 @given(st.lists(CHANGES, max_size=8))
-def test_whatever_becomes_of_pools_no_guest_loses_its_cpus(changes):
+def test_no_change_of_pools_takes_cpus_from_a_guest(changes):
     here = world()
     rig = PooledHost(here)
     former = {}

@@ -19,7 +19,7 @@ def rig():
 
 
 def preserve(rig, uuid, preserved=True):
-    """Have a running guest be left as it is, or not any more."""
+    """Set whether a running guest is preserved."""
     guest = rig.driver.running[uuid]
     changed = replace(guest, settings=replace(guest.settings, preserve=preserved))
     rig.driver.running[uuid] = changed
@@ -27,7 +27,7 @@ def preserve(rig, uuid, preserved=True):
 
 
 def appear(rig, uuid, allocation, cpus=ALL):
-    """Have a preserved guest start outside of the agent, on these CPUs."""
+    """Start a preserved guest outside of the agent, on these CPUs."""
     guest = rig.driver.create_guest(uuid, uuid, GuestSettings(preserve=True), ("sleep", "9"))
     rig.driver.affinities[uuid] = dict.fromkeys(rig.driver.affinities[uuid], cpu_set(*cpus))
     rig.handle(GuestStarted(guest, allocation, started=True))
@@ -64,7 +64,7 @@ def test_a_pinned_guest_stays_where_it_is_and_drift_is_not_repaired(rig):
 
 
 @pytest.mark.parametrize("preserved", [False, True])
-def test_a_preserved_guest_is_protected_whatever_its_class(preserved):
+def test_a_preserved_guest_of_any_class_is_protected(preserved):
     guest = build_guest("a", qos_class="BE", preserve=preserved)
     classes = parse_classes(agent_conf.load([], []))
     assert build_subject(guest, classes, dedicated=False).facts.protected is preserved

@@ -1,4 +1,4 @@
-"""A guest that is restarted while Placement is away keeps what it held when Placement was last heard."""
+"""A guest that restarts while Placement is away keeps its allocation of the last report."""
 
 import pytest
 
@@ -18,11 +18,11 @@ def rig():
 
 
 def starts(rig):
-    """Somebody starts it, and Placement does not answer."""
+    """Start the guest while Placement does not answer."""
     rig.handle(GuestStarted(rig.driver.create_guest("a", "a", GuestSettings(2), ()), None, 2.0))
 
 
-def test_it_gets_dedicated_cpus_again(rig):
+def test_a_restarted_guest_gets_dedicated_cpus_again(rig):
     starts(rig)
     assert rig.observed("a") == {1, 2}
     (view,) = rig.pipeline.guest_views()
@@ -30,20 +30,20 @@ def test_it_gets_dedicated_cpus_again(rig):
     assert rig.pipeline.unclaimed_holdings == {}
 
 
-def test_so_it_does_when_the_agent_was_restarted_between_even_twice(rig):
+def test_a_restarted_guest_gets_its_cpus_again_after_two_restarts_of_the_agent(rig):
     rig.restart()
     rig.restart()
     starts(rig)
     assert rig.observed("a") == {1, 2}
 
 
-def test_so_it_does_when_nobody_told_of_its_start(rig):
+def test_a_guest_with_a_missed_start_gets_its_cpus_again(rig):
     rig.driver.create_guest("a", "a", GuestSettings(2), ())
     rig.handle(ReconcileGuests())
     assert rig.observed("a") == {1, 2}
 
 
-def test_so_it_does_when_it_ended_and_started_and_nobody_told(rig):
+def test_a_guest_with_a_missed_end_and_start_gets_its_cpus_again(rig):
     starts(rig)
     rig.driver.discard(rig.driver.running["a"])
     again = rig.driver.create_guest("a", "a", GuestSettings(2), ())
@@ -52,26 +52,26 @@ def test_so_it_does_when_it_ended_and_started_and_nobody_told(rig):
     assert rig.pipeline.guest_views()[0].guest.pid == again.pid
 
 
-def test_so_does_a_consumer_whose_guest_never_ran_here(rig):
+def test_a_consumer_without_an_earlier_guest_here_gets_its_cpus(rig):
     rig.handle(AllocationsRead({}, 2.0, {"new": {"node1": {"PCPU": 1}}}))
     rig.handle(GuestStarted(rig.driver.create_guest("new", "new", GuestSettings(), ()), None, 3.0))
     assert rig.observed("new") == {5}
 
 
-def test_what_placement_says_next_counts(rig):
+def test_the_next_report_of_placement_counts(rig):
     starts(rig)
     rig.handle(AllocationsRead({"a": {}}, 3.0))
     assert rig.observed("a") == {3, 7}
 
 
-def test_what_placement_has_taken_away_is_not_kept(rig):
+def test_an_allocation_that_placement_has_removed_is_not_kept(rig):
     rig.handle(AllocationsRead({}, 2.0, {}))
     starts(rig)
     assert rig.observed("a") == {3, 7}
     assert rig.pipeline.guest_views()[0].allocation is None
 
 
-def test_unknown_is_not_counted_as_unallocated(rig):
+def test_a_guest_with_unknown_allocation_does_not_count_as_unallocated(rig):
     rig.handle(AllocationsRead({}, 2.0, {}))
     starts(rig)
     rig.pipeline.update_gauges()

@@ -52,7 +52,7 @@ GUESTS = {"a": SavedGuest({"rp": {"PCPU": 1}}, CpuAssignment((frozenset({1}),), 
 
 @settings(deadline=None)
 @given(STATES)
-def test_what_is_written_is_read(state):
+def test_a_written_state_is_read_back(state):
     assert parse(dump(state)) == state
 
 
@@ -90,7 +90,7 @@ def test_former_values_of_other_files_are_not_believed(path):
         parse(dump(AgentState(former_values=FormerValues("boot", {path: "x"}))))
 
 
-def test_it_survives_the_process(path):
+def test_the_state_survives_the_process(path):
     StateFile(path).keep_guests(GUESTS)
     StateFile(path).keep_former_values(FormerValues("boot", {"sys/devices/system/cpu/x": "1"}))
     StateFile(path).keep_owned({"rp": OwnedNames(frozenset({"PCPU"}))})
@@ -100,12 +100,12 @@ def test_it_survives_the_process(path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_what_consumers_without_a_guest_hold_survives_too(path):
+def test_allocations_of_consumers_without_a_guest_survive_too(path):
     StateFile(path).keep_guests(GUESTS, {"absent": {"rp": {"PCPU": 2}}})
     assert StateFile(path).state == AgentState(GUESTS, unclaimed={"absent": {"rp": {"PCPU": 2}}})
 
 
-def test_guests_are_forgotten_with_their_driver_and_not_before(path):
+def test_guests_are_forgotten_only_with_their_driver(path):
     StateFile(path).keep_guests(GUESTS)
     for driver, guests in (("libvirt", GUESTS), ("libvirt", GUESTS), ("process", {})):
         StateFile(path).keep_driver(driver)
@@ -113,7 +113,7 @@ def test_guests_are_forgotten_with_their_driver_and_not_before(path):
         assert (state.driver, state.guests) == (driver, guests)
 
 
-def test_nothing_is_written_when_nothing_changed(path):
+def test_an_unchanged_state_is_not_written(path):
     file = StateFile(path)
     file.keep_guests(GUESTS)
     before = path.stat()
@@ -193,7 +193,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(path, monkeypatch, 
 
 
 def test_a_crash_at_any_moment_leaves_the_old_content_or_the_new(tmp_path):
-    """A writer is killed again and again; whatever is found is whole."""
+    """A writer is killed repeatedly; each state that is found is whole."""
     path = tmp_path / "state.json"
     script = (
         "import sys\n"
@@ -218,7 +218,7 @@ def test_a_crash_at_any_moment_leaves_the_old_content_or_the_new(tmp_path):
             parse(path.read_bytes())
 
 
-def test_a_second_agent_is_refused_and_told_who_is_there(tmp_path):
+def test_a_second_agent_is_refused_with_the_pid_of_the_first(tmp_path):
     folder = tmp_path / "new" / "state"
     descriptor = lock_state_folder(folder)
     with pytest.raises(LockedError, match=rf"pid {os.getpid()}.*{folder}"):

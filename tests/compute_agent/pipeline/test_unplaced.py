@@ -1,4 +1,4 @@
-"""Guests for which there is no place keep off the CPUs of others, and guests keep CPUs that left the sets."""
+"""Guests without a place avoid the CPUs of others, and guests keep CPUs that left the sets."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ NO_SHARED_CPUS = "the host has no shared CPUs, and the guest holds no PCPU"
 
 
 def starts(rig, uuid, *amounts, vcpus=1):
-    """A guest starts by itself, as domains do, on all CPUs; its allocation is known."""
+    """Start a guest outside of the agent, as domains do, on all CPUs; its allocation is known."""
     guest = rig.driver.create_guest(uuid, uuid, GuestSettings(vcpus), ())
     allocation = {f"node{n}": {"PCPU": pcpu, "VCPU": vcpu} for n, pcpu, vcpu in amounts}
     rig.handle(GuestStarted(guest, allocation, 1.0, started=True))
@@ -44,7 +44,7 @@ def ends(rig, uuid):
 
 
 class TestWithSharedCpus:
-    """They take a guest that is over-allocated."""
+    """Shared CPUs take a guest that is over-allocated."""
 
     @pytest.fixture
     def rig(self):
@@ -53,7 +53,7 @@ class TestWithSharedCpus:
         starts(rig, "more", (0, 1, 0))
         return rig
 
-    def test_it_runs_there_and_the_reason_is_told(self, rig, caplog):
+    def test_an_over_allocated_guest_runs_on_shared_cpus_with_a_reason(self, rig, caplog):
         assert (rig.observed("paid"), rig.observed("more")) == ({1, 2}, {3, 7})
         assert (
             find_view(rig.pipeline, "more").refusal
@@ -67,13 +67,13 @@ class TestWithSharedCpus:
             " CPUs that no guest holds, 3,7"
         ) in caplog.text
 
-    def test_it_gets_its_place_when_somebody_leaves(self, rig):
+    def test_an_over_allocated_guest_gets_its_cpus_when_another_one_leaves(self, rig):
         ends(rig, "paid")
         assert rig.observed("more") == {1}
         assert find_view(rig.pipeline, "more").refusal == ""
 
     @pytest.mark.parametrize("saved", [None, {}], ids=["with state", "without state"])
-    def test_after_a_restart_it_is_there_still(self, rig, saved):
+    def test_an_over_allocated_guest_stays_on_shared_cpus_over_a_restart(self, rig, saved):
         rig.restart(saved=saved)
         told = {"paid": {"node0": {"PCPU": 2}}, "more": {"node0": {"PCPU": 1}}}
         if saved is not None:
@@ -81,20 +81,20 @@ class TestWithSharedCpus:
         assert (rig.observed("paid"), rig.observed("more")) == ({1, 2}, {3, 7})
         assert "0 free dedicated CPUs" in find_view(rig.pipeline, "more").refusal
 
-    def test_a_guest_that_wants_more_than_there_is_keeps_what_it_has(self, rig):
+    def test_a_guest_keeps_its_cpus_when_its_new_allocation_has_no_place(self, rig):
         rig.handle(AllocationsRead({"paid": {"node0": {"PCPU": 3}}}, 2.0))
         assert rig.observed("paid") == {1, 2}
         assert "3 are needed" in find_view(rig.pipeline, "paid").refusal
 
 
 class TestWithoutSharedCpus:
-    """A guest without a place runs on what nobody holds, and gives way."""
+    """A guest without a place runs on CPUs that no guest holds, and leaves them to others."""
 
     @pytest.fixture
     def rig(self):
         return FakeHost(DEDICATED_ONLY)
 
-    def test_a_guest_without_allocation_leaves_a_cpu_before_somebody_is_pinned_to_it(self, rig):
+    def test_a_guest_without_allocation_leaves_a_cpu_before_another_one_is_pinned_to_it(self, rig):
         starts(rig, "free")
         assert rig.observed("free") == ALL
         seen = []
@@ -113,7 +113,7 @@ class TestWithoutSharedCpus:
         ends(rig, "first")
         assert rig.observed("free") == ALL - {5, 6}
 
-    def test_so_it_is_when_the_agent_was_away(self, rig):
+    def test_a_guest_without_allocation_leaves_held_cpus_after_a_restart_of_the_agent(self, rig):
         starts(rig, "free")
         rig.run("first", (0, 1, 0))
         rig.driver.affinities["free"] = dict.fromkeys(rig.driver.affinities["free"], ALL)
@@ -121,13 +121,13 @@ class TestWithoutSharedCpus:
         assert (rig.observed("first"), rig.observed("free")) == ({1}, ALL - {1})
         assert find_view(rig.pipeline, "free").refusal == NO_SHARED_CPUS
 
-    def test_so_it_is_for_a_guest_whose_start_nobody_told(self, rig):
+    def test_a_guest_with_a_missed_start_leaves_held_cpus(self, rig):
         rig.run("first", (0, 1, 0))
         rig.driver.create_guest("found", "found", GuestSettings(), ())
         rig.handle(ReconcileGuests())
         assert rig.observed("found") == ALL - {1}
 
-    def test_so_it_is_for_one_of_which_placement_has_said_nothing(self, rig):
+    def test_a_guest_with_unknown_allocation_leaves_held_cpus(self, rig):
         rig.run("first", (0, 1, 0))
         guest = rig.driver.create_guest("unknown", "unknown", GuestSettings(), ())
         rig.handle(GuestStarted(guest, None, 2.0))
@@ -146,7 +146,7 @@ class TestWithoutSharedCpus:
         rig.run("second", (0, 2, 0), vcpus=2)
         assert (rig.observed("second"), rig.observed("first")) == ({1, 2}, ALL - {1, 2})
 
-    def test_without_state_and_placement_it_does_not_pass_for_one_that_holds_all_it_runs_on(self):
+    def test_a_guest_without_state_and_placement_does_not_count_as_holder_of_all_its_cpus(self):
         rig = FakeHost(ALL_DEDICATED)
         starts(rig, "free", vcpus=2)
         rig.run("first", (0, 1, 0))
@@ -154,7 +154,7 @@ class TestWithoutSharedCpus:
         rig.run("second", (0, 3, 0), vcpus=3)
         assert rig.observed("free") == {4, 5, 6, 7}
 
-    def test_where_all_cpus_are_held_it_is_left_and_that_is_told(self):
+    def test_a_guest_is_left_with_a_reason_where_all_cpus_are_held(self):
         rig = FakeHost(ALL_DEDICATED)
         starts(rig, "free")
         for node in (0, 1):
@@ -168,7 +168,7 @@ class TestWithoutSharedCpus:
 
 
 class TestRefusedToRun:
-    """With ``[guests] unplaced = refuse`` a guest that starts without a place is stopped."""
+    """A guest that starts without a place is stopped with ``[guests] unplaced = refuse``."""
 
     WORLD = replace(DEDICATED_ONLY, refuse_unplaced=True)
 
@@ -179,14 +179,14 @@ class TestRefusedToRun:
         return rig
 
     @pytest.mark.parametrize("amounts", [(), ((0, 1, 0),)], ids=["without allocation", "over-allocated"])
-    def test_it_is_stopped_at_its_start(self, rig, amounts, caplog):
+    def test_a_guest_without_a_place_is_stopped_at_its_start(self, rig, amounts, caplog):
         starts(rig, "more", *amounts)
         assert rig.driver.running.keys() == {"paid"}
         assert [view.guest.uuid for view in rig.pipeline.guest_views()] == ["paid"]
         assert rig.metric("unplaced_guests_stopped_total") == 1
         assert "Guest more was stopped, as it has no place: " in caplog.text
 
-    def test_whoever_runs_already_is_not(self, rig):
+    def test_a_running_guest_without_a_place_is_not_stopped(self, rig):
         rig.handle(AllocationsRead({"paid": {}}, 2.0))
         rig.restart(world=self.WORLD)
         assert rig.observed("paid") == ALL
@@ -209,14 +209,14 @@ class TestRefusedToRun:
         assert (view.guest.pid, view.limits) == (heir.pid, {QUOTA: 0.5})
         assert rig.observed("paid") == ALL
 
-    def test_a_round_before_its_start_is_told_does_not_save_it(self, rig):
+    def test_a_guest_that_a_round_found_before_its_start_event_is_stopped(self, rig):
         guest = rig.driver.create_guest("more", "more", GuestSettings(), ())
         rig.handle(ReconcileGuests())
         assert rig.driver.running.keys() == {"paid", "more"}
         rig.handle(GuestStarted(guest, {"node0": {"PCPU": 1}}, 1.0, started=True))
         assert rig.driver.running.keys() == {"paid"}
 
-    def test_one_that_cannot_be_stopped_keeps_off_the_cpus_of_others(self, rig, monkeypatch, caplog):
+    def test_a_guest_that_cannot_be_stopped_avoids_the_cpus_of_others(self, rig, monkeypatch, caplog):
         def stop(guest, timeout):
             raise DriverError("libvirtd is away")
 
@@ -228,7 +228,7 @@ class TestRefusedToRun:
 
 
 class TestGuestsLeftAlone:
-    """With ``[guests] unallocated = ignore`` a guest that holds nothing is left alone, once that is known."""
+    """A guest known to hold nothing is left alone with ``[guests] unallocated = ignore``."""
 
     WORLD = replace(WORLD, place_unallocated=False)
 
@@ -240,27 +240,27 @@ class TestGuestsLeftAlone:
         guest = rig.driver.create_guest("unknown", "unknown", GuestSettings(), ())
         rig.handle(GuestStarted(guest, None, 2.0, started=True))
 
-    def test_until_then_it_keeps_off_the_cpus_of_others(self, rig):
+    def test_a_guest_with_unknown_allocation_avoids_the_cpus_of_others(self, rig):
         rig.run("paid", (0, 2, 0), vcpus=2)
         self.unknown(rig)
         assert rig.observed("unknown") == {3, 7}
         rig.handle(AllocationsRead({"unknown": {}}, 3.0))
         assert find_view(rig.pipeline, "unknown").assignment is None
 
-    def test_it_leaves_a_cpu_that_somebody_comes_to_hold(self, rig):
+    def test_a_guest_with_unknown_allocation_leaves_a_cpu_that_another_one_gets(self, rig):
         self.unknown(rig)
-        assert rig.observed("unknown") == ALL  # in nobody's way
+        assert rig.observed("unknown") == ALL  # no guest holds a CPU
         rig.run("paid", (0, 2, 0), vcpus=2)
         assert (rig.observed("paid"), rig.observed("unknown")) == ({1, 2}, {3, 7})
 
-    def test_so_does_one_that_held_cpus_which_another_one_holds(self, rig):
+    def test_a_found_guest_leaves_cpus_that_another_one_holds(self, rig):
         rig.run("paid", (0, 2, 0), vcpus=2)
         guest = rig.driver.create_guest("found", "found", GuestSettings(2), ())
         rig.driver.affinities["found"] = dict.fromkeys(rig.driver.affinities["found"], frozenset({1, 2}))
         rig.handle(ReconcileGuests())
         assert rig.observed(guest.uuid) == {3, 7}
 
-    def test_policy_none_leaves_it_where_it_is(self, rig):
+    def test_policy_none_leaves_a_guest_with_unknown_allocation_where_it_is(self, rig):
         rig.run("paid", (0, 2, 0), vcpus=2)
         rig.handle(WorldChanged(replace(self.WORLD, policy=POLICIES["none"])))
         self.unknown(rig)
@@ -271,7 +271,7 @@ SWAPPED = replace(WORLD, cpu_sets=CpuSets(frozenset({5, 6}), frozenset({1, 2, 3}
 
 
 class TestSetsThatMovedUnderAGuest:
-    """It keeps its CPUs, nobody else gets them, the operator is told, and may move it."""
+    """A guest keeps CPUs that left the sets, exclusively; the operator sees it and may move it."""
 
     STRAY = "CPUs 1-2 are not in [compute] cpu_dedicated_set any more"
 
@@ -284,7 +284,7 @@ class TestSetsThatMovedUnderAGuest:
     def moved(self, rig):
         rig.handle(WorldChanged(SWAPPED))
 
-    def test_it_stays_and_that_is_told_once(self, rig, caplog):
+    def test_a_guest_on_cpus_that_left_the_sets_stays_and_is_reported_once(self, rig, caplog):
         self.moved(rig)
         rig.handle(ReconcileGuests())
         assert rig.observed("a") == {1, 2}
@@ -293,7 +293,7 @@ class TestSetsThatMovedUnderAGuest:
         rig.pipeline.update_gauges()
         assert rig.metric("stray_guests") == 1
 
-    def test_nobody_else_gets_its_cpus_though_they_are_shared_ones_now(self, rig):
+    def test_no_other_guest_gets_its_cpus_although_they_are_shared_now(self, rig):
         rig.run("before")
         self.moved(rig)
         rig.run("after", (0, 0, 1))
@@ -302,18 +302,18 @@ class TestSetsThatMovedUnderAGuest:
         ends(rig, "a")
         assert rig.observed("before") == {1, 2, 3}
 
-    def test_a_guest_for_which_no_shared_cpu_is_left_is_not_started(self, rig):
+    def test_a_guest_is_not_started_without_a_remaining_shared_cpu(self, rig):
         rig.handle(WorldChanged(replace(WORLD, cpu_sets=CpuSets(NOTHING, frozenset({1, 2}), NOTHING))))
         with pytest.raises(GuestRefusedError, match="h_0 has no shared CPUs that no other guest holds"):
             rig.run("b", (0, 0, 1))
 
-    def test_it_is_told_again_after_a_restart_in_which_the_sets_moved(self, rig):
+    def test_sets_that_moved_during_a_restart_are_reported(self, rig):
         rig.run("b")
         rig.restart(world=SWAPPED)
         assert (rig.observed("a"), rig.observed("b")) == ({1, 2}, {3})
         assert find_view(rig.pipeline, "a").stray == self.STRAY
 
-    def test_an_offline_cpu_is_told_too_and_its_guest_runs_on_the_others(self, rig, caplog):
+    def test_an_offline_cpu_is_reported_too_and_its_guest_runs_on_the_others(self, rig, caplog):
         offline = machine(nodes=2, cores=4, offline=frozenset({2}))
         tree = replace(TREE, nodes=tuple(replace(n, cpus=n.cpus - {2}) for n in TREE.nodes))
         rig.handle(WorldChanged(replace(WORLD, topology=offline, tree=tree)))
@@ -325,7 +325,7 @@ class TestSetsThatMovedUnderAGuest:
         assert find_view(rig.pipeline, "a").stray == ""
         assert "Guest a no longer holds CPUs outside the present sets" in caplog.text
 
-    def test_a_guest_whose_cpus_are_all_offline_runs_on_those_that_nobody_holds(self, rig):
+    def test_a_guest_with_all_cpus_offline_runs_on_those_that_no_guest_holds(self, rig):
         rig.run("b", (1, 1, 0))
         offline = machine(nodes=2, cores=4, offline=frozenset({1, 2}))
         rig.handle(WorldChanged(replace(DEDICATED_ONLY, topology=offline)))
@@ -333,7 +333,7 @@ class TestSetsThatMovedUnderAGuest:
         rig.run("c", (1, 1, 0))
         assert (rig.observed("a"), rig.observed("c")) == ({0, 3, 4, 7}, {6})
 
-    def test_under_policy_none_nobody_is_said_to_hold_anything(self, rig):
+    def test_policy_none_shows_no_guest_as_holder_of_cpus(self, rig):
         self.moved(rig)
         rig.handle(WorldChanged(replace(SWAPPED, policy=POLICIES["none"])))
         assert (
@@ -342,12 +342,12 @@ class TestSetsThatMovedUnderAGuest:
             rig.observed("a"),
         ) == ("", None, {1, 2})
 
-    def test_it_moves_for_another_allocation(self, rig):
+    def test_a_guest_on_cpus_that_left_the_sets_moves_for_another_allocation(self, rig):
         self.moved(rig)
         rig.handle(AllocationsRead({"a": {"node1": {"PCPU": 2}}}, 2.0))
         assert rig.observed("a") == {5, 6}
 
-    def test_a_move_asked_for_leads_into_the_present_sets(self, rig):
+    def test_a_requested_move_leads_into_the_current_sets(self, rig):
         larger = replace(SWAPPED, cpu_sets=CpuSets(frozenset({0, 3, 5}), frozenset({1, 2}), NOTHING))
         rig.run("b")
         rig.handle(WorldChanged(larger))
@@ -365,7 +365,7 @@ class TestSetsThatMovedUnderAGuest:
             rig.handle(MoveGuest("a"))
         assert (rig.observed("a"), find_view(rig.pipeline, "a").refusal) == ({1, 2}, "")
 
-    def test_with_rebalancing_it_moves_by_itself(self, rig):
+    def test_rebalancing_moves_a_guest_off_cpus_that_left_the_sets(self, rig):
         larger = CpuSets(frozenset({0, 3, 5}), frozenset({1, 2}), NOTHING)
         rig.handle(WorldChanged(replace(WORLD, cpu_sets=larger, rebalance_gain=2.0)))
         assert rig.observed("a") == {1, 2}
@@ -373,7 +373,7 @@ class TestSetsThatMovedUnderAGuest:
         assert rig.observed("a") == {0, 3}
 
 
-def test_floating_guests_leave_what_is_pinned_of_the_legacy_pin_set():
+def test_floating_guests_leave_pinned_cpus_of_the_legacy_pin_set():
     pins = frozenset({1, 2, 5})
     rig = FakeHost(replace(WORLD, cpu_sets=CpuSets(pins, pins, pins)))
     rig.run("shared")
@@ -382,7 +382,7 @@ def test_floating_guests_leave_what_is_pinned_of_the_legacy_pin_set():
     assert (rig.observed("own"), rig.observed("shared")) == ({1, 2}, {5})
 
 
-def test_policy_none_confines_nobody():
+def test_policy_none_confines_no_guest():
     rig = FakeHost(replace(DEDICATED_ONLY, policy=POLICIES["none"]))
     starts(rig, "free")
     assert rig.observed("free") == ALL
@@ -390,7 +390,7 @@ def test_policy_none_confines_nobody():
 
 
 class TestOrderedDedicatedAndAllocatedShared:
-    """What nova-scheduler's fall-back query gives a dedicated flavor on a host that reports no PCPU to it."""
+    """A dedicated flavor with VCPU, by nova-scheduler's fall-back query for hosts without PCPU."""
 
     def start(self, rig, allocation, dedicated=2):
         guest = replace(rig.driver.create_guest("g", "g", GuestSettings(2), ()), dedicated=dedicated)
@@ -398,7 +398,7 @@ class TestOrderedDedicatedAndAllocatedShared:
         rig.handle(GuestStarted(guest, {"node0": allocation}, 1.0, started=True))
         return guest
 
-    def test_it_has_no_place_and_stays_without_one_over_a_restart(self):
+    def test_a_dedicated_flavor_with_vcpu_has_no_place_also_after_a_restart(self):
         rig = FakeHost()
         self.start(rig, {"VCPU": 2})
         assert (
@@ -412,18 +412,18 @@ class TestOrderedDedicatedAndAllocatedShared:
         rig.handle(ReconcileGuests())
         assert find_view(rig.pipeline, "g").refusal
 
-    def test_it_is_stopped_as_it_starts_if_so_configured(self):
+    def test_a_dedicated_flavor_with_vcpu_is_stopped_at_its_start_by_option(self):
         rig = FakeHost(replace(WORLD, refuse_unplaced=True))
         self.start(rig, {"VCPU": 2})
         assert rig.driver.running == {}
 
-    def test_it_gets_its_cpus_when_it_is_given_pcpu(self):
+    def test_a_dedicated_flavor_gets_its_cpus_with_an_allocation_of_pcpu(self):
         rig = FakeHost()
         self.start(rig, {"VCPU": 2})
         rig.handle(AllocationsRead({"g": {"node0": {"PCPU": 2}}}, 2.0))
         assert (find_view(rig.pipeline, "g").refusal, rig.observed("g")) == ("", {1, 2})
 
-    def test_where_vcpu_pin_set_backs_both_its_vcpu_are_dedicated(self):
+    def test_its_vcpu_are_dedicated_where_vcpu_pin_set_backs_both_classes(self):
         both = frozenset({1, 2, 3})
         rig = FakeHost(replace(WORLD, cpu_sets=CpuSets(both, both, both)))
         self.start(rig, {"VCPU": 2})
@@ -431,15 +431,15 @@ class TestOrderedDedicatedAndAllocatedShared:
         assert len(find_view(rig.pipeline, "g").assignment.dedicated) == 2
         assert rig.observed("g") == set(find_view(rig.pipeline, "g").assignment.dedicated)
 
-    def test_where_vcpu_pin_set_backs_vcpu_alone_it_floats_there(self):
-        """Beside cpu_shared_set, which is for emulator threads: there is no PCPU on such a host."""
+    def test_a_dedicated_flavor_floats_where_vcpu_pin_set_backs_vcpu_alone(self):
+        """The host has no PCPU, and a cpu_shared_set for emulator threads alone."""
         rig = FakeHost(replace(WORLD, cpu_sets=CpuSets(NOTHING, frozenset({1, 2, 3}), frozenset({7}))))
         self.start(rig, {"VCPU": 2})
         view = find_view(rig.pipeline, "g")
         assert (view.refusal, view.assignment.vcpu_cpus) == ("", (frozenset({1, 2, 3}),) * 2)
         assert view.assignment.emulator_cpus == {7}
 
-    def test_a_shared_order_is_as_before(self):
+    def test_a_shared_flavor_with_vcpu_runs_on_shared_cpus(self):
         rig = FakeHost()
         self.start(rig, {"VCPU": 2}, dedicated=0)
         assert (find_view(rig.pipeline, "g").refusal, rig.observed("g")) == ("", {3})

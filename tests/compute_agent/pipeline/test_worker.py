@@ -46,7 +46,7 @@ def test_two_guests_share_no_dedicated_cpu(rig):
     assert not first.assignment.held_cpus & second.assignment.held_cpus
 
 
-def test_a_guest_for_which_there_is_no_place_is_not_started(rig):
+def test_a_guest_without_a_place_is_not_started(rig):
     rig.run("a", (0, 2, 0))
     with pytest.raises(GuestRefusedError, match="h_0 has 0 free dedicated CPUs"):
         rig.run("b", (0, 1, 0))
@@ -71,7 +71,7 @@ def test_a_guest_that_ended_gives_its_cpus_back(rig):
     assert rig.run("b", (0, 2, 0)).assignment.held_cpus == {1, 2}
 
 
-def test_nobody_is_moved_when_another_guest_comes_or_goes(rig):
+def test_no_guest_is_moved_when_another_one_comes_or_goes(rig):
     rig.run("a", (0, 1, 0))
     second = rig.run("b", (0, 1, 0))
     rig.handle(GuestStopped(rig.pipeline.guest_views()[0].guest))
@@ -81,7 +81,7 @@ def test_nobody_is_moved_when_another_guest_comes_or_goes(rig):
     assert rig.driver.writes == writes
 
 
-def test_a_late_word_of_an_end_does_not_concern_the_next_guest_of_the_consumer(rig):
+def test_a_late_event_of_an_end_does_not_affect_the_next_guest_of_the_consumer(rig):
     first = rig.run("a", (0, 1, 0)).guest
     rig.driver.end(first)
     rig.handle(GuestStopped(first))
@@ -106,34 +106,34 @@ def test_an_adopted_process_is_pinned(rig):
 class TestUnallocated:
     """Guests that hold nothing of this host."""
 
-    def test_goes_to_the_shared_cpus_and_is_reported(self, rig):
+    def test_a_guest_without_allocation_goes_to_the_shared_cpus_and_is_reported(self, rig):
         rig.run("a")
         assert rig.observed("a") == {3, 7}
         rig.pipeline.update_gauges()
         assert rig.metric("unallocated_guests") == 1
 
-    def test_or_stays_where_it_is_if_so_configured(self):
+    def test_a_guest_without_allocation_stays_where_it_is_by_option(self):
         rig = FakeHost(replace(WORLD, place_unallocated=False))
         assert rig.run("a").assignment is None
         assert rig.observed("a") == ALL
 
-    def test_losing_its_allocation_a_guest_loses_its_cpus(self, rig):
+    def test_a_guest_that_loses_its_allocation_loses_its_cpus(self, rig):
         rig.run("a", (0, 2, 0))
         rig.handle(AllocationsRead({"a": {}}, 2.0))
         assert rig.observed("a") == {3, 7}
 
-    def test_getting_one_it_gets_cpus(self, rig):
+    def test_a_guest_that_gets_an_allocation_gets_cpus(self, rig):
         rig.run("a")
         rig.handle(AllocationsRead({"a": {"node1": {"PCPU": 1}, "elsewhere": {"PCPU": 9}}}, 2.0))
         assert rig.observed("a") == {5}
 
-    def test_what_was_read_before_the_guest_started_does_not_count(self, rig):
+    def test_allocations_read_before_the_start_of_a_guest_do_not_count(self, rig):
         rig.run("a", (0, 1, 0), as_of=5.0)
         rig.handle(AllocationsRead({"a": {}}, 4.0))
         assert rig.observed("a") == {1}
 
 
-def test_a_refused_guest_stays_and_is_placed_when_somebody_leaves(rig):
+def test_a_refused_guest_stays_and_is_placed_when_another_one_leaves(rig):
     first = rig.run("a", (0, 2, 0)).guest
     rig.run("b")
     rig.handle(AllocationsRead({"b": {"node0": {"PCPU": 1}}}, 2.0))
@@ -150,7 +150,7 @@ ISOLATED = GuestSettings(2, ThreadPolicy.ISOLATE)
 
 
 class TestUnclaimed:
-    """Allocations without a guest keep their CPUs free for it: who comes takes what is counted, no more."""
+    """Allocations without a guest keep their CPUs free; other guests take no more than their share."""
 
     @pytest.fixture
     def rig(self):
@@ -168,19 +168,19 @@ class TestUnclaimed:
         rig.run("new", (0, 3, 0), vcpus=3)
         assert len(rig.run("absent", (0, 3, 0), vcpus=3).assignment.dedicated) == 3
 
-    def test_what_a_guest_leaves_behind_is_known(self, rig):
+    def test_the_allocation_of_a_stopped_guest_stays_known(self, rig):
         guest = rig.run("absent", (0, 3, 0), vcpus=3).guest
         assert rig.pipeline.unclaimed_holdings == {}
         rig.handle(GuestStopped(guest))
         assert rig.pipeline.unclaimed_holdings.keys() == {"absent"}
 
-    def test_so_is_what_a_guest_leaves_that_ended_while_the_agent_was_away(self, rig):
+    def test_the_allocation_of_a_guest_that_ended_without_the_agent_stays_known(self, rig):
         guest = rig.run("absent", (0, 3, 0), vcpus=3).guest
         del rig.driver.running["absent"], rig.driver.affinities["absent"]
         rig.restart(world=rig.pipeline.host_state)
         assert rig.pipeline.unclaimed_holdings.keys() == {guest.uuid}
 
-    def test_since_when_is_kept_while_the_allocation_stays_the_same(self, rig):
+    def test_the_age_of_an_unclaimed_allocation_is_kept_while_it_stays_the_same(self, rig):
         rig.handle(AllocationsRead({}, 5.0, {"absent": {"node0": {"PCPU": 3}}, "b": {"node0": {"PCPU": 1}}}))
         assert {name: one.since for name, one in rig.pipeline.unclaimed_holdings.items()} == {
             "absent": 1.0,
@@ -191,7 +191,7 @@ class TestUnclaimed:
 
 
 class TestReconcile:
-    """The kernel is brought back to what was decided."""
+    """A reconciliation restores the decisions in the kernel."""
 
     def test_drift_is_repaired_and_counted(self, rig):
         guest = rig.run("a", (0, 1, 0)).guest
@@ -227,7 +227,7 @@ class TestReconcile:
         assert rig.pipeline.guest_views()[0].pending == ()
         assert rig.observed("a") == {1}
 
-    def test_a_guest_whose_end_nobody_told_is_missed(self, rig):
+    def test_a_guest_with_a_missed_end_is_removed(self, rig):
         guest = rig.run("a", (0, 1, 0)).guest
         rig.driver.discard(guest)
         rig.handle(ReconcileGuests())
@@ -252,7 +252,7 @@ def _pinned(*cpus):
 class TestRestart:
     """A new agent finds the guests of the one before."""
 
-    def test_nothing_moves(self, rig):
+    def test_a_restart_moves_no_guest(self, rig):
         rig.run("a", (0, 1, 0))
         rig.run("b", (0, 1, 0))
         rig.driver.stop(rig.driver.running["a"], 0)
@@ -289,7 +289,7 @@ class TestRestart:
         assert view.assignment.vcpu_cpus == ({2}, {1})
         assert view.assignment.dedicated == (2, 1)
 
-    def test_drift_while_nobody_looked_is_repaired(self, rig):
+    def test_drift_during_a_restart_is_repaired(self, rig):
         guest = rig.run("a", (0, 1, 0)).guest
         rig.driver.affinities["a"][guest.pid] = ALL
         rig.restart()
@@ -307,7 +307,7 @@ class TestRestart:
         assert rig.saved == {}
 
     @pytest.mark.parametrize("saved", [None, {}], ids=["with state", "without state"])
-    def test_policy_none_touches_nobody(self, rig, saved):
+    def test_policy_none_changes_no_guest(self, rig, saved):
         guest = rig.run("a", (0, 1, 0)).guest
         rig.driver.affinities["a"][guest.pid + 1000] = ALL
         writes = rig.driver.writes
@@ -318,7 +318,7 @@ class TestRestart:
 
 
 class TestALostGuest:
-    """A guest whose record cannot be used: it may run, and nobody can look after it."""
+    """A guest with an unusable record: it may run, and the agent cannot manage it."""
 
     @pytest.fixture
     def lost(self, rig):
@@ -328,7 +328,7 @@ class TestALostGuest:
         rig.restart()
         return guest
 
-    def test_keeps_its_cpus_also_after_the_next_restart(self, rig, lost):
+    def test_a_lost_guest_keeps_its_cpus_also_after_the_next_restart(self, rig, lost):
         for _ in range(2):
             assert rig.run("b", (0, 1, 0)).assignment.dedicated == (2,)
             with pytest.raises(GuestRefusedError, match="0 free dedicated CPUs"):
@@ -337,7 +337,7 @@ class TestALostGuest:
             rig.handle(GuestStopped(rig.driver.running.pop("b")))
             rig.restart()
 
-    def test_adopted_anew_has_the_place_that_it_had(self, rig, lost):
+    def test_a_lost_guest_that_is_adopted_has_its_cpus_again(self, rig, lost):
         rig.run("b", (0, 1, 0))
         rig.driver.lost_reasons.clear()
         view = rig.handle(
@@ -347,8 +347,8 @@ class TestALostGuest:
         rig.restart()
         assert rig.saved.keys() == {"a", "b"}
 
-    def test_that_was_restarted_and_cannot_be_described_keeps_its_cpus_and_has_them_when_it_can(self, rig):
-        """As domains do, whose processes libvirtd starts: the old one ends, the new one is not understood."""
+    def test_a_restarted_guest_keeps_its_cpus_until_it_can_be_described(self, rig):
+        """libvirtd starts the processes of domains: the old one ends, the new one cannot be described."""
         rig.run("a", (0, 1, 0))
         guest = rig.driver.running.pop("a")
         rig.driver.lost_reasons["a"] = "domain a cannot be described"
@@ -362,7 +362,7 @@ class TestALostGuest:
         assert rig.observed("a") == {1}
         assert rig.metric("lost_guests") == 0
 
-    def test_said_to_be_gone_gives_its_cpus_back(self, rig, lost):
+    def test_a_lost_guest_that_is_gone_releases_its_cpus(self, rig, lost):
         rig.driver.lost_reasons.clear()
         rig.handle(ReconcileGuests())
         assert rig.run("b", (0, 2, 0), vcpus=2).assignment.dedicated == (1, 2)
@@ -412,13 +412,13 @@ def test_events_from_other_threads_are_answered(rig):
     assert not rig.pipeline.is_alive
 
 
-def test_a_guest_that_started_by_itself_goes_where_its_allocation_says(rig):
+def test_a_guest_that_started_outside_of_the_agent_gets_the_cpus_of_its_allocation(rig):
     guest = rig.driver.create_guest("a", "a", GuestSettings(), ())
     rig.handle(GuestStarted(guest, {"node1": {"PCPU": 1}}, 1.0))
     assert rig.observed("a") == {5}
 
 
-def test_a_guest_of_which_nothing_is_known_keeps_off_dedicated_cpus_until_it_is(rig):
+def test_a_guest_avoids_dedicated_cpus_while_its_allocation_is_unknown(rig):
     guest = rig.driver.create_guest("a", "a", GuestSettings(), ())
     rig.handle(GuestStarted(guest, None, 1.0))
     assert rig.observed("a") == {3, 7}
@@ -435,7 +435,7 @@ def test_changed_settings_move_no_guest(rig):
     assert rig.pipeline.guest_views()[0].guest.settings.priority == 7
 
 
-def test_a_driver_that_cannot_say_what_runs_makes_nobody_forget_a_guest(rig, monkeypatch):
+def test_guests_are_remembered_while_the_driver_does_not_know_them(rig, monkeypatch):
     rig.run("a", (1, 1, 0))
     saved = dict(rig.saved)
 
@@ -461,7 +461,7 @@ QUOTA = ThrottleControl("cpu_quota")
 
 
 class Recorder(GuestController):
-    """A controller that writes down what it is told."""
+    """A controller that records its calls."""
 
     name = "recorder"
 
@@ -484,7 +484,7 @@ class Recorder(GuestController):
 
 
 class TestControllers:
-    """What controllers are told of guests."""
+    """Calls of controllers about guests."""
 
     @pytest.fixture
     def recorder(self, rig):
@@ -492,13 +492,13 @@ class TestControllers:
         rig.handle(WorldChanged(WORLD, (recorder,)))
         return recorder
 
-    def test_every_controller_sees_what_a_guest_holds(self, rig, recorder):
+    def test_every_controller_gets_the_allocation_of_a_guest(self, rig, recorder):
         rig.run("a", (0, 1, 0))
         assert recorder.applied["a"].allocation == {"node0": {"PCPU": 1, "VCPU": 0}}
         rig.handle(AllocationsRead({"a": {"node0": {"PCPU": 1, "LLC": 4}}}, 2.0))
         assert recorder.applied["a"].allocation == {"node0": {"PCPU": 1, "LLC": 4}}
 
-    def test_what_is_common_is_synced_when_guests_come_and_go(self, rig, recorder):
+    def test_controllers_are_synced_when_guests_come_and_go(self, rig, recorder):
         guest = rig.run("a", (0, 1, 0)).guest
         synced = len(recorder.synced)
         rig.handle(AllocationsRead({"a": {"node0": {"PCPU": 1, "VCPU": 0}}}, 2.0))
@@ -506,7 +506,7 @@ class TestControllers:
         rig.handle(GuestStopped(guest))
         assert recorder.synced[-1] == set()
 
-    def test_what_cannot_be_synced_is_tried_again(self, rig, recorder):
+    def test_a_failed_sync_is_repeated(self, rig, recorder):
         rig.run("a", (0, 1, 0))
         recorder.broken = OSError(16, "Device or resource busy")
         rig.handle(AllocationsRead({"a": {}}, 2.0))
@@ -517,7 +517,7 @@ class TestControllers:
         assert recorder.synced == [{"a"}]
         assert recorder.applied["a"].allocation == {}
 
-    def test_other_controllers_look_at_every_guest(self, rig, recorder):
+    def test_each_new_controller_is_applied_to_every_guest(self, rig, recorder):
         rig.run("a", (0, 1, 0))
         other = Recorder()
         rig.handle(WorldChanged(WORLD, (other,)))
@@ -530,18 +530,18 @@ class TestControllers:
         rig.handle(LimitGuest("a", QUOTA, None))
         assert recorder.applied["a"].limits == {}
 
-    def test_a_limit_that_cannot_be_set_is_none(self, rig, recorder):
+    def test_a_limit_that_cannot_be_set_is_not_recorded(self, rig, recorder):
         rig.run("a", (0, 1, 0))
         recorder.broken = DriverError("no")
         with pytest.raises(DriverError):
             rig.handle(LimitGuest("a", QUOTA, 0.5))
         assert rig.pipeline.guest_views()[0].limits == {}
 
-    def test_a_guest_that_is_gone_cannot_be_limited(self, rig):
+    def test_limiting_a_guest_that_is_gone_is_an_error(self, rig):
         with pytest.raises(GuestGoneError):
             rig.handle(LimitGuest("a", QUOTA, 0.5))
 
-    def test_limits_are_in_force_again_from_the_beginning(self, rig):
+    def test_limits_apply_again_from_the_start_of_an_agent(self, rig):
         rig.run("a", (0, 1, 0))
         rig.new_pipeline()
         rig.pipeline.start(rig.saved, limits={"a": {QUOTA: 0.5}})

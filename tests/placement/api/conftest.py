@@ -1,4 +1,4 @@
-"""What the tests of the layers before the handlers share."""
+"""Fixtures for tests of the layers before the handlers."""
 
 from collections.abc import Iterator
 
@@ -28,7 +28,7 @@ def conf():
 
 
 class Handlers:
-    """Stands for the Flask application: answers 200 to all and keeps the callers that came through."""
+    """A stand-in for the Flask application: answers 200 to all requests and records the callers."""
 
     def __init__(self):
         self.callers = []

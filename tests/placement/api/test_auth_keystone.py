@@ -50,17 +50,17 @@ def assert_refused(answer, status=401):
 
 @pytest.mark.usefixtures("tokens")
 @pytest.mark.parametrize("headers", [{}, {"X-Auth-Token": ""}, {"X-Auth-Token": "unknown"}])
-def test_without_a_token_that_is_known_the_answer_is_401(client, handlers, headers):
+def test_a_request_without_a_known_token_is_401(client, handlers, headers):
     assert_refused(client.get("/resource_providers", headers=headers, status=401))
     assert handlers.callers == []
 
 
-def test_a_token_that_expired_is_401(client, tokens):
+def test_an_expired_token_is_401(client, tokens):
     tokens("stale", expires_in=-timedelta(minutes=1))
     assert_refused(client.get("/traits", headers={"X-Auth-Token": "stale"}, status=401))
 
 
-def test_a_known_token_says_who_the_caller_is(client, handlers, tokens):
+def test_a_known_token_identifies_the_caller(client, handlers, tokens):
     tokens("good", role_list=["member", "reader"])
     client.get("/traits", headers={"X-Auth-Token": "good"}, status=200)
     caller = handlers.caller
@@ -68,7 +68,7 @@ def test_a_known_token_says_who_the_caller_is(client, handlers, tokens):
     assert not caller.system_scope
 
 
-def test_what_a_client_claims_of_itself_is_not_believed(client, handlers, tokens):
+def test_identity_headers_of_a_client_are_ignored(client, handlers, tokens):
     tokens("good", role_list=["reader"])
     claims = {
         "X-Roles": "admin",
@@ -92,7 +92,7 @@ def test_the_version_document_needs_no_token(client, handlers):
     assert (handlers.caller.user_id, handlers.caller.roles) == (None, [])
 
 
-def test_a_service_token_that_is_unknown_is_401(client, tokens):
+def test_an_unknown_service_token_is_401(client, tokens):
     tokens("good")
     headers = {"X-Auth-Token": "good", "X-Service-Token": "unknown"}
     assert_refused(client.get("/traits", headers=headers, status=401))
@@ -100,7 +100,7 @@ def test_a_service_token_that_is_unknown_is_401(client, tokens):
 
 @pytest.mark.usefixtures("tokens")
 @pytest.mark.parametrize("headers", [{}, {"X-Auth-Token": "unknown"}, {"X-Identity-Status": "Confirmed"}])
-def test_delay_auth_decision_lets_nobody_in(conf, handlers, client_of, headers):
+def test_delay_auth_decision_admits_no_request_without_a_token(conf, handlers, client_of, headers):
     add_authentication(handlers, conf)  # makes the options of keystonemiddleware known
     conf.set_override("delay_auth_decision", True, group="keystone_authtoken")
     client = client_of(add_authentication(handlers, conf))

@@ -12,7 +12,7 @@ def client(handlers, conf, client_of):
 
 @pytest.mark.parametrize("path", ["/resource_providers", "/unknown", "/healthcheck/"])
 @pytest.mark.parametrize("headers", [{}, {"X-Auth-Token": ""}])
-def test_without_a_token_the_answer_is_401(client, handlers, path, headers):
+def test_a_request_without_a_token_is_401(client, handlers, path, headers):
     answer = client.get(path, headers=headers, status=401)
     assert answer.headers["WWW-Authenticate"] == 'Noauth2 realm="placement"'
     (error,) = answer.json["errors"]
@@ -30,7 +30,7 @@ def test_the_version_document_needs_no_token(client, handlers):
     assert (handlers.caller.user_id, handlers.caller.roles) == (None, [])
 
 
-def test_roles_without_a_token_are_not_believed(client, handlers):
+def test_roles_without_a_token_are_ignored(client, handlers):
     client.get("/", headers={"X-Roles": "admin", "X-User-Id": "root"}, status=200)
     assert (handlers.caller.user_id, handlers.caller.roles) == (None, [])
 
@@ -49,7 +49,7 @@ def test_roles_without_a_token_are_not_believed(client, handlers):
         ({"X-Auth-Token": "ann:q", "X-Project-Id": "p"}, "ann", "p", []),
     ],
 )
-def test_a_token_is_believed(client, handlers, headers, user, project, roles):
+def test_a_token_names_user_project_and_role(client, handlers, headers, user, project, roles):
     client.get("/traits", headers=headers, status=200)
     caller = handlers.caller
     assert (caller.user_id, caller.project_id, caller.roles, caller.system_scope) == (
@@ -60,7 +60,7 @@ def test_a_token_is_believed(client, handlers, headers, user, project, roles):
     )
 
 
-def test_who_speaks_for_the_system_has_no_project(client, handlers):
+def test_a_caller_with_system_scope_has_no_project(client, handlers):
     client.get(
         "/traits",
         headers={"X-Auth-Token": "ann", "X-Roles": "admin", "OpenStack-System-Scope": "all"},

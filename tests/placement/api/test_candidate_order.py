@@ -1,4 +1,4 @@
-"""``[placement] candidate_order``: what a client that takes the first candidate of a host gets."""
+"""``[placement] candidate_order``: the first candidate of a host, which clients take."""
 
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,10 @@ def crossing(candidates: list[dict[str, Any]]) -> list[bool]:
 
 
 @pytest.mark.parametrize("order", [None, "topology"])
-def test_what_keeps_to_one_node_comes_first(tmp_path: Path, order: str | None) -> None:
+def test_candidates_on_one_node_come_first(tmp_path: Path, order: str | None) -> None:
     assert crossing(answered(tmp_path, order)) == [False, False, True, True]
 
 
-def test_or_ids_alone_decide(tmp_path: Path) -> None:
+def test_candidates_are_ordered_by_id_alone_by_option(tmp_path: Path) -> None:
     found = answered(tmp_path, "id")
     assert crossing(found) == [False, True, True, False]

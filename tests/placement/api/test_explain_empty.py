@@ -1,4 +1,4 @@
-"""``[api] explain_empty``: the log says why a list of candidates is empty, and nobody waits for it."""
+"""``[api] explain_empty``: the log explains empty lists of candidates, and no request waits for it."""
 
 import logging
 import threading
@@ -17,7 +17,7 @@ EMPTY = "/allocation_candidates?resources=VCPU:9"
 
 
 class ExplanationLines(logging.Handler):
-    """The lines about empty answers, each with the id of the request that it is about."""
+    """The lines about empty answers, each with the id of its request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def test_an_empty_answer_is_explained_with_the_id_of_its_request(service, told):
     assert told.wait(1) == [(SAID, global_id(1))]
 
 
-def test_the_same_question_is_answered_from_memory_until_something_changes(service, told, monkeypatch):
+def test_the_same_query_is_explained_from_memory_until_something_changes(service, told, monkeypatch):
     explained: list[object] = []
     original = service_module.explain_request
     monkeypatch.setattr(
@@ -95,7 +95,7 @@ def test_the_same_question_is_answered_from_memory_until_something_changes(servi
     assert len(explained) == 2
 
 
-def test_what_comes_too_often_is_counted(service, told, monkeypatch):
+def test_queries_above_the_rate_are_counted(service, told, monkeypatch):
     admin = service()
     going_on = threading.Event()
     original = service_module.explain_request
@@ -114,7 +114,7 @@ def test_what_comes_too_often_is_counted(service, told, monkeypatch):
     assert line == SAID + " (2 other empty answers before were not explained)"
 
 
-def test_it_can_be_switched_off(service, told):
+def test_explanations_can_be_switched_off(service, told):
     admin = service(explain_empty=False)
     ask(admin, EMPTY, 1)
     assert not any(thread.name == "explain" for thread in threading.enumerate())

@@ -1,4 +1,4 @@
-"""When garbage in cycles is collected, and that nothing is kept that nobody needs."""
+"""Collection of garbage in cycles between requests; nothing unused is kept."""
 
 import gc
 import multiprocessing
@@ -17,7 +17,7 @@ from tests.placement.search.snapshots import Spec, build
 
 
 class Knot:
-    """Something that refers to itself, so that it goes only when it is looked for."""
+    """An object that refers to itself, so that only the collector frees it."""
 
     def __init__(self) -> None:
         self.itself = self
@@ -25,34 +25,34 @@ class Knot:
 
 @pytest.fixture(autouse=True)
 def thresholds() -> Iterator[None]:
-    """As often as before is garbage looked for afterwards; what is kept without looking stays kept."""
+    """Restores the thresholds of the collector; frozen objects stay frozen."""
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
 
 
 def grow_old() -> None:
-    """As if the young had been looked through so often that it is time for the old."""
+    """Collect the young generations often enough that the oldest one is due."""
     for _ in range(module._OFTEN + 1):
         gc.collect(1)
 
 
 def lost() -> "weakref.ref[Knot]":
-    """A knot that nobody has any more, which has outlived the young."""
+    """An unreferenced knot in the oldest generation."""
     knot = Knot()
     gone = weakref.ref(knot)
     grow_old()
     return gone
 
 
-def test_garbage_goes_when_a_request_is_done() -> None:
+def test_garbage_is_collected_after_a_request() -> None:
     served = Client(GcScheduler(lambda: 0).collect_after(Response("done")))
     gone = lost()
     assert served.get("/").text == "done"
     assert gone() is None
 
 
-def test_it_is_not_looked_for_after_every_request() -> None:
+def test_the_collector_does_not_run_after_every_request() -> None:
     garbage = GcScheduler(lambda: 0)
     gc.collect()
     knot = Knot()
@@ -63,7 +63,7 @@ def test_it_is_not_looked_for_after_every_request() -> None:
     assert gone() is not None
 
 
-def test_it_waits_for_long_requests_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_collector_waits_for_long_requests_with_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     garbage = GcScheduler(lambda: 1)
     gone = lost()
     garbage.collect_if_due()
@@ -73,7 +73,7 @@ def test_it_waits_for_long_requests_but_not_for_ever(monkeypatch: pytest.MonkeyP
     assert gone() is None
 
 
-def test_python_itself_seldom_looks_through_what_is_old_and_never_through_much_that_is_young() -> None:
+def test_pythons_own_collections_are_rare_and_small() -> None:
     young, *_ = gc.get_threshold()
     GcScheduler(lambda: 0)
     assert gc.get_threshold() == (young, 1, module._SELDOM)

@@ -1,4 +1,4 @@
-"""By how much generations of providers go up: clients compare them, so they do as in OpenStack Placement."""
+"""Generations of providers rise as in OpenStack Placement, because clients compare them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -105,10 +105,10 @@ TRAITS: list[tuple[list[str], int]] = [
 
 
 @pytest.mark.parametrize(("step", "raised"), [pytest.param(*row[1:], id=row[0]) for row in STEPS])
-def test_generations_of_providers_go_up_as_clients_expect(
+def test_generations_of_providers_rise_as_clients_expect(
     admin: Admin, step: Callable[[ProviderPair], Any], raised: tuple[int, int]
 ) -> None:
-    """The guest has something of the one provider, the neighbour of both."""
+    """The guest has an allocation of one provider, its neighbour of both."""
     pair = ProviderPair(admin)
     pair.post({pair.guest: {pair.one: ONE}, pair.neighbour: {pair.one: ONE, pair.other: ONE}})
     before = pair.generations()
@@ -117,7 +117,7 @@ def test_generations_of_providers_go_up_as_clients_expect(
     assert (after[0] - before[0], after[1] - before[1]) == raised
 
 
-def test_generations_stay_where_traits_do(admin: Admin) -> None:
+def test_generations_stay_while_traits_do(admin: Admin) -> None:
     pair = ProviderPair(admin)
     path = f"/resource_providers/{pair.one}/traits"
     for traits, raised in TRAITS:

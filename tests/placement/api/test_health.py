@@ -1,4 +1,4 @@
-"""What `/healthcheck` says of the database: asked with a limit, by nobody who needs a token."""
+"""The health of the database at `/healthcheck`: a query with a limit, for clients without a token."""
 
 import socket
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from tests.waits import wait_for
 
 @pytest.fixture
 def api_on(handlers: Any, conf: Any, client_of: Callable[..., Any]) -> Callable[[str], Any]:
-    """A client of the pipeline whose health check asks this database."""
+    """Makes a client of the pipeline with a health check of this database."""
 
     def api_on(url: str) -> Any:
         add_layers(None, conf)  # makes the options of the health check known
@@ -32,7 +32,7 @@ def test_a_database_that_answers_is_healthy(api_on: Any, database_url: str) -> N
     api.request("/healthcheck", method="HEAD", status=204)
 
 
-def test_without_the_backend_nobody_asks_the_database(
+def test_the_database_is_not_asked_without_the_backend(
     handlers: Any, conf: Any, client_of: Callable[..., Any]
 ) -> None:
     conf.set_override("connection", "postgresql+psycopg://nobody@127.0.0.1:1/none", "placement_database")
@@ -44,7 +44,7 @@ def test_a_database_that_refuses_is_named_without_its_secrets(api_on: Any) -> No
     assert api.get("/healthcheck", status=503).text == "the database is not available"
 
 
-def test_a_database_that_swallows_what_it_is_sent_is_told_in_time_and_asked_once(api_on: Any) -> None:
+def test_a_database_that_does_not_answer_is_reported_in_time_and_asked_once(api_on: Any) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=20) as swallowing:
         api = api_on(f"postgresql+psycopg://nobody@127.0.0.1:{swallowing.getsockname()[1]}/none")
         for _ in range(5):

@@ -1,4 +1,4 @@
-"""What no honest client sends gets a clear 4xx in the API's error format, and changes nothing."""
+"""Requests of hostile clients get a clear 4xx in the API's error format, and change nothing."""
 
 import json
 from collections.abc import Iterator
@@ -377,12 +377,12 @@ def check_error(answer: TestResponse, status: int, text: str) -> None:
 
 @pytest.fixture(scope="module")
 def untouched(service: Admin) -> list[Any]:
-    """What there is, to which nothing hostile may do anything."""
+    """The state of the service, which hostile requests must not change."""
     return state(service)
 
 
 def state(service: Admin) -> list[Any]:
-    """What a client can see of all there is; the service answers all of it."""
+    """The state that clients can see; the service answers all requests for it."""
     answers = [
         service("GET", path)
         for path in (
@@ -478,7 +478,7 @@ def test_odd_queries_are_answered(service, query):
 
 
 @pytest.mark.parametrize("accept", ["image/png", "application/json;q=0", "garbage", ";;;,,,", "a/b," * 3000])
-def test_who_takes_no_json_gets_plain_text(service, accept):
+def test_a_client_that_does_not_accept_json_gets_plain_text(service, accept):
     answer = service("GET", "/resource_classes", headers={"Accept": accept})
     assert (answer.status_code, answer.mimetype) == (406, "text/plain")
 
@@ -499,7 +499,7 @@ def test_a_hostile_host_does_not_get_into_the_location(service, host):
     assert service("DELETE", "/traits/CUSTOM_HOST").status_code == 204
 
 
-def test_without_a_token_nothing_is_said(service):
+def test_hostile_input_without_a_token_is_401(service):
     answer = service("GET", "/resource_providers", headers={"X-Auth-Token": ""})
     assert answer.status_code == 401
     (error,) = answer.json["errors"]

@@ -1,4 +1,4 @@
-"""Who hangs when he is asked one thing is asked other things nevertheless."""
+"""An Identity service that hangs for one kind of request is asked for other kinds nevertheless."""
 
 import io
 import json
@@ -12,7 +12,7 @@ from placement.api.identity import CannotAsk, SignInRefused, _IdentityServer
 
 
 class Fake:
-    """What the library asks, and a plugin: calls one of the other while it answers about a token."""
+    """A fake of the library's server and of its plugin; makes another call during the check of a token."""
 
     def __init__(self) -> None:
         self.meanwhile: Callable[[], object] = lambda: None
@@ -27,7 +27,7 @@ class Fake:
         raise self.refusal
 
 
-def test_strangers_who_sign_in_where_nobody_answers_keep_no_token_from_being_checked():
+def test_sign_ins_at_a_hanging_identity_service_do_not_block_checks_of_tokens():
     fake = Fake()
     server = _IdentityServer(fake)
     with pytest.raises(CannotAsk):
@@ -36,7 +36,7 @@ def test_strangers_who_sign_in_where_nobody_answers_keep_no_token_from_being_che
     assert server.verify_token("one") == "one"
 
 
-def test_a_password_that_does_not_suffice_alone_is_refused_as_a_wrong_one():
+def test_a_password_that_needs_a_second_factor_is_refused_as_wrong():
     fake = Fake()
     answer = Response()
     receipt = {"methods": ["password"], "expires_at": "2026-01-01T00:00:00.000000Z"}

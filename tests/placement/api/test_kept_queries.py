@@ -1,4 +1,4 @@
-"""Queries that were read are kept for the next one alike, but not for as much as a client likes."""
+"""Parsed queries are kept for equal ones, in bounded memory."""
 
 import gc
 import tracemalloc
@@ -37,7 +37,7 @@ def test_long_queries_take_bounded_memory(admin: Admin, query) -> None:
     assert held < 40 * MIB
 
 
-def test_the_same_query_is_read_once(admin: Admin) -> None:
+def test_the_same_query_is_parsed_once(admin: Admin) -> None:
     pairs, version = [("resources", "VCPU:1"), ("required", "HW_CPU_X86_VMX")], (1, 39)
     first = query_candidates.parse_candidates(pairs, version)
     assert query_candidates.parse_candidates(list(pairs), version) is first

@@ -1,4 +1,4 @@
-"""Lists of very many providers: written in slices between which others have their turn."""
+"""Long lists of providers are written in slices, between which other requests run."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.placement.running import Admin
 NAMES = [f"host{number}" for number in range(5)]
 
 
-def test_a_list_in_slices_says_the_same(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_in_slices_is_the_same_list(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("placement.api.resource_providers._AS_ONE", 3)
     for name in NAMES:
         assert admin("POST", "/resource_providers", json={"name": name}).status_code == 200
@@ -20,7 +20,7 @@ def test_a_list_in_slices_says_the_same(admin: Admin, monkeypatch: pytest.Monkey
         assert admin("GET", "/resource_providers?name=nobody").json == {"resource_providers": []}
 
 
-def test_others_have_their_turn_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_requests_run_between_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "_SLICE", 0.0)
     turns: list[str] = []
     limits = SearchBudget(yield_lock=lambda: turns.append("others"), first_slice=0.0)

@@ -1,4 +1,4 @@
-"""Rows of ``change_buckets`` that somebody deleted: every request says what to do, which helps."""
+"""Deleted rows of ``change_buckets``: every request names the remedy, and the remedy works."""
 
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -47,7 +47,7 @@ def write(admin: Admin) -> TestResponse:
 @pytest.mark.parametrize("condition", ["1 = 1", f"id = {buckets.bucket_of(HOST)}"], ids=["all", "one"])
 @pytest.mark.parametrize("first", [read, write], ids=["read", "write"])
 @pytest.mark.parametrize("is_new", [False, True], ids=["running", "new"])
-def test_requests_say_what_to_do_and_it_helps(
+def test_requests_name_the_remedy_and_it_works(
     url: str, database: sa.Engine, tmp_path, capsys, condition: str, first, is_new: bool
 ) -> None:
     running = Admin(application(url))

@@ -21,7 +21,7 @@ def host(admin: Admin) -> str:
 
 
 @pytest.mark.parametrize("kind", ["traits", "classes", "providers"])
-def test_more_names_than_a_statement_takes_are_refused(admin: Admin, host: str, kind: str) -> None:
+def test_a_request_with_too_many_names_for_a_statement_is_refused(admin: Admin, host: str, kind: str) -> None:
     match kind:
         case "traits":
             body = {"resource_provider_generation": 0, "traits": [f"CUSTOM_{n}" for n in range(MANY)]}
@@ -39,7 +39,7 @@ def test_more_names_than_a_statement_takes_are_refused(admin: Admin, host: str, 
     }
 
 
-def test_more_aggregates_than_a_statement_takes_are_written_in_parts(admin: Admin, host: str) -> None:
+def test_too_many_aggregates_for_a_statement_are_written_in_parts(admin: Admin, host: str) -> None:
     body = {"resource_provider_generation": 0, "aggregates": UUIDS}
     answer = admin("PUT", f"/resource_providers/{host}/aggregates", json=body)
     assert answer.status_code == 200, answer.text[:300]

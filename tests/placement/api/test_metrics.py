@@ -1,4 +1,4 @@
-"""``/metrics``: what Prometheus is told."""
+"""``/metrics``, which Prometheus scrapes."""
 
 import shutil
 import subprocess
@@ -41,7 +41,7 @@ def resource(kind: str, host: str, resource_class: str) -> tuple[str, tuple[tupl
     return f"openstack_placement_resource_{kind}", (("hostname", host), ("resourcetype", resource_class))
 
 
-def test_what_providers_have_is_told_as_by_openstack_exporter(make: Callable[..., Admin]) -> None:
+def test_inventories_have_the_metrics_of_openstack_exporter(make: Callable[..., Admin]) -> None:
     admin = make()
     only = make_provider(admin, 'cn"1\\', VCPU=8)
     body = {"resource_provider_generation": 1, "total": 8, "reserved": 1, "allocation_ratio": 4.0}
@@ -55,7 +55,7 @@ def test_what_providers_have_is_told_as_by_openstack_exporter(make: Callable[...
     assert told["placement_database_up", ()] == 1
 
 
-def test_a_worker_writes_its_model_file_and_when_is_told(sqlite_url: str, tmp_path: Path) -> None:
+def test_the_time_of_the_last_model_file_is_a_metric(sqlite_url: str, tmp_path: Path) -> None:
     kept = {"model_file": str(tmp_path / "model")}
     admin = Admin(application(sqlite_url, metrics={"enabled": True}, placement=kept))
     admin("GET", "/resource_providers")
@@ -84,7 +84,7 @@ def test_requests_are_counted_by_operation_and_status(make: Callable[..., Admin]
     assert told["placement_model_refreshes_total", ()] == 1
 
 
-def test_no_more_series_than_are_allowed(make: Callable[..., Admin]) -> None:
+def test_the_number_of_series_is_limited(make: Callable[..., Admin]) -> None:
     admin = make(max_provider_series=7)
     make_provider(admin, "one", VCPU=8)
     assert resource("total", "one", "VCPU") in scrape(admin)
@@ -95,7 +95,7 @@ def test_no_more_series_than_are_allowed(make: Callable[..., Admin]) -> None:
     assert told["placement_resource_providers", ()] == 2
 
 
-def test_without_a_database_the_rest_is_told(make: Callable[..., Admin], tmp_path) -> None:
+def test_other_metrics_are_served_without_a_database(make: Callable[..., Admin], tmp_path) -> None:
     admin = make(connection=f"sqlite:///{tmp_path}/nothing/there.sqlite")
     admin("GET", "/resource_providers")
     told = scrape(admin)
@@ -104,7 +104,7 @@ def test_without_a_database_the_rest_is_told(make: Callable[..., Admin], tmp_pat
     assert told["placement_requests_total", asked] == 1
 
 
-def test_there_is_no_such_page_unless_it_is_wanted(make: Callable[..., Admin]) -> None:
+def test_metrics_are_not_found_without_the_option(make: Callable[..., Admin]) -> None:
     admin = make(enabled=False)
     assert admin("GET", "/metrics").status_code == 404
     assert admin("GET", "/metrics", headers={"X-Auth-Token": ""}).status_code == 401
@@ -121,7 +121,7 @@ def complaints(text: str) -> Iterator[str]:
     yield from (done.stdout + done.stderr).splitlines()
 
 
-def test_promtool_has_nothing_to_say_but_of_a_name_that_openstack_exporter_chose(
+def test_promtool_complains_only_about_a_name_of_openstack_exporter(
     make: Callable[..., Admin],
 ) -> None:
     admin = make()

@@ -1,4 +1,4 @@
-"""What stands before the handlers, together."""
+"""The layers before the handlers, together."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def _disable_by_file():
     return DISABLE_BY_FILE_OPTS
 
 
-def test_without_cors_options_a_request_from_elsewhere_is_like_any_other(client, handlers):
+def test_an_origin_is_ignored_without_cors_options(client, handlers):
     answer = client().get("/traits", headers={**TOKEN, "Origin": ORIGIN})
     assert "Access-Control-Allow-Origin" not in answer.headers
     assert len(handlers.callers) == 1

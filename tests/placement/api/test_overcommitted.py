@@ -1,7 +1,7 @@
-"""Providers of which more is used than there is: what makes it no worse is accepted, anything else is not.
+"""Overcommitted providers: requests that make it no worse are accepted, all others refused.
 
-The rule: a request that replaces allocations is refused if of some class that it names of some provider more
-would be used afterwards than its capacity, and more than was used before.
+A request that replaces allocations is refused if it names a class of a provider with more usage afterwards
+than its capacity, and more usage than before.
 """
 
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ Amounts = dict[str, dict[str, int]]
 
 @dataclass
 class Situation:
-    """Some providers and consumers of a test's own, and what is known of them."""
+    """Providers and consumers of one test, with their expected state."""
 
     admin: Admin
     providers: list[str] = field(default_factory=lambda: [str(uuid4()) for _ in range(2)])
@@ -39,14 +39,14 @@ class Situation:
         return inventories_body(shown["generation"], **totals)
 
     def describe(self, provider: str, totals: dict[str, int]) -> None:
-        """Change how much there is of everything."""
+        """Replace the inventories of a provider."""
         body = self.inventories(provider, totals)
         answer = self.admin("PUT", f"/resource_providers/{provider}/inventories", json=body)
         assert answer.status_code == 200, answer.text
         self.capacities[provider] = dict(totals)
 
     def claim(self, wanted: dict[str, Amounts], *, one_by_one: bool = False) -> tuple[int, str]:
-        """Status and text of the answer, with PUT if there is one consumer and it is wanted."""
+        """Replace allocations; return status and text. `one_by_one` sends PUT for a single consumer."""
         bodies = {consumer: self._body(consumer, amounts) for consumer, amounts in wanted.items()}
         if one_by_one and len(bodies) == 1:
             ((consumer, body),) = bodies.items()
@@ -70,7 +70,7 @@ class Situation:
         return {"allocations": allocations, "consumer_generation": generation, **OWNER}
 
     def expect(self, capacities: Amounts, wanted: dict[str, Amounts]) -> int:
-        """The status that the rule demands; if it is success, what is known afterwards."""
+        """Return the status that the rule demands, and apply a success to the expected state."""
         after = {**self.held, **wanted}
         worse = any(
             _used(after, provider, name) > capacities[provider][name]
@@ -84,7 +84,7 @@ class Situation:
         return 409 if worse else 204
 
     def shown(self) -> dict[str, Amounts]:
-        """What the service says that each consumer holds."""
+        """The allocations of each consumer, from the service."""
         everything = {}
         for consumer in self.consumers:
             allocations = self.admin("GET", f"/allocations/{consumer}").json["allocations"]
@@ -117,7 +117,9 @@ STEPS = st.one_of(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(steps=st.lists(STEPS, min_size=4, max_size=16))
-def test_a_request_is_accepted_exactly_if_it_makes_nothing_worse(admin: Admin, steps: list[Any]) -> None:
+def test_a_request_is_accepted_exactly_if_it_does_not_increase_overcommitment(
+    admin: Admin, steps: list[Any]
+) -> None:
     situation = Situation(admin)
 
     def named(wanted: dict[int, dict[int, dict[str, int]]]) -> dict[str, Amounts]:
@@ -145,7 +147,7 @@ def test_a_request_is_accepted_exactly_if_it_makes_nothing_worse(admin: Admin, s
     }
 
 
-def test_a_guest_can_be_moved_away_from_where_more_is_used_than_there_is(admin: Admin) -> None:
+def test_a_guest_can_leave_an_overcommitted_provider(admin: Admin) -> None:
     situation = Situation(admin)
     source, target = situation.providers
     guest, migration, _ = situation.consumers
@@ -160,7 +162,7 @@ def test_a_guest_can_be_moved_away_from_where_more_is_used_than_there_is(admin: 
     assert (status, EXCEEDED in text) == (409, True)
 
 
-def test_what_others_hold_too_much_entitles_nobody_to_more(admin: Admin) -> None:
+def test_overcommitment_by_others_does_not_allow_a_consumer_more(admin: Admin) -> None:
     situation = Situation(admin)
     host, _ = situation.providers
     one, other, _ = situation.consumers
@@ -169,7 +171,7 @@ def test_what_others_hold_too_much_entitles_nobody_to_more(admin: Admin) -> None
     for wanted, status in [
         ({one: {host: {"VCPU": 6}}}, 409),  # 9 of 4
         ({one: {host: {"VCPU": 3}}}, 204),  # 6 of 4, where 8 were
-        ({one: {host: {"VCPU": 4}}}, 409),  # 7 of 4: that 8 were once does not count
+        ({one: {host: {"VCPU": 4}}}, 409),  # 7 of 4: the earlier 8 do not count
         ({one: {host: {"VCPU": 2}}, other: {host: {"VCPU": 4}}}, 204),  # from one to the other
         ({one: {host: {"VCPU": 2, "DISK_GB": 8}}}, 204),  # of another class there is enough
         ({one: {host: {"VCPU": 2}}, other: {}}, 204),
@@ -180,7 +182,7 @@ def test_what_others_hold_too_much_entitles_nobody_to_more(admin: Admin) -> None
         assert answered == status, (wanted, text)
 
 
-def test_portions_are_kept_where_more_is_used_than_there_is(admin: Admin) -> None:
+def test_allocation_limits_apply_on_overcommitted_providers(admin: Admin) -> None:
     situation = Situation(admin)
     host, _ = situation.providers
     guest, *_ = situation.consumers

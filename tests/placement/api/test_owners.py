@@ -1,4 +1,4 @@
-"""To whom a consumer belongs after requests of old microversions."""
+"""Owners of consumers after requests of old microversions."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def admin(database_url: str) -> Admin:
 
 
 def listed(amount: int) -> dict[str, Any]:
-    """A claim as it was before 1.12, and before 1.8 without an owner."""
+    """A claim in the form before 1.12, and before 1.8 without an owner."""
     return {"allocations": [{"resource_provider": {"uuid": HOST}, "resources": {"VCPU": amount}}]}
 
 
@@ -31,7 +31,7 @@ def shown(admin: Admin) -> dict[str, object]:
 
 
 def test_a_claim_without_an_owner_makes_the_consumer_that_of_the_options(admin: Admin) -> None:
-    """As in OpenStack Placement, on which `nova-manage placement heal_allocations --force` relies."""
+    """`nova-manage placement heal_allocations --force` relies on this rule of OpenStack Placement."""
     assert put_allocation(admin, {HOST: {"VCPU": 1}}, GUEST).status_code == 204
     assert shown(admin) == OWNER
     assert admin("PUT", f"/allocations/{GUEST}", json=listed(9), headers=OLD).status_code == 409
@@ -49,7 +49,7 @@ def test_a_new_consumer_without_an_owner_is_that_of_the_options(admin: Admin) ->
     assert shown(admin) == {"project_id": "a project", "user_id": "a user", "consumer_type": "unknown"}
 
 
-def test_of_a_provider_that_is_listed_twice_the_last_counts(admin: Admin) -> None:
+def test_the_last_entry_of_a_provider_that_is_listed_twice_counts(admin: Admin) -> None:
     twice = {"allocations": [*listed(7)["allocations"], *listed(3)["allocations"]]}
     assert admin("PUT", f"/allocations/{GUEST}", json=twice, headers=OLD).status_code == 204
     held = admin("GET", f"/allocations/{GUEST}").json["allocations"]

@@ -1,4 +1,4 @@
-"""What is refused, and in which words: those that clients of OpenStack Placement look for are kept."""
+"""Errors of refused requests; texts that clients of OpenStack Placement search for are kept."""
 
 from typing import Any
 from uuid import uuid4
@@ -32,7 +32,7 @@ def host(admin: Admin) -> str:
 def refusal(
     admin: Admin, method: str, path: str, body: Any = None, version: str = "1.39"
 ) -> tuple[int, str, str]:
-    """Status, code and message of the answer, whose detail begins with what its status says in general."""
+    """Status, code and message of the answer; its detail begins with the general text of the status."""
     headers = {"OpenStack-API-Version": f"placement {version}"}
     answer = admin(method, path, headers=headers, **({} if body is None else {"json": body}))
     (error,) = answer.json["errors"]
@@ -41,7 +41,7 @@ def refusal(
     return answer.status_code, error.get("code", ""), message
 
 
-def test_who_takes_away_what_is_in_use_is_told_so_in_the_words_of_each_request(
+def test_removal_of_an_inventory_in_use_is_refused_in_the_words_of_each_request(
     admin: Admin, host: str
 ) -> None:
     path = f"/resource_providers/{host}/inventories"
@@ -63,7 +63,7 @@ def test_a_second_inventory_of_a_class_is_a_concurrent_update(admin: Admin, host
     assert detail == f"Update conflict: Inventory for 'VCPU' already exists on {host}."
 
 
-def test_a_stale_generation_is_told_before_anything_else(admin: Admin, host: str) -> None:
+def test_a_stale_generation_is_reported_before_other_errors(admin: Admin, host: str) -> None:
     path = f"/resource_providers/{host}"
     too_much = {"total": 8, "reserved": 9}
     for where, body, words in (
@@ -125,7 +125,7 @@ def test_a_capacity_is_not_negative_and_before_1_26_not_zero(
             assert admin("DELETE", f"{path}/DISK_GB").status_code in (204, 404)
 
 
-def test_a_class_that_there_is_not_is_not_found(admin: Admin, host: str) -> None:
+def test_a_missing_class_is_not_found(admin: Admin, host: str) -> None:
     path = f"/resource_providers/{host}/inventories"
     body = {"resource_provider_generation": 2, "total": 8}
     for name in ("CUSTOM_UNKNOWN", "no_class"):
@@ -135,7 +135,7 @@ def test_a_class_that_there_is_not_is_not_found(admin: Admin, host: str) -> None
     assert (status, "No inventory record with resource class" in detail) == (400, True)
 
 
-def test_a_loop_is_told_before_a_taken_name(admin: Admin, host: str) -> None:
+def test_a_loop_is_reported_before_a_taken_name(admin: Admin, host: str) -> None:
     child, other = str(uuid4()), str(uuid4())
     for body in (
         {"name": child, "uuid": child, "parent_provider_uuid": host},
@@ -189,14 +189,14 @@ def test_the_message_is_one_line(admin: Admin, method: str, path: str, body: Any
         ("GET", "/ext/v1/nothing", 404, GENERAL[404]),
     ],
 )
-def test_what_has_no_message_says_one_sentence(
+def test_errors_without_a_message_are_one_sentence(
     admin: Admin, method: str, path: str, status: int, detail: str
 ) -> None:
     answer = admin(method, path)
     assert (answer.status_code, answer.json["errors"][0]["detail"]) == (status, detail)
 
 
-def test_the_api_of_our_own_says_the_message_alone(admin: Admin) -> None:
+def test_errors_of_our_own_api_are_the_message_alone(admin: Admin) -> None:
     answer = admin("POST", "/ext/v1/claims", json={"claims": 1})
     assert answer.status_code == 400
     assert answer.json["errors"][0]["detail"].startswith("JSON does not validate: ")
@@ -221,7 +221,7 @@ def test_a_required_property_is_missing_in_the_object(admin: Admin) -> None:
         ("Placement latest", "1.39"),
     ],
 )
-def test_of_several_versions_in_the_header_the_last_counts(admin: Admin, header: str, version: str) -> None:
+def test_the_last_of_several_versions_in_the_header_counts(admin: Admin, header: str, version: str) -> None:
     answer = admin("GET", "/resource_providers", headers={"OpenStack-API-Version": header})
     assert answer.status_code == 200
     assert answer.headers["OpenStack-API-Version"] == f"placement {version}"

@@ -21,7 +21,7 @@ def client(handlers, conf, client_of):
 
 @pytest.fixture
 def lines(caplog):
-    """What is logged, without the time it took."""
+    """The log lines, without the duration."""
     caplog.set_level(logging.INFO, logger="placement.requestlog")
 
     def lines():
@@ -38,7 +38,7 @@ def test_the_answer_names_the_request_as_its_log_records_do(client, handlers):
     assert handlers.caller.request_id == answer.headers["x-openstack-request-id"]
 
 
-def test_a_refusal_is_named_too(client):
+def test_a_refusal_has_a_request_id_too(client):
     answer = client.get("/traits", status=401)
     assert answer.json["errors"][0]["request_id"] == answer.headers["x-openstack-request-id"]
 
@@ -71,7 +71,7 @@ def test_a_refusal_leaves_a_line(client, lines):
     assert lines() == [f'- "DELETE /traits/X" status: 401 len: {length} microversion: -']
 
 
-def test_the_line_names_where_the_service_is_mounted(client, lines):
+def test_the_line_has_the_prefix_of_the_service(client, lines):
     client.get("/traits", headers=TOKEN, extra_environ={"SCRIPT_NAME": "/placement"})
     assert lines() == ['- "GET /placement/traits" status: 200 len: 2 microversion: -']
 
@@ -86,7 +86,7 @@ def test_the_line_names_where_the_service_is_mounted(client, lines):
         ("/a%1B[2J", "/a%1B[2J"),
     ],
 )
-def test_no_path_can_break_or_fake_a_line(client, lines, path, logged):
+def test_a_path_cannot_break_or_fake_a_line(client, lines, path, logged):
     client.get(path, headers=TOKEN)
     assert lines() == [f'- "GET {logged}" status: 200 len: 2 microversion: -']
 
@@ -114,7 +114,7 @@ def test_the_record_belongs_to_its_own_caller(client, caplog):
     assert seen == [("ann", ids[0]), (None, ids[1]), (None, ids[2])]
 
 
-def test_nothing_is_put_together_for_a_log_that_is_off(client, monkeypatch):
+def test_no_line_is_composed_while_the_log_is_off(client, monkeypatch):
     monkeypatch.setattr(request_log, "_log_request", None)
     request_log.LOG.setLevel(logging.WARNING)
     try:

@@ -1,4 +1,4 @@
-"""What a collector of OpenTelemetry is told of requests, and that nothing waits for it."""
+"""Spans of requests reach a collector of OpenTelemetry, and no request waits for it."""
 
 import logging
 import socket
@@ -28,7 +28,7 @@ def conf(sqlite_url):
 
 
 class TracedService:
-    """A service whose spans are kept."""
+    """A service that keeps its spans."""
 
     def __init__(self, conf, monkeypatch):
         from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -46,7 +46,7 @@ class TracedService:
         self.spans()
 
     def spans(self):
-        """Those since the last call, as they ended."""
+        """The spans since the last call, by their end."""
         spans = self._exporter.get_finished_spans()
         self._exporter.clear()
         return list(spans)
@@ -58,7 +58,7 @@ def told(conf, monkeypatch):
     return TracedService(conf, monkeypatch)
 
 
-def test_a_request_is_a_span_with_its_handlers_and_their_calls_of_the_database_within(told):
+def test_a_request_is_a_span_around_its_handlers_and_their_database_calls(told):
     answer = told.admin("GET", f"/resource_providers/{UUID}", headers={"X-Openstack-Request-Id": REQUEST})
     *calls, handlers, request = told.spans()
     assert (request.name, handlers.name) == ("GET /resource_providers/<uuid>", "handlers")
@@ -77,24 +77,24 @@ def test_a_request_is_a_span_with_its_handlers_and_their_calls_of_the_database_w
     assert {call.parent.span_id for call in calls} == {handlers.context.span_id}
 
 
-def test_what_is_written_is_a_span(told):
+def test_a_write_to_the_database_is_a_span(told):
     told.admin("PUT", f"/resource_providers/{UUID}", json={"name": "other"})
     assert "database write" in [span.name for span in told.spans()]
 
 
-def test_the_trace_of_a_client_goes_on(told):
+def test_the_trace_of_a_client_continues(told):
     told.admin("GET", "/traits", headers={"traceparent": PARENT})
     for span in told.spans():
         assert format(span.context.trace_id, "032x") == TRACE
 
 
 @pytest.mark.parametrize("given", ["", "x" * 5000, "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "ff-1-2-3"])
-def test_a_trace_of_another_form_is_none(told, given):
+def test_an_invalid_trace_parent_is_ignored(told, given):
     told.admin("GET", "/traits", headers={"traceparent": given, "tracestate": "=,=,\x01"})
     assert told.spans()[-1].parent is None
 
 
-def test_neither_queries_nor_bodies_nor_tokens_nor_texts_of_errors_are_told(told):
+def test_spans_have_no_queries_bodies_tokens_or_texts_of_errors(told):
     told.admin("GET", f"/resource_providers?name={SECRET}", headers={"X-Auth-Token": f"admin:{SECRET}"})
     told.admin("PUT", f"/resource_providers/{UUID}", json={"name": SECRET})
     told.admin("PUT", f"/resource_providers/{UUID}", json={"name": SECRET, "parent_provider_uuid": SECRET})
@@ -113,18 +113,18 @@ def test_neither_queries_nor_bodies_nor_tokens_nor_texts_of_errors_are_told(told
     assert not [span for span in spans if SECRET in span.to_json()]
 
 
-def test_what_there_is_not_is_named_by_its_method(told):
+def test_the_span_of_an_unknown_path_is_named_by_its_method(told):
     told.admin("GET", "/nothing")
     request = told.spans()[-1]
     assert (request.name, request.attributes["http.response.status_code"]) == ("GET", 404)
 
 
-def test_a_long_path_is_told_in_part(told):
+def test_a_long_path_is_truncated(told):
     told.admin("GET", "/" + "x" * 4000)
     assert told.spans()[-1].attributes["url.path"] == "/" + "x" * 1023
 
 
-def test_pages_of_the_console_are_named_so_whatever_they_ask_in_the_process(conf, monkeypatch):
+def test_pages_of_the_console_keep_their_name_with_requests_in_the_process(conf, monkeypatch):
     pytest.importorskip("opentelemetry.sdk")
     conf.set_override("enabled", True, "console")
     told = TracedService(conf, monkeypatch)
@@ -134,7 +134,7 @@ def test_pages_of_the_console_are_named_so_whatever_they_ask_in_the_process(conf
 
 
 @pytest.mark.parametrize(("ratio", "flags", "are_told"), [(0.0, "01", True), (1.0, "00", False)])
-def test_a_client_says_whether_its_trace_is_wanted(conf, monkeypatch, ratio, flags, are_told):
+def test_the_flag_of_a_client_decides_whether_its_trace_is_sampled(conf, monkeypatch, ratio, flags, are_told):
     pytest.importorskip("opentelemetry.sdk")
     conf.set_override("sample_ratio", ratio, "tracing")
     told = TracedService(conf, monkeypatch)
@@ -144,7 +144,7 @@ def test_a_client_says_whether_its_trace_is_wanted(conf, monkeypatch, ratio, fla
 
 @pytest.mark.parametrize("path", ["/", "/traits", "/console/"])
 @pytest.mark.parametrize(("ratio", "traces"), [(0.0, 0), (1.0, 1)])
-def test_a_stranger_has_no_say_about_traces(conf, monkeypatch, path, ratio, traces):
+def test_an_unauthenticated_client_does_not_decide_about_traces(conf, monkeypatch, path, ratio, traces):
     pytest.importorskip("opentelemetry.sdk")
     conf.set_override("enabled", True, "console")
     conf.set_override("sample_ratio", ratio, "tracing")
@@ -155,7 +155,7 @@ def test_a_stranger_has_no_say_about_traces(conf, monkeypatch, path, ratio, trac
     assert TRACE not in {format(span.context.trace_id, "032x") for span in spans}
 
 
-def test_of_others_the_wanted_part_leaves_traces(conf, monkeypatch):
+def test_requests_without_a_trace_are_sampled_by_the_ratio(conf, monkeypatch):
     pytest.importorskip("opentelemetry.sdk")
     conf.set_override("sample_ratio", 0.0, "tracing")
     told = TracedService(conf, monkeypatch)
@@ -163,7 +163,7 @@ def test_of_others_the_wanted_part_leaves_traces(conf, monkeypatch):
     assert told.spans() == []
 
 
-def test_without_the_packages_a_service_that_is_to_trace_is_refused_and_others_start(conf, monkeypatch):
+def test_tracing_without_its_packages_is_refused_and_other_services_start(conf, monkeypatch):
     monkeypatch.delitem(sys.modules, "placement.api.tracing", raising=False)
     for name in ("opentelemetry", *[name for name in sys.modules if name.startswith("opentelemetry.")]):
         monkeypatch.setitem(sys.modules, name, None)
@@ -174,7 +174,7 @@ def test_without_the_packages_a_service_that_is_to_trace_is_refused_and_others_s
 
 
 class Collector:
-    """Takes spans by OTLP over HTTP, when it may."""
+    """Accepts spans by OTLP over HTTP while the test allows it."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -239,7 +239,7 @@ def traced(conf):
     return tracing, ask
 
 
-def test_a_collector_gets_the_spans_that_are_left_when_the_service_ends(conf, collector):
+def test_a_collector_gets_the_remaining_spans_when_the_service_ends(conf, collector):
     collector.may_answer.set()
     tracing, ask = traced(conf)
     ask(3)
@@ -247,7 +247,7 @@ def test_a_collector_gets_the_spans_that_are_left_when_the_service_ends(conf, co
     assert [span.name for span in collector.spans()] == ["GET"] * 3
 
 
-def test_while_a_collector_hangs_requests_are_answered_and_what_waits_is_bounded(
+def test_requests_are_answered_and_waiting_spans_bounded_while_a_collector_hangs(
     conf, collector, monkeypatch
 ):
     monkeypatch.setattr("placement.api.tracing._FLUSH_TIMEOUT", 0.01)
@@ -261,7 +261,7 @@ def test_while_a_collector_hangs_requests_are_answered_and_what_waits_is_bounded
     tracing.send_rest()  # which does not wait for it either
 
 
-def test_a_collector_that_is_away_is_told_of_in_the_log_and_else_unnoticed(conf, monkeypatch):
+def test_a_collector_that_is_away_causes_only_a_log_line(conf, monkeypatch):
     pytest.importorskip("opentelemetry.sdk")
     monkeypatch.setattr("placement.api.tracing._FLUSH_TIMEOUT", 0.01)
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "1")
@@ -278,9 +278,7 @@ def test_a_collector_that_is_away_is_told_of_in_the_log_and_else_unnoticed(conf,
         tracing.send_rest()
 
 
-def test_a_service_that_is_to_trace_and_cannot_says_so_before_it_starts_workers(
-    tmp_path, monkeypatch, capsys
-):
+def test_tracing_that_cannot_work_is_refused_before_workers_start(tmp_path, monkeypatch, capsys):
     ini = tmp_path / "placement.conf"
     ini.write_text("[api]\nauth_strategy = noauth2\n[tracing]\nenabled = true\n")
     monkeypatch.delitem(sys.modules, "placement.api.tracing", raising=False)

@@ -18,7 +18,7 @@ CLAIM = claim_body({HOST: {"VCPU": 1}})
 
 @dataclass
 class DamagedService:
-    """A service with one host, and its database under the hands of somebody else."""
+    """A service with one host, and access to its database for damage."""
 
     admin: Admin
     database: sa.Engine
@@ -51,7 +51,7 @@ def expect_defect(
     assert isinstance(record.exc_info[1], sa.exc.SQLAlchemyError)
 
 
-def test_writing_reading_and_modelling_what_is_not_there(
+def test_missing_columns_are_defects_of_writes_reads_and_the_read_model(
     damaged: DamagedService, caplog: pytest.LogCaptureFixture
 ) -> None:
     damaged.execute("ALTER TABLE allocations RENAME COLUMN used TO taken")
@@ -66,7 +66,7 @@ def test_writing_reading_and_modelling_what_is_not_there(
     assert damaged.admin("GET", "/resource_providers").status_code == 200
 
 
-def test_asking_for_changes_where_nobody_counts_them(
+def test_a_missing_table_of_change_counters_is_a_defect(
     damaged: DamagedService, caplog: pytest.LogCaptureFixture
 ) -> None:
     damaged.execute("ALTER TABLE change_buckets RENAME TO buckets_of_changes")
@@ -76,7 +76,7 @@ def test_asking_for_changes_where_nobody_counts_them(
     assert damaged.admin("GET", f"/resource_providers/{HOST}").status_code == 200
 
 
-def test_a_row_that_a_constraint_of_somebody_else_refuses(
+def test_a_foreign_constraint_that_refuses_a_row_is_a_defect(
     damaged: DamagedService, caplog: pytest.LogCaptureFixture
 ) -> None:
     damaged.execute("ALTER TABLE consumers ADD COLUMN shelf INTEGER NOT NULL DEFAULT 1 CHECK (shelf > 1)")

@@ -1,4 +1,4 @@
-"""Connections to libvirtd that end while somebody still asks something of them, which must not crash."""
+"""Connections to libvirtd may end during calls without a crash."""
 
 import threading
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ EOF = 1
 
 
 class AskedConnection:
-    """A connection of libvirt-python whose listing waits until it is told to go on."""
+    """A connection of libvirt-python; its listing waits for the event `go_on`."""
 
     def __init__(self):
         self.asked, self.go_on = threading.Event(), threading.Event()
@@ -41,7 +41,7 @@ class AskedConnection:
         return thread
 
     def break_down(self):
-        """As libvirt's event loop says it."""
+        """Call the callback that libvirt's event loop calls when a connection breaks."""
         callback, session = self.handle.registerCloseCallback.call_args.args
         callback(self.handle, EOF, session)
 
@@ -75,7 +75,7 @@ def opened(connections):
     return opened
 
 
-def test_it_is_closed_when_the_last_call_has_ended(connections, opened):
+def test_a_connection_is_closed_when_the_last_call_has_ended(connections, opened):
     (only,) = connections
     thread = only.ask(opened)
     opened.close()
@@ -86,7 +86,7 @@ def test_it_is_closed_when_the_last_call_has_ended(connections, opened):
         opened.active_domains()
 
 
-def test_one_that_broke_is_kept_for_its_last_call_when_another_is_opened(connections, opened):
+def test_a_broken_connection_is_kept_for_its_last_call_when_another_is_opened(connections, opened):
     (old,) = connections
     thread = old.ask(opened)
     old.break_down()
@@ -98,6 +98,6 @@ def test_one_that_broke_is_kept_for_its_last_call_when_another_is_opened(connect
     assert not connections[1].closed
 
 
-def test_without_calls_it_is_closed_at_once(connections, opened):
+def test_a_connection_without_calls_is_closed_at_once(connections, opened):
     opened.close()
     assert connections[0].closed

@@ -1,4 +1,4 @@
-"""What of a domain's XML is a demand on where the guest runs."""
+"""Demands of a domain's XML on the CPUs and memory of the guest."""
 
 import pytest
 
@@ -29,8 +29,8 @@ def test_strict_memory_is_a_demand_and_no_other(numatune, nodes):
     assert parse_constraints(domain(numatune)) == PlacementConstraints(frozenset(nodes))
 
 
-def test_cells_whose_memory_is_strictly_of_nodes_are_demands():
-    """As Nova writes it for a guest of two NUMA nodes."""
+def test_cells_with_strict_memory_of_nodes_are_demands():
+    """The XML is the one that Nova writes for a guest of two NUMA nodes."""
     numatune = (
         "<memory mode='strict' nodeset='0-1'/>"
         "<memnode cellid='0' mode='strict' nodeset='1'/><memnode cellid='1' mode='strict' nodeset='0'/>"
@@ -57,6 +57,6 @@ def test_cells_that_do_not_exist_demand_nothing():
 @pytest.mark.parametrize(
     ("xml", "why"), [("", "XML"), (domain("<memory mode='strict' nodeset='x'/>"), "bad CPU set 'x'")]
 )
-def test_what_makes_no_sense_is_an_error(xml, why):
+def test_an_invalid_demand_is_an_error(xml, why):
     with pytest.raises(ValueError, match=why):
         parse_constraints(xml)

@@ -1,4 +1,4 @@
-"""What the definition of a domain says of CPU limits and memory, and which of it is the agent's."""
+"""CPU limits, pins and memory in the definition of a domain: the agent's and foreign ones."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ def noted(*shares):
     return note_element(frozenset(shares)).replace("<tuned", f"<agent:tuned xmlns:agent='{NAMESPACE}'")
 
 
-def test_a_definition_that_says_nothing():
+def test_an_empty_definition_has_no_limits():
     assert parse_definition(EMPTY, persistent=True) == DomainDefinition(persistent=True)
     assert parse_binding(EMPTY) == MemoryBinding()
     assert not MemoryBinding().is_foreign
@@ -60,7 +60,7 @@ def test_text_that_is_no_xml_is_refused():
         ("<shares>2048</shares>", f"<tuned xmlns='{NAMESPACE}'/>", True),
     ],
 )
-def test_shares_are_somebody_elses_unless_they_are_noted(shares, metadata, foreign):
+def test_shares_are_foreign_unless_the_note_has_them(shares, metadata, foreign):
     found = parse_definition(domain(shares, metadata=metadata), persistent=True)
     assert found.has_foreign_shares is foreign
     assert found.limits_within(CpuLimits(400)) == CpuLimits(None if foreign else 400)
@@ -101,7 +101,7 @@ def test_the_lower_quota_counts():
         ("<memory mode='strict' placement='auto'/>", MemoryBinding("strict"), True),
     ],
 )
-def test_memory_is_somebody_elses_unless_it_is_restrictive(memory, binding, foreign):
+def test_memory_is_foreign_unless_its_mode_is_restrictive(memory, binding, foreign):
     found = parse_binding(domain(numatune=memory))
     assert found == binding == parse_definition(domain(numatune=memory), persistent=True).binding
     assert found.is_foreign is foreign
@@ -160,14 +160,14 @@ def test_pins_differ_where_the_cpus_that_the_host_has_do():
     }
 
 
-def test_what_changed_is_named():
+def test_changed_fields_are_named():
     before = DomainDefinition(persistent=True, shares=300)
     assert before.changed_fields(before) == ()
     assert before.changed_fields(DomainDefinition(persistent=True, quota=0.5)) == ("shares", "quota")
 
 
 class TestDemands:
-    """Which pins are somebody else's, and stay."""
+    """Foreign pins are demands, and stay."""
 
     HOST = frozenset(range(4))
     PINS = "<vcpupin vcpu='0' cpuset='1'/><vcpupin vcpu='1' cpuset='2-3'/><emulatorpin cpuset='0-3'/>"
@@ -179,15 +179,15 @@ class TestDemands:
     def noted(self, *pins):
         return note_element(frozenset(), pins).replace("<tuned", f"<agent:tuned xmlns:agent='{NAMESPACE}'")
 
-    def test_pins_that_nobody_noted_are_demands_but_those_to_all_cpus(self):
+    def test_pins_without_a_note_are_demands_except_those_to_all_cpus(self):
         found = self.definition().demanded_pins(self.HOST)
         assert found == {FIRST: frozenset({1}), SECOND: frozenset({2, 3})}
 
-    def test_where_all_begins_is_none(self):
+    def test_a_pin_to_the_cpus_of_the_whole_domain_is_no_demand(self):
         xml = f"<domain><vcpu cpuset='1'>2</vcpu><cputune>{self.PINS.partition('>')[0]}></cputune></domain>"
         assert parse_definition(xml, persistent=True).demanded_pins(self.HOST) == {FIRST: frozenset({1})}
 
-    def test_those_that_are_noted_are_the_agents(self):
+    def test_noted_pins_are_the_agents(self):
         definition = self.definition(self.noted((FIRST, frozenset({1})), (SECOND, frozenset({0}))))
         assert definition.demanded_pins(self.HOST) == {SECOND: frozenset({2, 3})}
         assert definition.own_pins == {(FIRST, frozenset({1}))}
@@ -200,7 +200,7 @@ class TestDemands:
     @pytest.mark.parametrize(
         "text", ["x=1", "0=3-1", "0=1;1=2-3", "-1=1", "9" * 9999 + "=1", "0=" + "9," * 9999, ""]
     )
-    def test_what_makes_no_sense_in_a_note_is_nobodys(self, text):
+    def test_an_invalid_note_makes_no_pin_the_agents(self, text):
         noted = f"<agent:tuned xmlns:agent='{NAMESPACE}' pins='{text}'/>"
         assert self.definition(noted).demanded_pins(self.HOST).keys() == {FIRST, SECOND}
 
@@ -208,12 +208,12 @@ class TestDemands:
         settings = CpuSettings((frozenset({1}), frozenset({2})), frozenset({0}))
         assert self.definition().other_pins(settings, self.HOST) == {EMULATOR: frozenset({0})}
 
-    def test_what_is_noted_is_read_back(self):
+    def test_noted_pins_are_read_back(self):
         pins = {(FIRST, frozenset({1})), (IO, frozenset({0, 2})), (EMULATOR, frozenset({3}))}
         assert self.definition(self.noted(*pins)).own == pins
         assert note_element(frozenset({7}), pins) == "<tuned shares='7' pins='0=1 e=3 i3=0,2'/>"
 
-    def test_they_limit_guest_cpus_and_emulator(self):
+    def test_demands_limit_guest_cpus_and_emulator(self):
         demanded = {SECOND: frozenset({2, 3}), EMULATOR: frozenset({0}), IO: frozenset({1})}
         found = with_pins(PlacementConstraints(frozenset({1})), demanded)
         assert found == PlacementConstraints(frozenset({1}), (), ((1, frozenset({2, 3})),), frozenset({0}))

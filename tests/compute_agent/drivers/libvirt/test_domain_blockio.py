@@ -1,4 +1,4 @@
-"""Block I/O of domains: what is set where, and whose it is."""
+"""Limits of block I/O of domains, and their owner: the agent or an operator."""
 
 from functools import partial
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_the_xml_is_read_item_by_item():
     ("wanted", "own", "items"),
     [
         (None, (), {}),
-        (BlockIo(weight=200), (), {}),  # 300 is somebody else's
+        (BlockIo(weight=200), (), {}),  # 300 is foreign
         (BlockIo(weight=200), ("weight",), {"weight": 200}),
         (None, ("weight",), {"weight": 100}),
         (BlockIo(rates=RATES, own_disks=True), (), {"disk:vdc": RATES}),
@@ -65,7 +65,7 @@ def test_the_xml_is_read_item_by_item():
         (None, ("disk:vda", "disk:vdb", "disk:gone", ""), {"disk:vda": DeviceRates()}),
     ],
 )
-def test_what_is_the_agents_or_nobodys_is_set_and_what_is_somebody_elses_stays(wanted, own, items):
+def test_unset_items_and_the_agents_own_are_set_and_foreign_ones_stay(wanted, own, items):
     has = parse_blockio(ElementTree.fromstring(XML))
     assert items_to_set(has, wanted, own) == items
     assert items_to_set(has.with_items(items), wanted, {*own, *items}) == {}
@@ -89,7 +89,7 @@ class TestRealDomain:
 
     @staticmethod
     def limits(libvirtd, domain):
-        """Of the running domain and of its definition."""
+        """The limits of the running domain and of its definition."""
         flags = (libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
         keys = ("read_bytes_sec", "write_bytes_sec", "read_iops_sec", "write_iops_sec")
         return [[domain.blockIoTune("hda", flag)[key] for key in keys] for flag in flags]
@@ -118,7 +118,7 @@ class TestRealDomain:
         finally:
             other.close()
 
-    def test_what_the_operator_has_set_stays(self, libvirtd, domain):
+    def test_limits_of_the_operator_stay(self, libvirtd, domain):
         for flag in (libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG):
             domain.setBlockIoTune("hda", {"total_iops_sec": 500}, flag)
         driver = LibvirtDriver(libvirtd.uri)
@@ -129,7 +129,7 @@ class TestRealDomain:
         finally:
             driver.close()
 
-    def test_what_the_operator_has_written_for_the_next_start_holds_now(self, libvirtd, domain):
+    def test_limits_that_the_operator_defines_for_the_next_start_apply_now(self, libvirtd, domain):
         config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
         domain.setBlockIoTune("hda", {"write_iops_sec": 7}, config)
         driver = LibvirtDriver(libvirtd.uri)
@@ -140,7 +140,7 @@ class TestRealDomain:
         finally:
             driver.close()
 
-    def test_a_latency_is_not_to_be_had(self, domain, driver):
+    def test_a_latency_is_reported_as_missing(self, domain, driver):
         (guest,) = driver.guests()
         assert driver.blockio_missing(guest, BlockIo(latency_us=5)) == ["libvirt has no latency of block I/O"]
 

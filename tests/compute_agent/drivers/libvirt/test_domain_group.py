@@ -11,7 +11,7 @@ SCOPE = "machine.slice/machine-qemu\\x2d1\\x2da.scope"
 
 @pytest.fixture
 def find(tmp_path, monkeypatch):
-    """The group of a process whose /proc/PID/cgroup says this."""
+    """Finds the group of a process from the text of its /proc/PID/cgroup."""
     monkeypatch.setattr(
         running_domain, "_mount_points", lambda: {"": tmp_path / "unified", "cpu": tmp_path / "cpu"}
     )

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.skipif(not {0, 1} <= os.sched_getaffinity(0), reason="n
 
 
 class Watched:
-    """A driver, and what it tells."""
+    """A driver, and the changes that it reports."""
 
     def __init__(self, uri, **options):
         self.driver = LibvirtDriver(uri, **options)
@@ -74,8 +74,9 @@ def driver(watched):
 
 
 def sockets():
-    """How many this process has. (Where the daemon dies while a connection is made libvirt itself
-    keeps an event descriptor, but no socket.)
+    """The number of sockets of this process.
+
+    A daemon that dies while a connection opens leaves an event descriptor of libvirt, but no socket.
     """
     links = []
     for path in glob.glob("/proc/self/fd/*"):
@@ -91,7 +92,7 @@ def roles(pid):
     return [*guest, names.pop("IO iothread1"), set().union(*names.values())]
 
 
-def test_a_domain_that_starts_is_told_of_with_its_settings(watched, libvirtd):
+def test_a_domain_that_starts_is_reported_with_its_settings(watched, libvirtd):
     guest_uuid = str(uuid.uuid4())
     domain = libvirtd.run(guest_uuid, metadata=METADATA.format("BE"))
     guest = watched.started()
@@ -112,7 +113,7 @@ def test_a_domain_has_the_flavor_that_nova_wrote(watched, libvirtd):
     }
 
 
-def test_changed_metadata_is_told_of(watched, libvirtd):
+def test_changed_metadata_is_reported(watched, libvirtd):
     domain = libvirtd.run()
     before = watched.started()
     kind, key = libvirtd.libvirt.VIR_DOMAIN_METADATA_ELEMENT, "guest"
@@ -150,7 +151,7 @@ def test_one_domain_that_cannot_be_described_hides_no_other(libvirtd, monkeypatc
 
 @pytest.fixture(scope="module")
 def libvirtd_of_nobody():
-    """One that runs its guests as another user than root, and says so in no label."""
+    """A libvirtd that runs its guests as another user than root, without a label that names the user."""
     server = Libvirtd(user="nobody", default_confined=False)
     try:
         server.start()
@@ -175,7 +176,7 @@ def test_a_domain_without_a_label_is_that_of_the_user_in_qemu_conf(libvirtd, lib
         domain.destroy()
 
 
-def test_a_domain_whose_process_is_not_found_is_lost_until_it_ends(libvirtd, monkeypatch, caplog):
+def test_a_domain_without_a_known_process_is_lost_until_it_ends(libvirtd, monkeypatch, caplog):
     domain = libvirtd.run()
     guest_uuid = domain.UUIDString()
     monkeypatch.setattr(qemu, "find_process", lambda uuid, owner: None)
@@ -199,7 +200,7 @@ def test_a_domain_whose_process_is_not_found_is_lost_until_it_ends(libvirtd, mon
         driver.close()
 
 
-def test_whatever_is_in_the_metadata_the_domain_is_seen(watched, libvirtd):
+def test_a_domain_with_any_metadata_is_seen(watched, libvirtd):
     deep = "<x>" * 200 + "</x>" * 200
     texts = ("99999999999999999999", "' OR 1=1", "&amp;lol;", "\u202e\u0663", "y" * 500_000)
     settings = "".join(
@@ -229,7 +230,7 @@ def test_guest_cpus_io_threads_and_emulator_are_pinned_each_to_its_own(watched, 
     assert watched.driver.observed_cpus(guest) == ZERO | ONE
 
 
-def test_pins_that_libvirt_was_not_told_of_are_told_again(driver, watched, libvirtd, monkeypatch):
+def test_pins_that_libvirt_has_missed_are_sent_again(driver, watched, libvirtd, monkeypatch):
     domain = libvirtd.run()
     guest = watched.started()
     wait_for(lambda: driver.misplaced_threads(guest, APART))
@@ -377,7 +378,7 @@ def test_without_libvirtd_guests_are_known_and_changes_are_refused_until_it_is_b
     wait_for(lambda: sockets() <= before)
 
 
-def test_a_libvirtd_that_hangs_counts_as_away_and_holds_nobody_up(driver, watched, libvirtd):
+def test_a_libvirtd_that_hangs_counts_as_away_and_delays_no_caller(driver, watched, libvirtd):
     libvirtd.run()
     guest = watched.started()
     driver.apply_cpu_settings(guest, APART)
@@ -410,7 +411,7 @@ def test_a_driver_is_closed_while_libvirtd_hangs(libvirtd):
     assert domain.isActive()
 
 
-def test_what_happened_while_libvirtd_was_away_is_found_out(watched, libvirtd):
+def test_starts_and_ends_while_libvirtd_was_away_are_reported_afterwards(watched, libvirtd):
     libvirtd.run()
     gone, stays = watched.started(), None
     libvirtd.run()
@@ -444,7 +445,7 @@ def test_a_driver_without_libvirtd_says_so_and_waits_for_it(libvirtd):
         libvirtd.connection  # noqa: B018 # is there again
 
 
-def test_a_driver_whose_guests_another_agent_has_waits_until_that_one_is_gone(libvirtd):
+def test_a_driver_waits_until_another_agent_of_the_same_guests_is_gone(libvirtd):
     domain, others = libvirtd.run(), ["another agent (pid 7) looks after them"]
 
     def check_lock():
@@ -475,7 +476,7 @@ def test_a_restarted_guest_is_another_one(watched, libvirtd):
         watched.driver.apply_cpu_settings(first, APART)
 
 
-def test_a_guest_whose_process_ended_before_libvirtd_noticed_has_stopped(watched, libvirtd, monkeypatch):
+def test_a_process_that_ended_before_libvirtd_noticed_is_a_stopped_guest(watched, libvirtd, monkeypatch):
     domain = libvirtd.run(persistent=True)
     first = watched.started()
     table = watched.driver._table
@@ -514,7 +515,7 @@ def two_nodes(monkeypatch):
     return monkeypatch
 
 
-def test_memory_is_bound_to_its_node_or_left_where_it_is_with_a_word(driver, watched, libvirtd, caplog):
+def test_memory_is_bound_to_its_node_or_left_with_a_log_line(driver, watched, libvirtd, caplog):
     domain = libvirtd.run(persistent=True)
     guest = watched.started()
     assert driver.memory_nodes(guest, ZERO) == frozenset()
@@ -547,7 +548,7 @@ def test_memory_that_was_bound_can_be_bound_again(driver, watched, libvirtd, two
     assert driver.memory_nodes(guest, frozenset()) == ZERO
 
 
-def test_memory_that_somebody_else_bound_is_left_where_it_is(driver, watched, libvirtd, two_nodes, caplog):
+def test_memory_that_another_program_bound_stays_there(driver, watched, libvirtd, two_nodes, caplog):
     if not libvirtd.has_cgroups:
         pytest.skip("needs cgroups for guests")
     numatune = "<numatune><memory mode='strict' nodeset='0'/></numatune><os>"
@@ -561,7 +562,7 @@ def test_memory_that_somebody_else_bound_is_left_where_it_is(driver, watched, li
     assert domain.numaParameters()["numa_nodeset"] == "0"
 
 
-def test_memory_on_a_node_that_is_not_there_costs_a_word(driver, watched, libvirtd, caplog):
+def test_memory_for_a_missing_node_stays_with_a_log_line(driver, watched, libvirtd, caplog):
     libvirtd.run()
     guest = watched.started()
     nowhere = frozenset({63})
@@ -582,7 +583,7 @@ class TestCpuLimits:
 
     @staticmethod
     def shares(domain, libvirtd):
-        """Those of the running domain, and of its definition (0: none)."""
+        """The shares of the running domain, and of its definition (0: none)."""
         flags = (libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
         return tuple(domain.schedulerParametersFlags(flag)["cpu_shares"] for flag in flags)
 
@@ -616,7 +617,7 @@ class TestCpuLimits:
         assert self.shares(domain, libvirtd) == (4096, 4096)
 
     @pytest.mark.parametrize("persistent", [True, False])
-    def test_shares_that_somebody_else_defined_stay(self, driver, watched, libvirtd, persistent):
+    def test_foreign_shares_of_the_definition_stay(self, driver, watched, libvirtd, persistent):
         if persistent:
             domain = self.define(libvirtd, "<shares>300</shares>")
         else:
@@ -693,7 +694,7 @@ def test_memory_that_cannot_be_bound_as_libvirtd_is_away_is_bound_later(driver, 
     assert driver.bind_memory(guest, ZERO) is libvirtd.has_cgroups
 
 
-def test_each_guest_cpu_is_said_to_run_where_it_is_pinned(driver, watched, libvirtd):
+def test_the_reported_cpus_of_each_guest_cpu_are_its_pins(driver, watched, libvirtd):
     libvirtd.run()
     guest = watched.started()
     driver.apply_cpu_settings(guest, APART)
@@ -701,7 +702,7 @@ def test_each_guest_cpu_is_said_to_run_where_it_is_pinned(driver, watched, libvi
 
 
 class TestChangesOfTheDefinition:
-    """What somebody writes into the definition of a running domain, of which libvirtd tells nobody."""
+    """Changes of the definition of a running domain, for which libvirtd has no event."""
 
     @pytest.fixture
     def watched(self, libvirtd):
@@ -750,9 +751,7 @@ class TestChangesOfTheDefinition:
         assert self.pins(domain, config) == before == [(True, False), *[(False, True)] * 3]
         assert driver.definition_drift(guest, APART) == ""
 
-    def test_pins_to_some_cpus_that_somebody_else_writes_are_demands_and_stay(
-        self, driver, domain, guest, libvirtd
-    ):
+    def test_foreign_pins_to_some_cpus_are_demands_and_stay(self, driver, domain, guest, libvirtd):
         config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
         assert guest.constraints == UNCONSTRAINED
         domain.pinEmulator((True, False), config)
@@ -764,17 +763,17 @@ class TestChangesOfTheDefinition:
         domain.pinEmulator((True, True), config)
         wait_for(lambda: driver.guests()[0].constraints == UNCONSTRAINED)
 
-    def test_a_definition_that_becomes_what_it_was_before_the_agent_wrote_is_seen(
+    def test_a_definition_that_is_reverted_right_after_the_agent_wrote_it_is_seen(
         self, driver, domain, guest, libvirtd
     ):
-        """Nobody has read what the agent wrote."""
+        """No reader has seen the definition that the agent wrote."""
         driver.apply_cpu_settings(guest, SWAPPED)
         config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
         for vcpu, cpus in enumerate(((True, False), (False, True))):
             domain.pinVcpuFlags(vcpu, cpus, config)
         wait_for(lambda: "2 other pins" in driver.definition_drift(guest, SWAPPED))
 
-    def test_a_domain_without_definition_has_none_to_differ(self, driver, watched, libvirtd):
+    def test_a_domain_without_definition_has_no_drift(self, driver, watched, libvirtd):
         domain = libvirtd.run()
         guest = watched.started()
         driver.apply_cpu_settings(guest, APART)
@@ -791,7 +790,7 @@ class TestChangesOfTheDefinition:
         domain.pinEmulator((True, True), libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
         wait_for(lambda: "the emulator" in driver.definition_drift(guest, APART))
 
-    def test_domains_come_into_their_turn_while_others_keep_libvirtd_talking(
+    def test_each_domain_is_read_in_turn_while_others_cause_many_events(
         self, driver, domain, guest, libvirtd
     ):
         for _ in range(5):

@@ -45,7 +45,7 @@ def described(guest_uuid, user=None):
     return XML.format(uuid=guest_uuid, user=os.getuid() if user is None else user)
 
 
-def test_the_process_is_told_once_and_its_threads_are_known(domains, start):
+def test_an_expected_process_is_reported_once_with_its_threads(domains, start):
     one, other = str(uuid.uuid4()), str(uuid.uuid4())
     guest = domains.expect_guest(described(one))
     assert (guest.uuid, guest.name, guest.pid, guest.settings.vcpus) == (one, "web", 0, 2)
@@ -78,7 +78,7 @@ def test_a_start_that_is_announced_while_another_is_looked_for_is_waited_for(dom
     assert other != pid
 
 
-def test_it_is_not_one_that_ran_before_nor_that_of_another_user(domains, start):
+def test_earlier_processes_and_those_of_other_users_are_not_expected_ones(domains, start):
     one, other = str(uuid.uuid4()), str(uuid.uuid4())
     start(one)
     domains.expect_guest(described(one))
@@ -87,7 +87,7 @@ def test_it_is_not_one_that_ran_before_nor_that_of_another_user(domains, start):
     assert domains.find_appeared() == ([], True)
 
 
-def test_as_long_as_nobody_knows_whose_a_process_would_be_none_is_found_and_none_lost(domains, start):
+def test_no_process_is_found_or_lost_while_the_owner_of_processes_is_unknown(domains, start):
     one, other = str(uuid.uuid4()), str(uuid.uuid4())
     domains.expect_guest(described(one))
     domains.expect_guest(described(other).replace("<label>", "<none>").replace("</label>", "</none>"))
@@ -106,13 +106,13 @@ def test_as_long_as_nobody_knows_whose_a_process_would_be_none_is_found_and_none
     assert pid in {guest.pid for guest in found}
 
 
-def test_nobody_is_waited_for_for_ever(domains, monkeypatch):
+def test_the_wait_for_an_expected_process_has_a_limit(domains, monkeypatch):
     monkeypatch.setattr(domain_table, "EXPECTED_SECONDS", 0.0)
     domains.expect_guest(described(str(uuid.uuid4())))
     assert domains.find_appeared() == ((), False)
 
 
-def test_too_many_and_nonsense_are_refused(domains, monkeypatch):
+def test_too_many_expected_guests_and_invalid_xml_are_refused(domains, monkeypatch):
     for text in ("", "<domain/>", described("no uuid"), "<!DOCTYPE a><domain/>"):
         with pytest.raises(ValueError):  # noqa: PT011  # whatever it says of such text
             domains.expect_guest(text)

@@ -1,4 +1,4 @@
-"""The order that Nova wrote into the XML of a domain."""
+"""The flavor that Nova wrote into the XML of a domain."""
 
 import pytest
 
@@ -29,15 +29,15 @@ def domain(specs=None, root="image", numbers=(2048, 20, 0, 0, 4)):
     )
 
 
-def test_a_flavor_and_its_owner():
+def test_a_flavor_is_read_with_its_owner():
     assert read_flavor(domain({})) == GuestFlavor({"MEMORY_MB": 2048, "DISK_GB": 20}, 0, PROJECT, USER)
 
 
-def test_a_domain_that_is_not_novas():
+def test_a_domain_without_novas_metadata_has_an_empty_flavor():
     assert read_flavor("<domain><metadata/></domain>") == GuestFlavor()
 
 
-def test_older_nova_does_not_say_what_is_dedicated():
+def test_dedicated_cpus_are_unknown_without_extra_specs_of_older_nova():
     assert read_flavor(domain()).dedicated is None
 
 
@@ -56,7 +56,7 @@ def test_older_nova_does_not_say_what_is_dedicated():
         ({"resources:PCPU": "4"}, 4),
     ],
 )
-def test_dedicated_cpus(specs, dedicated):
+def test_dedicated_cpus_follow_from_extra_specs(specs, dedicated):
     assert read_flavor(domain(specs)).dedicated == dedicated
 
 
@@ -86,18 +86,18 @@ def test_extra_specs_add_to_resources_or_stand_in_their_place():
 
 
 @pytest.mark.parametrize("vcpus", [0, -1, 10**9, "many"])
-def test_a_number_of_guest_cpus_that_cannot_be_is_no_reason_to_fail(vcpus):
+def test_an_impossible_number_of_guest_cpus_is_no_error(vcpus):
     specs = {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "^0"}
     assert read_flavor(domain(specs, numbers=(2048, 0, 0, 0, vcpus))).dedicated is None
 
 
 @pytest.mark.parametrize("xml", ["", "<domain", "<!DOCTYPE d [<!ENTITY a 'b'>]><domain/>"])
-def test_what_is_no_xml_of_a_domain_is_refused(xml):
+def test_text_that_is_no_xml_of_a_domain_is_refused(xml):
     with pytest.raises(ValueError, match="XML"):
         read_flavor(xml)
 
 
-def test_what_is_no_number_does_not_count():
+def test_amounts_that_are_no_numbers_do_not_count():
     assert read_flavor(domain({}, numbers=("x", "", 0, 0, 1))).resources == {}
 
 

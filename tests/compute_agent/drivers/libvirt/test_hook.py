@@ -1,4 +1,4 @@
-"""The hook that libvirt runs: where it is put, and that it can neither fail nor hang."""
+"""The hook that libvirt runs: its place, and that it can neither fail nor hang."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def run(script, tmp_path, operation="start", suboperation="begin", xml=XML):
 
 
 def serve(listener, answer):
-    """Answers one request; what was asked."""
+    """Answer one request, and return it."""
     asked = []
 
     def one():
@@ -50,7 +50,7 @@ def serve(listener, answer):
 
 
 @pytest.mark.parametrize("answer", [b'{"result": {}}\n', b'{"error": "no"}\n', b"nonsense\n", b""])
-def test_the_agent_is_told_and_whatever_it_says_the_guest_starts(listener, tmp_path, answer):
+def test_the_agent_is_asked_and_the_guest_starts_after_any_answer(listener, tmp_path, answer):
     asked, thread = serve(listener, answer)
     run(hook.hook_script(tmp_path / "agent's socket"), tmp_path)
     thread.join(SECONDS)
@@ -67,7 +67,7 @@ def test_the_agent_is_told_and_whatever_it_says_the_guest_starts(listener, tmp_p
         ("start", "x"),
     ],
 )
-def test_at_everything_else_nobody_is_asked_and_nothing_printed(listener, tmp_path, operation, suboperation):
+def test_other_operations_cause_no_request_and_no_output(listener, tmp_path, operation, suboperation):
     run(hook.hook_script(tmp_path / "agent's socket"), tmp_path, operation, suboperation)
     listener.setblocking(False)
     with pytest.raises(BlockingIOError):
@@ -85,7 +85,7 @@ def test_an_agent_that_does_not_answer_holds_the_start_up_for_a_bounded_time(lis
     run(script.replace(f"KILL {hook.HOOK_SECONDS} ", "KILL 0.3 "), tmp_path)
 
 
-def test_it_is_installed_once_repaired_and_removed(tmp_path):
+def test_the_hook_is_installed_once_repaired_and_removed(tmp_path):
     agent, hooks = tmp_path / "socket", tmp_path / "hooks"
     assert hook.state(hooks, agent) is HookState.ABSENT
     assert hook.install_hook(hooks, agent)
@@ -102,7 +102,7 @@ def test_it_is_installed_once_repaired_and_removed(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["file", "binary", "link", "folder", "fifo"])
-def test_what_somebody_else_has_put_there_stays(tmp_path, kind):
+def test_a_foreign_hook_stays(tmp_path, kind):
     path = tmp_path / "qemu.d/compute-agent"
     path.parent.mkdir()
     match kind:
@@ -125,7 +125,7 @@ def test_what_somebody_else_has_put_there_stays(tmp_path, kind):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_nothing_is_left_where_it_cannot_be_moved_into_place(tmp_path, monkeypatch):
+def test_an_installation_on_a_full_disk_leaves_no_file(tmp_path, monkeypatch):
     def full(self, target):
         raise OSError(28, "No space left on device")
 
@@ -135,7 +135,7 @@ def test_nothing_is_left_where_it_cannot_be_moved_into_place(tmp_path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["qemu.d"]
 
 
-def test_the_commands(tmp_path, write_ini):
+def test_commands_show_install_and_remove_the_hook(tmp_path, write_ini):
     ini, hooks = write_ini(), ("--hooks", tmp_path / "hooks")
     path = tmp_path / "hooks/qemu.d/compute-agent"
 

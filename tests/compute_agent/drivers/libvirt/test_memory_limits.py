@@ -36,7 +36,7 @@ def has_memory_groups(libvirtd, domain):
 
 @pytest.fixture
 def live(has_memory_groups, monkeypatch):
-    """Soft limits of the running domain that libvirtd was asked for, and shows whenever it is asked."""
+    """Soft limits of the running domain: records those that are set, and answers with the last one."""
     asked, really, parsed = [], DomainTuning.set_soft_limit, domain_table.parse_live
 
     def set_soft_limit(self, kib, persistent):

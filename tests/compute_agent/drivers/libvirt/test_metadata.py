@@ -71,7 +71,7 @@ def test_all_of_our_settings_are_read():
 
 
 @pytest.mark.parametrize("minor", [0, 1])
-def test_the_order_that_nova_wrote_is_read_and_declares_nothing(minor):
+def test_the_flavor_that_nova_wrote_is_read_and_declares_no_settings(minor):
     found = describe_domain(domain(NOVAS.format(minor=minor, thread="require")))
     assert (found.settings, found.declared, found.problems) == (GuestSettings(vcpus=4), {}, ())
     assert found.identity == GuestIdentity(
@@ -92,7 +92,7 @@ def test_the_order_that_nova_wrote_is_read_and_declares_nothing(minor):
     )
 
 
-def test_older_nova_says_what_a_guest_boots_from_and_no_more():
+def test_metadata_of_older_nova_has_only_the_boot_source():
     root = '<nova:instance xmlns:nova="{}"><nova:root type="{}" uuid="3d1f"/></nova:instance>'
     namespace = "http://openstack.org/xmlns/libvirt/nova/1.1"
     assert describe_domain(domain(root.format(namespace, "image"))).identity == GuestIdentity(image_id="3d1f")
@@ -123,7 +123,7 @@ def test_a_setting_that_cannot_be_used_is_named_and_has_its_default(name, value)
     assert len(problem) < 200
 
 
-def test_settings_are_read_whatever_else_is_in_the_metadata():
+def test_settings_are_read_among_foreign_metadata():
     deep = "<x>" * 100_000 + "</x>" * 100_000
     many = "".join(f'<nova:extraSpec name="x:{n}">1</nova:extraSpec>' for n in range(10_000))
     nova = NOVAS.format(minor=1, thread="require").replace("</nova:extraSpecs>", f"{many}</nova:extraSpecs>")
@@ -145,7 +145,7 @@ def test_a_document_type_is_refused(xml):
         describe_domain(xml)
 
 
-def test_who_writes_of_a_document_type_does_not_escape():
+def test_a_document_type_in_text_is_no_document_type():
     assert describe_domain(domain("<a><![CDATA[<!DOCTYPE x>]]></a>")).settings == GuestSettings(vcpus=4)
 
 
@@ -154,7 +154,7 @@ def test_xml_that_libvirt_could_not_send_is_not_parsed():
         describe_domain(domain(" " * (8 << 20)))
 
 
-def test_more_guest_cpus_than_there_can_be_are_as_many_as_there_can_be():
+def test_a_number_of_guest_cpus_above_the_limit_is_the_limit():
     assert describe_domain(domain(vcpu="<vcpu>1000000000</vcpu>")).settings.vcpus == 4096
 
 
@@ -162,7 +162,7 @@ def test_guest_cpus_are_those_that_are_plugged_in():
     assert describe_domain(domain(vcpu="<vcpu current='2'>8</vcpu>")).settings.vcpus == 2
 
 
-def test_the_user_of_the_process_is_known_where_libvirt_tells():
+def test_the_user_of_the_process_is_read_from_the_label():
     label = "<seclabel type='dynamic' model='dac' relabel='yes'><label>+64055:+108</label></seclabel>"
     other = "<seclabel type='dynamic' model='apparmor'><label>libvirt-x</label></seclabel>"
     assert describe_domain(domain(rest=other + label)).owner == "+64055"
@@ -178,6 +178,6 @@ def test_the_user_of_processes_without_a_label_is_that_of_the_base_label():
 @pytest.mark.parametrize(
     "text", ["", "<domain", "<domain/>", "<domain><name>a</name><uuid/><vcpu>1</vcpu></domain>"]
 )
-def test_what_is_no_domain_is_refused(text):
+def test_xml_that_is_no_domain_is_refused(text):
     with pytest.raises(ValueError, match="not"):
         describe_domain(text)

@@ -1,4 +1,4 @@
-"""Which thread of a QEMU process is what, and which process a domain has."""
+"""The roles of threads of a QEMU process, and the process of a domain."""
 
 import os
 import signal
@@ -45,7 +45,7 @@ def test_a_thread_is_known_by_its_name(name, expected):
         (EMULATOR, EM),
     ],
 )
-def test_every_thread_has_its_place(it, cpus):
+def test_every_thread_has_its_cpus(it, cpus):
     assert wanted_cpus(it, SETTINGS) == cpus
 
 
@@ -76,8 +76,8 @@ def test_a_process_of_another_user_is_not_taken_for_the_domains(impostor):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can start processes of another user")
 @pytest.mark.parametrize("owner", ["", "+0", "root", "no such user", "+x", "+٣"])
 @pytest.mark.parametrize("in_part", [False, True])
-def test_nobody_else_can_pass_for_the_domains_process(owner, in_part, tmp_path):
-    """Whether libvirt says whose it is or not; nor can one that has been of that user in part."""
+def test_a_process_of_another_user_cannot_pose_as_the_domains(owner, in_part, tmp_path):
+    """The same holds without an owner from libvirt, and for a process that has only some ids of the user."""
     guest_uuid = str(uuid.uuid4())
     script = "import os, time; os.setresuid(0, 65534, 0) if {} else os.setuid(65534); time.sleep(60)"
     command = [sys.executable, "-c", script.format(in_part), "-uuid", guest_uuid]
@@ -100,8 +100,8 @@ time.sleep(60)
 """
 
 
-def test_a_fork_of_the_process_is_not_taken_for_it():
-    """It has the words until it calls execve(2), and ends soon."""
+def test_a_fork_of_the_process_is_not_the_domains():
+    """The fork has QEMU's command line until it calls execve(2), and ends soon."""
     guest_uuid = str(uuid.uuid4())
     command = [sys.executable, "-c", FORK, "-uuid", guest_uuid]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -1,4 +1,4 @@
-"""``/ext/v1/resource_providers/{uuid}/attributes``, and claims that go by them."""
+"""``/ext/v1/resource_providers/{uuid}/attributes``, and claims that are ordered by them."""
 
 from typing import Any
 
@@ -67,13 +67,15 @@ def test_a_stale_generation_and_an_unknown_provider_are_refused(admin: Admin) ->
         {f"a{number}": 1 for number in range(257)},
     ],
 )
-def test_what_is_no_name_or_no_value_or_too_much_is_refused(admin: Admin, attributes: dict[str, Any]) -> None:
+def test_invalid_names_and_values_and_too_many_attributes_are_refused(
+    admin: Admin, attributes: dict[str, Any]
+) -> None:
     only = make_provider(admin, "cn", VCPU=8)
     assert put(admin, only, **attributes).status_code == 400
     assert admin("GET", path(only)).json["attributes"] == {}
 
 
-def test_a_provider_goes_with_its_attributes(admin: Admin) -> None:
+def test_attributes_are_deleted_with_their_provider(admin: Admin) -> None:
     only = make_provider(admin, "cn", VCPU=8)
     assert put(admin, only, price=1).status_code == 200
     assert admin("DELETE", f"/resource_providers/{only}").status_code == 204
@@ -82,7 +84,7 @@ def test_a_provider_goes_with_its_attributes(admin: Admin) -> None:
     assert admin("GET", path(only)).json["attributes"] == {}
 
 
-def test_claims_go_by_a_number_low_or_high(admin: Admin) -> None:
+def test_claims_are_ordered_by_a_low_or_high_number(admin: Admin) -> None:
     hosts = {price: make_provider(admin, f"cn{price}", VCPU=8) for price in (3, 1, 2)}
     for price, each in hosts.items():
         assert put(admin, each, price=price).status_code == 200
@@ -99,7 +101,7 @@ def test_claims_go_by_a_number_low_or_high(admin: Admin) -> None:
         assert scores == [1.0, 0.5, 0.0]
 
 
-def test_hosts_without_the_number_come_last_whatever_else_counts(admin: Admin) -> None:
+def test_hosts_without_the_number_come_last_in_any_order(admin: Admin) -> None:
     dear, none, text = (
         make_provider(admin, "dear", VCPU=2),
         make_provider(admin, "none", VCPU=99),
@@ -113,7 +115,7 @@ def test_hosts_without_the_number_come_last_whatever_else_counts(admin: Admin) -
     assert chosen(post_claims(admin, new_claim("resources=VCPU:2", order=order))) in (none, text)
 
 
-def test_a_number_of_the_root_holds_for_its_zones_and_one_of_their_own_comes_first(admin: Admin) -> None:
+def test_a_number_of_the_root_applies_to_its_zones_unless_they_have_their_own(admin: Admin) -> None:
     near, far = make_provider(admin, "near"), make_provider(admin, "far")
     assert put(admin, near, power=5).status_code == 200
     assert put(admin, far, power=9).status_code == 200
@@ -126,7 +128,7 @@ def test_a_number_of_the_root_holds_for_its_zones_and_one_of_their_own_comes_fir
     assert chosen(post_claims(admin, new_claim(**wanted), dry_run=True)) == near
 
 
-def test_only_attributes_are_better_low_and_somebody_has_them(admin: Admin) -> None:
+def test_only_known_attributes_may_have_a_negative_weight(admin: Admin) -> None:
     make_provider(admin, "cn", VCPU=8)
     assert post_claims(admin, new_claim("resources=VCPU:1", order={"pack": -1})).status_code == 400
     assert post_claims(admin, new_claim("resources=VCPU:1", order={"attribute:": 1})).status_code == 400

@@ -1,4 +1,4 @@
-"""``GET /ext/v1/changes``: following what happens, and waiting for it."""
+"""``GET /ext/v1/changes``: clients follow changes, and wait for them."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ def admin(url: str) -> Admin:
 
 
 def waiting(url: str, requests: int) -> Admin:
-    """A worker in which so many requests may wait."""
+    """A worker in which at most `requests` requests may wait."""
     return Admin(application(url, api={"waiting_requests": requests}))
 
 
@@ -44,7 +44,7 @@ def seen(answer: dict[str, Any]) -> dict[str, str]:
     return {each["uuid"]: each["changed"] for each in answer["resource_providers"]}
 
 
-def test_what_changed_is_told_once_by_any_worker(admin: Admin, url: str) -> None:
+def test_a_change_is_reported_once_by_any_worker(admin: Admin, url: str) -> None:
     quiet = make_provider(admin, "quiet", VCPU=8)
     cursor = begin(admin)
     busy = make_provider(admin, "busy", VCPU=8)
@@ -57,7 +57,7 @@ def test_what_changed_is_told_once_by_any_worker(admin: Admin, url: str) -> None
     assert quiet not in seen(first)
 
 
-def test_usage_is_told_with_all_who_hold_something(admin: Admin) -> None:
+def test_a_change_of_usage_lists_all_consumers(admin: Admin) -> None:
     only = make_provider(admin, "cn", VCPU=8)
     cursor = begin(admin)
     consumers = [new_claim("resources=VCPU:1") for _ in range(2)]
@@ -71,7 +71,7 @@ def test_usage_is_told_with_all_who_hold_something(admin: Admin) -> None:
     assert (changed["changed"], changed["consumers"]) == ("usage", [{"uuid": uuids[1], "generation": 1}])
 
 
-def test_deleted_providers_are_told_and_those_made_again_twice(admin: Admin) -> None:
+def test_deleted_providers_are_reported_and_recreated_ones_twice(admin: Admin) -> None:
     gone, again = make_provider(admin, "gone"), make_provider(admin, "again")
     cursor = begin(admin)
     for each in (gone, again):
@@ -83,7 +83,7 @@ def test_deleted_providers_are_told_and_those_made_again_twice(admin: Admin) -> 
     assert since(admin, found["cursor"])["deleted_resource_providers"] == []
 
 
-def test_pages_tell_all_and_nothing_twice(admin: Admin) -> None:
+def test_pages_list_each_change_once(admin: Admin) -> None:
     cursor = begin(admin)
     hosts = {make_provider(admin, f"cn{number}", VCPU=8) for number in range(12)}
     together = [new_claim("resources=VCPU:8") for _ in range(12)]
@@ -99,7 +99,7 @@ def test_pages_tell_all_and_nothing_twice(admin: Admin) -> None:
     assert since(admin, cursor)["resource_providers"] == []
 
 
-def test_a_cursor_that_is_none_is_refused(admin: Admin) -> None:
+def test_an_invalid_cursor_is_refused(admin: Admin) -> None:
     cursor = begin(admin)
     for text in ("x", cursor[:-4], cursor + "AAAA", "\u00e9", "B" + cursor[1:]):
         assert admin("GET", PATH, query_string={"since": text}).status_code == 400
@@ -145,7 +145,7 @@ def in_background(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]
     return thread, results
 
 
-def test_who_waits_is_answered_when_something_changes(admin: Admin, url: str) -> None:
+def test_a_waiting_request_is_answered_when_something_changes(admin: Admin, url: str) -> None:
     other = Admin(application(url))
     cursor = begin(admin)
     thread, results = in_background(lambda: since(admin, cursor, wait=60))
@@ -155,7 +155,7 @@ def test_who_waits_is_answered_when_something_changes(admin: Admin, url: str) ->
     assert seen(results[0]) == {only: "description"}
 
 
-def test_who_waits_in_vain_is_answered_with_nothing(admin: Admin) -> None:
+def test_a_wait_without_changes_has_an_empty_answer(admin: Admin) -> None:
     make_provider(admin, "cn", VCPU=8)
     cursor = begin(admin)
     found = since(admin, cursor, wait=1)
@@ -163,7 +163,7 @@ def test_who_waits_in_vain_is_answered_with_nothing(admin: Admin) -> None:
     assert since(admin, found["cursor"])["resource_providers"] == []
 
 
-def test_only_so_many_wait(url: str) -> None:
+def test_the_number_of_waiting_requests_is_limited(url: str) -> None:
     admin, none = waiting(url, 1), waiting(url, 0)
     cursor = begin(admin)
     answer = none("GET", PATH, query_string={"since": cursor, "wait": 60})
@@ -181,7 +181,7 @@ def test_only_so_many_wait(url: str) -> None:
     def is_taken() -> bool:
         return "Retry-After" in admin("GET", PATH, query_string={"since": cursor, "wait": 1}).headers
 
-    wait_for(is_taken, "the place is taken", pause=0.5)  # nobody has it meanwhile: the other one can take it
+    wait_for(is_taken, "the place is taken", pause=0.5)  # it is free meanwhile: the other request can take it
     only = make_provider(admin, "cn", VCPU=8)
     thread.join(timeout=55)
     assert seen(results[0]) == {only: "description"}

@@ -22,7 +22,7 @@ def admin(sqlite_url):
     return Admin(application(sqlite_url))
 
 
-def test_what_is_found_is_held(admin):
+def test_a_claim_holds_the_candidate_that_was_found(admin):
     make_provider(admin, "small", VCPU=2)
     big = make_provider(admin, "big", VCPU=8, MEMORY_MB=1024)
     wanted = new_claim("resources1=VCPU:4,MEMORY_MB:512")
@@ -48,7 +48,7 @@ def test_what_is_found_is_held(admin):
     assert shown == [1, "INSTANCE", "project", "user"]
 
 
-def test_without_a_candidate_it_is_said_why_and_nothing_is_held(admin, caplog):
+def test_a_claim_without_a_candidate_is_explained_and_holds_nothing(admin, caplog):
     make_provider(admin, "cn", VCPU=8)
     wanted = new_claim("resources=VCPU:9")
     with caplog.at_level("INFO", "placement.api.errors"):
@@ -62,7 +62,7 @@ def test_without_a_candidate_it_is_said_why_and_nothing_is_held(admin, caplog):
     assert read_allocations(admin, wanted["consumer_uuid"]) == {"allocations": {}}
 
 
-def test_all_that_there_is_can_be_claimed_and_no_more(admin):
+def test_a_whole_inventory_can_be_claimed_and_no_more(admin):
     hosts = [make_provider(admin, f"cn{number}", VCPU=4) for number in range(5)]
     answers = [post_claims(admin, new_claim("resources=VCPU:2")).status_code for _ in range(11)]
     assert answers == [201] * 10 + [409]
@@ -79,7 +79,7 @@ def test_the_limit_of_the_query_does_not_matter(admin):
     )
 
 
-def test_a_consumer_changes_what_it_holds_and_needs_no_room_for_both(admin):
+def test_a_consumer_changes_its_allocation_without_room_for_both(admin):
     only = make_provider(admin, "cn", VCPU=8)
     wanted = new_claim("resources=VCPU:6")
     assert post_claims(admin, wanted).status_code == 201
@@ -100,7 +100,7 @@ def test_several_are_claimed_together_or_not_at_all(admin):
     assert (read_usages(admin, one), read_usages(admin, other)) == ({"VCPU": 8}, {"VCPU": 4})
 
 
-def test_the_explanation_of_several_is_that_of_the_one_which_has_no_place(admin):
+def test_the_explanation_of_several_claims_is_about_the_one_without_a_place(admin):
     make_provider(admin, "cn", VCPU=8)
     wanted = [new_claim("resources=VCPU:5"), new_claim("resources=VCPU:5")]
     status, code, detail = read_error(post_claims(admin, *wanted))
@@ -109,7 +109,7 @@ def test_the_explanation_of_several_is_that_of_the_one_which_has_no_place(admin)
     assert "(most: 3 on cn)" in detail
 
 
-def test_many_that_are_too_many_are_refused_without_trying_every_way(admin):
+def test_too_many_equal_claims_are_refused_without_a_search_of_all_combinations(admin):
     for number in range(12):
         make_provider(admin, f"cn{number}", VCPU=4)
     answer = post_claims(admin, *[new_claim("resources=VCPU:1") for _ in range(49)])
@@ -117,7 +117,7 @@ def test_many_that_are_too_many_are_refused_without_trying_every_way(admin):
     assert post_claims(admin, *[new_claim("resources=VCPU:1") for _ in range(48)]).status_code == 201
 
 
-def test_a_place_that_another_one_needs_is_left_to_it(admin):
+def test_a_claim_leaves_the_only_place_of_another_one_to_it(admin):
     make_provider(admin, "small", VCPU=4)
     big = make_provider(admin, "big", VCPU=8)
     for _ in range(8):  # whichever host is looked at first
@@ -147,7 +147,7 @@ def test_hosts_are_chosen_among_allowed_and_not_excluded_ones(admin):
     assert [each["root_provider_uuid"] for each in answer.json["claims"]] == [first, fourth]
 
 
-def test_why_there_is_no_candidate_is_said_of_the_hosts_that_may_be_chosen(admin):
+def test_the_explanation_is_about_the_hosts_that_may_be_chosen(admin):
     small, large = make_provider(admin, "small", VCPU=4), make_provider(admin, "large", VCPU=8)
     detail = read_error(post_claims(admin, new_claim("resources=VCPU:9", excluded_hosts=[large])))[2]
     why = "0 of 1 host: 1 has less than 9 VCPU free (most: 4 on small); asking for 4 VCPU would leave 1 host"
@@ -167,7 +167,7 @@ def test_why_there_is_no_candidate_is_said_of_the_hosts_that_may_be_chosen(admin
     )
 
 
-def test_why_does_not_count_on_a_pool_that_is_avoided(admin):
+def test_the_explanation_does_not_count_on_an_excluded_pool(admin):
     aggregate = str(uuid.uuid4())
     in_rack(admin, make_provider(admin, "cn", VCPU=8), aggregate)
     pool = in_rack(admin, make_provider(admin, "pool", DISK_GB=100), aggregate, "MISC_SHARES_VIA_AGGREGATE")
@@ -192,7 +192,7 @@ def test_allowed_and_excluded_hosts_are_roots(admin):
                 assert detail == f"There is no root provider {other}, which {name} names."
 
 
-def test_an_order_goes_by_a_number_that_a_provider_has(admin):
+def test_an_order_may_use_a_number_of_a_provider(admin):
     root = make_provider(admin, "cn", VCPU=8)
     body = {"attributes": {"price": 1, "room": "b"}, "resource_provider_generation": 1}
     assert admin("PUT", f"/ext/v1/resource_providers/{root}/attributes", json=body).status_code == 200
@@ -203,7 +203,7 @@ def test_an_order_goes_by_a_number_that_a_provider_has(admin):
         assert read_error(answer) == (400, "placement.undefined_code", detail)
 
 
-def test_nothing_is_taken_from_a_shared_pool_that_is_avoided(admin):
+def test_an_excluded_shared_pool_provides_nothing(admin):
     aggregate = str(uuid.uuid4())
     compute = make_provider(admin, "cn", VCPU=8)
     pools = [make_provider(admin, f"pool{number}", DISK_GB=100) for number in range(2)]
@@ -236,8 +236,8 @@ def test_alternates_are_on_other_hosts(admin):
     assert sorted(roots) == sorted(hosts)
 
 
-def test_alternates_are_on_as_many_hosts_as_there_are_where_some_choices_are_avoided(admin):
-    """One whose first choice takes of what is avoided has its turn after others had a second one."""
+def test_alternates_are_on_all_hosts_although_a_pool_is_excluded(admin):
+    """A host with its first choice on the excluded pool comes after the second choices of others."""
     racks = {"left": str(uuid.uuid4()), "right": str(uuid.uuid4())}
     pools = [
         in_rack(
@@ -326,13 +326,13 @@ SAME = str(uuid.uuid4())
         ),
     ],
 )
-def test_what_is_no_claim_is_refused(admin, body, said):
+def test_an_invalid_claim_is_refused(admin, body, said):
     status, code, detail = read_error(admin("POST", PATH, json=body))
     assert (status, code) == (400, "placement.undefined_code")
     assert said in detail
 
 
-def test_it_takes_the_rights_of_a_service(admin):
+def test_a_claim_needs_the_rights_of_a_service(admin):
     body = {"claims": [new_claim("resources=VCPU:1")]}
     answer = admin("POST", PATH, json=body, headers={"X-Roles": "reader"})
     assert read_error(answer)[::2] == (
@@ -342,7 +342,7 @@ def test_it_takes_the_rights_of_a_service(admin):
 
 
 def with_nodes(admin, name, *free):
-    """A host with NUMA nodes that have so much PCPU; their uuids."""
+    """Make a host with NUMA nodes of these amounts of PCPU; return the uuids of the nodes."""
     root = make_provider(admin, name)
     nodes = []
     for number, total in enumerate(free):
@@ -404,7 +404,7 @@ def test_dedicated_cpus_are_split_where_the_topology_allows_it(admin):
         ((4, 3), "best-effort", 12, 7),
     ],
 )
-def test_the_amount_that_would_do_is_the_largest(admin, steps, topology, asked, fits):
+def test_the_suggested_amount_is_the_largest_that_fits(admin, steps, topology, asked, fits):
     root = make_provider(admin, "cn")
     for number, step in enumerate(steps):
         node = make_provider(admin, f"cn_{number}", parent=root)
@@ -434,13 +434,13 @@ def test_the_amount_that_would_do_is_the_largest(admin, steps, topology, asked, 
         ({"topology": "spread", "microversion": "1.28"}, "1.29"),
     ],
 )
-def test_a_topology_that_makes_no_sense_is_refused(admin, fields, why):
+def test_an_invalid_topology_is_refused(admin, fields, why):
     status, _, detail = read_error(post_claims(admin, {**new_claim("resources=PCPU:1"), **fields}))
     assert status == 400
     assert why in detail
 
 
-def test_more_than_an_allocation_can_have_is_refused_before_it_is_looked_for(admin):
+def test_an_amount_above_the_limit_of_an_allocation_is_refused_before_the_search(admin):
     make_provider(admin, "cn", VCPU=8)
     detail = "Requested resource VCPU requires amount <= 2147483647. Got: 18446744073709551616."
     answer = post_claims(admin, new_claim("resources=VCPU:18446744073709551616"))
@@ -451,7 +451,7 @@ def test_more_than_an_allocation_can_have_is_refused_before_it_is_looked_for(adm
     )
 
 
-def test_an_order_has_so_many_criteria_at_most(admin):
+def test_the_number_of_criteria_of_an_order_is_limited(admin):
     root = make_provider(admin, "cn", VCPU=8)
     order = {f"attribute:a{number}": 1 for number in range(32)}
     body = {"attributes": {f"a{number}": 1 for number in range(32)}, "resource_provider_generation": 1}
@@ -477,10 +477,10 @@ def test_a_claim_makes_no_consumer_that_looks_like_a_reservation(admin):
 
 
 @pytest.mark.parametrize("which", ["allowed_hosts", "excluded_hosts"])
-def test_so_many_hosts_may_be_named_at_most(admin, which):
+def test_the_number_of_named_hosts_is_limited(admin, which):
     make_provider(admin, "cn", VCPU=8)
     hosts = [str(uuid.UUID(int=number)) for number in range(1025)]
     status, _, detail = read_error(post_claims(admin, new_claim("resources=VCPU:1", **{which: hosts})))
     assert (status, which in detail, "1024" in detail) == (400, True, True)
     detail = read_error(post_claims(admin, new_claim("resources=VCPU:1", **{which: hosts[1:]})))[2]
-    assert detail == f"There is no root provider {hosts[1]}, which {which} names."  # so many are looked up
+    assert detail == f"There is no root provider {hosts[1]}, which {which} names."  # 1024 are accepted

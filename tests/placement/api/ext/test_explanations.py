@@ -77,7 +77,7 @@ def test_the_microversion_of_the_client_does_not_matter(admin, version):
         ([], "is not of type 'object'"),
     ],
 )
-def test_what_is_no_query_is_refused(admin, body, said):
+def test_an_invalid_query_is_refused(admin, body, said):
     status, code, detail = read_error(admin("POST", PATH, json=body))
     assert (status, code) == (400, "placement.undefined_code")
     assert said in detail
@@ -85,7 +85,7 @@ def test_what_is_no_query_is_refused(admin, body, said):
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
-    """A service with a host whose two NUMA nodes have 4 dedicated CPUs each."""
+    """A service with a host of two NUMA nodes with 4 dedicated CPUs each."""
     url = f"sqlite:///{tmp_path_factory.mktemp('nodes')}/placement.sqlite"
     migration.upgrade_schema(url)
     admin = Admin(application(url, flavors={"disable_fallback_pcpu_query": False}))
@@ -101,7 +101,7 @@ def nodes(tmp_path_factory):
     ("topology", "hosts", "fitting_policy"),
     [("best-effort", 1, None), ("spread", 1, None), ("single-numa-node", 0, "best-effort")],
 )
-def test_with_a_topology_it_says_on_how_many_hosts_a_claim_has_a_place(
+def test_an_explanation_with_a_topology_has_the_number_of_hosts_for_a_claim(
     nodes, topology, hosts, fitting_policy
 ):
     answer = nodes("POST", PATH, json={"query": "resources=PCPU:8", "topology": topology})
@@ -118,7 +118,7 @@ def test_with_a_topology_it_says_on_how_many_hosts_a_claim_has_a_place(
     )
 
 
-def test_with_a_topology_it_says_the_same_as_a_refused_claim(nodes):
+def test_an_explanation_with_a_topology_equals_that_of_a_refused_claim(nodes):
     asked = {"query": "resources=PCPU:10,DISK_GB:1", "topology": "restricted"}
     refused = post_claims(nodes, new_claim(asked["query"], topology="restricted"))
     assert refused.status_code == 409
@@ -162,7 +162,7 @@ def test_a_topology_that_splits_nothing_is_refused(nodes, body, said):
     assert said in detail
 
 
-def test_it_takes_the_rights_of_a_service(admin):
+def test_an_explanation_needs_the_rights_of_a_service(admin):
     answer = admin("POST", PATH, json={"query": "resources=VCPU:1"}, headers={"X-Roles": "reader"})
     assert read_error(answer)[::2] == (
         403,
@@ -170,7 +170,7 @@ def test_it_takes_the_rights_of_a_service(admin):
     )
 
 
-def test_who_takes_no_json_gets_406(admin):
+def test_a_client_that_does_not_accept_json_gets_406(admin):
     headers = {"Accept": "text/html"}
     assert admin("POST", PATH, json={"query": "resources=VCPU:1"}, headers=headers).status_code == 406
 

@@ -1,4 +1,4 @@
-"""``/ext/v1/reservations``: what is held until a time, and claims that take from it."""
+"""``/ext/v1/reservations``: amounts held until a time, and claims that take from them."""
 
 import time
 import uuid
@@ -43,7 +43,7 @@ def reserved(admin: Admin, query: str, **fields: Any) -> str:
 
 
 def let_expire(admin: Admin, reservation: str) -> None:
-    """Have it expire, and wait until the database says so; nobody else looks at anything."""
+    """Have the reservation expire, and wait for the clock of the database, without other requests."""
     generation = admin("GET", f"{PATH}/{reservation}").json["reservation"]["generation"]
     for seconds in (0.05, 0.5, 5.0):  # on a slow machine the first is over before it is written
         body = {"generation": generation, "expires_in": seconds}
@@ -55,11 +55,11 @@ def let_expire(admin: Admin, reservation: str) -> None:
 
 
 def seconds_left(shown: dict[str, Any]) -> float:
-    """Of a reservation, by the clock of the machine, which is that of the databases here."""
+    """The seconds until a reservation ends, by the clock of the machine, which the databases share."""
     return (datetime.fromisoformat(shown["expires_at"]) - datetime.now(UTC)).total_seconds()
 
 
-def test_what_is_reserved_is_held_for_a_project_until_a_time(admin: Admin) -> None:
+def test_a_reservation_holds_amounts_for_a_project_until_a_time(admin: Admin) -> None:
     only = make_provider(admin, "cn", VCPU=8, MEMORY_MB=1024)
     chosen = str(uuid.uuid4())
     answer = reserve(admin, "resources=VCPU:6,MEMORY_MB:512", uuid=chosen)
@@ -86,7 +86,7 @@ def test_what_is_reserved_is_held_for_a_project_until_a_time(admin: Admin) -> No
     assert detail.startswith("There is no candidate for the reservation: 0 of 1 host: ")
 
 
-def test_it_may_end_at_a_time_that_is_in_the_future(admin: Admin) -> None:
+def test_a_reservation_ends_at_a_time_in_the_future(admin: Admin) -> None:
     make_provider(admin, "cn", VCPU=8)
     at = datetime.now(UTC).replace(microsecond=0, tzinfo=None) + timedelta(days=2)
     shown = reserve(admin, "resources=VCPU:1", expires_at=f"{at.isoformat()}Z").json["reservation"]
@@ -111,19 +111,19 @@ def test_it_may_end_at_a_time_that_is_in_the_future(admin: Admin) -> None:
         {"uuid": "none"},
     ],
 )
-def test_what_says_no_end_or_no_sense_is_refused(admin: Admin, fields: dict[str, Any]) -> None:
+def test_a_reservation_without_a_valid_end_is_refused(admin: Admin, fields: dict[str, Any]) -> None:
     make_provider(admin, "cn", VCPU=8)
     assert reserve(admin, "resources=VCPU:1", **fields).status_code == 400
 
 
-def test_what_a_time_or_a_group_looks_like_is_told(admin: Admin) -> None:
+def test_errors_show_the_form_of_a_time_and_of_a_group(admin: Admin) -> None:
     said = reserve(admin, "resources=VCPU:1", expires_at="yesterday").text
     assert "'yesterday' is not a time in UTC such as 2026-12-24T18:00:00Z" in said
     said = reserve(admin, "resources=VCPU:1", expires_in=60, group="a b").text
     assert "'a b' is not a name of letters, digits and any of . _ : @ + -" in said
 
 
-def test_a_claim_takes_from_a_reservation_all_that_it_takes(admin: Admin) -> None:
+def test_a_claim_takes_all_its_amounts_from_the_reservation(admin: Admin) -> None:
     other, only = make_provider(admin, "other", VCPU=8), make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:6", allowed_hosts=[only])
     answer = post_claims(admin, new_claim("resources=VCPU:4"), reservation=reservation)
@@ -139,7 +139,7 @@ def test_a_claim_takes_from_a_reservation_all_that_it_takes(admin: Admin) -> Non
     assert read_usages(admin, only) == {"VCPU": 6}
 
 
-def test_a_reservation_of_which_all_was_taken_is_gone(admin: Admin) -> None:
+def test_an_exhausted_reservation_is_gone(admin: Admin) -> None:
     only = make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:8")
     answer = post_claims(
@@ -156,7 +156,7 @@ def test_a_reservation_of_which_all_was_taken_is_gone(admin: Admin) -> None:
     assert late[:2] == (409, "placement.ext.no_reservation")
 
 
-def test_what_is_left_may_be_less_than_can_be_had_at_once(admin: Admin) -> None:
+def test_the_remainder_may_be_below_the_minimum_unit(admin: Admin) -> None:
     only = make_provider(admin, "cn", VCPU=8)
     body = {"resource_provider_generation": 1, "total": 8, "min_unit": 3}
     assert admin("PUT", f"/resource_providers/{only}/inventories/VCPU", json=body).status_code == 200
@@ -166,7 +166,7 @@ def test_what_is_left_may_be_less_than_can_be_had_at_once(admin: Admin) -> None:
     assert shown["allocations"] == {only: {"resources": {"VCPU": 2}}}
 
 
-def test_a_claim_of_another_project_is_told_of_no_reservation(admin: Admin) -> None:
+def test_a_claim_of_another_project_finds_no_reservation(admin: Admin) -> None:
     make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:4")
     answers = [
@@ -216,7 +216,7 @@ def test_a_reservation_does_not_claim_from_itself(admin: Admin) -> None:
     assert post_claims(admin, own, reservation=reservation).status_code == 400
 
 
-def test_what_expired_is_free_for_candidates(admin: Admin) -> None:
+def test_an_expired_reservation_is_free_for_candidates(admin: Admin) -> None:
     only = make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:8")
     query = "/allocation_candidates?resources=VCPU:8"
@@ -226,7 +226,7 @@ def test_what_expired_is_free_for_candidates(admin: Admin) -> None:
     assert read_usages(admin, only) == {"VCPU": 0}
 
 
-def test_what_expired_is_not_shown(admin: Admin) -> None:
+def test_an_expired_reservation_is_not_shown(admin: Admin) -> None:
     make_provider(admin, "cn1", VCPU=4)
     reservation = reserved(admin, "resources=VCPU:4")
     let_expire(admin, reservation)
@@ -234,19 +234,19 @@ def test_what_expired_is_not_shown(admin: Admin) -> None:
     assert admin("GET", "/usages?project_id=project").json == {"usages": {}}
 
 
-def test_what_expired_is_free_for_claims(admin: Admin) -> None:
+def test_an_expired_reservation_is_free_for_claims(admin: Admin) -> None:
     make_provider(admin, "cn", VCPU=8)
     let_expire(admin, reserved(admin, "resources=VCPU:8"))
     assert post_claims(admin, new_claim("resources=VCPU:8")).status_code == 201
 
 
-def test_what_expired_is_free_for_allocations_of_placement(admin: Admin) -> None:
+def test_an_expired_reservation_is_free_for_allocations_of_placement(admin: Admin) -> None:
     only = make_provider(admin, "cn", VCPU=8)
     let_expire(admin, reserved(admin, "resources=VCPU:8"))
     assert put_allocation(admin, {only: {"VCPU": 8}}).status_code == 204
 
 
-def test_what_expired_keeps_no_inventory_and_no_provider(admin: Admin) -> None:
+def test_an_expired_reservation_keeps_no_inventory_and_no_provider(admin: Admin) -> None:
     only = make_provider(admin, "cn", VCPU=8)
     path = f"/resource_providers/{only}"
     first = reserved(admin, "resources=VCPU:1")
@@ -261,7 +261,7 @@ def test_what_expired_keeps_no_inventory_and_no_provider(admin: Admin) -> None:
     assert admin("DELETE", path).status_code == 204
 
 
-def test_a_refusal_that_no_reservation_is_to_blame_for_writes_nothing(admin: Admin, url: str) -> None:
+def test_a_refusal_without_an_expired_reservation_writes_nothing(admin: Admin, url: str) -> None:
     only = make_provider(admin, "cn", VCPU=8)
     reserved(admin, "resources=VCPU:8")
     database = ServiceDatabase(url)
@@ -273,7 +273,7 @@ def test_a_refusal_that_no_reservation_is_to_blame_for_writes_nothing(admin: Adm
         database.close()
 
 
-def test_an_expired_one_is_none_to_claim_from_to_change_or_to_delete(admin: Admin) -> None:
+def test_an_expired_reservation_cannot_be_claimed_from_changed_or_deleted(admin: Admin) -> None:
     make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:8")
     let_expire(admin, reservation)
@@ -303,13 +303,15 @@ def test_clocks_of_workers_do_not_matter(
     assert 1700 < seconds_left(made) <= 1800
 
 
-def test_a_worker_that_starts_later_knows_what_expired(admin: Admin, url: str) -> None:
+def test_a_worker_that_starts_later_knows_expired_reservations(admin: Admin, url: str) -> None:
     only = make_provider(admin, "cn", VCPU=8)
     let_expire(admin, reserved(admin, "resources=VCPU:8"))
     assert read_usages(Admin(application(url)), only) == {"VCPU": 0}
 
 
-def test_more_than_are_given_back_at_once(admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_batches_of_expired_reservations_are_released(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("placement.store.reservations._AT_ONCE", 2)
     only = make_provider(admin, "cn", VCPU=8)
     for reservation in [reserved(admin, "resources=VCPU:1") for _ in range(7)]:
@@ -318,7 +320,7 @@ def test_more_than_are_given_back_at_once(admin: Admin, monkeypatch: pytest.Monk
     assert read_usages(admin, only) == {"VCPU": 8}
 
 
-def test_one_that_is_prolonged_stays(admin: Admin) -> None:
+def test_a_prolonged_reservation_stays(admin: Admin) -> None:
     make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:8", expires_in=0.3)
     path = f"{PATH}/{reservation}"
@@ -334,7 +336,7 @@ def test_one_that_is_prolonged_stays(admin: Admin) -> None:
         )
 
 
-def test_a_deleted_one_holds_nothing(admin: Admin, url: str) -> None:
+def test_a_deleted_reservation_holds_nothing(admin: Admin, url: str) -> None:
     only = make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:8")
     assert admin("DELETE", f"{PATH}/{reservation}").status_code == 204
@@ -347,19 +349,19 @@ def test_a_deleted_one_holds_nothing(admin: Admin, url: str) -> None:
     assert rows(url) == 0
 
 
-def test_a_consumer_that_is_something_else_now_does_not_expire(admin: Admin) -> None:
+def test_a_reservation_that_became_another_consumer_does_not_expire(admin: Admin) -> None:
     only = make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:8", expires_in=600)
     assert hold(admin, reservation, only, 1, "INSTANCE") == 204
     assert admin("GET", f"{PATH}/{reservation}").status_code == 404
     assert admin("DELETE", f"{PATH}/{reservation}").status_code == 404
     assert read_usages(admin, only) == {"VCPU": 8}
-    # nor is it one again because somebody says so
+    # nor does the type of a later request make it one again
     assert hold(admin, reservation, only, 2, "RESERVATION") == 204
     assert admin("GET", f"{PATH}/{reservation}").status_code == 404
 
 
-def test_a_reservation_that_a_claim_makes_a_guest_is_none_any_more(admin: Admin, url: str) -> None:
+def test_a_reservation_that_a_claim_turns_into_a_guest_is_gone(admin: Admin, url: str) -> None:
     only = make_provider(admin, "cn", VCPU=8)
     reservation = reserved(admin, "resources=VCPU:8", expires_in=600)
     guest = {**new_claim("resources=VCPU:8"), "consumer_uuid": reservation, "consumer_generation": 1}
@@ -370,7 +372,7 @@ def test_a_reservation_that_a_claim_makes_a_guest_is_none_any_more(admin: Admin,
 
 
 def hold(admin: Admin, consumer: str, of: str, generation: int, kind: str) -> int:
-    """Have a consumer hold all eight VCPU of a host, as one of that type; the status of the answer."""
+    """Have a consumer of a type hold all eight VCPU of a host; return the status of the answer."""
     body = {
         "allocations": {of: {"resources": {"VCPU": 8}}},
         "project_id": "project",
@@ -427,12 +429,12 @@ def test_a_reader_sees_its_own_project_alone(admin: Admin) -> None:
         assert admin(method, path, headers=headers, json={}).status_code == 403
 
 
-def test_a_query_that_is_none_is_refused(admin: Admin) -> None:
+def test_an_invalid_query_is_refused(admin: Admin) -> None:
     for query in ("limit=0", "limit=x", "marker=x", "nothing=1"):
         assert admin("GET", f"{PATH}?{query}").status_code == 400
 
 
-def test_a_reservation_until_the_last_moment_that_there_is_is_shown(admin):
+def test_a_reservation_until_the_latest_possible_time_is_shown(admin):
     make_provider(admin, "cn", VCPU=8)
     last = "9999-12-31T23:59:59.999999Z"
     only = reserved(admin, "resources=VCPU:1", expires_at=last)
@@ -451,14 +453,14 @@ def test_a_project_with_a_blank_at_the_end_is_another_one(admin):
     assert [each["uuid"] for each in seen] == [owned["web "]]
 
 
-def test_the_answer_shows_what_was_made_even_if_it_has_expired_by_then(
+def test_the_answer_shows_a_new_reservation_that_has_expired_meanwhile(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider = make_provider(admin, "cn", VCPU=8)
     write = ServiceDatabase.write
 
     def slowly(self: ServiceDatabase, work: Any) -> Any:
-        """Answer only when what was written has expired."""
+        """Answer only after the expiry of the reservation."""
         found = write(self, work)
         time.sleep(0.6)
         return found

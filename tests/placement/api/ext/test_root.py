@@ -1,4 +1,4 @@
-"""How a client finds out that there is an API of our own, and how errors below it look."""
+"""The version document of our own API, and the form of errors below it."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_the_version_document_needs_no_token(app):
     assert answer.status_code == 200
 
 
-def test_all_else_below_it_does(app):
+def test_all_other_paths_below_the_prefix_need_a_token(app):
     assert Admin(app)("GET", "/ext/v1/", headers={"X-Auth-Token": ""}).status_code == 401
     assert Admin(app)("GET", "/ext/v1/nothing", headers={"X-Auth-Token": ""}).status_code == 401
 
@@ -35,6 +35,6 @@ def test_errors_have_a_code_at_every_microversion(app, version):
     assert (error["status"], error["code"]) == (404, "placement.undefined_code")
 
 
-def test_errors_of_the_other_api_have_it_since_the_microversion_that_brought_it(app):
+def test_errors_of_the_placement_api_have_a_code_since_1_23(app):
     (error,) = Admin(app, "1.22")("GET", "/external/v1").json["errors"]
     assert "code" not in error

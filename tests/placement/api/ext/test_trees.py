@@ -34,7 +34,7 @@ def post(admin: Admin, *providers: dict[str, Any]) -> TestResponse:
 
 
 def host(generation: int | None = None) -> list[dict[str, Any]]:
-    """Not in order: the root comes last."""
+    """The descriptions of a host out of order: the root comes last."""
     return [
         described(CACHE, NODE, generation, inventories={"LLC": 11}),
         described(
@@ -57,7 +57,7 @@ def host(generation: int | None = None) -> list[dict[str, Any]]:
 
 
 def shown(admin: Admin, provider: str = ROOT) -> dict[str, dict[str, Any]]:
-    """What the tree is, by uuid."""
+    """The providers of the tree, by uuid."""
     answer = admin("GET", f"/ext/v1/trees/{provider}")
     assert answer.status_code == 200, answer.json
     return {each["uuid"]: each for each in answer.json["resource_providers"]}
@@ -68,7 +68,7 @@ def generations(answer: TestResponse) -> dict[str, int]:
     return {each["uuid"]: each["generation"] for each in answer.json["resource_providers"]}
 
 
-def test_a_host_is_made_in_one_request_and_is_what_ordinary_requests_show(admin: Admin, url: str) -> None:
+def test_a_host_is_made_in_one_request_and_shown_by_ordinary_requests(admin: Admin, url: str) -> None:
     assert generations(post(admin, *host())) == {CACHE: 0, NODE: 0, ROOT: 0}
     other = Admin(application(url))
     listed = other("GET", f"/resource_providers?in_tree={ROOT}").json["resource_providers"]
@@ -88,7 +88,7 @@ def test_a_host_is_made_in_one_request_and_is_what_ordinary_requests_show(admin:
     assert post_claims(other, new_claim("resources=PCPU:2,DISK_GB:1", microversion="1.39")).status_code == 201
 
 
-def test_the_same_again_changes_nothing_whatever_generation_is_given(admin: Admin) -> None:
+def test_the_same_description_changes_nothing_with_any_generation(admin: Admin) -> None:
     post(admin, *host())
     assert post_claims(admin, new_claim("resources=PCPU:2")).status_code == 201  # another generation
     before = shown(admin)
@@ -98,7 +98,7 @@ def test_the_same_again_changes_nothing_whatever_generation_is_given(admin: Admi
     assert shown(admin) == before
 
 
-def test_what_is_not_spoken_of_stays(admin: Admin) -> None:
+def test_providers_and_fields_without_a_description_stay(admin: Admin) -> None:
     post(admin, *host())
     before = shown(admin)
     answer = post(admin, described(NODE, ROOT, 0, traits=[]))
@@ -106,7 +106,7 @@ def test_what_is_not_spoken_of_stays(admin: Admin) -> None:
     assert shown(admin) == {**before, NODE: {**before[NODE], "traits": [], "generation": 1}}
 
 
-def test_what_is_spoken_of_is_replaced_and_a_generation_goes_up_by_one(admin: Admin) -> None:
+def test_described_fields_are_replaced_and_the_generation_rises_by_one(admin: Admin) -> None:
     post(admin, *host())
     changed = described(
         NODE,
@@ -125,7 +125,7 @@ def test_what_is_spoken_of_is_replaced_and_a_generation_goes_up_by_one(admin: Ad
 
 
 @pytest.mark.parametrize("generation", [None, 1, 2**40])
-def test_who_does_not_know_a_provider_as_it_is_changes_nothing_at_all(
+def test_a_stale_generation_of_one_provider_changes_nothing_at_all(
     admin: Admin, generation: int | None
 ) -> None:
     post(admin, *host())
@@ -217,7 +217,7 @@ def test_a_host_beside_another_service_leaves_the_root_alone(admin: Admin) -> No
         ([1], "Item 0: JSON does not validate: 1 is not of type"),
     ],
 )
-def test_what_is_no_tree_is_refused_and_nothing_is_made(
+def test_an_invalid_tree_is_refused_and_nothing_is_made(
     admin: Admin, providers: list[Any], sentence: str
 ) -> None:
     status, _, detail = read_error(post(admin, *providers))
@@ -226,7 +226,7 @@ def test_what_is_no_tree_is_refused_and_nothing_is_made(
     assert admin("GET", "/resource_providers").json["resource_providers"] == []
 
 
-def test_what_leaves_less_than_nothing_is_refused(admin: Admin) -> None:
+def test_a_negative_capacity_is_refused(admin: Admin) -> None:
     inventory = {"VCPU": {"total": 1, "reserved": 2}}
     answer = post(admin, described(ROOT), {**described(NODE, ROOT), "inventories": inventory})
     assert read_error(answer)[0] == 400
@@ -235,7 +235,7 @@ def test_what_leaves_less_than_nothing_is_refused(admin: Admin) -> None:
 
 
 @pytest.mark.parametrize("name", ["taken", "taken "])
-def test_the_name_of_somebody_else_is_refused(admin: Admin, url: str, name: str) -> None:
+def test_the_name_of_another_tree_is_refused(admin: Admin, url: str, name: str) -> None:
     post(admin, described(OTHER, name="taken"))
     answer = post(admin, described(ROOT), described(NODE, ROOT, name=name))
     if name != "taken" and not url.startswith("mysql"):
@@ -261,7 +261,7 @@ def test_an_inventory_that_is_in_use_stays_and_with_it_all_else(admin: Admin) ->
     assert shown(admin) == before
 
 
-def test_a_chain_as_long_as_may_be_is_made(admin: Admin) -> None:
+def test_a_chain_of_the_maximum_length_is_made(admin: Admin) -> None:
     chain = [str(uuid.UUID(int=each)) for each in range(1, 41)]
     parents = [None, *chain[:-1]]
     answer = post(admin, *(described(one, parent) for one, parent in zip(chain, parents, strict=True)))
@@ -269,7 +269,7 @@ def test_a_chain_as_long_as_may_be_is_made(admin: Admin) -> None:
     assert list(shown(admin, chain[7])) == chain
 
 
-def test_of_two_who_describe_a_host_differently_at_once_one_loses(url: str) -> None:
+def test_one_of_two_concurrent_different_descriptions_is_refused(url: str) -> None:
     answers: list[TestResponse] = []
 
     def describe(number: int) -> None:
@@ -295,7 +295,7 @@ def test_of_two_who_describe_a_host_differently_at_once_one_loses(url: str) -> N
     assert len(totals) == 1
 
 
-def test_who_has_the_tree_as_it_is_gets_nothing_but_that(admin: Admin, url: str) -> None:
+def test_a_client_with_the_current_tag_gets_304(admin: Admin, url: str) -> None:
     post(admin, *host())
     tag = admin("GET", f"/ext/v1/trees/{ROOT}").headers["ETag"]
     other = Admin(application(url))
@@ -309,7 +309,7 @@ def test_who_has_the_tree_as_it_is_gets_nothing_but_that(admin: Admin, url: str)
 @pytest.mark.parametrize(
     "what", ["claim", "traits", "aggregates before 1.19", "rename", "child", "attributes"]
 )
-def test_another_tag_tells_that_anything_shown_changed(admin: Admin, url: str, what: str) -> None:
+def test_any_visible_change_changes_the_tag(admin: Admin, url: str, what: str) -> None:
     post(admin, *host())
     tag = admin("GET", f"/ext/v1/trees/{ROOT}").headers["ETag"]
     place = f"/resource_providers/{NODE}"
@@ -331,7 +331,7 @@ def test_another_tag_tells_that_anything_shown_changed(admin: Admin, url: str, w
     assert (answer.status_code, answer.headers["ETag"] == tag) == (200, False)
 
 
-def test_allocations_are_shown_to_who_asks_and_tell_by_the_tag(admin: Admin) -> None:
+def test_allocations_are_shown_on_request_and_change_the_tag(admin: Admin) -> None:
     post(admin, *host())
     path = f"/ext/v1/trees/{ROOT}?allocations=true"
     first = admin("GET", path)

@@ -1,0 +1,118 @@
+"""The search of the built site finds the page for questions of operators; the page begins with the answer."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html import unescape
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.doc.pages import SITE
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("node") is None, reason="node runs the scripts of the search"),
+]
+
+VISIBLE: Final = 900
+"""Characters below a heading that a reader sees without scrolling."""
+
+QUESTIONS: Final = {
+    "how do I see why nothing fits": ("howto/why-nothing-fits", "the log of the service has a line"),
+    "what happens to guests when the agent stops": (
+        "concepts/pipeline#what-happens-to-guests-when-the-agent-stops",
+        "Guests run on",
+    ),
+    "which options do I need behind Keystone": (
+        "howto/behind-keystone#which-options-do-i-need-behind-keystone",
+        "auth_strategy = keystone",
+    ),
+    "how do I roll back": (
+        "operations/upgrade#how-do-i-roll-back",
+        "point /opt/placement-compute to the old environment",
+    ),
+    "what does BE mean": ("reference/glossary#what-does-be-mean", "best effort"),
+    "can I run it beside nova-compute": ("howto/beside-nova", "can run beside nova-compute"),
+    "how many workers": ("operations/scaling#how-many-workers", "as many workers as the machine has CPUs"),
+    "where are my CPUs": ("host/guests#where-are-my-cpus", "compute-agent guest show GUEST"),
+    "what is stranded": ("reference/glossary#what-is-stranded", "free on a full host"),
+    "how do I leave": ("howto/leave-a-host#how-do-i-leave", "compute-agent host disable"),
+}
+"""For each question the first result, and words of the answer near its beginning."""
+
+SHORTER: Final = {
+    "nothing fits": "howto/why-nothing-fits",
+    "no valid host": "howto/why-nothing-fits",
+    "agent stopped": "concepts/pipeline#what-happens-to-guests-when-the-agent-stops",
+    "keystone options": "howto/behind-keystone#which-options-do-i-need-behind-keystone",
+    "rollback": "operations/upgrade",
+    "roll back": "operations/upgrade#how-do-i-roll-back",
+    "downgrade": "operations/upgrade#index-0",
+    "BE": "reference/glossary#index-0",
+    "beside nova-compute": "howto/beside-nova",
+    "workers": "operations/scaling#how-many-workers",
+    "my CPUs": "host/guests#where-are-my-cpus",
+    "stranded": "reference/glossary#what-is-stranded",
+    "uninstall": "howto/leave-a-host",
+    "remove the agent": "howto/leave-a-host",
+}
+"""The same questions in the words of a hurry."""
+
+
+@pytest.fixture(scope="module")
+def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the site with its index."""
+    folder = tmp_path_factory.mktemp("site")
+    subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-b", "html", str(SITE), str(folder)],
+        check=True,
+        timeout=300,
+    )
+    return folder
+
+
+def find_first_results(site: Path, questions: list[str]) -> dict[str, str]:
+    """Return the address of the first result for each question, without `.html`."""
+    printed = subprocess.run(
+        ["node", str(Path(__file__).with_name("search.js")), str(site), *questions],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    ).stdout.splitlines()
+    results = [json.loads(line) for line in printed]
+    return {
+        question: found[0][0] if found else "" for question, found in zip(questions, results, strict=True)
+    }
+
+
+def visible_text(site: Path, address: str) -> str:
+    """Return the text that a reader sees first at an address."""
+    page, _, anchor = address.partition("#")
+    html = (site / f"{page}.html").read_text(encoding="utf-8").partition('role="main"')[2]
+    if anchor:
+        _, found, html = html.partition(f'id="{anchor}"')
+        assert found, f"{page} has no {anchor}"
+    text = re.sub(r"<[^>]*>", "", html.partition(">")[2])
+    return " ".join(unescape(text).split())[:VISIBLE]
+
+
+def test_ten_questions_of_operators_find_their_page_first_and_the_answer_at_its_beginning(
+    built_site: Path,
+) -> None:
+    found = find_first_results(built_site, list(QUESTIONS))
+    assert found == {question: address for question, (address, _) in QUESTIONS.items()}
+    hidden = [
+        question
+        for question, (address, answer) in QUESTIONS.items()
+        if answer not in visible_text(built_site, address)
+    ]
+    assert hidden == []
+
+
+def test_the_same_questions_in_a_few_words_find_the_same_pages(built_site: Path) -> None:
+    assert find_first_results(built_site, list(SHORTER)) == SHORTER
