@@ -130,7 +130,7 @@ def test_a_restore_while_the_agent_is_away_is_noticed_when_it_comes_back(rig, co
 def test_an_empty_database_takes_nothing_from_guests(rig, copy, migrated_file, tmp_path):
     rig.run_dedicated(UID)
     OldDatabase._transfer(migrated_file, tmp_path / "placement.sqlite")
-    rig.wait_for(lambda: rig.agent.reports.once())
+    rig.wait_for(lambda: rig.agent.reports.report_now())
     rig.look()
     assert rig.settled_cpus() == {0}
     assert rig.ask("status")["placement_history"] == "older"

@@ -135,10 +135,10 @@ def test_a_connection_beyond_the_limit_is_refused_with_the_reason(tmp_path, few)
             connection.sendall(b'{"method": "wait"}\n')
             assert entered.acquire(timeout=20)
         with pytest.raises(RequestError, match="3 requests in hand"):
-            ask(tmp_path / "s.sock", "wait")
+            call_agent(tmp_path / "s.sock", "wait")
         going_on.set()
         assert [connection.makefile().readline() for connection in busy] == ['{"result": null}\n'] * 3
-        assert ask(tmp_path / "s.sock", "wait") is None
+        assert call_agent(tmp_path / "s.sock", "wait") is None
     finally:
         going_on.set()
         for connection in busy:
@@ -164,7 +164,7 @@ def test_an_answer_may_take_longer_than_the_request(tmp_path, monkeypatch):
     server = SocketServer(tmp_path / "s.sock", {"slow": lambda params: time.sleep(0.4)})
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
-        assert ask(tmp_path / "s.sock", "slow") is None
+        assert call_agent(tmp_path / "s.sock", "slow") is None
     finally:
         server.shutdown()
         server.server_close()
@@ -246,7 +246,7 @@ def test_a_client_that_does_not_read_the_answer_leaves_no_traceback(path, monkey
 
 def test_a_server_that_does_not_answer_is_unavailable(tmp_path):
     with pytest.raises(DaemonUnreachableError, match=r"none\.sock.*is it running\? \[daemon\] socket, or"):
-        ask(tmp_path / "none.sock", "status")
+        call_agent(tmp_path / "none.sock", "status")
 
 
 def test_a_path_that_is_too_long_is_named(tmp_path):

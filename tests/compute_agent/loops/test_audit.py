@@ -60,7 +60,7 @@ class AuditedHost:
         self.loop = ReportLoop(reporter, client, self.pipeline, AgentMetrics(), 60, 300)
         client.create_provider(ELSEWHERE, "elsewhere", None)
         client.set_inventories(ELSEWHERE, {"PCPU": {"total": 8}}, 0)
-        monkeypatch.setattr(audit_module, "locate", lambda driver, world: self.locations())
+        monkeypatch.setattr(audit_module, "locate_guests", lambda driver, world: self.locations())
         self.report()
 
     def locations(self):
@@ -127,7 +127,7 @@ class TestHealing:
         record = rig.client.get_allocations(GUEST)
         assert record.resources == {NODES[0]: {"PCPU": 2}}
         assert (record.project_id, record.user_id) == (PROJECT, USER)
-        rig.loop.once()
+        rig.loop.report_now()
         rig.pipeline.stop()
         assert rig.driver.observed_cpus(rig.driver.running[GUEST]) == {1, 2}
 

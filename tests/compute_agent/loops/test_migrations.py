@@ -435,7 +435,7 @@ class TestAudit:
     @pytest.fixture(autouse=True)
     def locations(self, cloud, monkeypatch):
         location = CpuLocation(frozenset({1, 2}), frozenset(), 2)
-        monkeypatch.setattr(audit_module, "locate", lambda *_: {GUEST: location})
+        monkeypatch.setattr(audit_module, "locate_guests", lambda *_: {GUEST: location})
 
     @pytest.mark.parametrize("reported", [False, True])
     def test_an_audit_finds_the_migration_of_a_running_guest(self, cloud, reported):

@@ -93,20 +93,22 @@ def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_pat
 
 
 def test_without_a_controller_all_are_in_the_default_group():
-    assert MonitorTargets(DRIVER).build_targets([], [named_guest("a", "LS")]) == (MonitorTarget("a", "LS", ""),)
+    assert MonitorTargets(DRIVER).build_targets([], [named_guest("a", "LS")]) == (
+        MonitorTarget("a", "LS", ""),
+    )
 
 
 def test_targets_are_rebuilt_only_after_a_change_of_their_input(controller):
     controller.class_groups, controller.membership = {"LS": ""}, {"a": ""}
     made, guests = MonitorTargets(DRIVER), [named_guest("a", "LS")]
-    first = made.build([controller], guests)
+    first = made.build_targets([controller], guests)
     controller.class_groups = {"LS": ""}
-    assert made.build([controller], [*guests]) is first
+    assert made.build_targets([controller], [*guests]) is first
     controller.membership = {"a": "x.guest.a"}
-    moved = made.build([controller], guests)
+    moved = made.build_targets([controller], guests)
     assert [target.group for target in moved] == ["", "x.guest.a"]
-    used = made.build(
+    used = made.build_targets(
         [controller], guests, UsageSnapshot(1.0, {}, {"a": GuestUsage("a", "LS", 0, usage={CPU: 1.5})})
     )
     assert used[-1].cpu == 1.5
-    assert made.build([controller], [named_guest("a", "LS", 7)])[-1].priority == 7
+    assert made.build_targets([controller], [named_guest("a", "LS", 7)])[-1].priority == 7

@@ -141,7 +141,7 @@ def learnt(rig):
 def test_the_reason_for_no_offer_is_reported_before_a_day_is_over(rig):
     (waits, none), (offered, _) = rig.terms().items()
     assert waits.startswith("no use is known yet since ")
-    assert waits.endswith("after 24 hours of it")
+    assert waits.endswith("takes 24 hours of readings")
     assert (none, offered.split(" (")[0]) == (0.0, "offered")
     rig.minutes(2)  # use is the difference of two readings
     assert not any("nothing was read yet" in term for term in rig.terms())
@@ -150,7 +150,7 @@ def test_the_reason_for_no_offer_is_reported_before_a_day_is_over(rig):
     known, missing = re.search(r"only (\d+) of the 24 .*, and (\S+) hours are missing", waits).groups()
     assert int(known) >= 2
     assert float(missing) == pytest.approx(24 - int(known) - rig.now % 3600 / 3600, abs=0.06)
-    assert {row["unit"] for row in rig.loop.document()} == {"CPUs"}
+    assert {row["unit"] for row in rig.loop.list_rows()} == {"CPUs"}
 
 
 def test_unused_cpus_are_offered_after_a_day_with_the_reason_in_words(learnt):
@@ -245,11 +245,11 @@ def test_a_broken_promise_lowers_the_offer_for_a_day(learnt):
 def test_a_throttled_guest_on_reclaimed_cpus_is_a_broken_promise(learnt):
     learnt.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2}}, vcpus=2, qos_class="BE")
     for guest, metric in (("rest", "memory_usage"), ("a", "cpu_usage"), ("gone", "cpu_usage"), ("rest", "x")):
-        learnt.loop.blame(guest, metric)
+        learnt.loop.count_blame(guest, metric)
     learnt.minutes(2, a=1.0, rest=0.5)
     assert not [each for each in learnt.events if each.kind == "break"]
-    learnt.loop.blame("rest", "cpu_usage")
-    learnt.loop.blame("rest", "cpu_usage", "run_delay")
+    learnt.loop.count_blame("rest", "cpu_usage")
+    learnt.loop.count_blame("rest", "cpu_usage", "run_delay")
     learnt.minutes(1, a=1.0, rest=0.5)
     event = next(each for each in learnt.events if each.kind == "break")
     assert "throttled or evicted for cpu_usage, run_delay; 0.8 CPUs less for a day" in event.reason
@@ -258,7 +258,7 @@ def test_a_throttled_guest_on_reclaimed_cpus_is_a_broken_promise(learnt):
 
 
 def withheld(rig):
-    return rig.loop.offering(TREE).get(NODE.uuid).withheld
+    return rig.loop.add_to_tree(TREE).get(NODE.uuid).withheld
 
 
 def test_stolen_time_is_withheld_reported_and_outlives_the_agent(rig):
