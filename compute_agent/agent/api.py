@@ -38,6 +38,7 @@ from compute_agent.agent.parameters import (
     ReleaseSchema,
     ReshapeSchema,
     RunSchema,
+    VerifySchema,
     WatermarkTestSchema,
     load,
 )
@@ -53,6 +54,7 @@ from compute_agent.model.resource import CPU_CLASSES
 from compute_agent.pipeline.events import AdoptGuest, GuestStopped, MoveGuest, StartGuest
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline, GuestRefusedError
+from compute_agent.promises.verdict import PromiseVerdict
 from compute_agent.report.answers import PlacementError, UnavailableError
 from compute_agent.report.audit import HealOptions
 from compute_agent.report.client import PlacementClient
@@ -160,6 +162,10 @@ class AgentParts(Protocol):
         """
         ...
 
+    def verify_promises(self) -> list[PromiseVerdict]:
+        """The promises to all guests, compared with the kernel."""
+        ...
+
     def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:
         """List all that a release of this host would give back."""
         ...
@@ -179,8 +185,8 @@ _BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
 
 OPEN_METHODS: Final = frozenset(
     {
-        *("capacity.show", "guest.list", "guest.show", "interference.list", "inventory", "resctrl.groups"),
-        *("status", "watermark.list", "watermark.test"),
+        *("capacity.show", "guest.list", "guest.show", "guest.verify", "interference.list", "inventory"),
+        *("resctrl.groups", "status", "watermark.list", "watermark.test"),
     }
 )
 """Methods that change nothing, for each user that may open the socket."""
@@ -198,6 +204,7 @@ class ApiMethods:
             "status": self.status,
             "guest.list": self.guest_list,
             "guest.show": self.guest_show,
+            "guest.verify": self.guest_verify,
             "guest.inputs": self.guest_inputs,
             "guest.run": self.guest_run,
             "guest.adopt": self.guest_adopt,
@@ -235,6 +242,13 @@ class ApiMethods:
     def guest_show(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """One guest, by uuid or name."""
         return self._guest_document(self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]))
+
+    def guest_verify(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The promises to all guests or to one, each with what the kernel shows."""
+        wanted = load(VerifySchema(), params).get("guest")
+        uuid = None if wanted is None else self._agent.configurator.find_guest(wanted).guest.uuid
+        found = self._agent.verify_promises()
+        return [asdict(one) for one in found if uuid in (None, one.guest)]
 
     def guest_inputs(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """List the inputs of each guest's settings, for a check of another configuration."""

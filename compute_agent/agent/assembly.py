@@ -34,11 +34,13 @@ from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.fleet import FleetGuests, FleetLoop
 from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
 from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
+from compute_agent.loops.promises import PromiseWatch
 from compute_agent.loops.reclaimed import ReclaimLoop
 from compute_agent.loops.reports import ReportLoop
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.loops.triggers import InterferenceLoop, WatermarkLoop
 from compute_agent.loops.usage import CpuUse
+from compute_agent.loops.verification import PromiseVerifier
 from compute_agent.pipeline.guest_settings import FILE_NAME as MANUAL_FILE
 from compute_agent.pipeline.guest_settings import ManualSettings
 from compute_agent.pipeline.metrics import AgentMetrics
@@ -81,6 +83,7 @@ class AssembledAgent:
     maintenance: MaintenanceMode
     reclaimed: ReclaimLoop
     fleet: FleetLoop
+    verifier: PromiseVerifier
     monitoring: CacheMonitoring
     watermarks: WatermarkLoop
     interference: InterferenceLoop
@@ -119,6 +122,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         host_driver = open_host_driver(options, state, folder / GUESTS_FOLDER, holder, metrics)
         undo.callback(host_driver.close)  # threads, connections and a lock, if anything below fails
         driver = host_driver.driver
+        if (flavors := driver.flavor_source) is not None:
+            root.use_hypervisor(lambda: flavors.host_name)
 
         # The worker and its controllers, and the configuration by which they are made
         factory = ControllerFactory(driver, state, metrics)
@@ -151,6 +156,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         fleet = FleetLoop(
             options, reloader.check_options, metrics.registry, changed.wake, fleet_guests.bring_about
         )
+        verifier = PromiseVerifier(in_force, pipeline, driver)
+        promises = PromiseWatch(conf, verifier.verify_all, recorder, metrics.registry, changed.wake)
         reports = ReportLoop(
             HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
             conf.client,
@@ -171,6 +178,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
                 fleet,
                 PositionReporter(in_force, pipeline.guest_views),
                 AgentHeartbeats(in_force),
+                promises,
             ),
             history=HistoryWatch(metrics, saved.history, state, recorder),
             claims=ClaimWatch(in_force, recorder),
@@ -215,7 +223,10 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
 
         early: tuple[AgentLoop, ...] = (events, monitoring, arrivals, announcements)
         cpu_use = CpuUse(conf, pipeline, driver)
-        late: tuple[AgentLoop, ...] = (reports, watermarks, interference, oom, reclaimed, cpu_use, fleet)
+        late: tuple[AgentLoop, ...] = (
+            *(reports, watermarks, interference, oom, reclaimed, cpu_use, fleet),
+            promises,
+        )
         in_force.add_followers((*early, *late))
         undo.pop_all()
     return AssembledAgent(
@@ -235,6 +246,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         maintenance,
         reclaimed,
         fleet,
+        verifier,
         monitoring,
         watermarks,
         interference,

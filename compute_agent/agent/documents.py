@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from oslo_config import cfg
@@ -18,6 +19,7 @@ from compute_agent.agent.maintenance import MaintenanceMode
 from compute_agent.controllers.cpu_class import CpuClassStatus
 from compute_agent.controllers.cpu_class_plan import in_words
 from compute_agent.controllers.resctrl import ResctrlController
+from compute_agent.host.cpus import read_online
 from compute_agent.inventory.provider_tree import FIELDS
 from compute_agent.isolation.shell import IsolationStatus, stuck_sentences
 from compute_agent.loops.events import EventLog, OomEvents
@@ -25,6 +27,7 @@ from compute_agent.loops.monitoring import CacheMonitoring
 from compute_agent.loops.reports import ReportLoop, status_document
 from compute_agent.loops.triggers import WatermarkStatus
 from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import SETTING_NAMES
 from compute_agent.model.messages import printable_text
@@ -398,7 +401,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "cache_monitoring": f"off: {shown.monitoring.reason_off}" if shown.monitoring.reason_off else "on",
         "cpu_classes": in_words(shown.cpu_classes.classes),
         "cpu_class_refusals": list(shown.cpu_classes.refusals),
-        "parked_cpus": cpuset.format(shown.cpu_classes.parked),
+        "parked_cpus": cpuset.format(_parked_cpus(shown)),
         "quiet_cpus": cpuset.format(shown.isolation.quiet),
         "isolation_refusals": list(stuck_sentences(shown.isolation.stuck)),
         "guests": len(views) if pipeline.has_taken_over else None,
@@ -407,6 +410,12 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "oom_kills": shown.oom.list_rows(),
         "lost_guests": list(driver.lost_guests().values()),
     }
+
+
+def _parked_cpus(shown: StatusSources) -> CpuSet:
+    """The CPUs that the agent has parked, and all others that count as present while they are offline."""
+    online = read_online(Path(shown.options.host.root))
+    return shown.cpu_classes.parked | shown.pipeline.host_state.with_online(online).topology.parked
 
 
 def health_document(shown: StatusSources) -> tuple[bool, dict[str, Any]]:

@@ -120,6 +120,12 @@ class GuestSchema(Schema):
     guest = fields.String(required=True)
 
 
+class VerifySchema(Schema):
+    """A guest, by uuid or name; without one all guests."""
+
+    guest = fields.String()
+
+
 class SetSchema(GuestSchema):
     """Parameters of ``guest.set``."""
 

@@ -36,6 +36,7 @@ from compute_agent.files import remove_leftovers
 from compute_agent.loops.audit import AuditOutcome, HostAuditor
 from compute_agent.pipeline.events import ReconcileGuests
 from compute_agent.pipeline.state import lock_state_folder
+from compute_agent.promises.verdict import PromiseVerdict
 from compute_agent.report.audit import HealOptions
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import Ownership
@@ -245,6 +246,10 @@ class HostAgent:
         holders, recorder = self.reports.history.known_owners, self._parts.recorder
         auditor = HostAuditor(self.pipeline, self.driver, self.client, self.reports.wake, recorder, holders)
         return auditor.run_audit(options)
+
+    def verify_promises(self) -> list[PromiseVerdict]:
+        """The promises to all guests, compared with the kernel."""
+        return self._parts.verifier.verify_all()
 
     def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:
         """Everything there is to give back when this host is left."""

@@ -184,6 +184,44 @@ class GuestShow(_OneGuest):
         return document_columns(self.ask_daemon("guest.show", {"guest": parsed_args.guest}))
 
 
+BROKEN: Final = 3
+"""The exit status of ``guest verify`` with a broken promise."""
+
+_VERDICT: Final = ("guest", "name", "kind", "state", "promised", "found")
+
+
+class GuestVerify(AgentLister):
+    """Compare the promises to guests with what the kernel shows now.
+
+    Promises are its CPUs, their siblings, NUMA nodes, cache, memory bandwidth and its level of isolation. A
+    promise is kept, broken, limited (throttling, or work that the kernel does not move) or unknown.
+
+    The exit status is 0 if no promise is broken, 3 if one is, and 1 for an error.
+    """
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("guest", nargs="?", help="uuid or name; all guests by default")
+        return parser
+
+    def run(self, parsed_args: argparse.Namespace) -> int:
+        """Print the verdicts; the exit status tells of broken promises."""
+        self._status = 0
+        failed = super().run(parsed_args)
+        return failed or self._status
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon."""
+        params = {} if parsed_args.guest is None else {"guest": parsed_args.guest}
+        rows = self.ask_daemon("guest.verify", params)
+        if not rows:
+            self.say_why_empty("Nothing so far: no guest has a promise.")
+        if any(row["state"] == "broken" for row in rows):
+            self._status = BROKEN
+        return _VERDICT, [tuple(row[name] for name in _VERDICT) for row in rows]
+
+
 class GuestSet(_OneGuest):
     """Set or unset settings of a running guest, over those of its domain, its flavor and rules.
 
@@ -273,6 +311,7 @@ COMMANDS: Final[Commands] = {
     "guest adopt": GuestAdopt,
     "guest list": GuestList,
     "guest show": GuestShow,
+    "guest verify": GuestVerify,
     "guest set": GuestSet,
     "guest limit": GuestLimit,
     "guest evict": GuestEvict,

@@ -98,6 +98,14 @@ GUESTS_OPTS: Final = [
         " changes by other programs (drift).",
     ),
     cfg.Opt(
+        "verify_interval",
+        type=DurationType(),
+        default="5m",
+        help="Time between two comparisons of the promises to guests with the kernel, in seconds or as 5m,"
+        " 1h: CPUs, siblings, NUMA nodes, caches, bandwidth and isolation. Broken ones are events, a metric,"
+        " and an attribute of the host. 0 compares only for `compute-agent guest verify`.",
+    ),
+    cfg.Opt(
         "log_retention",
         type=DurationType(),
         default="7d",

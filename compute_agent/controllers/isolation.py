@@ -73,6 +73,10 @@ class IsolationController(KernelController):
         self._isolator = HostIsolator(reader, store, count_drift)
         self.refused: Mapping[str, Sequence[str]] = {}
 
+    def level_of(self, settings: GuestSettings) -> IsolationLevel:
+        """The level of a guest by its settings and its class."""
+        return self._settings.level_of(settings)
+
     @property
     def status(self) -> IsolationStatus:
         """The quiet CPUs and what stays on them, as of the last sync()."""

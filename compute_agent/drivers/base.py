@@ -355,6 +355,11 @@ class GuestFlavor:
 class FlavorSource(Protocol):
     """A driver of guests that another program defines, and that outlive their processes."""
 
+    @property
+    def host_name(self) -> str:
+        """The name of this host by its hypervisor; empty until the hypervisor has answered once."""
+        ...
+
     def read_flavor(self, guest: Guest) -> GuestFlavor:
         """The order that a guest was made by; an empty one if there is none.
 

@@ -43,6 +43,7 @@ class EventKind(enum.StrEnum):
     THROTTLE_UP = "throttle_up"
     EVICT = "evict"
     VERDICT = "verdict"
+    VERIFY = "verify"
     DISABLE_SCHEDULING = "disable_scheduling"
     ENABLE_SCHEDULING = "enable_scheduling"
 

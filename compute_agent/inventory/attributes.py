@@ -35,6 +35,9 @@ POSITION: Final = "position."
 WATERMARK: Final = "watermark."
 """The thresholds of a watermark, if the options want them. The name of its section follows."""
 
+BROKEN_PROMISES: Final = "agent.broken_promises"
+"""The broken promises to guests in words, as ``2 cpus, 1 quiet``; missing without any."""
+
 REPORTED_AT: Final = "agent.reported_at"
 """The time of the last report, in seconds since the epoch, if the options want it."""
 REPORT_DUE: Final = "agent.report_due"
@@ -44,7 +47,10 @@ REPORT_DUE: Final = "agent.report_due"
 _MAX_DISTANCES: Final = 200
 """The most nodes with distances. With more nodes there are none."""
 _OURS: Final = frozenset(
-    {MEMORY_TIER, CPU_CAPACITY, FLEET_GROUP, FLEET_GENERATION, FLEET_TROUBLE, REPORTED_AT, REPORT_DUE}
+    {
+        *(MEMORY_TIER, CPU_CAPACITY, FLEET_GROUP, FLEET_GENERATION, FLEET_TROUBLE),
+        *(BROKEN_PROMISES, REPORTED_AT, REPORT_DUE),
+    }
 )
 _FULL_CAPACITY: Final = 1024
 _MISSED: Final = 3
@@ -64,6 +70,14 @@ def heartbeat_attributes(now: float, interval: int, phase: int, longest: int) ->
     """
     reported = (now - phase) // interval * interval + phase
     return {REPORTED_AT: reported, REPORT_DUE: reported + _MISSED * longest}
+
+
+def promise_attributes(broken: str) -> Mapping[str, str]:
+    """The attribute of a host with broken promises.
+
+    :param broken: the promises in words.
+    """
+    return {BROKEN_PROMISES: broken[:_MAX_TEXT]}
 
 
 def of_zone(

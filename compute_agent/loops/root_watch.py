@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
 from oslo_config import cfg
@@ -50,6 +51,10 @@ class RootUser(Protocol):
         ...
 
 
+HypervisorName = Callable[[], str]
+"""Returns the name of this host by its hypervisor; empty until the hypervisor has answered."""
+
+
 class RootWatch:
     """Finds the root provider before each report, and warns where two services write the same root.
 
@@ -76,6 +81,7 @@ class RootWatch:
         self._decided = decided
         self._store = store
         self._contested = False
+        self._hypervisor: HypervisorName | None = None
 
     @property
     def owner(self) -> RootOwner:
@@ -85,6 +91,10 @@ class RootWatch:
     def reload(self, options: cfg.ConfigOpts) -> None:
         """Use the options of another configuration from now on."""
         self._options = options
+
+    def use_hypervisor(self, name: HypervisorName) -> None:
+        """Find the root by this name of the host, where the configuration has none."""
+        self._hypervisor = name
 
     def follow_root(
         self, client: PlacementClient, reporter: HostReporter, world: HostState
@@ -128,7 +138,7 @@ class RootWatch:
     def _find_root(
         self, client: PlacementClient, reporter: HostReporter, shape: str | None
     ) -> NovaRoot | None:
-        name = hypervisor_name(self._options)
+        name = self._root_name()
         last = NovaRoot(self._own, name) if self._last is None and self._is_taken(reporter) else self._last
         search = RootSearch(name, self._own, True if shape == BESIDE else None, last)
         try:
@@ -144,6 +154,23 @@ class RootWatch:
         if found is not None and last is not None and found.name != last.name and found.uuid == last.uuid:
             LOG.warning("The provider %s of nova-compute is called %s now", last.name, found.name)
         return found
+
+    def _root_name(self) -> str:
+        """Find the name of nova-compute's root, whether it exists or not.
+
+        :raises RootMissingError: the hypervisor has to tell it first.
+        """
+        if self._options.compute.resource_provider_name or self._hypervisor is None:
+            return hypervisor_name(self._options)
+        if name := self._hypervisor():
+            return name
+        # With a wrong name the agent would create a root of its own beside nova-compute's, and keep it.
+        if self._last is None:
+            raise RootMissingError(
+                "waiting for libvirtd, which tells the name of this host in Nova: start libvirtd, or set"
+                " [compute] resource_provider_name"
+            )
+        return self._last.name
 
     def _remember_root(self, root: NovaRoot | None) -> None:
         if root != self._last:

@@ -20,6 +20,8 @@ from placement_extras.console import page_request
 
 REPORTED_AT: Final = "agent.reported_at"
 REPORT_DUE: Final = "agent.report_due"
+BROKEN_PROMISES: Final = "agent.broken_promises"
+_MAX_TEXT: Final = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,16 @@ def last_heartbeat(members: Iterable[Provider]) -> AgentHeartbeat | None:
     return None
 
 
+def broken_promises(members: Iterable[Provider]) -> str:
+    """The promises to guests that the host with these providers breaks, in its agent's words; empty: none."""
+    for each in members:
+        if each.attributes:
+            broken = each.attributes.get(BROKEN_PROMISES)
+            if isinstance(broken, str) and broken:
+                return broken[:_MAX_TEXT]
+    return ""
+
+
 FIRST_CLASSES: Final = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA")
 """In which order resource classes are shown; others follow, those first that most providers have."""
 
@@ -71,7 +83,8 @@ class HostFilter:
     """Which hosts are to be shown: what is empty filters nothing; ``page`` counts from 1.
 
     A host passes if a provider of its tree has the class, and one the trait, and one is in the aggregate.
-    ``order`` is ``name``, or ``free`` or ``used`` of the class, most first.
+    ``broken`` wants hosts that break promises to guests. ``order`` is ``name``, or ``free`` or ``used`` of
+    the class, most first.
     """
 
     name: str = ""
@@ -81,6 +94,7 @@ class HostFilter:
     state: HostCondition | None = None
     order: str = "name"
     page: int = 1
+    broken: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +114,8 @@ class ClassAmounts:
 class FleetHost:
     """A row: the root of a tree, how many providers and NUMA nodes it has, and amounts by class.
 
-    What is shared is had by guests of other hosts, too.
+    What is shared is had by guests of other hosts, too. ``broken`` are promises to guests that the kernel of
+    the host does not keep.
     """
 
     root: Provider
@@ -109,6 +124,7 @@ class FleetHost:
     is_shared: bool
     state: HostCondition
     amounts: Mapping[str, ClassAmounts]
+    broken: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +175,8 @@ def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> 
     trees = snapshot.whole_trees()
     passing = _passing_roots(snapshot, trees, wanted)
     states = {root: state_of(trees[root], now) for root in passing}
+    if wanted.broken:
+        passing = [root for root in passing if broken_promises(trees[root].members)]
     if wanted.state is not None:
         passing = [root for root in passing if states[root] is wanted.state]
     classes = _shown_classes(snapshot, trees, passing, wanted.resource_class)
@@ -262,6 +280,7 @@ def _fleet_host(
         any(SHARES in each.traits for each in tree.members),
         state,
         amounts,
+        broken_promises(tree.members),
     )
 
 

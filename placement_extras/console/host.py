@@ -77,6 +77,7 @@ class HostPage:
     sharing: tuple[Provider, ...]
     members: tuple[str, ...]
     heartbeat: AgentHeartbeat | None
+    broken: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now:
         sharing=tuple(_sharing_providers(snapshot, tree.all_aggregates, tree.root.id)),
         members=tuple([each.uuid for each in members]),
         heartbeat=fleet.last_heartbeat(tree.members),
+        broken=fleet.broken_promises(tree.members),
     )
 
 

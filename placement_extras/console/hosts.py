@@ -38,7 +38,9 @@ def show_home(visit: PageRequest) -> Response:
 @console_page(blueprint, "/console/", *SEE_HOSTS)
 def show_fleet(visit: PageRequest) -> str:
     """All hosts, or those that the filters let through."""
-    wanted = wanted_of(request.args)
+    wanted, may_see_broken = wanted_of(request.args), visit.may_use(ext.ATTRIBUTES)
+    if not may_see_broken:
+        wanted = replace(wanted, broken=False)
     with visit.pinned_model() as (snapshot, _):
         shown = fleet.make_page(snapshot, wanted, _visit_time(visit))
         classes, traits, aggregates = fleet.filter_choices(snapshot, _MAX_CHOICES)
@@ -55,6 +57,7 @@ def show_fleet(visit: PageRequest) -> str:
         traits=traits,
         aggregates=aggregates,
         states=HostCondition,
+        may_see_broken=may_see_broken,
         address=page_address,
         address_of_page=lambda number: page_address(page=number),
     )
@@ -76,6 +79,8 @@ def wanted_of(arguments: Mapping[str, str]) -> HostFilter:
         wanted = replace(wanted, state=HostCondition(arguments.get("state", "")))
     if arguments.get("order") in _ORDERS:
         wanted = replace(wanted, order=arguments["order"])
+    if arguments.get("broken") == "1":
+        wanted = replace(wanted, broken=True)
     return replace(wanted, page=page_request.number_of(arguments))
 
 
@@ -83,7 +88,8 @@ def query_parameters(wanted: HostFilter) -> dict[str, Any]:
     """The query string that asks for this, without what would be so anyway: :func:`wanted_of` reads it."""
     plain = HostFilter()
     names = ("name", "resource_class", "trait", "aggregate", "state", "order", "page")
-    return {name: getattr(wanted, name) for name in names if getattr(wanted, name) != getattr(plain, name)}
+    found = {name: getattr(wanted, name) for name in names if getattr(wanted, name) != getattr(plain, name)}
+    return found | ({"broken": "1"} if wanted.broken else {})
 
 
 @console_page(blueprint, "/console/providers/<uuid>", *SEE_HOSTS)

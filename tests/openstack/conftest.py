@@ -12,6 +12,11 @@ from tests.databases import ServerMissing
 from tests.openstack.ground import Ground, ground
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that chooses doors."""
+    parser.addoption("--doors", dest="doors", default="", help="names of doors; a semicolon separates them")
+
+
 @pytest.fixture(scope="session")
 def openstack() -> Iterator[Ground]:
     if os.geteuid() != 0:

@@ -7,6 +7,8 @@ from tests.keystone import REGION, Caller, Keystone
 NOVA: Final = Caller("nova", "service", "service")
 GLANCE: Final = Caller("glance", "service", "service")
 AGENT: Final = Caller("compute-agent", "service", "service")
+LAB: Final = Caller("a-lab-admin", "admin", "lab")
+"""The user of the project that a rule of guests is about."""
 
 
 def credentials(keystone: Keystone, caller: Caller) -> str:

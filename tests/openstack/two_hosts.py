@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, call_agent
 from tests.compute_agent.libvirtd import Libvirtd
 from tests.compute_agent.power_trees import xeon
@@ -20,7 +22,10 @@ from tests.openstack.servers import Servers
 
 HOSTS: Final = ("host-a", "host-b")
 _ADDRESSES: Final = ("127.0.0.1", "127.0.0.2")
-_NOVA: Final = "[DEFAULT]\nallow_resize_to_same_host = true\ncpu_allocation_ratio = 16\n"
+# Where use_cow_images is true, Nova makes a raw disk that migrates qcow2, and then uses it as a raw one.
+_NOVA: Final = (
+    "[DEFAULT]\nallow_resize_to_same_host = true\ncpu_allocation_ratio = 16\nuse_cow_images = false\n"
+)
 _MORE: Final = "# more of this test\n"
 _CONFIG: Final = """\
 [DEFAULT]
@@ -36,7 +41,6 @@ reconcile_interval = 0.5
 [libvirt]
 uri = {host.uri}
 [compute]
-resource_provider_name = {host.name}
 cpu_shared_set = {host.shared}
 cpu_dedicated_set = {host.dedicated}
 update_resources_interval = 5
@@ -132,6 +136,10 @@ def play_power(root: Path, cpus: int) -> None:
     (node / "cpulist").write_text(f"0-{cpus - 1}\n")
     (node / "meminfo").write_text("Node 0 MemTotal: 16777216 kB\n")
     (root / "proc/meminfo").write_text("MemTotal: 16777216 kB\nMemAvailable: 8388608 kB\n")
+
+
+STANDING: Final = pytest.StashKey[TwoHosts]()
+"""The cloud of :mod:`tests.openstack.standing`, in the stash of pytest's configuration."""
 
 
 @dataclass

@@ -99,6 +99,7 @@ class LibvirtConnection:
         # Protects the counts of calls only, and is never held during a call of libvirt.
         self._calls_lock = threading.Lock()
         self._host_cpus = frozenset[int]()
+        self._host_name = ""
         self._usual_owner: str | None = None
 
     @property
@@ -110,6 +111,11 @@ class LibvirtConnection:
     def host_cpus(self) -> frozenset[int]:
         """The CPUs of libvirt's CPU maps, offline ones included."""
         return self._host_cpus
+
+    @property
+    def host_name(self) -> str:
+        """The name of the host where libvirtd runs, by libvirtd; empty before the first connection."""
+        return self._host_name
 
     def open(self) -> None:
         """Connect.
@@ -137,6 +143,7 @@ class LibvirtConnection:
             )
             session.events.append(tuned)
             self._host_cpus = frozenset(range(handle.getCPUMap()[0]))
+            self._host_name = str(handle.getHostname())
         except libvirt.libvirtError as error:
             self._let_go(session)
             raise DriverError(f"libvirtd at {self.uri} went away again: {error}") from error

@@ -140,6 +140,11 @@ class LibvirtDriver:
         except ValueError as error:
             raise DriverError(f"guest {guest.uuid} is not described: {error}") from error
 
+    @property
+    def host_name(self) -> str:
+        """The name of this host by libvirt, which is that of its provider in Nova."""
+        return self._connection.host_name
+
     def inactive_guests(self) -> frozenset[str]:
         """The domains that are defined and do not run."""
         return frozenset(domain.UUIDString() for domain in self._connection.inactive_domains())

@@ -116,6 +116,7 @@ class ProcessDriver:
             raise DriverError(f"guest {guest_uuid} cannot be started: {error}") from error
         identity = procfs.identify_process(child.pid)
         if identity is None:
+            launch.end_held(child)
             raise DriverError(f"guest {guest_uuid} ended before it began; see {log}")
         record = ProcessRecord(
             guest_uuid, name, identity, settings, tuple(command), log=log, declared=tuple(declared)
@@ -264,11 +265,7 @@ class ProcessDriver:
 
     def _undo_create(self, record: ProcessRecord, child: subprocess.Popen[bytes]) -> None:
         """End a held process, and remove its group and record."""
-        child.kill()
-        child.wait()
-        assert child.stdin is not None  # start_held() opened it; the assertion is for the type checker.
-        with contextlib.suppress(OSError):
-            child.stdin.close()
+        launch.end_held(child)
         self._table.forget_guest(record)
 
     # What it can

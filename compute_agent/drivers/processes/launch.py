@@ -187,6 +187,15 @@ def start_held(
     return child
 
 
+def end_held(child: subprocess.Popen[bytes]) -> None:
+    """End a held process that never runs the guest's program; it may have ended. No zombie stays."""
+    child.kill()
+    child.wait()
+    assert child.stdin is not None  # start_held() opened it; the assertion is for the type checker.
+    with contextlib.suppress(OSError):
+        child.stdin.close()
+
+
 def release(child: subprocess.Popen[bytes]) -> None:
     """Let a held process run the guest's program.
 

@@ -60,11 +60,16 @@ class PidWatch(Generic[Key]):
         """The pidfd of each watched process, with a poll object that shows its end."""
         self._thread = start_thread(PIDWATCH_THREAD, self._run)
 
-    def add(self, key: Key, pid: int) -> bool:
+    def add(self, key: Key, process: ProcessIdentity) -> bool:
         """Watch a process; False if it is gone already, and ``ended`` is then not called."""
+        pid = process.pid
         try:
             descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
+            return False
+        # The descriptor is of the process that has the pid now: only afterwards it cannot be another one.
+        if procfs.identify_process(pid) not in (process, None):  # None: a zombie; its end is seen at once
+            os.close(descriptor)
             return False
         with self._lock:
             if self._closed:
@@ -226,7 +231,7 @@ class ProcessTable:
 
     def watch_ending(self, record: ProcessRecord) -> None:
         """Watch for the end of a guest. An end that has come already is handled at once."""
-        if self._watch is not None and not self._watch.add(record, record.identity.pid):
+        if self._watch is not None and not self._watch.add(record, record.identity):
             self.handle_end(record)
 
     def child_process(self, guest_uuid: str) -> subprocess.Popen[bytes]:

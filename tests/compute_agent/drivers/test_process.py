@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import uuid
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -17,6 +17,7 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import ChangeKind, CpuSettings, GuestChange
 from compute_agent.drivers.processes import driver as module
 from compute_agent.drivers.processes.driver import ProcessDriver
+from compute_agent.drivers.processes.process_table import PidWatch
 from compute_agent.model.guest_settings import GuestSettings, MemoryType
 from compute_agent.model.messages import DriverError, GuestGoneError
 from tests.waits import wait_for
@@ -132,6 +133,38 @@ def test_a_held_guest_has_not_run_and_can_be_discarded(driver, uid, tmp_path, fo
     assert not mark.exists()
     assert driver.guests() == []
     assert not (folder / f"{uid}.json").exists()
+
+
+def test_a_guest_that_is_killed_before_it_is_known_leaves_no_zombie(driver, uid, folder, monkeypatch):
+    start_held, children = module.launch.start_held, []
+
+    def start_and_kill(*arguments):
+        children.append(start_held(*arguments))
+        children[0].kill()
+        wait_for(lambda: procfs.identify_process(children[0].pid) is None)
+        return children[0]
+
+    monkeypatch.setattr(module.launch, "start_held", start_and_kill)
+    with pytest.raises(DriverError, match="ended before it began"):
+        driver.create_guest(uid, uid, GuestSettings(), ("true",))
+    assert children[0].returncode == -signal.SIGKILL
+    assert children[0].stdin.closed
+    assert driver.guests() == []
+
+
+def test_a_watch_does_not_take_another_process_with_the_same_pid_for_its_own(sleeper):
+    ended = queue.SimpleQueue()
+    watch = PidWatch(ended.put)
+    try:
+        identity = procfs.identify_process(sleeper.pid)
+        assert not watch.add("before", replace(identity, start_time=identity.start_time - 1))
+        assert not watch.is_running(sleeper.pid)
+        assert watch.add("now", identity)
+        sleeper.kill()
+        assert ended.get(timeout=60) == "now"
+        assert ended.empty()
+    finally:
+        watch.close()
 
 
 def test_output_goes_to_a_file(driver, uid):

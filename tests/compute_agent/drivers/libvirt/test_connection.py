@@ -21,6 +21,7 @@ class AskedConnection:
         self.closed_while_asked = None
         self.handle = Mock()
         self.handle.getCPUMap.return_value = (4, [], 4)
+        self.handle.getHostname.return_value = "compute-7"
         self.handle.listAllDomains.side_effect = self._wait
 
     @property
@@ -96,6 +97,15 @@ def test_a_broken_connection_is_kept_for_its_last_call_when_another_is_opened(co
     thread.join(60)
     assert (old.closed_while_asked, old.closed) == (False, True)
     assert not connections[1].closed
+
+
+def test_the_name_of_the_host_is_known_from_the_first_connection_on(connections):
+    connection = LibvirtConnection("fake:///", lambda uuid: None)
+    assert connection.host_name == ""
+    connection.open()
+    assert connection.host_name == "compute-7"
+    connections[0].break_down()
+    assert connection.host_name == "compute-7"
 
 
 def test_a_connection_without_calls_is_closed_at_once(connections, opened):

@@ -1,0 +1,124 @@
+"""The loop that verifies promises to guests: gauges, events, and an attribute of the host."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from compute_agent.events.event import EventKind, EventRecorder, NamedSubject
+from compute_agent.inventory.attributes import promise_attributes
+from compute_agent.inventory.provider_tree import ProviderTree
+from compute_agent.loops.base import ReloadedConfiguration, WakeReport
+from compute_agent.promises.verdict import (
+    PromiseKind,
+    PromiseState,
+    PromiseVerdict,
+    broken_text,
+    count_broken,
+)
+from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failures
+
+LOG = logging.getLogger(__name__)
+
+_OFF_PAUSE: Final = 60.0
+_STOP_SECONDS: Final = 2.0
+
+PROMISES_THREAD: Final = ThreadSpec(
+    "promises",
+    "``[guests] verify_interval``",
+    "compares promises to guests with the kernel, for metrics, events and the page of the fleet",
+    NO_LOCK,
+    "files of the host and of guests; wakes ``report``",
+)
+
+
+class PromiseWatch:
+    """Verifies all promises at an interval, and reports the broken ones."""
+
+    def __init__(
+        self,
+        conf: ReloadedConfiguration,
+        verify: Callable[[], list[PromiseVerdict]],
+        recorder: EventRecorder,
+        registry: CollectorRegistry,
+        changed: WakeReport = lambda: None,
+    ) -> None:
+        """``changed`` is called when the host has another attribute to report."""
+        self._conf = conf
+        self._verify = verify
+        self._recorder = recorder
+        self._changed = changed
+        self._broken: dict[tuple[str, PromiseKind], str] = {}
+        self._text = ""
+        self._gauge = Gauge(
+            "compute_agent_broken_promises",
+            "Promises to guests that the kernel does not keep; `compute-agent guest verify` names them.",
+            ["promise"],
+            registry=registry,
+        )
+        for kind in PromiseKind:
+            self._gauge.labels(kind.value)
+        self._thread = PeriodicTask(
+            PROMISES_THREAD,
+            self.look,
+            lambda took: self._interval or _OFF_PAUSE,
+            log_failures(LOG, "Promises to guests cannot be verified"),
+        )
+
+    @property
+    def _interval(self) -> float:
+        """Seconds between two readings; 0 for none."""
+        return float(self._conf.options.guests.verify_interval)
+
+    def start(self) -> None:
+        """Begin to verify."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop verifying."""
+        self._thread.stop(_STOP_SECONDS)
+
+    def reload(self, conf: ReloadedConfiguration) -> None:
+        """Continue with another configuration."""
+        self._conf = conf
+        self._thread.wake()
+
+    def look(self) -> None:
+        """Verify once. A broken promise is an event when it breaks, and when it is kept again."""
+        verdicts = self._verify() if self._interval else []
+        broken = {(one.guest, one.kind): one.found for one in verdicts if one.state is PromiseState.BROKEN}
+        names = {one.guest: one.name for one in verdicts}
+        for (guest, kind), found in broken.items():
+            if (guest, kind) not in self._broken:
+                self._recorder.record_done(
+                    LOG.warning,
+                    EventKind.VERIFY,
+                    NamedSubject(guest, names[guest]),
+                    "Guest %s: the promise %s is broken: %s",
+                    kind.value,
+                    found,
+                )
+        kept = {(one.guest, one.kind) for one in verdicts if one.state is PromiseState.KEPT}
+        for guest, kind in self._broken.keys() & kept:
+            self._recorder.record_done(
+                LOG.info,
+                EventKind.VERIFY,
+                NamedSubject(guest, names[guest]),
+                "Guest %s: the promise %s is kept again",
+                kind.value,
+            )
+        self._broken = broken
+        counts = count_broken(verdicts)
+        for kind, number in counts.items():
+            self._gauge.labels(kind.value).set(number)
+        text = broken_text(counts)
+        if text != self._text:
+            self._text = text
+            self._changed()
+
+    def offering(self, tree: ProviderTree) -> ProviderTree:
+        """The tree, with the broken promises as an attribute of the first provider that is the agent's."""
+        return tree.with_attributes(promise_attributes(self._text)) if self._text else tree

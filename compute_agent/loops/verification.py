@@ -1,0 +1,254 @@
+"""Promises to guests, collected from assignments and settings, and verified against the kernel."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from compute_agent.controllers.base import GuestTarget, KernelController, find_controller
+from compute_agent.controllers.isolation import IsolationController, isolation_status
+from compute_agent.controllers.resctrl import ResctrlController, cache_demands
+from compute_agent.drivers import procfs
+from compute_agent.drivers.base import GuestDriver
+from compute_agent.inventory.provider_tree import ProviderNode
+from compute_agent.isolation.decision import KERNEL_MANAGED
+from compute_agent.isolation.facts import MaskReader
+from compute_agent.loops.base import ConfigurationInForce
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.guest import Guest
+from compute_agent.model.guest_settings import IsolationLevel
+from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.pipeline.guest_cache import GuestView
+from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.promises.facts import TaskReader, group_facts, read_node_memory
+from compute_agent.promises.verdict import (
+    CachePromise,
+    GroupFacts,
+    GuestPromises,
+    HostFacts,
+    ObservedGuest,
+    PromiseState,
+    PromiseVerdict,
+    judge_promises,
+)
+from compute_agent.resctrl.filesystem import ResctrlError
+from compute_agent.resctrl.groups import DEFAULT_GROUP, ResctrlGroups, read_groups, read_tasks
+from compute_agent.resctrl.layout import ResctrlLayout
+from compute_agent.resctrl.mount import ResctrlHandle
+from compute_agent.resctrl.resolution import GuestDemand
+from compute_agent.resctrl.schemata import BadSchemataError
+
+_UNISOLATED: Final = (IsolationLevel.UNSET, IsolationLevel.SHARED)
+
+_NO_NODE: Final = frozenset({-1})
+"""NUMA nodes that no guest is bound to: drivers answer with the binding itself."""
+
+SECOND_LOOK: Final = 0.3
+"""Seconds until a broken promise is read again: a guest is placed within a few milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class CacheState:
+    """The resctrl groups of the host, and the demands of guests on them.
+
+    :ivar membership: groups by guest.
+    :ivar problem: the reason why the groups cannot be read.
+    """
+
+    control: ResctrlHandle
+    membership: Mapping[str, str]
+    demands: Mapping[str, GuestDemand]
+    present: ResctrlGroups
+    layout: ResctrlLayout | None
+    problem: str = ""
+
+    def group_of(self, uuid: str) -> str | None:
+        """The group with a promise to a guest; None without a promise."""
+        demand, group = self.demands.get(uuid), self.membership.get(uuid, DEFAULT_GROUP)
+        held = demand is not None and (demand.ways or demand.bandwidth)
+        return group if held or group != DEFAULT_GROUP else None
+
+    def promises_of(self, uuid: str) -> dict[int, CachePromise]:
+        """The shares of a guest by L3 cache id."""
+        demand = self.demands.get(uuid)
+        if demand is None:
+            return {}
+        return {
+            cache: CachePromise(
+                demand.ways.get(cache, 0),
+                demand.bandwidth.get(cache, 0),
+                demand.way_limits.get(cache),
+                demand.bandwidth_limits.get(cache),
+            )
+            for cache in {*demand.ways, *demand.bandwidth}
+        }
+
+    def facts_of(self, group: str, threads: Mapping[int, CpuSet]) -> GroupFacts | None:
+        """The facts about a group; None if it cannot be read."""
+        if self.layout is None:
+            return None
+        try:
+            tasks = read_tasks(self.control.files, group)
+        except (ResctrlError, ValueError):
+            return None
+        return group_facts(self.layout, self.present, group, tasks, threads)
+
+
+def read_caches(
+    controllers: Sequence[KernelController],
+    views: Sequence[GuestView],
+    zones: Sequence[ProviderNode],
+    online: CpuSet,
+) -> CacheState | None:
+    """The groups of the host; None without control of caches."""
+    controller = find_controller(controllers, ResctrlController)
+    if controller is None:
+        return None
+    control, membership = controller.control, dict(controller.membership)
+    try:
+        present = read_groups(control.files)
+    except (ResctrlError, BadSchemataError) as error:
+        return CacheState(control, membership, {}, ResctrlGroups(), None, str(error))
+    layout = control.build_layout(present)
+    targets = [
+        GuestTarget(view.guest, view.assignment, online, view.allocation, view.limits) for view in views
+    ]
+    demands = cache_demands(targets, zones, layout, present).cache_demands
+    return CacheState(control, membership, {one.guest: one for one in demands}, present, layout)
+
+
+def make_promises(view: GuestView, level: IsolationLevel, caches: CacheState | None) -> GuestPromises:
+    """The promises to a guest."""
+    guest, place = view.guest, view.assignment
+    group = None if caches is None else caches.group_of(guest.uuid)
+    shares = {} if caches is None or group is None else caches.promises_of(guest.uuid)
+    found = GuestPromises(guest.uuid, guest.name, group=group, caches=shares)
+    if place is None:
+        return found
+    is_quiet = bool(place.held_cpus) and level not in _UNISOLATED
+    return replace(
+        found,
+        vcpu_cpus=place.vcpu_cpus,
+        emulator_cpus=place.emulator_cpus,
+        held=place.held_cpus,
+        thread_policy=guest.settings.thread_policy,
+        mems=place.mems,
+        quiet=is_quiet,
+        # Each level has the promises of the levels before it.
+        alone=is_quiet and level is not IsolationLevel.QUIET,
+    )
+
+
+class PromiseVerifier:
+    """Verifies promises. For any thread; one at a time reads."""
+
+    def __init__(
+        self,
+        in_force: ConfigurationInForce,
+        pipeline: GuestPipeline,
+        driver: GuestDriver,
+        affinity_of: Callable[[int], CpuSet | None] = procfs.thread_affinity,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """``affinity_of`` reads the CPUs of a thread; None for one that is gone."""
+        self._in_force = in_force
+        self._pipeline = pipeline
+        self._driver = driver
+        self._affinity_of = affinity_of
+        self._sleep = sleep
+        self._lock = threading.Lock()
+
+    def verify_all(self) -> list[PromiseVerdict]:
+        """The verdicts on the promises to all guests, by guest.
+
+        A broken promise is read twice, because a guest may be placed during the first reading.
+        """
+        with self._lock:
+            found = self._read_verdicts()
+            broken = {(one.guest, one.kind) for one in found if one.state is PromiseState.BROKEN}
+            if not broken:
+                return found
+            self._sleep(SECOND_LOOK)
+            return [
+                replace(one, state=PromiseState.UNKNOWN, found=f"it has just changed: {one.found}")
+                if one.state is PromiseState.BROKEN and (one.guest, one.kind) not in broken
+                else one
+                for one in self._read_verdicts()
+            ]
+
+    def _read_verdicts(self) -> list[PromiseVerdict]:
+        conf, world = self._in_force.current, self._pipeline.host_state
+        online = world.topology.online
+        views = [view for view in self._pipeline.guest_views() if not view.guest.settings.preserve]
+        caches = read_caches(conf.controllers, views, world.all_zones, online)
+        promises = {view.guest.uuid: make_promises(view, self._level_of(view), caches) for view in views}
+        # All guests, as a preserved one may run on the CPUs of another.
+        guests = self._pipeline.guests()
+        found = {guest.uuid: self._read_guest(guest, promises.get(guest.uuid), caches) for guest in guests}
+        facts = self._with_host(HostFacts(world.topology, found), promises.values(), guests)
+        return judge_promises(promises.values(), facts)
+
+    def _level_of(self, view: GuestView) -> IsolationLevel:
+        controller = find_controller(self._in_force.controllers, IsolationController)
+        return IsolationLevel.UNSET if controller is None else controller.level_of(view.guest.settings)
+
+    def _read_guest(
+        self, guest: Guest, promise: GuestPromises | None, caches: CacheState | None
+    ) -> ObservedGuest:
+        try:
+            ids = self._driver.thread_ids(guest)
+            threads = {tid: cpus for tid in ids if (cpus := self._affinity_of(tid)) is not None}
+            if promise is None:
+                return ObservedGuest(threads=threads)
+            group = None
+            if caches is not None and promise.group is not None:
+                group = caches.facts_of(promise.group, threads)
+            return ObservedGuest(
+                self._driver.vcpu_affinity(guest),
+                self._driver.emulator_affinity(guest),
+                threads,
+                self._driver.memory_nodes(guest, _NO_NODE) if promise.mems else None,
+                read_node_memory(guest.cgroup) if promise.mems else {},
+                group,
+            )
+        except GuestGoneError:
+            return ObservedGuest(problem="it has ended")
+        except (DriverError, OSError) as error:
+            return ObservedGuest(problem=str(error))
+
+    def _with_host(
+        self, facts: HostFacts, promises: Collection[GuestPromises], guests: Sequence[Guest]
+    ) -> HostFacts:
+        """The facts with masks and processes, as far as promises need them."""
+        conf = self._in_force.current
+        root = Path(conf.options.host.root)
+        quiet = frozenset[int]().union(*(promise.held for promise in promises if promise.quiet))
+        alone = frozenset[int]().union(*(promise.held for promise in promises if promise.alone))
+        if quiet:
+            reader = MaskReader(root)
+            pids = {guest.uuid: guest.pid for guest in guests}
+            read = reader.read_facts(quiet, processes=pids)
+            stuck = isolation_status(conf.controllers).stuck
+            facts = replace(
+                facts,
+                masks=tuple(mask for mask in read.masks.values() if mask.cpus & quiet)
+                if reader.has_masks
+                else None,
+                # Up to Linux 6.11 only the answer to a write tells that an interrupt cannot move.
+                fixed=frozenset(one.mask.path for one in stuck if one.reason == KERNEL_MANAGED),
+                owners=read.owners,
+            )
+        if alone:
+            processes = {pid for guest in guests for pid in self._process_ids(guest)}
+            facts = replace(facts, tasks=tuple(TaskReader(root).list_tasks(alone, processes)))
+        return facts
+
+    def _process_ids(self, guest: Guest) -> Sequence[int]:
+        try:
+            return self._driver.process_ids(guest)
+        except (DriverError, OSError):
+            return (guest.pid,)

@@ -1,0 +1,144 @@
+"""Facts about promises, read from the kernel: memory by node, threads of the host, and resctrl groups."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Final
+
+from compute_agent.host import kernel_files
+from compute_agent.host.kernel_files import SysFiles
+from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.messages import printable_text
+from compute_agent.promises.verdict import GroupFacts, HostTask
+from compute_agent.resctrl.groups import ResctrlGroups
+from compute_agent.resctrl.layout import ResctrlLayout, cache_mask
+from compute_agent.resctrl.ways import NO_WAYS
+
+_KTHREADD: Final = 2
+_CHILDREN: Final = f"proc/{_KTHREADD}/task/{_KTHREADD}/children"
+_ALLOWED: Final = re.compile(r"^Cpus_allowed_list:\s*(\S*)$", re.MULTILINE)
+_NAME: Final = re.compile(r"^Name:\s*(.*)$", re.MULTILINE)
+
+MAX_TASKS: Final = 1000
+"""Threads of the host on CPUs of guests that are listed: a host without isolation has all of them there."""
+
+_NODE: Final = re.compile(r"N([0-9]{1,6})=([0-9]{1,20})", re.ASCII)
+_COUNTED: Final = ("anon", "shmem")
+"""Lines of memory.numa_stat that a guest's own memory is in. The page cache is the host's to place."""
+
+
+class TaskReader:
+    """Reads the processes of a host below a root."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._files = SysFiles(root)
+
+    def list_tasks(self, cpus: CpuSet, guests: Collection[int]) -> Iterator[HostTask]:
+        """The threads of processes that may run on any of these CPUs, at most ``MAX_TASKS``.
+
+        Threads of the kernel are left out, and those of guests.
+
+        :param guests: the processes of guests.
+        """
+        if not cpus:
+            return
+        kernel = {_KTHREADD, *map(int, (self._files.text(_CHILDREN) or "").split())}
+        count = 0
+        for pid in self._files.list_numbers("proc", ""):
+            if pid in guests or pid in kernel:
+                continue
+            for tid in self._files.list_numbers(f"proc/{pid}/task", ""):
+                found = self._read_affinity(pid, tid)
+                if found is None or not found & cpus:
+                    continue
+                yield HostTask(pid, tid, self._read_name(pid, tid), found)
+                count += 1
+                if count == MAX_TASKS:
+                    return
+
+    def _read_affinity(self, pid: int, tid: int) -> CpuSet | None:
+        """The CPUs of a thread; None when it is gone."""
+        if self._root == Path("/"):
+            # A fiftieth of the cost of its status file, and a host has thousands of threads.
+            try:
+                return frozenset(os.sched_getaffinity(tid))
+            except OSError:
+                return None
+        match = _ALLOWED.search(self._files.text(f"proc/{pid}/task/{tid}/status") or "")
+        try:
+            return None if match is None else cpuset.parse(match[1])
+        except cpuset.BadCpuSet:
+            return None
+
+    def _read_name(self, pid: int, tid: int) -> str:
+        match = _NAME.search(self._files.text(f"proc/{pid}/task/{tid}/status") or "")
+        return printable_text(match[1]) if match else "?"
+
+
+def read_node_memory(folder: str) -> dict[int, int]:
+    """Bytes of a group's memory by NUMA node: anonymous and shared memory, and huge pages.
+
+    Empty without a group, and on kernels without the files (memory.numa_stat of cgroup v2: Linux 5.10).
+    """
+    if not folder:
+        return {}
+    found: dict[int, int] = {}
+    for line in (kernel_files.read_optional(f"{folder}/memory.numa_stat") or "").splitlines():
+        name, _, rest = line.partition(" ")
+        if name in _COUNTED:
+            _add_nodes(found, rest)
+    for path in _huge_page_files(folder):
+        _add_nodes(found, kernel_files.read_optional(path) or "")
+    return found
+
+
+def _huge_page_files(folder: str) -> list[str]:
+    """The files hugetlb.SIZE.numa_stat, which exist since Linux 5.17."""
+    try:
+        with os.scandir(folder) as entries:
+            return [
+                entry.path
+                for entry in entries
+                if entry.name.startswith("hugetlb.") and entry.name.endswith(".numa_stat")
+            ]
+    except OSError:
+        return []
+
+
+def _add_nodes(found: dict[int, int], text: str) -> None:
+    for node, amount in _NODE.findall(text):
+        found[int(node)] = found.get(int(node), 0) + int(amount)
+
+
+def group_facts(
+    host: ResctrlLayout, present: ResctrlGroups, name: str, tasks: Collection[int], threads: Collection[int]
+) -> GroupFacts | None:
+    """The facts about the group of a guest; None if it does not exist.
+
+    :param tasks: the threads in the group.
+    :param threads: the threads of the guest.
+    """
+    group = present.groups.get(name)
+    if group is None:
+        return None
+    ways: dict[int, tuple[int, int]] = {}
+    bandwidth: dict[int, int] = {}
+    slack = 0
+    for cache in host.platform.cache_ids:
+        mask, others = cache_mask(host.platform, group.schemata, cache), NO_WAYS
+        for other in present.groups.values():
+            if other.name != name:
+                others = others | cache_mask(host.platform, other.schemata, cache)
+        ways[cache] = len(mask), len(mask & others)
+        domain = host.platform.mb_domain(cache)
+        value = None if domain is None else group.schemata.get_value("MB", domain)
+        if host.codec is not None and domain is not None and value is not None:
+            bandwidth[cache] = host.codec.decode_value(domain, value)
+            step = host.codec.percent_step
+            slack = max(slack, step if host.codec.is_same_value(value, value - step) else 0)
+    return GroupFacts(ways, bandwidth, slack, frozenset(threads) - frozenset(tasks))

@@ -1,0 +1,391 @@
+"""Verdicts on promises: pure functions of promises and facts."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from compute_agent.host.topology import HostTopology
+from compute_agent.isolation.facts import KernelMask
+from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet, named_cpus
+from compute_agent.model.guest_settings import ThreadPolicy
+
+
+class PromiseKind(enum.StrEnum):
+    """The kind of a promise."""
+
+    CPUS = "cpus"
+    """Its threads run where its place is, and no other guest runs on its dedicated CPUs."""
+    SIBLINGS = "siblings"
+    """No other guest runs on the other threads of its cores (thread policies ``isolate`` and ``require``)."""
+    MEMORY = "memory"
+    CACHE = "cache"
+    BANDWIDTH = "bandwidth"
+    QUIET = "quiet"
+    """Interrupts and the kernel's movable work keep off its dedicated CPUs."""
+    ALONE = "alone"
+    """Processes of the host keep off its dedicated CPUs."""
+
+
+class PromiseState(enum.StrEnum):
+    """The state of a promise."""
+
+    KEPT = "kept"
+    LIMITED = "limited"
+    """The agent throttles the guest, or the kernel does not move the work."""
+    BROKEN = "broken"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class CachePromise:
+    """Shares of one L3 cache.
+
+    :ivar ways: the ways that the guest holds; 0 for none of its own.
+    :ivar bandwidth: the percent of memory bandwidth that it holds; 0 for none of its own.
+    :ivar way_limit: the ways that throttling leaves it; None without a limit. So is ``bandwidth_limit``.
+    """
+
+    ways: int = 0
+    bandwidth: int = 0
+    way_limit: int | None = None
+    bandwidth_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GuestPromises:
+    """The promises to one guest.
+
+    :ivar vcpu_cpus: the CPUs of each guest CPU; empty: the agent does not place the guest.
+    :ivar held: its dedicated CPUs, with those that stay empty for it.
+    :ivar mems: NUMA nodes of its memory; empty: any.
+    :ivar group: the name of its resctrl group; None: it has no promise of caches.
+    :ivar caches: by L3 cache id.
+    """
+
+    uuid: str
+    name: str
+    vcpu_cpus: tuple[CpuSet, ...] = ()
+    emulator_cpus: CpuSet = frozenset()
+    held: CpuSet = frozenset()
+    thread_policy: ThreadPolicy = ThreadPolicy.PREFER
+    mems: CpuSet = frozenset()
+    group: str | None = None
+    caches: Mapping[int, CachePromise] = field(default_factory=dict)
+    quiet: bool = False
+    alone: bool = False
+
+    @property
+    def cpus(self) -> CpuSet:
+        """The CPUs of all its threads."""
+        return self.emulator_cpus.union(*self.vcpu_cpus)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """The resctrl group of a guest.
+
+    :ivar ways: the ways by L3 cache id, each with the number of them that another group can fill as well.
+    :ivar bandwidth: percents by L3 cache id.
+    :ivar slack: percents by which the kernel rounds bandwidth.
+    :ivar outside: threads of the guest that are in other groups.
+    """
+
+    ways: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    bandwidth: Mapping[int, int] = field(default_factory=dict)
+    slack: int = 0
+    outside: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedGuest:
+    """The kernel's view of one guest.
+
+    :ivar vcpus: CPUs of the thread of each guest CPU; empty where they cannot be told apart.
+    :ivar emulator: CPUs of its other threads; empty where they cannot be told apart.
+    :ivar threads: CPUs of all threads by id.
+    :ivar bound: the NUMA nodes that its memory is bound to, empty for any; None: it cannot be bound.
+    :ivar memory: bytes by NUMA node; empty where the kernel does not count them.
+    :ivar group: None: its group does not exist, or cannot be read.
+    :ivar problem: the reason why it cannot be read at all.
+    """
+
+    vcpus: Mapping[int, CpuSet] = field(default_factory=dict)
+    emulator: CpuSet = frozenset()
+    threads: Mapping[int, CpuSet] = field(default_factory=dict)
+    bound: CpuSet | None = None
+    memory: Mapping[int, int] = field(default_factory=dict)
+    group: GroupFacts | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostTask:
+    """A thread of a process of the host that belongs to no guest, and the CPUs that it may use."""
+
+    pid: int
+    tid: int
+    name: str
+    cpus: CpuSet
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """The kernel's view of the host.
+
+    :ivar guests: by uuid.
+    :ivar masks: the masks that touch CPUs of guests with a level of isolation. None: they cannot be read.
+    :ivar fixed: paths of masks that the kernel does not change.
+    :ivar owners: guests by the PCI address of their passthrough device.
+    :ivar tasks: threads that may run on CPUs of guests with the level ``alone``.
+    """
+
+    topology: HostTopology
+    guests: Mapping[str, ObservedGuest] = field(default_factory=dict)
+    masks: tuple[KernelMask, ...] | None = ()
+    fixed: frozenset[str] = frozenset()
+    owners: Mapping[str, str] = field(default_factory=dict)
+    tasks: tuple[HostTask, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseVerdict:
+    """One promise to one guest: what it is, and what the kernel shows."""
+
+    guest: str
+    name: str
+    kind: PromiseKind
+    state: PromiseState
+    promised: str
+    found: str = ""
+
+
+_SHOWN: Final = 4
+"""Subjects that one verdict names; it counts the others."""
+
+STRAY_PERCENT: Final = 2
+"""The part of a guest's memory that may be on other nodes: pages from before its binding, and shared code."""
+
+
+def judge_promises(promises: Iterable[GuestPromises], facts: HostFacts) -> list[PromiseVerdict]:
+    """The verdicts on all promises, by guest and kind."""
+    promises = tuple(promises)
+    found: list[PromiseVerdict] = []
+    for promise in promises:
+        guest = facts.guests.get(promise.uuid, ObservedGuest(problem="it was not read"))
+        judge = _GuestJudge(promise, guest, facts)
+        found += judge.list_verdicts()
+    return found
+
+
+class _GuestJudge:
+    """Judges the promises to one guest."""
+
+    def __init__(self, promise: GuestPromises, guest: ObservedGuest, facts: HostFacts) -> None:
+        self._promise, self._guest, self._facts = promise, guest, facts
+
+    def list_verdicts(self) -> Iterator[PromiseVerdict]:
+        promise = self._promise
+        if promise.vcpu_cpus:
+            cpus = cpuset.format(frozenset().union(*promise.vcpu_cpus))
+            kind = "dedicated CPUs" if promise.held else "shared CPUs"
+            yield self._judge_promise(PromiseKind.CPUS, f"{kind} {cpus}", self._cpu_faults())
+        siblings = self._sibling_cpus()
+        if siblings is not None:
+            text = f"no other guest on CPUs {cpuset.format(siblings)}" if siblings else "it has no siblings"
+            yield self._judge_promise(PromiseKind.SIBLINGS, text, self._list_intruders(siblings))
+        if promise.mems:
+            yield self._judge_memory(f"NUMA nodes {cpuset.format(promise.mems)}")
+        if promise.group is not None:
+            yield self._judge_promise(
+                PromiseKind.CACHE, self._cache_text(), self._cache_faults(), self._way_limits()
+            )
+            if any(one.bandwidth for one in promise.caches.values()):
+                yield self._judge_promise(
+                    PromiseKind.BANDWIDTH,
+                    self._bandwidth_text(),
+                    self._bandwidth_faults(),
+                    self._bandwidth_limits(),
+                )
+        held = cpuset.format(promise.held)
+        if promise.quiet:
+            yield self._judge_quiet(f"no movable work of the kernel on CPUs {held}")
+        if promise.alone:
+            tasks = [f"{task.name} ({task.tid})" for task in self._facts.tasks if task.cpus & promise.held]
+            faults = [f"{_named_few(tasks)} may run there"] if tasks else []
+            yield self._judge_promise(PromiseKind.ALONE, f"no process of the host on CPUs {held}", faults)
+
+    def _judge_promise(
+        self, kind: PromiseKind, promised: str, faults: Iterable[str], limits: Iterable[str] = ()
+    ) -> PromiseVerdict:
+        if self._guest.problem:
+            return self._make_verdict(kind, PromiseState.UNKNOWN, promised, [self._guest.problem])
+        faults, limits = list(faults), list(limits)
+        state = PromiseState.BROKEN if faults else PromiseState.LIMITED if limits else PromiseState.KEPT
+        return self._make_verdict(kind, state, promised, [*faults, *limits])
+
+    def _make_verdict(
+        self, kind: PromiseKind, state: PromiseState, promised: str, found: Iterable[str]
+    ) -> PromiseVerdict:
+        return PromiseVerdict(self._promise.uuid, self._promise.name, kind, state, promised, "; ".join(found))
+
+    # CPUs
+
+    def _cpu_faults(self) -> Iterator[str]:
+        promise, guest, online = self._promise, self._guest, self._facts.topology.online
+        if not guest.threads:
+            yield "it has no threads"
+        for number, wanted in enumerate(promise.vcpu_cpus):
+            if not wanted & online:
+                yield f"{named_cpus(wanted)} of guest CPU {number} is offline"
+            elif number in guest.vcpus and guest.vcpus[number] != wanted & online:
+                has = cpuset.format(guest.vcpus[number])
+                yield f"guest CPU {number} may use {has} in place of {cpuset.format(wanted & online)}"
+        # A guest with offline CPUs alone borrows others, and the offline ones are reported above.
+        if promise.cpus & online:
+            if not guest.vcpus:
+                # The threads of a process are all alike.
+                allowed = promise.cpus if guest.emulator else frozenset().union(*promise.vcpu_cpus)
+                outside = {tid: cpus for tid, cpus in guest.threads.items() if not cpus <= allowed}
+                if outside:
+                    tid, cpus = min(outside.items())
+                    threads = _counted_things(outside, "thread")
+                    yield f"{threads} elsewhere, such as {tid} on CPUs {cpuset.format(cpus)}"
+            elif promise.emulator_cpus & online and not guest.emulator <= promise.emulator_cpus:
+                has = cpuset.format(guest.emulator)
+                yield f"emulator threads may use {has} in place of {cpuset.format(promise.emulator_cpus)}"
+        yield from self._list_intruders(promise.held)
+
+    def _sibling_cpus(self) -> CpuSet | None:
+        """The CPUs that no other guest may use for the thread policy; None without such a promise."""
+        promise = self._promise
+        if not promise.held or promise.thread_policy not in (ThreadPolicy.ISOLATE, ThreadPolicy.REQUIRE):
+            return None
+        used = promise.held & frozenset().union(*promise.vcpu_cpus)
+        return self._facts.topology.siblings_of(used) if used else None
+
+    def _list_intruders(self, cpus: CpuSet) -> Iterator[str]:
+        """Other guests that may run on these CPUs."""
+        for uuid, other in sorted(self._facts.guests.items()):
+            if uuid == self._promise.uuid:
+                continue
+            inside = frozenset().union(*other.threads.values()) & cpus
+            if inside:
+                yield f"guest {uuid} may run on CPUs {cpuset.format(inside)}"
+
+    # Memory
+
+    def _judge_memory(self, promised: str) -> PromiseVerdict:
+        if self._guest.bound is None and not self._guest.memory and not self._guest.problem:
+            found = ["its memory cannot be bound, and its pages are not counted"]
+            return self._make_verdict(PromiseKind.MEMORY, PromiseState.UNKNOWN, promised, found)
+        return self._judge_promise(PromiseKind.MEMORY, promised, self._memory_faults())
+
+    def _memory_faults(self) -> Iterator[str]:
+        promise, guest = self._promise, self._guest
+        everywhere = frozenset(node.id for node in self._facts.topology.numa_nodes if node.memory_kib)
+        if guest.bound is not None and not (guest.bound or everywhere) <= promise.mems:
+            yield f"it is bound to NUMA nodes {cpuset.format(guest.bound) or 'any'}"
+        whole = sum(guest.memory.values())
+        stray = {node: amount for node, amount in guest.memory.items() if node not in promise.mems and amount}
+        if whole and sum(stray.values()) * 100 > whole * STRAY_PERCENT:
+            parts = (f"{amount >> 20} MiB on node {node}" for node, amount in sorted(stray.items()))
+            yield f"of {whole >> 20} MiB it has {', '.join(parts)}"
+
+    # Caches
+
+    def _cache_text(self) -> str:
+        ways = [
+            f"{one.ways} of L3 {cache}" for cache, one in sorted(self._promise.caches.items()) if one.ways
+        ]
+        group = self._promise.group or "(default)"
+        return f"ways {', '.join(ways)}" if ways else f"the ways of group {group}"
+
+    def _cache_faults(self) -> Iterator[str]:
+        group = self._guest.group
+        if group is None:
+            yield f"its resctrl group {self._promise.group or '(default)'} cannot be read"
+            return
+        if group.outside:
+            threads, first = _counted_things(group.outside, "thread"), min(group.outside)
+            yield f"{threads} outside of its resctrl group, such as {first}"
+        for cache, one in sorted(self._promise.caches.items()):
+            ways, common = group.ways.get(cache, (0, 0))
+            wanted = one.ways if one.way_limit is None else min(one.ways, max(one.way_limit, 1))
+            if ways < wanted:
+                yield f"{ways} ways of L3 {cache}"
+            elif one.ways and ways - common < wanted:
+                yield f"another group can fill {common} of its {ways} ways of L3 {cache}"
+
+    def _way_limits(self) -> Iterator[str]:
+        for cache, one in sorted(self._promise.caches.items()):
+            if one.way_limit is not None and one.way_limit < one.ways:
+                yield f"throttled to {one.way_limit} ways of L3 {cache}"
+
+    def _bandwidth_text(self) -> str:
+        shares = [
+            f"{one.bandwidth} % of L3 {cache}"
+            for cache, one in sorted(self._promise.caches.items())
+            if one.bandwidth
+        ]
+        return f"memory bandwidth {', '.join(shares)}"
+
+    def _bandwidth_faults(self) -> Iterator[str]:
+        group = self._guest.group
+        if group is None:
+            yield f"its resctrl group {self._promise.group or '(default)'} cannot be read"
+            return
+        for cache, one in sorted(self._promise.caches.items()):
+            limit = one.bandwidth_limit
+            wanted = one.bandwidth if limit is None else min(one.bandwidth, limit)
+            if one.bandwidth and group.bandwidth.get(cache, 100) + group.slack < wanted:
+                yield f"{group.bandwidth[cache]} % of L3 {cache}"
+
+    def _bandwidth_limits(self) -> Iterator[str]:
+        for cache, one in sorted(self._promise.caches.items()):
+            if one.bandwidth_limit is not None and one.bandwidth_limit < one.bandwidth:
+                yield f"throttled to {one.bandwidth_limit} % of L3 {cache}"
+
+    # Isolation
+
+    def _judge_quiet(self, promised: str) -> PromiseVerdict:
+        if self._facts.masks is None:
+            found = ["the masks of interrupts cannot be read"]
+            return self._make_verdict(PromiseKind.QUIET, PromiseState.UNKNOWN, promised, found)
+        movable: list[str] = []
+        fixed: list[str] = []
+        for mask in self._facts.masks:
+            if self._facts.owners.get(mask.pci_address, "") == self._promise.uuid and mask.pci_address:
+                continue
+            is_fixed = mask.path in self._facts.fixed or not mask.movable
+            # An interrupt that the kernel keeps fires on one CPU of its mask.
+            if (mask.reached_cpus if is_fixed else mask.cpus) & self._promise.held:
+                (fixed if is_fixed else movable).append(mask.in_words)
+        faults = [f"{_named_few(movable)} may run there"] if movable else []
+        limits = [f"the kernel keeps {_named_few(fixed)} there"] if fixed else []
+        return self._judge_promise(PromiseKind.QUIET, promised, faults, limits)
+
+
+def _counted_things(things: Mapping[int, object] | frozenset[int], noun: str) -> str:
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
+
+
+def _named_few(names: list[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def count_broken(verdicts: Iterable[PromiseVerdict]) -> dict[PromiseKind, int]:
+    """The number of broken promises by kind, each kind included."""
+    found = dict.fromkeys(PromiseKind, 0)
+    for verdict in verdicts:
+        found[verdict.kind] += verdict.state is PromiseState.BROKEN
+    return found
+
+
+def broken_text(counts: Mapping[PromiseKind, int]) -> str:
+    """The broken promises in words, as ``2 cpus, 1 quiet``; empty without any."""
+    return ", ".join(f"{number} {kind}" for kind, number in counts.items() if number)
