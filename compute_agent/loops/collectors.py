@@ -144,7 +144,7 @@ def _error_text(error: BaseException) -> str:
 
 
 class CollectorLoops:
-    """The collectors of ``[capacity] collectors``. offering() is for any thread, the rest for one."""
+    """The collectors of ``[capacity] collectors``. add_to_tree() is for any thread, the rest for one."""
 
     def __init__(
         self,

@@ -267,7 +267,7 @@ VCPU: Final = "VCPU"
 
 
 class StolenTime:
-    """Withholds the CPUs that the hypervisor takes. For one thread, except offering() and document()."""
+    """Withholds the CPUs that the hypervisor takes. For one thread, except add_to_tree() and list_rows()."""
 
     def __init__(
         self, mode: str, state_path: Path, recorder: EventRecorder, registry: CollectorRegistry
