@@ -166,8 +166,11 @@ def isolation_levels(conf: cfg.ConfigOpts, sinks: CpuSet) -> tuple[IsolationLeve
 
     :param sinks: the CPUs outside the dedicated set, which have to take the work.
     """
-    is_there = MaskReader(Path(conf.host.root)).has_masks
-    return (IsolationLevel.QUIET,) if is_there and sinks else ()
+    reader = MaskReader(Path(conf.host.root))
+    if not reader.has_masks or not sinks:
+        return ()
+    is_alone = reader.partitions.has_remote and reader.partitions.may_make
+    return (IsolationLevel.QUIET, IsolationLevel.ALONE) if is_alone else (IsolationLevel.QUIET,)
 
 
 def derive_tree(

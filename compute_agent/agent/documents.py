@@ -403,6 +403,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "cpu_class_refusals": list(shown.cpu_classes.refusals),
         "parked_cpus": cpuset.format(_parked_cpus(shown)),
         "quiet_cpus": cpuset.format(shown.isolation.quiet),
+        "alone_cpus": cpuset.format(shown.isolation.alone),
         "isolation_refusals": list(stuck_sentences(shown.isolation.stuck)),
         "guests": len(views) if pipeline.has_taken_over else None,
         **guests_document(views),

@@ -30,7 +30,8 @@ _MEMORY_TYPES: Final = {
 }
 ISOLATION_CHOICES: Final = {
     IsolationLevel.SHARED.value: "interrupts, workqueues and watchdogs of the host may run on these CPUs",
-    IsolationLevel.QUIET.value: "they run on other CPUs, as far as the kernel lets them move",
+    IsolationLevel.QUIET.value: "they and the host's processes run on other CPUs, as far as these can move",
+    IsolationLevel.ALONE.value: "as quiet, and the CPUs are a cpuset partition (Linux 6.7)",
 }
 """Levels of isolation with descriptions, for rules and classes."""
 

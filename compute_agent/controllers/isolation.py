@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Gauge
@@ -23,6 +23,7 @@ from compute_agent.controllers.base import (
 )
 from compute_agent.drivers.base import RunningGuests
 from compute_agent.inventory.provider_tree import ProviderNode
+from compute_agent.isolation.control_groups import CONTROL_GROUPS
 from compute_agent.isolation.decision import HeldCpus, IsolationDemand
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.isolation.originals import OriginalStore
@@ -33,7 +34,7 @@ from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings, IsolationLevel
 from compute_agent.model.messages import DriverError
 
-_NONE_HELD = "isolation = quiet is for dedicated CPUs, and the guest holds none"
+_NONE_HELD = "isolation = {} is for dedicated CPUs, and the guest holds none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class IsolationController(KernelController):
         self._driver = driver
         self._settings = settings
         self._isolator = HostIsolator(reader, store, count_drift)
+        self._demand = IsolationDemand()
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def level_of(self, settings: GuestSettings) -> IsolationLevel:
@@ -87,35 +89,56 @@ class IsolationController(KernelController):
 
         :raises OSError: originals cannot be kept; nothing is written then.
         """
-        demand = self._make_demand(targets)
-        status = self._isolator.bring_about(demand)
-        refused = {
-            guest.uuid: sentences
-            for guest in demand.guests
-            if guest.quiet and (sentences := stuck_sentences(status.stuck, guest.cpus))
-        }
+        self._demand = self._make_demand(targets)
+        self._bring_about(self._demand)
+        refused = dict(self.refused)
         for target in without_preserved(targets):
             placed = target.assignment is not None and not target.assignment.held_cpus
-            if placed and self._is_quiet(target):
-                refused[target.guest.uuid] = (_NONE_HELD,)
+            level = self._settings.level_of(target.guest.settings)
+            if placed and level.is_quiet:
+                refused[target.guest.uuid] = (_NONE_HELD.format(level),)
         self.refused = refused
+
+    def _bring_about(self, demand: IsolationDemand) -> None:
+        status = self._isolator.bring_about(demand)
+        self.refused = {
+            guest.uuid: sentences
+            for guest in demand.guests
+            if guest.quiet
+            and (
+                sentences := (
+                    *stuck_sentences(status.stuck, guest.cpus),
+                    *status.refused.get(guest.uuid, ()),
+                )
+            )
+        }
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """Return None: sync() has compared all masks, and repaired them."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Return False: no mask belongs to one guest alone."""
-        return False
+        """Make the CPUs of a guest partitions, once its pins are set. Masks belong to no guest alone."""
+        if self._settings.level_of(target.guest.settings) is not IsolationLevel.ALONE:
+            return False
+        held = self._demand_of(target, frozenset())
+        if not held.alone or held.cpus <= self.status.alone:
+            return False
+        before = self.status.alone
+        self._bring_about(self._demand)
+        return self.status.alone != before
 
     def plan_changes(
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
         """Changes that sync() would make, masks with the same change together."""
         together: dict[str, list[str]] = defaultdict(list)
-        for write in self._isolator.plan_changes(self._make_demand(targets)):
+        demand = self._make_demand(targets)
+        for write in self._isolator.plan_changes(demand):
             change = f"{cpuset.format(write.mask.cpus)} -> {cpuset.format(write.cpus)}"
             together[change].append(write.mask.in_words)
+        for path, text in self._isolator.plan_partitions(demand):
+            together[text or "empty"].append(path)
         for change, subjects in sorted(together.items()):
             more = f" and {len(subjects) - 1} more" if len(subjects) > 1 else ""
             yield PlannedChange(self.name, f"{subjects[0]}{more}", change)
@@ -123,12 +146,12 @@ class IsolationController(KernelController):
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
         """All masks that were written, as one thing."""
         try:
-            changed = sum(bool(mask.written) for mask in self._isolator.kept_originals.masks.values())
+            changed = self._count_changes()
         except OSError as error:
             yield failed_item("isolation", "host", error)
             return
         if changed:
-            detail = f"{changed} masks of interrupts and of the kernel's work"
+            detail = f"{changed} masks of interrupts, of the kernel's work and of control groups"
             yield ReleaseItem("isolation", "host", detail, self._give_back)
 
     def _give_back(self) -> None:
@@ -138,29 +161,39 @@ class IsolationController(KernelController):
         :raises OSError:
         """
         status = self._isolator.bring_about(IsolationDemand())
-        left = [path for path, mask in self._isolator.kept_originals.masks.items() if mask.written]
-        if left:
+        if left := self._count_changes():
             reasons = "; ".join(f"{one.mask.in_words}: {one.reason}" for one in status.stuck)
-            raise DriverError(reasons or f"{len(left)} masks, such as {left[0]}")
+            raise DriverError(reasons or f"{left} masks")
+
+    def _count_changes(self) -> int:
+        kept = self._isolator.kept_originals
+        return sum(bool(mask.written) for mask in kept.masks.values()) + len(kept.groups)
 
     def _make_demand(self, targets: Sequence[GuestTarget]) -> IsolationDemand:
         preserved = {target.guest.uuid for target in targets if target.guest.settings.preserve}
-        guests = tuple(
-            HeldCpus(
-                target.guest.uuid,
-                target.assignment.held_cpus,
-                target.guest.uuid not in preserved and self._is_quiet(target),
-                target.guest.pid,
-            )
-            for target in targets
-            if target.assignment is not None and target.assignment.held_cpus
-        )
+        guests = tuple(self._demand_of(target, preserved) for target in targets)
         # A lost guest may run on: its CPUs stay quiet until it is known what became of it.
         kept = self._isolator.kept_originals.quiet if self._driver.lost_guests() else frozenset()
         return IsolationDemand(guests, self._settings.dedicated, self._settings.nodes, kept)
 
-    def _is_quiet(self, target: GuestTarget) -> bool:
-        return self._settings.level_of(target.guest.settings) is IsolationLevel.QUIET
+    def _demand_of(self, target: GuestTarget, preserved: Collection[str]) -> HeldCpus:
+        guest, assignment = target.guest, target.assignment
+        group = guest.cgroup.rpartition(f"/{CONTROL_GROUPS}/")[2].strip("/")
+        if assignment is None:
+            # The groups of the host's processes are those without any guest.
+            return HeldCpus(guest.uuid, frozenset(), pid=guest.pid, group=group)
+        held = assignment.held_cpus if guest.uuid not in preserved else frozenset()
+        level = self._settings.level_of(guest.settings)
+        return HeldCpus(
+            guest.uuid,
+            assignment.held_cpus,
+            level.is_quiet and bool(held),
+            guest.pid,
+            level is IsolationLevel.ALONE and bool(held),
+            group,
+            assignment.vcpu_cpus,
+            assignment.emulator_cpus,
+        )
 
 
 def isolation_status(controllers: Iterable[KernelController]) -> IsolationStatus:
@@ -176,6 +209,11 @@ def count_isolation(registry: CollectorRegistry, controllers: ControllersInForce
         "Dedicated CPUs that interrupts and the kernel's own work keep off, as their guests ask for.",
         registry=registry,
     ).set_function(lambda: len(isolation_status(controllers.controllers).quiet))
+    Gauge(
+        "compute_agent_alone_cpus",
+        "Dedicated CPUs in cpuset partitions, as their guests ask for with the level `alone`.",
+        registry=registry,
+    ).set_function(lambda: len(isolation_status(controllers.controllers).alone))
     Gauge(
         "compute_agent_stuck_masks",
         "Interrupts and other work of the kernel that stay on quiet CPUs; `compute-agent status` says which.",

@@ -4,7 +4,8 @@ A mask keeps its original as long as that touches no quiet CPU. Otherwise it has
 the best sinks. An interrupt without such a part gets one sink, that with the fewest interrupts since boot.
 Sinks, best first: CPUs outside the dedicated set, then dedicated CPUs that no guest holds; of each, those of
 the device's NUMA node first. CPUs that guests hold are never sinks. The interrupts of a guest's own
-passthrough device go to the CPUs of that guest.
+passthrough device go to the CPUs of that guest. The processes of the host keep off as the kernel's work does:
+``cpuset.cpus`` of their control groups are masks.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from compute_agent.isolation.control_groups import CONTROL_GROUPS
 from compute_agent.isolation.facts import DEFAULT_MASK, IsolationFacts, KernelMask, MaskKind
 from compute_agent.isolation.originals import OriginalMask, OriginalMasks
 from compute_agent.model import cpuset
@@ -24,16 +26,30 @@ MAX_VECTORS: Final = 150
 
 NO_SINK: Final = "no CPU is left for it that no guest holds"
 KERNEL_MANAGED: Final = "the kernel does not let it move"
+NO_GROUPS: Final = "the host has no control groups of version 2 with the controller cpuset"
+LOOSE: Final = "they are in the root of the control groups, which cannot have a mask"
 
 
 @dataclass(frozen=True, slots=True)
 class HeldCpus:
-    """The CPUs that a guest holds, and whether they are to be quiet. ``pid`` is its main process."""
+    """The CPUs that a guest holds, and how far they are to be its own.
+
+    :ivar quiet: the host's work keeps off them.
+    :ivar pid: its main process.
+    :ivar alone: they are to be a partition as well.
+    :ivar group: its control group below the root of these; empty: that of its main process.
+    :ivar vcpu_cpus: the CPUs of each of its own CPUs.
+    :ivar other_cpus: the CPUs of its other threads.
+    """
 
     uuid: str
     cpus: CpuSet
     quiet: bool = False
     pid: int = 0
+    alone: bool = False
+    group: str = ""
+    vcpu_cpus: tuple[CpuSet, ...] = ()
+    other_cpus: CpuSet = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +79,7 @@ class IsolationDemand:
     @property
     def main_processes(self) -> dict[str, int]:
         """The main processes of guests that hold CPUs."""
-        return {guest.uuid: guest.pid for guest in self.guests if guest.pid}
+        return {guest.uuid: guest.pid for guest in self.guests if guest.pid and guest.cpus}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +150,12 @@ class _MaskPlanner:
         self._tiers = (free - demand.dedicated, free & demand.dedicated)
         default = originals.masks.get(DEFAULT_MASK)
         self._default = None if default is None or not default.written else default
+        # What the kernel makes of threads in the root of the groups when a partition comes or goes.
+        self._replaced = {
+            facts.online,
+            facts.online - facts.partitioned,
+            facts.online - originals.partitioned,
+        }
         self._vectors: Counter[int] = Counter()
         self._load: Counter[int] = Counter()
         for mask in facts.masks.values():
@@ -155,13 +177,14 @@ class _MaskPlanner:
             cpus = self._wanted_cpus(mask, original)
             reason = "" if cpus is not None else NO_SINK
             if cpus is not None and cpus != mask.cpus:
-                if not (cpus & self._facts.online):
+                if not (cpus & self._facts.online or is_group(mask)):
                     reason, cpus = f"{cpuset.named_cpus(cpus)} is offline", None
                 elif path in self._answers.refused or not mask.movable:
                     reason, cpus = self._answers.refused.get(path, KERNEL_MANAGED), None
             # Without a quiet CPU in its reach it is an original that cannot be given back.
-            if reason and (mask.reached_cpus & self._quiet or original.written):
-                stuck.append(StuckMask(mask, mask.reached_cpus & self._quiet, reason))
+            reached = self._reached_cpus(mask) & self._quiet
+            if reason and (reached or original.written):
+                stuck.append(StuckMask(mask, reached, reason))
             if cpus is None:
                 kept |= self._kept_entry(path, mask, original)
                 continue
@@ -173,8 +196,20 @@ class _MaskPlanner:
             else:
                 original = replace(original, written=() if cpus == original.cpus else (cpus,))
                 kept |= self._kept_entry(path, mask, original)
-        found = OriginalMasks(self._facts.boot, self._quiet, kept)
-        return MaskPlan(found, tuple(writes), tuple(stuck), tuple(changed))
+        found = replace(self._originals, quiet=self._quiet, masks=kept, partitioned=self._facts.partitioned)
+        return MaskPlan(found, tuple(writes), (*stuck, *self._list_loose()), tuple(changed))
+
+    def _reached_cpus(self, mask: KernelMask) -> CpuSet:
+        # A group without CPUs of its own has those of its parent.
+        return mask.reached_cpus or (self._facts.online if is_group(mask) else mask.cpus)
+
+    def _list_loose(self) -> Iterator[StuckMask]:
+        """Processes that no mask keeps off."""
+        number = self._facts.loose_processes
+        if self._quiet and number != 0:
+            names, reason = ("all", NO_GROUPS) if number is None else (str(number), LOOSE)
+            mask = KernelMask(f"{CONTROL_GROUPS}/cgroup.procs", MaskKind.PROCESSES, self._quiet, "", names)
+            yield StuckMask(mask, self._quiet, reason)
 
     def _kept_entry(self, path: str, mask: KernelMask, original: OriginalMask) -> dict[str, OriginalMask]:
         """The entry of a mask: of each while CPUs are quiet, later of those that are not given back."""
@@ -202,7 +237,14 @@ class _MaskPlanner:
             or mask.cpus in known.written
             or (stored is not None and stored[0] in known.written and mask.cpus == stored[1])
             # The kernel itself moves an interrupt when its last CPU goes offline.
-            or (bool(known.written) and not known.written[-1] & self._facts.online)
+            or (bool(known.written) and not known.written[-1] & self._facts.online and not is_group(mask))
+            # The kernel places its threads again when the CPUs of partitions change.
+            or (
+                mask.kind is MaskKind.THREAD
+                and bool(known.cpus & self._facts.online)
+                and bool(self._facts.partitioned | self._originals.partitioned)
+                and mask.cpus & self._facts.online in self._replaced
+            )
         )
 
     def _takes_default(self, mask: KernelMask) -> bool:
@@ -220,11 +262,15 @@ class _MaskPlanner:
     def _wanted_cpus(self, mask: KernelMask, original: OriginalMask) -> CpuSet | None:
         """The CPUs that a mask is to have; None if it cannot leave a quiet CPU."""
         base = original.cpus
+        if mask.kind is MaskKind.PARENT:
+            return base
+        if mask.kind is MaskKind.GROUP and not base:
+            base = self._facts.online
         owner = self._guests.get(self._facts.owners.get(mask.pci_address, "")) if mask.pci_address else None
         if owner is not None and (owner.quiet or base & self._quiet) and owner.cpus & self._facts.online:
             return (base & owner.cpus) or owner.cpus
         if not base & self._quiet:
-            return base
+            return original.cpus
         is_interrupt = mask.kind is MaskKind.INTERRUPT
         sinks = [cpus - self._answers.full if is_interrupt else cpus for cpus in self._list_sinks(mask)]
         for cpus in sinks:
@@ -265,3 +311,8 @@ class _MaskPlanner:
         if len(cpus) == 1:
             self._vectors.update(cpus)
             self._load[min(cpus)] += self._facts.counts.get(mask.irq_number, 0)
+
+
+def is_group(mask: KernelMask) -> bool:
+    """Whether a mask is that of a control group, which may be empty."""
+    return mask.kind in (MaskKind.GROUP, MaskKind.PARENT)

@@ -4,7 +4,8 @@ Files: /proc/irq (Documentation/core-api/irq/irq-affinity.rst), /sys/devices/vir
 (Documentation/core-api/workqueue.rst), kernel.watchdog_cpumask (Documentation/admin-guide/sysctl/kernel.rst)
 and rps_cpus (Documentation/networking/scaling.rst). The affinity of a kernel thread is a mask as well: it is
 read in /proc/PID/status, and set by sched_setaffinity(2). All paths are relative to the root of these
-folders.
+folders. The files ``cpuset.cpus`` of control groups with processes of the host are masks as
+well; see :mod:`compute_agent.isolation.control_groups`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import Final
 
 from compute_agent.host import kernel_files
 from compute_agent.host.kernel_files import SysFiles
+from compute_agent.isolation.control_groups import CONTROL_GROUPS, GROUP_CPUS, GroupReader
+from compute_agent.isolation.partitions import PartitionFiles
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.messages import printable_text
@@ -37,8 +40,8 @@ _ONLINE: Final = "sys/devices/system/cpu/online"
 MASK_PATH: Final = re.compile(
     rf"{INTERRUPTS}/(?:(?P<number>[0-9]{{1,10}})/smp_affinity_list|default_smp_affinity)"
     rf"|{WORKQUEUES}/(?:(?P<queue>[^/]+)/)?cpumask|{WATCHDOG_MASK}"
-    rf"|{NETWORK}/(?P<device>[^/]+)/queues/(?P<rx>rx-[0-9]+)/rps_cpus"
-    r"|proc/(?P<thread>[0-9]{1,10})/status",
+    rf"|{NETWORK}/(?P<device>[^/]+)/queues/(?:(?P<rx>rx-[0-9]+)/rps_cpus|(?P<tx>tx-[0-9]+)/xps_cpus)"
+    rf"|proc/(?P<thread>[0-9]{{1,10}})/status|{CONTROL_GROUPS}/(?P<group>.+)/{re.escape(GROUP_CPUS)}",
     re.ASCII,
 )
 """The paths of all masks."""
@@ -76,7 +79,13 @@ class MaskKind(enum.StrEnum):
     WORKQUEUE = "unbound workqueues"
     WATCHDOG = "lockup watchdog"
     PACKETS = "receive packet steering"
+    TRANSMISSION = "transmit packet steering"
     THREAD = "kernel thread"
+    GROUP = "control group"
+    PARENT = "control group of guests"
+    """A group that guests are in or below, so that it keeps its original."""
+    PROCESSES = "processes"
+    """The processes in no control group that can have a mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +141,11 @@ class KernelMask:
         if match is not None and match["queue"]:
             return f"workqueue {match['queue']}"
         if match is not None and match["device"]:
-            return f"{self.kind} of {match['device']} {match['rx']}"
+            return f"{self.kind} of {match['device']} {match['rx'] or match['tx']}"
+        if match is not None and match["group"]:
+            return f"{self.kind} {printable_text(match['group'])}"
+        if self.kind is MaskKind.PROCESSES:
+            return f"{self.names} {self.kind}"
         return str(self.kind)
 
     def parse_text(self, text: str) -> CpuSet:
@@ -154,7 +167,7 @@ class KernelMask:
 
 def is_list_file(path: str) -> bool:
     """Whether a mask is a list of CPUs, and not hexadecimal."""
-    return path.endswith(("_list", "/status")) or path == WATCHDOG_MASK
+    return path.endswith(("_list", "/status", f"/{GROUP_CPUS}")) or path == WATCHDOG_MASK
 
 
 def parse_mask_text(path: str, text: str) -> CpuSet:
@@ -179,6 +192,9 @@ class IsolationFacts:
     :ivar gone: those of the known paths that do not exist any more.
     :ivar counts: interrupts since boot by number, read where one needs another CPU.
     :ivar owners: guests by the PCI address of their passthrough device.
+    :ivar loose_processes: processes of the host in no group that can have CPUs; None: the host has no such
+        groups.
+    :ivar partitioned: the CPUs of cpuset partitions, which the kernel keeps other work off.
     """
 
     boot: str
@@ -187,6 +203,8 @@ class IsolationFacts:
     gone: frozenset[str] = frozenset()
     counts: Mapping[int, int] = field(default_factory=dict)
     owners: Mapping[str, str] = field(default_factory=dict)
+    loose_processes: int | None = 0
+    partitioned: CpuSet = frozenset()
 
 
 class MaskReader:
@@ -195,6 +213,8 @@ class MaskReader:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._files = SysFiles(root)
+        self.groups = GroupReader(root)
+        self.partitions = PartitionFiles(root)
         #: Kernel threads that have no affinity or follow something else, by number.
         self._fixed: set[str] = set()
         self._reads = 0
@@ -210,15 +230,22 @@ class MaskReader:
         return os.path.exists(self.root / DEFAULT_MASK)
 
     def read_facts(
-        self, quiet: CpuSet, known: Collection[str] = (), processes: Mapping[str, int] | None = None
+        self,
+        quiet: CpuSet,
+        known: Collection[str] = (),
+        processes: Mapping[str, int] | None = None,
+        guest_groups: Collection[str] = (),
     ) -> IsolationFacts:
         """The masks, with details of those that touch a quiet CPU.
 
         :param known: paths of masks that have originals.
         :param processes: main processes of guests by uuid, one of which may have a passthrough device.
+        :param guest_groups: control groups of guests, below the root of these.
         """
         boot, online = self.boot_id, self._files.cpu_list(_ONLINE) or frozenset()
-        masks = {mask.path: mask for mask in self._read_masks(known)}
+        masks = {
+            mask.path: mask for mask in (*self._read_masks(known), *self._read_groups(known, guest_groups))
+        }
         touching = [mask for mask in masks.values() if mask.kind is MaskKind.INTERRUPT and mask.cpus & quiet]
         masks |= {mask.path: self._with_details(mask) for mask in touching}
         counts: Mapping[int, int] = {}
@@ -233,7 +260,8 @@ class MaskReader:
             owners = self._read_owners(processes)
         # A file that cannot be read for a moment is not gone.
         gone = frozenset(path for path in known if path not in masks and self._is_gone(path))
-        return IsolationFacts(boot, online, masks, gone, counts, owners)
+        loose = self._count_loose() if quiet else 0
+        return IsolationFacts(boot, online, masks, gone, counts, owners, loose)
 
     def _is_gone(self, path: str) -> bool:
         match = MASK_PATH.fullmatch(path)
@@ -242,7 +270,19 @@ class MaskReader:
             threads, thread = self._files.text(_KERNEL_THREADS), match["thread"]
             is_ended = threads is not None and thread not in threads.split()
             return is_ended or (self._files.text(f"proc/{thread}/stat") is not None and thread in self._fixed)
+        if match is not None and match["group"]:
+            # The file comes and goes with the controller; the group does not.
+            path = path.rpartition("/")[0]
         return not os.path.lexists(f"{self.root}/{path}")
+
+    def _count_loose(self) -> int | None:
+        """The processes in the root of the control groups; None where the host has no such groups."""
+        if not self.groups.has_cpusets:
+            return None
+        threads = set((self._files.text(_KERNEL_THREADS) or "").split())
+        present = (self._files.text(f"{CONTROL_GROUPS}/cgroup.procs") or "").split()
+        # Process 2 is kthreadd, the parent of all kernel threads.
+        return len(set(present) - threads - {"2"})
 
     def read_cpus(self, path: str) -> CpuSet | None:
         """The CPUs of one mask; None where it cannot be read."""
@@ -264,6 +304,9 @@ class MaskReader:
             if self._thread_names(match["thread"]) != names:
                 raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), path)
             self.bind_thread(int(match["thread"]), cpuset.parse(text))
+            return
+        if match is not None and match["group"]:
+            self.groups.write_cpus(match["group"], text)
             return
         kernel_files.write_text(f"{self.root}/{path}", f"{text}\n")
 
@@ -290,9 +333,29 @@ class MaskReader:
         yield from self._read_threads()
         for device in self._files.list_names(NETWORK):
             for queue in self._files.list_names(f"{NETWORK}/{device}/queues"):
+                folder = f"{NETWORK}/{device}/queues/{queue}"
                 if queue.startswith("rx-"):
-                    path = f"{NETWORK}/{device}/queues/{queue}/rps_cpus"
-                    yield from self._read_mask(path, MaskKind.PACKETS)
+                    yield from self._read_mask(f"{folder}/rps_cpus", MaskKind.PACKETS)
+                elif queue.startswith("tx-"):
+                    # A device with one queue has the file, and no mask in it.
+                    yield from self._read_mask(f"{folder}/xps_cpus", MaskKind.TRANSMISSION)
+
+    def _read_groups(self, known: Collection[str], guest_groups: Collection[str]) -> Iterator[KernelMask]:
+        """The control groups of the host's processes, and those with originals that guests are in now."""
+        foreign = dict.fromkeys(self.groups.list_foreign(guest_groups), MaskKind.GROUP)
+        before = {match["group"] for path in known if (match := MASK_PATH.fullmatch(path)) and match["group"]}
+        for group in sorted(before - foreign.keys()):
+            is_foreign = not self.groups.holds_guests(group, guest_groups)
+            foreign[group] = MaskKind.GROUP if is_foreign else MaskKind.PARENT
+        for group, kind in foreign.items():
+            path = f"{CONTROL_GROUPS}/{group}/{GROUP_CPUS}"
+            if os.path.isdir(self.root / CONTROL_GROUPS / group):
+                # No file: the controller is not enabled, so that no CPUs are set.
+                text = self._files.text(path) or ""
+                try:
+                    yield KernelMask(path, kind, parse_mask_text(path, text), text)
+                except cpuset.BadCpuSet:
+                    continue
 
     def _read_interrupts(self, known: Collection[str]) -> Iterator[KernelMask]:
         for number in self._files.list_numbers(INTERRUPTS, ""):

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from compute_agent import kept_json
 from compute_agent.files import put_aside, read_own, write_durably
 from compute_agent.isolation.facts import MASK_PATH, parse_mask_text
+from compute_agent.isolation.partitions import PARTITION_PATH, is_partition_text
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 
@@ -42,11 +43,18 @@ class OriginalMask:
 
 @dataclass(frozen=True, slots=True)
 class OriginalMasks:
-    """All originals of a boot by path, and the CPUs that were quiet last."""
+    """All originals of a boot by path.
+
+    :ivar quiet: the CPUs that were quiet last.
+    :ivar partitioned: the CPUs that were in partitions last.
+    :ivar groups: texts of files of control groups that are about partitions.
+    """
 
     boot: str = ""
     quiet: CpuSet = frozenset()
     masks: Mapping[str, OriginalMask] = field(default_factory=dict)
+    partitioned: CpuSet = frozenset()
+    groups: Mapping[str, str] = field(default_factory=dict)
 
 
 class OriginalStore(Protocol):
@@ -127,6 +135,8 @@ def dump_originals(originals: OriginalMasks) -> bytes:
             }
             for path, mask in originals.masks.items()
         },
+        "partitioned": cpuset.format(originals.partitioned),
+        "groups": dict(originals.groups),
     }
     return kept_json.dump(_VERSION, kept_json.checked_content(data))
 
@@ -141,7 +151,18 @@ def parse_originals(content: bytes) -> OriginalMasks:
 
 def _read_originals(data: Any) -> OriginalMasks:
     masks = {str(path): _read_original(str(path), one) for path, one in data["masks"].items()}
-    return OriginalMasks(kept_json.text(data["boot"]), cpuset.parse(data["quiet"]), masks)
+    # An older agent made no partitions.
+    partitioned = cpuset.parse(kept_json.text(data.get("partitioned", "")))
+    groups = {str(path): _read_text(str(path), text) for path, text in data.get("groups", {}).items()}
+    return OriginalMasks(
+        kept_json.text(data["boot"]), cpuset.parse(data["quiet"]), masks, partitioned, groups
+    )
+
+
+def _read_text(path: str, text: Any) -> str:
+    if PARTITION_PATH.fullmatch(path) is None or "/../" in path or not is_partition_text(path, text):
+        raise ValueError(f"{path!r} is no file of a partition")
+    return kept_json.text(text)
 
 
 def _read_original(path: str, one: Any) -> OriginalMask:

@@ -1,4 +1,8 @@
-"""Makes the masks of a host what a demand says: reads, keeps originals, writes the difference, reads back."""
+"""Makes the masks of a host what a demand says: reads, keeps originals, writes the difference, reads back.
+
+Partitions come after masks, since the kernel takes their CPUs out of the mask of workqueues: the original has
+to be read before. They are given back before masks for the same reason.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ import errno
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from compute_agent.isolation.control_groups import CONTROL_GROUPS
 from compute_agent.isolation.decision import (
     KERNEL_MANAGED,
+    HeldCpus,
     IsolationDemand,
     KernelAnswers,
     MaskPlan,
@@ -21,6 +27,13 @@ from compute_agent.isolation.decision import (
 )
 from compute_agent.isolation.facts import IsolationFacts, MaskReader
 from compute_agent.isolation.originals import OriginalMasks, OriginalStore
+from compute_agent.isolation.partitions import (
+    PARTITION_PATH,
+    PartitionPlan,
+    PartitionTarget,
+    decide_partitions,
+    groups_above,
+)
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, named_cpus
 
@@ -37,11 +50,16 @@ _PASSING: Final = frozenset({errno.EBUSY, errno.EAGAIN, errno.EINTR})
 
 @dataclass(frozen=True, slots=True)
 class IsolationStatus:
-    """The CPUs that are quiet, what stays on them, and how many masks are not their originals."""
+    """The CPUs that are quiet or alone, what stays on them, and how many files are not their originals.
+
+    :ivar refused: by guest, sentences about partitions that it does not have.
+    """
 
     quiet: CpuSet = frozenset()
     stuck: tuple[StuckMask, ...] = ()
     changed_masks: int = 0
+    alone: CpuSet = frozenset()
+    refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class HostIsolator:
@@ -52,6 +70,7 @@ class HostIsolator:
     ) -> None:
         """``count_drift`` is called for each mask that another program has changed."""
         self._reader = reader
+        self._partitions = reader.partitions
         self._store = store
         self._count_drift = count_drift
         #: Masks that the kernel does not change, by path: the actions then, and the reason.
@@ -68,13 +87,33 @@ class HostIsolator:
         """
         found = self._store.kept_originals
         # Nothing but the boot is read where there is nothing to give back.
-        return found if not found.masks or found.boot == self._reader.boot_id else OriginalMasks()
+        is_empty = not found.masks and not found.groups
+        return found if is_empty or found.boot == self._reader.boot_id else OriginalMasks()
 
     def bring_about(self, demand: IsolationDemand) -> IsolationStatus:
         """Make the masks what a demand says; what remains is in the status.
 
         :raises OSError: originals cannot be kept; nothing is written then.
         """
+        targets, refused = self._list_targets(demand)
+        had = self.kept_originals.groups
+        former = [each for each in targets if each.path in had]
+        if had and self._decide_partitions(former, self.kept_originals).writes:
+            self._keep_originals(demand)
+        plan, _ = self._set_partitions(former)
+        stuck, changed = self._set_masks(demand, plan.valid)
+        plan, has_changed = self._set_partitions(targets)
+        if has_changed:
+            stuck, changed = self._set_masks(demand, plan.valid)
+        refused = {
+            uuid: (*refused.get(uuid, ()), *plan.refused.get(uuid, ())) for uuid in (*refused, *plan.refused)
+        }
+        changed += len(plan.originals)
+        self._show_status(IsolationStatus(demand.quiet_cpus, stuck, changed, plan.valid, refused))
+        return self.status
+
+    def _set_masks(self, demand: IsolationDemand, partitioned: CpuSet) -> tuple[tuple[StuckMask, ...], int]:
+        """Bring masks about. What stays, and how many are not their originals."""
         failures: dict[str, str] = {}
         full: CpuSet = frozenset()
         plan = MaskPlan(OriginalMasks())
@@ -82,7 +121,7 @@ class HostIsolator:
             originals = self.kept_originals
             if not demand.quiet_cpus and not originals.masks:
                 break
-            facts, plan = self._decide_masks(demand, originals, full)
+            facts, plan = self._decide_masks(demand, originals, full, partitioned)
             self._store.keep_originals(plan.originals)
             if number == 0:
                 self._tell_changed(plan)
@@ -90,24 +129,97 @@ class HostIsolator:
                 break
             failures, full = self._write_masks(plan.writes, facts, full)
         stuck = (*plan.stuck, *_unfinished_masks(plan, demand.quiet_cpus, failures))
-        changed = sum(bool(mask.written) for mask in plan.originals.masks.values())
-        self._show_status(IsolationStatus(demand.quiet_cpus, stuck, changed))
-        return self.status
+        return stuck, sum(bool(mask.written) for mask in plan.originals.masks.values())
+
+    def _keep_originals(self, demand: IsolationDemand) -> None:
+        """Keep the originals of kernel threads that are new: the kernel places all again with a partition.
+
+        :raises OSError: they cannot be kept.
+        """
+        originals = self.kept_originals
+        held = replace(demand, kept=demand.kept | originals.quiet)
+        plan = self._decide_masks(held, originals, frozenset(), originals.partitioned)[1]
+        self._store.keep_originals(replace(plan.originals, partitioned=originals.partitioned))
+
+    def _list_targets(
+        self, demand: IsolationDemand
+    ) -> tuple[list[PartitionTarget], dict[str, tuple[str, ...]]]:
+        """The groups that are to be partitions, and reasons of guests without such."""
+        targets: list[PartitionTarget] = []
+        refused: dict[str, tuple[str, ...]] = {}
+        for guest in demand.guests:
+            if guest.alone and guest.cpus:
+                found, reason = self._partitions.list_targets(
+                    guest.uuid, self._group_of(guest), guest.cpus, guest.vcpu_cpus, guest.other_cpus
+                )
+                targets += found
+                if reason:
+                    refused[guest.uuid] = (reason,)
+        return targets, refused
+
+    def _group_of(self, guest: HeldCpus) -> str:
+        return guest.group or (self._reader.groups.find_group(guest.pid) if guest.pid else "")
+
+    def _set_partitions(self, targets: Sequence[PartitionTarget]) -> tuple[PartitionPlan, bool]:
+        """Bring partitions about, and give the others back. Whether anything was written.
+
+        :raises OSError: originals cannot be kept; nothing is written then.
+        """
+        failures: dict[str, str] = {}
+        has_changed = False
+        plan = PartitionPlan({})
+        for number in range(_ROUNDS):
+            originals = self.kept_originals
+            if not targets and not originals.groups:
+                break
+            plan = self._decide_partitions(targets, originals)
+            kept = replace(originals, boot=self._reader.boot_id, groups=plan.originals)
+            self._store.keep_originals(kept)
+            if not plan.writes or number == _ROUNDS - 1:
+                break
+            failures = {}
+            for path, text in plan.writes:
+                try:
+                    self._partitions.write_text(path, text)
+                    has_changed = True
+                except FileNotFoundError:
+                    continue  # the group has gone
+                except OSError as error:
+                    failures[path] = os.strerror(error.errno or 0)
+        return _with_failures(plan, targets, failures), has_changed
+
+    def _decide_partitions(
+        self, targets: Sequence[PartitionTarget], originals: OriginalMasks
+    ) -> PartitionPlan:
+        matches = map(PARTITION_PATH.fullmatch, originals.groups)
+        groups = {target.group for target in targets} | {match["group"] for match in matches if match}
+        return decide_partitions(self._partitions.read_facts(groups), targets, originals.groups)
 
     def plan_changes(self, demand: IsolationDemand) -> tuple[MaskWrite, ...]:
-        """The writes that a demand would cause.
+        """The writes to masks that a demand would cause.
 
         :raises OSError: originals cannot be read.
         """
         originals = self.kept_originals
         if not demand.quiet_cpus and not originals.masks:
             return ()
-        return self._decide_masks(demand, originals, frozenset())[1].writes
+        return self._decide_masks(demand, originals, frozenset(), originals.partitioned)[1].writes
+
+    def plan_partitions(self, demand: IsolationDemand) -> tuple[tuple[str, str], ...]:
+        """The writes to files of partitions that a demand would cause, as paths and texts.
+
+        :raises OSError: originals cannot be read.
+        """
+        return self._decide_partitions(self._list_targets(demand)[0], self.kept_originals).writes
 
     def _decide_masks(
-        self, demand: IsolationDemand, originals: OriginalMasks, full: CpuSet
+        self, demand: IsolationDemand, originals: OriginalMasks, full: CpuSet, partitioned: CpuSet
     ) -> tuple[IsolationFacts, MaskPlan]:
-        facts = self._reader.read_facts(demand.quiet_cpus, originals.masks.keys(), demand.main_processes)
+        groups = {self._group_of(guest) for guest in demand.guests} - {""}
+        facts = self._reader.read_facts(
+            demand.quiet_cpus, originals.masks.keys(), demand.main_processes, groups
+        )
+        facts = replace(facts, partitioned=partitioned)
         self._refused = {
             path: refusal
             for path, refusal in self._refused.items()
@@ -161,7 +273,25 @@ class HostIsolator:
     def _show_status(self, status: IsolationStatus) -> None:
         if status.quiet != self.status.quiet:
             LOG.info("Quiet CPUs: %s", cpuset.format(status.quiet) or "none")
+        if status.alone != self.status.alone:
+            LOG.info("CPUs in partitions: %s", cpuset.format(status.alone) or "none")
         self.status = status
+
+
+def _with_failures(
+    plan: PartitionPlan, targets: Iterable[PartitionTarget], failures: Mapping[str, str]
+) -> PartitionPlan:
+    """The plan with the kernel's errors among the reasons of the guests concerned."""
+    if not failures:
+        return plan
+    refused = {uuid: list(reasons) for uuid, reasons in plan.refused.items()}
+    for target in targets:
+        for group in (*groups_above(target.group), target.group):
+            for path, reason in failures.items():
+                if path.startswith(f"{CONTROL_GROUPS}/{group}/cpuset"):
+                    said = f"alone: {path.removeprefix(CONTROL_GROUPS)[1:]}: {reason}"
+                    refused.setdefault(target.uuid, []).append(said)
+    return replace(plan, refused={uuid: tuple(dict.fromkeys(each)) for uuid, each in refused.items()})
 
 
 def _unfinished_masks(plan: MaskPlan, quiet: CpuSet, failures: Mapping[str, str]) -> Iterable[StuckMask]:

@@ -83,6 +83,14 @@ class IsolationLevel(enum.StrEnum):
     SHARED = "shared"
     """Interrupts, workqueues and watchdogs of the host may run there."""
     QUIET = "quiet"
+    """Interrupts, other work of the kernel and processes of the host run elsewhere, as far as they can."""
+    ALONE = "alone"
+    """As ``quiet``, and the CPUs are cpuset partitions of the kernel."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the host's work is to keep off the CPUs."""
+        return self in (IsolationLevel.QUIET, IsolationLevel.ALONE)
 
 
 ISOLATION_LEVELS: Final = tuple(level.value for level in IsolationLevel if level)

@@ -9,7 +9,7 @@ from compute_agent.isolation.decision import KERNEL_MANAGED
 from compute_agent.isolation.facts import DEFAULT_MASK
 from compute_agent.model.guest_settings import IsolationLevel
 from compute_agent.model.messages import DriverError
-from tests.compute_agent.controllers.test_cpu_class_plan import class_target
+from tests.compute_agent.controllers.builders import class_target
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.isolation.fake_kernel import IsolationHost
 
@@ -68,6 +68,29 @@ def test_a_guest_without_dedicated_cpus_is_told(host):
     assert host.kernel.writes == []
 
 
+def test_a_guest_that_is_alone_has_a_partition_as_soon_as_its_pins_are_set(host):
+    groups = host.kernel.cgroups
+    for name, cpus in (("guests", ""), ("guests/guest-a", "0-7")):
+        groups.add(name, cpus)
+    target = with_level(class_target("a", "LS", 2), IsolationLevel.ALONE)
+    guest = replace(target.guest, cgroup="/sys/fs/cgroup/guests/guest-a")
+    place = replace(target.assignment, emulator_cpus=frozenset({2}), vcpu_cpus=(frozenset({2}),))
+    target = replace(target, guest=guest, assignment=place)
+    host.controller.sync((target,), ())
+    assert (groups.state("guests/guest-a"), host.controller.refused) == ("member", {})
+    host.kernel.change("sys/fs/cgroup/guests/guest-a/cpuset.cpus", {2})
+    assert host.controller.apply(target)
+    assert not host.controller.apply(target)
+    assert (groups.state("guests/guest-a"), host.controller.status.alone) == ("isolated", {2})
+    groups.permitted = False
+    groups.settle()
+    host.controller.sync((target,), ())
+    assert host.controller.refused == {"a": ("alone: control group guest-a: Enable partition not permitted",)}
+    [item] = host.controller.release((), frozenset(range(8)))
+    item.give_back()
+    assert groups.state("guests/guest-a") == "member"
+
+
 def test_cpus_of_a_lost_guest_stay_quiet(host):
     host.controller.sync((class_target("a", "LSR", 2),), ())
     host.driver.lost_reasons = {"a": "its record cannot be read"}
@@ -101,7 +124,7 @@ def test_a_release_gives_all_back_whatever_the_configuration_says(host):
     assert (item.kind, item.name, item.detail) == (
         "isolation",
         "host",
-        "5 masks of interrupts and of the kernel's work",
+        "5 masks of interrupts, of the kernel's work and of control groups",
     )
     item.give_back()
     assert host.kernel.texts() == before

@@ -2,10 +2,12 @@
 
 import errno
 import os
+import shutil
 from collections import Counter
 
 from compute_agent.isolation.facts import DEFAULT_MASK, WATCHDOG_MASK, WORKQUEUE_MASK, MaskReader
 from compute_agent.isolation.originals import OriginalMasks, OriginalsFile
+from compute_agent.isolation.partitions import PartitionFiles
 from compute_agent.isolation.shell import HostIsolator
 from compute_agent.model import cpuset
 
@@ -24,12 +26,15 @@ class FakeKernel(MaskReader):
         super().__init__(root)
         self.cpus, self.version, self.vectors = frozenset(range(cpus)), version, vectors
         self.online, self.managed, self.writes, self.kill_at = self.cpus, set(), [], None
+        self.bound = {}
         self.put(BOOT, "boot-1")
         self.put(ONLINE, cpuset.format(self.online))
         self.put(DEFAULT_MASK, self.hexadecimal(self.cpus))
         self.put(WORKQUEUE_MASK, self.hexadecimal(self.cpus))
         self.put("sys/devices/virtual/workqueue/writeback/cpumask", self.hexadecimal(self.cpus))
         self.put(WATCHDOG_MASK, cpuset.format(self.cpus))
+        self.cgroups = FakeGroups(self)
+        self.partitions = self.cgroups
 
     def hexadecimal(self, cpus):
         """Padded as by the kernel: two digits for eight CPUs."""
@@ -39,6 +44,8 @@ class FakeKernel(MaskReader):
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists():
+            if file.read_text() == f"{text}\n":
+                return
             os.chmod(file, 0o644)
         file.write_text(f"{text}\n")
 
@@ -74,12 +81,16 @@ class FakeKernel(MaskReader):
         if "/irq/" in path and path.endswith("_list"):
             self._set_interrupt(int(path.split("/")[2]), frozenset(cpus))
         elif path.endswith("/status"):
+            self.bound[int(path.split("/")[1])] = frozenset(cpus)
             self._bind(int(path.split("/")[1]), cpus)
         else:
             self.put(path, self.as_kernel(path, cpus))
+            if path == WORKQUEUE_MASK:
+                self.cgroups.unbound = frozenset(cpus)
+            self.cgroups.settle()
 
     def as_kernel(self, path, cpus):
-        is_list = path.endswith("_list") or path == WATCHDOG_MASK
+        is_list = path.endswith(("_list", "cpuset.cpus")) or path == WATCHDOG_MASK
         return cpuset.format(cpus) if is_list else self.hexadecimal(cpus)
 
     def set_online(self, cpus):
@@ -102,6 +113,7 @@ class FakeKernel(MaskReader):
         self._list_threads()
 
     def remove_thread(self, number):
+        self.bound.pop(number, None)
         for file in (self.root / f"proc/{number}").iterdir():
             file.unlink()
         (self.root / f"proc/{number}").rmdir()
@@ -116,12 +128,26 @@ class FakeKernel(MaskReader):
         self.put(f"proc/{number}/status", f"Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t{listed}")
 
     def bind_thread(self, thread, cpus):
-        if self.kill_at is not None and len(self.writes) >= self.kill_at:
-            raise Killed
-        self.writes.append((f"proc/{thread}/status", cpuset.format(cpus)))
+        self.note_write(f"proc/{thread}/status", cpuset.format(cpus))
         if not cpus & self.online:
             raise OSError(errno.EINVAL, "no CPU of the mask is online")
+        self.bound[thread] = cpus
         self._bind(thread, cpus)
+
+    def note_write(self, path, text):
+        if self.kill_at is not None and len(self.writes) >= self.kill_at:
+            raise Killed
+        self.writes.append((path, text))
+
+    def replace_threads(self, partitioned):
+        """A partition has come or gone: the kernel gives its threads all other CPUs."""
+        for folder in self.threads():
+            number = int(folder.split("/")[1])
+            if int(self.text(f"{folder}/stat").split()[8]) & 0x04000000:
+                continue
+            # From Linux 6.2 on, what sched_setaffinity(2) has set survives.
+            own = self.bound.get(number, self.cpus) if self.version >= (6, 2) else self.cpus
+            self._bind(number, (own & (self.cpus - partitioned)) or self.cpus - partitioned)
 
     def add_queue(self, device, queue, cpus=()):
         self.put(f"sys/class/net/{device}/queues/rx-{queue}/rps_cpus", self.hexadecimal(cpus))
@@ -135,14 +161,15 @@ class FakeKernel(MaskReader):
             "proc/sys/kernel",
             "sys/devices/virtual/workqueue",
             "sys/class/net",
+            "sys/fs/cgroup",
         ):
             for file in (self.root / folder).rglob("*"):
                 path = str(file.relative_to(self.root))
                 if path.endswith("/status"):
                     found[path] = self.read_cpus(path)
-                elif file.name in ("smp_affinity_list", "watchdog_cpumask"):
+                elif file.name in ("smp_affinity_list", "watchdog_cpumask") or file.name == "cpuset.cpus":
                     found[path] = cpuset.parse(self.text(path))
-                elif file.name in ("default_smp_affinity", "cpumask", "rps_cpus"):
+                elif file.name in ("default_smp_affinity", "cpumask", "rps_cpus", "xps_cpus"):
                     found[path] = cpuset.parse_mask(self.text(path))
         return found
 
@@ -150,7 +177,10 @@ class FakeKernel(MaskReader):
         return [f"proc/{file.parent.name}" for file in (self.root / "proc").glob("[0-9]*/stat")]
 
     def texts(self):
-        return {path: self.text(path) for path in self.masks()}
+        found = {path: self.text(path) for path in self.masks()}
+        for file in (self.root / "sys/fs/cgroup").rglob("cpuset.cpus.*"):
+            found[str(file.relative_to(self.root))] = file.read_text().strip()
+        return found
 
     def effective(self, number):
         return cpuset.parse(self.text(f"proc/irq/{number}/effective_affinity_list"))
@@ -163,9 +193,11 @@ class FakeKernel(MaskReader):
         if path.endswith("/status"):
             super().write_mask(path, text, names)
             return
-        if self.kill_at is not None and len(self.writes) >= self.kill_at:
-            raise Killed
-        self.writes.append((path, text))
+        self.note_write(path, text)
+        if path.startswith("sys/fs/cgroup"):
+            super().write_mask(path, text, names)
+            self.cgroups.settle()
+            return
         if not (self.root / path).exists():
             raise FileNotFoundError(path)
         if path in self.managed:
@@ -178,6 +210,9 @@ class FakeKernel(MaskReader):
             self._set_interrupt(int(path.split("/")[2]), cpus, check=True)
         else:
             self.put(path, self.as_kernel(path, cpus))
+            if path == WORKQUEUE_MASK:
+                self.cgroups.unbound = cpus
+                self.cgroups.settle()
 
     def _set_interrupt(self, number, cpus, check=False):
         path = self.irq(number)
@@ -195,6 +230,112 @@ class FakeKernel(MaskReader):
         self.put(path, cpuset.format(cpus))
         if path in self.managed and self.version >= (6, 11):
             os.chmod(self.root / path, 0o444)
+
+
+class FakeGroups(PartitionFiles):
+    """Control groups with the kernel's answers to partitions, and its reasons to refuse them."""
+
+    ROOT = "sys/fs/cgroup"
+
+    def __init__(self, kernel):
+        super().__init__(kernel.root)
+        self.kernel, self.unbound, self.partitioned = kernel, kernel.cpus, frozenset()
+        self.permitted = True
+        kernel.put(f"{self.ROOT}/cgroup.controllers", "cpuset cpu io memory")
+        kernel.put(f"{self.ROOT}/cgroup.procs", "")
+        if kernel.version >= (6, 8):
+            kernel.put(f"{self.ROOT}/cpuset.cpus.isolated", "")
+
+    def add(self, group, cpus="", populated=True):
+        """A group, with the controller cpuset."""
+        folder = f"{self.ROOT}/{group}"
+        self.kernel.put(f"{folder}/cgroup.events", f"populated {int(populated)}\nfrozen 0")
+        self.kernel.put(f"{folder}/cpuset.cpus", cpus)
+        self.kernel.put(f"{folder}/cpuset.cpus.partition", "member")
+        if self.kernel.version >= (6, 7):
+            self.kernel.put(f"{folder}/cpuset.cpus.exclusive", "")
+            self.kernel.put(f"{folder}/cpuset.cpus.exclusive.effective", "")
+        self.settle()
+
+    def remove(self, group):
+        shutil.rmtree(self.root / self.ROOT / group)
+        self.settle()
+
+    def add_process(self, pid, group):
+        self.kernel.put(f"proc/{pid}/cgroup", f"0::/{group}")
+
+    def text(self, group, file):
+        path = self.root / self.ROOT / group / file
+        return path.read_text().strip() if path.exists() else ""
+
+    def state(self, group):
+        return self.text(group, "cpuset.cpus.partition")
+
+    def groups(self):
+        base = self.root / self.ROOT
+        return sorted(
+            str(file.parent.relative_to(base)) for file in base.rglob("cpuset.cpus") if file.parent != base
+        )
+
+    def write_text(self, path, text):
+        self.kernel.note_write(path, text)
+        folder, _, file = path.rpartition("/")
+        if not (self.root / path).exists():
+            raise FileNotFoundError(path)
+        group = folder.removeprefix(f"{self.ROOT}/")
+        if file == "cpuset.cpus.exclusive":
+            parent = group.rpartition("/")[0]
+            for other in self.groups():
+                taken = cpuset.parse(self.text(other, file))
+                if other != group and other.rpartition("/")[0] == parent and taken & cpuset.parse(text):
+                    raise OSError(errno.EINVAL, "not exclusive")
+        self.kernel.put(path, text)
+        self.settle()
+
+    def settle(self):
+        """Pass exclusive CPUs down, and find out which partitions are valid."""
+        passed, valid = {"": self.kernel.cpus}, {}
+        for group in self.groups():
+            parent = group.rpartition("/")[0]
+            own = cpuset.parse(self.text(group, "cpuset.cpus"))
+            passed[group] = cpuset.parse(self.text(group, "cpuset.cpus.exclusive")) & passed[parent]
+            if self.kernel.version < (6, 11):
+                passed[group] &= own
+            if self.kernel.version >= (6, 7):
+                file = f"{self.ROOT}/{group}/cpuset.cpus.exclusive.effective"
+                self.kernel.put(file, cpuset.format(passed[group]))
+            kind = self.state(group).split()[0]
+            if kind == "member":
+                continue
+            taken = frozenset().union(*valid.values())
+            cpus = passed[group] or (frozenset() if parent else own)
+            if reason := self._refuse(group, parent, own, cpus, taken):
+                self.kernel.put(f"{self.ROOT}/{group}/cpuset.cpus.partition", f"{kind} invalid ({reason})")
+            else:
+                self.kernel.put(f"{self.ROOT}/{group}/cpuset.cpus.partition", kind)
+                valid[group] = cpus
+        partitioned = frozenset().union(*valid.values())
+        isolated = [cpus for group, cpus in valid.items() if self.state(group) == "isolated"]
+        if self.kernel.version >= (6, 8):
+            shown = self.unbound - frozenset().union(*isolated)
+            self.kernel.put(WORKQUEUE_MASK, self.kernel.hexadecimal(shown))
+        if partitioned != self.partitioned:
+            self.partitioned = partitioned
+            self.kernel.replace_threads(partitioned)
+
+    def _refuse(self, group, parent, own, cpus, taken):
+        """The kernel's reason; empty if there is none."""
+        if self.kernel.version < (6, 7):
+            if parent:
+                return "Parent is not a partition root"
+            others = [other for other in self.groups() if "/" not in other and other != group]
+            if any(cpuset.parse(self.text(other, "cpuset.cpus")) & own for other in others):
+                return "Cpu list in cpuset.cpus not exclusive"
+        elif parent and not self.permitted:
+            return "Enable partition not permitted"
+        if not cpus & self.kernel.online or cpus & taken or cpus | taken >= self.kernel.online:
+            return "Invalid cpu list in cpuset.cpus.exclusive"
+        return ""
 
 
 class IsolationHost:

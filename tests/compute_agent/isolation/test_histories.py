@@ -1,8 +1,8 @@
 """Random histories of guests, devices, other programs, kills and CPUs, judged after each look of the agent.
 
 The judge knows, for each mask, what it would be without the agent. After each look nothing that can move
-touches a quiet CPU, and no CPU that a guest holds got work by the agent. In the end each mask is as the judge
-says.
+touches a quiet CPU, and no CPU that a guest holds got work by the agent. CPUs of guests that are alone are
+partitions where the kernel has these. In the end each mask is as the judge says, and no partition is left.
 """
 
 import shutil
@@ -14,26 +14,30 @@ from hypothesis import strategies as st
 
 from compute_agent.isolation.decision import HeldCpus, IsolationDemand
 from compute_agent.isolation.facts import DEFAULT_MASK, WATCHDOG_MASK, WORKQUEUE_MASK
+from compute_agent.model import cpuset
 from tests.compute_agent.isolation.fake_kernel import IsolationHost, Killed
 
 MEMORY = Path("/dev/shm")
 CPUS = frozenset(range(8))
 NODES = {0: frozenset(range(4)), 1: frozenset(range(4, 8))}
 NUMBERS = st.integers(30, 35)
+SLICE = "sys/fs/cgroup/system.slice/cpuset.cpus"
+GUESTS = "sys/fs/cgroup/guests"
 SETS = st.frozensets(st.integers(0, 7), min_size=1)
 
 EVENTS = st.one_of(
     st.tuples(st.just("guest"), st.sampled_from("abc"), st.frozensets(st.sampled_from([2, 3, 5, 6, 7]))),
-    st.tuples(st.just("quiet"), st.sampled_from("abc"), st.booleans()),
+    st.tuples(st.just("level"), st.sampled_from("abc"), st.sampled_from(["", "quiet", "alone"])),
     st.tuples(st.just("add"), NUMBERS, st.one_of(st.none(), SETS), st.booleans()),
     st.tuples(st.just("remove"), NUMBERS),
     st.tuples(st.just("reset"), NUMBERS),
     st.tuples(st.just("thread"), st.sampled_from([200, 201]), SETS),
     st.tuples(
         st.just("foreign"),
-        st.one_of(NUMBERS, st.sampled_from([WORKQUEUE_MASK, WATCHDOG_MASK, "proc/200/status"])),
+        st.one_of(NUMBERS, st.sampled_from([WORKQUEUE_MASK, WATCHDOG_MASK, "proc/200/status", SLICE])),
         SETS,
     ),
+    st.tuples(st.just("slice")),
     st.tuples(st.just("offline"), st.sampled_from([1, 4])),
     st.tuples(st.just("online")),
     st.tuples(st.just("kill"), st.integers(0, 12)),
@@ -44,23 +48,26 @@ EVENTS = st.one_of(
 class IsolationWorld:
     """A host with guests, and what each mask would be without the agent, several things where it is unclear.
 
-    Guest ``a`` is quiet at first.
+    Guest ``a`` is alone at first.
     """
 
     def __init__(self, folder, version, dedicated):
         self.dedicated = dedicated
         self.host = IsolationHost(folder, version=version)
         self.kernel = self.host.kernel
-        self.guests, self.levels, self.serial = {"a": frozenset({2, 3})}, {"a": True}, 0
+        self.guests, self.levels, self.serial = {"a": frozenset({2, 3})}, {"a": "alone"}, 0
+        for group in ("system.slice", "user.slice", "guests", *(f"guests/guest-{name}" for name in "abc")):
+            self.kernel.cgroups.add(group)
         self.natural = {path: {cpus} for path, cpus in self.kernel.masks().items()}
 
     def irqs(self):
         return {path for path in self.kernel.masks() if path.endswith("affinity_list")}
 
     def demand(self):
-        held = [
-            HeldCpus(name, cpus, self.levels.get(name, False)) for name, cpus in self.guests.items() if cpus
-        ]
+        held = []
+        for name, cpus in self.guests.items():
+            level, group = self.levels.get(name, ""), f"guests/guest-{name}"
+            held.append(HeldCpus(name, cpus, bool(level and cpus), 0, level == "alone", group, (cpus,)))
         return IsolationDemand(tuple(held), self.dedicated, NODES)
 
     def play(self, event):
@@ -68,7 +75,7 @@ class IsolationWorld:
             case ("guest", name, cpus):
                 others = frozenset().union(*(each for one, each in self.guests.items() if one != name))
                 self.guests[name] = cpus - others
-            case ("quiet", name, level):
+            case ("level", name, level):
                 self.levels[name] = level
             case ("add", number, cpus, managed):
                 path = self.kernel.irq(number)
@@ -96,6 +103,12 @@ class IsolationWorld:
                     self.serial += 1
                     self.kernel.add_thread(number, f"k{self.serial}", cpus)
                     self.natural[path] = {cpus}
+                    # A thread that is unknown when a partition goes has what the kernel gives it then.
+                    self.look()
+            case ("slice",):
+                self.serial += 1
+                self.kernel.cgroups.add(f"custom{self.serial}.slice")
+                self.natural[f"sys/fs/cgroup/custom{self.serial}.slice/cpuset.cpus"] = {frozenset()}
             case ("foreign", mask, cpus):
                 path = mask if isinstance(mask, str) else self.kernel.irq(mask)
                 known = self.host.kept().masks.get(path)
@@ -103,6 +116,8 @@ class IsolationWorld:
                 default = self.host.kept().masks.get(DEFAULT_MASK)
                 shadows = () if default is None else default.written
                 movable = path in self.natural and path not in self.kernel.managed
+                # The kernel itself gives large sets to its threads when partitions change.
+                movable = movable and (not path.endswith("/status") or len(cpus) < 3)
                 # What the agent has written itself does not tell its writer.
                 if movable and cpus & self.kernel.online and cpus not in (*written, *shadows):
                     self.kernel.change(path, cpus)
@@ -139,35 +154,58 @@ class IsolationWorld:
     def look(self):
         demand = self.demand()
         before = self.kernel.masks()
+        self.host.bring_about(demand)
+        # The pins come after masks, and no partition prevents them.
+        for guest in demand.guests:
+            path = f"sys/fs/cgroup/{guest.group}"
+            shown = self.kernel.text(f"{path}/cpuset.cpus.partition")
+            assert shown == "member" or self.kernel.text(f"{path}/cpuset.cpus") == cpuset.format(guest.cpus)
+            self.kernel.change(f"{path}/cpuset.cpus", guest.cpus)
         status = self.host.bring_about(demand)
+        self.judge_partitions(demand)
         stuck = {one.mask.path for one in status.stuck}
         for path, cpus in self.kernel.masks().items():
             if path in self.kernel.managed:
                 assert cpus == before[path]
                 continue
+            if path.startswith(GUESTS):
+                continue
+            cpus = cpus or (self.kernel.online if path.endswith("cpuset.cpus") else cpus)
             assert path in stuck or not cpus & demand.quiet_cpus, (path, cpus)
             # Work comes to a CPU that a guest holds only if its original says so.
-            allowed = frozenset().union(*self.natural[path])
+            natural = {each or self.kernel.online for each in self.natural[path]}
+            allowed = frozenset().union(*natural)
             assert cpus & demand.held_cpus <= allowed | (cpus & before[path]), (path, cpus)
-            if not any(each & demand.quiet_cpus for each in self.natural[path]):
-                assert cpus in self.natural[path], (path, cpus, self.natural[path])
+            if not any(each & demand.quiet_cpus for each in natural):
+                assert cpus in natural, (path, cpus, natural)
         assert stuck <= self.kernel.managed
         writes = len(self.kernel.writes)
         self.host.bring_about(demand)
         assert len(self.kernel.writes) == writes
+
+    def judge_partitions(self, demand):
+        alone = frozenset().union(*(guest.cpus for guest in demand.guests if guest.alone))
+        # Linux 6.1 has none below a group that is none itself.
+        assert self.kernel.cgroups.partitioned == (alone if self.kernel.version >= (6, 7) else frozenset())
+        assert self.host.isolator.status.alone == self.kernel.cgroups.partitioned
 
     def end(self):
         self.kernel.set_online(CPUS)
         self.guests.clear()
         self.look()
         for path, cpus in self.kernel.masks().items():
-            assert cpus in self.natural[path], (path, cpus, self.natural[path])
-        assert self.host.kept().masks == {}
+            if not path.startswith(GUESTS):
+                assert cpus in self.natural[path], (path, cpus, self.natural[path])
+        for group in self.kernel.cgroups.groups():
+            assert self.kernel.cgroups.state(group) == "member"
+            assert self.kernel.cgroups.text(group, "cpuset.cpus.exclusive") == ""
+        assert self.kernel.text(f"{GUESTS}/cpuset.cpus") == ""
+        assert (self.host.kept().masks, self.host.kept().groups) == ({}, {})
 
 
 @given(
     st.lists(EVENTS, max_size=25),
-    st.sampled_from([(6, 1), (6, 12)]),
+    st.sampled_from([(6, 1), (6, 8), (6, 12)]),
     st.sampled_from([frozenset({2, 3, 5, 6, 7}), CPUS]),
 )
 @settings(max_examples=100, deadline=None)

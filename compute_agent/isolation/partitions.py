@@ -1,0 +1,342 @@
+"""Cpuset partitions for guests of level ``alone``: the kernel itself keeps all other work off their CPUs.
+
+See Documentation/admin-guide/cgroup-v2.rst, "cpuset.cpus.partition". The group of each guest CPU becomes a
+partition, or the group of the whole guest where it has only CPUs that it holds. A partition below other
+groups is remote (Linux 6.7): each group above it names its CPUs in ``cpuset.cpus.exclusive``. Before Linux
+6.11 these have to be in ``cpuset.cpus`` of the groups above, too, so an empty one there gets all CPUs.
+
+A write that the kernel accepts may leave the partition invalid, with the reason in its file. Partitions are
+given back from the innermost group to the outermost.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from compute_agent.host import kernel_files
+from compute_agent.host.kernel_files import SysFiles
+from compute_agent.isolation.control_groups import CONTROL_GROUPS, GROUP_CPUS
+from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet
+
+_EXCLUSIVE: Final = "cpuset.cpus.exclusive"
+_EFFECTIVE: Final = "cpuset.cpus.exclusive.effective"
+_PARTITION: Final = "cpuset.cpus.partition"
+
+MEMBER: Final = "member"
+ISOLATED: Final = "isolated"
+"""A partition without load balancing, and without unbound workqueues: for one CPU alone."""
+BALANCED: Final = "root"
+
+PARTITION_PATH: Final = re.compile(
+    rf"{CONTROL_GROUPS}/(?P<group>.+)/(?P<file>cpuset\.cpus(?:\.exclusive|\.partition)?)"
+)
+_STATE: Final = re.compile(r"(?P<kind>member|root|isolated)(?: invalid)?(?: \((?P<reason>.*)\))?", re.DOTALL)
+_VCPU: Final = re.compile(r"vcpu(?P<number>[0-9]{1,5})", re.ASCII)
+
+NO_GROUP: Final = "alone: it has no control group of its own"
+NO_REMOTE: Final = "alone: the kernel has partitions below its root group only (Linux 6.7 has others)"
+NO_CPUSET: Final = "alone: its control group cannot have CPUs"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTarget:
+    """A group of a guest that is to be a partition of these CPUs."""
+
+    uuid: str
+    group: str
+    cpus: CpuSet
+
+    @property
+    def path(self) -> str:
+        """The file with the state of the partition."""
+        return _path(self.group, _PARTITION)
+
+    @property
+    def partition_kind(self) -> str:
+        """The kind of partition."""
+        return ISOLATED if len(self.cpus) == 1 else BALANCED
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """The cpuset files of a group; None for a file that the kernel does not have.
+
+    :ivar passed: the exclusive CPUs that the groups above really pass down.
+    """
+
+    cpus: str | None = None
+    exclusive: str | None = None
+    passed: CpuSet = frozenset()
+    partition: str | None = None
+
+    def text_of(self, file: str) -> str | None:
+        """The content of a file by its name."""
+        return {GROUP_CPUS: self.cpus, _EXCLUSIVE: self.exclusive, _PARTITION: self.partition}[file]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """The groups of targets, those above them, and those with originals."""
+
+    online: CpuSet = frozenset()
+    groups: Mapping[str, GroupState] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """Originals to be kept first, then writes in their order.
+
+    :ivar refused: sentences by guest.
+    :ivar valid: the CPUs of partitions that the kernel has.
+    """
+
+    originals: Mapping[str, str]
+    writes: tuple[tuple[str, str], ...] = ()
+    refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    valid: CpuSet = frozenset()
+
+
+def is_partition_text(path: str, text: object) -> bool:
+    """Whether a text can be the original of a file."""
+    if not isinstance(text, str):
+        return False
+    if path.endswith(f"/{_PARTITION}"):
+        return text in (MEMBER, ISOLATED, BALANCED)
+    try:
+        cpuset.parse(text)
+    except cpuset.BadCpuSet:
+        return False
+    return True
+
+
+def decide_partitions(
+    facts: PartitionFacts, targets: Iterable[PartitionTarget], originals: Mapping[str, str]
+) -> PartitionPlan:
+    """The plan for the partitions of a host."""
+    return _PartitionPlanner(facts, originals).plan_partitions(targets)
+
+
+class _PartitionPlanner:
+    """Collects the texts that files are to have, and then the writes in the kernel's order."""
+
+    def __init__(self, facts: PartitionFacts, originals: Mapping[str, str]) -> None:
+        self._facts, self._originals = facts, originals
+        self._exclusive: defaultdict[str, set[int]] = defaultdict(set)
+        self._kinds: dict[str, str] = {}
+        self._filled: set[str] = set()
+        self._refused: defaultdict[str, list[str]] = defaultdict(list)
+        self._valid: set[int] = set()
+
+    def plan_partitions(self, targets: Iterable[PartitionTarget]) -> PartitionPlan:
+        for target in targets:
+            self._add_target(target)
+        writes = [*self._list_returns(), *self._list_grants()]
+        touched = {_group_of(path) for path, _ in writes}
+        for group, kind in self._kinds.items():
+            state = self._facts.groups[group].partition
+            # An invalid one becomes valid by itself if its cause goes; a change of the agent is none.
+            changed = any(group == each or group.startswith(f"{each}/") for each in touched)
+            if state != kind and (_state_word(state) != kind or changed):
+                writes.append((_path(group, _PARTITION), kind))
+        kept = {path: text for path, text in self._originals.items() if self._is_kept(path, text)}
+        for path, _ in writes:
+            kept.setdefault(path, self._original_text(path))
+        refused = {uuid: tuple(dict.fromkeys(each)) for uuid, each in self._refused.items()}
+        return PartitionPlan(kept, tuple(writes), refused, frozenset(self._valid))
+
+    def _add_target(self, target: PartitionTarget) -> None:
+        state = self._facts.groups.get(target.group, GroupState())
+        is_local = "/" not in target.group
+        if state.partition is None:
+            self._refused[target.uuid].append(NO_CPUSET)
+            return
+        if state.exclusive is None and not is_local:
+            self._refused[target.uuid].append(NO_REMOTE)
+            return
+        # The pins of a guest come first: a partition of other CPUs would make them fail.
+        if _cpus(state.cpus) != target.cpus:
+            return
+        self._kinds[target.group] = target.partition_kind
+        if state.partition == target.partition_kind:
+            self._valid |= target.cpus
+        elif _state_word(state.partition) == target.partition_kind:
+            self._refused[target.uuid].append(
+                f"alone: {_in_words(target.group)}: {_refusal_reason(state.partition)}"
+            )
+        if state.exclusive is None:
+            return
+        self._exclusive[target.group] |= target.cpus
+        for group in groups_above(target.group):
+            self._exclusive[group] |= target.cpus
+            above = self._facts.groups.get(group, GroupState())
+            filled = _path(group, GROUP_CPUS) in self._originals
+            lacks = target.cpus <= _cpus(above.exclusive) and not target.cpus <= above.passed
+            if filled or (lacks and not above.cpus and state.partition != target.partition_kind):
+                self._filled.add(group)
+
+    def _list_returns(self) -> Iterator[tuple[str, str]]:
+        """Originals of files that no target needs: the innermost group first, its partition before all."""
+        order = [_PARTITION, _EXCLUSIVE, GROUP_CPUS]
+        paths = [
+            (-path.count("/"), order.index(match["file"]), path, match["group"], match["file"])
+            for path in self._originals
+            if (match := PARTITION_PATH.fullmatch(path))
+        ]
+        for _, _, path, group, file in sorted(paths):
+            state = self._facts.groups.get(group)
+            has = None if state is None else state.text_of(file)
+            if has is not None and not self._is_wanted(group, file) and has != self._originals[path]:
+                yield path, self._originals[path]
+
+    def _list_grants(self) -> Iterator[tuple[str, str]]:
+        """Exclusive CPUs of groups, the outermost first."""
+        for group in sorted(self._exclusive, key=lambda group: (group.count("/"), group)):
+            state = self._facts.groups.get(group, GroupState())
+            if group in self._filled and not state.cpus:
+                yield _path(group, GROUP_CPUS), cpuset.format(self._facts.online)
+            path = _path(group, _EXCLUSIVE)
+            wanted = self._exclusive[group] | _cpus(self._originals.get(path, ""))
+            if path not in self._originals:
+                wanted |= _cpus(state.exclusive)
+            if _cpus(state.exclusive) != wanted:
+                yield path, cpuset.format(wanted)
+
+    def _is_wanted(self, group: str, file: str) -> bool:
+        if file == GROUP_CPUS:
+            return group in self._filled
+        return group in (self._kinds if file == _PARTITION else self._exclusive)
+
+    def _is_kept(self, path: str, text: str) -> bool:
+        group, file = _group_of(path), path.rpartition("/")[2]
+        state = self._facts.groups.get(group)
+        if state is None:
+            return False
+        return self._is_wanted(group, file) or state.text_of(file) not in (None, text)
+
+    def _original_text(self, path: str) -> str:
+        text = self._facts.groups[_group_of(path)].text_of(path.rpartition("/")[2]) or ""
+        return _state_word(text) if path.endswith(f"/{_PARTITION}") else text
+
+
+class PartitionFiles:
+    """Reads and writes the cpuset files of groups below a root."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._files = SysFiles(root)
+
+    @property
+    def has_remote(self) -> bool:
+        """Whether the kernel has partitions below groups that are none."""
+        # The file of the root is younger (Linux 6.8), and there without any group.
+        return os.path.exists(self.root / CONTROL_GROUPS / "cpuset.cpus.isolated")
+
+    @property
+    def may_make(self) -> bool:
+        """Whether this process may make such partitions, which takes CAP_SYS_ADMIN."""
+        match = re.search(
+            r"^CapEff:\s*([0-9a-f]+)$", self._files.text("proc/self/status") or "", re.MULTILINE
+        )
+        return match is not None and bool(int(match[1], 16) >> 21 & 1)
+
+    def list_targets(
+        self, uuid: str, group: str, cpus: CpuSet, vcpu_cpus: tuple[CpuSet, ...], other_cpus: CpuSet
+    ) -> tuple[list[PartitionTarget], str]:
+        """The groups of a guest that are to be partitions, and what it cannot have, in words.
+
+        :param group: the group of the whole guest.
+        :param cpus: the CPUs that it holds.
+        """
+        if not group:
+            return [], NO_GROUP
+        names = self._files.list_names(f"{CONTROL_GROUPS}/{group}/libvirt")
+        found = {int(match["number"]): name for name in names if (match := _VCPU.fullmatch(name))}
+        if not found:
+            wanted = frozenset[int]().union(other_cpus, *vcpu_cpus)
+            if not wanted <= cpus:
+                others = cpuset.named_cpus(wanted - cpus)
+                return [], f"alone: other threads of it are in the same control group, on {others}"
+            return [PartitionTarget(uuid, group, wanted)], ""
+        # Guest CPUs on shared CPUs have no partition, and miss none.
+        sets = dict(enumerate(vcpu_cpus))
+        wanted_sets = {number: sets.get(number, frozenset()) for number in found}
+        targets = [
+            PartitionTarget(uuid, f"{group}/libvirt/{found[number]}", each)
+            for number, each in sorted(wanted_sets.items())
+            if each and each <= cpus
+        ]
+        if len(frozenset[int]().union(*(each.cpus for each in targets))) < sum(
+            len(each.cpus) for each in targets
+        ):
+            return [], "alone: several of its CPUs may use the same host CPU"
+        return targets, ""
+
+    def read_facts(self, groups: Collection[str]) -> PartitionFacts:
+        """The facts about groups, and about those above them."""
+        online = self._files.cpu_list("sys/devices/system/cpu/online") or frozenset()
+        wanted = {above for group in groups for above in (group, *groups_above(group))}
+        return PartitionFacts(
+            online,
+            {group: self._read_state(group) for group in sorted(wanted) if self._is_there(group)},
+        )
+
+    def _is_there(self, group: str) -> bool:
+        return os.path.isdir(self.root / CONTROL_GROUPS / group)
+
+    def _read_state(self, group: str) -> GroupState:
+        folder = f"{CONTROL_GROUPS}/{group}"
+        return GroupState(
+            self._files.text(f"{folder}/{GROUP_CPUS}"),
+            self._files.text(f"{folder}/{_EXCLUSIVE}"),
+            self._files.cpu_list(f"{folder}/{_EFFECTIVE}") or frozenset(),
+            self._files.text(f"{folder}/{_PARTITION}"),
+        )
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write a file of a partition.
+
+        :raises OSError: the kernel refuses it.
+        """
+        kernel_files.write_text(f"{self.root}/{path}", f"{text}\n")
+
+
+def groups_above(group: str) -> list[str]:
+    """The groups above one, without the root, the outermost first."""
+    parts = group.split("/")[:-1]
+    return ["/".join(parts[: number + 1]) for number in range(len(parts))]
+
+
+def _path(group: str, file: str) -> str:
+    return f"{CONTROL_GROUPS}/{group}/{file}"
+
+
+def _group_of(path: str) -> str:
+    match = PARTITION_PATH.fullmatch(path)
+    return "" if match is None else match["group"]
+
+
+def _cpus(text: str | None) -> CpuSet:
+    try:
+        return cpuset.parse(text or "")
+    except cpuset.BadCpuSet:
+        return frozenset()
+
+
+def _state_word(state: str | None) -> str:
+    return (state or MEMBER).split(maxsplit=1)[0]
+
+
+def _refusal_reason(state: str) -> str:
+    match = _STATE.fullmatch(state)
+    return match["reason"] if match is not None and match["reason"] else state
+
+
+def _in_words(group: str) -> str:
+    return f"control group {group.rpartition('/')[2]}"
