@@ -245,7 +245,7 @@ def test_health_and_metrics_over_http(write_ini, live_placement, tmp_path):
         assert "compute_agent_guests 0.0" in requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
     finally:
         agent.stop()
-    assert agent.health() == (False, agent.health()[1])
+    assert agent.check_health() == (False, agent.check_health()[1])
 
 
 def test_a_refused_configuration_leaves_no_lock(write_ini):
