@@ -125,7 +125,7 @@ def move_document(view: GuestView, to: CpuAssignment | None, outcome: str) -> di
         "from": cpuset.format(held),
         "to": cpuset.format(held if to is None else to.held_cpus),
         "outcome": "stays" if to is None else outcome,
-        "reason": view.stray or "it holds no CPUs outside the present CPU sets",
+        "reason": view.stray or "it holds no CPUs outside the current CPU sets",
     }
 
 

@@ -243,7 +243,7 @@ class ReclaimLoop:
     def _count_failure(self, is_new: bool) -> None:
         self._failures.inc()
         if is_new:
-            LOG.exception("Unused CPUs and memory cannot be measured")
+            LOG.exception("The unused part of guests' CPUs and memory cannot be measured")
 
     def run_round(self) -> None:
         """Measure once in the calling thread, and apply the measurement."""

@@ -353,13 +353,13 @@ class ReportLoop:
             for refusal in report.refusals:
                 LOG.warning("Placement refused %s: %s", refusal, refusal.reason)
         if report.sent:
-            LOG.info("Placement took %d changes", report.sent)
+            LOG.info("Placement applied %d changes", report.sent)
         if not self.status.up:
             LOG.info("Placement answers")
         sent = self.status.sent + report.sent
         adjustments = self._reporter.adjustments
         if self.status.waiting:
-            LOG.info("The root provider %s is there", self._pipeline.host_state.tree.root.name)
+            LOG.info("The root provider %s exists now", self._pipeline.host_state.tree.root.name)
         now, before = self._reporter.waiting, self.status.not_offered
         for sentence in now.all_sentences:
             if sentence not in before.all_sentences:

@@ -117,7 +117,7 @@ class RootWatch:
             return None
         if owner.novas is not None:
             root = full_name(owner.novas.name, owner.novas.uuid)
-            LOG.info("The root provider is nova-compute's, %s: what the agent offers is below it", root)
+            LOG.info("The root provider is nova-compute's, %s: the agent's providers are below it", root)
         return owner
 
     def _is_taken(self, reporter: HostReporter) -> bool:
@@ -152,7 +152,7 @@ class RootWatch:
             reporter.forget_providers()
             raise
         if found is not None and last is not None and found.name != last.name and found.uuid == last.uuid:
-            LOG.warning("The provider %s of nova-compute is called %s now", last.name, found.name)
+            LOG.warning("The provider %s of nova-compute now has the name %s", last.name, found.name)
         return found
 
     def _root_name(self) -> str:

@@ -319,11 +319,11 @@ class InterferenceLoop:
         for name in sorted(missing - self._missing_signals):
             unmet = self._reader.cycles.missing_reason if name == "cpi" else ""
             LOG.warning(
-                "No guest has a value of %s, so no guest is limited for it: it needs %s%s",
+                "No guest has the signal %s, so no guest is limited for it: it needs %s%s",
                 name,
                 signals[name].needs,
                 unmet and f"; {unmet}",
             )
         for name in sorted((self._missing_signals - missing) & signals.keys()):
-            LOG.info("Guests have values of %s again", name)
+            LOG.info("Guests have the signal %s again", name)
         self._missing_signals = missing
