@@ -17,6 +17,7 @@ from compute_agent.agent import release
 from compute_agent.agent.classification_check import input_document
 from compute_agent.agent.documents import (
     guest_document,
+    holder_document,
     loss_document,
     move_document,
     origin_document,
@@ -46,6 +47,7 @@ from compute_agent.agent.protocol import Method, RequestError
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.loops.arrivals import PreStartHook
 from compute_agent.loops.audit import AuditOutcome, audit_document
+from compute_agent.loops.noise import CpuHolder
 from compute_agent.loops.reports import ReportLoop
 from compute_agent.model.guest import Allocation
 from compute_agent.model.guest_settings import SETTING_NAMES, GuestSettings
@@ -162,6 +164,10 @@ class AgentParts(Protocol):
         """
         ...
 
+    def list_holders(self) -> list[CpuHolder]:
+        """The guests with dedicated CPUs."""
+        ...
+
     def verify_promises(self) -> list[PromiseVerdict]:
         """The promises to all guests, compared with the kernel."""
         ...
@@ -185,8 +191,8 @@ _BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
 
 OPEN_METHODS: Final = frozenset(
     {
-        *("capacity.show", "guest.list", "guest.show", "guest.verify", "interference.list", "inventory"),
-        *("resctrl.groups", "status", "watermark.list", "watermark.test"),
+        *("capacity.show", "cpu.holders", "guest.list", "guest.show", "guest.verify", "interference.list"),
+        *("inventory", "resctrl.groups", "status", "watermark.list", "watermark.test"),
     }
 )
 """Methods that change nothing, for each user that may open the socket."""
@@ -206,6 +212,7 @@ class ApiMethods:
             "guest.show": self.guest_show,
             "guest.verify": self.guest_verify,
             "guest.inputs": self.guest_inputs,
+            "cpu.holders": self.cpu_holders,
             "guest.run": self.guest_run,
             "guest.adopt": self.guest_adopt,
             "guest.announce": self.guest_announce,
@@ -249,6 +256,11 @@ class ApiMethods:
         uuid = None if wanted is None else self._agent.configurator.find_guest(wanted).guest.uuid
         found = self._agent.verify_promises()
         return [asdict(one) for one in found if uuid in (None, one.guest)]
+
+    def cpu_holders(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The guests with dedicated CPUs, their levels of isolation, and the threads of their guest CPUs."""
+        load(EmptySchema(), params)
+        return [holder_document(one) for one in self._agent.list_holders()]
 
     def guest_inputs(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """List the inputs of each guest's settings, for a check of another configuration."""

@@ -34,6 +34,7 @@ from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.fleet import FleetGuests, FleetLoop
 from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
 from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
+from compute_agent.loops.noise import NoiseSource
 from compute_agent.loops.promises import PromiseWatch
 from compute_agent.loops.reclaimed import ReclaimLoop
 from compute_agent.loops.reports import ReportLoop
@@ -84,6 +85,7 @@ class AssembledAgent:
     reclaimed: ReclaimLoop
     fleet: FleetLoop
     verifier: PromiseVerifier
+    noise: NoiseSource
     monitoring: CacheMonitoring
     watermarks: WatermarkLoop
     interference: InterferenceLoop
@@ -157,6 +159,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             options, reloader.check_options, metrics.registry, changed.wake, fleet_guests.bring_about
         )
         verifier = PromiseVerifier(in_force, pipeline, driver)
+        noise = NoiseSource(in_force, pipeline, driver, metrics.registry)
         promises = PromiseWatch(conf, verifier.verify_all, recorder, metrics.registry, changed.wake)
         reports = ReportLoop(
             HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
@@ -247,6 +250,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         reclaimed,
         fleet,
         verifier,
+        noise,
         monitoring,
         watermarks,
         interference,

@@ -24,6 +24,7 @@ from compute_agent.inventory.provider_tree import FIELDS
 from compute_agent.isolation.shell import IsolationStatus, stuck_sentences
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.monitoring import CacheMonitoring
+from compute_agent.loops.noise import CpuHolder
 from compute_agent.loops.reports import ReportLoop, status_document
 from compute_agent.loops.triggers import WatermarkStatus
 from compute_agent.model import cpuset
@@ -83,6 +84,17 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
         "cache_group_delay": view.cache_delay if view.cache_delay is None else round(view.cache_delay, 3),
         **view.guest.details,
         **({"cgroup": view.guest.cgroup} if view.guest.cgroup else {}),
+    }
+
+
+def holder_document(holder: CpuHolder) -> dict[str, Any]:
+    """A guest with dedicated CPUs."""
+    return {
+        "uuid": holder.uuid,
+        "name": holder.name,
+        "cpus": cpuset.format(holder.cpus),
+        "level": holder.level.value,
+        "threads": sorted(holder.threads),
     }
 
 

@@ -34,6 +34,8 @@ from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.processes import records
 from compute_agent.files import remove_leftovers
 from compute_agent.loops.audit import AuditOutcome, HostAuditor
+from compute_agent.loops.noise import CpuHolder
+from compute_agent.noise.osnoise import ORIGINAL_FILE, OsNoiseTracer, TracerError
 from compute_agent.pipeline.events import ReconcileGuests
 from compute_agent.pipeline.state import lock_state_folder
 from compute_agent.promises.verdict import PromiseVerdict
@@ -115,6 +117,7 @@ class HostAgent:
         )
         if parts.reloader.resctrl.off:
             LOG.info("Cache and bandwidth control is off: %s", parts.reloader.resctrl.off)
+        self._stop_tracer()
         for loop in parts.early:
             loop.start()
         self._listeners = AgentListeners(
@@ -123,6 +126,14 @@ class HostAgent:
         for loop in parts.late:
             loop.start()
         LOG.info("The agent of %s is up", self.pipeline.host_state.tree.root.name)
+
+    def _stop_tracer(self) -> None:
+        """End a tracer that a killed command has left on CPUs that guests are about to get."""
+        tracer = OsNoiseTracer(Path(self.options.host.root), self._folder / ORIGINAL_FILE)
+        try:
+            tracer.stop_leftover()
+        except TracerError as error:
+            LOG.warning("The tracer of `compute-agent cpu noise` stays: %s", error)
 
     def stop(self) -> None:
         """Stop listening and working; guests stay as they are."""
@@ -246,6 +257,10 @@ class HostAgent:
         holders, recorder = self.reports.history.known_owners, self._parts.recorder
         auditor = HostAuditor(self.pipeline, self.driver, self.client, self.reports.wake, recorder, holders)
         return auditor.run_audit(options)
+
+    def list_holders(self) -> list[CpuHolder]:
+        """The guests with dedicated CPUs."""
+        return self._parts.noise.list_holders()
 
     def verify_promises(self) -> list[PromiseVerdict]:
         """The promises to all guests, compared with the kernel."""

@@ -28,10 +28,11 @@ from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.classification.resolution import ClassificationPolicy, parse_policy
 from compute_agent.cmd.base import AgentLister, Commands, ShowOne, document_columns
 from compute_agent.cmd.drawn import offer_formats
+from compute_agent.cmd.noise import CpuHolders, measure_noise
 from compute_agent.conf import find_unknown_options
 from compute_agent.conf.policy import FOLLOW
 from compute_agent.drawing import host
-from compute_agent.drawing.host import draw_host
+from compute_agent.drawing.host import CpuConditions, draw_host
 from compute_agent.drivers.factory import choose_driver, libvirtd_is_usable
 from compute_agent.host.memory import node_overlaps
 from compute_agent.host.reader import read_topology
@@ -43,7 +44,9 @@ from compute_agent.inventory.provider_tree import IdentityError, ProviderTree
 from compute_agent.inventory.resctrl import CachePlatform
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, CpuSets
+from compute_agent.model.guest_settings import IsolationLevel
 from compute_agent.model.messages import ConfigError
+from compute_agent.noise.osnoise import MAX_SECONDS
 from compute_agent.pipeline import state
 from compute_agent.pipeline.placer import stray_warning
 from compute_agent.pipeline.state import AgentState
@@ -117,6 +120,13 @@ class TopologyShow(ShowOne):
         """Add the options."""
         parser = super().get_parser(prog_name)
         parser.add_argument("--svg", metavar="FILE", type=Path, help="also write a picture to FILE")
+        parser.add_argument(
+            "--noise",
+            type=int,
+            choices=range(1, MAX_SECONDS + 1),
+            metavar="N",
+            help="measure interruptions of CPUs for N seconds, and show them",
+        )
         return parser
 
     @property
@@ -138,13 +148,31 @@ class TopologyShow(ShowOne):
         if file is None and form not in ("svg", "tree"):
             return document_columns(topology.to_dict())
         sets, guests = self._cpu_sets(conf, topology), self._guests()
+        conditions = self._cpu_conditions(conf, topology, parsed_args.noise)
         if file is not None:
-            file.write_text(draw_host(topology, sets, guests))
+            file.write_text(draw_host(topology, sets, guests, conditions))
         if form == "svg":
-            return ("svg",), (draw_host(topology, sets, guests),)
+            return ("svg",), (draw_host(topology, sets, guests, conditions),)
         if form == "tree":
-            return ("tree",), ("".join(f"{line}\n" for line in host.tree_lines(topology, sets, guests)),)
+            lines = host.tree_lines(topology, sets, guests, conditions)
+            return ("tree",), ("".join(f"{line}\n" for line in lines),)
         return document_columns(topology.to_dict())
+
+    def _cpu_conditions(
+        self, conf: cfg.ConfigOpts, topology: HostTopology, seconds: int | None
+    ) -> CpuConditions:
+        """Levels of isolation, and the noise of all CPUs if it is wanted; no levels without a daemon."""
+        try:
+            holders = CpuHolders.parse_rows(self.ask_daemon("cpu.holders"))
+        except (DaemonUnreachableError, RequestError):
+            holders = CpuHolders()
+        noise: dict[int, float] = {}
+        if seconds:
+            found = measure_noise(Path(conf.host.root), topology.online, holders.threads, seconds)
+            noise = {cpu: one.all_interruptions for cpu, one in found.items()}
+        # Shared with the host's work is what each CPU is without a level.
+        levels = {cpu: level for cpu, level in holders.levels.items() if level != IsolationLevel.SHARED}
+        return CpuConditions(levels, noise)
 
     def _cpu_sets(self, conf: cfg.ConfigOpts, topology: HostTopology) -> CpuSets:
         """The CPU sets; empty ones, with a message, if the configuration contradicts itself."""

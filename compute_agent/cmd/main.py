@@ -53,9 +53,10 @@ def commands_of(word: str) -> Commands:
         case "audit":
             from compute_agent.cmd.audit import COMMANDS
         case "blockio" | "cpu" | "qos":
-            from compute_agent.cmd import classes
+            from compute_agent.cmd import classes, noise
 
-            return {words: one for words, one in classes.COMMANDS.items() if words.startswith(f"{word} ")}
+            known = {**classes.COMMANDS, **noise.COMMANDS}
+            return {words: one for words, one in known.items() if words.startswith(f"{word} ")}
         case "capacity":
             from compute_agent.cmd.capacity import COMMANDS
         case "config":

@@ -202,6 +202,12 @@ def isolation_status(controllers: Iterable[KernelController]) -> IsolationStatus
     return IsolationStatus() if found is None else found.status
 
 
+def isolation_level(controllers: Iterable[KernelController], settings: GuestSettings) -> IsolationLevel:
+    """The level of a guest by the controller among these; ``shared`` without it."""
+    found = find_controller(controllers, IsolationController)
+    return IsolationLevel.SHARED if found is None else found.level_of(settings)
+
+
 def count_isolation(registry: CollectorRegistry, controllers: ControllersInForce) -> None:
     """Register the gauges of quiet CPUs, and of masks that touch them and cannot move."""
     Gauge(

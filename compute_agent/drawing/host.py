@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import colorsys
+import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from compute_agent.drawing import boxes
@@ -58,6 +59,29 @@ class _PlacedBox:
 
 
 @dataclass(frozen=True, slots=True)
+class CpuConditions:
+    """Conditions of single CPUs: the level of isolation, and interruptions a second without the tick."""
+
+    levels: Mapping[int, str] = field(default_factory=dict)
+    noise: Mapping[int, float] = field(default_factory=dict)
+
+    def words_of(self, cpu: int) -> list[str]:
+        """The conditions of a CPU in words, such as ``quiet`` and ``12.5 interruptions a second``."""
+        level = [self.levels[cpu]] if cpu in self.levels else []
+        return [*level, f"{self.noise[cpu]:.1f} interruptions a second"] if cpu in self.noise else level
+
+    def by_level(self, cpus: frozenset[int]) -> dict[str, frozenset[int]]:
+        """These CPUs by level, without those that have none."""
+        found: dict[str, set[int]] = {}
+        for cpu in cpus & self.levels.keys():
+            found.setdefault(self.levels[cpu], set()).add(cpu)
+        return {level: frozenset(some) for level, some in sorted(found.items())}
+
+
+NO_CONDITIONS: Final = CpuConditions()
+
+
+@dataclass(frozen=True, slots=True)
 class _DrawingScene:
     """The common input of all cells."""
 
@@ -65,15 +89,20 @@ class _DrawingScene:
     role_of: Mapping[int, CpuRole]
     guests: Mapping[str, frozenset[int]]
     colours: Mapping[str, str]
+    conditions: CpuConditions
 
 
 def draw_host(
-    topology: HostTopology, sets: CpuSets, guests: Mapping[str, frozenset[int]] | None = None
+    topology: HostTopology,
+    sets: CpuSets,
+    guests: Mapping[str, frozenset[int]] | None = None,
+    conditions: CpuConditions = NO_CONDITIONS,
 ) -> str:
     """An SVG document of the host.
 
     The frame of a CPU shows its role, and its filling the guests; a CPU with several guests is striped. The
-    title of a CPU has its number, core, role and guests.
+    title of a CPU has its number, core, role, guests and conditions. A bar at its left edge grows with the
+    noise.
 
     :param guests: the CPUs of each guest, by its name.
     """
@@ -81,10 +110,10 @@ def draw_host(
     colours = {name: _guest_colour(index) for index, name in enumerate(guests)}
     by_role = cpus_by_role(topology.usable, sets)
     scene = _DrawingScene(
-        topology, {cpu: role for role, cpus in by_role.items() for cpu in cpus}, guests, colours
+        topology, {cpu: role for role, cpus in by_role.items() for cpu in cpus}, guests, colours, conditions
     )
     host, notes = boxes.nest_boxes(topology)
-    notes = [*_offline_notes(topology), *notes]
+    notes = [*_offline_notes(topology), *notes, *_condition_lines(topology.usable, conditions)]
     placed = _place_box(host)
     body = [*_draw_box(placed, 0, 0, scene)]
     entries: list[tuple[str, CpuRole | None, str]] = []
@@ -159,6 +188,7 @@ def _draw_cell(cpu: int, x: float, y: float, scene: _DrawingScene) -> str:
     where = "" if core is None else f", core {core.id} of package {core.package}"
     free = "nobody" if role is CpuRole.HOST else "free"
     title = f"CPU {cpu}{where}, {role}: {', '.join(guests) or free}"
+    title = "; ".join([title, *scene.conditions.words_of(cpu)])
     fills = [scene.colours[name] for name in guests[:_STRIPES]] or [_FREE[role]]
     stripe = _CELL_WIDTH / len(fills)
     parts = [
@@ -167,8 +197,29 @@ def _draw_cell(cpu: int, x: float, y: float, scene: _DrawingScene) -> str:
         for n, fill in enumerate(fills)
     ]
     frame = _draw_rectangle(x + 1, y + 1, _CELL_WIDTH - 2, _CELL_HEIGHT - 2, "none", role)
+    if height := _noise_height(scene.conditions.noise.get(cpu, 0.0)):
+        top = y + _CELL_HEIGHT - 2 - height
+        parts.append(f'<rect x="{x + 2:.1f}" y="{top:.1f}" width="4" height="{height:.1f}" fill="#b3261e"/>')
     label = text(x + _CELL_WIDTH / 2, y + _CELL_HEIGHT / 2 + 4, str(cpu), "middle")
     return f"<g><title>{escape_text(title)}</title>{''.join(parts)}{frame}{label}</g>"
+
+
+def _noise_height(noise: float) -> float:
+    """The height of the bar of a noisy CPU: a fifth of the cell for 1 a second, all for 10,000 and more."""
+    if noise < 1:
+        return 0.0
+    return min((math.log10(noise) + 1) / 5, 1.0) * (_CELL_HEIGHT - 4)
+
+
+def _condition_lines(cpus: frozenset[int], conditions: CpuConditions) -> Iterator[str]:
+    """Lines on the levels of some CPUs, and on the noisy ones, the noisiest first."""
+    for level, some in conditions.by_level(cpus).items():
+        yield f"{level}: {cpuset.format(some)}"
+    noisy = sorted(cpus & conditions.noise.keys(), key=lambda cpu: (-conditions.noise[cpu], cpu))
+    if noisy:
+        shown = [f"{cpu} {conditions.noise[cpu]:.1f}" for cpu in noisy[:_MAX_NOISY]]
+        more = [f"{len(noisy) - _MAX_NOISY} CPUs with less"] if len(noisy) > _MAX_NOISY else []
+        yield f"interruptions a second by CPU: {', '.join([*shown, *more])}"
 
 
 def _draw_legend(
@@ -209,13 +260,21 @@ _WIDTH: Final = len(CpuRole.DEDICATED)
 _MAX_SHARERS: Final = 12
 """Maximum number of guests that the shared CPUs of a box name, since all guests may share them."""
 
+_MAX_NOISY: Final = 8
+"""The most CPUs of a line with their noise."""
+
 _NAMES_WIDTH: Final = 70
 """Maximum number of characters in a line of names, so that it fits a terminal."""
 
 Guests = Mapping[str, frozenset[int]]
 
 
-def tree_lines(topology: HostTopology, sets: CpuSets, guests: Guests | None) -> Iterator[str]:
+def tree_lines(
+    topology: HostTopology,
+    sets: CpuSets,
+    guests: Guests | None,
+    conditions: CpuConditions = NO_CONDITIONS,
+) -> Iterator[str]:
     """The lines of the tree.
 
     :param guests: the CPUs of each guest by its name; None where they are unknown. Then no CPU counts as
@@ -226,6 +285,7 @@ def tree_lines(topology: HostTopology, sets: CpuSets, guests: Guests | None) -> 
     yield from _box_line(host, "", "", topology, sets, guests)
     yield from _offline_notes(topology)
     yield from crossing
+    yield from _condition_lines(topology.usable, conditions)
 
 
 def _offline_notes(topology: HostTopology) -> Iterator[str]:

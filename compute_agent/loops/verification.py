@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from compute_agent.controllers.base import GuestTarget, KernelController, find_controller
-from compute_agent.controllers.isolation import IsolationController, isolation_status
+from compute_agent.controllers.isolation import isolation_level, isolation_status
 from compute_agent.controllers.resctrl import ResctrlController, cache_demands
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestDriver
@@ -193,8 +193,7 @@ class PromiseVerifier:
         return judge_promises(promises.values(), facts)
 
     def _level_of(self, view: GuestView) -> IsolationLevel:
-        controller = find_controller(self._in_force.controllers, IsolationController)
-        return IsolationLevel.UNSET if controller is None else controller.level_of(view.guest.settings)
+        return isolation_level(self._in_force.controllers, view.guest.settings)
 
     def _read_guest(
         self, guest: Guest, promise: GuestPromises | None, caches: CacheState | None

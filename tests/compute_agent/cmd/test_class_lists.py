@@ -2,7 +2,7 @@
 
 import json
 
-from compute_agent.cmd import classes
+from compute_agent.cmd import classes, noise
 from compute_agent.cmd.main import commands_of
 from tests.compute_agent.cmd.agents import run_here
 
@@ -43,7 +43,6 @@ def test_pools_are_listed_with_their_cpus(configure):
 
 
 def test_a_word_has_its_own_commands():
-    assert set(commands_of("cpu")) == {"cpu class list", "cpu pool list"}
-    assert set(commands_of("qos")) | set(commands_of("blockio")) | set(commands_of("cpu")) == set(
-        classes.COMMANDS
-    )
+    assert set(commands_of("cpu")) == {"cpu class list", "cpu pool list", "cpu noise"}
+    lists = {words for word in ("qos", "blockio", "cpu") for words in commands_of(word)}
+    assert lists == {*classes.COMMANDS, *noise.COMMANDS}

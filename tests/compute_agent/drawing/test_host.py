@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from compute_agent.drawing import boxes
-from compute_agent.drawing.host import _guest_colour, draw_host
+from compute_agent.drawing.host import CpuConditions, _guest_colour, draw_host, tree_lines
 from compute_agent.host.topology import CpuCache, HostTopology
 from compute_agent.model.cpuset import CpuSets
 from tests.compute_agent.inventory.machines import machine
@@ -169,3 +169,14 @@ def test_colours_are_different_and_leave_the_numbers_legible() -> None:
 )
 def test_sizes_have_a_suitable_unit(kib: int, text: str) -> None:
     assert boxes.format_size(kib) == text
+
+
+def test_levels_and_noise_of_cpus_are_shown():
+    topology, sets = machine(cores=4), CpuSets(frozenset({2, 3}), frozenset({0, 1}), frozenset({0, 1}))
+    conditions = CpuConditions({2: "quiet", 3: "quiet"}, {0: 5000.0, 2: 12.34, 3: 0.0})
+    lines = list(tree_lines(topology, sets, {}, conditions))
+    assert lines[-2:] == ["quiet: 2-3", "interruptions a second by CPU: 0 5000.0, 2 12.3, 3 0.0"]
+    picture = draw_host(topology, sets, {}, conditions)
+    assert "CPU 2, core 2 of package 0, dedicated: free; quiet; 12.3 interruptions a second" in picture
+    assert picture.count('fill="#b3261e"') == 2
+    assert draw_host(topology, sets, {}).count("b3261e") == 0

@@ -1,0 +1,147 @@
+"""Counters of interruptions: /proc/interrupts, /proc/softirqs, and schedstat and status of threads.
+
+Formats: Documentation/filesystems/proc.rst and Documentation/scheduler/sched-stats.rst of the kernel.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from compute_agent.host.kernel_files import SysFiles
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.messages import printable_text
+
+TICK: Final = "tick"
+"""The cause of the timer interrupt of a CPU."""
+
+_TICKS: Final = frozenset({"LOC", "arch_timer", "riscv-timer", "timer"})
+"""Labels and names of the timer interrupt: x86, ARM, RISC-V, and the first ticks of a boot."""
+
+_TRIGGER: Final = re.compile(r"(?:.*-)?(?:edge|level|fasteoi)\Z", re.IGNORECASE)
+"""The word before the names of the devices of an interrupt."""
+
+_MAX_CAUSE: Final = 80
+_SWITCHES: Final = re.compile(r"^nonvoluntary_ctxt_switches:\s*([0-9]+)$", re.MULTILINE)
+_PROCESSOR: Final = 36
+"""The field ``processor`` of /proc/TID/stat, counted from the state (proc_pid_stat(5), field 39)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuCounters:
+    """Interruptions of a CPU since boot, by cause. The tick is an interrupt with the cause ``TICK``."""
+
+    interrupts: Mapping[str, int] = field(default_factory=dict)
+    softirqs: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadCounters:
+    """Interruptions of a thread since its start.
+
+    :ivar cpu: the CPU that it last ran on.
+    :ivar involuntary: switches to another thread although it could go on.
+    :ivar delay_ns: nanoseconds in which it waited for its CPU. None: the kernel does not count them.
+    """
+
+    cpu: int
+    involuntary: int
+    delay_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseReading:
+    """All counters of one moment, in monotonic seconds."""
+
+    time: float
+    cpus: Mapping[int, CpuCounters] = field(default_factory=dict)
+    threads: Mapping[int, ThreadCounters] = field(default_factory=dict)
+
+
+class NoiseReader:
+    """Reads counters below a root."""
+
+    def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._files = SysFiles(root)
+        self._clock = clock
+
+    def read_counters(self, cpus: CpuSet, threads: Collection[int] = ()) -> NoiseReading:
+        """The counters of these CPUs and threads. Offline CPUs and ended threads are left out."""
+        now = self._clock()
+        interrupts = parse_interrupts(self._files.text("proc/interrupts") or "", cpus)
+        softirqs = parse_softirqs(self._files.text("proc/softirqs") or "", cpus)
+        found = {
+            cpu: CpuCounters(interrupts.get(cpu, {}), softirqs.get(cpu, {}))
+            for cpu in sorted(interrupts.keys() | softirqs.keys())
+        }
+        read = {tid: one for tid in threads if (one := self._read_thread(tid)) is not None}
+        return NoiseReading(now, found, read)
+
+    def _read_thread(self, tid: int) -> ThreadCounters | None:
+        match = _SWITCHES.search(self._files.text(f"proc/{tid}/status") or "")
+        fields = (self._files.text(f"proc/{tid}/stat") or "").rpartition(")")[2].split()
+        if match is None or len(fields) <= _PROCESSOR or not fields[_PROCESSOR].isdigit():
+            return None
+        delays = (self._files.text(f"proc/{tid}/schedstat") or "").split()
+        delay = int(delays[1]) if len(delays) == 3 and delays[1].isdigit() else None
+        return ThreadCounters(int(fields[_PROCESSOR]), int(match[1]), delay)
+
+
+def parse_interrupts(text: str, cpus: CpuSet) -> dict[int, dict[str, int]]:
+    """Interrupts by CPU and cause. Causes without interrupts there are left out."""
+    header, _, rest = text.partition("\n")
+    columns = _cpu_columns(header, cpus)
+    count = len(header.split())
+    found: dict[int, dict[str, int]] = {cpu: {} for cpu in columns}
+    for line in rest.splitlines():
+        label, colon, words = line.partition(":")
+        parts = words.split(None, count)
+        # Lines of the whole host, such as ERR, have one number.
+        if not colon or len(parts) < count or not all(part.isdigit() for part in parts[:count]):
+            continue
+        cause = ""
+        for cpu, column in columns.items():
+            if amount := int(parts[column]):
+                cause = cause or _name_cause(label.strip(), parts[count] if len(parts) > count else "")
+                found[cpu][cause] = found[cpu].get(cause, 0) + amount
+    return found
+
+
+def parse_softirqs(text: str, cpus: CpuSet) -> dict[int, dict[str, int]]:
+    """Softirqs by CPU and kind. Kinds without any there are left out."""
+    header, _, rest = text.partition("\n")
+    columns = _cpu_columns(header, cpus)
+    found: dict[int, dict[str, int]] = {cpu: {} for cpu in columns}
+    for line in rest.splitlines():
+        label, _, words = line.partition(":")
+        parts = words.split()
+        for cpu, column in columns.items():
+            if column < len(parts) and parts[column].isdigit() and (amount := int(parts[column])):
+                found[cpu][f"softirq {printable_text(label.strip())}"] = amount
+    return found
+
+
+def _cpu_columns(header: str, cpus: CpuSet) -> dict[int, int]:
+    """The columns of CPUs: an offline CPU has none."""
+    numbers = [word.removeprefix("CPU") for word in header.split()]
+    return {
+        int(number): column
+        for column, number in enumerate(numbers)
+        if number.isdigit() and int(number) in cpus
+    }
+
+
+def _name_cause(label: str, rest: str) -> str:
+    """A cause in words: ``interrupt 30 (eth0)``, or the kernel's words for those without a number."""
+    words = rest.split()
+    if not label.isdigit():
+        return TICK if label in _TICKS else printable_text(" ".join([label, *words]))[:_MAX_CAUSE]
+    after = next((place for place, word in enumerate(words) if _TRIGGER.match(word)), len(words) - 2)
+    name = " ".join(words[after + 1 :])
+    if name in _TICKS:
+        return TICK
+    return printable_text(f"interrupt {label} ({name})" if name else f"interrupt {label}")[:_MAX_CAUSE]

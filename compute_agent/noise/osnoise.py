@@ -1,0 +1,209 @@
+"""The tracer osnoise of the kernel (Documentation/trace/osnoise-tracer.rst, Linux 5.17 for instances).
+
+It runs a busy thread on each CPU and measures interruptions of it, so it is for CPUs that no guest holds. The
+tracer has a buffer of its own, but one list of CPUs for the whole kernel. That is restored in the end, and by
+the next run where a run was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from compute_agent.files import write_durably
+from compute_agent.host import kernel_files
+from compute_agent.locks import LockedError, hold_lock
+from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet
+
+_FOLDERS: Final = ("sys/kernel/tracing", "sys/kernel/debug/tracing")
+_NAME: Final = "osnoise"
+_INSTANCE: Final = "instances/compute_agent_noise"
+_CPUS: Final = "osnoise/cpus"
+
+ORIGINAL_FILE: Final = "osnoise.json"
+"""The file in the state folder that keeps the kernel's list of CPUs during a run."""
+
+MAX_SECONDS: Final = 60
+_MAX_TRACE: Final = 16 << 20
+"""Bytes of a trace: it has one line for each CPU and second."""
+
+_SAMPLE: Final = re.compile(
+    r"\[(?P<cpu>[0-9]+)\]\s+\S+\s+[0-9.]+:\s+(?P<runtime>[0-9]+)\s+(?P<noise>[0-9]+)\s+[0-9.]+\s+"
+    r"(?P<longest>[0-9]+)\s+(?P<hardware>[0-9]+)\s+(?P<nmi>[0-9]+)\s+(?P<interrupts>[0-9]+)\s+"
+    r"(?P<softirqs>[0-9]+)\s+(?P<threads>[0-9]+)\s*$",
+    re.MULTILINE | re.ASCII,
+)
+
+
+class TracerError(Exception):
+    """The tracer cannot run, for a reason in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedNoise:
+    """The noise of a CPU while the tracer ran on it.
+
+    Times are in microseconds, and ``runtime_us`` is the time that was measured. The others are numbers of
+    interruptions by hardware (and firmware), NMIs, interrupts with the tick, softirqs and threads.
+    """
+
+    runtime_us: int = 0
+    noise_us: int = 0
+    longest_us: int = 0
+    hardware: int = 0
+    nmi: int = 0
+    interrupts: int = 0
+    softirqs: int = 0
+    threads: int = 0
+
+    def joined_with(self, other: TracedNoise) -> TracedNoise:
+        """Both together."""
+        return TracedNoise(
+            self.runtime_us + other.runtime_us,
+            self.noise_us + other.noise_us,
+            max(self.longest_us, other.longest_us),
+            self.hardware + other.hardware,
+            self.nmi + other.nmi,
+            self.interrupts + other.interrupts,
+            self.softirqs + other.softirqs,
+            self.threads + other.threads,
+        )
+
+
+def parse_trace(text: str) -> dict[int, TracedNoise]:
+    """The samples of a trace, those of each CPU together."""
+    found: dict[int, TracedNoise] = {}
+    for match in _SAMPLE.finditer(text):
+        cpu, *values = map(int, match.groups())
+        found[cpu] = found.get(cpu, TracedNoise()).joined_with(TracedNoise(*values))
+    return found
+
+
+class OsNoiseTracer:
+    """Runs the tracer below a root, for one process at a time."""
+
+    def __init__(self, root: Path, kept: Path, sleep: Callable[[float], object] = time.sleep) -> None:
+        """``kept`` is the file for the kernel's list of CPUs during a run."""
+        self._folder = next(
+            (root / folder for folder in _FOLDERS if (root / folder / "trace").exists()), None
+        )
+        self._kept = kept
+        self._sleep = sleep
+
+    def trace_cpus(self, cpus: CpuSet, seconds: int) -> dict[int, TracedNoise]:
+        """The noise of CPUs, with a busy thread on each.
+
+        :param seconds: at most ``MAX_SECONDS``.
+        :raises TracerError: the kernel has no such tracer, or another program uses it.
+        """
+        with self._errors_of_kernel(), self._only_run():
+            self._restore_leftover()
+            return self._trace_once(self._usable_folder(), cpus, seconds)
+
+    def _trace_once(self, folder: Path, cpus: CpuSet, seconds: int) -> dict[int, TracedNoise]:
+        instance = folder / _INSTANCE
+        with self._changed_cpus(folder, cpus):
+            instance.mkdir()
+            try:
+                kernel_files.write_text(f"{instance}/current_tracer", _NAME)
+                kernel_files.write_text(f"{instance}/tracing_on", "1")
+                self._sleep(min(seconds, MAX_SECONDS))
+                kernel_files.write_text(f"{instance}/tracing_on", "0")
+                text = kernel_files.read(f"{instance}/trace", _MAX_TRACE).decode(errors="replace")
+            finally:
+                _end_instance(instance)
+        return {cpu: noise for cpu, noise in parse_trace(text).items() if cpu in cpus}
+
+    def stop_leftover(self) -> None:
+        """End the run of a killed process, and restore the kernel's list of CPUs.
+
+        :raises TracerError: the kernel refuses it.
+        """
+        if self._folder is None or not self._kept.exists():
+            return
+        with self._errors_of_kernel(), self._only_run():
+            self._restore_leftover()
+
+    def _restore_leftover(self) -> None:
+        """:raises OSError: the kernel refuses it."""
+        if self._folder is None or not self._kept.exists():
+            return
+        _end_instance(self._folder / _INSTANCE)
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            before = json.loads(self._kept.read_text())["cpus"]
+            kernel_files.write_text(f"{self._folder}/{_CPUS}", str(before))
+        self._kept.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _only_run(self) -> Iterator[None]:
+        """Have no other process of the agent use the tracer meanwhile.
+
+        :raises TracerError: one does.
+        :raises OSError:
+        """
+        try:
+            lock = hold_lock(self._kept.with_suffix(".lock"), f"pid {os.getpid()}")
+        except LockedError as error:
+            raise TracerError(f"another command uses the tracer: {error}") from error
+        try:
+            yield
+        finally:
+            os.close(lock)
+
+    def _usable_folder(self) -> Path:
+        if self._folder is None:
+            raise TracerError("the kernel shows no tracefs: mount it at /sys/kernel/tracing")
+        tracers = (kernel_files.read_optional(f"{self._folder}/available_tracers") or "").split()
+        if _NAME not in tracers:
+            raise TracerError("the kernel has no tracer osnoise (CONFIG_OSNOISE_TRACER, Linux 5.17)")
+        for path in (self._folder, *self._list_instances()):
+            if (kernel_files.read_optional(f"{path}/current_tracer") or "").strip() in (_NAME, "timerlat"):
+                raise TracerError(f"another program uses the tracer, in {path}")
+        return self._folder
+
+    def _list_instances(self) -> list[Path]:
+        assert self._folder is not None
+        with contextlib.suppress(OSError):
+            return [
+                path for path in (self._folder / "instances").iterdir() if path.name != Path(_INSTANCE).name
+            ]
+        return []
+
+    @contextlib.contextmanager
+    def _changed_cpus(self, folder: Path, cpus: CpuSet) -> Iterator[None]:
+        """Have the tracer use these CPUs, and those from before in the end."""
+        before = kernel_files.read_text(f"{folder}/{_CPUS}").strip()
+        write_durably(self._kept, json.dumps({"cpus": before}).encode())
+        try:
+            kernel_files.write_text(f"{folder}/{_CPUS}", cpuset.format(cpus))
+            yield
+        finally:
+            kernel_files.write_text(f"{folder}/{_CPUS}", before)
+            self._kept.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _errors_of_kernel(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TracerError(f"the kernel refuses the tracer: {error}") from error
+
+
+def _end_instance(instance: Path) -> None:
+    """Stop the tracer, and remove its instance.
+
+    :raises OSError: it stays.
+    """
+    if not instance.exists():
+        return
+    with contextlib.suppress(OSError):
+        kernel_files.write_text(f"{instance}/current_tracer", "nop")
+    os.rmdir(instance)
