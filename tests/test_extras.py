@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.doc.pages import SITE
-from tests.doc.test_pages import read
+from tests.doc.reader import read
 from tests.doc.world import DocumentWorldMissing, Installed, machine
 from tests.environments import NAME, ROOT, build_wheel, extras, install, link, needed, run
 

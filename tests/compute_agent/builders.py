@@ -4,6 +4,9 @@ Hosts are made by :mod:`tests.compute_agent.inventory.machines`, drivers by :mod
 pipelines on a fake host by :mod:`tests.compute_agent.pipeline.fake_host`.
 """
 
+import threading
+
+from compute_agent import conf as agent_conf
 from compute_agent.controllers.cpu import CpusetController
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings
@@ -18,9 +21,35 @@ def cpu_set(*numbers):
     return frozenset(numbers)
 
 
-def make_pipeline(world, driver, metrics=None, save=lambda *saved: None):
-    """A pipeline that pins guests; what it would save is forgotten unless ``save`` keeps it."""
-    return GuestPipeline(world, driver, (CpusetController(driver),), save, metrics or AgentMetrics())
+def load_options(*files):
+    """The configuration in these files; without files all options have their defaults."""
+    return agent_conf.load([], [str(file) for file in files])
+
+
+def load_text(folder, text):
+    """The configuration in a file with this text, which is written to the folder."""
+    path = folder / "agent.conf"
+    path.write_text(text)
+    return load_options(path)
+
+
+def make_pipeline(world, driver, metrics=None, save=lambda *saved: None, kind=GuestPipeline):
+    """A pipeline that pins guests; its state is dropped unless ``save`` keeps it."""
+    return kind(world, driver, (CpusetController(driver),), save, metrics or AgentMetrics())
+
+
+class CalledPipeline(GuestPipeline):
+    """A pipeline without its thread: tests call ``handle_event``. It counts as alive and ready."""
+
+    is_alive = has_taken_over = True
+
+
+def has_thread(spec):
+    """Whether a thread of this role lives in this process.
+
+    :param spec: the row of the table of threads.
+    """
+    return any(thread.name == spec.name for thread in threading.enumerate())
 
 
 def build_guest(uuid, *, pid=100, driver="fake", cgroup="", **settings):

@@ -1,5 +1,6 @@
 """A placement service of the tests' own, an agent's configuration for it, and a libvirtd with QEMU guests."""
 
+import os
 import threading
 import uuid
 from pathlib import Path
@@ -7,8 +8,8 @@ from pathlib import Path
 import pytest
 from werkzeug.serving import make_server
 
-from compute_agent import conf as agent_conf
 from compute_agent.report.client import PlacementClient
+from tests.compute_agent.builders import load_options, load_text
 from tests.compute_agent.libvirtd import Libvirtd, LibvirtMissing
 from tests.placement.running import application
 
@@ -95,6 +96,19 @@ def write_ini(tmp_path, live_placement):
 
 
 @pytest.fixture
+def two_cpus():
+    """This machine has CPUs 0 and 1, for what is pinned to them."""
+    if not {0, 1} <= os.sched_getaffinity(0):
+        pytest.skip("needs CPUs 0 and 1")
+
+
+@pytest.fixture
+def load(tmp_path):
+    """Loads a configuration from its text."""
+    return lambda text="": load_text(tmp_path, text)
+
+
+@pytest.fixture
 def uid():
     """A consumer's uuid."""
     return str(uuid.uuid4())
@@ -102,7 +116,7 @@ def uid():
 
 @pytest.fixture
 def client(write_ini):
-    return PlacementClient.from_conf(agent_conf.load([], [str(write_ini())]))
+    return PlacementClient.from_conf(load_options(write_ini()))
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from benchmarks.reference import install
-from compute_agent import conf as agent_conf
 from compute_agent.report.client import PlacementClient
+from tests.compute_agent.builders import load_text
 from tests.ports import free_port
 from tests.programs import run_program, wait_for_answer
 
@@ -55,6 +55,5 @@ def running(kind, folder):
 
 def client_of(url, folder):
     """An agent's client of the server at `url`, configured by a file in `folder`."""
-    path = folder / "agent.ini"
-    path.write_text(f"[placement]\nauth_type = admin_token\nendpoint = {url}\ntoken = admin\n")
-    return PlacementClient.from_conf(agent_conf.load([], [str(path)]))
+    text = f"[placement]\nauth_type = admin_token\nendpoint = {url}\ntoken = admin\n"
+    return PlacementClient.from_conf(load_text(folder, text))

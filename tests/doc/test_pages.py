@@ -8,7 +8,8 @@ import pytest
 from tests.doc.extensions import PLUGIN, PROGRAMS, UNKNOWN, command_target
 from tests.doc.inis import load
 from tests.doc.pages import SITE, Block, agrees, blocks, commands, pages
-from tests.doc.world import HAS, DocumentMachine, DocumentWorldMissing, machine
+from tests.doc.reader import read
+from tests.doc.world import DocumentWorldMissing, machine
 from tests.doc.worlds import SETUPS
 
 RUN = ("tutorial", "install", "howto")
@@ -24,11 +25,6 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(SITE).with_suffix(""))
 
 
-def is_run(block: Block) -> bool:
-    """Whether this machine runs the commands of the block."""
-    return block.mark not in ("elsewhere", "needs") or (block.mark == "needs" and HAS[block.reason])
-
-
 @pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.parametrize(
@@ -40,18 +36,6 @@ def test_the_blocks_of_a_page_work(page: Path) -> None:
             read(page, made)
     except DocumentWorldMissing as missing:
         pytest.skip(str(missing))
-
-
-def read(page: Path, made: DocumentMachine) -> None:
-    """Run the blocks of the page in order."""
-    printed: str | None = ""
-    for block in blocks(page):
-        if block.language == "bash":
-            printed = made.run(block) if is_run(block) else None
-        elif block.language == "output" and printed is not None:
-            assert agrees(block.text, printed), f"{block}: not what was printed:\n{printed}"
-        elif block.file is not None and is_run(block):
-            made.write(block)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.doc.pages import SITE, Block, blocks
-from tests.doc.test_pages import is_run
+from tests.doc.reader import is_run
 from tests.doc.world import HAS, DocumentMachine, DocumentWorldMissing, machine
 from tests.doc.worlds import SETUPS
 

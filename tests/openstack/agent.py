@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.compute_agent.agent.test_cache_control import host_tree
+from tests.compute_agent.agent.cache_agent import host_tree
 from tests.compute_agent.resctrl.fake import INTEL, FakeResctrl
 from tests.openstack.config import CloudHost
 from tests.openstack.ground import Ground, folder_of

@@ -7,12 +7,9 @@ import os
 import pytest
 
 from compute_agent.agent.protocol import RequestError
-from compute_agent.agent.service import HostAgent
 from compute_agent.cmd.host import MISTAKEN
 from compute_agent.pipeline.events import ReconcileGuests
-from tests.compute_agent.agent.test_cache_control import CacheRig, uid
-from tests.compute_agent.agent.test_cache_control import files as files
-from tests.compute_agent.agent.test_cache_control import write_host as write_host
+from tests.compute_agent.agent.cache_agent import CacheAgent, uid
 from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.nova_compute import REFRESH, NovaCompute
 
@@ -21,7 +18,7 @@ pytestmark = pytest.mark.slow
 NOVAS = "99999999-0000-4000-8000-000000000001"
 
 
-class BesideRig(CacheRig):
+class AgentBesideNova(CacheAgent):
     """An agent and a nova-compute of one host."""
 
     def __init__(self, write_ini, client, files, compute, policy=""):
@@ -42,12 +39,6 @@ class BesideRig(CacheRig):
         """Run a period of the agent; return whether Placement accepted all."""
         return self.agent.reports.once()
 
-    def restart(self):
-        self.agent.stop()
-        self.agent = HostAgent(self.load_conf)
-        self.agent.start()
-        self.wait_for(lambda: self.status()["placement"] == "up")
-
     def shown(self):
         return {one.name: one.uuid for one in self.client.providers_in_tree(self.nova.uuid)}
 
@@ -63,7 +54,7 @@ def start(write_host, client, files):
     def start(compute="", nova_first=True, policy=""):
         if nova_first:
             NovaCompute(client, NOVAS, "testhost", 1, 1, 16384).update()
-        rigs.append(BesideRig(write_host, client, files, compute, policy))
+        rigs.append(AgentBesideNova(write_host, client, files, compute, policy))
         return rigs[-1]
 
     yield start

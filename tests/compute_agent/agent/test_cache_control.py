@@ -13,84 +13,18 @@ from compute_agent.model.resource import ThrottleControl
 from compute_agent.pipeline.events import LimitGuest, ReconcileGuests
 from compute_agent.pipeline.guest_settings import FILE_NAME, ManualSettings
 from compute_agent.report.answers import ConflictError
-from compute_agent.resctrl import mount
 from compute_agent.resctrl.groups import read_groups, read_tasks
-from compute_agent.resctrl.layout import cache_mask
-from compute_agent.resctrl.mount import read_platform
-from tests.compute_agent.agent.test_service import RunningAgent
+from tests.compute_agent.agent.cache_agent import CacheAgent, uid
 from tests.compute_agent.cmd.agents import run_here
-from tests.compute_agent.resctrl import fake
-from tests.compute_agent.two_caches import CPU, two_caches
 
 pytestmark = pytest.mark.slow
 
 
-def host_tree(root):
-    """A host of two CPUs, each with a cache of its own."""
-    files = two_caches() | {
-        f"{CPU}/online": "0-1",
-        f"{CPU}/present": "0-1",
-        "proc/meminfo": "MemTotal: 16777216 kB",
-    }
-    files |= {f"{CPU}/cpu{cpu}/topology/physical_package_id": "0" for cpu in (0, 1)}
-    for path, content in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_text(content + "\n")
-
-
-class CacheRig(RunningAgent):
-    """An agent on a host with a fake resctrl."""
-
-    def __init__(self, write_ini, client, files):
-        self.files = files
-        super().__init__(write_ini, client)
-
-    def l3(self, cache):
-        """The provider of an L3 domain."""
-        return self.provider(f"testhost_L3_{cache}")
-
-    def provider(self, name):
-        return next(node.uuid for node in self.agent.pipeline.host_state.tree.nodes if node.name == name)
-
-    def run(self, consumer, **params):
-        return self.ask("guest.run", uuid=consumer, command=["sleep", "60"], **params)
-
-    def groups(self):
-        return {row["group"]: row for row in self.ask("resctrl.groups")}
-
-    def mask(self, group, cache):
-        present = read_groups(self.files)
-        return cache_mask(read_platform(self.files), present.groups[group].schemata, cache)
-
-    def inventory(self, provider, name):
-        return self.client.get_inventories(provider)[0].get(name)
-
-
-@pytest.fixture
-def files(tmp_path):
-    root = tmp_path / "host"
-    host_tree(root)
-    return fake.FakeResctrl.of(fake.INTEL, root / "sys/fs/resctrl")
-
-
-@pytest.fixture
-def write_host(write_ini, files, monkeypatch):
-    """Writes the ini file of an agent on the host with the fake."""
-    if not {0, 1} <= os.sched_getaffinity(0):
-        pytest.skip("needs CPUs 0 and 1")
-    monkeypatch.setattr(mount, "ResctrlFilesystem", fake.FakeResctrl)
-    return functools.partial(write_ini, host=f"root = {files.root.parents[2]}")
-
-
 @pytest.fixture
 def rig(write_host, client, files):
-    rig = CacheRig(write_host, client, files)
+    rig = CacheAgent(write_host, client, files)
     yield rig
     rig.close()
-
-
-def uid(number):
-    return f"00000000-0000-0000-0000-{number:012}"
 
 
 def test_ways_bandwidth_and_groups_are_reported(rig):
@@ -368,7 +302,7 @@ def test_the_occupancy_of_the_cache_by_a_guest_is_measured(rig):
 
 def test_positions_of_guests_are_reported_and_removed_where_an_option_asks_for_it(write_host, client, files):
     compute = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"
-    rig = CacheRig(
+    rig = CacheAgent(
         functools.partial(write_host, compute=f"{compute}\nreport_positions = true"), client, files
     )
     try:
@@ -393,7 +327,7 @@ def test_positions_of_guests_are_reported_and_removed_where_an_option_asks_for_i
 def test_the_agents_heartbeat_is_reported_where_an_option_asks_for_it(write_host, client, files):
     compute = "cpu_dedicated_set = 0\ncpu_shared_set = 1\nresource_provider_name = testhost"
     compute += "\nheartbeat_interval = 2\nupdate_resources_interval = 60"  # due is three of the latter
-    rig = CacheRig(functools.partial(write_host, compute=compute), client, files)
+    rig = CacheAgent(functools.partial(write_host, compute=compute), client, files)
     try:
         root, seen = rig.provider("testhost"), set()
 

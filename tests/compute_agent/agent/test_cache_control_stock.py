@@ -5,11 +5,9 @@ import functools
 import pytest
 
 from benchmarks.reference import ReferenceMissing
-from compute_agent import conf as agent_conf
 from compute_agent.report.client import PlacementClient
-from tests.compute_agent.agent.test_cache_control import CacheRig, uid
-from tests.compute_agent.agent.test_cache_control import files as files
-from tests.compute_agent.agent.test_cache_control import write_host as write_host
+from tests.compute_agent.agent.cache_agent import CacheAgent, uid
+from tests.compute_agent.builders import load_options
 from tests.compute_agent.servers import running
 
 pytestmark = pytest.mark.slow
@@ -24,8 +22,8 @@ def rig(write_host, files, tmp_path):
             write = functools.partial(
                 write_host, placement=f"auth_type = admin_token\nendpoint = {url}\ntoken = admin"
             )
-            client = PlacementClient.from_conf(agent_conf.load([], [str(write("client.ini"))]))
-            rig = CacheRig(write, client, files)
+            client = PlacementClient.from_conf(load_options(write("client.ini")))
+            rig = CacheAgent(write, client, files)
             yield rig
             rig.close()
     except ReferenceMissing as error:

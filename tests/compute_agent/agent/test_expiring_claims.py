@@ -1,11 +1,7 @@
 """A guest with a claim that expires: the warnings of the agent, and the confirmation by option."""
 
-import os
-
 import pytest
 
-from compute_agent.agent.service import HostAgent
-from tests.compute_agent.agent.test_service import RunningAgent
 from tests.placement.builders import new_claim
 
 pytestmark = pytest.mark.slow
@@ -23,15 +19,6 @@ def start(rig, seconds=600):
 
 def told(rig, caplog):
     return [it for it in caplog.records if it.name == "compute_agent.loops.allocations"]
-
-
-@pytest.fixture
-def rig(write_ini, client):
-    if not {0, 1} <= os.sched_getaffinity(0):
-        pytest.skip("needs CPUs 0 and 1")
-    rig = RunningAgent(write_ini, client)
-    yield rig
-    rig.close()
 
 
 def test_a_claim_that_expires_under_a_guest_is_logged_once_and_shown(rig, caplog):
@@ -62,8 +49,7 @@ def test_the_agent_confirms_claims_where_an_option_asks_for_it(rig, caplog):
     caplog.set_level("INFO", "compute_agent")
     rig.agent.stop()
     rig.ini = rig.write_ini(guests="driver = process\nconfirm_claims = true")
-    rig.agent = HostAgent(rig.load_conf)
-    rig.agent.start()
+    rig.start_again()
     rig.wait_for(lambda: rig.ask("status")["placement"] == "up")
     start(rig)
     assert rig.client.expiring_claim(UID) is None

@@ -4,15 +4,15 @@ import uuid
 
 import pytest
 
-from compute_agent import conf as agent_conf
 from compute_agent.fleet.configuration import with_kept
-from tests.compute_agent.agent.test_service import RunningAgent
+from tests.compute_agent.agent.running import RunningAgent
+from tests.compute_agent.builders import load_options
 from tests.compute_agent.fleet.fleets import PUBLIC, signed
 
 pytestmark = pytest.mark.slow
 
 
-class Following(RunningAgent):
+class FollowingAgent(RunningAgent):
     """An agent with a source in a folder."""
 
     def __init__(self, write_ini, client, source) -> None:
@@ -21,7 +21,7 @@ class Following(RunningAgent):
         super().__init__(lambda: write_ini(fleet=self.fleet), client)
 
     def load_conf(self):
-        return with_kept(agent_conf.load([], [str(self.ini)]))
+        return with_kept(load_options(self.ini))
 
     def wait_for(self, condition):
         def looked():
@@ -38,7 +38,7 @@ class Following(RunningAgent):
 def rig(write_ini, client, tmp_path):
     source = tmp_path / "source"
     source.mkdir()
-    rig = Following(write_ini, client, source)
+    rig = FollowingAgent(write_ini, client, source)
     yield rig
     rig.close()
 

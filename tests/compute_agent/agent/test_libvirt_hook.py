@@ -1,19 +1,15 @@
 """Domains of a real libvirtd with the hook: their cache groups exist before libvirtd announces them."""
 
 import functools
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from compute_agent.agent.service import HostAgent
 from compute_agent.drivers.libvirt import hook
 from compute_agent.drivers.libvirt.connection import LibvirtConnection
-from compute_agent.resctrl import mount
 from compute_agent.resctrl.groups import read_tasks
-from tests.compute_agent.agent.test_cache_control import CacheRig, host_tree
+from tests.compute_agent.agent.cache_agent import CacheAgent
 from tests.compute_agent.libvirtd import EMULATOR, Libvirtd, LibvirtMissing
-from tests.compute_agent.resctrl import fake
 
 pytestmark = pytest.mark.slow
 
@@ -54,22 +50,16 @@ def hooked():
 
 
 @pytest.fixture
-def rig(hooked, write_ini, client, tmp_path, monkeypatch):
-    if not {0, 1} <= os.sched_getaffinity(0):
-        pytest.skip("needs CPUs 0 and 1")
-    root = tmp_path / "host"
-    host_tree(root)
-    files = fake.FakeResctrl.of(fake.INTEL, root / "sys/fs/resctrl")
-    monkeypatch.setattr(mount, "ResctrlFilesystem", fake.FakeResctrl)
+def rig(two_cpus, hooked, write_ini, client, files, tmp_path):
     hook.install_hook(hooked.hooks, tmp_path / "state/agent.sock")
     hooked.start()
     ini = functools.partial(
         write_ini,
-        host=f"root = {root}",
+        host=f"root = {tmp_path}/host",
         guests="driver = libvirt\nreconcile_interval = 1",
         libvirt=f"uri = {hooked.uri}",
     )
-    rig = CacheRig(ini, client, files)
+    rig = CacheAgent(ini, client, files)
     yield rig
     rig.agent.stop()
 
@@ -140,8 +130,7 @@ def test_without_an_agent_domains_start_and_have_their_groups_when_it_comes(rig,
     hooked.start()
     (domain,) = hooked.connection.listAllDomains()
     assert domain.isActive()
-    rig.agent = HostAgent(rig.load_conf)
-    rig.agent.start()
+    rig.start_again()
     group = f"compute-agent.guest.{uid}"
     rig.wait_for(lambda: group in rig.groups() and hooked.process(domain) in read_tasks(rig.files, group))
     assert rig.ask("guest.show", guest=uid)["cache_group_delay"] is None

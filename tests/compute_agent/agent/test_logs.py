@@ -6,8 +6,8 @@ import threading
 import pytest
 from oslo_context import context as oslo_context
 
-from compute_agent import conf as agent_conf
 from compute_agent.agent import logs
+from tests.compute_agent.builders import load_text
 
 LONG = "Failed to contact the endpoint at %s for discovery. Fallback to using that endpoint as the base url."
 
@@ -56,9 +56,7 @@ def written(tmp_path, monkeypatch):
     root, talkative = logging.getLogger(), logging.getLogger(logs.VERBOSE_LOGGERS)
     before = (list(root.handlers), root.level, list(talkative.handlers), talkative.propagate)
     path = tmp_path / "agent.log"
-    ini = tmp_path / "log.ini"
-    ini.write_text(f"[DEFAULT]\nlog_file = {path}\nuse_stderr = false\n")
-    logs.set_up(agent_conf.load([], [str(ini)]))
+    logs.set_up(load_text(tmp_path, f"[DEFAULT]\nlog_file = {path}\nuse_stderr = false\n"))
     yield path.read_text
     for handler in root.handlers:
         if handler not in before[0]:

@@ -7,9 +7,8 @@ from contextlib import closing
 
 import pytest
 
-from compute_agent.agent.service import HostAgent
 from compute_agent.cmd.main import main
-from tests.compute_agent.agent.test_service import RunningAgent
+from tests.compute_agent.agent.running import RunningAgent
 from tests.compute_agent.builders import release_resources
 
 pytestmark = pytest.mark.slow
@@ -33,7 +32,7 @@ class OldDatabase:
             reading.backup(writing)
 
 
-class LostRig(RunningAgent):
+class AgentOfLostGuest(RunningAgent):
     """An agent with a guest on a CPU of its own; the restored copy does not have its allocation."""
 
     def run_dedicated(self, uid):
@@ -61,10 +60,8 @@ class LostRig(RunningAgent):
 
 
 @pytest.fixture
-def rig(write_ini, client):
-    if not {0, 1} <= os.sched_getaffinity(0):
-        pytest.skip("needs CPUs 0 and 1")
-    rig = LostRig(write_ini, client)
+def rig(two_cpus, write_ini, client):
+    rig = AgentOfLostGuest(write_ini, client)
     yield rig
     rig.close()
 
@@ -105,10 +102,7 @@ def test_a_guest_keeps_its_cpu_though_an_older_copy_does_not_have_its_allocation
 
 
 def test_an_older_database_is_remembered_across_a_restart(lost):
-    lost.agent.stop()
-    lost.agent = HostAgent(lost.load_conf)
-    lost.agent.start()
-    lost.wait_for(lambda: lost.ask("status")["placement"] == "up")
+    lost.restart()
     lost.look()
     assert lost.ask("status")["placement_history"] == "older"
     assert lost.settled_cpus() == {0}
@@ -119,8 +113,7 @@ def test_a_restore_while_the_agent_is_away_is_noticed_when_it_comes_back(rig, co
     rig.run_dedicated(UID)
     rig.agent.stop()
     copy.restore()
-    rig.agent = HostAgent(rig.load_conf)
-    rig.agent.start()
+    rig.start_again()
     rig.wait_for(lambda: rig.ask("status")["placement"] == "up")
     rig.look()
     assert rig.settled_cpus() == {0}

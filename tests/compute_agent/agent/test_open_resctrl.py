@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from compute_agent import conf as agent_conf
 from compute_agent.agent.configured_host import build_controllers
 from compute_agent.agent.host_access import offered, open_resctrl, signature
 from compute_agent.classes.guest_classes import DEFAULT_CLASSES
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.pipeline.metrics import AgentMetrics
+from tests.compute_agent.builders import load_text
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.pipeline.fake_host import WORLD
 from tests.compute_agent.resctrl import fake
@@ -22,8 +22,7 @@ def load(tmp_path):
 
     def load(**resctrl):
         lines = "".join(f"{name} = {value}\n" for name, value in resctrl.items())
-        (tmp_path / "a.ini").write_text(f"[host]\nroot = {tmp_path}\n[resctrl]\n{lines}")
-        return agent_conf.load([], [str(tmp_path / "a.ini")])
+        return load_text(tmp_path, f"[host]\nroot = {tmp_path}\n[resctrl]\n{lines}")
 
     return load
 

@@ -8,9 +8,8 @@ import pytest
 from compute_agent.agent import configured_host
 from compute_agent.agent.host_access import STATE_FILE
 from compute_agent.agent.release import releasing_controllers
-from compute_agent.agent.service import HostAgent
 from compute_agent.pipeline.state import StateFile
-from tests.compute_agent.agent.test_service import RunningAgent
+from tests.compute_agent.agent.running import RunningAgent
 from tests.compute_agent.cmd.agents import run_here
 from tests.compute_agent.power_trees import CPUS, KernelFiles, xeon
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.slow
 NODE = "sys/devices/system/node/node0"
 
 
-class ParkingRig(RunningAgent):
+class ParkingAgent(RunningAgent):
     """An agent on a host of two cores in one NUMA node; CPU 1 is dedicated, and parked while it is idle."""
 
     def __init__(self, write_ini, client, root, lines):
@@ -34,12 +33,6 @@ class ParkingRig(RunningAgent):
             **({"cpu_class:idle": lines} if lines else {}),
         )
 
-    def restart(self):
-        self.agent.stop()
-        self.agent = HostAgent(self.load_conf)
-        self.agent.start()
-        self.wait_for(lambda: self.ask("status")["placement"] == "up")
-
     def online(self):
         return (self.root / CPUS / "online").read_text().strip()
 
@@ -48,9 +41,7 @@ class ParkingRig(RunningAgent):
 
 
 @pytest.fixture
-def rig(write_ini, client, tmp_path, monkeypatch):
-    if not {0, 1} <= os.sched_getaffinity(0):
-        pytest.skip("needs CPUs 0 and 1")
+def rig(two_cpus, write_ini, client, tmp_path, monkeypatch):
     root = tmp_path / "host"
     xeon(root, cpus=2)
     (root / NODE).mkdir(parents=True)
@@ -58,7 +49,7 @@ def rig(write_ini, client, tmp_path, monkeypatch):
     (root / NODE / "meminfo").write_text("Node 0 MemTotal: 8388608 kB\n")
     (root / "proc/meminfo").write_text("MemTotal: 8388608 kB\n")
     monkeypatch.setattr(configured_host, "KernelFiles", KernelFiles)
-    rig = ParkingRig(write_ini, client, root, "park = offline\npark_after = 0")
+    rig = ParkingAgent(write_ini, client, root, "park = offline\npark_after = 0")
     yield rig
     rig.close()
 
@@ -103,8 +94,7 @@ def test_an_agent_that_lost_its_state_brings_parked_cpus_online_and_offers_them(
     rig.agent.stop()
     for name in ("state.json", "topology.json"):
         (rig.ini.parent / "state" / name).unlink()
-    rig.agent = HostAgent(rig.load_conf)
-    rig.agent.start()
+    rig.start_again()
     rig.wait_for(lambda: rig.online() == "0-1")
     rig.agent.look()
     rig.wait_for(lambda: rig.ask("status")["parked_cpus"] == "1")
@@ -132,5 +122,4 @@ def test_release_brings_all_cpus_online(rig):
     items[0].give_back()
     assert rig.online() == "0-1"
     assert state.former_values.values == {}
-    rig.agent = HostAgent(rig.load_conf)
-    rig.agent.start()
+    rig.start_again()

@@ -27,7 +27,7 @@ from compute_agent.resctrl.groups import DEFAULT_GROUP, read_groups, read_schema
 from compute_agent.resctrl.monitoring import make_monitoring_group
 from compute_agent.throttling.state_file import ThrottlingFile, look_up_state
 from compute_agent.throttling.watermarks.state import ThrottledGuest, WatermarkState
-from tests.compute_agent.controllers.test_resctrl import GuestThreads, ResctrlHost
+from tests.compute_agent.controllers.resctrl_host import GuestThreads, ResctrlHost
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.power_trees import xeon
 from tests.compute_agent.resctrl import fake

@@ -12,67 +12,16 @@ import requests
 
 from compute_agent import conf as agent_conf
 from compute_agent.agent import assembly, host_access
-from compute_agent.agent.protocol import RequestError, ask
+from compute_agent.agent.protocol import RequestError
 from compute_agent.agent.reloading import host_signature
 from compute_agent.agent.service import HostAgent
 from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.events import ReconcileGuests
-from tests.compute_agent.builders import hold_resources
+from tests.compute_agent.builders import load_options
 from tests.doc.extensions import threads
-from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
-
-
-class RunningAgent:
-    """An agent, the way to ask it, and the way to change its ini file."""
-
-    def __init__(self, write_ini, client):
-        self.write_ini = write_ini
-        self.client = client
-        self.ini = write_ini()
-        self.agent = HostAgent(self.load_conf)
-        self.agent.start()
-        self.wait_for(lambda: self.ask("status")["placement"] == "up")
-
-    def load_conf(self):
-        return agent_conf.load([], [str(self.ini)])
-
-    def ask(self, method, **params):
-        return ask(self.ini.parent / "state" / "agent.sock", method, params)
-
-    def wait_for(self, condition):
-        return wait_for(condition)
-
-    def node(self):
-        """The provider that has the CPUs."""
-        return self.agent.pipeline.host_state.tree.providers_of("VCPU")[0].uuid
-
-    def claim(self, consumer, **resources):
-        self.claim_on(consumer, {self.node(): resources})
-
-    def claim_on(self, consumer, resources):
-        """Claim resources by provider; raises PlacementError if the service refuses."""
-        hold_resources(self.client, consumer, resources)
-
-    def reports(self):
-        """The number of successful reports."""
-        return self.agent.metrics.registry.get_sample_value("compute_agent_reports_total", {"outcome": "ok"})
-
-    def close(self):
-        for guest in self.agent.driver.guests():
-            self.agent.driver.stop(guest, 0)
-        self.agent.stop()
-
-
-@pytest.fixture
-def rig(write_ini, client):
-    if not {0, 1} <= os.sched_getaffinity(0):
-        pytest.skip("needs CPUs 0 and 1")
-    rig = RunningAgent(write_ini, client)
-    yield rig
-    rig.close()
 
 
 def test_a_guest_from_start_to_stop(rig, uid):
@@ -195,8 +144,7 @@ def test_unfinished_writes_of_a_killed_agent_are_removed_at_the_next_start(rig):
     rig.agent.stop()
     for path in left:
         path.write_text("{")
-    rig.agent = HostAgent(rig.load_conf)
-    rig.agent.start()
+    rig.start_again()
     assert [path for path in left if path.exists()] == []
 
 
@@ -289,7 +237,7 @@ def test_health_and_metrics_over_http(write_ini, live_placement, tmp_path):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     ini = write_ini(daemon=f"http_port = {port}")
-    agent = HostAgent(lambda: agent_conf.load([], [str(ini)]))
+    agent = HostAgent(lambda: load_options(ini))
     agent.start()
     try:
         answer = requests.get(f"http://127.0.0.1:{port}/healthz", timeout=10)
@@ -303,9 +251,9 @@ def test_health_and_metrics_over_http(write_ini, live_placement, tmp_path):
 def test_a_refused_configuration_leaves_no_lock(write_ini):
     bad = write_ini(compute="cpu_dedicated_set = 0-1\ncpu_shared_set = 1")
     with pytest.raises(ConfigError, match="CPU 1"):
-        HostAgent(lambda: agent_conf.load([], [str(bad)]))
+        HostAgent(lambda: load_options(bad))
     good = write_ini()
-    agent = HostAgent(lambda: agent_conf.load([], [str(good)]))
+    agent = HostAgent(lambda: load_options(good))
     agent.start()
     agent.stop()
 
@@ -315,7 +263,7 @@ def test_an_agent_that_is_refused_does_not_rename_the_provider_of_the_first(rig,
     before = kept.read_text()
     other = rig.write_ini("other.ini", compute="cpu_shared_set = 1\nresource_provider_name = someone-else")
     with pytest.raises(LockedError):
-        HostAgent(lambda: agent_conf.load([], [str(other)]))
+        HostAgent(lambda: load_options(other))
     assert kept.read_text() == before
 
 
@@ -356,5 +304,5 @@ def test_an_assembly_that_fails_closes_the_driver(tmp_path, write_ini, monkeypat
     monkeypatch.setattr(host_access.HostDriver, "close", lambda driver: closed.append(driver.driver.name))
     ini = write_ini()
     with pytest.raises(ZeroDivisionError):
-        HostAgent(lambda: agent_conf.load([], [str(ini)]))
+        HostAgent(lambda: load_options(ini))
     assert closed == ["process"]

@@ -2,17 +2,15 @@
 
 import pytest
 
-from compute_agent import conf as agent_conf
 from compute_agent.agent.dry_run import try_configuration
 from compute_agent.model.messages import ConfigError
+from tests.compute_agent.builders import load_text
 
 PLACEMENT = "[placement]\nauth_type = none\nendpoint = http://localhost:1\n"
 
 
 def tried(folder, settings=""):
-    path = folder / "agent.conf"
-    path.write_text(f"[DEFAULT]\nstate_path = {folder / 'state'}\n{PLACEMENT}{settings}")
-    try_configuration(agent_conf.load([], [str(path)]))
+    try_configuration(load_text(folder, f"[DEFAULT]\nstate_path = {folder / 'state'}\n{PLACEMENT}{settings}"))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import pytest
 
-from compute_agent import conf as agent_conf
 from compute_agent.classes.guest_classes import DEFAULT_CLASSES, QosClass, QosClasses, parse_classes
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.cpu import CpuController
@@ -11,6 +10,7 @@ from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import ConfigError
 from compute_agent.resctrl.share_spec import ShareSpec, WayRange
+from tests.compute_agent.builders import load_text
 from tests.compute_agent.fakes import FakeDriver
 
 SHARES = {
@@ -57,8 +57,7 @@ def test_without_configuration_all_but_best_effort_guests_may_use_all_of_a_cache
 def test_no_class_that_gives_way_before_best_effort_has_more_than_it(
     tmp_path, sections, qos_class, weight, score
 ):
-    (tmp_path / "agent.ini").write_text(sections)
-    classes = parse_classes(agent_conf.load([], [str(tmp_path / "agent.ini")]))
+    classes = parse_classes(load_text(tmp_path, sections))
     cpus = frozenset({0, 1})
     driver = FakeDriver(cpus)
     guest = driver.create_guest("a", "a", GuestSettings(qos_class=qos_class), ())

@@ -2,7 +2,6 @@
 
 import pytest
 
-from compute_agent import conf as agent_conf
 from compute_agent.agent.config_warnings import config_warnings, cpu_class_warnings
 from compute_agent.agent.host_access import HostResctrl
 from compute_agent.classes.cpu_classes import parse_cpu_classes
@@ -11,15 +10,6 @@ from compute_agent.host.cpu_power import read_cpu_power
 from compute_agent.model.cpuset import CpuClass, NamedFrequency
 from compute_agent.model.messages import ConfigError
 from tests.compute_agent.power_trees import epyc
-
-
-@pytest.fixture
-def load(tmp_path):
-    def load(text):
-        (tmp_path / "a.ini").write_text(text)
-        return agent_conf.load([], [str(tmp_path / "a.ini")])
-
-    return load
 
 
 def test_a_class_is_its_options(load):

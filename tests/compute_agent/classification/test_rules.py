@@ -102,16 +102,6 @@ def test_the_first_rule_that_matches_is_the_one_that_counts(several, facts):
     assert found == (matching[0] if matching else None)
 
 
-@pytest.fixture
-def load(tmp_path):
-    def load(text):
-        ini = tmp_path / "agent.conf"
-        ini.write_text(text)
-        return agent_conf.load([], [str(ini)])
-
-    return load
-
-
 def rules_of(conf):
     return parse_rules(conf, parse_known_classes(conf))
 

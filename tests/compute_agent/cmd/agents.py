@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 from compute_agent.agent.protocol import DaemonUnreachableError, ask
 from compute_agent.cmd.main import main
 from compute_agent.drivers.processes.driver import ProcessDriver
+from tests.compute_agent.libvirtd import thread_cpus
 from tests.waits import wait_for
 
 MAIN = [sys.executable, "-m", "compute_agent.cmd.main"]
@@ -119,6 +121,18 @@ class AgentProcess:
                     os.kill(guest.pid, signal.SIGKILL)
 
 
+def scrape_metrics(port):
+    """The text that an agent serves on this port for Prometheus."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return answer.read().decode()
+
+
+def scrape_sample(port, series):
+    """The value of one series, by its name and labels; None without such a line."""
+    lines = scrape_metrics(port).splitlines()
+    return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{series} ")), None)
+
+
 def give_to_migration(client, uid, migration):
     """Give all allocations of a guest to its migration, Nova's first step of a move."""
     record = client.get_allocations(uid)
@@ -137,3 +151,9 @@ def allowed_cpus(pid):
         if line.startswith("Cpus_allowed_list:"):
             return line.split()[1]
     raise AssertionError(f"no affinity in the status of {pid}")
+
+
+def places(pid):
+    """The CPUs of the guest CPU, and of all other threads."""
+    names = dict(thread_cpus(pid))
+    return names.pop("CPU 0/TCG"), set().union(*names.values())

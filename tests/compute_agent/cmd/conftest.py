@@ -1,21 +1,13 @@
 """Agents for tests of the command line."""
 
-import os
-
 import pytest
 
 from tests.compute_agent.builders import hold_resources
-from tests.compute_agent.cmd.agents import AgentProcess
+from tests.compute_agent.cmd.agents import AgentProcess, scrape_sample
+from tests.ports import free_port
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"
-
-
-@pytest.fixture
-def two_cpus():
-    """This machine has CPUs 0 and 1, for what is pinned to them."""
-    if not {0, 1} <= os.sched_getaffinity(0):
-        pytest.skip("needs CPUs 0 and 1")
 
 
 @pytest.fixture
@@ -44,6 +36,18 @@ def claim(client, numa_node):
         hold_resources(client, consumer, {numa_node: resources})
 
     return claim
+
+
+@pytest.fixture
+def metrics_port():
+    """The port of the agent's metrics."""
+    return free_port()
+
+
+@pytest.fixture
+def metric(metrics_port):
+    """Reads the value of a series of the agent; None without one."""
+    return lambda series: scrape_sample(metrics_port, series)
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@
 import pytest
 
 from tests.compute_agent.builders import hold_resources
-from tests.compute_agent.cmd.agents import AgentProcess
-from tests.compute_agent.cmd.test_libvirt import places
+from tests.compute_agent.cmd.agents import AgentProcess, places
 from tests.compute_agent.nova_compute import NovaCompute
 
 NOVAS = "99999999-0000-4000-8000-000000000001"

@@ -5,22 +5,14 @@ Reports and reconciliations are further apart than any test waits for something.
 
 import os
 import signal
-import urllib.request
 import uuid
 
 import pytest
 
 from tests.compute_agent.builders import hold_resources, release_resources
 from tests.compute_agent.cmd.agents import SECONDS, AgentProcess, allowed_cpus
-from tests.ports import free_port
 
 SELDOM = 10 * SECONDS
-
-
-@pytest.fixture
-def metrics_port():
-    """The port of the agent's metrics."""
-    return free_port()
 
 
 @pytest.fixture
@@ -62,16 +54,6 @@ def shown(agent, client):
         }
 
     return shown
-
-
-@pytest.fixture
-def metric(metrics_port):
-    def metric(name):
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name} ")), None)
-
-    return metric
 
 
 @pytest.fixture

@@ -2,33 +2,25 @@
 
 import json
 import os
-import urllib.request
 
 import pytest
 
 from compute_agent.drivers import procfs
 from tests.compute_agent.builders import hold_resources, release_resources
-from tests.compute_agent.cmd.agents import SECONDS, AgentProcess, allowed_cpus, give_to_migration
-from tests.compute_agent.libvirtd import thread_cpus
-from tests.ports import free_port
+from tests.compute_agent.cmd.agents import SECONDS, AgentProcess, allowed_cpus, give_to_migration, places
 
 DEDICATED, SHARED = {"0"}, {"1"}
 
 
 @pytest.fixture
-def port():
-    return free_port()
-
-
-@pytest.fixture
-def agent(two_cpus, write_ini, libvirtd, port):
+def agent(two_cpus, write_ini, libvirtd, metrics_port):
     """An agent for domains; CPU 0 is dedicated, CPU 1 shared."""
     agent = AgentProcess(
         write_ini(
             "libvirt.ini",
             guests="driver = libvirt\nreconcile_interval = 0.3\nstop_timeout = 0.2",
             libvirt=f"uri = {libvirtd.uri}",
-            daemon=f"http_port = {port}",
+            daemon=f"http_port = {metrics_port}",
         )
     )
     yield agent
@@ -37,12 +29,6 @@ def agent(two_cpus, write_ini, libvirtd, port):
 
 def vcpu_threads(pid):
     return [tid for tid in procfs.thread_ids(pid) if procfs.thread_name(pid, tid).startswith("CPU ")]
-
-
-def places(pid):
-    """The CPUs of the guest CPU, and of all other threads."""
-    names = dict(thread_cpus(pid))
-    return names.pop("CPU 0/TCG"), set().union(*names.values())
 
 
 @pytest.fixture
@@ -222,15 +208,12 @@ def test_a_guest_has_the_weight_of_what_it_holds_and_memory_of_its_node(agent, d
     assert agent.ask("guest", "show", uid)["pending"] == []
 
 
-def test_the_definition_is_looked_at_while_the_agent_runs(agent, domain, libvirtd, uid, port):
+def test_the_definition_is_looked_at_while_the_agent_runs(agent, domain, libvirtd, uid, metric):
     """Pins in the definition are the agent's; shares and quota belong to the author of the definition."""
     live, config = libvirtd.libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG
 
     def drifts():
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        name = 'compute_agent_drift_repairs_total{controller="cpuset"} '
-        return sum(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+        return metric('compute_agent_drift_repairs_total{controller="cpuset"}') or 0.0
 
     agent.wait_for(lambda: domain.vcpuPinInfo(config) == [(True, False)])
     before = drifts()

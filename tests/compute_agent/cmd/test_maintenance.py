@@ -1,11 +1,8 @@
 """Maintenance mode: an operator keeps new guests away, and the status shows the reason."""
 
-import urllib.request
-
 import pytest
 
-from tests.compute_agent.cmd.test_watermarks import FULL, QOS
-from tests.ports import free_port
+from tests.compute_agent.cmd.sections import FULL, QOS
 
 DISABLED, OURS, WATERMARK = "COMPUTE_STATUS_DISABLED", "CUSTOM_HOST_DISABLED", "CUSTOM_WATERMARK_REACHED"
 REASON = "new memory, ticket 4711"
@@ -30,16 +27,14 @@ def nova(agent, client, numa_node):
     return nova
 
 
-def test_the_host_is_disabled_and_enabled(agent, switches, client, write_ini):
-    port = free_port()
+def test_the_host_is_disabled_and_enabled(agent, switches, client, write_ini, metrics_port, metric):
     agent.kill()
-    write_ini(daemon=f"http_port = {port}")
+    write_ini(daemon=f"http_port = {metrics_port}")
     agent.start()
     agent.wait_for(lambda: agent.status()["placement"] == "up")
 
-    def metric():
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            return "compute_agent_host_disabled 1.0" in answer.read().decode()
+    def is_disabled():
+        return metric("compute_agent_host_disabled") == 1.0
 
     def candidates():
         query = f"resources=VCPU:1&root_required=!{DISABLED}"  # as Nova asks
@@ -47,18 +42,18 @@ def test_the_host_is_disabled_and_enabled(agent, switches, client, write_ini):
             "GET", f"/allocation_candidates?{query}", shape={"allocation_requests": [{}]}
         )["allocation_requests"]
 
-    assert (agent.status()["disabled"], metric(), len(candidates())) == (False, False, 1)
+    assert (agent.status()["disabled"], is_disabled(), len(candidates())) == (False, False, 1)
     shown = agent.ask("host", "disable", "--reason", REASON)
     assert (shown["disabled"], shown["disabled_reason"]) == (True, REASON)
     assert shown["new_guests"] == "kept away by maintenance"
     assert shown.items() <= agent.status().items()
-    assert (switches(), metric(), candidates()) == ({DISABLED, OURS}, True, [])
+    assert (switches(), is_disabled(), candidates()) == ({DISABLED, OURS}, True, [])
     assert f"The host was disabled by an operator: {REASON}" in agent.log()
     agent.ask("host", "disable", "--reason", "longer than thought")
     assert agent.status()["disabled_since"] == shown["disabled_since"]
     shown = agent.ask("host", "enable")
     assert shown == {"disabled": False, "disabled_reason": "", "disabled_since": None, "new_guests": "let in"}
-    assert (switches(), metric(), len(candidates())) == (set(), False, 1)
+    assert (switches(), is_disabled(), len(candidates())) == (set(), False, 1)
 
 
 def test_maintenance_outlives_the_agent(agent, switches):

@@ -3,20 +3,18 @@
 import os
 import shutil
 import subprocess
-import urllib.request
 
 import pytest
 
-from tests.ports import free_port
+from tests.compute_agent.cmd.agents import scrape_metrics
 
 
 @pytest.fixture
-def scrape(write_ini, agent, claim, uid):
+def scrape(write_ini, agent, claim, uid, metrics_port):
     """Reads /metrics of an agent that has a guest and has repaired something."""
-    port = free_port()
     agent.kill()
     write_ini(
-        daemon=f"http_address = 127.0.0.1\nhttp_port = {port}",
+        daemon=f"http_address = 127.0.0.1\nhttp_port = {metrics_port}",
         guests="driver = process\nreconcile_interval = 0.2",
     )
     agent.start()
@@ -25,8 +23,7 @@ def scrape(write_ini, agent, claim, uid):
     os.sched_setaffinity(guest["pid"], {0, 1})
 
     def scrape():
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            return answer.read().decode()
+        return scrape_metrics(metrics_port)
 
     agent.wait_for(lambda: 'compute_agent_drift_repairs_total{controller="cpuset"} 1.0' in scrape())
     return scrape

@@ -9,10 +9,9 @@ import uuid
 
 import pytest
 
-from compute_agent import conf as agent_conf
 from compute_agent.agent import service
 from compute_agent.agent.protocol import DaemonUnreachableError
-from tests.compute_agent.builders import hold_resources
+from tests.compute_agent.builders import hold_resources, load_options
 from tests.compute_agent.cmd.agents import AgentProcess, allowed_cpus
 from tests.examples import PERCENT
 from tests.placement.running import application
@@ -190,7 +189,7 @@ def reported(agent):
 
 def finish(ini):
     """The next start, in this process, until all is reported."""
-    agent = service.HostAgent(lambda: agent_conf.load([], [str(ini)]))
+    agent = service.HostAgent(lambda: load_options(ini))
     agent.start()
     try:
         wait_for(lambda: agent.status()["placement"] == "up")

@@ -3,21 +3,13 @@ processes on two CPUs.
 """
 
 import os
-import urllib.request
 
 import pytest
 
 from tests.compute_agent.builders import hold_resources
 from tests.compute_agent.cmd.agents import AgentProcess, allowed_cpus
-from tests.ports import free_port
 
 NO_PLACE = "the host has no shared CPUs, and the guest holds no PCPU"
-
-
-@pytest.fixture
-def metrics_port():
-    """The port of the agent's metrics."""
-    return free_port()
 
 
 @pytest.fixture
@@ -54,16 +46,6 @@ def claim(agent, client):
         hold_resources(client, consumer, {agent.status()["provider_uuid"]: resources})
 
     return claim
-
-
-@pytest.fixture
-def metric(metrics_port):
-    def metric(name):
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=10) as answer:
-            lines = answer.read().decode().splitlines()
-        return next(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name} "))
-
-    return metric
 
 
 def run(agent, uid):

@@ -1,18 +1,15 @@
 """The daemon keeps its watermarks, is killed, and the next one leaves nothing behind."""
 
 import signal
-import urllib.request
 
 import pytest
 
 from compute_agent.report.answers import NotFoundError
-from tests.ports import free_port
+from tests.compute_agent.cmd.agents import scrape_metrics
+from tests.compute_agent.cmd.sections import FULL, QOS
 
-QOS = "interval = 0.1\nevict_grace = 30"
 DISABLED = "COMPUTE_STATUS_DISABLED"
 
-# The host uses more than a thousandth of its memory, and never all of it.
-FULL = "metric = memory_usage\nfor_samples = 1\ncool_down = 0\n"
 KEEP_AWAY = {"qos": QOS, "watermark:memory": FULL + "disable_scheduling = 0.1%"}
 LET_IN = {"qos": QOS, "watermark:memory": FULL + "disable_scheduling = 100%"}
 EVICT = {"qos": QOS, "watermark:memory": FULL + "evict = 0.1%"}
@@ -164,14 +161,12 @@ def test_an_eviction_is_finished_without_watermarks(agent, write_ini, numa_node,
     agent.wait_for(lambda: not client.get_allocations(uid).resources)
 
 
-def test_metrics_of_watermarks_are_served(agent, write_ini):
-    port = free_port()
-    write_ini(**KEEP_AWAY, daemon=f"http_port = {port}")
+def test_metrics_of_watermarks_are_served(agent, write_ini, metrics_port):
+    write_ini(**KEEP_AWAY, daemon=f"http_port = {metrics_port}")
     agent.start()
 
     def metrics():
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-            return answer.read().decode()
+        return scrape_metrics(metrics_port)
 
     agent.wait_for(lambda: "compute_agent_scheduling_disabled 1.0" in metrics())
     assert 'actions_total{action="disable_scheduling",metric="",outcome="done"} 1.0' in metrics()

@@ -9,7 +9,7 @@ from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses
 from compute_agent.controllers.cpu_class_plan import ClassBinding
 from compute_agent.model.cpuset import CpuClass, CpuSets, FormerValues, NamedFrequency
 from compute_agent.model.messages import DriverError
-from tests.compute_agent.controllers.test_cpu_class_plan import class_target
+from tests.compute_agent.controllers.builders import Store, class_target
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.power_trees import CPUS, epyc, xeon
 
@@ -20,19 +20,6 @@ QUIET = CpuClass("quiet", None, None, NamedFrequency.MIN, "power", (), NamedFreq
 IDLE = CpuClass("idle", "powersave", None, NamedFrequency.MIN)
 SHARED = CpuClass("shared", "powersave", NamedFrequency.MIN, NamedFrequency.BASE)
 SETS = CpuSets(frozenset(range(2, 8)), frozenset({0, 1}), frozenset({0, 1}))
-
-
-class Store:
-    """Keeps former values, and can fail."""
-
-    def __init__(self):
-        self.former_values, self.broken, self.kept = FormerValues(), None, []
-
-    def keep_former_values(self, former):
-        if self.broken:
-            raise self.broken
-        self.former_values = former
-        self.kept.append(dict(former.values))
 
 
 class CpuClassHost:

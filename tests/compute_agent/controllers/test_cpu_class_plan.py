@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.cpu_class_plan import ClassBinding, CpuClassClaim, decide_files, make_claims
 from compute_agent.host.cpu_power import CpuPower, FrequencyDomain, UncoreDomain
 from compute_agent.model.cpuset import CpuClass, CpuSets, NamedFrequency
-from compute_agent.model.guest import CpuAssignment
 from tests.compute_agent.builders import build_guest, cpu_set
+from tests.compute_agent.controllers.builders import class_target
 
 FAST = CpuClass("fast", "performance", NamedFrequency.BASE, NamedFrequency.TURBO, "performance", ("C6",))
 SLOW = CpuClass("slow", "powersave", None, NamedFrequency.MIN)
@@ -38,16 +37,6 @@ def power(*domains, uncore=()):
     everything = {cpu for one in domains for cpu in one.cpus}
     states = {cpu: {"C1": f"cpu{cpu}/state1", "C6": f"cpu{cpu}/state2"} for cpu in everything}
     return CpuPower(domains, states, uncore)
-
-
-def class_target(uuid, qos_class, *held):
-    guest = build_guest(uuid, qos_class=qos_class)
-    place = (
-        CpuAssignment((cpu_set(*held),), cpu_set(0), held)
-        if held
-        else CpuAssignment((cpu_set(0, 1),), cpu_set(0))
-    )
-    return GuestTarget(guest, place, frozenset(range(8)))
 
 
 def texts(plan):

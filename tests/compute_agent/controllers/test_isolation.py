@@ -9,7 +9,7 @@ from compute_agent.isolation.decision import KERNEL_MANAGED
 from compute_agent.isolation.facts import DEFAULT_MASK
 from compute_agent.model.guest_settings import IsolationLevel
 from compute_agent.model.messages import DriverError
-from tests.compute_agent.controllers.test_cpu_class_plan import class_target
+from tests.compute_agent.controllers.builders import class_target
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.isolation.fake_kernel import IsolationHost
 

@@ -16,8 +16,7 @@ from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuClass, CpuSets, FormerValues, ParkMode
 from compute_agent.model.guest import PlacementConstraints
 from tests.compute_agent.builders import build_guest
-from tests.compute_agent.controllers.test_cpu_class import Store
-from tests.compute_agent.controllers.test_cpu_class_plan import class_target
+from tests.compute_agent.controllers.builders import Store, class_target
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 from tests.compute_agent.power_trees import CPUS, epyc, xeon

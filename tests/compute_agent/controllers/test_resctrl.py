@@ -1,54 +1,22 @@
 """Guests in resctrl groups, on a tree that refuses what the kernel refuses."""
 
 import errno
-import threading
 from dataclasses import replace
 
 import pytest
 
 from compute_agent.classes.guest_classes import DEFAULT_CLASSES
-from compute_agent.controllers.base import GuestTarget
-from compute_agent.controllers.resctrl import ResctrlController
-from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.loops.monitoring import MonitorTargets
 from compute_agent.model.guest import CpuAssignment
-from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.monitoring.monitor import CacheMonitor
-from compute_agent.resctrl.bandwidth import choose_codec
 from compute_agent.resctrl.filesystem import ResctrlError
-from compute_agent.resctrl.groups import DEFAULT_GROUP, read_groups, read_schemata, read_tasks
-from compute_agent.resctrl.layout import cache_mask
-from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions, read_platform
+from compute_agent.resctrl.groups import DEFAULT_GROUP
 from compute_agent.resctrl.schemata import WayMask
 from compute_agent.resctrl.share_spec import ShareSpec, WayRange
-from tests.compute_agent.builders import build_guest
+from tests.compute_agent.controllers.resctrl_host import CLASS_GROUPS, ONLINE, GuestThreads, ResctrlHost
 from tests.compute_agent.resctrl import fake
-
-ONLINE = frozenset(range(8))
-
-
-def zones(caches):
-    """The root, and a provider for each cache: `l3-0`, `l3-1` ..."""
-    root = ProviderNode("host", "root", None, l3_ids=frozenset(caches))
-    return root, *(
-        ProviderNode(f"host_L3_{cache}", f"l3-{number}", "root", l3_ids=frozenset({cache}))
-        for number, cache in enumerate(caches)
-    )
-
-
-class GuestThreads:
-    """Some threads of this process, as the fake refuses those that do not exist."""
-
-    def __init__(self, count):
-        self._ended = threading.Event()
-        self._threads = [threading.Thread(target=self._ended.wait, daemon=True) for _ in range(count)]
-        for thread in self._threads:
-            thread.start()
-        self.ids = [thread.native_id for thread in self._threads]
-
-    def close(self):
-        self._ended.set()
 
 
 @pytest.fixture(scope="module")
@@ -56,76 +24,6 @@ def tids():
     threads = GuestThreads(24)
     yield threads.ids
     threads.close()
-
-
-class ThreadsDriver:
-    """Tells the threads of guests."""
-
-    def __init__(self):
-        self.threads = {}
-
-    def thread_ids(self, guest):
-        try:
-            return frozenset(self.threads[guest.uuid])
-        except KeyError:
-            raise GuestGoneError(guest.uuid) from None
-
-
-class ResctrlHost:
-    """A controller on a fake tree."""
-
-    def __init__(self, files, machine, tids, shared_ways=2, classes=DEFAULT_CLASSES, caches=(0, 1)):
-        self.files = files
-        self.zones = zones(tuple(caches))
-        self.platform = read_platform(files, machine.cpuinfo)
-        self.options = ResctrlOptions(shared_ways=shared_ways)
-        self.driver = ThreadsDriver()
-        self.tids = iter(tids)
-        self.targets = {}
-        self.restart(classes)
-
-    def restart(self, classes=DEFAULT_CLASSES):
-        control = ResctrlHandle(self.files, self.platform, choose_codec(self.platform), self.options)
-        self.controller = ResctrlController(self.driver, control, classes)
-
-    def guest(self, uuid, allocation=None, *, limits=None, threads=2, **settings):
-        """A guest that starts, or one that changes."""
-        if uuid not in self.driver.threads:
-            self.driver.threads[uuid] = [next(self.tids) for _ in range(threads)]
-        guest = build_guest(uuid, **{"qos_class": "LS"} | settings)
-        self.targets[uuid] = GuestTarget(guest, None, ONLINE, allocation, limits or {})
-
-    def end(self, uuid):
-        del self.driver.threads[uuid], self.targets[uuid]
-
-    def sync(self):
-        self.controller.sync(tuple(self.targets.values()), self.zones)
-
-    def work(self):
-        """Calls the controller as the worker does after a change."""
-        self.sync()
-        return {uuid: self.controller.apply(target) for uuid, target in self.targets.items()}
-
-    def drift(self):
-        """Calls the controller as the worker does at each reconcile."""
-        self.sync()
-        return {uuid: self.controller.describe_drift(target) for uuid, target in self.targets.items()}
-
-    def group(self, uuid):
-        return self.controller.membership[uuid]
-
-    def inside(self, uuid):
-        """Whether all threads of a guest are in its group."""
-        return set(self.driver.threads[uuid]) <= read_tasks(self.files, self.group(uuid))
-
-    def mask(self, group, cache):
-        return cache_mask(self.platform, read_schemata(self.files, group), cache)
-
-    def bandwidth(self, group, cache):
-        return read_schemata(self.files, group).get_value("MB", cache)
-
-    def groups(self):
-        return set(read_groups(self.files).groups) - {""}
 
 
 @pytest.fixture
@@ -139,10 +37,6 @@ def make_rig(tmp_path, tids):
 @pytest.fixture
 def rig(make_rig):
     return make_rig()
-
-
-CLASS_GROUPS = {"compute-agent.class.BE"}
-"""LSR and LS have what is the default group's."""
 
 
 def test_a_guest_that_another_program_pins_gets_its_ways_where_it_runs(rig):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.resctrl.groups import read_groups
-from tests.compute_agent.controllers.test_resctrl import CLASS_GROUPS, GuestThreads, ResctrlHost
+from tests.compute_agent.controllers.resctrl_host import CLASS_GROUPS, GuestThreads, ResctrlHost
 from tests.compute_agent.resctrl import fake
 from tests.examples import examples
 

@@ -6,20 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent import conf as agent_conf
 from compute_agent.drivers import factory
 from compute_agent.drivers.factory import DriverLock, cgroup_lock, libvirt_lock, lock_path
 from compute_agent.model.messages import DriverError
-
-
-@pytest.fixture
-def load(tmp_path):
-    def load(lines=""):
-        ini = tmp_path / "agent.ini"
-        ini.write_text(lines)
-        return agent_conf.load([], [str(ini)])
-
-    return load
 
 
 @pytest.fixture

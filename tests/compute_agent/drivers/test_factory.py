@@ -5,20 +5,9 @@ import sys
 
 import pytest
 
-from compute_agent import conf as agent_conf
 from compute_agent.drivers import factory
 from compute_agent.drivers.factory import DriverLock
 from compute_agent.model.messages import DriverError
-
-
-@pytest.fixture
-def conf(tmp_path):
-    def load(lines):
-        ini = tmp_path / "agent.ini"
-        ini.write_text(lines)
-        return agent_conf.load([], [str(ini)])
-
-    return load
 
 
 @pytest.mark.parametrize(
@@ -49,10 +38,10 @@ def test_a_driver_stays_until_the_option_changes(configured, usable, remembered,
     assert bool(choice.notice) == bool(words)
 
 
-def test_an_unknown_driver_is_refused_with_a_remedy(conf, tmp_path):
+def test_an_unknown_driver_is_refused_with_a_remedy(load, tmp_path):
     choice = factory.choose_driver(None, True, "firecracker", 1)
     with pytest.raises(DriverError, match=r"no driver 'firecracker': set \[guests\] driver"):
-        factory.open_driver(choice.name, conf(""), tmp_path / "guests", DriverLock("me"))
+        factory.open_driver(choice.name, load(""), tmp_path / "guests", DriverLock("me"))
 
 
 @pytest.mark.parametrize(
@@ -90,7 +79,7 @@ def test_the_session_of_a_user_without_a_runtime_folder_is_in_the_cache(monkeypa
     assert str(factory.socket_paths("qemu:///session")[0]) == "/home/ann/.cache/libvirt/libvirt-sock"
 
 
-def test_libvirt_without_its_python_library_is_refused_and_the_library_named(conf, tmp_path, monkeypatch):
+def test_libvirt_without_its_python_library_is_refused_and_the_library_named(load, tmp_path, monkeypatch):
     class Missing:
         @staticmethod
         def find_spec(name, path, target=None):
@@ -100,9 +89,9 @@ def test_libvirt_without_its_python_library_is_refused_and_the_library_named(con
     monkeypatch.delitem(sys.modules, "libvirt", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
     with pytest.raises(DriverError, match="cannot be used: No module named 'libvirt'"):
-        factory.open_driver("libvirt", conf(""), tmp_path / "guests", DriverLock("me"))
+        factory.open_driver("libvirt", load(""), tmp_path / "guests", DriverLock("me"))
 
 
-def test_the_uri_of_libvirtd_is_an_option(conf):
-    assert conf("").libvirt.uri == "qemu:///system"
-    assert conf("[libvirt]\nuri = qemu:///session\n").libvirt.uri == "qemu:///session"
+def test_the_uri_of_libvirtd_is_an_option(load):
+    assert load("").libvirt.uri == "qemu:///system"
+    assert load("[libvirt]\nuri = qemu:///session\n").libvirt.uri == "qemu:///session"

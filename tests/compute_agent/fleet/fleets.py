@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from compute_agent import conf as agent_conf
 from compute_agent.fleet import revision, signature
 from compute_agent.fleet.adoption import follow_source
 from compute_agent.fleet.configuration import FleetSettings, with_kept
 from compute_agent.fleet.revision import FleetRevision
+from tests.compute_agent.builders import load_options
 
 KEY = signature.new_key()
 PUBLIC = signature.public_key(KEY)
@@ -59,7 +59,7 @@ class FleetHost:
         (self.source / f"{group}.conf").write_bytes(content)
 
     def own_conf(self):
-        return agent_conf.load([], [str(self.ini)])
+        return load_options(self.ini)
 
     def conf(self):
         return with_kept(self.own_conf())

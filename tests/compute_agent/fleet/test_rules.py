@@ -4,6 +4,7 @@ import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.fleet.rules import IN_DEFAULT, OPTIONS, SECTIONS, forbidden_options
+from tests.compute_agent.builders import load_options
 
 PATHLIKE = (
     "path",
@@ -21,7 +22,7 @@ PATHLIKE = (
 
 
 def is_forbidden(section: str, option: str) -> bool:
-    options = agent_conf.known_options(agent_conf.load([], []))
+    options = agent_conf.known_options(load_options())
     return bool(forbidden_options({section: {option: "x"}}, options, None))
 
 
@@ -37,7 +38,7 @@ def test_listed_sections_and_options_exist():
 def test_no_option_that_sounds_like_a_path_or_an_address_is_left_to_the_fleet():
     left = {
         f"[{section}] {option.dest}"
-        for section, some in agent_conf.known_options(agent_conf.load([], []))
+        for section, some in agent_conf.known_options(load_options())
         for option in some
         if any(word in option.dest for word in PATHLIKE) and not is_forbidden(section, option.dest)
     }

@@ -16,27 +16,9 @@ from compute_agent.inventory.resctrl import CacheDomain, CachePlatform
 from compute_agent.model import cpuset
 from compute_agent.model.messages import ConfigError
 from tests.compute_agent.inventory.machines import machine
+from tests.compute_agent.inventory.trees import ROOT, totals, tree_of
 
-ROOT = "5a8f3e6c-9d5f-4ab0-8f3d-2a6c9a3a1f00"
 GIB_KIB = 1 << 20
-
-
-def tree_of(
-    topology: HostTopology,
-    options: CpuOptions | None = None,
-    platform: CachePlatform | None = None,
-    **settings: object,
-) -> ProviderTree:
-    sets = resolve_cpu_sets(options or CpuOptions(), topology)
-    settings = {"reserved_host_memory_mb": 0, **settings}
-    return derive_provider_tree(topology, sets, InventorySettings(**settings), ROOT, "host", platform)  # type: ignore[arg-type]  # of many types
-
-
-def totals(tree: ProviderTree) -> dict[str, dict[str, int]]:
-    return {
-        node.name: {name: inventory.total for name, inventory in node.inventories.items()}
-        for node in tree.nodes
-    }
 
 
 def parents(tree: ProviderTree) -> dict[str, str | None]:

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent import conf as agent_conf
 from compute_agent.inventory.derive import SHAPES
 from compute_agent.inventory.memory import parse_reserved
 from compute_agent.inventory.options import settings
 from compute_agent.model.messages import ConfigError
+from tests.compute_agent.builders import load_text
 from tests.compute_agent.inventory.machines import machine
-from tests.compute_agent.inventory.test_derive import totals, tree_of
+from tests.compute_agent.inventory.trees import totals, tree_of
 
 PAGES = {0: {2048: 512, 1048576: 1}, 1: {2048: 256, 4: 7}}
 
@@ -92,6 +92,6 @@ def test_only_existing_pages_can_be_reserved(reserved):
 def test_the_ini_file_has_an_entry_a_line(tmp_path):
     lines = "huge_pages = true\nreserved_huge_pages = node:0,size:2048,count:2\n"
     more = "reserved_huge_pages = node:1,size:2048,count:3\n"
-    (tmp_path / "a.ini").write_text(f"[DEFAULT]\nstate_path = {tmp_path}\n[compute]\n{lines}{more}")
-    found = settings(agent_conf.load([], [str(tmp_path / "a.ini")]))
+    conf = load_text(tmp_path, f"[DEFAULT]\nstate_path = {tmp_path}\n[compute]\n{lines}{more}")
+    found = settings(conf)
     assert (found.huge_pages, found.reserved_huge_pages) == (True, {(0, 2048): 2, (1, 2048): 3})

@@ -4,15 +4,14 @@ import threading
 
 from prometheus_client import CollectorRegistry
 
-from compute_agent import conf as agent_conf
 from compute_agent.controllers.cpu import CpuController, CpusetController
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.loops.throttling import WatermarkLoop
+from compute_agent.loops.throttling import WATERMARKS_THREAD, WatermarkLoop
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import ThrottleControl
-from compute_agent.pipeline.events import StartGuest
+from compute_agent.pipeline.events import GuestStarted, StartGuest
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile
@@ -32,6 +31,7 @@ from compute_agent.throttling.watermarks.metrics import (
     WatermarkMetric,
     host_usage,
 )
+from tests.compute_agent.builders import has_thread, load_text
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
 
@@ -110,9 +110,7 @@ class Overload:
     # The agent
 
     def settings(self):
-        path = self.folder / "agent.conf"
-        path.write_text(self.lines)
-        return read_settings(agent_conf.load([], [str(path)]), self.registry)
+        return read_settings(load_text(self.folder, self.lines), self.registry)
 
     def boot(self):
         """Another agent with what the one before has saved."""
@@ -164,15 +162,22 @@ class Overload:
 
     def has_loop(self):
         """Whether the watermarks have a thread of their own."""
-        return self.watermarks._thread.is_running
+        return has_thread(WATERMARKS_THREAD)
 
     def reload(self, lines):
-        """Other settings, and no thread beside the rounds that are made by hand."""
+        """Apply other settings, without the thread that ``WatermarkLoop.reload`` starts."""
         self.lines = lines
+        # no public seam: a loop that was stopped would start no thread, but its evictions end, too
         settings = self.watermarks._settings = self.settings()
         self.evictions.use_settings(settings, self.client)
 
     # The guests
+
+    def find(self, uuid, cores):
+        """Start a guest outside of the agent, with an unknown allocation."""
+        self.demand[uuid] = cores
+        guest = self.driver.create_guest(uuid, uuid, GuestSettings(vcpus=4, qos_class="BE"), ())
+        self.pipeline.submit(GuestStarted(guest, None, 0.0)).result(10)
 
     def run(self, uuid, cores, qos_class="BE", vcpus=4, allocation=None, **settings):
         self.demand[uuid] = cores

@@ -93,10 +93,8 @@ def test_no_guest_counts_as_pinned_where_the_sets_are_identical():
     }
 
 
-def test_locations_of_real_processes_are_found(tmp_path):
+def test_locations_of_real_processes_are_found(two_cpus, tmp_path):
     topology = read_topology(Path("/"))
-    if not {0, 1} <= os.sched_getaffinity(0):
-        pytest.skip("needs CPUs 0 and 1")
     driver = ProcessDriver(tmp_path, None)
     processes = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
     try:

@@ -43,8 +43,13 @@ def events(tmp_path):
 
 
 @pytest.fixture
-def loop(events):
-    policy = types.SimpleNamespace(load_aware=True, load_minutes=1.0)
+def policy():
+    """The options of [policy]."""
+    return types.SimpleNamespace(load_aware=True, load_minutes=1.0)
+
+
+@pytest.fixture
+def loop(events, policy):
     options = types.SimpleNamespace(policy=policy, host=types.SimpleNamespace(root="/"))
     conf = types.SimpleNamespace(
         options=options, settings=types.SimpleNamespace(classes=QosClasses({"LS": QosClass("LS", 1)}, 9))
@@ -56,7 +61,7 @@ def used(folder, seconds):
     (folder / "cpu.stat").write_text(f"usage_usec {int(seconds * 1e6)}\n")
 
 
-def test_use_is_reported_after_enough_measurements_and_withdrawn(tmp_path, loop, events):
+def test_use_is_reported_after_enough_measurements_and_withdrawn(tmp_path, loop, policy, events):
     for number in range(4):
         used(tmp_path, 7.5 * number)
         loop.look(15.0 * number)
@@ -64,7 +69,7 @@ def test_use_is_reported_after_enough_measurements_and_withdrawn(tmp_path, loop,
     used(tmp_path, 30)
     loop.look(60.0)
     assert events == [{"a": pytest.approx(0.5)}]
-    loop._conf.options.policy.load_aware = False
+    policy.load_aware = False
     loop.look(75.0)
     loop.look(90.0)
     assert events[1:] == [{}]

@@ -8,7 +8,8 @@ from prometheus_client import CollectorRegistry
 from compute_agent.events.event import AgentEvent, EventKind
 from compute_agent.events.store import read_events
 from compute_agent.loops import events
-from compute_agent.loops.events import EventLog
+from compute_agent.loops.events import EVENTS_THREAD, EventLog
+from tests.compute_agent.builders import has_thread
 
 PLACED = AgentEvent(1.0, EventKind.PLACE, "Guest a on shared CPUs 3")
 
@@ -57,4 +58,4 @@ def test_an_agent_ends_although_its_disk_is_full(rig):
     rig.log.start()
     rig.log.add(PLACED)
     rig.log.stop()
-    assert not rig.log._thread.is_alive()
+    assert not has_thread(EVENTS_THREAD)

@@ -1,7 +1,6 @@
 """Results of a look at the source of a fleet in log, status, metrics and attributes."""
 
 import logging
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -9,8 +8,10 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.fleet.configuration import with_kept
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
-from compute_agent.loops.fleet import FleetLoop, FleetTrouble
+from compute_agent.loops.fleet import FLEET_THREAD, FleetLoop, FleetTrouble
+from tests.compute_agent.builders import has_thread
 from tests.compute_agent.fleet.fleets import FleetHost, signed
+from tests.waits import wait_for
 
 ROOT = ProviderNode("host", "r", None, attributes={"cpu_capacity": 1.0})
 BELOW = ProviderNode("host_NUMA_0", "n", "r")
@@ -135,9 +136,6 @@ def test_the_thread_looks_at_once_and_ends(followed):
     followed.host.offer(signed(7))
     followed.loop.start()
     kept = followed.host.state / "fleet.conf"
-    deadline = time.monotonic() + 20
-    while not kept.exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_for(kept.exists)
     followed.loop.stop()
-    assert kept.exists()
-    assert not followed.loop._thread.is_alive()
+    assert not has_thread(FLEET_THREAD)

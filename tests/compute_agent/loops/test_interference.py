@@ -49,6 +49,11 @@ class InterferenceHost(Overload):
             self.arbiter,
             clock=lambda: self.now,
         )
+        self.loop.stop()  # without a thread, also after a reload: rounds are made by hand
+
+    def reload(self):
+        """Apply the current watches."""
+        self.loop.reload(self.conf())
 
     def state_file(self):
         return ThrottlingFile(self.folder, self.state, lambda: self.now)
@@ -184,7 +189,7 @@ def test_the_loop_goes_on_until_all_limits_are_released(host):
     host.seconds(100)
     apply = host.driver.apply_cpu_limits
     host.watches, host.driver.apply_cpu_limits = (), refuse
-    host.loop._conf = host.conf()
+    host.reload()
     host.seconds(30)
     assert host.limits()
     assert host.loop._is_needed()
@@ -233,7 +238,7 @@ def test_the_escalation_command_runs_for_a_guest_that_is_guilty_repeatedly(host)
     host.watches = (
         InterferenceWatch("cpu", SIGNALS["run_delay"], preview=False, escalate_after=1, escalate=migrate),
     )
-    host.loop._conf = host.conf()
+    host.reload()
     host.seconds(200)
     assert told.wait(10)
     assert called == ["hog"]
@@ -241,7 +246,7 @@ def test_the_escalation_command_runs_for_a_guest_that_is_guilty_repeatedly(host)
 
 def test_a_signal_that_no_guest_has_is_logged_once(host, caplog):
     host.watches = (WATCH, InterferenceWatch("p", SIGNALS["cpu_pressure"]))
-    host.loop._conf = host.conf()
+    host.reload()
     host.seconds(60)
     assert caplog.text.count("No guest tells cpu_pressure") == 1
     assert "run_delay" not in caplog.text
@@ -249,7 +254,7 @@ def test_a_signal_that_no_guest_has_is_logged_once(host, caplog):
 
 def test_missing_hardware_counters_are_logged_with_a_remedy(host, caplog):
     host.watches = (InterferenceWatch("c", SIGNALS["cpi"]),)
-    host.loop._conf = host.conf()
+    host.reload()
     host.loop._reader.cycles = SimpleNamespace(missing_reason="this host has none", read=lambda threads: {})
     host.seconds(60)
     (told,) = [line for line in caplog.messages if "cpi" in line]

@@ -15,9 +15,19 @@ from tests.compute_agent.pipeline.fake_host import FakeHost
 INTERRUPTS = "CPU0 CPU1 CPU2 CPU5\n 30: 1 4 2 8 IO-APIC 2-edge eth0\nLOC: 9 9 9 9 Local timer\n"
 
 
+class NoisyHost(FakeHost):
+    """A fake host with a source of metrics."""
+
+    def __init__(self, root):
+        super().__init__()
+        self.registry = CollectorRegistry()
+        options = SimpleNamespace(host=SimpleNamespace(root=str(root)))
+        in_force = ConfigurationInForce(configuration(options))
+        self.source = NoiseSource(in_force, self.pipeline, self.driver, self.registry)
+
+
 @pytest.fixture
 def host(tmp_path):
-    host = FakeHost()
     (tmp_path / "proc/100").mkdir(parents=True)
     (tmp_path / "proc/interrupts").write_text(INTERRUPTS)
     (tmp_path / "proc/softirqs").write_text("CPU0 CPU1 CPU2 CPU5\nRCU: 1 7 1 1\n")
@@ -25,12 +35,7 @@ def host(tmp_path):
     (tmp_path / "proc/100/stat").write_text(f"100 (sleep) S {fields}\n")
     (tmp_path / "proc/100/status").write_text("nonvoluntary_ctxt_switches:\t3\n")
     (tmp_path / "proc/100/schedstat").write_text("5 2500000000 7\n")
-    host.registry = CollectorRegistry()
-    options = SimpleNamespace(host=SimpleNamespace(root=str(tmp_path)))
-    host.source = NoiseSource(
-        ConfigurationInForce(configuration(options)), host.pipeline, host.driver, host.registry
-    )
-    return host
+    return NoisyHost(tmp_path)
 
 
 def series(host):

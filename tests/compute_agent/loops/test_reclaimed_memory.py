@@ -10,8 +10,7 @@ from compute_agent.pipeline.events import WorldChanged
 from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
 from compute_agent.reclaim.offers import MEMORY_FILE, CapacityOffer, ZoneState, dump
 from tests.compute_agent.builders import find_view
-from tests.compute_agent.loops import test_reclaimed
-from tests.compute_agent.loops.test_reclaimed import NODE, SETS, TOPOLOGY, ZONE, ReclaimingHost
+from tests.compute_agent.loops.reclaiming import NODE, SETS, TOPOLOGY, ZONE, ReclaimingHost
 
 SETTINGS = InventorySettings(reclaimed=True, reclaimed_memory=True, reserved_host_memory_mb=192)
 TREE = derive_provider_tree(TOPOLOGY, SETS, SETTINGS, "8f0c0000-0000-4000-8000-000000000000", "host")
@@ -20,13 +19,12 @@ PAGES = 256
 """Of a MiB."""
 
 
-class MemoryRig(ReclaimingHost):
+class MemoryReclaimingHost(ReclaimingHost):
     """A reclaiming host with 8 GiB, and files with the memory use of each guest."""
 
-    def __init__(self, folder, monkeypatch):
-        monkeypatch.setattr(test_reclaimed, "TREE", TREE)
+    def __init__(self, folder):
         self.used = {}
-        super().__init__(folder)
+        super().__init__(folder, TREE)
         self.memory = True
         history = ZoneHistory()
         for _ in range(25 * 60):
@@ -65,12 +63,12 @@ class MemoryRig(ReclaimingHost):
             (place / "statm").write_text(f"9 {self.used.get(guest.uuid, 0) * PAGES} 0 0 0 0 0\n")
 
     def inventory(self, name=RECLAIMED_MEMORY):
-        return self.loop.offering(TREE).get(ZONE.uuid).inventories[name]
+        return self.loop.offering(self.tree).get(ZONE.uuid).inventories[name]
 
 
 @pytest.fixture
-def rig(tmp_path, monkeypatch):
-    return MemoryRig(tmp_path, monkeypatch)
+def rig(tmp_path):
+    return MemoryReclaimingHost(tmp_path)
 
 
 def test_unused_memory_is_offered_and_reported(rig):
@@ -208,7 +206,7 @@ def test_below_the_root_of_nova_compute_memory_is_measured_for_the_whole_host(tm
     settings = replace(SETTINGS, provider_tree=BESIDE)
     tree = derive_provider_tree(TOPOLOGY, SETS, settings, TREE.root.uuid, "host")
     (node,) = tree.providers_of(RECLAIMED_MEMORY)
-    rig = MemoryRig(tmp_path, monkeypatch)
+    rig = MemoryReclaimingHost(tmp_path)
     rig.pipeline.handle_event(WorldChanged(replace(rig.pipeline.host_state, tree=tree)))
     rig.rounds(1, a=1000)
     (zone,) = rig.loop.measure_memory(rig.now)

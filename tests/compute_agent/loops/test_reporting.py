@@ -119,7 +119,7 @@ def test_an_invalid_answer_costs_one_report(rig, monkeypatch):
 def test_an_unexpected_error_is_logged_once_and_drops_the_cache(rig, monkeypatch, caplog):
     assert rig.loop.once()
     with monkeypatch.context() as patch:
-        patch.setattr(rig.loop, "_read_allocations", lambda: 1 / 0)
+        patch.setattr(rig.reporter, "take_listing", lambda: 1 / 0)
         assert not rig.loop.once()
         assert rig.reporter.reader.reported == {}
         assert not rig.loop.once()
@@ -158,7 +158,7 @@ def test_a_peer_that_fails_in_several_ways_is_logged_once(rig, client, monkeypat
         def follow(*_):
             raise UnavailableError("GET", "/ext/v1", reason)
 
-        monkeypatch.setattr(rig.loop, "_report_host", follow)
+        monkeypatch.setattr(rig.reporter, "report_tree", follow)
         assert not rig.loop.once()
 
     with caplog.at_level(logging.INFO, "compute_agent"):

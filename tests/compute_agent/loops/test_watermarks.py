@@ -78,8 +78,7 @@ def test_one_guest_is_throttled_and_released(overloaded):
 def test_guests_with_dedicated_cpus_or_unknown_allocations_are_left_alone(host):
     host.run("dedicated", 3.0, allocation={NODE: {"PCPU": 1}}, vcpus=1)
     host.run("better", 2.0, qos_class="LS")
-    host.run("unknown", 2.0)
-    host.pipeline._cache.get("unknown").allocation = None
+    host.find("unknown", 2.0)
     host.rounds(3)
     assert host.limits() == {}
     host.run("mine", 3.0)
@@ -215,10 +214,10 @@ def test_limits_of_other_controls_are_not_the_pipelines(overloaded):
     ]
 
 
-def test_a_failed_round_is_logged_once_and_counted(overloaded, caplog):
+def test_a_failed_round_is_logged_once_and_counted(overloaded, caplog, monkeypatch):
     overloaded.lines = LINES.replace("[qos]", "[qos]\ninterval = 0.1")
     overloaded.watermarks.reload(configuration(settings=overloaded.settings()))
-    overloaded.watermarks._subjects = None
+    monkeypatch.setattr(overloaded.pipeline, "guest_views", lambda: 1 / 0)
     failures = "compute_agent_watermark_round_failures_total"
     wait_for(lambda: overloaded.metrics.get_sample_value(failures) >= 3)
     assert caplog.text.count("A round of the watermarks failed") == 1
@@ -303,13 +302,13 @@ def test_no_row_is_wrong_before_the_first_round(host):
     ]
 
 
-def test_rows_are_of_the_settings_in_force_though_a_round_of_others_ended_later(overloaded):
-    round_of_old = overloaded.watermarks._subjects.build_subjects
+def test_rows_are_of_the_settings_in_force_though_a_round_of_others_ended_later(overloaded, monkeypatch):
+    views = overloaded.pipeline.guest_views()
 
-    def build(views, classes):
+    def reload_in_the_round():
         overloaded.reload("")
-        return round_of_old(views, classes)
+        return views
 
-    overloaded.watermarks._subjects.build_subjects = build
+    monkeypatch.setattr(overloaded.pipeline, "guest_views", reload_in_the_round)
     overloaded.rounds(1)
     assert watermark_rows(overloaded.watermarks.status) == []

@@ -1,9 +1,12 @@
 """A pipeline on a fake host of two NUMA nodes: CPUs 1, 2, 5 and 6 are dedicated, 3 and 7 shared."""
 
+from compute_agent.controllers.base import GuestController
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.pipeline.events import StartGuest
+from compute_agent.pipeline.events import (
+    StartGuest,
+)
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.policy import POLICIES
@@ -60,3 +63,26 @@ class FakeHost:
 
     def metric(self, name, **labels):
         return read_metric(self.metrics, name, **labels)
+
+
+class Recorder(GuestController):
+    """A controller that records its calls."""
+
+    name = "recorder"
+
+    def __init__(self):
+        self.applied, self.synced, self.broken = {}, [], None
+
+    def sync(self, targets, zones):
+        if self.broken:
+            raise self.broken
+        self.synced.append({target.guest.uuid for target in targets})
+
+    def describe_drift(self, target):
+        return None
+
+    def apply(self, target):
+        if self.broken:
+            raise self.broken
+        self.applied[target.guest.uuid] = target
+        return True

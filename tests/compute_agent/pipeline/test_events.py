@@ -8,7 +8,7 @@ from compute_agent.pipeline.worker import GuestPipeline, GuestRefusedError
 from tests.compute_agent.pipeline.fake_host import WORLD, FakeHost
 
 
-class RecordedRig(FakeHost):
+class RecordingHost(FakeHost):
     def new_pipeline(self, world=WORLD):
         super().new_pipeline(world)
         self.events = []
@@ -25,7 +25,7 @@ class RecordedRig(FakeHost):
 
 @pytest.fixture
 def rig():
-    return RecordedRig()
+    return RecordingHost()
 
 
 def test_a_placement_names_the_allocation_as_its_reason(rig):

@@ -17,8 +17,7 @@ from compute_agent.pipeline.events import (
 )
 from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache
 from tests.compute_agent.builders import build_guest
-from tests.compute_agent.pipeline.fake_host import WORLD, FakeHost
-from tests.compute_agent.pipeline.test_worker import Recorder
+from tests.compute_agent.pipeline.fake_host import WORLD, FakeHost, Recorder
 
 HOLDS = {"node0": {"VCPU": 1, "LLC": 4}}
 HERE = os.getpid()  # a process that is there for as long as the test

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent.controllers.base import GuestController
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest_settings import GuestSettings, ThreadPolicy
@@ -25,7 +24,7 @@ from compute_agent.pipeline.state import SavedGuest
 from compute_agent.pipeline.worker import GuestRefusedError
 from compute_agent.policy import POLICIES
 from tests.compute_agent.inventory.machines import machine
-from tests.compute_agent.pipeline.fake_host import ALL, SETS, WORLD, FakeHost
+from tests.compute_agent.pipeline.fake_host import ALL, SETS, WORLD, FakeHost, Recorder
 
 
 @pytest.fixture
@@ -458,29 +457,6 @@ def test_guests_are_remembered_while_the_driver_does_not_know_them(rig, monkeypa
 
 
 QUOTA = ThrottleControl("cpu_quota")
-
-
-class Recorder(GuestController):
-    """A controller that records its calls."""
-
-    name = "recorder"
-
-    def __init__(self):
-        self.applied, self.synced, self.broken = {}, [], None
-
-    def sync(self, targets, zones):
-        if self.broken:
-            raise self.broken
-        self.synced.append({target.guest.uuid for target in targets})
-
-    def describe_drift(self, target):
-        return None
-
-    def apply(self, target):
-        if self.broken:
-            raise self.broken
-        self.applied[target.guest.uuid] = target
-        return True
 
 
 class TestControllers:

@@ -14,7 +14,7 @@ import pytest
 from compute_agent.report import bounded_http
 from compute_agent.report.answers import PlacementError, UnavailableError
 from compute_agent.report.bounded_http import MAX_ANSWER_BYTES, round_deadline
-from tests.compute_agent.report.test_client import make_client
+from tests.compute_agent.report.clients import make_client
 
 ROOT = json.dumps({"versions": [{"id": "v1.0", "min_version": "1.0", "max_version": "1.39"}]}).encode()
 

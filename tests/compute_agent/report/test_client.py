@@ -7,7 +7,6 @@ import pytest
 from werkzeug.serving import make_server
 from werkzeug.wrappers import Response
 
-from compute_agent import conf as agent_conf
 from compute_agent.report.answers import (
     ConcurrentUpdateError,
     ConflictError,
@@ -17,6 +16,8 @@ from compute_agent.report.answers import (
     UnavailableError,
 )
 from compute_agent.report.client import PlacementClient
+from tests.compute_agent.builders import load_options, load_text
+from tests.compute_agent.report.clients import make_client
 
 UUID = "11111111-0000-4000-8000-000000000001"
 
@@ -50,12 +51,6 @@ def server():
     server = ScriptedServer()
     yield server
     server.close()
-
-
-def make_client(tmp_path, url, more="connect_retries = 0\nstatus_code_retries = 0"):
-    path = tmp_path / "agent.ini"
-    path.write_text(f"[placement]\nauth_type = none\nendpoint_override = {url}\n{more}\n")
-    return PlacementClient.from_conf(agent_conf.load([], [str(path)]))
 
 
 def errors(code, detail):
@@ -144,10 +139,9 @@ def test_a_server_that_does_not_answer_is_unavailable(tmp_path):
 
 
 def test_authentication_options_that_cannot_work_are_named(tmp_path):
-    path = tmp_path / "agent.ini"
-    path.write_text("[placement]\nauth_type = no_such_plugin\n")
+    conf = load_text(tmp_path, "[placement]\nauth_type = no_such_plugin\n")
     with pytest.raises(CredentialsError, match="no_such_plugin"):
-        PlacementClient.from_conf(agent_conf.load([], [str(path)]))
+        PlacementClient.from_conf(conf)
 
 
 def test_http_basic_credentials_are_sent(tmp_path, live_placement):
@@ -161,5 +155,5 @@ def test_http_basic_credentials_are_sent(tmp_path, live_placement):
         seen.append(environ.get("HTTP_AUTHORIZATION")) or application(environ, start)
     )
     with pytest.raises(CredentialsError):  # the service knows tokens only
-        PlacementClient.from_conf(agent_conf.load([], [str(path)])).known_traits()
+        PlacementClient.from_conf(load_options(path)).known_traits()
     assert seen[-1].startswith("Basic ")

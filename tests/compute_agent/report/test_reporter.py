@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent import conf as agent_conf
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.report.answers import (
     ConcurrentUpdateError,
@@ -15,44 +14,19 @@ from compute_agent.report.answers import (
 )
 from compute_agent.report.client import PlacementClient
 from compute_agent.report.plan import CreateTrait, SetTraits
-from compute_agent.report.reporter import MAX_ATTEMPTS, HostReporter
+from compute_agent.report.reporter import MAX_ATTEMPTS
 from compute_agent.report.reshape import ReshapePlan
-from tests.compute_agent.builders import hold_resources, release_resources
+from tests.compute_agent.builders import hold_resources, load_options, release_resources
+from tests.compute_agent.report.trees import DISK, NODE_0, PCPU, ROOT, Memory, numa_tree
 from tests.placement.running import application
 
-ROOT = "11111111-0000-4000-8000-000000000001"
-NODE_0 = "11111111-0000-4000-8000-000000000002"
 CONSUMER = "22222222-0000-4000-8000-000000000001"
-PCPU = ProviderInventory(4, max_unit=4)
-DISK = ProviderInventory(10, max_unit=10)
-
-
-def numa_tree(**inventories):
-    return ProviderTree(
-        (
-            ProviderNode("h", ROOT, None, {"DISK_GB": DISK}, frozenset({"COMPUTE_NODE"})),
-            ProviderNode("h_0", NODE_0, ROOT, {"PCPU": PCPU, **inventories}, frozenset({"HW_NUMA_ROOT"})),
-        )
-    )
 
 
 def flat_tree():
     return ProviderTree(
         (ProviderNode("h", ROOT, None, {"DISK_GB": DISK, "PCPU": PCPU}, frozenset({"COMPUTE_NODE"})),)
     )
-
-
-class Memory:
-    """Keeps what a reporter remembers."""
-
-    def __init__(self):
-        self.owned = {}
-
-    def keep(self, owned):
-        self.owned = owned
-
-    def reporter(self, client):
-        return HostReporter(client, self.owned, self.keep)
 
 
 @pytest.fixture
@@ -333,7 +307,7 @@ class TestWholeTrees:
 
     @pytest.fixture
     def client(self, write_ini):
-        return PlacementClient.from_conf(agent_conf.load([], [str(write_ini())]))
+        return PlacementClient.from_conf(load_options(write_ini()))
 
     def test_a_host_is_made_in_one_request(self, client, memory, live_placement):
         memory.reporter(client).report_tree(numa_tree(CUSTOM_FPGA=PCPU))

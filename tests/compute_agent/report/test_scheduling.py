@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from compute_agent.report.answers import UnavailableError
 from compute_agent.report.root_provider import DISABLED, MARKS, DisableCause, in_words, switched_traits
-from tests.compute_agent.report.test_reporter import ROOT, Memory, numa_tree
+from tests.compute_agent.report.trees import ROOT, Memory, numa_tree
 
 COMPUTE = "COMPUTE_NODE"
 MARK, OTHER = DisableCause.WATERMARK.value, DisableCause.MAINTENANCE.value

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from compute_agent import conf as agent_conf
 from compute_agent.model.messages import ConfigError
 from compute_agent.report.answers import NotFoundError, UnavailableError
 from compute_agent.report.client import PlacementClient
 from placement.api import middleware
+from tests.compute_agent.builders import load_options
 from tests.compute_agent.conftest import LivePlacement
 from tests.placement.running import application
 
@@ -122,8 +122,8 @@ def test_without_the_packages_an_agent_that_is_to_trace_is_refused_and_others_st
         monkeypatch.setitem(sys.modules, name, None)
     wanted = write_ini(tracing="enabled = true")
     with pytest.raises(ConfigError, match=r"\[tracing\] enabled needs .*opentelemetry.*extra tracing"):
-        PlacementClient.from_conf(agent_conf.load([], [str(wanted)]))
-    PlacementClient.from_conf(agent_conf.load([], [str(write_ini())]))
+        PlacementClient.from_conf(load_options(wanted))
+    PlacementClient.from_conf(load_options(write_ini()))
 
 
 def test_the_options_say_where_spans_go_and_one_thread_sends_those_of_all_clients(write_ini):
@@ -131,5 +131,5 @@ def test_the_options_say_where_spans_go_and_one_thread_sends_those_of_all_client
     from compute_agent.report.tracing import tracing_to
 
     wanted = write_ini(tracing="enabled = true\nendpoint = http://127.0.0.1:9/v1/traces\nsample_ratio = 0")
-    clients = [PlacementClient.from_conf(agent_conf.load([], [str(wanted)])) for _ in range(2)]
+    clients = [PlacementClient.from_conf(load_options(wanted)) for _ in range(2)]
     assert clients[0].spans is clients[1].spans is tracing_to("http://127.0.0.1:9/v1/traces", 0.0)

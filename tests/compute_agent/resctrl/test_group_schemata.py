@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from compute_agent import conf as agent_conf
 from compute_agent.classes.guest_classes import DEFAULT_CLASSES, parse_classes
 from compute_agent.resctrl import apply
 from compute_agent.resctrl.bandwidth import choose_codec
@@ -14,6 +13,7 @@ from compute_agent.resctrl.mount import read_platform
 from compute_agent.resctrl.plan import make_plan
 from compute_agent.resctrl.resolution import GuestDemand, resolve_groups
 from compute_agent.resctrl.share_spec import ShareSpec, WayRange
+from tests.compute_agent.builders import load_text
 from tests.compute_agent.resctrl import fake
 
 CODE, DATA = WayRange(0, 25), WayRange(50, 100)
@@ -132,10 +132,9 @@ def test_l2_caches_are_divided_and_given_back(captured, archive, resources):
 
 
 def test_code_data_and_l2_are_options_of_a_class(tmp_path):
-    (tmp_path / "a.ini").write_text(
-        "[qos_class:BE]\nllc_code_range = 0-25\nllc_data_range = 50-100\nl2_range = 0-50\n"
+    conf = load_text(
+        tmp_path, "[qos_class:BE]\nllc_code_range = 0-25\nllc_data_range = 50-100\nl2_range = 0-50\n"
     )
-    conf = agent_conf.load([], [str(tmp_path / "a.ini")])
     found = parse_classes(conf).share_specs["BE"]
     assert (found.code, found.data, found.l2) == (CODE, DATA, WayRange(0, 50))
     assert found.llc == DEFAULT_CLASSES["BE"].llc

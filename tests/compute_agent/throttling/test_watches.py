@@ -2,16 +2,14 @@
 
 import pytest
 
-from compute_agent import conf as agent_conf
 from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.model.messages import ConfigError
 from compute_agent.throttling.settings import parse_watches
+from tests.compute_agent.builders import load_text
 
 
 def watches(folder, text):
-    path = folder / "agent.conf"
-    path.write_text(text)
-    conf = agent_conf.load([], [str(path)])
+    conf = load_text(folder, text)
     return parse_watches(conf, parse_classes(conf))
 
 

@@ -1,16 +1,15 @@
 """Deleted rows of ``change_buckets``: every request names the remedy, and the remedy works."""
 
-from collections.abc import Iterator
 from http import HTTPStatus
 
 import pytest
-import sqlalchemy as sa
 from werkzeug.test import TestResponse
 
 from placement.cmd.manage import main
 from placement.db import buckets
 from tests.placement.builders import inventories_body, make_provider
 from tests.placement.running import Admin, application
+from tests.placement.sql import execute_sql
 
 HOST = "542df8ed-9be2-49b9-b4db-6d3183ff8ec8"
 INVENTORIES = f"/resource_providers/{HOST}/inventories"
@@ -22,18 +21,6 @@ def url(database_url: str) -> str:
     """A database with one host, which has VCPUs."""
     make_provider(Admin(application(database_url)), "host", provider=HOST, VCPU=8)
     return database_url
-
-
-@pytest.fixture
-def database(url: str) -> Iterator[sa.Engine]:
-    engine = sa.create_engine(url, poolclass=sa.NullPool)
-    yield engine
-    engine.dispose()
-
-
-def delete_buckets(database: sa.Engine, condition: str) -> None:
-    with database.begin() as conn:
-        conn.exec_driver_sql(f"DELETE FROM change_buckets WHERE {condition}")
 
 
 def read(admin: Admin) -> TestResponse:
@@ -48,11 +35,11 @@ def write(admin: Admin) -> TestResponse:
 @pytest.mark.parametrize("first", [read, write], ids=["read", "write"])
 @pytest.mark.parametrize("is_new", [False, True], ids=["running", "new"])
 def test_requests_name_the_remedy_and_it_works(
-    url: str, database: sa.Engine, tmp_path, capsys, condition: str, first, is_new: bool
+    url: str, tmp_path, capsys, condition: str, first, is_new: bool
 ) -> None:
     running = Admin(application(url))
     assert read(running).status_code == 200
-    delete_buckets(database, condition)
+    execute_sql(url, f"DELETE FROM change_buckets WHERE {condition}")
     admin = Admin(application(url)) if is_new else running
     for ask in (first, read, write):
         answer = ask(admin)

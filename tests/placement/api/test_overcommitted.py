@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.examples import examples
-from tests.placement.builders import OWNER, inventories_body, make_provider
+from tests.placement.builders import claim_body, inventories_body, make_provider
 from tests.placement.running import Admin
 
 EXCEEDED = "The requested amount would exceed the capacity."
@@ -66,8 +66,7 @@ class Situation:
 
     def _body(self, consumer: str, amounts: Amounts) -> dict[str, Any]:
         generation = self.admin("GET", f"/allocations/{consumer}").json.get("consumer_generation")
-        allocations = {provider: {"resources": resources} for provider, resources in amounts.items()}
-        return {"allocations": allocations, "consumer_generation": generation, **OWNER}
+        return claim_body(amounts, generation)
 
     def expect(self, capacities: Amounts, wanted: dict[str, Amounts]) -> int:
         """Return the status that the rule demands, and apply a success to the expected state."""

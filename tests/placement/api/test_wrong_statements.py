@@ -1,7 +1,6 @@
 """A statement that the database refuses is a defect: 500 with a traceback in the log, not 503."""
 
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -11,6 +10,7 @@ import sqlalchemy as sa
 
 from tests.placement.builders import claim_body, make_provider
 from tests.placement.running import Admin, application
+from tests.placement.sql import execute_sql
 
 HOST, CONSUMER = str(uuid4()), str(uuid4())
 CLAIM = claim_body({HOST: {"VCPU": 1}})
@@ -21,20 +21,17 @@ class DamagedService:
     """A service with one host, and access to its database for damage."""
 
     admin: Admin
-    database: sa.Engine
+    url: str
 
     def execute(self, statement: str) -> None:
-        with self.database.begin() as conn:
-            conn.exec_driver_sql(statement)
+        execute_sql(self.url, statement)
 
 
 @pytest.fixture
-def damaged(database_url: str) -> Iterator[DamagedService]:
-    database = sa.create_engine(database_url, poolclass=sa.pool.NullPool)
+def damaged(database_url: str) -> DamagedService:
     admin = Admin(application(database_url))
     make_provider(admin, "host", provider=HOST, VCPU=8)
-    yield DamagedService(admin, database)
-    database.dispose()
+    return DamagedService(admin, database_url)
 
 
 def expect_defect(

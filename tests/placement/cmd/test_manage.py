@@ -4,11 +4,11 @@ import io
 import json
 
 import pytest
-import sqlalchemy as sa
 
 from placement.cmd.manage import main
 from placement.db import migration
 from tests.placement.running import Admin, application
+from tests.placement.sql import execute_sql, read_scalar
 from tests.placement_extras.migration import reference_world as world
 
 
@@ -43,16 +43,9 @@ def source(tmp_path):
     return database.url
 
 
-def execute(url, *statements):
-    engine = sa.create_engine(url, poolclass=sa.NullPool)
-    with engine.begin() as conn:
-        for statement in statements:
-            conn.exec_driver_sql(statement)
-
-
 def add_empty_consumer(url):
     columns = "uuid, project_id, user_id, generation, updated_at"
-    execute(url, f"INSERT INTO consumers ({columns}) VALUES ('{world.EMPTY}', 'red', 'ann', 1, 0)")
+    execute_sql(url, f"INSERT INTO consumers ({columns}) VALUES ('{world.EMPTY}', 'red', 'ann', 1, 0)")
 
 
 def test_sync_then_version(manage):
@@ -98,7 +91,7 @@ def test_a_new_epoch_shows_running_workers_what_was_changed_by_hand(synced, url)
         return worker("GET", f"/resource_providers/{made['uuid']}").json["name"]
 
     assert name() == "host"
-    execute(url, "UPDATE resource_providers SET name = 'renamed'")
+    execute_sql(url, "UPDATE resource_providers SET name = 'renamed'")
     assert name() == "host"
     assert synced("db", "renew-epoch")[:2] == (
         0,
@@ -130,9 +123,7 @@ def test_a_dry_run_of_an_import_writes_nothing(synced, source, url):
     assert status == 0
     assert f"root provider set right: numa ({world.NUMA})" in output
     assert output.endswith("It can be imported.\n")
-    engine = sa.create_engine(url)
-    with engine.connect() as conn:
-        assert conn.exec_driver_sql("SELECT count(*) FROM resource_providers").scalar_one() == 0
+    assert read_scalar(url, "SELECT count(*) FROM resource_providers") == 0
 
 
 def test_the_url_of_the_source_comes_from_a_file_or_standard_input(synced, source, tmp_path, monkeypatch):
@@ -213,7 +204,7 @@ def test_heal_repairs_and_audit_is_content(synced, url):
 
 def test_heal_is_3_when_something_remains(synced, source, url):
     assert synced("import", source)[0] == 0
-    execute(url, "UPDATE inventories SET total = 5, allocation_ratio = 1 WHERE total = 16")
+    execute_sql(url, "UPDATE inventories SET total = 5, allocation_ratio = 1 WHERE total = 16")
     status, output, _ = synced("heal")
     assert status == 3
     assert "VCPU: 6 used of 5" in output.split("Remains:")[1]

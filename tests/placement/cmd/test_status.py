@@ -1,13 +1,14 @@
 """``placement-status upgrade_schema check``: one row a check, the worst decides the exit status."""
 
+import functools
 import json
 import os
 
 import pytest
-import sqlalchemy as sa
 
 from placement.cmd.status import main
 from placement.db import migration, sqlite_file
+from tests.placement.sql import execute_sql
 from tests.ports import free_port
 
 NOBODY = "00000000-0000-0000-0000-000000000000"
@@ -50,13 +51,7 @@ def check(conf_file, capsys):
 
 @pytest.fixture
 def execute(url):
-    def run(*statements):
-        engine = sa.create_engine(url, poolclass=sa.NullPool)
-        with engine.begin() as conn:
-            for statement in statements:
-                conn.exec_driver_sql(statement)
-
-    return run
+    return functools.partial(execute_sql, url)
 
 
 def test_a_sound_database_passes_every_check(check):

@@ -13,12 +13,9 @@ from hypothesis import strategies as st
 
 from placement.db.buckets import bucket_of
 from placement.read_model.columns import DamagedFile, WritableModel, decode_model, encode_model
-from placement.read_model.provider import Provider
-from placement.read_model.rows import NameRow, NameTable
 from tests.examples import examples
-from tests.placement.read_model.test_snapshot import content, providers
+from tests.placement.read_model.builders import EXAMPLE, NAMES, content, providers
 
-NAMES = NameTable([NameRow(1, "VCPU", 1.5), NameRow(2, "MEMORY_MB", 0.0)], [NameRow(7, "T1", 2.0)])
 _HEADER = len(b"placement read model 2\n")
 
 
@@ -45,16 +42,6 @@ def models(draw: st.DrawFn) -> WritableModel:
 
 def written(model: WritableModel) -> bytes:
     return b"".join(encode_model(model, lambda: None))
-
-
-EXAMPLE = WritableModel(
-    "1", NAMES, {0: 5}, {0: 0}, math.inf,
-    [
-        Provider(1, "u1", "n1", 0, None, 1, 0.0, {}, {}, frozenset(("T1",)), frozenset()),
-        Provider(2, "u2", "n2", 0, 1, 1, 0.0, {}, {"VCPU": 3}, frozenset(), frozenset(("a",))),
-    ],
-    {1: 4, 2: 5},
-)  # fmt: skip
 
 
 @settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -12,7 +12,7 @@ from placement.exceptions import Unavailable
 from placement.read_model import model_file as module
 from placement.read_model.columns import DamagedFile, WritableModel, decode_model
 from placement.read_model.model_file import INTERVAL, ModelFile, ModelFileWriter
-from tests.placement.read_model.test_columns import EXAMPLE
+from tests.placement.read_model.builders import EXAMPLE
 
 
 @pytest.fixture

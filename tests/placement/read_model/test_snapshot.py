@@ -2,39 +2,16 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from placement.read_model.index import ProviderIndex
-from placement.read_model.provider import Inventory, Provider
+from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from tests.examples import examples
+from tests.placement.read_model.builders import CLASSES, content, providers
 
-CLASSES = ("VCPU", "MEMORY_MB")
 EXAMPLES = examples(200)
-
-
-@st.composite
-def providers(draw: st.DrawFn, provider_id: int) -> Provider:
-    """A provider of one of three trees with the roots 1, 2 and 3."""
-    root = (provider_id - 1) % 3 + 1
-    names = draw(st.sets(st.sampled_from(CLASSES)))
-    return Provider(
-        id=provider_id,
-        uuid=f"uuid-{provider_id}",
-        name=draw(st.sampled_from((f"name-{provider_id}", f"other-{provider_id}"))),
-        generation=draw(st.integers(0, 3)),
-        parent_id=None if provider_id == root else root,
-        root_id=root,
-        updated_at=0.0,
-        inventories={name: Inventory(draw(st.integers(1, 9)), 0, 1, 9, 1, 1.0) for name in sorted(names)},
-        used={name: draw(st.integers(0, 9)) for name in sorted(names)},
-        traits=frozenset(draw(st.sets(st.sampled_from(("T1", "T2"))))),
-        aggregates=frozenset(draw(st.sets(st.sampled_from(("a", "b"))))),
-        attributes=draw(st.sampled_from(({}, {"price": 1.0}, {"price": 2.0}, {"price": "dear"}))),
-    )
 
 
 @st.composite
@@ -54,31 +31,6 @@ def change(snapshot: ModelSnapshot, steps: Iterable[Provider | int]) -> None:
         else:
             snapshot.put(step)
     snapshot.whole_trees()
-
-
-def content(snapshot: ModelSnapshot) -> Any:
-    """All data that a search can read."""
-    return (
-        dict(snapshot.providers),
-        snapshot.by_uuid.copy(),
-        snapshot.by_name.copy(),
-        [{key: frozenset(members) for key, members in index.items()} for index in _indexes(snapshot)],
-        {root: (tree.members, tree.free, tree.max_free) for root, tree in snapshot.whole_trees().items()},
-        {
-            name: [sorted(snapshot.free_index(name).roots_with(amount)) for amount in range(10)]
-            for name in CLASSES
-        },
-        {name: dict(snapshot.sums_of(name)) for name in CLASSES},
-        (snapshot.attribute_range("price"), dict(snapshot.attribute_ranges("price"))),
-        snapshot.roots(),
-        {name: snapshot.roots_having(snapshot.by_class, name) for name in CLASSES},
-        {name: snapshot.roots_having(snapshot.by_trait, name) for name in ("T1", "T2")},
-        {name: snapshot.roots_having(snapshot.by_aggregate, name) for name in ("a", "b")},
-    )
-
-
-def _indexes(snapshot: ModelSnapshot) -> tuple[ProviderIndex[Any], ...]:
-    return snapshot.trees, snapshot.by_class, snapshot.by_trait, snapshot.by_aggregate
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -17,7 +17,7 @@ from placement.read_model.feed import ReadModel
 from placement.read_model.model_file import ModelFile, ModelFileWriter
 from placement.store import allocations, classes, inventories, providers, traits
 from tests.databases import DatabaseServer
-from tests.placement.read_model.test_snapshot import content
+from tests.placement.read_model.builders import content
 from tests.placement.store.builders import build_claim, inventory_values
 
 HOST = "00000001-0000-4000-8000-000000000000"

@@ -8,6 +8,7 @@ from placement.schemas.query import parse_candidates
 from placement.search.candidate_search import find_candidates
 from placement.search.candidates import AllocationCandidate, candidates_of
 from placement.search.request import CandidatesRequest
+from tests.placement.search.brute import Found
 from tests.placement.search.snapshots import name_to_uuid
 
 
@@ -48,3 +49,18 @@ def mappings(snapshot: ModelSnapshot, candidate: AllocationCandidate) -> dict[st
         suffix: sorted(snapshot.providers[provider_id].name for provider_id in provider_ids)
         for suffix, provider_ids in candidate.mappings.items()
     }
+
+
+def comparable(candidate: AllocationCandidate) -> Found:
+    return (
+        frozenset(
+            (provider_id, name, amount)
+            for provider_id, amounts in candidate.resources.items()
+            for name, amount in amounts.items()
+        ),
+        frozenset(
+            (suffix, provider_id)
+            for suffix, provider_ids in candidate.mappings.items()
+            for provider_id in provider_ids
+        ),
+    )

@@ -23,8 +23,8 @@ from placement.search.candidates import AllocationCandidate, candidates_of
 from placement.search.rendering import render
 from placement.search.request import CandidatesRequest
 from tests.examples import examples
-from tests.placement.search.asking import find
-from tests.placement.search.brute import Found, all_candidates
+from tests.placement.search.asking import comparable, find
+from tests.placement.search.brute import all_candidates
 from tests.placement.search.strategies import (
     crowded_hosts,
     fleets,
@@ -40,21 +40,6 @@ exhaustive = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
 )
-
-
-def comparable(candidate: AllocationCandidate) -> Found:
-    return (
-        frozenset(
-            (provider_id, name, amount)
-            for provider_id, amounts in candidate.resources.items()
-            for name, amount in amounts.items()
-        ),
-        frozenset(
-            (suffix, provider_id)
-            for suffix, provider_ids in candidate.mappings.items()
-            for provider_id in provider_ids
-        ),
-    )
 
 
 def check(snapshot: ModelSnapshot, request: CandidatesRequest) -> None:

@@ -16,10 +16,9 @@ from placement.search import conditions as module_of_needs
 from placement.search.conditions import ProviderCondition, ProviderNeed
 from placement.search.request import CandidatesRequest, RequestGroup
 from tests.examples import examples
-from tests.placement.search.asking import find
+from tests.placement.search.asking import comparable, find
 from tests.placement.search.snapshots import Spec, build
 from tests.placement.search.strategies import fleets, situations
-from tests.placement.search.test_against_brute_force import comparable
 
 ODD = "CUSTOM_ODD"
 

@@ -28,10 +28,9 @@ from placement.search.roots import SharingProviders, possible_roots
 from placement.store.consumers import ConsumerOwnership
 from placement_extras.console import questions
 from tests.examples import examples
-from tests.placement.search.asking import find
+from tests.placement.search.asking import comparable, find
 from tests.placement.search.snapshots import Spec, build
 from tests.placement.search.strategies import fleets, situations
-from tests.placement.search.test_against_brute_force import comparable
 
 
 @dataclass(frozen=True, slots=True)

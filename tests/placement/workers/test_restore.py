@@ -13,6 +13,7 @@ from tests.databases import DatabaseServer
 from tests.databases.proxy import Proxy
 from tests.placement.builders import inventories_body, make_provider, put_allocation
 from tests.placement.running import Admin, application
+from tests.placement.sql import execute_sql
 
 HOSTS = [f"{number:08d}-0000-4000-8000-000000000000" for number in (1, 2, 3)]
 
@@ -162,12 +163,17 @@ def counters(url: str) -> dict[str, list[tuple[int, ...]]]:
 
 def set_counters(url: str, found: dict[str, list[tuple[int, ...]]]) -> None:
     """Set counters and stamps to earlier values, which does not happen by chance."""
-    engine = sa.create_engine(url, poolclass=sa.NullPool)
-    with engine.begin() as conn:
-        for counter, bucket in found["counter"]:
-            conn.exec_driver_sql(f"UPDATE change_buckets SET counter = {counter} WHERE id = {bucket}")
-        for stamp, number in found["change_seq"]:
-            conn.exec_driver_sql(f"UPDATE resource_providers SET change_seq = {stamp} WHERE id = {number}")
+    execute_sql(
+        url,
+        *(
+            f"UPDATE change_buckets SET counter = {value} WHERE id = {bucket}"
+            for value, bucket in found["counter"]
+        ),
+        *(
+            f"UPDATE resource_providers SET change_seq = {stamp} WHERE id = {number}"
+            for stamp, number in found["change_seq"]
+        ),
+    )
 
 
 def history_with_the_same_counters(workers: list[Admin], url: str, restore: Callable[[], None]) -> None:

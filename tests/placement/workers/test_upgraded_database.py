@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import requests
-import sqlalchemy as sa
 
 from placement.db import buckets, migration
 from tests.placement.serving import HEADERS, RunningService, service
+from tests.placement.sql import execute_sql
 from tests.waits import wait_for
 
 pytestmark = pytest.mark.slow
@@ -17,12 +17,11 @@ pytestmark = pytest.mark.slow
 
 def migrate_elsewhere(url: str, revision: str) -> None:
     """Change revision and epoch like ``db sync`` of a later version."""
-    engine = sa.create_engine(url)
-    with engine.begin() as conn:
-        conn.execute(sa.text("UPDATE alembic_version SET version_num = :it"), {"it": revision})
-        renew = sa.text("UPDATE change_buckets SET counter = counter + 1 WHERE id = :it")
-        conn.execute(renew, {"it": buckets.EPOCH})
-    engine.dispose()
+    execute_sql(
+        url,
+        f"UPDATE alembic_version SET version_num = '{revision}'",
+        f"UPDATE change_buckets SET counter = counter + 1 WHERE id = {buckets.EPOCH}",
+    )
 
 
 def replace_worker(running: RunningService) -> None:

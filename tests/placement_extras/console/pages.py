@@ -7,6 +7,9 @@ from urllib.parse import urlencode
 
 from werkzeug.test import Client
 
+READER = {"X-Auth-Token": "somebody:project", "X-Roles": "reader,member"}
+"""Headers of a reader of one project."""
+
 
 def read_page(client: Client, path: str, **options: Any) -> str:
     """The words of a page; the options are those of the request."""

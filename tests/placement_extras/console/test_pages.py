@@ -21,10 +21,9 @@ from placement_extras.console.app import create_app
 from placement_extras.console.page_request import PageRequest
 from tests.placement.running import service_conf
 from tests.placement_extras.console import world
-from tests.placement_extras.console.pages import read_page
+from tests.placement_extras.console.pages import READER, read_page
 
 ADMIN = {"X-Auth-Token": "admin"}
-READER = {"X-Auth-Token": "somebody:project", "X-Roles": "reader,member"}
 HOST = f"/console/providers/{world.uuid_of('compute-1')}"
 NONE: frozenset[str] = frozenset()
 ALL = ["/console/", HOST]

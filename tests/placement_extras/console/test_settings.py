@@ -10,8 +10,7 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import settings
 from tests.placement_extras.console import world
-from tests.placement_extras.console.pages import read_page
-from tests.placement_extras.console.test_pages import READER
+from tests.placement_extras.console.pages import READER, read_page
 
 HOSTS = st.lists(
     st.tuples(

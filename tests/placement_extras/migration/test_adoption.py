@@ -14,8 +14,7 @@ from placement_extras.migration.adoption import adopt_database, drop_stock, requ
 from placement_extras.migration.stock_database import open_source
 from tests.placement.maintenance.conftest import OWNER, MaintainedService
 from tests.placement_extras.migration import reference_world as world
-
-NEW_HOST, NEW_SERVER = world.uuid("a", 77), world.uuid("c", 77)
+from tests.placement_extras.migration.adopted import NEW_HOST, NEW_SERVER, contents, write
 
 
 @pytest.fixture
@@ -27,19 +26,6 @@ def stock(reference):
 
 def adopted(stock):
     return adopt_database(stock.url, OWNER, ["LLC", "MBA"])
-
-
-def contents(url):
-    """Return all rows by table, without the lock that a killed move leaves."""
-    engine = sa.create_engine(url, poolclass=sa.NullPool)
-    metadata = sa.MetaData()
-    with engine.connect() as conn:
-        metadata.reflect(conn)
-        return {
-            table.name: sorted(map(repr, conn.execute(sa.select(table))))
-            for table in metadata.tables.values()
-            if table.name != "placement_migration_lock"
-        }
 
 
 def names(url):
@@ -81,35 +67,6 @@ def test_an_abandonment_without_later_changes_restores_the_old_tables_exactly(st
     assert names(stock.url) == named
     adopted(stock)
     assert MaintainedService(stock.url).get(f"/allocations/{world.SERVER}")["consumer_generation"] == 5
-
-
-def write(service):
-    """Make one change of each kind."""
-    new = {"name": "host2", "uuid": NEW_HOST, "parent_provider_uuid": None}
-    assert service.post("/resource_providers", new) == 200
-    inventories = {"VCPU": {"total": 8, "allocation_ratio": 1.5}, "LLC": {"total": 11}}
-    body = {"resource_provider_generation": 0, "inventories": inventories}
-    assert service.put(f"/resource_providers/{NEW_HOST}/inventories", body) == 200
-    assert service.put("/traits/CUSTOM_NEW", {}) == 201
-    body = {"resource_provider_generation": 1, "traits": ["CUSTOM_NEW", "HW_CPU_X86_AVX512F"]}
-    assert service.put(f"/resource_providers/{NEW_HOST}/traits", body) == 200
-    body = {"resource_provider_generation": 2, "aggregates": [world.POOL, world.uuid("b", 9)]}
-    assert service.put(f"/resource_providers/{NEW_HOST}/aggregates", body) == 200
-    assert service.put("/resource_classes/CUSTOM_COPPER", {}) == 201
-    held = {
-        "allocations": {
-            NEW_HOST: {"resources": {"VCPU": 2, "LLC": 3}},
-            world.HOST: {"resources": {"MEMORY_MB": 256}},
-        },
-        "project_id": "green",
-        "user_id": "ann",
-        "consumer_type": "VOLUME",
-        "consumer_generation": None,
-    }
-    assert service.put(f"/allocations/{NEW_SERVER}", held) == 204
-    empty = {**held, "allocations": {}, "consumer_generation": 1, "consumer_type": "MIGRATION"}
-    assert service.put(f"/allocations/{world.MIGRATION}", {**empty, "project_id": "red"}) == 204
-    assert service.put(f"/resource_providers/{world.DEVICE}", {"name": "renamed"}) == 200
 
 
 def asked(service):

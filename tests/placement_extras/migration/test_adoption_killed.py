@@ -19,7 +19,7 @@ from placement_extras.migration.content import compare_content, own_content, rea
 from placement_extras.migration.stock_database import open_source
 from tests.placement.maintenance.conftest import OWNER, MaintainedService
 from tests.placement_extras.migration import reference_world as world
-from tests.placement_extras.migration.test_adoption import contents, write
+from tests.placement_extras.migration.adopted import contents, write
 
 pytestmark = pytest.mark.slow
 

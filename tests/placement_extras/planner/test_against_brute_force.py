@@ -14,7 +14,7 @@ from placement_extras.planner.capacity import CloudHosts, count_flavor
 from placement_extras.planner.packing import FitBounds
 from placement_extras.planner.proportions import FlavorProportion, count_sets
 from tests.examples import examples
-from tests.placement.search.diagnosis.test_against_brute_force import is_query
+from tests.placement.search.diagnosis.brute import is_query
 from tests.placement.search.strategies import crowded_hosts, fleets, packings, situations, sizes
 from tests.placement_extras.planner import brute
 

@@ -17,7 +17,7 @@ from placement_extras.planner.capacity import CloudHosts, FlavorCapacity
 from placement_extras.planner.packing import FitBounds
 from placement_extras.planner.split_count import count_split
 from tests.examples import examples
-from tests.placement.search.claims.test_topology import queries, wants, worlds_of_topologies
+from tests.placement.search.claims.strategies import queries, wants, worlds_of_topologies
 from tests.placement.search.claims.topology_judge import State, allowed_ways, tree, zone_ids
 from tests.placement.search.snapshots import Spec, build
 

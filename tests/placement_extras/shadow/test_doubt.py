@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from placement_extras.shadow.ambiguous_writes import AmbiguousWrites, WrittenKeys
 from placement_extras.shadow.exchange import MirroredRequest, ReceivedAnswer, ShadowRequest
 from placement_extras.shadow.replay import ReplayVerdict
-from tests.placement_extras.shadow.test_replay import ReplayPlayer, copy, received
+from tests.placement_extras.shadow.replays import ReplayPlayer, copy, received
 
 C, D, P, Q, X = (f"{letter * 8}-0000-4000-8000-000000000000" for letter in "cdabe")
 CLAIM, OTHER = f"/allocations/{C}", f"/allocations/{D}"

@@ -1,65 +1,19 @@
 """Our service ends with the content of the stock service after a replay, for any overlap of requests."""
 
-import json
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placement_extras.shadow.exchange import MirroredRequest, ReceivedAnswer, ShadowAnswer, ShadowRequest
-from placement_extras.shadow.replay import ReplayOutcome, ReplayVerdict, RequestReplay, UnansweredRequest
+from placement_extras.shadow.exchange import MirroredRequest, ReceivedAnswer
+from placement_extras.shadow.replay import ReplayVerdict, UnansweredRequest
+from tests.placement_extras.shadow.replays import ReplayPlayer, copy, received
 
-JSON = (("content-type", "application/json"),)
 CAPACITY = 4
 CONSUMERS = "bcdefghijklm"
-
-
-def received(status: int, body: Any = None) -> ReceivedAnswer:
-    return ReceivedAnswer(
-        status, JSON if body is not None else (), b"" if body is None else json.dumps(body).encode()
-    )
-
-
-def copy(
-    number: int,
-    method: str,
-    path: str,
-    answer: ReceivedAnswer | None,
-    *beside: int,
-    body: Any = None,
-    **more: Any,
-) -> MirroredRequest:
-    content = b"" if body is None else json.dumps(body).encode()
-    return MirroredRequest(
-        number, ShadowRequest(method, path, (), content), answer, 0.0, 0.0, frozenset(beside), **more
-    )
-
-
-@dataclass
-class ReplayPlayer:
-    """A replay on a service with prepared answers; records requests and outcomes."""
-
-    answers: Callable[[MirroredRequest], ReceivedAnswer]
-    asked: list[int] = field(default_factory=list)
-    outcomes: dict[int, ReplayOutcome] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.replay = RequestReplay(self._ask, self._report)
-
-    def _ask(self, copy: MirroredRequest) -> tuple[ShadowAnswer, float]:
-        self.asked.append(copy.number)
-        return self.answers(copy).parse_answer(), 0.0
-
-    def _report(self, outcome: ReplayOutcome) -> None:
-        assert outcome.copy.number not in self.outcomes
-        self.outcomes[outcome.copy.number] = outcome
-
-    def verdicts(self) -> dict[int, ReplayVerdict]:
-        return {number: each.verdict for number, each in sorted(self.outcomes.items())}
 
 
 def test_an_equal_answer_is_the_same() -> None:

@@ -12,6 +12,7 @@ from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 from compute_agent.throttling.settings import build_rules, read_settings
 from compute_agent.throttling.watermarks.metrics import MetricRegistry, MetricUnit
 from compute_agent.throttling.watermarks.sections import GuestSelector, WatermarkThreshold, parse_threshold
+from tests.compute_agent.builders import load_options, load_text
 
 CPU = "[watermark:cpu]\nmetric = cpu_usage\n"
 
@@ -21,9 +22,7 @@ def read(tmp_path):
     """Rules and classes of an ini file."""
 
     def load(text):
-        path = tmp_path / "agent.conf"
-        path.write_text(text)
-        loaded = agent_conf.load([], [str(path)])
+        loaded = load_text(tmp_path, text)
         classes = parse_classes(loaded)
         return build_rules(loaded, MetricRegistry(), classes), classes
 
@@ -205,8 +204,7 @@ def test_files_of_a_configuration_folder_are_checked_as_well(tmp_path):
 
 
 def test_evict_command_that_is_none_is_refused(tmp_path):
-    path = tmp_path / "agent.conf"
-    path.write_text("[qos]\nevict_command = migrate 'away\n")
+    conf = load_text(tmp_path, "[qos]\nevict_command = migrate 'away\n")
     with pytest.raises(ConfigError, match=r"\[qos\] evict_command: .*No closing quotation"):
-        read_settings(agent_conf.load([], [str(path)]), MetricRegistry())
-    assert read_settings(agent_conf.load([], []), MetricRegistry()).evict_command is None
+        read_settings(conf, MetricRegistry())
+    assert read_settings(load_options(), MetricRegistry()).evict_command is None

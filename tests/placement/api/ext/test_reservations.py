@@ -6,13 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from werkzeug.test import TestResponse
 
-from placement.db import engine
 from placement.db.database import ServiceDatabase
-from placement.db.engine import PoolOptions
-from placement.db.tables import reservations
 from tests.placement.builders import (
     make_provider,
     new_claim,
@@ -22,6 +18,7 @@ from tests.placement.builders import (
     read_usages,
 )
 from tests.placement.running import Admin, application
+from tests.placement.sql import read_scalar
 from tests.waits import wait_for
 
 PATH = "/ext/v1/reservations"
@@ -384,12 +381,7 @@ def hold(admin: Admin, consumer: str, of: str, generation: int, kind: str) -> in
 
 
 def rows(url: str) -> int:
-    source = engine.create_engine(url, "READ COMMITTED", PoolOptions())
-    try:
-        with source.connect() as conn:
-            return int(conn.execute(sa.select(sa.func.count()).select_from(reservations)).scalar_one())
-    finally:
-        source.dispose()
+    return int(read_scalar(url, "SELECT COUNT(*) FROM reservations"))
 
 
 def reader(admin: Admin, path: str, project: str = "project") -> TestResponse:

@@ -12,13 +12,12 @@ from placement.read_model.snapshot import ModelSnapshot
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, HostChoice, WantedClaim
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
-from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from tests.examples import examples
 from tests.placement.search import brute
+from tests.placement.search.claims.strategies import OWNER
 from tests.placement.search.strategies import requests, snapshots
 
-OWNER = ConsumerOwnership("project", "user", "INSTANCE")
 SHARES = "MISC_SHARES_VIA_AGGREGATE"
 GROUPS = (
     ConsumerGroup("one", GroupPolicy.AFFINITY),

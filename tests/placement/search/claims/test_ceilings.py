@@ -20,8 +20,7 @@ from placement.search.claims.topology import TopologyPolicy
 from placement.search.request import CandidatesRequest
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from tests.examples import examples
-from tests.placement.search.claims.test_scoring import OWNER, anything, zoned
-from tests.placement.search.claims.test_topology import hosts, nodes, queries, wants
+from tests.placement.search.claims.strategies import OWNER, anything, hosts, nodes, queries, wants, zoned
 from tests.placement.search.snapshots import build
 
 CRITERIA = ("pack", "spread", "numa_nodes", "numa_distance", "best_fit", "group", "attribute:price")

@@ -30,13 +30,12 @@ from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_
 from placement.search.claims.topology import REMOTE, Distances, TopologyPolicy
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement.store.allocations import Allocation
-from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupMember, GroupPolicy, Members
 from tests.examples import examples
 from tests.placement.search import brute
+from tests.placement.search.claims.strategies import OWNER
 from tests.placement.search.snapshots import Spec, build, inventory
 
-OWNER = ConsumerOwnership("project", "user", "INSTANCE")
 SPLIT = ("PCPU", "MEMORY_MB")
 Taken = Mapping[tuple[int, str], int]
 """How much is taken, by provider and class."""

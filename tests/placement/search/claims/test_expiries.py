@@ -5,7 +5,6 @@ import uuid
 from datetime import UTC, datetime
 
 import pytest
-import sqlalchemy as sa
 
 from tests.placement.builders import (
     claim_body,
@@ -17,17 +16,14 @@ from tests.placement.builders import (
     read_usages,
 )
 from tests.placement.running import Admin, application
+from tests.placement.sql import execute_sql, read_scalar
 
 SOON = 60.0
 
 
 def let_pass(database_url: str, seconds: float = 2 * SOON) -> None:
     """Let this many seconds pass for claims that expire."""
-    engine = sa.create_engine(database_url)
-    with engine.begin() as conn:
-        earlier = sa.text("UPDATE claim_expiries SET expires_at = expires_at - :seconds")
-        conn.execute(earlier, {"seconds": seconds})
-    engine.dispose()
+    execute_sql(database_url, f"UPDATE claim_expiries SET expires_at = expires_at - {seconds}")
 
 
 def made(admin: Admin, provider: str, **fields: object) -> str:
@@ -97,10 +93,8 @@ def test_expired_allocations_are_hidden_before_they_are_deleted(admin: Admin, da
     assert admin("GET", usages).json == {"usages": {}}
     assert admin("GET", f"{usages}&consumer_type=all").json == {"usages": {}}
     assert admin("GET", changes).json["resource_providers"][0]["consumers"] == []
-    engine = sa.create_engine(database_url)
-    with engine.connect() as conn:  # no request has written anything for that
-        assert conn.execute(sa.text("SELECT COUNT(*) FROM allocations")).scalar_one() == 1
-    engine.dispose()
+    # no request has written anything for that
+    assert read_scalar(database_url, "SELECT COUNT(*) FROM allocations") == 1
     assert admin("GET", f"/resource_providers/{provider}/allocations").json["allocations"] == {}
 
 
@@ -213,10 +207,8 @@ def test_writing_its_allocations_confirms_a_claim(admin: Admin, database_url: st
     let_pass(database_url)
     assert post_claims(elsewhere(database_url), new_claim("resources=VCPU:2")).status_code == 409
     assert read_usages(admin, provider) == {"VCPU": 3}
-    engine = sa.create_engine(database_url)
-    with engine.connect() as conn:  # expired rows were deleted
-        assert conn.execute(sa.text("SELECT COUNT(*) FROM claim_expiries")).scalar_one() == 0
-    engine.dispose()
+    # expired rows were deleted
+    assert read_scalar(database_url, "SELECT COUNT(*) FROM claim_expiries") == 0
 
 
 def test_a_claim_renewed_by_a_claim_expires_at_the_new_time(admin: Admin, database_url: str) -> None:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from werkzeug.test import TestResponse
 
 from placement.search.claims import service
@@ -13,6 +12,7 @@ from placement.search.claims.placement import PlacedClaim
 from placement.store.groups import Members
 from tests.placement.builders import OWNER, make_provider, new_claim, post_claims, put_allocation, read_error
 from tests.placement.running import Admin
+from tests.placement.sql import read_scalar
 
 NO_CANDIDATE = "placement.ext.no_candidate"
 
@@ -251,19 +251,15 @@ def test_the_table_of_members_is_empty_after_the_last_one(
     wanted = [member("anti-affinity") for _ in hosts]
     roots(post_claims(admin, *wanted))
     put(admin, wanted[0]["consumer_uuid"], hosts[0], 1)
-    engine = sa.create_engine(database_url)
-    with engine.connect() as conn:
-        count = sa.text("SELECT COUNT(*) FROM consumer_groups WHERE name = 'web'")
-        assert conn.execute(count).scalar_one() == 3
+    count = "SELECT COUNT(*) FROM consumer_groups WHERE name = 'web'"
+    assert read_scalar(database_url, count) == 3
     body = {
         each["consumer_uuid"]: {"allocations": {}, "consumer_generation": generation, **OWNER}
         for each, generation in zip(wanted[:2], (2, 1), strict=True)
     }
     assert admin("POST", "/allocations", json=body).status_code == 204
     assert admin("DELETE", f"/allocations/{wanted[2]['consumer_uuid']}").status_code == 204
-    with engine.connect() as conn:
-        assert conn.execute(count).scalar_one() == 0
-    engine.dispose()
+    assert read_scalar(database_url, count) == 0
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ PLACEMENT_EXAMPLES_PERCENT=400 tries two thousand clouds.
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import combinations
 from statistics import mean
 
@@ -23,16 +22,13 @@ from placement.search.claims.claim import ClaimScenario, Order, WantedClaim
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
 from placement.search.claims.scores import CRITERIA
 from placement.search.claims.topology import Distances
-from placement.store.consumers import ConsumerOwnership
 from placement.store.groups import ConsumerGroup, GroupPolicy
 from tests.examples import examples
 from tests.placement.search import brute
+from tests.placement.search.claims.strategies import OWNER, anything, zoned
 from tests.placement.search.snapshots import Spec, build
-from tests.placement.search.strategies import fleets, situations
 
-OWNER = ConsumerOwnership("project", "user", "INSTANCE")
 TAKEN = frozenset[tuple[int, str, int]]
-anything = situations(requests_each=1).map(lambda each: (each[0], each[1][0])) | fleets()
 orders = st.dictionaries(
     st.sampled_from(sorted(CRITERIA)), st.sampled_from((0.5, 1.0, 2.0, 3.0)), min_size=1, max_size=3
 )
@@ -91,13 +87,6 @@ JUDGES: dict[str, Callable[[ModelSnapshot, Provider, TAKEN], float]] = {
     "numa_nodes": zones,
     "best_fit": fit,
 }
-
-
-def zoned(snapshot: ModelSnapshot) -> ModelSnapshot:
-    """The snapshot with NUMA nodes in place of one of the random traits."""
-    return ModelSnapshot(
-        replace(each, traits=each.traits | {ZONE}) if "T1" in each.traits else each for each in snapshot
-    )
 
 
 def value(name: str, world: ClaimScenario, wanted: WantedClaim, root: Provider, taken: TAKEN) -> float:

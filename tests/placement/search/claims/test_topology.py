@@ -3,7 +3,7 @@
 import random
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import product
 
 import pytest
 from hypothesis import assume, given, settings
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from placement.read_model.provider import Inventory
 from placement.read_model.trees import ZONE
-from placement.schemas import explanation
 from placement.search.budget import SearchBudget
 from placement.search.claims import refusal
 from placement.search.claims.claim import ClaimScenario, WantedClaim
@@ -25,81 +24,17 @@ from placement.search.diagnosis.clauses import (
     resource_clause,
     without_clauses,
 )
-from placement.store.consumers import ConsumerOwnership
 from tests.examples import examples
+from tests.placement.search.claims.strategies import (
+    TOPOLOGIES,
+    hosts,
+    nodes,
+    queries,
+    wants,
+    worlds_of_topologies,
+)
 from tests.placement.search.claims.topology_judge import NO_WAY, judge, rank
 from tests.placement.search.snapshots import Spec, build, inventory
-
-OWNER = ConsumerOwnership("project", "user", "INSTANCE")
-TOPOLOGIES = st.sampled_from(list(TopologyPolicy))
-
-
-@st.composite
-def hosts(draw: st.DrawFn, *, uneven: bool = False, caches: bool = False) -> ClaimScenario:
-    """Hosts that are used somehow; ``uneven`` ones give PCPU in portions of their own at each zone.
-
-    With ``caches`` a zone may have two providers of PCPU below it, each with portions of its own.
-    """
-    specs = []
-    for number in range(draw(st.integers(1, 2))):
-        name = f"h{number}"
-        flat = not caches and draw(st.integers(0, 4)) == 0
-        specs.append(Spec(name, None, {"DISK_GB": 10}))
-        for zone in range(draw(st.integers(1, 3))):
-            inventories, used = dict[str, Inventory](), dict[str, int]()
-            for resource_class, step in (("PCPU", 1), ("MEMORY_MB", 2)):
-                if draw(st.integers(0, 5)):
-                    least = 1
-                    if uneven and resource_class == "PCPU":
-                        step, least = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-                    total = draw(st.integers(1, 4)) * step
-                    maximum = draw(st.sampled_from((100, 100, 2)))
-                    inventories[resource_class] = inventory(
-                        total, step_size=step, min_unit=least, max_unit=maximum
-                    )
-                    used[resource_class] = draw(st.integers(0, total // step)) * step
-            traits = [] if flat else [ZONE]
-            traits += draw(st.sampled_from(([], ["T1"])))
-            zone_name = f"{name}_{zone}"
-            if caches and "PCPU" in inventories and draw(st.booleans()):
-                del inventories["PCPU"], used["PCPU"]
-                specs.append(Spec(zone_name, name, inventories, traits, used=used))
-                for cache in range(2):
-                    step, least = draw(st.integers(1, 3)), draw(st.integers(1, 3))
-                    total = draw(st.integers(1, 3)) * step
-                    cpus = {"PCPU": inventory(total, step_size=step, min_unit=least)}
-                    taken = {"PCPU": draw(st.integers(0, total // step)) * step}
-                    more = draw(st.sampled_from(([], ["T1"])))
-                    specs.append(Spec(f"{zone_name}_{cache}", zone_name, cpus, more, used=taken))
-                continue
-            specs.append(Spec(zone_name, name, inventories, traits, used=used))
-    snapshot = build(*specs)
-    zones = sorted(each.id for each in snapshot if ZONE in each.traits)
-    known = draw(st.booleans())
-    distances = {
-        pair: draw(st.integers(11, 13)) for pair in combinations(zones, 2) if known and draw(st.booleans())
-    }
-    return ClaimScenario(snapshot, distances=distances)
-
-
-queries = st.builds(
-    lambda *parts: "&".join(part for part in parts if part),
-    st.sampled_from(
-        [
-            f"resources=PCPU:{cpus}{more}"
-            for cpus in (1, 2, 3, 4, 6)
-            for more in ("", ",MEMORY_MB:4", ",DISK_GB:1")
-        ]
-        + ["resources=MEMORY_MB:6", "resources=PCPU:2,MEMORY_MB:8,DISK_GB:2"]
-    ),
-    st.sampled_from(["", "", "resources1=PCPU:1", "resources1=PCPU:1&required1=T1"]),
-    st.sampled_from(["", "", "required=T1", "required=!T1"]),
-)
-
-
-def wants(query: str, topology: TopologyPolicy, **fields: object) -> WantedClaim:
-    asked = explanation.parse({"query": query, "flavor": None, "microversion": "1.39"}, {})
-    return WantedClaim("c", None, OWNER, asked.request, asked.version, topology=topology, **fields)  # type: ignore[arg-type]
 
 
 @settings(max_examples=examples(500), deadline=None)
@@ -166,9 +101,6 @@ def test_hosts_with_portions_of_their_own_give_their_best_split_or_none(
     world: ClaimScenario, query: str, topology: TopologyPolicy, seed: int
 ) -> None:
     check_choices(world, wants(query, topology, alternates=9), seed)
-
-
-worlds_of_topologies = st.tuples(hosts() | hosts(uneven=True), TOPOLOGIES)
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -286,14 +218,6 @@ def test_spread_takes_the_most_even_parts_of_three_nodes() -> None:
 
 def test_parts_are_as_equal_as_a_min_unit_allows() -> None:
     assert divide_amount(10, [ZoneRoom(0, 4, 8, 1), ZoneRoom(0, 1, 8, 1)]) == [5, 5]
-
-
-def nodes(name: str, *free: int, memory: int = 64) -> list[Spec]:
-    """A host with NUMA nodes of PCPU 8 each, and these numbers of free ones."""
-    return [Spec(name, None, {"DISK_GB": 100})] + [
-        Spec(f"{name}_{number}", name, {"PCPU": 8, "MEMORY_MB": memory}, [ZONE], used={"PCPU": 8 - each})
-        for number, each in enumerate(free)
-    ]
 
 
 def shares(

@@ -147,3 +147,12 @@ def largest(
         if fitting(snapshot, without_clauses(request, left_out, {**amounts, clause: amount}))
     ]
     return max(fits, default=None)
+
+
+def is_query(request: CandidatesRequest) -> bool:
+    """Whether a query can state this: a group without resources is in a ``same_subtree`` with a condition."""
+    named = frozenset[str]().union(*request.same_subtrees)
+    return all(
+        group.resources or (group.suffix in named and group != RequestGroup(group.suffix))
+        for group in request.groups
+    )

@@ -15,6 +15,7 @@ from placement.search.diagnosis.relaxations import MAX_CHANGES, MAX_RELAXATIONS
 from placement.search.request import CandidatesRequest, RequestGroup
 from tests.examples import examples
 from tests.placement.search.diagnosis import brute
+from tests.placement.search.diagnosis.brute import is_query
 from tests.placement.search.snapshots import Spec, build, name_to_uuid
 from tests.placement.search.strategies import crowded_hosts, fleets, situations
 
@@ -27,15 +28,6 @@ exhaustive = settings(
 anything = situations(requests_each=3) | fleets().map(lambda each: (each[0], [each[1]]))
 one_each = situations(requests_each=1) | fleets().map(lambda each: (each[0], [each[1]]))
 few = settings(exhaustive, max_examples=max(1, EXAMPLES // 5))  # trying all sets of clauses takes long
-
-
-def is_query(request: CandidatesRequest) -> bool:
-    """Whether a query can state this: a group without resources is in a ``same_subtree`` with a condition."""
-    named = frozenset[str]().union(*request.same_subtrees)
-    return all(
-        group.resources or (group.suffix in named and group != RequestGroup(group.suffix))
-        for group in request.groups
-    )
 
 
 def typed(request: CandidatesRequest) -> list[tuple[str, str]]:
