@@ -148,7 +148,7 @@ class TopologyShow(ShowOne):
         if file is None and form not in ("svg", "tree"):
             return document_columns(topology.to_dict())
         sets, guests = self._cpu_sets(conf, topology), self._guests()
-        conditions = self._conditions(conf, topology, parsed_args.noise)
+        conditions = self._cpu_conditions(conf, topology, parsed_args.noise)
         if file is not None:
             file.write_text(draw_host(topology, sets, guests, conditions))
         if form == "svg":
@@ -158,7 +158,9 @@ class TopologyShow(ShowOne):
             return ("tree",), ("".join(f"{line}\n" for line in lines),)
         return document_columns(topology.to_dict())
 
-    def _conditions(self, conf: cfg.ConfigOpts, topology: HostTopology, seconds: int | None) -> CpuConditions:
+    def _cpu_conditions(
+        self, conf: cfg.ConfigOpts, topology: HostTopology, seconds: int | None
+    ) -> CpuConditions:
         """Levels of isolation, and the noise of all CPUs if it is wanted; no levels without a daemon."""
         try:
             holders = CpuHolders.parse_rows(self.ask_daemon("cpu.holders"))
@@ -167,7 +169,7 @@ class TopologyShow(ShowOne):
         noise: dict[int, float] = {}
         if seconds:
             found = measure_noise(Path(conf.host.root), topology.online, holders.threads, seconds)
-            noise = {cpu: one.interruptions for cpu, one in found.items()}
+            noise = {cpu: one.all_interruptions for cpu, one in found.items()}
         # Shared with the host's work is what each CPU is without a level.
         levels = {cpu: level for cpu, level in holders.levels.items() if level != IsolationLevel.SHARED}
         return CpuConditions(levels, noise)

@@ -30,7 +30,7 @@ class CpuNoise:
     causes: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def interruptions(self) -> float:
+    def all_interruptions(self) -> float:
         """Everything but the tick."""
         return self.interrupts + self.softirqs + (self.involuntary or 0.0)
 
@@ -53,8 +53,8 @@ def compare_readings(before: NoiseReading, now: NoiseReading) -> dict[int, CpuNo
     for cpu, counters in now.cpus.items():
         if cpu not in before.cpus:
             continue
-        interrupts = _differences(before.cpus[cpu].interrupts, counters.interrupts, seconds)
-        softirqs = _differences(before.cpus[cpu].softirqs, counters.softirqs, seconds)
+        interrupts = _event_rates(before.cpus[cpu].interrupts, counters.interrupts, seconds)
+        softirqs = _event_rates(before.cpus[cpu].softirqs, counters.softirqs, seconds)
         tick = interrupts.pop(TICK, 0.0)
         causes = sorted((interrupts | softirqs).items(), key=lambda one: (-one[1], one[0]))[:_SHOWN]
         found[cpu] = CpuNoise(
@@ -67,7 +67,7 @@ def compare_readings(before: NoiseReading, now: NoiseReading) -> dict[int, CpuNo
     return found
 
 
-def _differences(before: Mapping[str, int], now: Mapping[str, int], seconds: float) -> dict[str, float]:
+def _event_rates(before: Mapping[str, int], now: Mapping[str, int], seconds: float) -> dict[str, float]:
     """Events a second by cause, of causes with any. A counter that went back belongs to another device."""
     rates = {cause: (amount - before.get(cause, 0)) / seconds for cause, amount in now.items()}
     return {cause: rate for cause, rate in rates.items() if rate > 0}

@@ -102,7 +102,7 @@ def test_noise_is_what_happened_between_two_readings():
     assert (found.tick, found.interrupts, found.softirqs) == (100, 4, 2)
     assert (found.involuntary, found.delay_us) == (0.3, 120)
     assert found.causes == {"eth0": 4.0, "softirq NET_RX": 2.0}
-    assert found.interruptions == 6.3
+    assert found.all_interruptions == 6.3
 
 
 def test_counters_that_went_back_are_no_noise():
