@@ -203,7 +203,7 @@ def test_a_burst_follows_the_quota(driver, target):
     assert driver.limits["a"] == CpuLimits(200)
 
 
-def test_what_the_kernel_lacks_is_told(driver, target):
+def test_missing_files_of_the_kernel_are_reasons_of_refusal(driver, target):
     driver.without_limits = ["cpu_idle: the kernel has no cpu.idle here"]
     held = target(allocation={"p": {"VCPU": 2}})
     controller = CpuController(driver, {"BE"}, shares(cpu_idle=True))
