@@ -49,7 +49,7 @@ def parse(version: int, content: bytes, read: Callable[[Any], T]) -> T:
 
     :param version: the version of the format that the caller reads.
 
-    :raises ValueError: the content is no JSON, has another version, or ``read`` does not find what it needs.
+    :raises ValueError: the content is no JSON, has another version, or ``read`` misses a part.
     """
     try:
         document = json.loads(content)

@@ -1,7 +1,7 @@
 """Threads of the agent: this module starts each of them, and a :class:`ThreadSpec` describes each.
 
 A :class:`PeriodicTask` repeats rounds, with pauses that a :class:`WakeSignal` ends. :func:`start_thread` runs
-what blocks for as long as it lives, such as a server. Helper threads live as long as one piece of work:
+a function that blocks for its whole life, such as a server. Helper threads live as long as one piece of work:
 :func:`run_aside` for work that may hang where no timeout reaches, :func:`start_timer` for a deadline.
 
 All are daemon threads: a thread that hangs never keeps the process from ending. The table of threads for

@@ -337,7 +337,7 @@ class ApiMethods:
         return {"uuid": guest.uuid, "name": guest.name}
 
     def guest_move(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Move a guest off the CPUs that the present sets do not have, or just tell where it would go."""
+        """Move a guest off the CPUs that the current CPU sets do not have, or just tell where it would go."""
         body = load(MoveSchema(), params)
         view = self._agent.configurator.find_guest(body["guest"])
         try:
@@ -502,7 +502,9 @@ class ApiMethods:
             known = self._agent.pipeline.unclaimed_holdings.get(guest_uuid)
             if known is None:
                 raise RequestError(f"what guest {guest_uuid} may use cannot be learnt: {error}") from error
-            LOG.warning("Guest %s gets what it held when Placement last answered: %s", guest_uuid, error)
+            LOG.warning(
+                "Guest %s gets its last known allocation, as Placement does not answer: %s", guest_uuid, error
+            )
             as_of, resources = 0.0, known.allocation  # whatever Placement says next is newer
         except PlacementError as error:
             raise RequestError(f"what guest {guest_uuid} may use cannot be learnt: {error}") from error

@@ -129,7 +129,7 @@ def guest_reason(view: GuestView) -> str:
 
 
 def move_document(view: GuestView, to: CpuAssignment | None, outcome: str) -> dict[str, Any]:
-    """What became of moving a guest into the present CPU sets; ``view`` is the guest as it was before."""
+    """What became of moving a guest into the current CPU sets; ``view`` is the guest as it was before."""
     held = frozenset[int]() if view.assignment is None else view.assignment.held_cpus
     return {
         "uuid": view.guest.uuid,
@@ -137,7 +137,7 @@ def move_document(view: GuestView, to: CpuAssignment | None, outcome: str) -> di
         "from": cpuset.format(held),
         "to": cpuset.format(held if to is None else to.held_cpus),
         "outcome": "stays" if to is None else outcome,
-        "reason": view.stray or "it holds no CPUs outside the present CPU sets",
+        "reason": view.stray or "it holds no CPUs outside the current CPU sets",
     }
 
 

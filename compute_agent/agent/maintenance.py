@@ -85,7 +85,7 @@ class MaintenanceMode:
             LOG.info("The host was %s by an operator%s", _switch_verb(off), f": {reason}" if reason else "")
             self._reports.switch_scheduling(DisableCause.MAINTENANCE, off)
         if not self._reports.wait_for_switch(ANSWER_SECONDS):
-            LOG.warning("Placement has not been told yet that the host was %s", _switch_verb(off))
+            LOG.warning("The report to Placement that the host was %s is still pending", _switch_verb(off))
         return self.document()
 
     def prepare_release(self) -> None:

@@ -82,7 +82,7 @@ class ManualThrottling:
             if guest.uuid in self._evicting:
                 raise RequestError(f"guest {guest} is being evicted already")
             self._evicting.add(guest.uuid)
-        LOG.info("Guest %s is to leave, as asked", guest)
+        LOG.info("Guest %s is evicted, as a command asked", guest)
         run_aside(MANUAL_EVICTION_THREAD, partial(self._see_off, guest), f"-{guest.uuid}")
 
     def _see_off(self, guest: Guest) -> None:

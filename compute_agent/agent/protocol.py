@@ -175,7 +175,7 @@ class _SocketHandler(socketserver.StreamRequestHandler):
         try:
             self.wfile.write(self.server.answer(line, _user_of(self.connection)))
         except OSError:
-            LOG.info("Somebody asked and did not wait for the answer")
+            LOG.info("A client ended its connection before the answer")
 
 
 class SocketServer(LimitedThreads, socketserver.UnixStreamServer):

@@ -248,7 +248,7 @@ class HostRelease:
                 self._state.keep_maintenance(HostMaintenance(True, RELEASE_REASON, time.time()))
             reporter.switch_scheduling(self._root_uuid, {DisableCause.MAINTENANCE: True})
         except (PlacementError, OSError) as error:
-            LOG.error("New guests of %s cannot be kept away: %s", self._root_uuid, error)
+            LOG.error("The provider %s cannot be changed to keep new guests away: %s", self._root_uuid, error)
             return [ReleaseRow(SCHEDULING, self._root_uuid, MAY_COME, f"{FAILED}: {error}")]
         return []
 

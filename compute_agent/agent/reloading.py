@@ -177,7 +177,7 @@ class ConfigReloader:
         if self.error:
             LOG.error("The old configuration stays: %s", self.error)
         else:
-            LOG.info("Configuration and host read anew")
+            LOG.info("The configuration and the host were read again")
 
     def _take_up(self) -> str:
         """Work by the current configuration and host. Returns why that cannot be."""

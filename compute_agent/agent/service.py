@@ -145,7 +145,7 @@ class HostAgent:
         parts.events.stop()  # last, as the worker records events to its end
         parts.host_driver.close()
         os.close(self._lock)
-        LOG.info("The agent stopped; its guests go on")
+        LOG.info("The agent stopped; its guests run on")
 
     # For the main thread
 

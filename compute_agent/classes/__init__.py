@@ -1,4 +1,4 @@
-"""Classes: what sections and annotations ask for guests, as frozen dataclasses that others act on.
+"""Classes: the settings of sections and annotations for guests, as frozen dataclasses.
 
 A guest names a class of guests, ``[qos_class:NAME]``. The class has the rank by which guests give way, shares
 of caches, bandwidth and memory, and the class of dedicated CPUs. Classes of CPUs, pools of CPUs and classes

@@ -100,7 +100,7 @@ def _always_exceeds(low: Bound, high: Bound) -> bool:
 
 
 def parse_cpu_pools(conf: cfg.ConfigOpts, guest_classes: Collection[str]) -> tuple[CpuPool, ...]:
-    """The pools, in the order of their names; ``guest_classes`` are those that there are.
+    """The pools, in the order of their names; ``guest_classes`` are the known classes of guests.
 
     :raises ConfigError: naming section and option.
     """

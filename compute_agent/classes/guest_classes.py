@@ -80,7 +80,7 @@ class QosClasses:
 
     @property
     def best_effort(self) -> frozenset[str]:
-        """``BE``, and classes that give way no later: their guests live on what others leave."""
+        """``BE``, and classes of the same or a lower rank: their guests use only leftovers of others."""
         # BE exists in every configuration.
         highest = self.classes[BEST_EFFORT].rank
         return frozenset(name for name, one in self.classes.items() if one.rank <= highest)

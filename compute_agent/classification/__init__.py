@@ -1,6 +1,6 @@
-"""Classification of guests: which settings each has, and where every one of them comes from.
+"""Classification of guests: the settings of each guest, and the source of each setting.
 
-Nouns: *facts* are what a guest is known by (its driver, names, flavor, image, owner, and what it holds). A
+Nouns: *facts* are known properties of a guest (its driver, names, flavor, image, owner and allocation). A
 *rule* is a section ``[guest_rule:NAME]``, which matches facts and has settings. A *source* of a setting is
 one of by hand, fleet, domain or start, flavor, image, rule and default, strongest first.
 

@@ -1,4 +1,4 @@
-"""Settings of a guest, each from its strongest source, and what is wrong with what the sources have.
+"""Settings of a guest, each from its strongest source, and problems with values of the sources.
 
 A flavor is an operator's, and its extra specs ``compute_agent:SETTING`` count where ``[guests]
 flavor_settings`` names the setting. An image is a tenant's, and of its properties only those count that
@@ -63,7 +63,7 @@ Values = Mapping[str, Any]
 """Values by setting."""
 
 ManualValues = Mapping[SettingSource, Values]
-"""What was set by hand and by the fleet."""
+"""Settings by hand and by the fleet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class _SourceFindings:
         return self.check_class(where, setting, value)
 
     def check_class(self, where: str, setting: str, value: Any) -> Values:
-        """The value, by its setting, and a problem if it names a class that there is not."""
+        """The value, by its setting, and a problem if it names an unknown class."""
         missing = "" if self.known is None else self.known.missing_class(setting, value)
         if not missing:
             return {setting: value}

@@ -1,4 +1,4 @@
-"""Rules: sections that match guests by what is known of them, and have settings for those that match.
+"""Rules: sections that match guests by their properties, and have settings for them.
 
 All matches of a section have to hold. One of a list of patterns is enough, and so it is for patterns of one
 key of extra specs or image properties; of several keys each has to match. Patterns are as in a shell: ``*``,
@@ -51,7 +51,7 @@ _WORDS: Final[Mapping[str, Callable[[GuestFacts], Iterable[str]]]] = {
     "resource_class": lambda facts: facts.resource_classes,
     "cgroup": lambda facts: (facts.identity.cgroup, facts.identity.cgroup.rpartition("/")[2]),
 }
-"""The words of a guest that each match looks at; empty words are unknown, and no pattern matches them."""
+"""The words of a guest for each match. Empty words are unknown, and no pattern matches them."""
 
 _PAIRS: Final[Mapping[str, Callable[[GuestFacts], Mapping[str, str]]]] = {
     "extra_specs": lambda facts: facts.identity.extra_specs,
@@ -72,7 +72,7 @@ class GuestRule:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def matches_guest(self, facts: GuestFacts) -> bool:
-        """Whether everything that the rule asks for is so of a guest."""
+        """Whether a guest meets all matches of the rule."""
         for match, pattern in self.words.items():
             if not any(word and pattern.match(word) for word in _WORDS[match](facts)):
                 return False

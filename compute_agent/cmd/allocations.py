@@ -17,9 +17,9 @@ _RESTORED: Final = ("consumer", "resources", "project", "user", "outcome")
 
 
 class AllocationsAccept(AgentLister):
-    """Believe what Placement says of guests, though it may have an older copy of its database.
+    """Accept the allocations of guests in Placement, even if its database is an older copy.
 
-    Guests lose what they hold and Placement does not have; they are listed.
+    Guests lose allocations that Placement does not have. The command lists these guests.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -34,19 +34,17 @@ class AllocationsAccept(AgentLister):
 
 
 class AllocationsRestore(AgentLister):
-    """Give guests of many hosts back in Placement what they held, as the state files of their agents say.
+    """Restore allocations in Placement for guests of many hosts, from the state files of their agents.
 
-    For a database that was restored from an older copy. Only consumers that hold nothing at all get
-    anything, exactly what they held and as the same project's and user's. It needs no daemon, but the
-    address and credentials of [placement].
-
-    The exit status is 1 if anything could not be given back.
+    Use it after the database was restored from an older copy. Only consumers without any allocation get
+    one: exactly the former allocation, with the same project and user. The command needs no daemon, but the
+    address and credentials of [placement]. The exit status is 1 if an allocation could not be restored.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        parser.add_argument("--dry-run", action="store_true", help="list the changes, and make none")
         parser.add_argument(
             "files",
             nargs="+",
@@ -57,7 +55,7 @@ class AllocationsRestore(AgentLister):
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print what came of it; the exit status tells whether all of it could be done."""
+        """Print the results; return 1 if an allocation could not be restored."""
         self._failed = False
         return super().run(parsed_args) or int(self._failed)
 

@@ -16,13 +16,13 @@ ALL_MENDED: Final = 4
 
 
 class AuditCommand(AgentLister):
-    """Compare the guests of this host with what Placement says they hold.
+    """Compare the guests of this host with their allocations in Placement.
 
-    Found are guests without an allocation, allocations without a guest, other amounts than guests use, and
-    guests for which there is no place. Guests that migrate are listed, and are no fault.
+    Findings are guests without an allocation, allocations without a guest, amounts that differ from those of
+    the guest, and guests without a place. The list also has guests that migrate; these are no fault.
 
-    The exit status is that of nova-manage placement audit: 0 nothing was found, 3 something was, 4 all that
-    was found was mended; 1 an error.
+    The exit status is that of nova-manage placement audit. 0: there are no findings. 3: there are findings.
+    4: all findings were repaired. 1: an error.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -31,15 +31,15 @@ class AuditCommand(AgentLister):
         parser.add_argument(
             "--heal",
             action="store_true",
-            help="create the allocations that guests miss, on the providers of the CPUs where they run",
+            help="create missing allocations of guests, on the providers of the CPUs where they run",
         )
         parser.add_argument(
             "--delete",
             action="store_true",
-            help="delete this host's part of allocations that have had no guest for --min-age; they are"
-            " shown first, and nothing happens without a yes",
+            help="delete this host's part of allocations that have had no guest for --min-age; the command"
+            " lists them first, and asks",
         )
-        parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+        parser.add_argument("--dry-run", action="store_true", help="list the changes, and make none")
         parser.add_argument("--yes", action="store_true", help="do not ask before deleting")
         parser.add_argument(
             "--min-age",
@@ -54,12 +54,12 @@ class AuditCommand(AgentLister):
             action="append",
             default=[],
             metavar="UUID",
-            help="look at this consumer only; may be given several times",
+            help="check only this consumer; may be given several times",
         )
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Print the findings; the exit status tells of them."""
+        """Print the findings; return the exit status for them."""
         self._status = NOTHING_FOUND
         failed = super().run(parsed_args)
         return failed or self._status
@@ -81,7 +81,7 @@ class AuditCommand(AgentLister):
         ]
 
     def _confirm_deletions(self, params: dict[str, Any]) -> list[str]:
-        """Show what would be deleted, and ask. The consumers of which that is wanted."""
+        """Show the allocations to delete, and ask; return the consumers that the user confirmed."""
         rows = self.ask_daemon("audit", {**params, "delete": True, "dry_run": True})
         doomed = [row for row in rows if row["remedy"] == "--delete" and row["outcome"] == "would be done"]
         if not doomed:

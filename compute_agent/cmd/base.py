@@ -105,7 +105,7 @@ def offer_format(
 
 
 class LinesColumn(FormattableColumn[Any]):
-    """A list or mapping that tables show line by line."""
+    """A list or mapping that tables show on several lines, one for each item."""
 
     def human_readable(self) -> str:
         """One line for each item."""
@@ -122,7 +122,7 @@ def _one_line(value: Any) -> str:
 
 
 def document_columns(document: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Any, ...]]:
-    """A document as names and values for ShowOne. Nested values keep their form in JSON and YAML."""
+    """Return a document as names and values for ShowOne. Nested values keep their form in JSON and YAML."""
     values = (LinesColumn(value) if isinstance(value, list | dict) else value for value in document.values())
     return tuple(document), tuple(values)
 

@@ -1,4 +1,4 @@
-"""Commands that list classes and pools of the configuration: what each sets, and its members."""
+"""Commands that list classes and pools of the configuration, with their settings and members."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def set_values(one: Any, besides: Iterable[str] = ("name",)) -> Iterator[str]:
 
 
 def guest_names(guests: Iterable[Mapping[str, Any]]) -> LinesColumn:
-    """The names of guests, a line each."""
+    """Return the names of guests, one on each line."""
     return LinesColumn(sorted(str(guest["name"]) for guest in guests))
 
 
 class _ClassLister(AgentLister):
-    """A list from the files, with members as the daemon has them."""
+    """A list of sections in the files, with the members that the daemon knows."""
 
     def ask_guests(self) -> Guests:
-        """The guests that run; none where no agent answers, which is said."""
+        """Return the guests that run; if no agent answers, print that, and return none."""
         try:
             found: Guests = self.ask_daemon("guest.list")
         except (DaemonUnreachableError, RequestError) as error:
@@ -64,7 +64,7 @@ class _ClassLister(AgentLister):
 
 
 class QosClassList(_ClassLister):
-    """List the classes of guests: rank, what each sets, and its guests."""
+    """List the classes of guests, each with its rank, settings and guests."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read the files, and ask the daemon for guests."""
@@ -81,7 +81,7 @@ class QosClassList(_ClassLister):
 
 
 class CpuClassList(_ClassLister):
-    """List the classes of CPUs: what each sets, the classes of guests that name it, and its guests."""
+    """List the classes of CPUs, each with its settings, the QoS classes that name it, and its guests."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read the files, and ask the daemon for guests."""
@@ -109,7 +109,7 @@ class CpuClassList(_ClassLister):
 
 
 class BlockIoClassList(_ClassLister):
-    """List the classes of block I/O: what each sets, and its guests."""
+    """List the classes of block I/O, each with its settings and guests."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read the files, and ask the daemon for guests."""
@@ -128,7 +128,7 @@ class BlockIoClassList(_ClassLister):
 
 
 class CpuPoolList(_ClassLister):
-    """List the pools of CPUs: what each sets, its CPUs, and the guests on them."""
+    """List the pools of CPUs, each with its settings, its CPUs, and the guests on them."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Read the files and the host, and ask the daemon for guests."""

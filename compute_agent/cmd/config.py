@@ -19,8 +19,8 @@ class ConfigShow(AgentLister):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--all", action="store_true", help="options at their defaults, too")
-        parser.add_argument("--origin", action="store_true", help="the file that each option comes from")
+        parser.add_argument("--all", action="store_true", help="show options at their defaults, too")
+        parser.add_argument("--origin", action="store_true", help="show the file that sets each option")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from compute_agent.cmd.base import offer_format
 
 
 class AsItIsFormatter(ListFormatter, SingleFormatter):
-    """Prints the only value there is, a document of its own, as it is."""
+    """Prints the only value unchanged: it is a document of its own."""
 
     def add_argument_group(self, parser: argparse.ArgumentParser) -> None:
         """There are no options."""
@@ -41,6 +41,6 @@ class AsItIsFormatter(ListFormatter, SingleFormatter):
 
 
 def offer_formats(formatters: stevedore.ExtensionManager[Any], *names: str) -> None:
-    """Make formats known to a command, which makes a document of its own for each."""
+    """Register formats with a command that makes a document of its own for each."""
     for name in names:
         offer_format(formatters, name, AsItIsFormatter)

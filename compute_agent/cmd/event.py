@@ -31,7 +31,8 @@ class _EventLister(AgentLister):
         parser.add_argument(
             "--follow",
             action="store_true",
-            help="go on, a line for each new event, until interrupted; with -f json an object a line",
+            help="continue with a line for each new event, until interrupted; -f json prints one object on"
+            " each line",
         )
         parser.add_argument(
             "--kind",
@@ -90,29 +91,30 @@ class _EventLister(AgentLister):
 
 
 class EventList(_EventLister):
-    """List what the agent decided and why, oldest first: of guests, and for the host.
+    """List decisions of the agent about guests and the host, with their reasons, oldest first.
 
-    Answered from the events that are kept on this host, whether the daemon runs or not.
+    The command reads the events that are stored on this host, whether the daemon runs or not.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--guest", metavar="GUEST", help="only those of a guest: its uuid or name")
+        parser.add_argument("--guest", metavar="GUEST", help="only events of this guest: its uuid or name")
         parser.add_argument(
             "--since",
             type=parse_moment,
             default="1d",
             metavar="TIME",
-            help="how long ago, as 90, 30m, 1h or 7d, or a time, as 2026-05-01T13:00; 1d by default",
+            help="begin of the list: a length of time before now, such as 90, 30m, 1h or 7d, or a time, such"
+            " as 2026-05-01T13:00; default: 1d",
         )
         return parser
 
 
 class GuestHistory(_EventLister):
-    """List all that is kept of what the agent decided about a guest and why, also when it has ended.
+    """List all stored decisions of the agent about a guest, with their reasons, even if the guest has ended.
 
-    Answered from the events that are kept on this host, whether the daemon runs or not.
+    The command reads the events that are stored on this host, whether the daemon runs or not.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -138,7 +140,7 @@ def _chosen_events(events: list[AgentEvent], wanted: argparse.Namespace) -> list
 
 
 def _followed_events(path: Path, wanted: argparse.Namespace) -> Iterator[AgentEvent]:
-    """Events as they come, those since then first."""
+    """Yield the events since a time, then new ones as they come."""
     last, seen = 0, None
     while True:
         present = _file_identity(path)
@@ -153,7 +155,7 @@ def _followed_events(path: Path, wanted: argparse.Namespace) -> Iterator[AgentEv
 
 
 def _file_identity(path: Path) -> tuple[int, int] | None:
-    """Values of a file that change with each write."""
+    """Return values of a file that change with each write."""
     try:
         status = path.stat()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""``compute-agent fleet key|sign|show``: what an operator does with the settings of a fleet."""
+"""``compute-agent fleet key|sign|show``: commands for settings of a fleet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compute_agent.model.messages import require_cryptography
 
 
 class _SigningCommand(ShowOne):
-    """A command that makes signatures or checks them, for which an extra is needed; its help needs none."""
+    """A command that makes or checks signatures. It needs an extra of the package; its help does not."""
 
     def run(self, parsed_args: argparse.Namespace) -> int:
         """:raises ConfigError: the extra is not installed."""
@@ -27,16 +27,18 @@ class _SigningCommand(ShowOne):
 
 
 class FleetKey(_SigningCommand):
-    """Make a private key for signing, unless it is there, and show the public key for [fleet] public_keys."""
+    """Make a private key for signing, if it does not exist, and show its public key for the hosts."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the file."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("file", type=Path, help="file of the private key (PEM); made if there is none")
+        parser.add_argument(
+            "file", type=Path, help="file of the private key (PEM); the command makes it if it does not exist"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Make it, or read it."""
+        """Make the key, or read it."""
         from compute_agent.fleet import signature  # needs the extra, here and below
 
         path: Path = parsed_args.file
@@ -58,15 +60,16 @@ class FleetKey(_SigningCommand):
 
 
 class FleetSign(_SigningCommand):
-    """Sign settings for the hosts of a group, which take them up when their source has the file.
+    """Sign settings for the hosts of a group, which apply them when their source has the file.
 
-    Refused is what every host would refuse; what does not fit one host, that host refuses.
+    The command refuses settings that all hosts would refuse. A single host refuses settings that do not fit
+    it.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
-        """Add what is signed, and where it goes."""
+        """Add the arguments for the settings, the key and the target folder."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("settings", type=Path, help="ini file")
+        parser.add_argument("settings", type=Path, help="ini file with the settings")
         parser.add_argument("--key", type=Path, required=True, help="file of the private key")
         parser.add_argument("--group", required=True, help="group of hosts")
         parser.add_argument(
@@ -75,16 +78,18 @@ class FleetSign(_SigningCommand):
         parser.add_argument(
             "--generation",
             type=int,
-            help="number of this revision, larger than those before; by default one more than that of the"
-            " file that is there, or 1",
+            help="number of this revision, larger than all before; default: one more than that of the"
+            " existing file, or 1",
         )
         parser.add_argument(
-            "--days", type=float, help="days in which hosts may take it up; by default for ever"
+            "--days",
+            type=float,
+            help="days in which hosts may apply the revision for the first time; default: no limit",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Check, sign, and put it in its place."""
+        """Check the settings, sign them, and write them to the target folder."""
         from compute_agent.fleet import signature
 
         settings = parsed_args.settings.read_bytes()
@@ -103,19 +108,22 @@ class FleetSign(_SigningCommand):
 
 
 class FleetShow(_SigningCommand):
-    """Show of which group and generation a signed file is, if one of the keys signed it."""
+    """Show the group and generation of a signed file, if one of the keys signed it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the file and the keys."""
         parser = super().get_parser(prog_name)
         parser.add_argument("file", type=Path)
         parser.add_argument(
-            "--public-key", action="append", metavar="KEY", help="by default [fleet] public_keys"
+            "--public-key",
+            action="append",
+            metavar="KEY",
+            help="public keys that may have signed the file; default: [fleet] public_keys",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Read it."""
+        """Read the signed file."""
         from compute_agent.fleet import signature
 
         keys = parsed_args.public_key or self.load_own_conf().fleet.public_keys
@@ -130,9 +138,9 @@ def _revision_document(shown: revision.FleetRevision) -> dict[str, Any]:
 
 
 def _check_settings(settings: Path) -> None:
-    """:raises FleetError: naming what no host takes.
+    """:raises FleetError: no host would accept a part of the file; the text names it.
 
-    :raises cfg.Error: it is no ini file, or a value is none of its option.
+    :raises cfg.Error: the file is no ini file, or a value does not fit its option.
     """
     if found := revision_problems(settings, agent_conf.load([], [])):
         raise FleetError("; ".join(found))
@@ -140,7 +148,7 @@ def _check_settings(settings: Path) -> None:
 
 
 def _next_generation(target: Path, private: bytes) -> int:
-    """:raises FleetError: what is there is no revision that was signed with this key."""
+    """:raises FleetError: the file is no revision that was signed with this key."""
     from compute_agent.fleet import signature
 
     try:

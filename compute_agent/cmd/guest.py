@@ -17,40 +17,46 @@ from compute_agent.model.guest_settings import (
 
 
 def _add_settings(parser: argparse.ArgumentParser) -> None:
-    """The options that may also change while a guest runs."""
-    parser.add_argument("--qos-class", help="class, a section [qos_class:NAME] or BE, LS or LSR")
-    parser.add_argument("--priority", type=int, help="guests of a lower priority give way first")
+    """Options that an operator may also change while a guest runs."""
+    parser.add_argument("--qos-class", help="class: BE, LS, LSR, or the name of a section [qos_class:NAME]")
+    parser.add_argument(
+        "--priority",
+        type=int,
+        help="priority; within a class, guests of a lower priority are limited and evicted first",
+    )
     parser.add_argument("--thread-policy", choices=[policy.value for policy in ThreadPolicy])
     parser.add_argument("--emulator-policy", choices=[policy.value for policy in EmulatorPolicy])
     parser.add_argument(
-        "--blockio-class", help="class of block I/O, a section [blockio_class:NAME]; empty for none"
+        "--blockio-class",
+        help="class of block I/O: the name of a section [blockio_class:NAME]; empty for none",
     )
     parser.add_argument(
         "--cpu-class",
-        help="class of dedicated CPUs, a section [cpu_class:NAME]; empty for that of the qos class",
+        help="class of its dedicated CPUs: the name of a section [cpu_class:NAME]; empty for that of its QoS"
+        " class",
     )
     parser.add_argument(
         "--isolation",
         choices=ISOLATION_LEVELS,
-        help="how far interrupts and other work of the host keep off its dedicated CPUs; by default as its"
-        " class says",
+        help="whether interrupts and other work of the host may run on its dedicated CPUs (shared) or not"
+        " (quiet); default: isolation of its class",
     )
     parser.add_argument(
         "--spread",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="have dedicated CPUs on as many cores as possible, where the thread policy is prefer",
+        help="choose dedicated CPUs on as many cores as possible; only with the thread policy prefer",
     )
     parser.add_argument(
         "--preserve",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="leave the guest as it is: no pins, no limits, no eviction",
+        help="leave the guest alone: neither pin, nor limit, nor evict it",
     )
     parser.add_argument(
         "--memory-type",
         choices=[kind.value for kind in MemoryType],
-        help="the kind of memory that it gets; any by default",
+        help="kind of memory that the guest gets; default: any",
     )
     parser.add_argument(
         "--resctrl",
@@ -75,15 +81,17 @@ _SETTINGS: Final = SETTING_NAMES
 
 
 class _GuestStart(ShowOne):
-    """Options that a guest has from its start on."""
+    """Add the options that a guest can have only from its start."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "--uuid", help="consumer uuid of the allocation that the guest uses; a new one by default"
+            "--uuid", help="consumer uuid of the allocation that the guest uses; default: a new uuid"
         )
-        parser.add_argument("--name", help="name of the guest; its uuid by default")
-        parser.add_argument("--vcpus", type=int, help="guest CPUs; as many as the allocation has by default")
+        parser.add_argument("--name", help="name of the guest; default: its uuid")
+        parser.add_argument(
+            "--vcpus", type=int, help="number of guest CPUs; default: the number of CPUs in the allocation"
+        )
         _add_settings(parser)
         return parser
 
@@ -109,11 +117,11 @@ class GuestRun(_GuestStart):
             default=[],
             type=_parse_variable,
             metavar="NAME[=VALUE]",
-            help="a variable of the guest's environment, with the value that it has here unless one is given;"
-            " may be given several times. Guests have PATH, HOME, USER, LOGNAME, SHELL, LANG and"
-            " COMPUTE_AGENT_GUEST (their uuid) anyway, and nothing of the environment of the agent",
+            help="variable of the guest's environment; without a value it has the value of this shell; may"
+            " be given several times. Guests always have PATH, HOME, USER, LOGNAME, SHELL, LANG and"
+            " COMPUTE_AGENT_GUEST (their uuid). They inherit no variables of the agent",
         )
-        parser.add_argument("--cwd", default=os.getcwd(), help="working folder; this one by default")
+        parser.add_argument("--cwd", default=os.getcwd(), help="working folder; default: the current folder")
         parser.add_argument("command", nargs="+", metavar="COMMAND", help="program and arguments, after --")
         return parser
 
@@ -130,7 +138,7 @@ class GuestRun(_GuestStart):
 
 
 class GuestAdopt(_GuestStart):
-    """Take a running process, or all processes of a cgroup, as a guest, and pin it."""
+    """Make a running process, or all processes of a cgroup, a guest, and pin it."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""
@@ -140,8 +148,8 @@ class GuestAdopt(_GuestStart):
         origin.add_argument(
             "--cgroup",
             metavar="PATH",
-            help="folder of a cgroup v2 group, such as /sys/fs/cgroup/work; all its processes move into a"
-            " group of the guest's own, and the guest lives as long as any of them",
+            help="folder of a cgroup (version 2), such as /sys/fs/cgroup/work; all its processes move to a"
+            " cgroup of the guest, which ends with the last of them",
         )
         return parser
 
@@ -223,9 +231,10 @@ class GuestVerify(AgentLister):
 
 
 class GuestSet(_OneGuest):
-    """Set or unset settings of a running guest, over those of its domain, its flavor and rules.
+    """Set or unset settings of a running guest of any driver.
 
-    They are kept until they are unset or the guest has gone for good. A guest of every driver can be set.
+    They override settings of its domain, its flavor and rules. They stay until you unset them, or until the
+    guest has left the host for good.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -238,7 +247,7 @@ class GuestSet(_OneGuest):
             default=[],
             metavar="SETTING",
             choices=SETTING_NAMES,
-            help="remove what was set by hand, such as qos_class; may be given several times",
+            help="remove a setting by hand, such as qos_class; may be given several times",
         )
         return parser
 
@@ -251,14 +260,21 @@ class GuestSet(_OneGuest):
 
 
 class GuestLimit(_OneGuest):
-    """Limit the CPU use of a guest by hand, until the agent ends. The lowest limit counts."""
+    """Limit the CPU use of a guest by hand, until the agent ends.
+
+    If several limits exist, the lowest applies.
+    """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""
         parser = super().get_parser(prog_name)
         limit = parser.add_mutually_exclusive_group(required=True)
-        limit.add_argument("--cpus", type=float, help="cores that the guest may use altogether, such as 0.5")
-        limit.add_argument("--unset", action="store_true", help="limit it by hand no more")
+        limit.add_argument(
+            "--cpus",
+            type=float,
+            help="maximum number of CPUs that all threads of the guest use together, such as 0.5",
+        )
+        limit.add_argument("--unset", action="store_true", help="remove the limit by hand")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -269,10 +285,10 @@ class GuestLimit(_OneGuest):
 
 
 class GuestEvict(_OneGuest):
-    """Have a guest leave, as a watermark does: by [qos] evict_command, or by asking it to stop.
+    """Evict a guest, as a watermark does: by [qos] evict_command, or by asking it to stop.
 
-    Its allocation is given back, unless nova-compute has it. `compute-agent event list --kind evict` has the
-    outcome.
+    The agent gives its allocation back, unless nova-compute owns it. `compute-agent event list --kind evict`
+    has the outcome.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -281,15 +297,19 @@ class GuestEvict(_OneGuest):
 
 
 class GuestMove(_OneGuest):
-    """Move a running guest off CPUs that cpu_dedicated_set does not have any more, into the present CPU sets.
+    """Move a running guest from CPUs that are no longer in cpu_dedicated_set to the current CPU sets.
 
-    By itself no guest is moved for that, unless [policy] rebalance is on.
+    The agent moves no guest for this reason by itself, unless [policy] rebalance is true.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--dry-run", action="store_true", help="only say where it would go")
+        parser.add_argument(
+            "--dry-run",
+            action="store_true",
+            help="print the CPUs to which the guest would move, and move nothing",
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -299,7 +319,7 @@ class GuestMove(_OneGuest):
 
 
 class GuestStop(_OneGuest):
-    """End a guest. What it holds in Placement stays its owner's to delete."""
+    """End a guest. Its allocation in Placement stays; its owner deletes it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon to end it."""

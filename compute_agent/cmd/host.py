@@ -106,7 +106,7 @@ def _cache_document(platform: CachePlatform) -> dict[str, Any]:
 
 
 class TopologyShow(ShowOne):
-    """Show packages, NUMA nodes and caches with their CPUs, the purpose of these, and the guests on them.
+    """Show packages, NUMA nodes and caches, with the use of their CPUs and the guests on them.
 
     The output is a tree, or a picture (-f svg). Other formats also have cores and all caches, and no guests.
     """
@@ -193,10 +193,9 @@ class TopologyShow(ShowOne):
 class ConfigCheck(ShowOne):
     """Check the configuration against this host: the purpose of each CPU, and the resulting inventories.
 
-    If an agent runs, guests has the rule that each guest matches, and settings that would change.
-
-    Exit status: 0 good; 1 the agent would refuse to start; 3 it would start, but options or sections are
-    unknown, or Placement does not answer with this configuration.
+    If an agent runs, the row guests lists the rule that each guest matches, and settings that would change.
+    Exit status 0: the configuration is good.
+    1: the agent would refuse to start. 3: options or sections are unknown, or Placement does not answer.
     """
 
     def run(self, parsed_args: argparse.Namespace) -> int:
@@ -295,7 +294,7 @@ class ConfigCheck(ShowOne):
 
 
 def _root_owner(conf: cfg.ConfigOpts, client: PlacementClient | None) -> tuple[RootOwner, str, str]:
-    """The owner of the root provider, the same in words, and the reason why Placement does not answer.
+    """Return the owner of the root provider, the same in words, and the reason why Placement does not answer.
 
     The reason is empty if it answers. Placement is asked only if the ini file has credentials.
     """
@@ -322,7 +321,7 @@ def _tree_shape(conf: cfg.ConfigOpts, owner: RootOwner) -> str:
 
 
 def _stray_warnings(path: Path, sets: CpuSets, reachable: CpuSet) -> list[str]:
-    """A warning for each guest, of those last known, that holds CPUs which the sets do not have."""
+    """Return a warning for each known guest that holds CPUs outside the CPU sets."""
     try:
         guests = state.parse(path.read_bytes()).guests
     except FileNotFoundError:
@@ -341,7 +340,7 @@ _AMOUNTS: Final = ("total", "reserved", "min_unit", "max_unit", "step_size", "al
 _DERIVED: Final = ("provider", "resource_class", *_AMOUNTS)
 
 PLACEHOLDER: Final = str(uuid.UUID(int=0))
-"""In place of the uuid of the root, where the state folder must not be written."""
+"""Stands for the uuid of the root if the command must not write the state folder."""
 
 
 def _inventory_rows(tree: ProviderTree) -> list[tuple[Any, ...]]:
@@ -354,7 +353,7 @@ def _inventory_rows(tree: ProviderTree) -> list[tuple[Any, ...]]:
 
 
 class InventoryShow(AgentLister):
-    """Show the inventories and traits of the host's providers: derived against reported, with differences."""
+    """Show derived and reported inventories and traits of the host's providers, with differences."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""

@@ -29,9 +29,9 @@ class _HookCommand:
 
 
 class HookInstall(_HookCommand, AgentCommand):
-    """Install the hook by which libvirt announces starting guests, so that they get their cache groups.
+    """Install the hook that announces starting guests to the agent, so that they get their cache groups.
 
-    Needs libvirt 6.5 or later. A hook of another program is never overwritten.
+    The hook needs libvirt 6.5 or later. The command never overwrites a hook of another program.
     """
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -42,7 +42,7 @@ class HookInstall(_HookCommand, AgentCommand):
 
 
 class HookRemove(_HookCommand, AgentCommand):
-    """Take the hook away that ``libvirt hook install`` has made."""
+    """Remove the hook that ``libvirt hook install`` has made."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Remove the script."""
@@ -52,7 +52,7 @@ class HookRemove(_HookCommand, AgentCommand):
 
 
 class HookShow(_HookCommand, ShowOne):
-    """Show whether the hook is installed: absent, installed, outdated (install it again) or foreign."""
+    """Show whether the hook is absent, installed, outdated (install it again) or foreign."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Look at the script."""

@@ -147,8 +147,8 @@ class AgentShell(App):
             "--config-file",
             action="append",
             metavar="FILE",
-            help="ini file; may be given several times, later ones override. Without it"
-            " /etc/compute-agent/compute-agent.conf and the like.",
+            help="ini file; may be given several times, and later files override earlier ones. Default:"
+            " /etc/compute-agent/compute-agent.conf and similar files.",
         )
         return parser
 
@@ -160,7 +160,7 @@ class AgentShell(App):
     def clean_up(self, cmd: Command, result: int, err: BaseException | None) -> None:
         """Name an error without a text, for which cliff prints an empty line."""
         if isinstance(err, Exception) and not str(err).strip():
-            self.LOG.error("%s failed by %s; --debug tells where.", cmd.cmd_name, type(err).__name__)
+            self.LOG.error("%s failed with %s; --debug shows the place.", cmd.cmd_name, type(err).__name__)
 
 
 def _version() -> str:
@@ -171,7 +171,11 @@ def _version() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Exit status: 0 done, 1 failed or refused (the reason is on stderr), 2 wrong usage."""
+    """Run one command.
+
+    Exit status 0: the command succeeded. 1: it failed or was refused, and standard error has the reason. 2:
+    the command line is wrong.
+    """
     return AgentShell().run(list(sys.argv[1:] if argv is None else argv))
 
 

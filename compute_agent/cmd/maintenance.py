@@ -14,7 +14,7 @@ class HostDisable(ShowOne):
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--reason", required=True, help="the reason, which `status` shows")
+        parser.add_argument("--reason", required=True, help="reason, which `compute-agent status` shows")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

@@ -21,9 +21,9 @@ USE: Final = ("llc_occupancy_bytes", "local_bytes_per_second", "total_bytes_per_
 
 
 class MetricsShow(AgentLister):
-    """Show what a guest or class used of caches and memory bandwidth; without GUEST the last values of all.
+    """Show the use of caches and memory bandwidth by a guest or class; without GUEST the last values of all.
 
-    Answered from the samples that are kept on this host, whether the daemon runs or not.
+    The command reads the samples that are stored on this host, whether the daemon runs or not.
     """
 
     def _load_formatter_plugins(self) -> stevedore.ExtensionManager[ListFormatter]:
@@ -40,10 +40,15 @@ class MetricsShow(AgentLister):
             type=parse_moment,
             default="1h",
             metavar="TIME",
-            help="how long ago, as 90, 30m, 1h or 7d, or a time, as 2026-05-01T13:00; 1h by default",
+            help="begin: a length of time before now, such as 90, 30m, 1h or 7d, or a time, such as"
+            " 2026-05-01T13:00; default: 1h",
         )
         parser.add_argument(
-            "--until", type=parse_moment, default="0", metavar="TIME", help="likewise; now by default"
+            "--until",
+            type=parse_moment,
+            default="0",
+            metavar="TIME",
+            help="end, in the format of --since; default: now",
         )
         parser.add_argument("--svg", metavar="FILE", type=Path, help="also write a picture to FILE")
         return parser

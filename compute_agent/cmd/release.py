@@ -22,12 +22,12 @@ LOCK_TIMEOUT: Final = 30.0
 
 
 class ReleaseCommand(AgentLister):
-    """Leave this host: end the agent for good, and give back what it has set.
+    """Leave this host: end the agent for good, and undo its changes.
 
-    CPU quotas, cache ways, bandwidth and the scheduling switch are given back; the list shows what was given
-    back and what stays. Guests run on. New guests are kept away from the first change on, and let in again
-    last; after a failure they stay away. A release that broke off is finished by another one. The exit status
-    is 1 if anything could not be given back.
+    The command removes CPU quotas, limits of cache ways and bandwidth, and the trait that keeps new guests
+    away. The list shows the changes that were undone and those that stay. Guests run on. The command keeps
+    new guests away before its first change, and lets them in again after the last; after a failure they stay
+    away. Run it again after an interruption. The exit status is 1 if a change could not be undone.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -36,7 +36,7 @@ class ReleaseCommand(AgentLister):
         parser.add_argument(
             "--pins",
             action="store_true",
-            help="also let guests run on all CPUs with memory of all NUMA nodes, and take away weights and"
+            help="also let guests run on all CPUs with memory of all NUMA nodes, and remove weights and"
             " limits of memory",
         )
         parser.add_argument(
@@ -45,18 +45,20 @@ class ReleaseCommand(AgentLister):
             help="also delete the host's resource providers in Placement, except those with allocations",
         )
         parser.add_argument(
-            "--dry-run", action="store_true", help="only list what there is; a running agent goes on"
+            "--dry-run",
+            action="store_true",
+            help="list the changes that would be undone, and undo none; a running agent continues",
         )
         parser.add_argument("--undo", action="store_true", help="let an agent work on this host again")
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """1 if anything that was ordered could not be done."""
+        """Return 1 if a part of the release failed."""
         self._failed = False
         return super().run(parsed_args) or int(self._failed)
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """End the daemon, and give back what it has set; or just look."""
+        """End the daemon and undo its changes; with ``--dry-run`` only list them."""
         conf = self.load_conf()
         wanted = {"pins": parsed_args.pins, "provider": parsed_args.provider}
         if parsed_args.dry_run:

@@ -20,15 +20,17 @@ _COLUMNS: Final = (
 
 
 class ReshapeCommand(AgentLister):
-    """Move what guests hold to where the provider tree has it now, in one atomic request.
+    """Move allocations of guests to the current providers of their resources, in one atomic request.
 
-    What moved is listed.
+    The command lists the moved allocations.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""
         parser = super().get_parser(prog_name)
-        parser.add_argument("--dry-run", action="store_true", help="only list what would be moved")
+        parser.add_argument(
+            "--dry-run", action="store_true", help="list the allocations to move, and move none"
+        )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
@@ -40,7 +42,7 @@ class ReshapeCommand(AgentLister):
 
 
 def _inventory_change(change: dict[str, Any]) -> tuple[Any, ...]:
-    """A change of a total, on one side empty where the inventory is new or goes."""
+    """A change of a total; one side is empty if the inventory is new or disappears."""
     where = (change["provider"], change["resource_class"])
     before, after = change["before"], change["after"]
     return (

@@ -38,7 +38,7 @@ _COLUMNS: Final = ("where", "subject", "change")
 
 
 class RunCommand(AgentLister):
-    """Run the agent in the foreground until SIGTERM; or list what that would change, and change nothing."""
+    """Run the agent in the foreground until SIGTERM; with --dry-run only list changes."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""
@@ -46,13 +46,13 @@ class RunCommand(AgentLister):
         parser.add_argument(
             "--dry-run",
             action="store_true",
-            help="list what would be changed in Placement, and for each guest in the kernel and in libvirt;"
-            " nothing is changed. The other options are for this list.",
+            help="list the changes that a start would make in Placement, and for each guest in the kernel"
+            " and in libvirt, and make none. The other options apply to this list.",
         )
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:
-        """Serve until told to end, or list; 1 if the agent refuses to start."""
+        """Serve until a signal, or list the changes; return 1 if the agent refuses to start."""
         try:
             if parsed_args.dry_run:
                 return super().run(parsed_args)
@@ -69,7 +69,7 @@ class RunCommand(AgentLister):
         return 0
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Find out what would be changed."""
+        """Return the changes that a start would make."""
         rows = [dataclasses.astuple(each) for each in dry_run(self.load_conf())]
         self.app.stderr.write("Nothing was changed.\n" if rows else "Nothing would be changed.\n")
         return _COLUMNS, rows

@@ -22,15 +22,15 @@ from compute_agent.monitoring.history import HistoryError, SampleHistory
 from compute_agent.monitoring.samples import FILE
 
 _OLDEST_SAMPLE: Final = 120.0
-"""Seconds: what was used before is no longer shown."""
+"""Maximum age of samples that the screen shows, in seconds."""
 _SCREEN, _BACK = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 _HOME, _REST_OF_LINE, _REST = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 class TopCommand(AgentCommand):
-    """Show guests, their CPUs, cache ways and bandwidth, and the watermarks, again and again; q ends it.
+    """Show guests with their CPUs, cache ways and bandwidth, and the watermarks, continuously until q.
 
-    Into a file or a pipe it is shown once.
+    If the output is a file or a pipe, the command shows them once.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -41,10 +41,10 @@ class TopCommand(AgentCommand):
             type=_positive_seconds,
             default=2.0,
             metavar="SECONDS",
-            help="from one look to the next; 2",
+            help="seconds between two updates; default: 2",
         )
-        parser.add_argument("--sort", choices=ORDERS, default="cpu", help="guests by what; cpu by default")
-        parser.add_argument("--once", action="store_true", help="show it once, and whole")
+        parser.add_argument("--sort", choices=ORDERS, default="cpu", help="order of guests; default: cpu")
+        parser.add_argument("--once", action="store_true", help="print the whole screen once")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> None:
@@ -95,7 +95,7 @@ def _guest_uses(file: Path) -> dict[str, ShownUse]:
 
 @contextlib.contextmanager
 def _own_screen(out: Any) -> Iterator[None]:
-    """A screen of our own, with keys as they are pressed; all is as it was in the end."""
+    """Switch the terminal to a screen of its own without line buffering, and restore it at the end."""
     before = termios.tcgetattr(sys.stdin)
     out.write(_SCREEN)
     try:

@@ -29,7 +29,7 @@ _METRIC_COLUMNS: Final = ("metric", "unit", "action_priority", "throttled_by", "
 
 
 class WatermarkList(AgentLister):
-    """List the lines of the watermarks: how usage stands to them, and what is done about it now."""
+    """List the lines of the watermarks, with the current usage and the actions in force."""
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
         """Add the options."""
@@ -37,13 +37,13 @@ class WatermarkList(AgentLister):
         parser.add_argument(
             "--metrics",
             action="store_true",
-            help="list what can be watched instead: the built-in metrics and those of installed packages;"
-            " asks no daemon",
+            help="list the available metrics instead: the built-in ones and those of installed packages;"
+            " needs no daemon",
         )
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
-        """Ask the daemon, or look what is installed."""
+        """Ask the daemon, or list the installed metrics."""
         if parsed_args.metrics:
             return _METRIC_COLUMNS, [_metric_row(metric) for metric in load_registry().values()]
         rows = self.ask_daemon("watermark.list")
@@ -56,7 +56,7 @@ class WatermarkList(AgentLister):
 
 
 class AmountColumn(FormattableColumn[Any]):
-    """A number that is shown to people with its unit; a percentage of what there is is shown as it is."""
+    """A number that tables show with its unit. Percentages of a capacity have no other form."""
 
     def __init__(self, value: Any, unit: str) -> None:
         super().__init__(value)
@@ -95,7 +95,7 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metric_row(metric: WatermarkMetric) -> tuple[Any, ...]:
-    """``computed``: the actions of which it can be told beforehand what they free."""
+    """``computed`` lists the actions of which the agent can compute the freed amount."""
     computed = {"throttle": metric.throttle_quantified, "evict": metric.evict_quantified}
     return (
         metric.name,
@@ -108,9 +108,9 @@ def _metric_row(metric: WatermarkMetric) -> tuple[Any, ...]:
 
 
 class WatermarkTest(AgentLister):
-    """List what the watermarks of a metric would do if the host used a certain amount. Nothing is done.
+    """List the actions of the watermarks of a metric at a certain usage of the host, and take none.
 
-    Guests count with their present use.
+    Guests count with their current use.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -119,9 +119,9 @@ class WatermarkTest(AgentLister):
         parser.add_argument(
             "--usage",
             required=True,
-            help="usage of the host, as thresholds are written, such as 92%% or 12G",
+            help="usage of the host, in the format of the lines, such as 92%% or 12G",
         )
-        parser.add_argument("--metric", default="cpu_usage", help="the metric; cpu_usage by default")
+        parser.add_argument("--metric", default="cpu_usage", help="the metric; default: cpu_usage")
         return parser
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

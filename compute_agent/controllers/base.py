@@ -1,4 +1,4 @@
-"""The interface of controllers: what each sets in the kernel, would set, and gives back.
+"""The interface of controllers: each sets a part of the kernel, describes its changes, and undoes them.
 
 A new controller implements :class:`KernelController`. One that looks at one guest at a time inherits the rest
 from :class:`GuestController`. Dry run, reconcile and release ask all controllers in the order in which
@@ -38,7 +38,7 @@ class GuestTarget:
 
 
 def without_preserved(targets: Iterable[GuestTarget]) -> list[GuestTarget]:
-    """The guests that a controller may act on: all but those with the setting ``preserve``."""
+    """The guests on which a controller may act: all without the setting ``preserve``."""
     return [target for target in targets if not target.guest.settings.preserve]
 
 
@@ -112,13 +112,13 @@ class KernelController(Protocol):
     """Whether sync() also gets the guests that are about to start, which have no process and no place yet."""
 
     refused: Mapping[str, Sequence[str]]
-    """Reasons, by uuid, why guests do not get all that they ask for; as of the last sync()."""
+    """Reasons, by uuid, why guests did not get everything at the last sync()."""
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Set what concerns all guests together, such as the division of what they share.
+        """Set everything that concerns all guests together, such as the division of a cache.
 
         The worker calls it before describe_drift() and apply(), and after a guest came, left or changed.
-        Preserved guests are among the targets, so that others do not get what they hold.
+        Preserved guests are among the targets, so that other guests do not get their resources.
 
         :param zones: the providers that allocations name.
         :raises DriverError: it is not possible now; the worker calls again.

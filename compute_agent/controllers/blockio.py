@@ -57,9 +57,9 @@ class BlockIoController(GuestController):
         return self._driver.blockio_drift(target.guest, self._wanted_blockio(target)) or None
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set what differs; whether anything did.
+        """Set the differing limits; return whether any differed.
 
-        :raises DriverError: the guest is to be throttled and the kernel has nothing to do it by.
+        :raises DriverError: the guest should be throttled, and the kernel has no means for it.
         """
         wanted = self._wanted_blockio(target)
         limited = wanted if ThrottleControl(BLOCKIO) in target.limits else None

@@ -1,4 +1,4 @@
-"""Controllers ``cpuset`` and ``cpu``: which CPUs the threads of a guest run on, and how much of them it gets.
+"""Controllers ``cpuset`` and ``cpu``: the CPUs of a guest's threads, and its share of them.
 
 Controller ``cpuset`` pins. Controller ``cpu`` sets the weight of a guest on CPUs that it shares, and a quota.
 
@@ -65,7 +65,7 @@ class CpusetController(GuestController):
         return f"{len(misplaced)} threads elsewhere, such as {tid} on CPUs {cpuset.format(cpus)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Pin the threads that run elsewhere; whether any did."""
+        """Pin the threads that run elsewhere; return whether there were any."""
         # Looks first: pinning a domain costs calls of libvirtd, and mostly nothing has changed.
         if self.describe_drift(target) is None or target.assignment is None:
             return False
@@ -184,7 +184,7 @@ class CpuController(GuestController):
         return None if has is None else f"CPU {_limits_text(has)} in place of {_limits_text(wanted)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set what differs; whether anything did."""
+        """Set the differing limits; return whether any differed."""
         return self._driver.apply_cpu_limits(target.guest, self._wanted_limits(target))
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:

@@ -295,7 +295,7 @@ class CpuClassController(KernelController):
         return choose_parked(rules, used, parked, {} if lost else since, now)
 
     def _used_cpus(self, target: GuestTarget) -> frozenset[int]:
-        """The CPUs that a guest uses, or those that its definition pins it to."""
+        """The CPUs that a guest uses, or to which its definition pins it."""
         place, guest = target.assignment, target.guest
         if place is not None:
             return place.held_cpus | place.cpus | place.emulator_cpus

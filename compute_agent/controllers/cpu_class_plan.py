@@ -80,7 +80,7 @@ class CpuClassClaim:
 
     @property
     def wanted_governor(self) -> str | None:
-        """The governor that the CPUs are to have; None: their former one."""
+        """The wanted governor of the CPUs; None: their former one."""
         if self.cpu_class is None or self.cpu_class.park is not ParkMode.GOVERNOR:
             return None if self.cpu_class is None else self.cpu_class.governor
         return (self.cpu_class.governor or _PARKED_GOVERNOR) if self.parked else None
@@ -303,7 +303,7 @@ class _PlanBuilder:
                     self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
 
     def park_cpu(self, cpu: int, claim: CpuClassClaim) -> None:
-        """Note a CPU that is to be parked, and its file where that takes it offline."""
+        """Note a CPU to park, and the file that takes it offline, if parking does so."""
         if claim.parked:
             self._parked.add(cpu)
             if claim.frozen:

@@ -81,7 +81,7 @@ class IsolationController(KernelController):
 
     @property
     def status(self) -> IsolationStatus:
-        """The quiet CPUs and what stays on them, as of the last sync()."""
+        """The quiet CPUs, and the work that stays on them, at the last sync()."""
         return self._isolator.status
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:

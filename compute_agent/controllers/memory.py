@@ -1,10 +1,10 @@
 """Controllers ``memory`` and ``memory_limit``: where the memory of a guest comes from, and how much it gets.
 
-Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers that its ``MEMORY_MB`` is
-allocated from. This holds for guests that float over CPUs of other nodes, and for nodes without CPUs, too.
-An allocation of a flat tree names no node. Guests with dedicated CPUs then get memory of the nodes of these
-CPUs, and others get memory of any node. Huge pages that a guest has taken stay where they are: their node is
-chosen when the guest starts.
+Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers of its ``MEMORY_MB``.
+This holds for guests that float over CPUs of other nodes, and for nodes without CPUs, too. An allocation of a
+flat tree names no node. Guests with dedicated CPUs then get memory of the nodes of these CPUs, and others get
+memory of any node. Huge pages that a guest has taken stay where they are: their node is chosen when the guest
+starts.
 
 Controller ``memory_limit`` sets how much memory a guest gets, and which guests give way when it runs out.
 
@@ -69,7 +69,7 @@ class MemoryController(GuestController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note which guests do not get the type of memory that they ask for."""
+        """Note the guests that do not get the requested type of memory."""
         found = {target.guest.uuid: self._type_refusal(target) for target in targets}
         self.refused = {uuid: (reason,) for uuid, reason in found.items() if reason}
 
@@ -88,7 +88,7 @@ class MemoryController(GuestController):
         return f"{gets}: let it hold MEMORY_MB of a provider with the trait {memory_trait(wanted)}"
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """The nodes that memory comes from where they are not the wanted ones; None if they agree."""
+        """The nodes of the guest's memory if they differ from the wanted ones; None if they agree."""
         if target.assignment is None or not self._is_bound(target):
             return None
         has = self._driver.memory_nodes(target.guest, target.assignment.mems)
@@ -97,7 +97,7 @@ class MemoryController(GuestController):
         return f"memory from NUMA nodes {_nodes_text(has)} in place of {_nodes_text(target.assignment.mems)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Bind memory, or lift its binding; whether anything had to be changed."""
+        """Bind memory, or lift its binding; return whether anything had to be changed."""
         if target.assignment is None or not self._is_bound(target):
             return False
         return self._driver.bind_memory(target.guest, target.assignment.mems)
@@ -207,7 +207,7 @@ class MemoryLimitController(GuestController):
         return None if has is None else f"memory {_limit_text(has)} in place of {_limit_text(wanted)}"
 
     def apply(self, target: GuestTarget) -> bool:
-        """Set what differs; whether anything did."""
+        """Set the differing limits; return whether any differed."""
         return self._driver.limit_memory(target.guest, self._wanted_limits(target))
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:

@@ -121,8 +121,9 @@ def _at_its_caches(demand: GuestDemand, cpus: CpuSet, domains: Mapping[int, CpuS
 def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict[int, int]:
     """The amounts by L3 cache of a guest that runs on ``shares`` CPUs of each cache.
 
-    Amounts of caches that it runs on stay there. The others go to a cache that it holds nothing of, and among
-    these to the one with most of its CPUs. A guest that runs on no known cache keeps its amounts unchanged.
+    Amounts of caches that it runs on stay there. The others go to a cache without an amount of the guest; of
+    several, to the one with most of its CPUs. A guest that runs on no known cache keeps its amounts
+    unchanged.
     """
     found = {cache: amount for cache, amount in amounts.items() if cache in shares or not shares}
     if elsewhere := sum(amounts.values()) - sum(found.values()):
@@ -237,9 +238,9 @@ class ResctrlController(KernelController):
         self._lacking: frozenset[str] = frozenset()
         self._warned: frozenset[str] = frozenset()
         self.membership: Mapping[str, str] = {}
-        """The group of each guest, as of the last sync()."""
+        """The group of each guest at the last sync()."""
         self.class_groups: Mapping[str, str] | None = None
-        """The group of each class, as of the last sync(); None before the first."""
+        """The group of each class at the last sync(); None before the first."""
         self.refused: Mapping[str, Sequence[str]] = {}
         """Reasons why guests (by uuid) and classes (by the names of their groups) do not get all."""
 
@@ -333,9 +334,9 @@ class ResctrlController(KernelController):
         )
 
     def apply(self, target: GuestTarget) -> bool:
-        """Move the guest's threads into its group until no new thread appears; whether any moved.
+        """Move the guest's threads into its group until no new thread appears; return whether any moved.
 
-        :raises DriverError: the guest is to be throttled and has no group of its own for it.
+        :raises DriverError: the guest should be throttled, and has no group of its own.
         """
         guest = target.guest
         group = self.membership.get(guest.uuid)

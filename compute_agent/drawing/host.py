@@ -45,7 +45,7 @@ _FRAME: Final = {
 """Frames by role. They differ by more than colour: solid, dashed, or only a grey filling."""
 
 _STRIPES: Final = 4
-"""The most guests on one CPU that get a stripe each; the first ones do."""
+"""Maximum number of guests on one CPU with a stripe each; further guests have none."""
 
 
 @dataclass(slots=True)
@@ -258,13 +258,13 @@ def _guest_colour(index: int) -> str:
 _WIDTH: Final = len(CpuRole.DEDICATED)
 
 _MAX_SHARERS: Final = 12
-"""The most guests named at the shared CPUs of a box, since all guests may share them."""
+"""Maximum number of guests that the shared CPUs of a box name, since all guests may share them."""
 
 _MAX_NOISY: Final = 8
 """The most CPUs of a line with their noise."""
 
 _NAMES_WIDTH: Final = 70
-"""The most characters in a line of names, so that it fits a terminal."""
+"""Maximum number of characters in a line of names, so that it fits a terminal."""
 
 Guests = Mapping[str, frozenset[int]]
 

@@ -64,7 +64,7 @@ class RunningGuests(Protocol):
     def lost_guests(self) -> Mapping[str, str]:
         """The guests that may run and that the driver cannot manage: by uuid, with the reason and the remedy.
 
-        They are not among ``guests()``. They keep what they hold as long as they are here.
+        They are not among ``guests()``. They keep their CPUs and memory as long as they run here.
         """
         ...
 
@@ -81,7 +81,7 @@ class GuestThreads(Protocol):
     """The processes and threads of guests."""
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
-        """The processes that usage is counted of, for a guest without a cgroup; the main process is first."""
+        """The processes that count towards usage without a cgroup; the main process is first."""
         ...
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
@@ -135,7 +135,7 @@ class CpuLimits:
 
 
 class QuotaError(DriverError):
-    """A guest that shall have at most ``quota`` cores cannot have a quota; ``why`` gives the reason."""
+    """A guest with at most ``quota`` cores cannot have a quota, because of ``why``."""
 
     def __init__(self, guest: Guest, quota: float, why: str) -> None:
         super().__init__(f"guest {guest} cannot be limited to {quota:g} cores: {why}")
@@ -247,7 +247,7 @@ class MemoryLimits:
 
 @dataclass(frozen=True, slots=True)
 class OomKill:
-    """Processes of a guest that the kernel killed for want of memory.
+    """Processes of a guest that the kernel killed for lack of memory.
 
     :ivar at_own_limit: whether the guest's own limit was reached, and not that of the host.
     """
@@ -350,7 +350,7 @@ class BlockIoTuning(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GuestFlavor:
-    """The order that a guest was made by: amounts by resource class, without CPUs, and its owner.
+    """The order that made a guest: amounts by resource class, without CPUs, and its owner.
 
     :ivar dedicated: the number of guest CPUs with dedicated CPUs; None if the order does not say.
     :ivar project_id: empty if not known, and so is ``user_id``.
@@ -373,7 +373,7 @@ class FlavorSource(Protocol):
         ...
 
     def read_flavor(self, guest: Guest) -> GuestFlavor:
-        """The order that a guest was made by; an empty one if there is none.
+        """The order that made a guest; an empty one if there is none.
 
         :raises GuestGoneError:
         :raises DriverError:

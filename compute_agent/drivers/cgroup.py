@@ -128,7 +128,7 @@ class CgroupRoot:
             if not os.access(folder / "cgroup.procs", os.W_OK) or not os.access(folder, os.W_OK):
                 raise PermissionError(errno.EACCES, "not writable", str(folder))
         except OSError as error:
-            LOG.warning("No cgroup groups for guests, affinity is used instead: %s", error)
+            LOG.warning("Guests get no cgroups, and are pinned by affinity instead: %s", error)
             return None
         # One at a time: a write of several names is refused as a whole if one of them cannot be enabled.
         for controller in _WANTED:
@@ -137,7 +137,9 @@ class CgroupRoot:
                     (folder / "cgroup.subtree_control").write_text(f"+{controller}")
                 except OSError as error:
                     # EBUSY: there are processes in the group itself ("no internal process constraint").
-                    LOG.warning("Controller %s cannot be handed down in %s: %s", controller, folder, error)
+                    LOG.warning(
+                        "Controller %s cannot be enabled for groups below %s: %s", controller, folder, error
+                    )
         # Records of guests keep these paths, so they must not depend on a symbolic link.
         return cls(folder.resolve())
 

@@ -72,7 +72,7 @@ class OomWatch:
                 if counts[1] > kills:
                     self._news.append(OomKill(guest, counts[1] - kills, counts[0] > at_limit))
                     # Only with a kill: the kernel counts the reached limit first and kills a moment later. A
-                    # count in between would make that kill look like one for want of memory on the host.
+                    # count in between would make that kill look like one for lack of memory on the host.
                     self._counted[guest.uuid] = counts
             if last:
                 self._counted.pop(guest.uuid, None)
@@ -181,9 +181,9 @@ class OomScores:
             except PermissionError as error:
                 self._refused.add(guest.uuid)
                 LOG.warning(
-                    "The oom_score_adj of guest %s stays as it is, in place of %d: %s; less than it was takes"
-                    " CAP_SYS_RESOURCE, a process of another user CAP_SETUID (CapabilityBoundingSet= in"
-                    " a drop-in of the unit)",
+                    "The oom_score_adj of guest %s cannot be set to %d: %s; a lower value needs"
+                    " CAP_SYS_RESOURCE, a process of another user CAP_SETUID (CapabilityBoundingSet= in a"
+                    " drop-in of the unit)",
                     guest,
                     score,
                     error,

@@ -77,13 +77,15 @@ def _get_usable(
             check(with_file(conf, fleet.folder / kept.KEPT))
             if not has_failed:
                 return
-            LOG.warning("The agent's last start failed: the source is asked for other settings of the fleet")
+            LOG.warning(
+                "The agent's last start failed, so it asks the source for other settings of the fleet"
+            )
     except (FleetError, ConfigError, cfg.Error, OSError) as error:
-        LOG.error("What is kept of the fleet's settings cannot be used: %s", error)
+        LOG.error("The stored settings of the fleet cannot be used: %s", error)
     try:
         follow_source(fleet, conf, check)
     except FleetError as error:
-        LOG.error("There are no other settings of the fleet to start with: %s", error)
+        LOG.error("The source has no other settings of the fleet: %s", error)
 
 
 def follow_source(

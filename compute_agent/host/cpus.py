@@ -144,7 +144,7 @@ def read_states(files: SysFiles, info: CpuInfo) -> CpuStates:
         online = frozenset(cpu for cpu in folders if files.read_number(f"{CPU_FOLDER}/cpu{cpu}/online") != 0)
     if not online:
         online = frozenset(info.records)
-        LOG.warning("No CPUs are listed in %s: using those of /proc/cpuinfo", files.root / CPU_FOLDER)
+        LOG.warning("%s lists no CPUs: the agent uses those of /proc/cpuinfo", files.root / CPU_FOLDER)
     return CpuStates(present=(folders if present is None else present) | online, online=online)
 
 

@@ -24,7 +24,7 @@ CPU_CAPACITY: Final = "cpu_capacity"
 
 # The following are attributes of the first provider that belongs to the agent.
 FLEET_GROUP: Final = "fleet.group"
-"""The group of hosts that the host shares settings with."""
+"""The group of hosts with which the host shares settings."""
 FLEET_GENERATION: Final = "fleet.generation"
 """The generation of the adopted settings; 0 without any."""
 FLEET_TROUBLE: Final = "fleet.trouble"
@@ -45,7 +45,7 @@ REPORT_DUE: Final = "agent.report_due"
 
 # A provider takes 256 attributes, and other programs want some of them, too.
 _MAX_DISTANCES: Final = 200
-"""The most nodes with distances. With more nodes there are none."""
+"""Maximum number of nodes with distances. With more nodes there are none."""
 _OURS: Final = frozenset(
     {
         *(MEMORY_TIER, CPU_CAPACITY, FLEET_GROUP, FLEET_GENERATION, FLEET_TROUBLE),
@@ -103,7 +103,8 @@ def of_zone(
 
 _MAX_GUESTS: Final = 100
 _MAX_WATERMARKS: Final = 20
-"""The most guests and watermarks with attributes: a provider takes 256, and other programs want some."""
+"""Maximum number of guests and watermarks with attributes: a provider takes 256, and other programs need
+some."""
 _MAX_TEXT: Final = 255
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,50}")

@@ -152,7 +152,7 @@ LOG = logging.getLogger(__name__)
 FILE_NAME: Final = "pools.json"
 
 _MAX_KEPT: Final = 1000
-"""The most kept providers of pools. The oldest are dropped."""
+"""Maximum number of stored providers of pools. The oldest are dropped."""
 
 
 def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -> tuple[ProviderNode, ...]:
@@ -165,7 +165,7 @@ def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -
     except FileNotFoundError:
         return ()
     except (OSError, UnsafeFileError, ValueError, KeyError, TypeError, AttributeError) as error:
-        LOG.warning("%s cannot be used, former pools are not known: %s", state_path / FILE_NAME, error)
+        LOG.warning("%s cannot be used, so former pools are not known: %s", state_path / FILE_NAME, error)
         return ()
     usable = topology.usable
     return tuple(_pool_node(uuid, one, usable) for uuid, one in kept.items() if tree.get(uuid) is None)

@@ -26,7 +26,7 @@ from compute_agent.inventory.traits import NUMA_ROOT
 from compute_agent.model.messages import ConfigError
 
 _SHOWN: Final = 5
-"""The most addresses that a sentence lists."""
+"""Maximum number of addresses in a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class OfferedDevice:
 
 
 def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> DeviceOffer:
-    """Decide which devices the host offers, as what, and in which amount.
+    """Decide on the devices that the host offers, with their classes and amounts.
 
     :raises ConfigError: a physical function and one of its virtual functions are both selected, or virtual
         functions of one physical function differ in class or traits. Placement would count a card twice, or

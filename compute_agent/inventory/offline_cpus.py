@@ -162,7 +162,7 @@ def recall_topology(folder: Path) -> HostTopology | None:
         return None
     except (OSError, UnsafeFileError, ValueError) as error:
         LOG.warning(
-            "%s cannot be used, CPUs that are offline count when they are online: %s",
+            "%s cannot be used, so offline CPUs do not count until they are online: %s",
             folder / FILE_NAME,
             error,
         )
@@ -177,7 +177,7 @@ def remember_topology(folder: Path, topology: HostTopology) -> HostTopology:
     before = recall_topology(folder)
     if before is not None and not is_consistent(topology, before):
         LOG.warning(
-            "CPUs are elsewhere than %s remembers: it is started again from the online CPUs",
+            "The positions of CPUs in %s are wrong: the agent writes the file again from the online CPUs",
             folder / FILE_NAME,
         )
     after = learn_topology(topology, before)
@@ -188,7 +188,7 @@ def remember_topology(folder: Path, topology: HostTopology) -> HostTopology:
                 put_aside(folder / FILE_NAME)
             write_durably(folder / FILE_NAME, content)
         except OSError as error:
-            LOG.warning("The topology of CPUs cannot be kept in %s: %s", folder / FILE_NAME, error)
+            LOG.warning("The topology of CPUs cannot be written to %s: %s", folder / FILE_NAME, error)
     return after
 
 

@@ -1,4 +1,4 @@
-"""The masks that are to be, as a pure function of facts, demand and originals.
+"""The wanted masks, as a pure function of facts, demand and originals.
 
 A mask keeps its original as long as that touches no quiet CPU. Otherwise it has the part of the original on
 the best sinks. An interrupt without such a part gets one sink, that with the fewest interrupts since boot.
@@ -68,7 +68,7 @@ class IsolationDemand:
 
     @property
     def quiet_cpus(self) -> CpuSet:
-        """The CPUs that are to be quiet."""
+        """The CPUs that should be quiet."""
         return self.kept.union(*(guest.cpus for guest in self.guests if guest.quiet))
 
     @property
@@ -212,11 +212,11 @@ class _MaskPlanner:
             yield StuckMask(mask, self._quiet, reason)
 
     def _kept_entry(self, path: str, mask: KernelMask, original: OriginalMask) -> dict[str, OriginalMask]:
-        """The entry of a mask: of each while CPUs are quiet, later of those that are not given back."""
+        """The entry of a mask. While CPUs are quiet each mask has one, later only changed masks."""
         return {path: original} if self._quiet or mask.cpus != original.cpus else {}
 
     def _original_of(self, mask: KernelMask) -> tuple[OriginalMask, bool]:
-        """The original of a mask, and whether another program has undone what the agent wrote."""
+        """The original of a mask, and whether another program has overwritten the agent's value."""
         known = self._originals.masks.get(mask.path)
         if known is not None and mask.names and known.names != mask.names:
             known = None  # the number belongs to another device now
@@ -260,7 +260,7 @@ class _MaskPlanner:
         return original.text if cpus == original.cpus else mask.format_cpus(cpus)
 
     def _wanted_cpus(self, mask: KernelMask, original: OriginalMask) -> CpuSet | None:
-        """The CPUs that a mask is to have; None if it cannot leave a quiet CPU."""
+        """The wanted CPUs of a mask; None if it cannot leave a quiet CPU."""
         base = original.cpus
         if mask.kind is MaskKind.PARENT:
             return base

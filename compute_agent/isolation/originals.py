@@ -1,4 +1,4 @@
-"""The originals of masks, in one file of the state folder: what masks held before the agent wrote to them.
+"""The originals of masks, in one file of the state folder: their contents before the agent's first write.
 
 The file is written before the first mask is, so that an agent that was killed at any moment finds it. It is
 of one boot: a reboot gives all masks back.
@@ -29,7 +29,7 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class OriginalMask:
-    """The original of a mask: its text, the actions of its interrupt, and what the agent wrote instead.
+    """The original of a mask: its text, the actions of its interrupt, and the value that the agent wrote.
 
     ``written`` are CPUs that a kernel may have because of the agent: the last ones, and those before them
     until these are read back.
@@ -69,9 +69,9 @@ class OriginalStore(Protocol):
         ...
 
     def keep_originals(self, originals: OriginalMasks) -> None:
-        """Replace what is kept; durable when this returns.
+        """Replace the stored originals; durable when this returns.
 
-        :raises OSError: what was kept before is kept still.
+        :raises OSError: the former originals are still stored.
         """
         ...
 

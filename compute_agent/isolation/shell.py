@@ -91,7 +91,7 @@ class HostIsolator:
         return found if is_empty or found.boot == self._reader.boot_id else OriginalMasks()
 
     def bring_about(self, demand: IsolationDemand) -> IsolationStatus:
-        """Make the masks what a demand says; what remains is in the status.
+        """Set the masks as a demand says; the status lists masks that remain.
 
         :raises OSError: originals cannot be kept; nothing is written then.
         """
@@ -263,8 +263,8 @@ class HostIsolator:
             self._count_drift()
         if plan.changed:
             LOG.warning(
-                "%d masks were changed by another program and touch quiet CPUs, such as %s = %s: repaired."
-                " irqbalance needs IRQBALANCE_BANNED_CPULIST with the dedicated CPUs",
+                "Another program changed %d masks to include quiet CPUs, such as %s = %s, and the agent"
+                " repaired them. irqbalance needs IRQBALANCE_BANNED_CPULIST with the dedicated CPUs",
                 len(plan.changed),
                 plan.changed[0].in_words,
                 cpuset.format(plan.changed[0].cpus),

@@ -90,9 +90,7 @@ class PreStartHook:
             ANNOUNCEMENTS_THREAD,
             self._move_appeared,
             self._look_pause,
-            log_failures(
-                LOG, "Guests that are about to start cannot be looked for; that will be tried again"
-            ),
+            log_failures(LOG, "The agent cannot look for guests that are about to start; it will try again"),
         )
 
     def start(self) -> None:
@@ -134,7 +132,7 @@ class PreStartHook:
             held, owner = record.resources, holder_of(record)
         except (PlacementError, TimeoutError) as error:
             LOG.warning(
-                "What guest %s, which is about to start, may use is not known: %s",
+                "The allocation of guest %s, which is about to start, is not known: %s",
                 uuid,
                 str(error) or f"no answer of Placement in {seconds:g} s",
             )
@@ -245,7 +243,7 @@ class GuestEvents:
                 try:
                     record = self._client.get_allocations(guest.uuid)
                 except PlacementError as error:
-                    LOG.warning("What guest %s may use is not known yet: %s", guest, error)
+                    LOG.warning("The allocation of guest %s is not known yet: %s", guest, error)
                     return GuestStarted(guest, None, as_of, since, started)
                 world, owner = self._pipeline.host_state, holder_of(record)
                 if not world.root_known:

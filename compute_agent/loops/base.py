@@ -123,7 +123,7 @@ class KeptFile(Generic[T]):
         except UnsafeFileError as error:
             LOG.warning("%s is not used: %s", self._what, error)
         except (OSError, ValueError) as error:
-            LOG.warning("%s cannot be used and is started anew: %s", self._what, error)
+            LOG.warning("%s cannot be used and starts empty: %s", self._what, error)
             try:
                 put_aside(self._path)
             except OSError as failure:

@@ -1,4 +1,4 @@
-"""Writes events to their files, and reports guests that the kernel killed for want of memory."""
+"""Writes events to their files, and reports guests that the kernel killed for lack of memory."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ class EventLog:
             kept = self._store.append(events)
         except OSError as error:
             if str(error) != self.trouble:
-                LOG.warning("Events cannot be kept for now: %s", error)
+                LOG.warning("Events cannot be stored for now: %s", error)
             self.trouble = str(error)
             return
         with self._lock:
             for _ in range(kept):
                 self._pending.popleft()
         if self.trouble:
-            LOG.info("Events are kept again")
+            LOG.info("Events are stored again")
         self.trouble = ""
 
     def _write_unless_waiting(self) -> None:
@@ -137,7 +137,7 @@ REASONS: Final = {
 
 
 def kills_on_host(vmstat: str) -> int | None:
-    """How many processes of the host the kernel has killed for want of memory; None where it does not tell.
+    """How many processes of the host the kernel has killed for lack of memory; None where it does not tell.
 
     ``vmstat`` is the path of /proc/vmstat; kernels before 4.13 have no ``oom_kill`` there.
     """
@@ -151,7 +151,7 @@ def kills_on_host(vmstat: str) -> int | None:
 OOM_THREAD: Final = ThreadSpec(
     "oom",
     _PAUSE,
-    "reports guests that the kernel killed for want of memory",
+    "reports guests that the kernel killed for lack of memory",
     NO_LOCK,
     "/proc/vmstat, then the driver",
 )
@@ -171,7 +171,7 @@ class OomEvents:
         self._recorder = recorder
         self._kills = Counter(
             "compute_agent_oom_kills",
-            "Processes of guests that the kernel killed for want of memory, at their own limit or as the host"
+            "Processes of guests that the kernel killed for lack of memory, at their own limit or as the host"
             " had none left.",
             ["limit"],
             registry=registry,
@@ -183,7 +183,9 @@ class OomEvents:
             OOM_THREAD,
             self.look,
             lambda took: _PAUSE,
-            log_failures(LOG, "Whether guests were killed for want of memory cannot be told"),
+            log_failures(
+                LOG, "The agent cannot tell whether the kernel killed guests because memory was short"
+            ),
         )
 
     def start(self) -> None:

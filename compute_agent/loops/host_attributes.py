@@ -55,7 +55,7 @@ def ways_of(conf: ReloadedConfiguration) -> Mapping[str, Ways]:
         present = read_groups(controller.control.files)
         platform = controller.control.build_layout(present).platform
     except (ResctrlError, BadSchemataError) as error:
-        LOG.info("Placement is not told which ways of caches guests have: %s", error)
+        LOG.info("The cache ways of guests are not reported to Placement: %s", error)
         return {}
     if platform.l3 is None:
         return {}

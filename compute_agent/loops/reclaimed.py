@@ -241,7 +241,7 @@ class ReclaimLoop:
     def _failed(self, is_new: bool) -> None:
         self._failures.inc()
         if is_new:
-            LOG.exception("What guests leave unused cannot be measured")
+            LOG.exception("The unused part of guests' CPUs and memory cannot be measured")
 
     def round(self) -> None:
         """One reading, here and now, and what follows of it."""

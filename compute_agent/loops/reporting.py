@@ -144,7 +144,7 @@ class RootWatch:
             return None
         if owner.novas is not None:
             root = full_name(owner.novas.name, owner.novas.uuid)
-            LOG.info("The root provider is nova-compute's, %s: what the agent offers is below it", root)
+            LOG.info("The root provider is nova-compute's, %s: the agent's providers are below it", root)
         return owner
 
     def _is_taken(self, reporter: HostReporter) -> bool:
@@ -179,7 +179,7 @@ class RootWatch:
             reporter.forget_providers()
             raise
         if found is not None and last is not None and found.name != last.name and found.uuid == last.uuid:
-            LOG.warning("The provider %s of nova-compute is called %s now", last.name, found.name)
+            LOG.warning("The provider %s of nova-compute now has the name %s", last.name, found.name)
         return found
 
     def _root_name(self) -> str:
@@ -520,13 +520,13 @@ class ReportLoop:
             for refusal in report.refusals:
                 LOG.warning("Placement refused %s: %s", refusal, refusal.reason)
         if report.sent:
-            LOG.info("Placement took %d changes", report.sent)
+            LOG.info("Placement applied %d changes", report.sent)
         if not self.status.up:
             LOG.info("Placement answers")
         sent = self.status.sent + report.sent
         adjustments = self._reporter.adjustments
         if self.status.waiting:
-            LOG.info("The root provider %s is there", self._pipeline.host_state.tree.root.name)
+            LOG.info("The root provider %s exists now", self._pipeline.host_state.tree.root.name)
         now, before = self._reporter.waiting, self.status.not_offered
         for sentence in now.all_sentences:
             if sentence not in before.all_sentences:

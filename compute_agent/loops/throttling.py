@@ -319,11 +319,11 @@ class InterferenceLoop:
         for name in sorted(untold - self._untold):
             missing = self._reader.cycles.missing_reason if name == "cpi" else ""
             LOG.warning(
-                "No guest tells %s, for whose sake nobody is limited: it takes %s%s",
+                "No guest has the signal %s, so no guest is limited for it: it needs %s%s",
                 name,
                 signals[name].needs,
                 missing and f"; {missing}",
             )
         for name in sorted((self._untold - untold) & signals.keys()):
-            LOG.info("Guests tell %s again", name)
+            LOG.info("Guests have the signal %s again", name)
         self._untold = untold

@@ -90,7 +90,7 @@ class CpuUse:
             CPU_USE_THREAD,
             lambda: self.look(time.monotonic()),
             lambda took: _PAUSE,
-            log_failures(LOG, "What guests use of CPUs cannot be told"),
+            log_failures(LOG, "The CPU use of guests cannot be measured"),
         )
 
     def start(self) -> None:

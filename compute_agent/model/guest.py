@@ -27,7 +27,7 @@ class GuestCell:
 class PlacementConstraints:
     """Demands of a guest's definition. A policy that cannot meet them leaves the guest where it is.
 
-    :ivar nodes: NUMA nodes that all memory of the guest comes from; empty allows any.
+    :ivar nodes: NUMA nodes for all memory of the guest; empty allows any node.
     :ivar cells: the same for the memory of some guest CPUs.
     :ivar pins: host CPUs that a guest CPU may use, by its number; guest CPUs without an entry may use any.
     :ivar emulator: host CPUs of all other threads; empty allows any.
@@ -40,7 +40,7 @@ class PlacementConstraints:
 
     @property
     def memory_nodes(self) -> frozenset[int]:
-        """The NUMA nodes that the guest demands memory of."""
+        """The NUMA nodes from which the guest demands memory."""
         return self.nodes.union(*(cell.nodes for cell in self.cells))
 
 
@@ -129,7 +129,7 @@ class GuestIdentity:
     """Facts about a guest for rules and people. A value that the driver does not know is empty.
 
     :ivar display_name: as ``flavor``, ``extra_specs``, owner and image, the value in Nova.
-    :ivar cgroup: path of the cgroup that an adopted process was in.
+    :ivar cgroup: path of the cgroup of an adopted process before its adoption.
     """
 
     display_name: str = ""

@@ -141,7 +141,7 @@ def _cache_order(sample: StoredSample) -> int:
 
 
 MAX_CACHES: Final = 6
-"""The most caches with their own curves. The others, which are used less, are added up."""
+"""Maximum number of caches with a curve each. The others, which are used less, are added up."""
 
 # Two missing samples leave a curve whole: a round may be late.
 BREAK: Final = 3.5

@@ -232,11 +232,11 @@ class MonitoringGroups:
         return name.startswith(self._name(""))
 
     def _counted_groups(self, present: ResctrlGroups) -> list[str]:
-        """The control groups that the agent assigns counters to: its own ones, and the default group."""
+        """The control groups to which the agent assigns counters: its own ones, and the default group."""
         return [name for name in present.groups if name == DEFAULT_GROUP or name.startswith(self._prefix)]
 
     def _max_groups(self, present: ResctrlGroups) -> int:
-        """The most monitoring groups, by RMIDs and by assignable counters."""
+        """Maximum number of monitoring groups, by RMIDs and by assignable counters."""
         rmids = rmids_to_use(self._platform, present, self._is_ours)
         if not self._assigned:
             return rmids
@@ -313,7 +313,7 @@ class MonitoringGroups:
         if guests and not self.unmonitored_guests:
             self.exhaustion_count += 1
             what = "RMIDs or bandwidth counters" if self._assigned else "RMIDs"
-            LOG.warning("There are not enough %s: %d guests are not monitored", what, len(guests))
+            LOG.warning("The processor has too few %s: %d guests are not monitored", what, len(guests))
         elif self.unmonitored_guests and not guests:
             LOG.info("All guests are monitored again")
         self.unmonitored_guests = frozenset(guests)

@@ -45,7 +45,7 @@ def no_threads() -> Iterable[int]:
 class MonitorTarget:
     """A guest, or a QoS class, which has no ``guest`` and stands for its control group.
 
-    :ivar group: the control group that it is in.
+    :ivar group: the control group of the guest.
     :ivar threads: lists the thread ids of a guest. It may raise OSError or DriverError if the guest has
         ended.
     :ivar cpu: CPU use in cores; None where it is not known.

@@ -143,7 +143,7 @@ LOCK_SECONDS: Final = 0.5
 
 # Bounds the memory of the agent while the disk is full.
 MAX_PENDING: Final = 100_000
-"""The most samples in memory while the file cannot be written. The oldest are dropped."""
+"""Maximum number of samples in memory while the file cannot be written. The oldest are dropped."""
 
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 

@@ -166,7 +166,7 @@ class LimitGuest:
 
 @dataclass(frozen=True, slots=True)
 class MoveGuest:
-    """An order to move a guest off the CPUs that are outside the present sets.
+    """An order to move a guest off the CPUs that are outside the current CPU sets.
 
     The answer is its new assignment, None if it has no such CPUs, or the reason why it cannot move. It is
     GuestGoneError if there is no such guest.

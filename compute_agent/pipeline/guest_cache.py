@@ -19,7 +19,7 @@ class CachedGuest:
     :ivar allocation: the last answer of Placement; None: there was none yet.
     :ivar assignment: None: the agent does not place it.
     :ivar refusal: the reason why it has no place. Its assignment then keeps it off the CPUs of others.
-    :ivar stray: the CPUs that it holds outside the present CPU sets, in words.
+    :ivar stray: the CPUs that it holds outside the current CPU sets, in words.
     :ivar refused: other requests of the guest that were refused, with reasons.
     :ivar limits: the temporary limits of throttling.
     :ivar pending: the controllers that have yet to put all this into effect.

@@ -153,7 +153,7 @@ def _load_texts(path: Path) -> _Texts:
 def _parse_texts(content: bytes) -> _Texts:
     """The texts of a file.
 
-    :raises ValueError: saying what is wrong with it.
+    :raises ValueError: a setting is wrong; the text says why.
     """
     return kept_json.parse(_VERSION, content, lambda document: _read_data(kept_json.checked_data(document)))
 
@@ -281,7 +281,7 @@ class GuestClassifier:
 def guest_facts(
     guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, world: HostState
 ) -> GuestFacts:
-    """The facts that rules match a guest by.
+    """The facts of a guest for rules.
 
     :param owner: project, user and type of its consumer in Placement; None: not known.
     """

@@ -55,7 +55,7 @@ class HostState:
 
     @property
     def reachable_cpus(self) -> CpuSet:
-        """The CPUs that guests can run on: online ones, and those that the agent brings online."""
+        """The CPUs on which guests can run: online ones, and those that the agent brings online."""
         return self.topology.online | self.woken_cpus
 
     @property
@@ -113,7 +113,7 @@ class HostState:
     def cpu_supply(
         self, holdings: Mapping[str, frozenset[int]], use: Mapping[str, float] | None = None
     ) -> CpuSupply:
-        """The CPUs that the policy may choose from.
+        """The CPUs from which the policy may choose.
 
         :param holdings: the dedicated CPUs that guests hold, by uuid.
         :param use: the CPU use of guests in cores; None: it does not count.
@@ -193,7 +193,7 @@ def request_for(world: HostState, guest: Guest, allocation: Allocation) -> Guest
 
 
 def memory_nodes(world: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
-    """The NUMA nodes that the memory of a guest shall come from; empty: no node is named.
+    """The NUMA nodes for the memory of a guest; empty: the allocation names no node.
 
     These are the nodes of its allocation that have the type of memory in its settings. An allocation that
     names no node leaves all nodes of that type. If no node is left, the nodes of the allocation count.

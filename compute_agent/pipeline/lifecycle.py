@@ -102,7 +102,7 @@ class GuestLifecycle:
     ) -> None:
         """Add a guest, or note its changes, and place it.
 
-        :param allocation: what it holds; None: not known.
+        :param allocation: the guest's allocation; None: not known.
         :param started: whether the driver reports a start. The cache cannot tell: a guest may go on with
             another pid, and one that has started may have been found before its start was reported.
         """
@@ -146,14 +146,14 @@ class GuestLifecycle:
         return found
 
     def classify_again(self, entry: CachedGuest) -> bool:
-        """Resolve the settings of a guest again; whether they have changed.
+        """Resolve the settings of a guest again; return whether they have changed.
 
         The worker calls it when the rules, the allocation or the settings by hand may have changed.
         """
         return self.use_settings(entry, self._classify_guest(entry.guest, entry.allocation, entry.owner))
 
     def use_settings(self, entry: CachedGuest, guest: Guest) -> bool:
-        """Replace the guest of an entry; whether it differs from the one before."""
+        """Replace the guest of an entry; return whether it differs from the former one."""
         before = entry.guest
         if guest == before:
             return False
@@ -267,7 +267,7 @@ class GuestLifecycle:
                 self.enter_guest(guest, None)  # The driver missed an end and a start.
         if self._cache.lost:
             for uuid in self._cache.lost.keys() - self._driver.lost_guests().keys():
-                LOG.info("Guest %s, which the driver could not manage, is gone: its CPUs are free", uuid)
+                LOG.info("Guest %s, which the driver could not manage, has ended: its CPUs are free", uuid)
                 self._cache.forget_lost(uuid)
         self._placer.follow_guests()
         self._enforcer.compare_all(self._placer.world)
@@ -297,7 +297,11 @@ class GuestLifecycle:
         if reported is not None or known is None or known.allocation is None:
             return reported
         allocation = self._placer.world.own_part(known.allocation)
-        LOG.info("Guest %s keeps what its consumer held: %s", guest, self._placer.world.in_words(allocation))
+        LOG.info(
+            "Guest %s keeps the last known allocation of its consumer: %s",
+            guest,
+            self._placer.world.in_words(allocation),
+        )
         return allocation
 
     def _through_migration(self, uuid: str) -> GuestHolding | None:

@@ -65,17 +65,19 @@ class GuestPlacer:
         request = request_for(world, guest, allocation)
         is_placed = world.places_guests and not guest.settings.preserve
         if not is_placed or not (request.demands or world.place_unallocated):
-            LOG.debug("Guest %s is not placed: policy, setting or missing allocation say so", guest)
+            LOG.debug(
+                "Guest %s is not placed, because of its policy, a setting or a missing allocation", guest
+            )
             return None
         if (refusal := self._admit_to_pools(guest, request, current)) is not None:
             return refusal
         supply = world.cpu_supply(self._cache.held_cpus(), self.use)
         if current is not None and (kept := refit_within(supply, request, current)) is not None:
-            LOG.debug("Guest %s stays where it is, which meets %s", guest, world.in_words(allocation))
+            LOG.debug("Guest %s stays on its CPUs, which meet %s", guest, world.in_words(allocation))
             return kept
         decision = world.policy(supply, request)
         LOG.debug(
-            "Guest %s, holding %s, thread policy %s, of %d CPUs free for it, gets %s",
+            "Guest %s with allocation %s and thread policy %s, for which %d CPUs are free, gets %s",
             guest,
             world.in_words(allocation),
             request.thread_policy,
@@ -210,14 +212,14 @@ class GuestPlacer:
             self._synced = present
 
     def plan_move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
-        """The place of a guest within the present CPU sets; None if it has no CPUs outside them."""
+        """The place of a guest within the current CPU sets; None if it has no CPUs outside them."""
         if not entry.stray:
             return None
         supply, request = self._supply_and_request(entry)
         return self.world.policy(supply, request)
 
     def _log_strays(self) -> None:
-        """Warn, once each, of guests that hold CPUs outside the present sets."""
+        """Warn, once each, of guests that hold CPUs outside the current CPU sets."""
         sets, reachable = self.world.cpu_sets, self.world.reachable_cpus
         # With policy none the agent does not know the CPUs of guests.
         is_known = self.world.places_guests or self.world.follows_kernel
@@ -231,7 +233,7 @@ class GuestPlacer:
             if stray and stray != entry.stray:
                 LOG.warning("%s", stray_warning(guest.uuid, stray, guest.name))
             elif entry.stray and not stray:
-                LOG.info("Guest %s no longer holds CPUs outside the present sets", guest)
+                LOG.info("Guest %s no longer holds CPUs outside the current CPU sets", guest)
             entry.stray = stray
 
     def _cpus_in_reach(self, entry: CachedGuest) -> CpuSet | None:
@@ -385,10 +387,10 @@ class GuestPlacer:
 
 
 def stray_warning(uuid: str, stray: str, name: str = "") -> str:
-    """The warning of a guest that holds CPUs outside the present sets."""
+    """The warning of a guest that holds CPUs outside the current CPU sets."""
     return (
         f"Guest {full_name(name, uuid)} stays where it is, and no other guest gets its CPUs, but {stray}:"
-        f" compute-agent guest move {uuid} moves it into the present sets"
+        f" compute-agent guest move {uuid} moves it into the current CPU sets"
     )
 
 

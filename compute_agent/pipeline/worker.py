@@ -209,7 +209,7 @@ class GuestPipeline:
 
     @property
     def host_state(self) -> HostState:
-        """The host state that the worker decides by."""
+        """The host state behind the worker's decisions."""
         return self._placer.world
 
     @property
@@ -280,7 +280,7 @@ class GuestPipeline:
             with self._lock:
                 answer = self.handle_event(event)
                 self.update_gauges()
-            LOG.debug("Event %s took %.1f ms", name, 1000 * (time.monotonic() - started))
+            LOG.debug("Handling event %s took %.1f ms", name, 1000 * (time.monotonic() - started))
         except (GuestRefusedError, DriverError) as error:
             future.set_exception(error)
         except Exception as error:
@@ -495,7 +495,7 @@ class GuestPipeline:
             raise
 
     def _move_guest(self, event: MoveGuest) -> CpuAssignment | None:
-        """Move a guest off CPUs outside the present sets.
+        """Move a guest off CPUs outside the current CPU sets.
 
         :return: its new assignment; None if it has no such CPUs.
         :raises GuestRefusedError: there is no place within the sets.

@@ -167,7 +167,7 @@ class GuestRequest:
     constraints: PlacementConstraints = UNCONSTRAINED
     mems: CpuSet = frozenset()
     dedicated_vcpus: CpuSet = frozenset()
-    """The numbers of the guest CPUs that are to be dedicated ones, where the order says which."""
+    """The numbers of the guest CPUs that should be dedicated, if the order names them."""
 
     def narrowed_to(self, cpus: CpuSet) -> GuestRequest:
         """The request, restricted to these CPUs."""
@@ -215,7 +215,7 @@ class CpuSupply:
     cpu_sets: CpuSets
     holdings: Mapping[str, CpuSet] = field(default_factory=dict)
     lent: Mapping[str, CpuSet] = field(default_factory=dict)
-    """Free dedicated CPUs that guests may float on, by pool. The empty name has those of no pool."""
+    """Free dedicated CPUs on which guests may float, by pool. The empty name has those of no pool."""
     busy: Mapping[int, float] = field(default_factory=dict)
     """The part of the time in which a dedicated CPU is busy, where it was measured."""
     woken: CpuSet = frozenset()
@@ -474,7 +474,7 @@ def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet)
 def _used_cpus(
     supply: CpuSupply, request: GuestRequest, dedicated: tuple[int, ...], withheld: CpuSet
 ) -> tuple[int, ...]:
-    """The CPUs that threads run on: all of them, or with thread policy isolate the first of each core.
+    """The CPUs for threads: all CPUs, or with thread policy isolate the first of each core.
 
     ``withheld`` CPUs stay empty, also where the topology no longer shows them as siblings.
     """

@@ -1,8 +1,8 @@
 """The demands of a guest's definition, and placement within them. Pure functions.
 
 Nouns
-    The *limit* of a guest CPU is the set of CPUs that the definition allows: CPUs that it is pinned to, on
-    the nodes that its memory is strictly bound to. A guest without demands has no limits.
+    The *limit* of a guest CPU is the set of CPUs that the definition allows: CPUs to which it is pinned, on
+    the nodes to which its memory is strictly bound. A guest without demands has no limits.
 
 An example
     A host has two NUMA nodes, CPUs 0-3 and 4-7. A guest has two cells of two guest CPUs, with memory strictly

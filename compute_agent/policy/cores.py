@@ -1,4 +1,4 @@
-"""The choice of free cores by thread policy: the fewest cores, of which few are left broken.
+"""The choice of free cores by thread policy: the fewest cores, and few cores that are used partly.
 
 A core is broken if only some of its threads are free.
 """

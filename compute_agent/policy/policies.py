@@ -60,7 +60,7 @@ class KernelPlacement:
     :ivar cpus: CPUs of all its threads together.
     :ivar vcpu_cpus: CPUs of each guest CPU by number, where its thread is known.
     :ivar emulator_cpus: CPUs of the threads that run no guest CPU.
-    :ivar mems: NUMA nodes that its memory is bound to; empty where it is not bound.
+    :ivar mems: NUMA nodes to which its memory is bound; empty without a binding.
     """
 
     cpus: CpuSet

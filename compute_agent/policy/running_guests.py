@@ -44,7 +44,7 @@ def read_back(
     :param observed: the CPUs that its threads may use.
     :param vcpu_cpus: the CPUs of each guest CPU, by number from 0, where the driver knows their threads.
         If a guest CPU is missing, dedicated CPUs go to the guest CPUs in ascending order.
-    :param mems: NUMA nodes that its memory is bound to; empty where it is not bound. It stays there.
+    :param mems: NUMA nodes to which its memory is bound; empty without a binding. It stays there.
     """
     sets = supply.cpu_sets
     positions = _vcpu_positions(request, vcpu_cpus or {})

@@ -34,7 +34,7 @@ def refuse_outside(demands: Sequence[ProviderDemand]) -> PlacementRefusal | None
 def admit_guest(
     pools: Iterable[CpuPool], wanted: Iterable[str], qos_class: str, members: int
 ) -> PlacementRefusal | None:
-    """The refusal of a guest by a pool that it holds CPUs of; None if all admit it.
+    """The refusal of a guest by a pool of which it holds CPUs; None if all pools accept it.
 
     :param members: other guests in the fullest of these pools; 0 for a guest that is already in.
     """

@@ -1,1 +1,1 @@
-"""The address at which packages of others find what a metric of watermarks needs; see ``metrics``."""
+"""The public names for other packages that add a metric of watermarks; see ``metrics``."""

@@ -26,7 +26,7 @@ ENTRY_POINTS: Final = "compute_agent.capacity"
 
 # A package with a fault must not fill the agent's memory: a host has a few zones and classes.
 MAX_MEASUREMENTS: Final = 1000
-"""The most measurements of one collector at a time."""
+"""Maximum number of measurements of one collector at a time."""
 
 # A clock that is set back, or a far date, would keep a wrong amount for ever.
 MAX_VALID_SECONDS: Final = 3600.0
@@ -42,7 +42,7 @@ class ClassMeasurement:
     """The present amount of a resource class in a zone.
 
     :ivar zone: the end of the provider's name, such as ``NUMA_0``; empty for the host.
-    :ivar margin: the part of ``amount`` that may be lost soon, and so is not offered.
+    :ivar margin: the part of ``amount`` that may disappear soon, so that it is not offered.
     :ivar valid_until: seconds since the epoch.
     """
 
@@ -58,7 +58,7 @@ class CapacityCollector(Protocol):
 
     @property
     def resource_classes(self) -> Collection[str]:
-        """The classes that it reports, always the same. Without a report, nothing of these is offered."""
+        """The classes that it reports, always the same. Without a report, no amount of them is offered."""
         ...
 
     def collect(self) -> Iterable[ClassMeasurement]:

@@ -14,7 +14,7 @@ PERIOD: Final = 300.0
 
 # Two hours of periods.
 PERIODS: Final = 24
-"""The number of periods of which mean and deviation are taken."""
+"""The number of periods for the mean and the deviation."""
 
 HOUR: Final = 3600.0
 HOURS: Final = 24
@@ -180,7 +180,7 @@ class EstimateLimits:
     """The caution of an estimate.
 
     :ivar sigma: the number of deviations above a mean.
-    :ivar percentile: percent of the hours that the peaks of a guest stay below.
+    :ivar percentile: the percentile of a guest's hourly peaks that counts as its use.
     :ivar margin: percent on top of the sum of percentiles.
     :ivar burst: percent of hours in which the largest guest is assumed to use all of its CPUs.
     """

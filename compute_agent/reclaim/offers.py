@@ -91,7 +91,7 @@ DAY_SECONDS: Final = 86_400.0
 
 # Neither a stopped agent nor a clock that jumps may shorten the day.
 MAX_STEP_SECONDS: Final = 300.0
-"""The most seconds that count between two readings."""
+"""Maximum time between two readings that counts, in seconds."""
 
 LEAST: Final = 0.1
 """The smallest part of the CPUs that is held back."""

@@ -37,7 +37,7 @@ MIN_READINGS: Final = 3
 
 # Each change is a write to Placement.
 PAUSE_SECONDS: Final = 300.0
-"""The least seconds between two changes."""
+"""Minimum time between two changes, in seconds."""
 
 # Together with rounding up this is a hysteresis: noise around a whole number changes nothing.
 RISE: Final = 0.5

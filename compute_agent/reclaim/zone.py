@@ -23,7 +23,7 @@ class GuestUse:
     """The use of a running guest.
 
     :ivar entitlement: the cores that it may use.
-    :ivar cpus: the CPUs that it may run on.
+    :ivar cpus: the CPUs on which it may run.
     :ivar cores: its use between the reads; None where it is unknown, as after the guest's start.
     :ivar reclaimed: whether it runs on capacity that others leave.
     :ivar parts: the part of its use on each CPU; empty where it is even.

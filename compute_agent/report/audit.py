@@ -195,9 +195,9 @@ class AuditedGuest:
     :ivar extra_cpu: whether emulator threads have a dedicated CPU, too, if any guest CPU has.
     :ivar resources: ordered amounts by class, except CPUs.
     :ivar refusal: the reason why it has no place; empty if it has one.
-    :ivar stray: words about CPUs that it holds outside the present CPU sets.
+    :ivar stray: words about CPUs that it holds outside the current CPU sets.
     :ivar migration: the consumer that holds its place while it migrates.
-    :ivar held: CPUs that it is to have for itself.
+    :ivar held: CPUs that the guest should have for itself.
     :ivar known: its allocation, as the agent remembers it.
     :ivar dedicated_vcpus: guest CPUs that its mask names.
     :ivar pinned_vcpus: guest CPUs that run on ``held`` CPUs only.
@@ -315,7 +315,7 @@ def compare_holdings(
 
 
 def _overlapping_cpus(guest: AuditedGuest, guests: Iterable[AuditedGuest]) -> str:
-    """CPUs of a guest that other guests are to have for themselves as well, in words."""
+    """Return, in words, the CPUs of a guest that other guests should have for themselves as well."""
     return ", ".join(
         f"{named_cpus(common)} also of guest {full_name(other.name, other.uuid)}"
         for other in guests

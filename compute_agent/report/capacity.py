@@ -150,7 +150,7 @@ def _leaf_cpus(derived: ProviderTree) -> tuple[CpuSet, ...]:
 def _share(
     amount: int, weights: Sequence[int], free: Sequence[int], exactly: bool = False
 ) -> list[int] | None:
-    """``amount`` in parts proportional to ``weights``, each at most what is free.
+    """Divide ``amount`` in proportion to ``weights``; each part is at most the free amount.
 
     The rest goes to the places with the most weight, or the first in order. None if not enough is free; with
     ``exactly`` also if a part would have to go elsewhere.

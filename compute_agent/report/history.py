@@ -7,8 +7,8 @@ Nouns
 
 Evidence
     The *generation* of a provider increases with each claim, and never decreases. A lower generation or a
-    missing provider together with a loss is an older copy. Without that evidence, losses of many guests at
-    one look are one, as generations may have increased again meanwhile.
+    missing provider together with a loss is an older copy. Without that evidence, simultaneous losses of many
+    guests count as one, because generations may have increased again meanwhile.
 
 Invariants
     - A single guest that gives back its allocation, in a database that goes on, is believed at once.
@@ -27,7 +27,8 @@ from compute_agent.report.answers import ConflictError, PlacementError, Unavaila
 from compute_agent.report.client import PlacementClient
 
 MANY: Final = 3
-"""Number of guests that lose everything at one look which makes an older copy, without other evidence.
+"""If this number of guests lose everything at once, the database counts as an older copy, even without other
+evidence.
 
 They have to be half of the guests that held anything, too: on a host with hundreds of guests three may end
 within one interval.
@@ -98,7 +99,7 @@ def went_back(before: Generations, now: Generations) -> str:
 
 
 def why_older(evidence: str, losses: Collection[AllocationLoss], holding: int) -> str:
-    """The reason why the losses are those of an older copy; empty if they are to be believed.
+    """The reason why the losses come from an older copy of the database; empty if the losses are real.
 
     :param evidence: the result of :func:`went_back`.
     :param holding: number of guests that held anything.
@@ -143,7 +144,7 @@ def restore_consumers(
 ) -> list[RestoredConsumer]:
     """Give former allocations back to consumers that hold nothing at all.
 
-    :param dry_run: only report what would be given back.
+    :param dry_run: only report the allocations that would be given back.
 
     :raises UnavailableError: Placement does not answer. Allocations given back until then stay.
     """

@@ -234,7 +234,7 @@ class HostReporter:
     ) -> None:
         """Report with a client.
 
-        :param owned: the names that ``remember`` was last called with.
+        :param owned: the names of the last call of ``remember``.
         :param remember: saves names durably, before it returns.
         :param generations: those of the providers when they were last seen.
         """
@@ -247,7 +247,7 @@ class HostReporter:
         self.adjustments: tuple[str, ...] = ()
         """Values of other programs that Placement has after the last report, a sentence each."""
         self.waiting = WithheldOffers()
-        """Amounts that are not offered yet, as guests hold what they lie in."""
+        """Amounts that are not offered yet, because guests still hold the memory or CPUs behind them."""
 
     def report_tree(self, tree: ProviderTree) -> ReportOutcome:
         """Send the differences between ``tree`` and Placement.
@@ -265,7 +265,9 @@ class HostReporter:
                     self.reader.reported.clear()
                     if attempt == MAX_ATTEMPTS:
                         raise
-                    LOG.info("Another program changed a provider meanwhile; all are read again: %s", error)
+                    LOG.info(
+                        "Another program changed a provider meanwhile; the agent reads all again: %s", error
+                    )
         except Exception:
             # The remembered providers may be wrong, such as after a restore of an older database.
             self.forget_providers()
@@ -320,7 +322,8 @@ class HostReporter:
                 if attempt == MAX_ATTEMPTS:
                     raise
                 LOG.info(
-                    "Another program changed something meanwhile; the reshape is planned again: %s", error
+                    "Another program changed providers meanwhile; the agent plans the reshape again: %s",
+                    error,
                 )
         raise AssertionError("unreachable")
 
@@ -337,7 +340,7 @@ class HostReporter:
         records = {consumer: self._client.get_allocations(consumer) for consumer in planned.allocations}
         self._client.send_reshape(to_body(planned, self.reader.reported, records))
         LOG.info(
-            "Placement took a reshape: %d allocations of %d consumers moved",
+            "Placement applied a reshape: %d allocations of %d consumers moved",
             len(planned.moves),
             len(planned.allocations),
         )
@@ -377,7 +380,7 @@ class HostReporter:
                 return False
         generation = self._client.set_traits(root_uuid, wanted, root.generation)
         self.reader.reported[root_uuid] = replace(root, generation=generation, traits=wanted)
-        LOG.info("For Placement, new guests of this host are %s", in_words(wanted))
+        LOG.info("New guests are %s in Placement", in_words(wanted))
         return True
 
     def read_reported(self, root_uuid: str) -> dict[str, ReportedProvider]:

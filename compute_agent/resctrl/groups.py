@@ -66,7 +66,7 @@ def read_groups(files: ResctrlFilesystem) -> ResctrlGroups:
             LOG.debug("Group %s cannot be read and counts as removed: %s", name, error)
         except BadSchemataError as error:
             # An empty schemata keeps a foreign group in the count of CLOSIDs without any claim on ways.
-            LOG.warning("Group %s stays as it is, since its schemata cannot be parsed: %s", name, error)
+            LOG.warning("Group %s stays unchanged, because its schemata cannot be parsed: %s", name, error)
             groups[name] = ControlGroup(name, Schemata())
     return ResctrlGroups(groups)
 

@@ -225,7 +225,7 @@ def _read_cache_control(
         # Older kernels have no such file: no way is known to be shared with devices.
         shareable = WayMask.parse_hex(files.read_optional(f"{folder}/shareable_bits") or "0")
     except (ResctrlError, BadMaskError, ValueError) as error:
-        LOG.warning("No control over level %d caches: %s", level, error)
+        LOG.warning("Level %d caches cannot be controlled: %s", level, error)
         return None
     text = files.read_optional(f"{folder}/sparse_masks")
     return CacheControl(
@@ -261,7 +261,7 @@ def _read_bandwidth_control(
         minimum = int(files.read_file(f"{folder}/min_bandwidth"))
         granularity = int(files.read_file(f"{folder}/bandwidth_gran"))
     except (ResctrlError, ValueError) as error:
-        LOG.warning("No control over bandwidth %s: %s", resource, error)
+        LOG.warning("Bandwidth %s cannot be controlled: %s", resource, error)
         return None
     maximum = _read_maximum(files, resource, default.lines[resource])
     return BandwidthControl(
@@ -296,7 +296,7 @@ def _read_monitoring(files: ResctrlFilesystem) -> MonitoringFeatures | None:
         rmids = int(files.read_file(f"{folder}/num_rmids"))
         features = frozenset(files.read_file(f"{folder}/mon_features").split())
     except (ResctrlError, ValueError) as error:
-        LOG.warning("No monitoring: %s", error)
+        LOG.warning("Caches and bandwidth cannot be monitored: %s", error)
         return None
     modes = (files.read_optional(f"{folder}/mbm_assign_mode") or "").split()
     counters = files.read_optional(f"{folder}/num_mbm_cntrs") or ""

@@ -111,14 +111,14 @@ class ResctrlPlatform:
 
     @property
     def closid_count(self) -> int:
-        """Most CLOSIDs in use at once, the default group's included."""
+        """Maximum number of CLOSIDs, with that of the default group."""
         # A group has one CLOSID for all resources, so the smallest number of any resource counts.
         controls = [control.closids for control in (self.l3, self.l2, self.mb, self.smba) if control]
         return min(controls, default=0)
 
     @property
     def max_groups(self) -> int:
-        """Most control groups: each needs a CLOSID, and an RMID where the hardware monitors."""
+        """Maximum number of control groups: each needs a CLOSID, and an RMID where the hardware monitors."""
         return min(self.closid_count, self.monitoring.rmids) if self.monitoring else self.closid_count
 
     @property

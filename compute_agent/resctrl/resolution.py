@@ -434,7 +434,7 @@ def _own_group(
 
 
 def _group_capacity(host: ResctrlLayout, present: ResctrlGroups) -> int:
-    """The most groups, foreign ones included, by the numbers of CLOSIDs and RMIDs."""
+    """Maximum number of groups, with foreign ones, by the numbers of CLOSIDs and RMIDs."""
     max_groups, monitoring = host.platform.max_groups, host.platform.monitoring
     if monitoring is None:
         return max_groups

@@ -7,9 +7,9 @@ Nouns
     *control* is a lever on one domain of the host, such as an L3 cache. A guest's *allotment* is the part of
     a control that it may use without a limit.
 
-    One *executor* carries out what triggers decide, and reports what sections in *preview* would do. One
-    *arbiter* has the limits that both triggers ask for; the lowest is in force. One *state file* has all that
-    outlives the agent. One *telemetry* reports every action: log, event, metric.
+    One *executor* carries out decisions of triggers, and reports the actions that sections in *preview* would
+    take. One *arbiter* has the limits that both triggers request; the lowest is in force. One *state file*
+    has all that outlives the agent. One *telemetry* reports every action: log, event, metric.
 
 Modules
     - ``samplers`` read files once a round, into a snapshot of the host or a sample of all guests.

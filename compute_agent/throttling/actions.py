@@ -1,4 +1,4 @@
-"""Actions: what watermarks plan, as frozen values that an executor carries out.
+"""Actions: plans of watermarks as frozen values, which an executor carries out.
 
 Interference decides about cases (see ``interference.decisions``), each of which has a guest, a control and a
 limit as well, so that one executor carries out both.

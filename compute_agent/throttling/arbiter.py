@@ -21,7 +21,9 @@ ANSWER_SECONDS: Final = 10.0
 
 
 class LimitArbiter:
-    """The limits that each trigger asks for, and the one way to the worker. For several threads.
+    """The limits that each trigger requests.
+
+    Only the arbiter passes limits to the worker. For several threads.
 
     Nothing is saved here: each trigger has its state, and says after a start which limits are in it.
     """
@@ -33,7 +35,7 @@ class LimitArbiter:
         self._lock = threading.Lock()
 
     def replace_limits(self, owner: str, limits: Mapping[str, Mapping[ThrottleControl, float]]) -> None:
-        """Replace all limits that ``owner`` asks for. They take effect with the next repair_limits()."""
+        """Replace all limits that ``owner`` requests. They take effect with the next repair_limits()."""
         with self._lock:
             self._wanted[owner] = {guest: dict(of_guest) for guest, of_guest in limits.items()}
 
@@ -41,7 +43,7 @@ class LimitArbiter:
         """Set a limit in the name of ``owner``, in the lever's unit, or take it away (None).
 
         :raises GuestGoneError:
-        :raises DriverError: the kernel does not take it; all is as it was before.
+        :raises DriverError: the kernel refuses a limit; the former limits are in force.
         :raises TimeoutError: there is no answer; repair_limits() sets it right.
         """
         # Held until the worker has answered: between a lowest limit that was computed and its event another
@@ -67,7 +69,7 @@ class LimitArbiter:
             return self._combine_limits()
 
     def repair_limits(self, views: Sequence[GuestView]) -> bool:
-        """Make the worker's limits those that are asked for; whether they are.
+        """Set the requested limits at the worker; return whether this succeeded.
 
         A guest may have been rebooted, and an answer may have come too late to be heard.
         """
@@ -85,7 +87,7 @@ class LimitArbiter:
                     refused[event] = str(error)
                     if self._refused.get(event) != str(error):
                         LOG.warning(
-                            "The limit of guest %s cannot be set right: %s", guests[event.uuid], error
+                            "The limit of guest %s cannot be corrected: %s", guests[event.uuid], error
                         )
             # Only failures of this time: one that comes back after a success is logged again.
             self._refused = refused
@@ -110,7 +112,7 @@ def lowest_of(wanted: Iterable[Mapping[str, Mapping[ThrottleControl, float]]]) -
 def limit_differences(
     wanted: Mapping[str, Mapping[ThrottleControl, float]], views: Sequence[GuestView]
 ) -> list[LimitGuest]:
-    """The events that make the worker's limits those that are ``wanted``, guest by guest."""
+    """Return the events that change the worker's limits to the ``wanted`` ones, guest by guest."""
     found = []
     for view in views:
         uuid = view.guest.uuid

@@ -105,7 +105,7 @@ class GuestEvictor:
 
 
 class GuestEvictions:
-    """Stops guests and gives back what they hold. For several threads, which may wait here for long."""
+    """Stops guests and gives back their allocations. For several threads, which may wait here for long."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class GuestEvictions:
             if self._still_runs(guest):
                 raise
             # A migration, say, that ended with an error after the guest had arrived elsewhere.
-            LOG.info("Guest %s has left, though: %s", guest, error)
+            LOG.info("Guest %s has left in spite of an error: %s", guest, error)
         deadline = time.monotonic() + self._settings.evict_grace
         # A driver that has asked is not believed: the guest may ignore it, and its command may do nothing.
         while self._still_runs(guest):
@@ -162,7 +162,7 @@ class GuestEvictions:
     def give_back(self, uuid: str) -> None:
         """Take this host's part of a guest's allocation from it.
 
-        What it holds elsewhere, such as shared disk, stays. Tries until Placement takes it, or the agent
+        Its allocations elsewhere, such as shared disk, stay. Tries until Placement accepts it, or the agent
         ends.
 
         :raises EvictionFailedError: the agent ends, or Placement refuses.
@@ -177,7 +177,7 @@ class GuestEvictions:
             except PlacementError as error:
                 if str(error) != logged:
                     logged = str(error)
-                    LOG.warning("What guest %s held is not given back yet: %s", name, logged)
+                    LOG.warning("The allocation of guest %s is not given back yet: %s", name, logged)
             self._wait(pause)
             pause = min(2 * pause, _MAX_PAUSE)
         LOG.warning("Guest %s was started again: it keeps its allocation", name)
@@ -198,7 +198,7 @@ class GuestEvictions:
             return
         # Nova deletes it when the instance goes, and would miss it before.
         if self._pipeline.host_state.tree.beside:
-            LOG.info("Guest %s keeps its allocation: that is Nova's, as the guest is", name)
+            LOG.info("Guest %s keeps its allocation, because Nova owns the guest", name)
             return
         # With the generation even where nothing is left: a claim made meanwhile, on another host, must stay.
         client.set_allocations(held.without_providers(ours))

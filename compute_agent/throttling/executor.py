@@ -1,8 +1,8 @@
-"""The executor: carries out what triggers decide, one round of one trigger at a time.
+"""The executor: carries out decisions of triggers, one round of one trigger at a time.
 
-A round shows what sections in preview would do, then plans, saves, acts, and plans again without the guests
-for which an action failed. What takes something from guests is durable before it is done: a crash meanwhile
-must leave no limit that no agent knows of.
+A round reports the actions that sections in preview would take. Then it plans, saves and acts, and plans
+again without the guests for which an action failed. An action that limits a guest is saved durably before it
+happens. So a crash leaves no limit that the next agent does not know.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ESCALATE_THREAD: Final = ThreadSpec(
 
 
 class ThrottleTrigger(Protocol[A]):
-    """Decides, and is informed of what came of it. All but its state is pure."""
+    """Decides on actions, and receives their outcomes. Everything except its state is a pure function."""
 
     @property
     def limit_owner(self) -> str:
@@ -53,7 +53,7 @@ class ThrottleTrigger(Protocol[A]):
         ...
 
     def settle_action(self, action: A, succeeded: bool) -> bool:
-        """Note what came of an action. Whether another plan of this round is needed."""
+        """Note the outcome of an action; return whether this round needs another plan."""
         ...
 
     def save_state(self, actions: Sequence[A]) -> None:
@@ -90,7 +90,7 @@ class EvictionStarter(Protocol):
 
 
 class ThrottleExecutor:
-    """Acts on host and guests for all triggers, each of which has a thread of its own."""
+    """Acts on host and guests for all triggers. Each trigger has a thread of its own."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class ThrottleExecutor:
                 subject = self.telemetry.subject_of(one.guest)
                 LOG.error("Guest %s cannot be throttled again: %s", subject, error)
         for eviction in evictions:
-            LOG.info("The eviction of guest %s goes on", self.telemetry.subject_of(eviction.guest))
+            LOG.info("The eviction of guest %s continues", self.telemetry.subject_of(eviction.guest))
             self._begin_eviction(eviction.guest, eviction.metric)
 
     def finished_evictions(self, pending: Iterable[PendingEviction]) -> Mapping[str, Exception | None]:

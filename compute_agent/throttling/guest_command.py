@@ -1,4 +1,4 @@
-"""Commands of the operator about one guest: to make it leave, or to have it moved elsewhere."""
+"""Programs of the operator for one guest: they evict it, or move it to another host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Final
 from compute_agent.model.messages import printable_text
 
 _MAX_MESSAGE: Final = 500
-"""Characters of a command's last words that are passed on."""
+"""Number of characters of a program's last output that a message shows."""
 
 _PIECE_BYTES: Final = 1 << 16
 
@@ -77,7 +77,7 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
 
 
 def _last_output(process: subprocess.Popen[bytes], deadline: float) -> str:
-    """The end of what a process says, which may be without an end, when it has ended.
+    """Return the last output of a process after its end. The output may be of any length.
 
     :raises subprocess.TimeoutExpired: it is later than the deadline (monotonic).
     """

@@ -99,7 +99,7 @@ def left_by(use: float, before: float | None, after: float, allotment: GuestAllo
 
 
 def taken_by(use: float, before: float, after: float | None, allotment: GuestAllotment) -> float:
-    """The most that a guest may come to use when its limit rises from ``before`` to ``after`` (None: away).
+    """Maximum additional use of a guest when its limit rises from ``before`` to ``after`` (None: no limit).
 
     A guest that stays well below its limit has all it wants, and takes no more.
     """

@@ -1,4 +1,4 @@
-"""Samplers: what the triggers see of a host, from files to frozen values, once a round.
+"""Samplers: read files of a host once a round, and make frozen values for the triggers.
 
 Watermarks get a snapshot with the metrics that they name, interference a sample with the signals of each
 guest.
@@ -67,7 +67,7 @@ class _SampledThreads(NamedTuple):
 
 
 class GuestReader:
-    """Reads what some signals need of all guests, again and again. For one thread."""
+    """Reads the values that some signals need of all guests, once a round. For one thread."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ def _io_rate(subject: MeasuredGuest, now: MeasuringRound, before: MeasuringRound
 
 
 class MetricSampler:
-    """Measures the metrics that watermarks name, and no others. For one thread."""
+    """Measures only the metrics that watermarks name. For one thread."""
 
     def __init__(self, root: str = "/", cache: CacheReader | None = None) -> None:
         """``root`` is the folder that /proc is below; the folders of cgroups are taken as they are."""
@@ -219,8 +219,8 @@ class MetricSampler:
     ) -> UsageSnapshot:
         """The host and its guests at ``time`` (monotonic seconds).
 
-        What cannot be read is left out, after a log line when that begins. Rates are since the sample before,
-        and so missing from the first one.
+        Leaves out values that cannot be read; the log has a line when that begins. Rates are since the sample
+        before, and so missing from the first one.
         """
         now = MeasuringRound(time, self._root, subjects, self._cache)
         host: dict[MetricSeries, float] = {}
@@ -253,9 +253,9 @@ class MetricSampler:
 
     def _log_missing(self, missing: Collection[str]) -> None:
         for metric in sorted(set(missing) - self._missing):
-            LOG.warning("The host does not tell %s: its watermarks wait until it does", metric)
+            LOG.warning("The host does not report %s: its watermarks wait until it does", metric)
         for metric in sorted(self._missing - set(missing)):
-            LOG.info("The host tells %s again", metric)
+            LOG.info("The host reports %s again", metric)
         self._missing = frozenset(missing)
 
 

@@ -63,7 +63,7 @@ def read_settings(conf: cfg.ConfigOpts, registry: MetricRegistry) -> ThrottlingS
 
 
 def build_rules(conf: cfg.ConfigOpts, registry: MetricRegistry, classes: QosClasses) -> WatermarkRules:
-    """The rules that watermarks decide by.
+    """The rules for decisions of watermarks.
 
     :raises ConfigError: naming section and option of a contradiction.
     """

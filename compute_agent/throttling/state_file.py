@@ -16,8 +16,8 @@ Downgrade
     - It learns baselines for five minutes.
 
     The parts must not be there as they once were: the older release would limit and stop guests for reasons
-    that are long over. This file stays meanwhile. The next upgrade takes over what the older release has
-    written, part by part, since that is newer.
+    that are long over. This file stays meanwhile. The next upgrade takes over the parts that the older
+    release has written, because they are newer.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class ThrottlingFile:
     """The state in one file. Each trigger replaces its part, from its own thread."""
 
     def __init__(self, folder: Path, former: FormerState, clock: Clock = time.monotonic) -> None:
-        """Read the file in the state folder, and take over what a former release has left there.
+        """Read the file in the state folder, and take over files of a former release.
 
-        An absent file is an empty state; so is one that cannot be used, which is put aside.
+        An absent file is an empty state. An unusable file is renamed, and counts as an empty state, too.
 
         :raises UnsafeFileError: the file is not ours.
         :raises OSError: it cannot be put aside.
@@ -121,7 +121,7 @@ class ThrottlingFile:
                 self._write()
 
     def keep_interference(self, state: InterferenceState, *, learnt: bool = False) -> None:
-        """Replace the part on interference; durable when this returns, but for what was learnt.
+        """Replace the part on interference. Cases are durable when this returns, learnt values later.
 
         That is saved now and then, and when it has to be (``learnt``).
 
@@ -165,7 +165,7 @@ class ThrottlingFile:
         except OSError as error:
             LOG.error("The state of throttling cannot be saved: %s; will be tried again", error)
         else:
-            LOG.info("The state of throttling is in %s from now on", self._path)
+            LOG.info("The state of throttling is now in %s", self._path)
 
     def _remove_former(self) -> None:
         # One by one, and again from where it broke off: each may be done twice, none may be left out.
@@ -194,7 +194,7 @@ def merge_former(
 def look_up_state(folder: Path, former_watermarks: Any = None) -> ThrottlingState:
     """The state that a start would find in a folder; nothing is put aside, taken over or removed.
 
-    What cannot be used is an empty state.
+    An unusable part becomes an empty state.
 
     :raises UnsafeFileError: the file is not ours.
     """
@@ -262,7 +262,7 @@ def _load_state(path: Path, now: float) -> ThrottlingState:
     except (OSError, ValueError) as error:
         aside = put_aside(path)
         LOG.warning(
-            "The state of throttling in %s cannot be used and is started anew, it is %s now: %s",
+            "The state of throttling in %s cannot be used and starts empty; the file is now %s: %s",
             path,
             aside,
             error,
@@ -277,10 +277,10 @@ def _read_former(path: Path, now: float) -> InterferenceState | None:
     except FileNotFoundError:
         return None
     except UnsafeFileError as error:
-        LOG.warning("What a former release knew of interference is not used: %s", error)
+        LOG.warning("The state of interference of a former release is not used: %s", error)
     except (OSError, ValueError) as error:
         LOG.warning(
-            "What a former release knew of interference cannot be used and is started anew: %s", error
+            "The state of interference of a former release cannot be used and starts empty: %s", error
         )
         try:
             put_aside(path)
@@ -302,6 +302,6 @@ def _former_watermarks(content: Any) -> WatermarkState | None:
     try:
         return watermark_state.state_from_json(content)
     except ValueError as error:
-        LOG.warning("What a former release knew of watermarks cannot be used and is started anew: %s", error)
+        LOG.warning("The state of watermarks of a former release cannot be used and starts empty: %s", error)
         # As after the loss of the file: the switch is not known, and no limit is.
         return WatermarkState()

@@ -34,7 +34,7 @@ ThrottlingAct = WatermarkAct | CaseDecision
 """Whatever a trigger wants done."""
 
 Blame = Callable[[str, str, str], None]
-"""Called with a guest that had to give something up, the metric, and the cause if that is another signal."""
+"""Called with a limited or evicted guest, the metric, and the cause if that is another signal."""
 
 
 def _blame_nothing(guest: str, metric: str, cause: str = "") -> None:

@@ -142,7 +142,7 @@ class WatermarkTrigger:
         return plan
 
     def settle_action(self, action: WatermarkAct, succeeded: bool) -> bool:
-        """Note what came of an action. Another plan is needed where it failed, for another guest."""
+        """Note the outcome of an action. After a failure the round needs another plan, for another guest."""
         if succeeded:
             before, self.state = self.state, self.state.after_action(action)
             self._expected = _expected_snapshot(self._acting_rules, self._expected, before, action)
@@ -154,7 +154,7 @@ class WatermarkTrigger:
         return not succeeded
 
     def save_state(self, actions: Sequence[WatermarkAct]) -> None:
-        """Keep the state as it will be once ``actions`` have taken what they take."""
+        """Keep the state that will be true after ``actions``."""
         self._save(_intended_state(self.state, actions))
 
     @property
@@ -204,7 +204,7 @@ class InterferenceTrigger:
         self._decisions: tuple[CaseDecision, ...] = ()
 
     def use_watches(self, watches: Sequence[InterferenceWatch], steps: ThrottleSteps) -> None:
-        """Go by other watches from the next round on."""
+        """Use other watches from the next round on."""
         self._watches, self._steps = watches, steps
 
     def run_round(self, sample: GuestSamples) -> None:
@@ -222,7 +222,7 @@ class InterferenceTrigger:
         self._executor.telemetry.show_interference(self.state, self._watches, sample.time)
 
     def forget_all(self) -> None:
-        """Drop what was learnt: without watches it would be of a time long past when there are some again."""
+        """Drop the learnt values: without watches they would be outdated when there are watches again."""
         self._samples, self._decisions, self.state = (), (), InterferenceState()
 
     # For the executor
@@ -236,7 +236,7 @@ class InterferenceTrigger:
         return [one for one in self._decisions if one.what is not CaseVerdict.PREVIEW]
 
     def settle_action(self, action: CaseDecision, succeeded: bool) -> bool:
-        """Note what came of a decision. No other plan is needed: a round begins one trial at most."""
+        """Note the outcome of a decision. No other plan is needed: a round begins at most one trial."""
         if not succeeded:
             self.owes = True  # a limit that could not be given back is repaired in every round
             if action.takes_away:

@@ -1,4 +1,4 @@
-"""Usage: what the host and its guests use, read from the kernel's files at most once a round.
+"""Usage of the host and its guests, read from the kernel's files at most once a round.
 
 A *round* reads files when a measure asks for them; what was read is kept, so that the next round can tell
 what has changed since. A *subject* is a guest as a round measures it, with the *allotment* that it may use of

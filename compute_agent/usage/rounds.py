@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class MeasuredGuest:
-    """A guest with what is needed to measure it: its cgroup v2 folder or, where it has none, its processes.
+    """A guest and the sources of its measurement: its cgroup v2 folder, or without one its processes.
 
     ``facts`` are what decisions need beside its usage, which is empty here.
     """
@@ -102,7 +102,7 @@ class MeasuringRound:
         try:
             return parse(text)
         except (ValueError, LookupError) as error:
-            LOG.debug("%s is not understood: %s", path, error)
+            LOG.debug("%s cannot be parsed: %s", path, error)
             return None
 
 
@@ -123,7 +123,7 @@ class HostMemory:
 
 
 def parse_host_stat(text: str) -> AllCpus:
-    """The CPU lines of /proc/stat. Time that a hypervisor took (steal) is no use of this host."""
+    """The CPU lines of /proc/stat. Time that a hypervisor took (steal) does not count as use of this host."""
     cpus, together = 0, ""
     for line in text.splitlines():
         name, _, rest = line.partition(" ")
@@ -163,7 +163,7 @@ def parse_pressure(text: str) -> int:
 
 
 def host_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> tuple[float | None, float | None]:
-    """CPU use of the host since the round before, and the CPUs that there are, in cores."""
+    """CPU use of the host since the last round, and the number of its CPUs, in cores."""
     # Without the file now there is no capacity either.
     last, first = _all_cpus(now, before)
     if last is None:
@@ -199,7 +199,7 @@ def host_memory_use(now: MeasuringRound) -> HostMemory | None:
 def pressure_share(path: str, now: MeasuringRound, before: MeasuringRound | None) -> float | None:
     """The part of the time since the round before in which some task waited, in percent; None if unknown.
 
-    From the total, as the kernel's own averages go on telling of what is over.
+    Computed from the total, because the kernel's own averages still include past pressure.
     """
     last = now.parse_file(path, parse_pressure)
     first = before.parse_file(path, parse_pressure) if before else None

@@ -1,4 +1,4 @@
-"""Guests as they are measured: where their counters are, and what each may use when nothing throttles it."""
+"""Guests for measurement: the places of their counters, and the amount that each may use without a limit."""
 
 from __future__ import annotations
 

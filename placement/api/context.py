@@ -15,7 +15,7 @@ class RequestContext(oslo_context.RequestContext):
     """
 
     def to_policy_values(self) -> dict[str, Any]:
-        """Return the caller's attributes that policy rules may refer to."""
+        """Return the caller's attributes for policy rules."""
         return {
             "user_id": self.user_id,
             "user_domain_id": self.user_domain_id,

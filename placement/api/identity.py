@@ -136,8 +136,8 @@ class _IdentityOutage(outage.PeerOutage):
     def log_begin(self, error: Exception) -> None:
         """Log the begin of the outage."""
         LOG.error(
-            "The Identity service does not answer. Until it does, one request at a time asks it, and others "
-            "with a token that is not remembered are answered 503; see [keystone_authtoken] auth_url: %s",
+            "The Identity service does not answer. Until it does, one request at a time asks it, and others"
+            " without a cached token are answered 503; see [keystone_authtoken] auth_url: %s",
             error,
         )
 

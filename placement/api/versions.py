@@ -28,7 +28,7 @@ def install_versions(app: Flask) -> None:
 
 
 def parse(header: str | None) -> Microversion:
-    """Return the version that the header asks for.
+    """Return the version in the header.
 
     :raises BadRequest: it is no version.
     :raises UnacceptableVersion: this service does not have it.

@@ -40,9 +40,7 @@ def add_audit_arguments(parser: ArgumentParser) -> None:
 def add_heal_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of ``heal``."""
     add_audit_arguments(parser)
-    parser.add_argument(
-        "--dry-run", action="store_true", help="show what would be repaired, and write nothing"
-    )
+    parser.add_argument("--dry-run", action="store_true", help="show the repairs, and write nothing")
 
 
 def audit_database(conf: cfg.ConfigOpts, arguments: Namespace) -> int:

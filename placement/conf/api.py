@@ -1,4 +1,4 @@
-"""The section ``[api]``: how requests are authenticated, and what one of them may cost."""
+"""The section ``[api]``: authentication of requests, and their maximum cost."""
 
 from typing import Final
 
@@ -45,11 +45,10 @@ others waiting.
         default=1.0,
         min=0.01,
         help="""
-Maximum CPU time, in seconds, of an explanation (POST /ext/v1/explanations). An
-explanation that takes longer has the results so far, and its field incomplete
-names what is missing. The conditions on single providers come first, then
-reasons, then changes that would help. If not even the first are known in time,
-the answer is 400 with the code placement.ext.search_too_long.
+Maximum CPU time, in seconds, of an explanation (POST /ext/v1/explanations). An explanation that takes longer
+has the results so far, and its field incomplete names the missing parts. The conditions on single providers
+come first, then reasons, then changes that would help. If not even the first are known in time, the answer is
+400 with the code placement.ext.search_too_long.
 
 Explanations count among the long searches that [api] candidates_deadline
 limits for each worker.
@@ -61,10 +60,9 @@ limits for each worker.
         help="""
 Whether the log explains each empty answer to GET /allocation_candidates. One
 line at INFO has the ids of the request, the number of hosts that fail each
-condition first, and the change that would help. The worker computes it after
-the answer, one at a time, and takes at most a twentieth of a processor. The
-same question is explained again only after something has changed. Empty
-answers in between are counted in the next line.
+condition first, and the change that would help. The worker computes explanations after the answers, one after
+the other, and uses at most a twentieth of a processor for them. The same question is explained again only
+after something has changed. Empty answers in between are counted in the next line.
 """,
     ),
     cfg.IntOpt(

@@ -180,7 +180,7 @@ class StatementBatch:
 def bind_parameters(name: str, count: int, type_: Any = sa.String) -> list[sa.BindParameter[Any]]:
     """Return bind parameters for ``count`` values of a kind; :func:`bind_values` makes their values.
 
-    :raises InvalidRequest: there are more than any database takes; only requests name that many.
+    :raises InvalidRequest: a request has more values than a database accepts.
     """
     if count > _MAX_PARAMETERS:
         raise InvalidRequest("The request names more things than can be handled at once.")

@@ -51,7 +51,9 @@ class ChangeProbe:
                     raise
                 answer = self._asked_for(least)
                 LOG.warning(
-                    "the server does not tell who it is, so another one is told by its counters: %s", error
+                    "the database server does not show its identity, so another server is detected by its"
+                    " change counters only: %s",
+                    error,
                 )
                 return answer
         except self._dialect.loaded_dbapi.Error as error:

@@ -226,7 +226,7 @@ class ServiceDatabase:
             if position.history != self._history:
                 known, self._history = self._history, position.history
                 if known is not None:
-                    LOG.info("another history is shown: %s, after %s", position.history, known)
+                    LOG.info("the database shows another history: %s, after %s", position.history, known)
                     self._renew_connections()
         return position
 
@@ -269,7 +269,8 @@ class ServiceDatabase:
             if not self._is_elsewhere:
                 self._is_elsewhere = True
                 LOG.warning(
-                    "the server that answers is not to be asked now, so all connections are made anew: %s",
+                    "the server that answers must not be used now, so all connections are closed and made"
+                    " again: %s",
                     error,
                 )
             self._renew_connections()

@@ -127,7 +127,9 @@ class _ProcessLock:
                 free = not row.owner or stood_still > LEASE or self._is_gone(row)
                 if free and self._take_row(row):
                     if row.owner:
-                        LOG.warning("the migration of %s was broken off; its lock is taken over", row.owner)
+                        LOG.warning(
+                            "the migration of %s was interrupted; this one takes over its lock", row.owner
+                        )
                     return
             if time.monotonic() > deadline:
                 owner = watched.owner if watched else "somebody"

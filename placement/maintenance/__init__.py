@@ -11,7 +11,7 @@ A worked example
     consumer, of the project that the options name. Now an operator can see and delete it.
 
 Invariants
-    - No repair deletes an allocation, or guesses what was lost.
+    - No repair deletes an allocation, or guesses lost data.
     - Each repair runs in a transaction of its own, under the locks of ordinary requests.
     - After a repair all workers read everything again.
 """

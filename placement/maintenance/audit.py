@@ -156,7 +156,7 @@ def without_allocations(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def wrong_trees(conn: sa.Connection) -> Iterator[DatabaseFinding]:
-    """Yield providers with a root that their parents do not lead to, or without one."""
+    """Yield providers with a wrong root, to which their parents do not lead, or without a root."""
     rows, roots = _read_trees(conn)
     for provider_id, row in rows.items():
         if provider_id in roots.loops:
@@ -224,7 +224,7 @@ def over_capacity(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def without_inventory(conn: sa.Connection) -> list[DatabaseFinding]:
-    """Return allocations of a resource class that their provider has no inventory of."""
+    """Return allocations of a resource class without an inventory at their provider."""
     return [
         DatabaseFinding(AuditProblem.NO_INVENTORY, provider_id, uuid, f"{name}: {used} used, no inventory")
         for provider_id, uuid, name, used in conn.execute(_without_inventory)

@@ -45,7 +45,7 @@ class HealOutcome:
 def heal_database(
     database: ServiceDatabase, owner: ConsumerOwnership, *, dry_run: bool = False
 ) -> HealOutcome:
-    """Repair what can be repaired, each kind in transactions of its own, while the service runs.
+    """Repair contradictions while the service runs, each kind in transactions of its own.
 
     :param owner: the owner of allocations without a consumer.
     :raises Unavailable: the database does not answer.

@@ -99,7 +99,8 @@ class PolicyEnforcer:
                 self._absent += 1
                 if self._absent == 1:
                     LOG.warning(
-                        "The policy file %s is missing or empty; its rules stay in force for a minute.",
+                        "The policy file %s is missing or empty; its earlier rules stay in force for a"
+                        " minute.",
                         self._file,
                     )
                 if self._absent < _LOOKS_WITHOUT_FILE:
@@ -134,7 +135,10 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
     rules.use_conf = False
     for old_name, name in _old_names(rules):
         LOG.warning(
-            "Rule %s follows rule %s of the policy files, its former name: rename it there.", name, old_name
+            "Rule %s has the value of rule %s in the policy files, which is its former name: rename it"
+            " there.",
+            name,
+            old_name,
         )
     return rules
 

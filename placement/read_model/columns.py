@@ -50,7 +50,7 @@ _SETS: Final = ("inventories", "inventory_times", "used", "traits", "aggregates"
 
 
 class DamagedFile(Exception):
-    """The content is no model, or not all of one."""
+    """The content is no complete model."""
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ LOG = logging.getLogger(__name__)
 
 # on a server with a slower clock, the transaction that gives back finds nothing yet
 _PAUSE: Final = 1.0
-"""Seconds before another attempt to give back what has expired."""
+"""Seconds before another attempt to give back expired allocations."""
 
 
 class ModelView:
@@ -165,7 +165,7 @@ class ModelView:
         return self._stamps[buckets.bucket_of(provider.uuid)][provider.id]
 
     def yield_lock(self) -> None:
-        """Let other requests run. The view stays as it was, even if these change the model.
+        """Let other requests run. The view stays unchanged, even if these change the model.
 
         :raises placement.exceptions.Unavailable: too many long requests have yielded already.
         """
@@ -266,7 +266,7 @@ class ReadModel:
             yield view
 
     def _release_expired(self, now: float) -> bool:
-        """Release what has expired by then; return whether anything may have been released."""
+        """Release expired allocations; return whether any may have been released."""
         assert self._give_back_expired is not None
         # one thread does it for all
         with self._expiring:

@@ -78,7 +78,7 @@ class _ClaimSchema(OwnedSchema, explanation.TopologySchema):
 
 
 class ClaimsBody(StrictSchema):
-    """Claims, of which all are written, or none."""
+    """Claims that are written all together, or not at all."""
 
     claims = ArrayField(ObjectField(_ClaimSchema), min_items=1, max_items=MAX_CLAIMS, required=True)
     dry_run = BooleanField(load_default=False)

@@ -70,7 +70,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> AskedCandidates:
 
 
 def parse_topology(given: str | None, request: CandidatesRequest) -> TopologyPolicy | None:
-    """Return the topology policy that a body names beside what asks for candidates; None if it names none.
+    """Return the topology policy of a body that also asks for candidates; None if it names none.
 
     :raises InvalidRequest: the request has nothing to split.
     """

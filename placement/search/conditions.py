@@ -87,7 +87,7 @@ class ConditionWords:
 
 @dataclass(frozen=True, slots=True)
 class IndexedNames:
-    """Names of which each candidate has one, at one of its providers, in an index of the snapshot.
+    """Names in an index of the snapshot. Each candidate has a provider with one of them.
 
     ``at_root``: the provider is the root of the anchoring tree. ``spans_trees``: a name of a root counts for
     all providers of its tree.

@@ -85,7 +85,7 @@ class SharingProviders:
 
     @cached_property
     def roots(self) -> set[int]:
-        """The roots of the trees that the sharing providers are in."""
+        """The roots of the trees with sharing providers."""
         return {self._snapshot.providers[provider_id].root_id for provider_id in self.providers}
 
     def by_root(self) -> dict[int, tuple[str, ...]]:
@@ -125,7 +125,7 @@ class SharingProviders:
         return providers, tuple([each.uuid.encode() for each in providers])
 
     def anchor_roots(self, provider_id: int) -> Iterator[int]:
-        """Yield the roots of all trees that a sharing provider shares with; some may come twice."""
+        """Yield the roots of all trees that a sharing provider serves; some may come twice."""
         for aggregate in self._snapshot.providers[provider_id].aggregates:
             for member in self._snapshot.by_aggregate[aggregate]:
                 self.budget.spend()
@@ -268,7 +268,7 @@ def _anchor_roots(snapshot: ModelSnapshot, members: set[int], sharing: SharingPr
 
 
 class _SelectiveNames:
-    """Names of which each candidate has one, and about how many trees have them."""
+    """Names of which each candidate needs one, and the approximate number of trees with them."""
 
     def __init__(self, snapshot: ModelSnapshot, what: IndexedNames, sharing: SharingProviders) -> None:
         self._snapshot = snapshot

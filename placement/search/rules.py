@@ -423,6 +423,6 @@ def _contested_amounts(needs: Iterable[ProviderNeed]) -> dict[str, int]:
 
 
 def _accepts_sum(provider: Provider, name: str, total: int) -> bool:
-    """Return whether a provider can give the sum of what several groups take of it."""
+    """Return whether a provider can give the sum of the amounts of several groups."""
     inventory = provider.inventories[name]
     return total <= inventory.max_unit and provider.used.get(name, 0) + total <= inventory.capacity

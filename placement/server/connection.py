@@ -73,7 +73,7 @@ class ClientConnection:
 
     @property
     def held_bytes(self) -> int:
-        """The number of bytes that wait here, or are the body of the present request."""
+        """The number of bytes that wait here, or belong to the body of the current request."""
         return len(self._received) + self._handed_on + len(self._unsent)
 
     @property
@@ -183,7 +183,7 @@ class ClientConnection:
         self._unsent += data
 
     def take_back(self) -> None:
-        """Drop an answer of which nothing was sent yet, so that another one can replace it."""
+        """Drop an answer before its first byte is sent, so that another one can replace it."""
         self._unsent.clear()
 
     def flush(self) -> bool:
@@ -210,7 +210,7 @@ class ClientConnection:
         return True
 
     def close(self) -> None:
-        """Close the connection, after reading what the client has sent: else it may lose the answer."""
+        """Read the rest of the request, then close the connection: else the client may lose the answer."""
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
             self.sock.recv(_MAX_AT_ONCE)

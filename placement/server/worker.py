@@ -166,7 +166,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                 self.notify()
                 self._close_expired()
                 if self.ppid != os.getppid():
-                    self.log.info("Parent changed, shutting down: %s", self)
+                    self.log.info("The parent process has ended, so this worker stops: %s", self)
                     self.alive = False
 
     def _is_stopping(self, listeners: dict[int, Any]) -> bool:

@@ -281,7 +281,7 @@ def commit_claims(
 
     :param chosen: by uuid each provider that makes the choices good, as it was then. Providers that give
         nothing are not locked: a later change of them counts as later.
-    :param reservation: the reservation that all amounts are moved from.
+    :param reservation: the reservation from which all amounts move.
     :param expiring: by uuid of consumer, seconds until the claim expires unless a client confirms it.
     :returns: by uuid, when these claims expire.
     :raises ConcurrentUpdate: a consumer's generation is not the given one.

@@ -83,7 +83,7 @@ def lock(tx: WriteTransaction, uuids: Collection[str]) -> StatementAnswer:
 
 
 def rows(locked: StatementAnswer) -> list[ConsumerRow]:
-    """Return the existing ones of the locked consumers."""
+    """Return those locked consumers that exist."""
     return [ConsumerRow(*each) for each in locked.rows]
 
 

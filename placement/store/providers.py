@@ -44,7 +44,7 @@ class ProviderRow:
 
 
 def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
-    """Return the existing ones of these providers, by uuid."""
+    """Return those of these providers that exist, by uuid."""
     # an empty list in IN is no valid statement everywhere
     if not uuids:
         return {}

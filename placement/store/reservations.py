@@ -108,7 +108,7 @@ def list_reservations(
 
 
 def no_reservation(uuid: str) -> NotFound:
-    """Return the error that there is no such reservation."""
+    """Return the error for an unknown reservation."""
     return NotFound(f"No reservation {uuid}: there never was one, or it expired, or all of it was taken.")
 
 

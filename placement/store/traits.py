@@ -138,7 +138,7 @@ def _removal_of(provider: sa.ColumnElement[int]) -> PreparedStatement:
 
 
 def _stale_attributes_of(provider: sa.ColumnElement[int]) -> PreparedStatement | None:
-    """Return a statement that deletes attributes of missing traits; None without such."""
+    """Return a statement that deletes attributes of missing traits; None if there are none."""
 
     def is_stale(trait: str, attributes: Collection[str]) -> sa.ColumnElement[bool]:
         present = (

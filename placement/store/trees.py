@@ -1,10 +1,10 @@
 """Trees of providers as their hosts describe them: all of it in one transaction, or nothing.
 
 Nouns
-    A *description* is what a client wants one provider to be: its name, its parent, and any of its
-    inventories, traits, aggregates and attributes. Parts that are not described stay. The ``generation`` is
-    that of the provider as the client knows it, None for a new one. A *level* is a set of new providers that
-    can be made at once, as all their parents exist.
+    A *description* is the wanted state of one provider: its name, its parent, and any of its inventories,
+    traits, aggregates and attributes. Parts that are not described stay. The ``generation`` is that of the
+    provider as the client knows it, None for a new one. A *level* is a set of new providers that can be made
+    at once, as all their parents exist.
 
 Invariants
     - A provider without a description is not written, nor one that is already as described, whatever its

@@ -69,7 +69,7 @@ def _visit_time(visit: PageRequest) -> float:
 
 
 def wanted_of(arguments: Mapping[str, str]) -> HostFilter:
-    """The choice of hosts in a query string; parameters that cannot be meant are left out."""
+    """The filters of hosts in a query string; senseless parameters are left out."""
     name, resource_class, trait, aggregate = (
         arguments.get(each, "").strip()[:_MAX_TEXT]
         for each in ("name", "resource_class", "trait", "aggregate")

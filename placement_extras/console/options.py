@@ -13,9 +13,8 @@ OPTIONS: list[cfg.Opt] = [
         "enabled",
         default=False,
         help="""
-Whether the service has a console at /console: pages that show hosts, what is
-free, used, stranded and disabled there, and the consumers that hold it. A
-visitor sees a page if the policy allows the same over REST. The console works
+Whether the service has a console at /console: pages that show hosts, their free, used, stranded and disabled
+amounts, and the consumers. A visitor sees a page if the policy allows the same over REST. The console works
 in any browser, without scripts.
 
 Visitors sign in with a password or an application credential, which the
@@ -31,8 +30,8 @@ and each has all rights of an administrator.
         min=60,
         help="""
 The number of seconds after which a visitor of the console has to sign in
-again. It is earlier if the token of the Identity service expires before: see
-its option [token] expiration.
+again. The session ends earlier if the token of the Identity service expires: see [token] expiration in the
+configuration of that service.
 """,
     ),
 ]

@@ -47,7 +47,9 @@ def add_abandon_arguments(parser: ArgumentParser) -> None:
 def add_drop_stock_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of ``db drop-stock``."""
     parser.add_argument(
-        "--yes", action="store_true", help="remove the tables; without it they are only listed"
+        "--yes",
+        action="store_true",
+        help="remove the tables; without this option the command only lists them",
     )
 
 

@@ -10,9 +10,9 @@ OPTIONS: list[cfg.Opt] = [
         default=False,
         help="""
 Adopt a database of OpenStack Placement in place, as 'placement-manage db adopt'
-does, when 'placement-manage db sync' or sync_on_startup finds one. Stop that
-service before. Its tables are kept under other names, so that 'placement-manage
-db abandon' can go back. Without it such a database is refused.
+does, when 'placement-manage db sync' or sync_on_startup finds one. Stop that service before. The command
+keeps its tables under other names, so that 'placement-manage db abandon' can go back. If false, such a
+database is refused.
 """,
     ),
 ]

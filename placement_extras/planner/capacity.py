@@ -39,7 +39,9 @@ MAX_RETRIED: Final = 32
 
 @dataclass(eq=False, slots=True)
 class CoupledHost:
-    """A host that shares with others, with its ways. Their slots are provider ids and classes.
+    """A host with resources that it shares with others, and its ways to serve the flavor.
+
+    Their slots are provider ids and classes.
 
     ``free`` has the free amounts of these slots. ``alone`` is the number of guests that fit if guests of
     other hosts take nothing. ``offered`` are the slots that it shares.

@@ -204,7 +204,8 @@ class MirrorOutbox:
                 return Client(self._address, "AF_UNIX", authkey=self._key)
             if not reported:
                 LOG.warning(
-                    "Nothing is compared: the comparing process does not listen; requests are passed on"
+                    "Nothing is compared, because the comparing process does not accept connections;"
+                    " requests are passed on"
                 )
                 reported = True
             if self._stopped.wait(_RETRY_SECONDS):

@@ -148,6 +148,12 @@ class Servers:
         for name in names:
             wait_for_cloud(lambda: not self._exists(name), f"{name} is gone")  # noqa: B023  # asked here and now
 
+    def delete_flavors(self) -> None:
+        """Delete the flavors, so that others may have their names."""
+        for made in self._flavors.values():
+            self._compute.send("DELETE", f"/flavors/{made}")
+        self._flavors.clear()
+
     def aggregate(self, name: str, host: str) -> None:
         """Create an aggregate with this host."""
         body = {"aggregate": {"name": name, "availability_zone": None}}

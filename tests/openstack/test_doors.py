@@ -86,9 +86,10 @@ def all_hosts(request: pytest.FixtureRequest) -> Iterator[TwoHosts]:
 
 @pytest.fixture
 def there(all_hosts: TwoHosts) -> Iterator[TwoHosts]:
-    """The cloud without guests."""
+    """The cloud without guests and flavors."""
     yield all_hosts
     all_hosts.servers.delete_all()
+    all_hosts.servers.delete_flavors()
 
 
 def test_guests_have_their_class_after_each_door(
@@ -164,7 +165,11 @@ def test_a_guest_that_disturbs_another_one_is_limited(there: TwoHosts) -> None:
     busy = _busy_image(servers)
     servers.flavor("victim", disk=0, specs={"compute_agent:qos_class": "LS"})
     servers.flavor("culprit", disk=0, specs={"compute_agent:qos_class": "BULK"})
-    with host_agent(there.ground, there.hosts[A], _INTERFERENCE, _FAST) as agent:
+    with ExitStack() as stack:
+        root = stack.enter_context(folder_of(there.ground, "played"))
+        stack.enter_context(PlayedUse(root, there.libvirtd[A]))
+        lines = f"[host]\nroot = {root}\n{_INTERFERENCE}"
+        agent = stack.enter_context(host_agent(there.ground, there.hosts[A], lines, _FAST))
         for name in ("culprit", "victim"):
             servers.start_to_boot(name, name, A, image=busy)
         for name in ("culprit", "victim"):
@@ -179,14 +184,14 @@ def test_a_guest_that_disturbs_another_one_is_limited(there: TwoHosts) -> None:
                 (track.baseline.count for key, track in tracks.items() if key.guest == victim), default=0
             )
 
-        with _guests_first():
-            wait_for_cloud(lambda: samples() > _SAMPLES, "it is known what the victim usually waits")
-            servers.act("culprit", "unpause", until="ACTIVE")
-            wait_for_cloud(lambda: there.quota(A, culprit) is not None, "the culprit is limited")
-            assert there.quota(A, victim) is None
-            wait_for_cloud(lambda: bool(_events(agent, "verdict")), "the trial has a verdict")
-            servers.act("culprit", "pause", until="PAUSED")
-            wait_for_cloud(lambda: there.quota(A, culprit) is None, "the culprit gets everything back")
+        stack.enter_context(_guests_first())
+        wait_for_cloud(lambda: samples() > _SAMPLES, "it is known what the victim usually waits")
+        servers.act("culprit", "unpause", until="ACTIVE")
+        wait_for_cloud(lambda: there.quota(A, culprit) is not None, "the culprit is limited")
+        assert there.quota(A, victim) is None
+        wait_for_cloud(lambda: bool(_events(agent, "verdict")), "the trial has a verdict")
+        servers.act("culprit", "pause", until="PAUSED")
+        wait_for_cloud(lambda: there.quota(A, culprit) is None, "the culprit gets everything back")
 
 
 def test_a_guest_gets_a_reclaimed_cpu_and_is_limited_when_others_need_it(there: TwoHosts) -> None:
@@ -309,7 +314,7 @@ def _events(agent: HostAgent, kind: str) -> list[Any]:
 
 @contextmanager
 def _guests_first() -> Iterator[None]:
-    """Have what else runs on the machine not keep guests waiting."""
+    """Give guests most of the machine, so that they use CPU whatever else runs."""
     shares = CGROUP_CONTROLLERS[0] / "machine/cpu.shares"
     before = shares.read_text()
     shares.write_text("102400")

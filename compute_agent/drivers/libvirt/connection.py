@@ -65,7 +65,7 @@ def _run_loop(libvirt: Any) -> None:
         try:
             libvirt.virEventRunDefaultImpl()
         except libvirt.libvirtError:
-            LOG.exception("A turn of libvirt's event loop failed")
+            LOG.exception("An iteration of libvirt's event loop failed")
 
 
 @dataclass(eq=False, slots=True)
@@ -246,7 +246,7 @@ class LibvirtConnection:
             self._session = None
             # This is libvirt's event thread, in which close() would wait for itself.
             self._broken.append(session)
-            LOG.warning("The connection to libvirtd at %s broke (reason %d)", self.uri, reason)
+            LOG.warning("The connection to libvirtd at %s ended (reason %d)", self.uri, reason)
             self._happened(None)
 
     def _let_go(self, session: _LibvirtSession) -> None:

@@ -188,7 +188,7 @@ class LibvirtDriver:
                 LOG.warning("%s", error)  # Such as for a paused guest; it is destroyed below.
             while known.is_alive:
                 if time.monotonic() >= deadline:
-                    LOG.warning("Guest %s did not shut down within %s s: destroyed", guest, timeout)
+                    LOG.warning("Guest %s did not shut down within %s s, and was destroyed", guest, timeout)
                     with self._on_domain(known, "cannot be destroyed") as domain:
                         domain.destroy()
                     return
@@ -247,7 +247,7 @@ class LibvirtDriver:
                     self._next_look = time.monotonic() + self._look_interval
                     self._listed, self._absence = True, ""
                     pause = _FIRST_PAUSE
-                    LOG.info("libvirtd at %s is there", self._connection.uri)
+                    LOG.info("libvirtd at %s answers", self._connection.uri)
                     tried.set()
                 self._handle_next()
             except DriverError as error:
@@ -314,7 +314,7 @@ class LibvirtDriver:
     # CPUs and memory
 
     def process_ids(self, guest: Guest) -> Sequence[int]:
-        """The QEMU process alone, which starts no others."""
+        """The QEMU process only, as it starts no other processes."""
         return (guest.pid,)
 
     def thread_ids(self, guest: Guest) -> frozenset[int]:
@@ -566,7 +566,7 @@ class LibvirtDriver:
         return True
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:
-        """Sentences about parts that libvirt has no setting for, or has refused."""
+        """Sentences about parts for which libvirt has no setting, or which it has refused."""
         refused = self._table.find_entry(guest).refused_blockio
         found = [] if refused is None or refused[0] != wanted else [f"libvirt refuses it: {refused[1]}"]
         if wanted.latency_us is not None:
@@ -595,7 +595,7 @@ def _soft_limit_kib(wanted: MemoryLimits) -> int | None:
 
 
 def _soft_limit_differs(known: RunningDomain, wanted: MemoryLimits) -> tuple[bool, bool]:
-    """Whether the soft limit of the running domain is to be set, and that of its definition."""
+    """Return whether to set the soft limit of the running domain, and whether that of its definition."""
     definition = known.definition
     if wanted.high is None or known.refused_soft_limit:
         return False, False

@@ -23,7 +23,7 @@ from typing import Final
 
 HOOKS: Final = Path("/etc/libvirt/hooks")
 HOOK_SECONDS: Final = 3
-"""The most seconds that a start is held up; a little longer than the agent's own limit for an answer."""
+"""Maximum delay of a start in seconds; a little longer than the agent's own limit for an answer."""
 
 # Tells the agent's own hook from one of an operator, which install and remove leave alone.
 _MARK: Final = "# compute-agent libvirt hook"
@@ -108,7 +108,7 @@ def state(hooks: Path, socket: Path | None = None) -> HookState:
 
 
 def install_hook(hooks: Path, socket: Path) -> bool:
-    """Install the hook; whether there was anything to do.
+    """Install the hook; return whether it was missing or outdated.
 
     :raises ForeignHookError: there is a file that the agent has not made.
     :raises OSError: it cannot be written; the former state stays.
@@ -138,7 +138,7 @@ def install_hook(hooks: Path, socket: Path) -> bool:
 
 
 def remove(hooks: Path) -> bool:
-    """Remove the hook; whether there was one.
+    """Remove the hook; return whether there was one.
 
     :raises ForeignHookError: the file is not the agent's.
     :raises OSError: it cannot be removed.

@@ -374,7 +374,7 @@ class DomainTuning:
         return replace(has, binding=MemoryBinding(RESTRICTIVE, nodes))
 
     def limit(self, has: CpuLimits, wanted: CpuLimits, group: DomainGroup) -> None:
-        """Set the differing ones of weight and quota on the running domain.
+        """Set weight and quota of the running domain where they differ.
 
         The quota is that of the whole domain (``global_quota``). The one of each guest CPU (``vcpu_quota``)
         belongs to the flavor.

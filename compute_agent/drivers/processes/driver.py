@@ -209,7 +209,7 @@ class ProcessDriver:
         while self._table.is_alive(record) and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
         if self._table.is_alive(record):
-            LOG.warning("Guest %s did not end within %s s of SIGTERM: SIGKILL", guest, timeout)
+            LOG.warning("Guest %s did not end within %s s after SIGTERM, and gets SIGKILL", guest, timeout)
             deadline = time.monotonic() + _KILL_SECONDS
             while self._table.is_alive(record):
                 if time.monotonic() >= deadline:
@@ -251,7 +251,7 @@ class ProcessDriver:
         return replace(record, cgroup=str(group.folder))
 
     def _give_back(self, guest_uuid: str, source: GuestCgroup | None) -> None:
-        """Move the processes of a group that was not adopted back to where they were."""
+        """Move the processes of a group that was not adopted back to their former groups."""
         if source is None or self._groups is None:
             return
         try:
@@ -333,7 +333,7 @@ class ProcessDriver:
         try:
             if _guest_processes(record)[1]:
                 LOG.warning(
-                    "Guest %s was moved out of its cgroup by another program: it is moved back", guest
+                    "Another program moved guest %s out of its cgroup; the agent moves it back", guest
                 )
                 self._move_to_group(record)
             # The cpuset comes first: with it the kernel moves all threads at once, and processes that are
@@ -514,7 +514,7 @@ def _guest_processes(record: ProcessRecord) -> tuple[list[int], bool]:
 
 
 def _own_limits(record: ProcessRecord) -> frozenset[str]:
-    """The files of limits that are the agent's: noted ones, and the score that started guests inherit."""
+    """The files of limits that belong to the agent: noted ones, and the score that started guests inherit."""
     own = frozenset(record.limits)
     # The unit may set the agent's own oom_score_adj, and a child inherits it.
     return own if record.adopted else own | {memory_limits.OOM_SCORE}

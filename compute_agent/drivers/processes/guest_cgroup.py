@@ -132,7 +132,7 @@ def missing_limits(group: GuestCgroup | None, wanted: CpuLimits) -> list[str]:
 
 
 def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> bool:
-    """Write the limits that differ, and read them back; whether any did.
+    """Write the limits that differ, and read them back; return whether any differed.
 
     :raises DriverError: the kernel refuses them.
     """
@@ -161,7 +161,7 @@ def other_nodes(group: GuestCgroup | None, wanted: frozenset[int]) -> frozenset[
 
 
 def bind_memory(guest: Guest, group: GuestCgroup | None, wanted: frozenset[int]) -> bool:
-    """Write the NUMA nodes if they differ, and read them back; whether they did.
+    """Write the NUMA nodes if they differ, and read them back; return whether they differed.
 
     :raises DriverError: the kernel refuses them.
     """

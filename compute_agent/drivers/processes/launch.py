@@ -121,7 +121,7 @@ _HOLD: Final = 'read -r go && exec "$@" </dev/null'
 
 
 def guest_environment(guest_uuid: str, wanted: Mapping[str, str]) -> dict[str, str]:
-    """All variables that a guest starts with: a few that programs rely on, and the ``wanted`` ones."""
+    """All variables of a starting guest: a few that programs rely on, and the ``wanted`` ones."""
     user = os.geteuid()
     try:
         entry = pwd.getpwuid(user)

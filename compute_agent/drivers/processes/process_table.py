@@ -166,8 +166,8 @@ class ProcessTable:
                 self.forget_guest(record)
             elif record.newer:
                 LOG.warning(
-                    "The record of guest %s was written by a later release: it is used as far as it is"
-                    " understood, and the settings of the guest cannot be changed",
+                    "A later release wrote the record of guest %s: this release uses the parts that it"
+                    " knows, and the settings of the guest cannot be changed",
                     record,
                 )
             self.oom.begin_counting(record.uuid, record.own_group)
@@ -275,13 +275,14 @@ class ProcessTable:
                 return None
             record = replace(record, identity=heir, command=procfs.command_line(heir.pid))
             self._records[guest_uuid] = record
-        LOG.info("Guest %s goes on with main process %d", record, heir.pid)
+        LOG.info("Guest %s continues with main process %d", record, heir.pid)
         try:
             self._store.save(record)
         except OSError as error:
             # The record with the former pid leads to the same heir when the next agent reads it.
             LOG.warning(
-                "The new main process cannot be recorded, and is looked for again when needed: %s", error
+                "The new main process cannot be recorded; the agent searches for it again when needed: %s",
+                error,
             )
         self._report_change(ChangeKind.CHANGED, record)
         self.watch_ending(record)
@@ -449,11 +450,11 @@ def _end_leftovers(record: ProcessRecord) -> None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         for pid in left - killed:
-            LOG.warning("Guest %s ended and left process %d behind: killed", record, pid)
+            LOG.warning("Guest %s ended and left process %d behind, which was killed", record, pid)
         killed |= left
         time.sleep(_KILL_PAUSE)
     LOG.error(
-        "Guest %s ended, and there are processes of it still: %s", record, sorted(_find_leftovers(record))
+        "Guest %s ended, but some of its processes still run: %s", record, sorted(_find_leftovers(record))
     )
 
 

@@ -56,7 +56,7 @@ GRACE_SECONDS: Final = 60.0
 
 
 TAIL_BYTES: Final = 1 << 20
-"""The most bytes that stay of a log that is shortened."""
+"""Maximum size, in bytes, of a log after it was shortened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class GuestLogs:
         try:
             names = set(os.listdir(self._folder))
         except OSError as error:
-            LOG.debug("There are no logs of guests to look at: %s", error)
+            LOG.debug("The logs of guests cannot be listed: %s", error)
             return
         for name in names:
             guest_uuid, suffix = os.path.splitext(name)
@@ -220,7 +220,7 @@ class ProcessRecord:
     :ivar limits: the cgroup files, and ``oom_score_adj``, that the agent has written.
     :ivar newer: whether a later release wrote the record. Fields that this release does not know are missing.
     :ivar declared: the names of the settings that the order had, at their defaults or not.
-    :ivar origin_cgroup: the cgroup that an adopted process was in.
+    :ivar origin_cgroup: the cgroup of an adopted process before its adoption.
     """
 
     uuid: str

@@ -19,7 +19,7 @@ SETTLE_SECONDS: Final = 10.0
 TRIAL_SECONDS: Final = SETTLE_SECONDS + 2 * WINDOW_SECONDS
 
 HOLD_SECONDS: Final = 300.0
-"""Long enough that most bursts of a batch job are over, and no more is taken than that costs."""
+"""Most bursts of a batch job are over by then, and a longer hold would cost the suspect too much."""
 RETURN_SECONDS: Final = 60.0
 """Between two steps of giving back: two windows, in which a relapse would be seen."""
 
@@ -27,7 +27,7 @@ WAIT_SECONDS: Final = 300.0
 """The time that giving back waits for trials of others; then these wait, but for one that has begun."""
 
 MAX_RELAPSES: Final = 4
-"""Counted up to this: what helps is then held 16 times as long."""
+"""Highest count of relapses: a limit that helps is then held 16 times as long."""
 
 
 class CasePhase(enum.StrEnum):
@@ -90,7 +90,7 @@ class InterferenceCase:
         return self.phase is CasePhase.HOLD and self.exhausted and time - self.since >= TRIAL_SECONDS
 
     def is_overdue(self, time: float) -> bool:
-        """Whether giving back is so late that trials of others wait for it."""
+        """Whether giving back is late, so that other trials wait for it."""
         # A trial ends by itself; only giving back can be kept waiting.
         match self.phase:
             case CasePhase.HOLD:
@@ -121,7 +121,7 @@ class CaseDecision:
 
     @property
     def limit(self) -> float | None:
-        """The limit that the suspect is to have from now on."""
+        """The new limit of the suspect."""
         # These take the limit away whatever depth the case still shows.
         gone = self.what in (CaseVerdict.CLOSE, CaseVerdict.NOT_GUILTY)
         return None if gone else self.case.limit
@@ -152,7 +152,7 @@ class VictimLevels:
 
 
 Turn = tuple[InterferenceCase | None, tuple[CaseVerdict, ...]]
-"""The case as it goes on (None: it is closed), and what was decided."""
+"""The next state of the case (None: it is closed), and the decision."""
 
 
 def advance_case(

@@ -113,7 +113,7 @@ class SignalTrack:
         return level is not None and level > self.threshold
 
     def suffers_lastingly(self, time: float) -> bool:
-        """Whether it has suffered for a whole window, so that its level has nothing of before that.
+        """Whether the guest has suffered for a whole window, so that its level includes no earlier time.
 
         The first violation is not of that window: a disturbance begins at any time between two samples.
         """
@@ -128,7 +128,7 @@ MIN_CORRELATION: Final = 0.35
 benchmarks.interference."""
 
 LEAST_PART: Final = 0.5
-"""The part of what the likeliest suspect explains; one that explains less is not tried in its place."""
+"""A suspect that explains less than this part of the likeliest suspect's value is not tried in its place."""
 
 _ALIKE: Final = 3
 """Samples in a row that count as one: ten seconds apart they are not independent of each other."""
@@ -194,7 +194,9 @@ def may_be_limited(watch: InterferenceWatch, victim: GuestReading, other: GuestR
 
 
 def least_correlation(correlation: float, points: int) -> float:
-    """The least that a correlation is, but for one case in forty (Fisher): chance has more in few points.
+    """Lower bound of a correlation, which is right in 39 of 40 cases (Fisher).
+
+    Few points give chance more weight.
 
     Noise in one sample mostly goes on in the next: see ``_ALIKE``.
     """

@@ -58,7 +58,7 @@ MIN_CPU: Final = 0.25
 idle guest."""
 
 _MIN_BANDWIDTH: Final = 50e6
-"""Bytes a second, likewise."""
+"""Memory traffic of the guest in bytes a second, in the same form."""
 
 
 def _own_cpus(reading: GuestReading) -> frozenset[int]:

@@ -1,7 +1,8 @@
-"""The state of interference that outlives a round, and its JSON: cases, pairs, and what was learnt of guests.
+"""The state of interference between rounds, and its JSON: cases, pairs, and learnt values of guests.
 
 Times are kept as seconds before or after the moment of saving, so that clocks that jump do no harm; the time
-in which no agent ran does not count. A trial that an agent did not see the end of is given back.
+in which no agent ran does not count. The limit of a trial is removed if the agent did not see the end of the
+trial.
 """
 
 from __future__ import annotations

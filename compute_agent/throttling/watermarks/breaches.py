@@ -1,4 +1,4 @@
-"""Breaches: usage above a threshold, for how many rounds it has lasted, and which are to be acted on.
+"""Breaches: usage above a threshold, its duration in rounds, and the choice of breaches for actions.
 
 State in, state out. A *watch* is one watermark on one domain for one action, and its *streak* how long usage
 has been above the threshold.
@@ -142,19 +142,19 @@ class ThresholdExceeded:
 
     @property
     def is_quantified(self) -> bool:
-        """Whether what the action frees can be computed."""
+        """Whether the amount that the action frees can be computed."""
         throttles = self.action is WatermarkAction.THROTTLE_DOWN
         return self.metric.throttle_quantified if throttles else self.metric.evict_quantified
 
     @property
     def used_lever(self) -> ThrottleLever:
-        """The lever that guests are throttled with."""
+        """The lever that throttles guests."""
         assert self.metric.lever is not None, "such a threshold is refused when it is read"
         return self.metric.lever
 
     @property
     def used_knob(self) -> ThrottleControl:
-        """The lever on the domain that the breach is on."""
+        """The lever on the domain with the breach."""
         return ThrottleControl(self.used_lever.name, self.series.domain)
 
     def is_closed(self, usage: float) -> bool:
@@ -163,7 +163,7 @@ class ThresholdExceeded:
         return usage <= self.target + _TOLERANCE * max(1.0, abs(self.target))
 
     def find_candidates(self, snapshot: UsageSnapshot, untouchable: frozenset[str]) -> list[GuestUsage]:
-        """The guests that the action can be taken on."""
+        """The guests to which the action can apply."""
         return [
             guest
             for guest in snapshot.guests.values()
@@ -186,7 +186,7 @@ class ThresholdExceeded:
 def find_breaches(
     rules: WatermarkRules, action: WatermarkAction, snapshot: UsageSnapshot, streaks: Streaks
 ) -> list[ThresholdExceeded]:
-    """The watermarks that usage has been above for long enough, and still is in ``snapshot``.
+    """The watermarks that usage has exceeded for long enough, and still exceeds in ``snapshot``.
 
     The highest action priority comes first, and of one metric the lowest threshold, which decides; thresholds
     above it matter only where they select guests that it does not.

@@ -3,9 +3,9 @@
 Another package offers a :class:`WatermarkMetric` under the entry point group ``compute_agent.qos.metrics``;
 no code here needs to know of it. The names that such a package needs are in :mod:`compute_agent.qos.metrics`.
 
-An order of guests is a list of comparisons, of which the first difference decides. A comparison is a key: the
-guest with the smaller one is acted on first. Guests that are equal in everything come in the order of their
-uuids, so that two rounds agree.
+An order of guests is a list of comparisons. The first one with a difference decides. A comparison is a key:
+the guest with the smaller one is acted on first. Guests that are equal in everything come in the order of
+their uuids, so that two rounds agree.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def by_running_time(guest: GuestUsage, series: MetricSeries) -> float:
 
 
 def by_usage(guest: GuestUsage, series: MetricSeries) -> float:
-    """Largest use of the metric in question first; guests of which it is not known last."""
+    """Guests with the largest use of the metric come first, and guests with an unknown use last."""
     # Unknown use counts as none: such a guest may free nothing, so others are taken before it.
     return -guest.usage.get(series, 0.0)
 
@@ -63,7 +63,7 @@ def by_cpu_use(guest: GuestUsage, series: MetricSeries) -> float:
 
 
 def by_best_effort_ratio(guest: GuestUsage, series: MetricSeries) -> float:
-    """Largest ratio of CPU use to what was promised first."""
+    """Guests with the largest ratio of CPU use to their promised CPUs come first."""
     promised = sum(one.full for knob, one in guest.allotments.items() if knob.lever == "cpu_quota")
     # A guest that was promised nothing cannot have more than that.
     return by_cpu_use(guest, series) / promised if promised else 0.0
@@ -145,7 +145,7 @@ def llc_occupancy(now: MeasuringRound, before: MeasuringRound | None) -> MetricU
 
 
 def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
-    """CPU use of the guests that may be acted on, in percent of the CPUs that they were promised.
+    """CPU use of the guests that may be limited, in percent of their promised CPUs.
 
     The use of each is its part of that percentage.
     """

@@ -1,4 +1,4 @@
-"""The watermarks of a configuration: what ``[watermark:NAME]`` sections say, and which contradict each other.
+"""The watermarks of a configuration: the ``[watermark:NAME]`` sections, and contradictions between them.
 
 Rules are the watermarks with the registry of metrics and the sizes of steps; they say what a decision may
 expect of an action.
@@ -319,7 +319,7 @@ class WatermarkRules:
     # What is expected of an action
 
     def after_eviction(self, snapshot: UsageSnapshot, guest: str) -> UsageSnapshot:
-        """The snapshot without a guest. Metrics of which that cannot be computed keep their value."""
+        """The snapshot without a guest. A metric keeps its value if that cannot be computed for it."""
         # It has left since its eviction began.
         if guest not in snapshot.guests:
             return snapshot

@@ -63,7 +63,7 @@ class WantedClaim:
     def without_consumer(
         cls, request: CandidatesRequest, version: Microversion, topology: TopologyPolicy
     ) -> WantedClaim:
-        """Return what is placed to find out whether a request fits, and never written."""
+        """Return a claim that is only placed, to find out whether a request fits, and never written."""
         return cls("", None, ConsumerOwnership("", "", ""), request, version, topology=topology)
 
     @property

@@ -30,7 +30,7 @@ from placement.store.groups import GroupPolicy
 
 # alternates are a convenience: they must not cost more than the choice itself
 _MAX_TRIED: Final = 10_000
-"""Number of choices among which alternates are looked for."""
+"""Number of choices in the search for alternates."""
 
 
 @dataclass(frozen=True, slots=True)

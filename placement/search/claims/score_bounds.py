@@ -174,7 +174,7 @@ class ScoreUpperBounds:
 
     @cached_property
     def _fewest_zones_each(self) -> Sequence[int]:
-        """Return for each host the least number of NUMA nodes that a choice takes of."""
+        """Return for each host the least number of NUMA nodes that a choice needs."""
         alike: Counter[tuple[str, ...]] = Counter()
         # only isolated groups are surely at different providers
         if self._wanted.request.group_policy == "isolate":
@@ -250,7 +250,7 @@ def _pool_sums(pools: Iterable[Provider], name: str) -> Sequence[tuple[int, int]
 def _beside_pools(
     own: tuple[int, int], pools: Sequence[tuple[int, int]], amount: int, *, is_apart: bool
 ) -> tuple[float, float]:
-    """Return the bounds of the used share of a class, of a host together with the pools that it takes of.
+    """Return the bounds of the used share of a class at a host, together with the pools that serve the host.
 
     :param is_apart: whether several needs ask for the class, so that several pools may serve them.
     """

@@ -109,7 +109,7 @@ class _TakenAmounts(Protocol):
         """Return the share of each amount in the free amount of its provider."""
 
     def zone_count(self) -> int:
-        """Return the number of NUMA nodes that something is taken of."""
+        """Return the number of NUMA nodes with allocations of the choice."""
 
     def zone_distances(self) -> Iterable[int]:
         """Return the distances of these NUMA nodes, for each two."""
@@ -236,7 +236,7 @@ def spread_score(taking: _TakenAmounts) -> float:
 
 
 def zones_score(taking: _TakenAmounts) -> float:
-    """Return 1 by the number of NUMA nodes that something is taken of; providers outside do not count."""
+    """Return 1 divided by the number of NUMA nodes with allocations; providers outside nodes do not count."""
     # no zone at all is as good as one: nothing crosses zones
     return 1 / (taking.zone_count() or 1)
 

@@ -77,9 +77,9 @@ class ClaimService:
         reservation: str | None = None,
         also: Callable[[WriteTransaction], None] | None = None,
     ) -> list[PlacedClaim]:
-        """Have each consumer hold what it wants, or none of them; with ``dry_run`` only return the choices.
+        """Place and write all claims, or none of them; with ``dry_run`` only return the choices.
 
-        :param reservation: the reservation that all amounts are moved from.
+        :param reservation: the reservation from which all amounts move.
         :param also: called in the transaction that writes the claims, for further writes.
         :raises NoCandidate: there is no place for all of them.
         :raises Conflict: there is no such reservation for them.

@@ -47,7 +47,7 @@ def full_amounts(
 
     Of all amounts that fit, the largest is one of these, or a step of one provider more is too much.
 
-    :param topology: None for what is not split.
+    :param topology: None for resources that are not split.
     :raises placement.search.budget.BudgetExhausted: the budget is spent.
     """
     found, known = set[int](), set[tuple[_ZoneAmounts, ...]]()
@@ -76,7 +76,7 @@ def full_amounts(
 
 
 _ZoneAmounts = tuple[tuple[int, ...], int]
-"""What each provider of a zone gives at most, and the least common multiple of their steps."""
+"""The maximum amount of each provider of a zone, and the least common multiple of their steps."""
 
 
 def _zone_sums(zones: Sequence[_ZoneAmounts], topology: TopologyPolicy, budget: SearchBudget) -> set[int]:
@@ -282,7 +282,7 @@ class _SplitSearch:
                 yield from (self._join_split(choice, split) for split in splits)
 
     def _other_choices(self, tree: HostTree) -> Iterator[HostChoice | None]:
-        """Yield the choices for what is not split."""
+        """Yield the choices for the resources that are not split."""
         if self._rest is not None:
             for candidate in self._rest.choices_at(tree.root.id):
                 yield candidate and HostChoice.from_candidate(self._snapshot, candidate)

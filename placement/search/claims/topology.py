@@ -233,7 +233,7 @@ def _list_splits(
 
 
 def _unique_divisions(divisions: Iterable[list[int] | None]) -> list[list[int]]:
-    """Return the divisions that there are, each once."""
+    """Return the distinct divisions."""
     return [list(each) for each in dict.fromkeys(tuple(one) for one in divisions if one is not None)]
 
 
@@ -268,8 +268,8 @@ def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: Search
 def _join_rooms(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRoom:
     """Return the room of all providers of a zone together, approximately.
 
-    :param common: combines their steps. The greatest divisor covers what some of them may give, the least
-        multiple what each of them gives.
+    :param common: combines their steps. The greatest divisor covers amounts that some of them may give, the
+        least multiple amounts that each of them gives.
     """
     useful = [room for room in rooms if room.least <= room.most]
     if not useful:

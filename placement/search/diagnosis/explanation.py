@@ -357,7 +357,7 @@ def _place_of(provider: Provider) -> ProviderPlace:
 
 
 def _names_nothing_known(snapshot: ModelSnapshot, clause: RequestClause) -> bool:
-    """Return whether the clause names a tree, or aggregates, that no provider is in."""
+    """Return whether the clause names a tree or aggregates without providers."""
     condition = condition_class(clause.condition)
     # most conditions have no such remark: names of traits are checked before the search
     if condition is None or not condition.words.unknown:
@@ -430,7 +430,7 @@ def _nearest_miss(clause: RequestClause, tree: HostTree, at: _ClosestProviders) 
 
 
 def _found_amount(clause: RequestClause, provider: Provider) -> int:
-    """Return the amount that a provider has of what the clause asks for."""
+    """Return the amount at a provider of the resource that the clause asks for."""
     name = clause.names[0]
     inventory = provider.inventories[name]
     if clause.condition == "capacity":

@@ -137,7 +137,7 @@ class RelaxationSearch:
         return minimal_sets(found)
 
     def _find_ways(self, bits: Bits) -> Iterator[Mapping[RequestClause, int]]:
-        """Yield the ways to have the request fit by changing all of these clauses, and no other.
+        """Yield the relaxations that change exactly these clauses.
 
         Each way has the smallest amounts of the resources that are not left out: if other amounts fit, one of
         these fits, too.
@@ -403,7 +403,7 @@ _MAX_OTHERS: Final = 4
 """Number of other groups that are taken into account."""
 
 FullAmounts = Callable[[RequestClause], Iterable[int]]
-"""Returns amounts of a clause that use up what some providers give: the largest that fits is mostly one."""
+"""Returns amounts of a clause that use up some providers. Mostly the largest that fits is among them."""
 HostsServing = Callable[[CandidatesRequest], Iterator[int]]
 """Yields the roots of the hosts that serve a changed request, each when it is found."""
 
@@ -487,7 +487,7 @@ class TriedRelaxations:
         return best
 
     def _likely_amounts(self, clause: RequestClause, asked: int) -> list[int]:
-        """Amounts below the one asked for of which the largest that fits is one, as far as few are tried."""
+        """Amounts below the requested one. The largest that fits is among them, unless there are too many."""
         name = clause.names[0]
         full = set(self._full_amounts(clause))
         others = [

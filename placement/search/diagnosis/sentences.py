@@ -21,7 +21,7 @@ _MAX_NAME: Final = 60
 
 
 def explanation_sentence(explanation: RequestExplanation) -> str:
-    """Return the number of hosts that fit, what the others lack, and the change that would help most.
+    """Return the number of hosts that fit, the reasons of the others, and the most useful change.
 
     For instance ``0 of 10,000 hosts: 8,218 have no NUMA node with 30 PCPU free (most: 28 on h17), 913 lack
     CUSTOM_A; asking for 28 PCPU would leave 41 hosts``. Names of providers are shown in printable form.

@@ -202,7 +202,7 @@ def test_a_guest_stays_where_it_is_while_its_allocation_waits_to_be_moved(
     rewrite("cpu_dedicated_set = 1\ncpu_shared_set = 0\nprovider_tree = flat")
     agent.wait_for(lambda: agent.status()["refused"])
     os.kill(agent.process.pid, signal.SIGHUP)
-    agent.wait_for(lambda: agent.log().count("Configuration and host read anew") >= 3)
+    agent.wait_for(lambda: agent.log().count("The configuration and the host were read again") >= 3)
     assert agent.ask("guest", "show", consumer)["kind"] == "dedicated"
     assert allowed_cpus(guest["pid"]) == "1"
 

@@ -301,7 +301,7 @@ def test_an_error_without_a_text_is_named(cli, monkeypatch):
     monkeypatch.setattr(COMMANDS["topology show"], "take_action", failing)
     status, _, stderr = cli("topology", "show")
     assert status == 1
-    assert "topology show failed by NotImplementedError" in stderr
+    assert "topology show failed with NotImplementedError" in stderr
 
 
 def test_config_show_lists_options_that_are_set_and_their_origin(write_ini):

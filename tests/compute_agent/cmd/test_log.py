@@ -118,7 +118,7 @@ def test_debug_lines_report_decisions_and_follow_the_option_at_run_time(agent, w
     ):
         assert words in agent.log()
     write_ini(DEFAULT=defaults)
-    agent.wait_for(lambda: agent.log().rstrip().endswith("Configuration and host read anew"))
+    agent.wait_for(lambda: agent.log().rstrip().endswith("The configuration and the host were read again"))
     before = agent.log().count(" DEBUG ")
     agent.ask("guest", "stop", uid)
     assert agent.log().count(" DEBUG ") == before

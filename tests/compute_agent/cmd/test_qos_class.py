@@ -32,6 +32,6 @@ def test_an_unknown_class_is_refused_with_the_names_of_those_known(agent, numa_n
 def test_a_class_is_known_as_soon_as_it_is_configured(agent, numa_node, uid, write_ini):
     assert agent.cli("guest", "run", "--uuid", uid, "--qos-class", "batch", "--", "true").returncode == 1
     write_ini(**BATCH)
-    agent.wait_for(lambda: "Configuration and host read anew" in agent.log())
+    agent.wait_for(lambda: "The configuration and the host were read again" in agent.log())
     guest = agent.ask("guest", "run", "--uuid", uid, "--qos-class", "batch", "--", "sleep", "100")
     assert guest["qos_class"] == "batch"

@@ -9,7 +9,7 @@ def test_the_agent_continues_its_log_in_a_new_file(agent, write_ini, tmp_path):
     rotate = Rotation("compute-agent", tmp_path, logs)
     state = f"state_path = {tmp_path / 'state'}\nlock_path = {tmp_path / 'locks'}"
     write_ini(DEFAULT=f"{state}\nlog_dir = {logs}\nlog_file = agent.log\nuse_stderr = false")
-    said = "Configuration and host read anew"
+    said = "The configuration and the host were read again"
 
     def count():
         return sum(said in line for line in lines_of(logs, "agent.log"))

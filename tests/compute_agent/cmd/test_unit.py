@@ -68,7 +68,7 @@ def test_the_agent_pins_and_ends_guests_with_the_capabilities_of_the_unit(agent,
     agent.wait_for(lambda: Path(f"/proc/{foreign.pid}/oom_score_adj").read_text() == "500\n")
     write_ini(guests="driver = process\nreconcile_interval = 0.3\nstop_timeout = 0.2")
     agent.reload()
-    agent.wait_for(lambda: "Configuration and host read anew" in agent.log())
+    agent.wait_for(lambda: "The configuration and the host were read again" in agent.log())
     agent.ask("guest", "stop", "theirs")
     assert foreign.wait(20) == -9
 

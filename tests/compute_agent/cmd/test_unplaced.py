@@ -90,7 +90,7 @@ def test_cpu_sets_that_move_under_a_guest_are_shown_and_it_moves_on_request(agen
     (warning,) = agent.ask("config", "check")["warnings"]
     assert warning == (
         f"Guest {uid} stays where it is, and no other guest gets its CPUs, but {stray}:"
-        f" compute-agent guest move {uid} moves it into the present sets"
+        f" compute-agent guest move {uid} moves it into the current CPU sets"
     )
     agent.wait_for(lambda: agent.status()["stray_guests"] == [uid])
     assert agent.status()["reasons"] == {uid: stray}

@@ -110,7 +110,7 @@ def test_without_a_group_as_root_guests_are_pinned_by_affinity(tmp_path, caplog,
         folder.mkdir()
         (folder / content).touch()
     assert CgroupRoot.open(folder) is None
-    assert "affinity is used instead" in caplog.text
+    assert "pinned by affinity instead" in caplog.text
 
 
 class TestFakeTree:
@@ -130,7 +130,7 @@ class TestFakeTree:
         if mode == 0o755:
             os.chown(folder, 65534, -1)
         assert CgroupRoot.open(folder) is None
-        assert "affinity is used instead" in caplog.text
+        assert "pinned by affinity instead" in caplog.text
         assert str(folder) in caplog.text
 
     def test_controllers_that_are_offered_are_handed_down(self, folder):

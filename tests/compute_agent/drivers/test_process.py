@@ -282,7 +282,7 @@ def test_a_daemon_that_a_guest_leaves_behind_does_not_keep_its_cpus(
     finally:
         stranger.kill()
         stranger.wait()
-    assert f"left process {left.pid} behind: killed" in caplog.text
+    assert f"left process {left.pid} behind, which was killed" in caplog.text
 
 
 def test_processes_that_a_guest_leaves_behind_do_not_keep_its_cpus(driver, uid):

@@ -214,7 +214,7 @@ def test_a_damaged_state_is_put_aside(host, caplog):
     host.crash()
     (host.folder / FILE_NAME).write_text("{")
     host.boot()
-    assert "started anew" in caplog.text
+    assert "starts empty" in caplog.text
     assert list(host.folder.glob(f"{FILE_NAME}.damaged-*"))
 
 
@@ -248,7 +248,7 @@ def test_a_signal_that_no_guest_has_is_logged_once(host, caplog):
     host.watches = (WATCH, InterferenceWatch("p", SIGNALS["cpu_pressure"]))
     host.reload()
     host.seconds(60)
-    assert caplog.text.count("No guest tells cpu_pressure") == 1
+    assert caplog.text.count("No guest has the signal cpu_pressure") == 1
     assert "run_delay" not in caplog.text
 
 
@@ -258,7 +258,7 @@ def test_missing_hardware_counters_are_logged_with_a_remedy(host, caplog):
     host.loop._reader.cycles = SimpleNamespace(missing_reason="this host has none", read=lambda threads: {})
     host.seconds(60)
     (told,) = [line for line in caplog.messages if "cpi" in line]
-    assert told.endswith("it takes hardware counters, and CAP_PERFMON; this host has none")
+    assert told.endswith("it needs hardware counters, and CAP_PERFMON; this host has none")
 
 
 class Caches:

@@ -1,4 +1,4 @@
-"""A guest that the kernel kills for want of memory is reported with the reason."""
+"""A guest that the kernel kills for lack of memory is reported with the reason."""
 
 import logging
 

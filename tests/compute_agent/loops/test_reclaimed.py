@@ -94,7 +94,7 @@ def test_a_preview_reports_and_offers_nothing(learnt):
 def test_an_unusable_file_of_an_earlier_agent_is_put_aside(rig, caplog):
     (rig.folder / "capacity.json").write_text(json.dumps({"version": 1, "zones": {"x": 7}}))
     rig.new_loop()
-    assert "cannot be used and is started anew" in caplog.text
+    assert "cannot be used and starts empty" in caplog.text
     assert rig.reserved == 8
     assert len(list(rig.folder.glob("capacity.json.damaged-*"))) == 1
 

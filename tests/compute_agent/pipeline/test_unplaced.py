@@ -323,7 +323,7 @@ class TestSetsThatMovedUnderAGuest:
         with caplog.at_level("INFO"):
             rig.handle(WorldChanged(WORLD))
         assert find_view(rig.pipeline, "a").stray == ""
-        assert "Guest a no longer holds CPUs outside the present sets" in caplog.text
+        assert "Guest a no longer holds CPUs outside the current CPU sets" in caplog.text
 
     def test_a_guest_with_all_cpus_offline_runs_on_those_that_no_guest_holds(self, rig):
         rig.run("b", (1, 1, 0))

@@ -198,7 +198,7 @@ def test_a_former_part_that_cannot_be_used_is_as_if_it_was_lost(folder, qos, cap
     (folder / FORMER_FILE).write_text("{")
     (folder / FORMER_FILE).chmod(0o600)
     assert open_file(folder).state == ThrottlingState()
-    assert caplog.text.count("cannot be used and is started anew") == 2
+    assert caplog.text.count("cannot be used and starts empty") == 2
     assert list(folder.glob(f"{FORMER_FILE}.damaged-*"))
 
 
@@ -207,7 +207,7 @@ def test_other_content_is_put_aside(folder, content, caplog):
     (folder / FILE_NAME).write_bytes(content)
     (folder / FILE_NAME).chmod(0o600)
     assert open_file(folder).state == ThrottlingState()
-    assert "is started anew" in caplog.text
+    assert "starts empty" in caplog.text
     assert [path.read_bytes() for path in folder.glob(f"{FILE_NAME}.damaged-*")] == [content]
 
 
