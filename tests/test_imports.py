@@ -26,3 +26,16 @@ def test_no_module_is_imported_by_a_name_in_a_string(path):
         if isinstance(node, ast.Call)
     }
     assert called & LOADERS == set()
+
+
+def test_tests_import_builders_and_no_test_modules():
+    """A helper of several tests is in a module of its own, where a reader looks for it."""
+    imported = {
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tests")
+        for name in ((node.module or "").split(".")[-1], *(each.name for each in node.names))
+        if name.startswith("test_")
+    }
+    assert imported == set()

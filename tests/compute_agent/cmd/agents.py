@@ -54,6 +54,17 @@ class AgentProcess:
         self.folder = ini.parent / "state"
         self.process = None
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def start_reporting(self):
+        """Start the daemon, and wait until it has reported to Placement."""
+        self.start()
+        self.wait_for_placement()
+
     def start(self):
         """Start the daemon and wait until it answers."""
         self.launch()
@@ -100,6 +111,9 @@ class AgentProcess:
 
     def wait_for(self, condition):
         return wait_for(condition, evidence=self.log)
+
+    def wait_for_placement(self):
+        self.wait_for(lambda: self.status()["placement"] == "up")
 
     def kill(self):
         self.process.kill()

@@ -13,16 +13,14 @@ NODE = "sys/devices/system/node"
 @pytest.fixture
 def agent(two_cpus, write_ini):
     """An agent of the real placement service; CPU 0 is dedicated, CPU 1 shared."""
-    agent = AgentProcess(write_ini())
-    yield agent
-    agent.close()
+    with AgentProcess(write_ini()) as agent:
+        yield agent
 
 
 @pytest.fixture
 def numa_node(agent, client):
     """uuid of the provider that has the CPUs; the agent has reported by then."""
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
     root = agent.status()["provider_uuid"]
     (node,) = [provider for provider in client.providers_in_tree(root) if provider.parent_uuid == root]
     return node.uuid

@@ -19,15 +19,14 @@ def nova(client):
 @pytest.fixture
 def agent(two_cpus, write_ini, libvirtd, nova):
     """CPU 0 is dedicated, CPU 1 shared; nothing is said of a nova-compute."""
-    agent = AgentProcess(
+    with AgentProcess(
         write_ini(
             "nova.ini",
             guests="driver = libvirt\nreconcile_interval = 0.1",
             libvirt=f"uri = {libvirtd.uri}",
         )
-    )
-    yield agent
-    agent.close()
+    ) as agent:
+        yield agent
 
 
 def test_a_guest_that_nova_pinned_stays_where_it_is(agent, nova, client, libvirtd, uid, live_placement):

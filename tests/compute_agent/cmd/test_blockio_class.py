@@ -28,14 +28,12 @@ def group(tmp_path, uid):
 
 @pytest.fixture
 def agent(two_cpus, write_ini, group):
-    agent = AgentProcess(write_ini(cgroup=f"root = {group.parent}", **BULK))
-    yield agent
-    agent.close()
+    with AgentProcess(write_ini(cgroup=f"root = {group.parent}", **BULK)) as agent:
+        yield agent
 
 
 def test_a_guest_has_what_its_class_says_until_it_has_none(agent, uid, group):
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
     done = agent.cli("guest", "run", "--uuid", uid, "--blockio-class", "nobody", "--", "sleep", "100")
     assert (done.returncode, done.stderr) == (1, UNKNOWN)
     guest = agent.ask("guest", "run", "--uuid", uid, "--blockio-class", "bulk", "--", "sleep", "100")

@@ -31,11 +31,9 @@ def rewrite(configure, metrics_port):
 
 @pytest.fixture
 def agent(client, rewrite):
-    agent = AgentProcess(rewrite())
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
-    yield agent
-    agent.close()
+    with AgentProcess(rewrite()) as agent:
+        agent.start_reporting()
+        yield agent
 
 
 @pytest.fixture
@@ -116,8 +114,7 @@ def test_a_dedicated_cpu_that_goes_offline_counts_as_present_for_reloads_and_res
     assert shown()["NUMA_1"] == node("PCPU")
 
     agent.terminate()
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
     assert (len(offline_warnings(agent)), agent.status()["refused"]) == (1, [])
     assert shown()["NUMA_1"] == node("PCPU")
     consumer = claim("NUMA_1", PCPU=1)
@@ -175,7 +172,7 @@ def test_a_change_while_placement_is_away_is_reported_when_it_answers(
     agent.wait_for(lambda: agent.status()["placement"] == "away")
     assert metric("compute_agent_placement_up") == 0
     live_placement.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.wait_for_placement()
     assert shown()["NUMA_1"] == node("PCPU")
 
 
@@ -187,7 +184,7 @@ def test_an_agent_that_starts_without_placement_reports_when_it_answers(agent, l
     guest = agent.cli("guest", "run", "--", "sleep", "60")
     assert (guest.returncode, "no answer" in guest.stderr) == (1, True)
     live_placement.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.wait_for_placement()
 
 
 def test_a_guest_stays_where_it_is_while_its_allocation_waits_to_be_moved(

@@ -179,8 +179,7 @@ def test_a_configuration_that_cannot_be_read_is_named(cli, tmp_path, content, wo
 
 
 def test_every_command_of_the_daemon_prints_every_format(agent):
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
     guest = agent.ask("guest", "run", "--name", "g", "--", "sleep", "60")
     for command in ("status", "guest list", "guest show g", "inventory show"):
         for form, parse in FORMATS.items():
@@ -194,8 +193,7 @@ def test_every_command_of_the_daemon_prints_every_format(agent):
 
 
 def test_the_picture_has_the_guests_of_the_daemon(agent):
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
     agent.ask("guest", "run", "--name", "database", "--", "sleep", "60")
     assert "database: 1" in agent.cli("topology", "show", "-f", "svg").stdout
 

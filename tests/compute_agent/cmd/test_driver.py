@@ -33,9 +33,8 @@ def configure(write_ini, libvirtd, port):
 @pytest.fixture
 def agent(two_cpus, configure):
     """An agent that finds out by itself what its guests are."""
-    agent = AgentProcess(configure())
-    yield agent
-    agent.close()
+    with AgentProcess(configure()) as agent:
+        yield agent
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ def test_domains_are_not_forgotten_while_libvirtd_is_away_and_that_is_seen(
         assert json.loads(document)["driver_status"] == status["driver_status"]
         assert driver_up(fetch) == ["compute_agent_driver_up 0.0"]
 
-        agent.wait_for(lambda: agent.status()["placement"] == "up")
+        agent.wait_for_placement()
         for command in (
             ("guest", "list"),
             ("guest", "show", uid),

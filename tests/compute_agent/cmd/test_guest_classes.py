@@ -52,9 +52,8 @@ def ini(write_ini, libvirtd):
 
 @pytest.fixture
 def agent(two_cpus, ini):
-    agent = AgentProcess(ini)
-    yield agent
-    agent.close()
+    with AgentProcess(ini) as agent:
+        yield agent
 
 
 def hard_reboot(libvirtd, domain, **options):

@@ -22,16 +22,14 @@ def test_a_lost_state_folder_is_reported_with_the_uuid_to_write_and_nothing_is_l
 
     agent.kill()
     (agent.folder / "compute_id").write_text(before)
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
     assert (agent.status()["provider_uuid"], agent.status()["refused"]) == (before, [])
     assert client.get_allocations(uid).resources == {numa_node: {"PCPU": 1}}
 
 
 def test_another_host_name_does_not_rename_the_provider_but_the_option_does(agent, client, write_ini):
     write_ini(compute="cpu_shared_set = 0-1\nresource_provider_name = oldname")
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
     uid = agent.status()["provider_uuid"]
     agent.kill()
 
@@ -40,8 +38,7 @@ def test_another_host_name_does_not_rename_the_provider_but_the_option_does(agen
 
     before = names()
     write_ini(compute="cpu_shared_set = 0-1")
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
     (warning,) = agent.status()["warnings"]
     assert warning.startswith(f"This host is called {host_name()} now; its provider keeps the name oldname.")
     assert f"set [compute] resource_provider_name = {host_name()}" in warning

@@ -15,16 +15,15 @@ DEDICATED, SHARED = {"0"}, {"1"}
 @pytest.fixture
 def agent(two_cpus, write_ini, libvirtd, metrics_port):
     """An agent for domains; CPU 0 is dedicated, CPU 1 shared."""
-    agent = AgentProcess(
+    with AgentProcess(
         write_ini(
             "libvirt.ini",
             guests="driver = libvirt\nreconcile_interval = 0.3\nstop_timeout = 0.2",
             libvirt=f"uri = {libvirtd.uri}",
             daemon=f"http_port = {metrics_port}",
         )
-    )
-    yield agent
-    agent.close()
+    ) as agent:
+        yield agent
 
 
 def vcpu_threads(pid):
@@ -58,8 +57,7 @@ def test_a_guest_is_claimed_for_started_pinned_kept_stopped_and_released(
     for _ in range(2):
         agent.kill()
         live_placement.writes()
-        agent.start()
-        agent.wait_for(lambda: agent.status()["placement"] == "up")
+        agent.start_reporting()
         assert agent.ask("guest", "show", uid) == shown
         assert places(pid) == (DEDICATED, SHARED)
         assert live_placement.writes() == []
@@ -284,25 +282,23 @@ def test_a_domain_keeps_its_cpu_while_nova_moves_it(agent, domain, client, libvi
         assert agent.status()["migrating_guests"] == [uid]
         assert places(pid) == (DEDICATED, SHARED)
         agent.kill()
-        agent.start()
-        agent.wait_for(lambda: agent.status()["placement"] == "up")
+        agent.start_reporting()
     assert places(pid) == (DEDICATED, SHARED)
 
 
 @pytest.fixture
 def following(two_cpus, write_ini, libvirtd):
     """An agent that follows the pins of other programs."""
-    agent = AgentProcess(
+    with AgentProcess(
         write_ini(
             "follow.ini",
             guests="driver = libvirt\nreconcile_interval = 0.3",
             libvirt=f"uri = {libvirtd.uri}",
             policy="name = follow",
         )
-    )
-    agent.start()
-    yield agent
-    agent.close()
+    ) as agent:
+        agent.start()
+        yield agent
 
 
 def test_a_domain_stays_where_others_pin_it_and_the_agent_knows_where(following, libvirtd, uid):

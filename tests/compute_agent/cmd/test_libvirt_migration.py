@@ -33,8 +33,7 @@ class MigrationHost:
         )
 
     def start(self, client):
-        self.agent.start()
-        self.agent.wait_for(lambda: self.agent.status()["placement"] == "up")
+        self.agent.start_reporting()
         root = self.agent.status()["provider_uuid"]
         (self.node,) = (one.uuid for one in client.providers_in_tree(root) if one.parent_uuid == root)
 

@@ -30,8 +30,7 @@ def test_a_killed_agent_finds_its_guest_where_it_was(agent, claim, client, uid, 
         agent.kill()
         assert allowed_cpus(guest["pid"]) == "0"
         live_placement.writes()
-        agent.start()
-        agent.wait_for(lambda: agent.status()["placement"] == "up")
+        agent.start_reporting()
         assert agent.ask("guest", "show", uid) == guest
         assert procfs.identify_process(guest["pid"]) is not None
         assert allowed_cpus(guest["pid"]) == "0"
@@ -66,8 +65,7 @@ def test_without_a_usable_state_file_the_guest_stays_where_it_was(agent, claim, 
     agent.kill()
     path = agent.folder / "state.json"
     path.unlink() if damage is None else path.write_bytes(damage)
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
     agent.wait_for(lambda: agent.ask("guest", "show", uid) == guest)
     assert ("cannot be used" in agent.log()) == (damage is not None)
     assert json.loads(path.read_bytes())["data"]["guests"].keys() == {uid}
@@ -143,7 +141,7 @@ def test_an_agent_that_starts_without_placement_catches_up(agent, live_placement
     assert done.returncode == 1
     assert "what guest" in done.stderr
     live_placement.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.wait_for_placement()
     assert client.providers_in_tree(agent.status()["provider_uuid"]) != []
 
 

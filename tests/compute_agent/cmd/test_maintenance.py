@@ -30,8 +30,7 @@ def nova(agent, client, numa_node):
 def test_the_host_is_disabled_and_enabled(agent, switches, client, write_ini, metrics_port, metric):
     agent.kill()
     write_ini(daemon=f"http_port = {metrics_port}")
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
 
     def is_disabled():
         return metric("compute_agent_host_disabled") == 1.0
@@ -60,14 +59,12 @@ def test_maintenance_outlives_the_agent(agent, switches):
     shown = agent.ask("host", "disable", "--reason", REASON)
     for _ in range(2):
         agent.kill()
-        agent.start()
-        agent.wait_for(lambda: agent.status()["placement"] == "up")
+        agent.start_reporting()
         assert shown.items() <= agent.status().items()
         assert switches() == {DISABLED, OURS}
     agent.ask("host", "enable")
     agent.kill()
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
     assert (agent.status()["disabled"], switches()) == (False, set())
 
 
@@ -76,8 +73,7 @@ def test_maintenance_outlives_the_state_file_without_its_reason(agent, switches)
     agent.kill()
     (agent.folder / "state.json").unlink()
     for _ in range(2):
-        agent.start()
-        agent.wait_for(lambda: agent.status()["placement"] == "up")
+        agent.start_reporting()
         assert (agent.status()["disabled"], agent.status()["disabled_reason"]) == (True, "")
         assert switches() == {DISABLED, OURS}
         agent.kill()

@@ -14,11 +14,9 @@ SETS = "cpu_dedicated_set = 0-1"
 @pytest.fixture
 def agent(client, configure):
     """An agent with CPU 0 of node 0, and CPU 1 of node 1 in a pool."""
-    agent = AgentProcess(configure(SETS, **POOL))
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
-    yield agent
-    agent.close()
+    with AgentProcess(configure(SETS, **POOL)) as agent:
+        agent.start_reporting()
+        yield agent
 
 
 def test_a_guest_keeps_its_cpu_when_its_pool_goes_and_holds_that_of_the_node_then(

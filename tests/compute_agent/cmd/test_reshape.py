@@ -25,11 +25,9 @@ GUESTS = [str(uuid.UUID(int=number + (4 << 76) + (2 << 62))) for number in (1, 2
 @pytest.fixture
 def agent(client, configure):
     """An agent that has reported a flat tree of VCPU and moves no guest."""
-    agent = AgentProcess(configure("provider_tree = flat", policy="none"))
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
-    yield agent
-    agent.close()
+    with AgentProcess(configure("provider_tree = flat", policy="none")) as agent:
+        agent.start_reporting()
+        yield agent
 
 
 @pytest.fixture
@@ -127,8 +125,7 @@ def test_an_agent_reshapes_at_its_start(agent, pinned, configure, client):
     root = agent.status()["provider_uuid"]
     agent.terminate()
     configure(NUMA)
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
     assert shown(client, root) == NEW
     agent.wait_for(lambda: {guest["kind"] for guest in agent.ask("guest", "list")} == {"dedicated"})
     assert [allowed_cpus(process.pid) for process in pinned] == ["1", "0"]

@@ -24,8 +24,7 @@ def test_a_running_agent_and_its_next_one_leave_what_an_operator_set(agent, clie
     agent.reload()
     agent.wait_for(lambda: len(agent.status()["set_through_api"]) == 2)
     agent.terminate()
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
 
     inventories = client.get_inventories(numa_node)[0]
     assert (inventories["VCPU"]["allocation_ratio"], inventories["MEMORY_MB"]["reserved"]) == (7.5, 777)

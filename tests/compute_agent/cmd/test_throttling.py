@@ -23,9 +23,8 @@ cool_down = 0"""
 def agent(two_cpus, write_ini, libvirtd):
     if not libvirtd.has_cgroups:
         pytest.skip("libvirt has no CPU controller of cgroups here, and so no quotas")
-    agent = AgentProcess(write_ini("libvirt.ini", **sections(libvirtd, **{"watermark:cpu": LINES})))
-    yield agent
-    agent.close()
+    with AgentProcess(write_ini("libvirt.ini", **sections(libvirtd, **{"watermark:cpu": LINES}))) as agent:
+        yield agent
 
 
 def sections(libvirtd, **more):

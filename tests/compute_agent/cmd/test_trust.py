@@ -85,8 +85,7 @@ def test_a_guest_has_nothing_of_the_agents_environment_and_of_what_it_has_open(
     monkeypatch.setenv("OS_PASSWORD", "secret")
     monkeypatch.setenv("OS_PLACEMENT__PASSWORD", "secret")
     monkeypatch.setenv("HERE", "from the caller")
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
     guest = agent.ask(
         "guest", "run", "--uuid", uid, "--env", "MINE=a=b", "--env", "HERE", "--env", "LANG=de_DE.UTF-8",
         "--", "sleep", "100",
@@ -131,8 +130,7 @@ def test_invalid_variables_of_an_environment_are_refused(agent, monkeypatch):
 
 
 def test_output_is_not_written_through_a_symbolic_link_or_into_another_file(agent, uid, secrets):
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
     log = agent.folder / "guests" / f"{uid}.log"
     log.symlink_to(secrets[0])
     done = agent.cli("guest", "run", "--uuid", uid, "--", "echo", "overwritten")
@@ -178,8 +176,7 @@ def test_files_of_the_state_folder_that_are_symbolic_links_are_refused(agent, na
 
 
 def test_a_record_that_is_a_symbolic_link_is_not_followed_and_does_not_stop_the_start(agent, uid, tmp_path):
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
     guest = agent.ask("guest", "run", "--uuid", uid, "--", "sleep", "100")
     agent.kill()
     record = agent.folder / "guests" / f"{uid}.json"

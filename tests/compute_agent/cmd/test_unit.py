@@ -31,7 +31,7 @@ def agent(two_cpus, write_ini):
         agent.start()
     except confinement.ConfinementMissing as missing:
         pytest.skip(str(missing))
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.wait_for_placement()
     yield agent
     agent.close()
 

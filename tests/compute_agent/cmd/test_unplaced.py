@@ -31,11 +31,9 @@ def sets(configure, metrics_port):
 @pytest.fixture
 def agent(client, sets):
     """An agent of a host with CPUs 0 and 1, of which 0 is dedicated and none is shared."""
-    agent = AgentProcess(sets("0"))
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
-    yield agent
-    agent.close()
+    with AgentProcess(sets("0")) as agent:
+        agent.start_reporting()
+        yield agent
 
 
 @pytest.fixture
@@ -160,7 +158,7 @@ def test_a_guest_restarted_while_placement_is_away_keeps_its_dedicated_cpu(
     pid = run(agent, uid)
     assert (allowed_cpus(pid), listed(agent, uid)["kind"]) == ("0", "dedicated")
     live_placement.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.wait_for_placement()
     assert (allowed_cpus(pid), agent.status()["reasons"]) == ("0", {})
 
 

@@ -71,8 +71,7 @@ def test_new_guests_are_kept_away_and_let_in_by_the_next_agent(agent, write_ini,
     agent.wait_for(lambda: DISABLED in root_traits())
     assert kept_away(agent)
     agent.kill()
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
     assert DISABLED in root_traits()
     agent.kill()
     write_ini(**later)
@@ -190,8 +189,7 @@ def test_a_test_shows_the_actions_at_a_usage_and_takes_none(agent, write_ini, ui
     write_ini(
         qos=QOS, **{"watermark:memory": FULL + "mode = preview\ndisable_scheduling = 99.9%\nevict = 99.9%"}
     )
-    agent.start()
-    agent.wait_for(lambda: agent.status()["placement"] == "up")
+    agent.start_reporting()
     agent.ask("guest", "run", "--uuid", uid, "--name", "web", "--qos-class", "BE", "--", "sleep", "100")
 
     def rehearse(usage):

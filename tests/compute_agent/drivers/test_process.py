@@ -73,14 +73,6 @@ DAMAGES = [
 
 
 @pytest.fixture
-def sleeper():
-    child = subprocess.Popen(["sleep", "60"])
-    yield child
-    child.kill()
-    child.wait()
-
-
-@pytest.fixture
 def folder(tmp_path):
     return tmp_path / "guests"
 
@@ -340,11 +332,8 @@ class TestAdopted:
     """Processes that the agent did not start."""
 
     @pytest.fixture
-    def process(self):
-        child = subprocess.Popen(["sleep", "60"])
-        yield child
-        child.kill()
-        child.wait()
+    def process(self, sleeper):
+        return sleeper
 
     def test_an_adopted_process_is_pinned_and_found_by_the_next_driver(
         self, driver, make_driver, uid, process

@@ -52,14 +52,6 @@ def end(child):
     child.stdout.close()
 
 
-@pytest.fixture
-def sleeper():
-    child = subprocess.Popen(["sleep", "60"])
-    yield child
-    child.kill()
-    child.wait()
-
-
 def test_a_process_is_known_by_pid_and_start_time(sleeper):
     identity = procfs.identify_process(sleeper.pid)
     assert identity is not None

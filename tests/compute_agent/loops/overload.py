@@ -109,6 +109,14 @@ class Overload:
 
     # The agent
 
+    def __enter__(self):
+        self.boot()
+        return self
+
+    def __exit__(self, *_):
+        self.driver.yields.set()
+        self.crash()
+
     def settings(self):
         return read_settings(load_text(self.folder, self.lines), self.registry)
 

@@ -67,12 +67,10 @@ class Cached(Overload):
 
 @pytest.fixture
 def host(tmp_path):
-    host = Cached(tmp_path)
-    host.boot()
-    host.run("big", 8.0)
-    host.run("small", 4.0)
-    yield host
-    host.crash()
+    with Cached(tmp_path) as host:
+        host.run("big", 8.0)
+        host.run("small", 4.0)
+        yield host
 
 
 def test_the_largest_user_gets_less_bandwidth_of_that_cache_and_all_of_it_back(host):

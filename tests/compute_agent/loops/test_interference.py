@@ -102,15 +102,13 @@ class InterferenceHost(Overload):
 
 @pytest.fixture
 def host(tmp_path):
-    host = InterferenceHost(tmp_path)
-    host.boot()
-    host.run("server", 1.0, qos_class="LS")
-    host.run("job", 0.5)
-    host.run("hog", 0.5)
-    host.seconds(500)
-    host.demand["hog"] = 4.0
-    yield host
-    host.crash()
+    with InterferenceHost(tmp_path) as host:
+        host.run("server", 1.0, qos_class="LS")
+        host.run("job", 0.5)
+        host.run("hog", 0.5)
+        host.seconds(500)
+        host.demand["hog"] = 4.0
+        yield host
 
 
 def test_a_guest_that_disturbs_others_is_limited_reported_and_released(host, caplog):

@@ -51,11 +51,9 @@ class Waiting(Overload):
 
 @pytest.fixture
 def host(tmp_path):
-    host = Waiting(tmp_path)
-    host.boot()
-    host.run("writer", 1.0, blockio_class="bulk")
-    yield host
-    host.crash()
+    with Waiting(tmp_path) as host:
+        host.run("writer", 1.0, blockio_class="bulk")
+        yield host
 
 
 def test_a_best_effort_guest_is_limited_while_others_wait_and_released_afterwards(host):

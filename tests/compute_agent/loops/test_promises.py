@@ -24,7 +24,7 @@ from compute_agent.promises.verdict import (
     judge_promises,
 )
 from compute_agent.resctrl.filesystem import ResctrlError
-from tests.compute_agent.controllers.test_resctrl import GuestThreads, ResctrlHost
+from tests.compute_agent.controllers.resctrl_host import GuestThreads, ResctrlHost
 from tests.compute_agent.isolation.fake_kernel import IsolationHost
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.pipeline.fake_host import TOPOLOGY, FakeHost

@@ -45,11 +45,8 @@ class TraitsPlacement:
 
 @pytest.fixture
 def host(tmp_path):
-    host = Overload(tmp_path)
-    host.boot()
-    yield host
-    host.driver.yields.set()
-    host.crash()
+    with Overload(tmp_path) as host:
+        yield host
 
 
 @pytest.fixture

@@ -40,6 +40,11 @@ class FakeHost:
         """Make another pipeline, as a restart of the agent does."""
         self.pipeline = make_pipeline(world, self.driver, self.metrics, self._save)
 
+    def take_over(self):
+        """Have the pipeline know the running guests; its thread has ended afterwards."""
+        self.pipeline.start({})
+        self.pipeline.stop()
+
     def _save(self, guests, unclaimed, migrations):
         if self.full_disk:
             raise OSError(28, "No space left on device")

@@ -16,8 +16,7 @@ NODE1 = PlacementConstraints(frozenset({1}))
 @pytest.fixture
 def rig():
     rig = FakeHost()
-    rig.pipeline.start({})
-    rig.pipeline.stop()
+    rig.take_over()
     return rig
 
 

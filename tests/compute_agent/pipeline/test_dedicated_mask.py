@@ -68,8 +68,7 @@ def test_a_guest_that_was_pinned_otherwise_keeps_its_cpus_and_gets_its_kinds():
 @pytest.fixture
 def rig():
     rig = FakeHost()
-    rig.pipeline.start({})
-    rig.pipeline.stop()
+    rig.take_over()
     return rig
 
 

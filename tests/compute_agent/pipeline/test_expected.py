@@ -119,16 +119,14 @@ def test_an_unexpected_process_is_left_alone(rig, controllers):
 
 @pytest.mark.parametrize("event", [GuestExpected(draft(), HOLDS), GuestAppeared(draft(HERE))])
 def test_an_announcement_fails_while_the_running_guests_are_unknown(rig, monkeypatch, event):
-    rig.pipeline.start({})
-    rig.pipeline.stop()
+    rig.take_over()
     rig.new_pipeline()
 
     def away():
         raise DriverError("libvirtd is away")
 
     monkeypatch.setattr(rig.driver, "guests", away)
-    rig.pipeline.start({})
-    rig.pipeline.stop()
+    rig.take_over()
     with pytest.raises(DriverError, match="libvirtd is away"):
         rig.handle(event)
 

@@ -49,8 +49,7 @@ class NovaPinnedHost(fake_host.FakeHost):
 @pytest.fixture
 def rig():
     rig = NovaPinnedHost(FOLLOWING)
-    rig.pipeline.start({})
-    rig.pipeline.stop()
+    rig.take_over()
     return rig
 
 
@@ -98,8 +97,7 @@ def test_a_cpu_that_nova_brings_online_counts_before_the_host_is_read_again(rig)
         rig.metrics,
         read_online=lambda: online["now"],
     )
-    rig.pipeline.start({})
-    rig.pipeline.stop()
+    rig.take_over()
     rig.handle(ReconcileGuests())
     assert rig.pipeline.host_state.topology.parked == {1, 5}
     assert rig.pipeline.host_state.cpu_sets.dedicated >= {1, 5}

@@ -166,8 +166,7 @@ class FollowingHost(MemoryHost):
 )
 def test_memory_of_a_guest_that_nova_placed_is_of_its_kind_unless_nova_bound_it(kind, bound, nodes, refusal):
     rig = FollowingHost(FOLLOWING)
-    rig.pipeline.start({})
-    rig.pipeline.stop()
+    rig.take_over()
     view = rig.boot(kind, bound)
     assert rig.nodes() == nodes
     assert set(view.assignment.mems) == nodes

@@ -10,11 +10,9 @@ from tests.compute_agent.loops.overload import QUOTA, Overload
 
 @pytest.fixture
 def host(tmp_path):
-    host = Overload(tmp_path)
-    host.boot()
-    host.run("guest", 1.0)
-    yield host
-    host.crash()
+    with Overload(tmp_path) as host:
+        host.run("guest", 1.0)
+        yield host
 
 
 @pytest.fixture

@@ -25,13 +25,10 @@ def host(tmp_path, client):
     for uuid, name, inventory in ((NODE, "h", HELD), (DISK, "disk", {"DISK_GB": HELD["VCPU"]})):
         generation = client.create_provider(uuid, name, None).generation
         client.set_inventories(uuid, {rc: to_api(one) for rc, one in inventory.items()}, generation)
-    host = Overload(tmp_path, client)
-    host.boot()
-    host.run(GUEST, 1.0)
-    hold_resources(client, GUEST, {NODE: {"VCPU": 2}, DISK: {"DISK_GB": 10}})
-    yield host
-    host.driver.yields.set()
-    host.crash()
+    with Overload(tmp_path, client) as host:
+        host.run(GUEST, 1.0)
+        hold_resources(client, GUEST, {NODE: {"VCPU": 2}, DISK: {"DISK_GB": 10}})
+        yield host
 
 
 def evictions(host):
