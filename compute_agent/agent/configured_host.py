@@ -65,7 +65,7 @@ from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSet, CpuSets
 from compute_agent.model.guest_settings import IsolationLevel, MemoryType
 from compute_agent.model.messages import ConfigError
-from compute_agent.model.resource import BlockIoClass, MemoryShare
+from compute_agent.model.resource import BlockIoClass, CpuShare, MemoryShare
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.policy import POLICIES
@@ -347,6 +347,7 @@ def build_controllers(
     settings = ControllerSettings(
         pins=policy_of(conf, world.tree.beside) != FOLLOW,
         best_effort=frozenset(guest_classes.best_effort),
+        cpu_shares={name: one.cpu for name, one in known.items()},
         memory_shares={name: one.memory for name, one in known.items()},
         memory_overhead=conf.compute.memory_overhead,
         limits_pages=conf.compute.huge_pages and not world.tree.beside,
@@ -389,6 +390,7 @@ class ControllerSettings:
 
     pins: bool = True
     best_effort: frozenset[str] = frozenset()
+    cpu_shares: Mapping[str, CpuShare] = field(default_factory=dict)
     memory_shares: Mapping[str, MemoryShare] = field(default_factory=dict)
     memory_overhead: int = 0
     limits_pages: bool = False
@@ -421,7 +423,7 @@ def make_controllers(
     return (
         # Pins first: a weight means little on CPUs that a guest is about to leave.
         *pinning,
-        CpuController(driver, settings.best_effort),
+        CpuController(driver, settings.best_effort, settings.cpu_shares),
         MemoryLimitController(
             driver, settings.memory_shares, settings.memory_overhead, settings.limits_pages
         ),
