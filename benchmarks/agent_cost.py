@@ -24,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from compute_agent import conf as agent_conf
-from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, ask
+from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, call_agent
 from compute_agent.agent.service import HostAgent
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import ReconcileGuests, StartGuest
@@ -112,7 +112,7 @@ class WithGuests(System):
 
     def guests(self, method, **params):
         """The answer of the agent to a question about guests."""
-        return ask(self.folder / "agent" / "agent.sock", f"guest.{method}", params)
+        return call_agent(self.folder / "agent" / "agent.sock", f"guest.{method}", params)
 
     def __exit__(self, *exception):
         """End all."""

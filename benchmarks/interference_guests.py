@@ -21,7 +21,7 @@ from compute_agent import conf as agent_conf
 from compute_agent.agent import service
 from compute_agent.drawing.svg import COLOURS, ChartCurve, ChartPanel, draw_chart
 from compute_agent.events.store import FILE, read_events
-from compute_agent.loops import throttling
+from compute_agent.loops import triggers
 from compute_agent.throttling.interference.cases import CasePhase
 from compute_agent.throttling.interference.signals import SIGNALS
 from tests.compute_agent.libvirtd import CGROUP_CONTROLLERS
@@ -36,7 +36,7 @@ class Fast:
 
     def __init__(self, ini, speed):
         self.speed, self.samples = speed, []
-        throttling.INTERVAL = 10.0 / speed
+        triggers.INTERVAL = 10.0 / speed
         self.agent = service.HostAgent(lambda: agent_conf.load([], [str(ini)]))
         self.loop = self.agent._parts.interference
         self.loop._clock = self.clock

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from compute_agent.agent.protocol import ask
+from compute_agent.agent.protocol import call_agent
 from compute_agent.drivers.libvirt.domain_metadata import NAMESPACE
 from compute_agent.host.proc_stat import parse_process_stat
 from tests.compute_agent.cmd.agents import AgentProcess
@@ -95,7 +95,7 @@ class Bench:
         )
 
     def ask(self, method, **params):
-        return ask(self.folder / "state/agent.sock", method, params)
+        return call_agent(self.folder / "state/agent.sock", method, params)
 
     def reload(self, more):
         """Have the daemon take other lines up; returns when it did."""

@@ -22,14 +22,6 @@ from tests.paragraphs import MAX_LINE, find_long_paragraphs, find_paragraphs
 ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = ("placement", "placement_extras", "compute_agent", "tests")
 
-NOT_YET: Final = (
-    "compute_agent/agent",
-    "compute_agent/loops",
-)
-"""Folders and modules that are still to be rewritten: rules of sentences and names do not apply to them.
-
-``tests/test_names.py`` goes by the same list. None is ever added."""
-
 OPENING: Final = re.compile(
     r"(What|Who|Whom|Whose|Those|That|Of|By|So|As|More|Less|Than|With|To|At|It|None|Nothing)\b"
 )
@@ -166,21 +158,17 @@ def problems_below(folders: tuple[str, ...]) -> Iterator[StyleProblem]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the problems of the folders that are named, or of all that are not to be rewritten yet."""
+    """Print the problems of the named folders and pages, or of the whole checkout."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="*", help="folders or pages instead of the whole checkout")
     named = tuple(parser.parse_args(arguments).folders)
     pages = [Path(name) for name in named if name.endswith(".md")] if named else [*find_pages()]
     folders = tuple(name for name in named if not name.endswith(".md")) if named else FOLDERS
-    problems = [
-        problem
-        for problem in problems_below(folders)
-        if named or not any(problem.path.is_relative_to(folder) for folder in NOT_YET)
-    ]
+    problems = [*problems_below(folders)]
     problems += [problem for page in pages for problem in problems_of_page(page)]
     for problem in problems:
         print(problem)
-    print(f"Style: {len(problems)} problems; {len(NOT_YET)} rooms are not checked yet")
+    print(f"Style: {len(problems)} problems")
     return bool(problems)
 
 

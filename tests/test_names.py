@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.style import NOT_YET
-
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("placement", "placement_extras", "compute_agent")
 GLOSSARY = yaml.safe_load((ROOT / "doc/developer/glossary.yaml").read_text())
@@ -36,12 +34,6 @@ def modules(*packages):
                 yield path.relative_to(ROOT), ast.parse(path.read_text())
 
 
-def renamed_modules(package):
-    for path, tree in modules(package):
-        if not any(path.is_relative_to(folder) for folder in NOT_YET):
-            yield path, tree
-
-
 def is_bare(name):
     words = re.findall("[A-Z][a-z0-9]*", name) if name[:1].isupper() else name.strip("_").split("_")
     return len(words) <= 1
@@ -56,7 +48,7 @@ def definitions(tree):
 def test_a_class_has_a_name_of_two_words_or_of_a_noun_of_the_field(package):
     bare = {
         f"{path}: {node.name}"
-        for path, tree in renamed_modules(package)
+        for path, tree in modules(package)
         for node in definitions(tree)
         if isinstance(node, ast.ClassDef) and is_bare(node.name.lstrip("_")) and node.name not in NOUNS
     }
@@ -76,7 +68,7 @@ def test_a_class_name_occurs_once_in_the_distribution():
 def test_a_function_has_a_name_of_two_words_or_a_word_of_the_glossary(package):
     bare = {
         f"{path}: {node.name}"
-        for path, tree in renamed_modules(package)
+        for path, tree in modules(package)
         for node in definitions(tree)
         if not isinstance(node, ast.ClassDef) and is_bare(node.name) and node.name.lstrip("_") not in WORDS
     }
@@ -87,7 +79,7 @@ def test_a_function_has_a_name_of_two_words_or_a_word_of_the_glossary(package):
 def test_a_module_is_a_noun(package):
     gerunds = {
         str(path)
-        for path, _ in renamed_modules(package)
+        for path, _ in modules(package)
         if GERUNDS.match(path.stem) and path.stem not in NOUNS_IN_ING
     }
     assert gerunds == set()

@@ -7,7 +7,7 @@ without a process. They import nothing of this package; this package makes them,
 - :mod:`~compute_agent.agent.service` is the agent as a whole: start, stop, and what the socket asks;
   :mod:`~compute_agent.agent.main_loop` is its main thread.
 - :mod:`~compute_agent.agent.configured_host` makes a host and its controllers from a configuration, and
-  :mod:`~compute_agent.agent.reloading` replaces these while guests run.
+  :mod:`~compute_agent.agent.reload` replaces these while guests run.
 - :mod:`~compute_agent.agent.dry_run` says what would change, :mod:`~compute_agent.agent.release` gives it
   back: both ask all controllers alike.
 - :mod:`~compute_agent.agent.documents` says what is, for ``status``, ``guest list``, ``watermark list`` and

@@ -48,7 +48,7 @@ from compute_agent.drivers.base import GuestDriver
 from compute_agent.loops.arrivals import PreStartHook
 from compute_agent.loops.audit import AuditOutcome, audit_document
 from compute_agent.loops.noise import CpuHolder
-from compute_agent.loops.reporting import ReportLoop
+from compute_agent.loops.reports import ReportLoop
 from compute_agent.model.guest import Allocation
 from compute_agent.model.guest_settings import SETTING_NAMES, GuestSettings
 from compute_agent.model.messages import DriverError
@@ -72,7 +72,7 @@ ENDING_SECONDS: Final = 0.1
 
 
 class AgentParts(Protocol):
-    """What the methods need of the agent."""
+    """Parts of the agent that the methods use."""
 
     @property
     def options(self) -> cfg.ConfigOpts:
@@ -86,7 +86,7 @@ class AgentParts(Protocol):
 
     @property
     def driver(self) -> GuestDriver:
-        """What runs the guests."""
+        """The driver of the guests."""
         ...
 
     @property
@@ -96,27 +96,27 @@ class AgentParts(Protocol):
 
     @property
     def owned(self) -> Ownership:
-        """What the agent put into Placement, as far as it remembers."""
+        """The providers, inventories and traits that the agent remembers to have put into Placement."""
         ...
 
     @property
     def reports(self) -> ReportLoop:
-        """What tells Placement of this host."""
+        """The loop that reports this host to Placement."""
         ...
 
     @property
     def announcements(self) -> PreStartHook:
-        """What hears of guests that are about to start."""
+        """The receiver of guests that are about to start."""
         ...
 
     @property
     def configurator(self) -> GuestConfigurator:
-        """What finds guests, and changes their settings."""
+        """Finds guests and changes their settings."""
         ...
 
     @property
     def manual_throttling(self) -> ManualThrottling:
-        """What limits and evicts guests by hand."""
+        """Limits and evicts guests by hand."""
         ...
 
     @property
@@ -137,23 +137,23 @@ class AgentParts(Protocol):
         """
         ...
 
-    def watermarks(self) -> list[dict[str, Any]]:
+    def list_watermarks(self) -> list[dict[str, Any]]:
         """The watermarks, and how usage stands to them."""
         ...
 
     def rehearse_watermarks(self, metric: str, usage: str) -> list[dict[str, Any]]:
-        """What the watermarks of a metric would do at a usage.
+        """Predict the actions of the watermarks of a metric at a usage.
 
-        :raises ValueError: there is no such metric, or no such usage.
+        :raises ValueError: the metric does not exist, or the usage is impossible.
         """
         ...
 
     def capacity(self) -> list[dict[str, Any]]:
-        """What others leave unused of the shared CPUs, term by term."""
+        """Show how the reclaimed capacity of the shared CPUs is computed, term by term."""
         ...
 
-    def interference(self) -> list[dict[str, Any]]:
-        """Who is limited for whom, and what is remembered of others."""
+    def list_interference(self) -> list[dict[str, Any]]:
+        """Show the guests that are limited, for which victims, and the remembered verdicts."""
         ...
 
     def audit(self, options: HealOptions) -> list[AuditOutcome]:
@@ -173,10 +173,10 @@ class AgentParts(Protocol):
         ...
 
     def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:
-        """What there is to give back when this host is left."""
+        """List all that a release of this host would give back."""
         ...
 
-    def retire(self) -> None:
+    def end_agent(self) -> None:
         """End the agent."""
         ...
 
@@ -186,7 +186,7 @@ LOG = logging.getLogger(__name__)
 ANNOUNCE_SECONDS: Final = 2.0
 """How long a start is held up until its cache group is made; it goes on without one then."""
 ROOT_SECONDS: Final = 10.0
-"""How long who starts a guest waits until the root provider of this host is known."""
+"""The longest wait of a starting guest for the root provider of this host to be known."""
 _BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
 
 OPEN_METHODS: Final = frozenset(
@@ -195,7 +195,7 @@ OPEN_METHODS: Final = frozenset(
         *("inventory", "resctrl.groups", "status", "watermark.list", "watermark.test"),
     }
 )
-"""Those that change nothing, for everybody who may open the socket."""
+"""Methods that change nothing, for each user that may open the socket."""
 
 
 class ApiMethods:
@@ -204,7 +204,7 @@ class ApiMethods:
     def __init__(self, agent: AgentParts) -> None:
         self._agent = agent
 
-    def table(self) -> Mapping[str, Method]:
+    def list_methods(self) -> Mapping[str, Method]:
         """The methods by the name that requests use."""
         return {
             "status": self.status,
@@ -263,7 +263,7 @@ class ApiMethods:
         return [holder_document(one) for one in self._agent.list_holders()]
 
     def guest_inputs(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What the settings of each guest are resolved from, for a check of another configuration."""
+        """List the inputs of each guest's settings, for a check of another configuration."""
         load(EmptySchema(), params)
         return [input_document(one) for one in self._agent.pipeline.resolution_inputs()]
 
@@ -280,7 +280,7 @@ class ApiMethods:
             as_of=as_of,
             cwd=body["cwd"],
             environment=body["environment"],
-            declared=_declared(params),
+            declared=_declared_guest(params),
             owner=owner,
         )
         view = self._begin_guest(event)
@@ -299,7 +299,7 @@ class ApiMethods:
             origin=body["pid"] if "pid" in body else Path(body["cgroup"]),
             allocation=allocation,
             as_of=as_of,
-            declared=_declared(params),
+            declared=_declared_guest(params),
             owner=owner,
         )
         return self._guest_document(self._begin_guest(event))
@@ -308,7 +308,7 @@ class ApiMethods:
         """Make the cache group of a guest that is about to start; for the hook of libvirt, which waits."""
         description = load(AnnounceSchema(), params)["description"]
         try:
-            guest = self._agent.announcements.announce(description, ANNOUNCE_SECONDS)
+            guest = self._agent.announcements.announce_guest(description, ANNOUNCE_SECONDS)
         except (ValueError, DriverError) as error:
             raise RequestError(f"what is about to start cannot be expected: {error}") from error
         except FutureTimeoutError as error:
@@ -360,8 +360,7 @@ class ApiMethods:
             self._agent.driver.stop(guest, float(self._agent.options.guests.stop_timeout))
         except DriverError as error:
             raise RequestError(str(error)) from error
-        # The driver's own event comes as well, some time later: whoever asks next should not see the guest
-        # any more.
+        # The driver's own event comes some time later: the next request must not list the guest any more.
         self._agent.pipeline.submit(GuestStopped(guest)).result(ANSWER_SECONDS)
         return {"uuid": guest.uuid, "name": guest.name}
 
@@ -417,7 +416,7 @@ class ApiMethods:
             raise RequestError(str(error)) from error
 
     def audit(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What is wrong between guests and allocations, and what was done about it."""
+        """Compare guests with allocations, and repair the differences where that is enabled."""
         body = load(AuditSchema(), params)
         confirmed = body["confirmed"]
         options = HealOptions(
@@ -449,10 +448,10 @@ class ApiMethods:
     def watermark_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """All lines of the watermarks, and how usage stands to them."""
         load(EmptySchema(), params)
-        return self._agent.watermarks()
+        return self._agent.list_watermarks()
 
     def watermark_test(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What the watermarks of a metric would do at a usage."""
+        """Predict the actions of the watermarks of a metric at a usage."""
         body = load(WatermarkTestSchema(), params)
         try:
             return self._agent.rehearse_watermarks(body["metric"], body["usage"])
@@ -460,26 +459,26 @@ class ApiMethods:
             raise RequestError(str(error)) from error
 
     def interference_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Who is limited for whom, and what is remembered of others."""
+        """Show the guests that are limited, for which victims, and the remembered verdicts."""
         load(EmptySchema(), params)
-        return self._agent.interference()
+        return self._agent.list_interference()
 
     def capacity_show(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What others leave unused of the shared CPUs, term by term."""
+        """Show how the reclaimed capacity of the shared CPUs is computed, term by term."""
         load(EmptySchema(), params)
         return self._agent.capacity()
 
     def host_disable(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Keep new guests away from this host, for a reason."""
-        return self._agent.maintenance.switch(True, load(DisableSchema(), params)["reason"])
+        return self._agent.maintenance.switch_host(True, load(DisableSchema(), params)["reason"])
 
     def host_enable(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Let new guests in again."""
         load(EmptySchema(), params)
-        return self._agent.maintenance.switch(False)
+        return self._agent.maintenance.switch_host(False)
 
     def release_survey(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What there is to give back when this host is left."""
+        """List all that a release of this host would give back."""
         options = release.ReleaseOptions(**load(ReleaseSchema(), params))
         return [asdict(row) for row in self._agent.survey_release(options)]
 
@@ -487,7 +486,7 @@ class ApiMethods:
         """Keep new guests away, and end the agent, so that the host can be released."""
         load(EmptySchema(), params)
         self._agent.maintenance.prepare_release()
-        self._agent.retire()
+        self._agent.end_agent()
         return {}
 
     def _read_allocation(
@@ -519,7 +518,7 @@ class ApiMethods:
         return guest_uuid, as_of, world.own_part(resources), owner
 
     def _guest_document(self, view: GuestView) -> dict[str, Any]:
-        return guest_document(view, self._agent.reports.claims.expires(view.guest.uuid))
+        return guest_document(view, self._agent.reports.claims.claim_end(view.guest.uuid))
 
     def _begin_guest(self, event: StartGuest | AdoptGuest) -> GuestView:
         """Start or adopt a guest, and let a report read the generations of its allocation."""
@@ -541,6 +540,6 @@ def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSet
     )
 
 
-def _declared(params: Mapping[str, Any]) -> tuple[str, ...]:
+def _declared_guest(params: Mapping[str, Any]) -> tuple[str, ...]:
     """The settings that a request has, at their defaults or not."""
     return tuple(name for name in SETTING_NAMES if name in params)

@@ -20,7 +20,7 @@ from compute_agent.agent.guest_settings import GuestConfigurator
 from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, HostDriver, open_host_driver
 from compute_agent.agent.maintenance import MaintenanceMode, causes_kept
 from compute_agent.agent.manual_throttling import ManualThrottling
-from compute_agent.agent.reloading import ConfigReloader, ConfigurationLoader
+from compute_agent.agent.reload import ConfigReloader, ConfigurationLoader
 from compute_agent.controllers.cpu_class import count_refusals
 from compute_agent.controllers.isolation import count_isolation
 from compute_agent.events.event import EventRecorder
@@ -37,8 +37,9 @@ from compute_agent.loops.monitoring import CacheMonitoring, MonitoredGuests
 from compute_agent.loops.noise import NoiseSource
 from compute_agent.loops.promises import PromiseWatch
 from compute_agent.loops.reclaimed import ReclaimLoop
-from compute_agent.loops.reporting import ReportLoop, RootWatch
-from compute_agent.loops.throttling import InterferenceLoop, WatermarkLoop
+from compute_agent.loops.reports import ReportLoop
+from compute_agent.loops.root_watch import RootWatch
+from compute_agent.loops.triggers import InterferenceLoop, WatermarkLoop
 from compute_agent.loops.usage import CpuUse
 from compute_agent.loops.verification import PromiseVerifier
 from compute_agent.pipeline.guest_settings import FILE_NAME as MANUAL_FILE
@@ -128,8 +129,8 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
 
         # The worker and its controllers, and the configuration by which they are made
         factory = ControllerFactory(driver, state, metrics)
-        conf = host.configuration(
-            PlacementClient.from_conf(options), factory.build(options, host.resctrl, host.world)
+        conf = host.with_controllers(
+            PlacementClient.from_conf(options), factory.build_controllers(options, host.resctrl, host.world)
         )
         manual = ManualSettings(folder / MANUAL_FILE)
         pipeline = GuestPipeline(
@@ -154,7 +155,9 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         changed = WakeSignal()
         reclaimed = ReclaimLoop(conf, pipeline, driver, recorder, metrics, changed=changed.wake)
         fleet_guests = FleetGuests(pipeline, configurator.set_guest)
-        fleet = FleetLoop(options, reloader.check, metrics.registry, changed.wake, fleet_guests.bring_about)
+        fleet = FleetLoop(
+            options, reloader.check_options, metrics.registry, changed.wake, fleet_guests.bring_about
+        )
         verifier = PromiseVerifier(in_force, pipeline, driver)
         noise = NoiseSource(in_force, pipeline, driver, metrics.registry)
         promises = PromiseWatch(conf, verifier.verify_all, recorder, metrics.registry, changed.wake)
@@ -196,7 +199,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             limits,
             GuestEvictor(evictions.stop_guest, evictions.give_back),
             partial(reports.switch_scheduling, DisableCause.WATERMARK),
-            ThrottleTelemetry(metrics.registry, recorder, reclaimed.blame),
+            ThrottleTelemetry(metrics.registry, recorder, reclaimed.count_blame),
         )
         manual_throttling = ManualThrottling(limits, evictions, recorder)
         watermarks = WatermarkLoop(
@@ -227,7 +230,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             *(reports, watermarks, interference, oom, reclaimed, cpu_use, fleet),
             promises,
         )
-        in_force.follow((*early, *late))
+        in_force.add_followers((*early, *late))
         undo.pop_all()
     return AssembledAgent(
         state,

@@ -1,4 +1,4 @@
-"""What another configuration would make of the guests that run: the rule of each, and settings that change.
+"""The check of another configuration against running guests: the rule of each, and settings that change.
 
 The daemon sends what settings are resolved from, as JSON, and ``config check`` resolves them again by the
 files.
@@ -20,7 +20,7 @@ _SETS = ("resource_classes", "traits")
 
 
 def input_document(one: ResolutionInput) -> dict[str, Any]:
-    """What the settings of a guest are resolved from, and what they are now."""
+    """The inputs of a guest's settings and the settings in force, as JSON."""
     guest = one.guest
     facts = asdict(one.facts)
     return {
@@ -28,9 +28,9 @@ def input_document(one: ResolutionInput) -> dict[str, Any]:
         "name": guest.name,
         "vcpus": guest.settings.vcpus,
         "facts": {**facts, **{name: sorted(facts[name]) for name in _SETS}},
-        "declared": _texts(guest.declared),
+        "declared": _setting_texts(guest.declared),
         "declared_by": guest.declared_by.value,
-        "manual": {source.value: _texts(values) for source, values in one.manual.items()},
+        "manual": {source.value: _setting_texts(values) for source, values in one.manual.items()},
         "settings": {name: setting_text(getattr(guest.settings, name)) for name in SETTING_NAMES},
     }
 
@@ -68,7 +68,7 @@ def _check_guest(policy: ClassificationPolicy, document: Mapping[str, Any]) -> d
     }
 
 
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+def _setting_texts(values: Mapping[str, Any]) -> dict[str, str]:
     return {name: setting_text(value) for name, value in values.items()}
 
 

@@ -56,10 +56,10 @@ _METRICS: Final[Mapping[str, tuple[str, ...]]] = {
 def interference_warnings(
     conf: cfg.ConfigOpts, unmeasured_metrics: Mapping[str, str], unusable_levers: Mapping[str, str]
 ) -> Iterator[str]:
-    """What will not come of the sections, a sentence each.
+    """Find the interference sections without an effect on this host, a sentence each.
 
-    ``unmeasured_metrics`` has the reason by metric that cannot be measured here, ``unusable_levers`` by lever
-    that moves nothing.
+    :param unmeasured_metrics: the reason by metric that cannot be measured here.
+    :param unusable_levers: the reason by lever that moves nothing here.
     """
     for name, options in interference_sections(conf):
         section, signal = f"[{INTERFERENCE}{name}]", SIGNALS.get(options.signal or "")
@@ -92,7 +92,7 @@ _PRESSURES: Final = ("cpu", "memory", "io")
 
 
 def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> dict[str, str]:
-    """By metric of watermarks that cannot be measured here the reason, and what to do.
+    """Find the metrics of watermarks that cannot be measured here: the reason and the remedy by metric.
 
     ``control`` is the mount of resctrl, if there is one.
     """
@@ -115,9 +115,9 @@ def unmeasured_metrics(conf: cfg.ConfigOpts, control: ResctrlHandle | None) -> d
 
 
 def unusable_levers(conf: cfg.ConfigOpts, resctrl: HostResctrl, driver: str) -> dict[str, str]:
-    """By lever that throttles nobody here the reason, and what to do.
+    """Find the levers that cannot throttle a guest here: the reason and the remedy by lever.
 
-    ``driver`` is the name of that of the guests.
+    ``driver`` is the name of the guests' driver.
     """
     found = {}
     platform = None if resctrl.control is None or resctrl.off else resctrl.control.platform

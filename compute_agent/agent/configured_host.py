@@ -13,7 +13,7 @@ from typing import Final
 
 from oslo_config import cfg
 
-from compute_agent.agent.host_access import HostResctrl, offered, open_resctrl
+from compute_agent.agent.host_access import HostResctrl, offered_platform, open_resctrl
 from compute_agent.agent.parked_cpus import (
     known_topology,
     learned_topology,
@@ -65,7 +65,7 @@ from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSet, CpuSets
 from compute_agent.model.guest_settings import IsolationLevel, MemoryType
 from compute_agent.model.messages import ConfigError
-from compute_agent.model.resource import BlockIoClass, MemoryShare
+from compute_agent.model.resource import BlockIoClass, CpuShare, MemoryShare
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.policy import POLICIES
@@ -150,9 +150,9 @@ def pools_of(
 
 @dataclass(frozen=True, slots=True)
 class DerivedTree:
-    """The provider tree of a configuration on a host, and the pools whose CPUs it has.
+    """The provider tree of a configuration on a host, and the CPUs of each pool in it by the pool's name.
 
-    ``positions`` are the CPUs of each pool by its name. ``warnings`` are options without an effect.
+    ``warnings`` are options without an effect.
     """
 
     tree: ProviderTree
@@ -273,7 +273,7 @@ def build_world(
             LOG.warning("%s", notice)
         provider_tree.keep_name(Path(conf.state_path), name)
     classes = parse_classes(conf)
-    platform = offered(control, classes.share_specs)
+    platform = offered_platform(control, classes.share_specs)
     derived = derive_tree(conf, topology, cpu_sets, classes.classes.keys(), platform, whose, root_uuid)
     tree = derived.tree
     cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*derived.positions.values()))
@@ -347,6 +347,7 @@ def build_controllers(
     settings = ControllerSettings(
         pins=policy_of(conf, world.tree.beside) != FOLLOW,
         best_effort=frozenset(guest_classes.best_effort),
+        cpu_shares={name: one.cpu for name, one in known.items()},
         memory_shares={name: one.memory for name, one in known.items()},
         memory_overhead=conf.compute.memory_overhead,
         limits_pages=conf.compute.huge_pages and not world.tree.beside,
@@ -389,6 +390,7 @@ class ControllerSettings:
 
     pins: bool = True
     best_effort: frozenset[str] = frozenset()
+    cpu_shares: Mapping[str, CpuShare] = field(default_factory=dict)
     memory_shares: Mapping[str, MemoryShare] = field(default_factory=dict)
     memory_overhead: int = 0
     limits_pages: bool = False
@@ -421,7 +423,7 @@ def make_controllers(
     return (
         # Pins first: a weight means little on CPUs that a guest is about to leave.
         *pinning,
-        CpuController(driver, settings.best_effort),
+        CpuController(driver, settings.best_effort, settings.cpu_shares),
         MemoryLimitController(
             driver, settings.memory_shares, settings.memory_overhead, settings.limits_pages
         ),
@@ -450,7 +452,7 @@ class ControllerFactory:
     store: FormerStore
     metrics: AgentMetrics
 
-    def build(
+    def build_controllers(
         self, conf: cfg.ConfigOpts, resctrl: HostResctrl, world: HostState
     ) -> tuple[KernelController, ...]:
         """The controllers of a configuration on this host.
@@ -469,7 +471,7 @@ class ConfiguredHost:
     world: HostState
     settings: ThrottlingSettings
 
-    def configuration(
+    def with_controllers(
         self, client: PlacementClient, controllers: tuple[KernelController, ...]
     ) -> ReloadedConfiguration:
         """The configuration that loops take."""

@@ -25,8 +25,8 @@ from compute_agent.isolation.shell import IsolationStatus, stuck_sentences
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.monitoring import CacheMonitoring
 from compute_agent.loops.noise import CpuHolder
-from compute_agent.loops.reporting import ReportLoop, status_document
-from compute_agent.loops.throttling import WatermarkStatus
+from compute_agent.loops.reports import ReportLoop, status_document
+from compute_agent.loops.triggers import WatermarkStatus
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import CpuAssignment
@@ -129,7 +129,7 @@ def guest_reason(view: GuestView) -> str:
 
 
 def move_document(view: GuestView, to: CpuAssignment | None, outcome: str) -> dict[str, Any]:
-    """What became of moving a guest into the current CPU sets; ``view`` is the guest as it was before."""
+    """The outcome of moving a guest into the present CPU sets; ``view`` is the guest before the move."""
     held = frozenset[int]() if view.assignment is None else view.assignment.held_cpus
     return {
         "uuid": view.guest.uuid,
@@ -164,13 +164,13 @@ def provider_document(
 
 
 def origin_document(settled: SettledInventory) -> dict[str, str]:
-    """Who decides about the fields of an inventory that others set as well."""
+    """The source in force of each inventory field that the API may set as well."""
     others = {one.field: f"set through the API, {one.verdict}" for one in settled.adjustments}
     return {field: others.get(field, "agent") for field in FIELDS}
 
 
 def loss_document(loss: AllocationLoss, names: Mapping[str, str]) -> dict[str, Any]:
-    """What a guest loses; ``names`` are those of providers by uuid."""
+    """The loss of a guest; ``names`` are the providers' names by uuid."""
     return {
         "guest": loss.uuid,
         "name": loss.name,
@@ -269,7 +269,7 @@ def _llc_kib(host: ResctrlLayout, group: ControlGroup) -> dict[int, int]:
 
 
 def _bandwidth_percents(host: ResctrlLayout, group: ControlGroup) -> dict[int, int]:
-    """By MB domain."""
+    """Memory bandwidth of a group in percent by MB domain."""
     engine, values = host.codec, group.schemata.lines.get("MB", {})
     return (
         {} if engine is None else {domain: engine.decode_value(domain, values[domain]) for domain in values}
@@ -373,7 +373,7 @@ def _rounded_amount(amount: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class StatusSources:
-    """The parts of an agent that are told of, as they are now."""
+    """The parts of an agent that ``status`` shows."""
 
     options: cfg.ConfigOpts
     pipeline: GuestPipeline
@@ -401,8 +401,8 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "provider_uuid": world.tree.root.uuid,
         "provider_is": root_keeper(world.tree.beside),
         **status_document(shown.reports.status),
-        **shown.reports.history.document(),
-        **shown.maintenance.document(),
+        **shown.reports.history.status_fields(),
+        **shown.maintenance.status_fields(),
         "config_error": shown.config_error,
         **shown.fleet,
         "warnings": list(shown.warnings),
@@ -410,7 +410,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "driver": driver.name,
         "driver_status": shown.host_driver.status,
         "cache_control": f"off: {shown.resctrl.off}" if shown.resctrl.off else "on",
-        "cache_monitoring": f"off: {shown.monitoring.off}" if shown.monitoring.off else "on",
+        "cache_monitoring": f"off: {shown.monitoring.reason_off}" if shown.monitoring.reason_off else "on",
         "cpu_classes": in_words(shown.cpu_classes.classes),
         "cpu_class_refusals": list(shown.cpu_classes.refusals),
         "parked_cpus": cpuset.format(_parked_cpus(shown)),
@@ -420,7 +420,7 @@ def agent_document(shown: StatusSources) -> dict[str, Any]:
         "guests": len(views) if pipeline.has_taken_over else None,
         **guests_document(views),
         "events": f"not kept: {shown.events.trouble}" if shown.events.trouble else "kept",
-        "oom_kills": shown.oom.document(),
+        "oom_kills": shown.oom.list_rows(),
         "lost_guests": list(driver.lost_guests().values()),
     }
 

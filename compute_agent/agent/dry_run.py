@@ -37,7 +37,7 @@ from compute_agent.inventory.derive import BESIDE
 from compute_agent.inventory.options import hypervisor_name
 from compute_agent.inventory.provider_tree import IdentityError, ProviderInventory, ProviderNode
 from compute_agent.loops.allocations import allocations_read
-from compute_agent.loops.audit import by_consumer, locate
+from compute_agent.loops.audit import by_consumer, locate_guests
 from compute_agent.loops.reclaimed import first_tree
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.model.guest import Guest
@@ -171,7 +171,7 @@ def try_configuration(
         host = configured_host(options, load_registry(), root=owner, root_uuid=NOBODY)
         _check_guests(options, parse_known_classes(options))
         if factory is not None:
-            factory.build(options, host.resctrl, host.world)
+            factory.build_controllers(options, host.resctrl, host.world)
     except (PlacementError, IdentityError, FleetError, RequestError, cfg.Error) as error:
         raise ConfigError(str(error)) from error
 
@@ -278,7 +278,7 @@ def _in_placement(
             )
             yield PlannedChange(PLACEMENT, world.tree.root.name, reason)
         planned = reporter.plan_reshape(
-            world.tree, by_consumer(locate(driver, world), pipeline.guest_views()), world.zone_cpus
+            world.tree, by_consumer(locate_guests(driver, world), pipeline.guest_views()), world.zone_cpus
         )
         names = {zone.uuid: zone.name for zone in world.all_zones}
         reported = reporter.read_reported(world.tree.root.uuid)
@@ -312,7 +312,7 @@ class RecordingController(KernelController):
         self._together = targets, zones
 
     def describe_drift(self, target: GuestTarget) -> str | None:
-        """None: the kernel is compared by plan() alone."""
+        """Return None always: ``plan()`` alone compares the kernel in a dry run."""
         return None
 
     def apply(self, target: GuestTarget) -> bool:

@@ -111,8 +111,8 @@ def open_resctrl(conf: cfg.ConfigOpts, acting: bool = False) -> HostResctrl:
     return HostResctrl(control)
 
 
-def offered(control: ResctrlHandle | None, classes: Mapping[str, ShareSpec]) -> CachePlatform | None:
-    """What inventories have to know of the mount. ``classes`` are the shares of the QoS classes."""
+def offered_platform(control: ResctrlHandle | None, classes: Mapping[str, ShareSpec]) -> CachePlatform | None:
+    """The cache platform that inventories offer. ``classes`` are the shares of the QoS classes."""
     if control is None:
         return None
     try:
@@ -123,7 +123,7 @@ def offered(control: ResctrlHandle | None, classes: Mapping[str, ShareSpec]) -> 
     return cache_platform(control.build_layout(present), present, classes)
 
 
-def signature(conf: cfg.ConfigOpts) -> Any:
+def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
     """Something that changes when a mount comes or goes, or a group that is not the agent's."""
     mount = find_mount(Path(conf.host.root))
     if mount is None:
@@ -139,9 +139,9 @@ def signature(conf: cfg.ConfigOpts) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class HostDriver:
-    """A driver that nobody else has.
+    """A driver that is locked for this agent.
 
-    ``notice`` is how it was chosen, if that is worth a word.
+    ``notice`` says how the driver was chosen, where that is not the configured default.
     """
 
     driver: GuestDriver
@@ -164,8 +164,8 @@ def open_host_driver(
 ) -> HostDriver:
     """The driver of this host.
 
-    Process guests are recorded in ``folder``; ``holder`` is what other agents are told of this one.
-
+    :param folder: the records of process guests.
+    :param holder: the description of this agent in the error of another agent that finds the lock taken.
     :raises DriverError: also if another agent has the guests.
     :raises OSError:
     """
@@ -185,7 +185,7 @@ def open_host_driver(
     try:
         state.keep_driver(choice.name)
     except OSError as error:
-        LOG.error("The driver cannot be remembered: %s; will be tried again with the next guest", error)
+        LOG.error("The driver cannot be remembered: %s; the agent tries again with the next guest", error)
         metrics.state_failures.inc()
     Gauge(
         "compute_agent_driver_up",

@@ -132,7 +132,7 @@ class AgentListeners:
 
         :raises OSError: an address or the socket cannot be had.
         """
-        self._server = SocketServer(socket_path(options), methods.table(), OPEN_METHODS)
+        self._server = SocketServer(socket_path(options), methods.list_methods(), OPEN_METHODS)
         start_thread(SOCKET_THREAD, self._server.serve_forever)
         self._http: HttpServer | None = None
         daemon = options.daemon

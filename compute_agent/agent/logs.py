@@ -54,14 +54,16 @@ class EventHandler(logging.Handler):
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                     sender.setblocking(False)
-                    sender.sendto(entry(record, event, self.format), self._path)
+                    sender.sendto(journal_entry(record, event, self.format), self._path)
                     return
             except OSError:
                 pass
         self._rest.handle(record)
 
 
-def entry(record: logging.LogRecord, event: AgentEvent, line: Callable[[logging.LogRecord], str]) -> bytes:
+def journal_entry(
+    record: logging.LogRecord, event: AgentEvent, line: Callable[[logging.LogRecord], str]
+) -> bytes:
     """The datagram of an event; ``line`` makes the whole line of the log of a record."""
     fields = {
         "MESSAGE": " ".join(line(record).splitlines()),
@@ -118,11 +120,11 @@ def set_level(conf: cfg.ConfigOpts) -> None:
 class _LogFormatter(ContextFormatter):
     """Leaves away what oslo.log adds to warnings: the exception that is being handled just then.
 
-    Messages have the reason in them. That exception says it twice, or is another's, such as the queue.Empty
-    of a timer.
+    Messages contain their reason. The added exception would repeat it, or belongs to something else, such as
+    the queue.Empty of a timer.
 
-    Control characters are replaced: libraries quote what peers say, such as the address of a redirection. A
-    message is one line, so that nobody else's text looks like a line of its own; a traceback keeps its lines.
+    Control characters are replaced: libraries quote peers, such as the address of a redirection. A message is
+    one line, so that a peer's text cannot look like a line of the log; a traceback keeps its lines.
     """
 
     def format(self, record: logging.LogRecord) -> str:

@@ -26,7 +26,7 @@ class MainDuties(Protocol):
         """Read configuration and host again."""
         ...
 
-    def look(self) -> None:
+    def reload_changes(self) -> None:
         """Look whether configuration or hardware changed since the last time, and apply that."""
         ...
 
@@ -78,7 +78,7 @@ class MainLoop:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda number, frame: self._received.put(number))
 
-    def serve(self) -> None:
+    def serve_signals(self) -> None:
         """Live until SIGTERM or SIGINT, then stop the agent. SIGHUP reloads. After the agent started."""
         due = time.monotonic() + self._agent.reconcile_interval
         prune_due = time.monotonic()
@@ -90,7 +90,7 @@ class MainLoop:
                 elif received is not None:
                     return
                 else:
-                    self._agent.look()
+                    self._agent.reload_changes()
                     self._agent.shorten_guest_logs()
                     if time.monotonic() >= due:
                         self._agent.reconcile()

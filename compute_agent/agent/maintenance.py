@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from prometheus_client import CollectorRegistry, Gauge
 
 from compute_agent.agent.protocol import RequestError
-from compute_agent.loops.reporting import DISABLE_SERVICE, ReportLoop
+from compute_agent.loops.reports import DISABLE_SERVICE, ReportLoop
 from compute_agent.pipeline.state import AgentState
 from compute_agent.report.root_provider import (
     RELEASE_REASON,
@@ -66,7 +66,7 @@ class MaintenanceMode:
             return self._said.off
         return DisableCause.MAINTENANCE in (self._reports.root_traits or ())
 
-    def switch(self, off: bool, reason: str = "") -> dict[str, Any]:
+    def switch_host(self, off: bool, reason: str = "") -> dict[str, Any]:
         """Keep new guests away, or let them in again; the state that follows.
 
         :raises RequestError: that cannot be remembered, or is nova-compute's to decide.
@@ -86,7 +86,7 @@ class MaintenanceMode:
             self._reports.switch_scheduling(DisableCause.MAINTENANCE, off)
         if not self._reports.wait_for_switch(ANSWER_SECONDS):
             LOG.warning("The report to Placement that the host was %s is still pending", _switch_verb(off))
-        return self.document()
+        return self.status_fields()
 
     def prepare_release(self) -> None:
         """Keep new guests away before a release ends the agent, unless that is so or is nova-compute's to do.
@@ -94,9 +94,9 @@ class MaintenanceMode:
         :raises RequestError: that cannot be remembered.
         """
         if not self._reports.is_beside and not self.is_on:
-            self.switch(True, RELEASE_REASON)
+            self.switch_host(True, RELEASE_REASON)
 
-    def document(self) -> dict[str, Any]:
+    def status_fields(self) -> dict[str, Any]:
         """For ``status``: whether the host is disabled, why and since when; and what Placement knows."""
         said, traits = self._said, self._reports.root_traits
         since = None if said is None or not said.off else said.since

@@ -43,7 +43,7 @@ def _check_printable(text: str) -> None:
 
 
 def _check_argument(text: str) -> None:
-    """What the kernel takes as an argument, a path or a value of the environment."""
+    """Check that the kernel can take a text as an argument, a path or a value of the environment."""
     try:
         usable = b"\0" not in os.fsencode(text)
     except UnicodeEncodeError:
@@ -61,7 +61,7 @@ _PRIORITY: Final = validate.Range(-MAX_PRIORITY, MAX_PRIORITY)
 
 
 class SettingsSchema(Schema):
-    """What a guest is to have from its start on."""
+    """The settings of a guest from its start on."""
 
     uuid = fields.UUID()
     name = fields.String(validate=[validate.Length(1, 200), _check_printable])

@@ -119,7 +119,7 @@ def known_topology(conf: cfg.ConfigOpts, topology: HostTopology) -> HostTopology
 
 
 def learned_topology(conf: cfg.ConfigOpts, topology: HostTopology) -> HostTopology:
-    """As :func:`known_topology`, for the agent: what is seen now is remembered in the state folder."""
+    """Read the topology like :func:`known_topology`, and remember it in the agent's state folder."""
     dedicated = dedicated_cpus(conf)
     # A CPU that went offline while files were read may have lost some of them: that is nothing to remember.
     if not dedicated or read_online(Path(conf.host.root)) != topology.online:

@@ -1,9 +1,9 @@
-"""The protocol of the UNIX socket, and servers whose threads no client can occupy.
+"""The protocol of the UNIX socket, and servers with threads that no client can occupy.
 
 A request is a line of JSON, ``{"method": "guest.list", "params": {...}}``; the answer is ``{"result":
 ...}`` or ``{"error": "what went wrong"}``. Methods that change something are for root and the agent's own
-user; other users who may open the socket can call the rest. Each connection has a thread; their number is
-limited, and so is the time that a connection may keep one.
+user; other users that may open the socket can call the rest. Each connection has a thread; the number of
+threads is limited, and so is the time that a connection may keep one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 _SECONDS_TO_END: Final = 1.0
-"""For a thread whose connection was hung up; it mostly is in no call that takes time."""
+"""The wait for a thread after its connection was closed; such a thread is rarely in a long call."""
 
 
 CONNECTION_THREAD: Final = ThreadSpec(
@@ -46,7 +46,7 @@ CONNECTION_THREAD: Final = ThreadSpec(
 
 
 class LimitedThreads(socketserver.ThreadingMixIn):
-    """To be mixed into a TCP or UNIX server of socketserver.
+    """Mixin for a TCP or UNIX server of socketserver that limits its threads.
 
     A connection may be silent for at most ``receive_timeout`` seconds, until its handler calls received().
     When all threads are taken, a new connection replaces the one that has been silent for longest. So silent
@@ -65,13 +65,13 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         self._open: set[socket.socket] = set()
         super().__init__(*arguments, **options)
 
-    def received(self, connection: socket.socket) -> None:
+    def end_reading(self, connection: socket.socket) -> None:
         """All that was waited for has come: what follows may take as long as it takes."""
         with self._guard:
             self._waited_for.pop(connection, None)
 
-    def refuse(self, connection: socket.socket) -> None:
-        """Say that nobody has time, without waiting for anything.
+    def refuse_connection(self, connection: socket.socket) -> None:
+        """Answer that all threads are busy, without waiting for anything.
 
         :raises OSError:
         """
@@ -91,7 +91,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         LOG.warning("%s has %d connections and refuses another", type(self).__name__, self.max_connections)
         request.setblocking(False)
         with contextlib.suppress(OSError):
-            self.refuse(request)
+            self.refuse_connection(request)
         self.shutdown_request(request)
 
     def service_actions(self) -> None:
@@ -113,7 +113,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         super().shutdown_request(request)  # type: ignore[misc]  # as above
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """What a handler did not think of goes to the log, not to standard error."""
+        """Write an exception that a handler did not expect to the log, not to standard error."""
         LOG.exception("A connection of %s could not be served", type(self).__name__)
 
     # Inner parts, under the guard
@@ -139,7 +139,7 @@ MAX_ANSWER: Final = 256 << 20
 """Bytes."""
 
 ANSWER_SECONDS: Final = 30.0
-"""How long somebody may take to read an answer."""
+"""The longest time that a client may take to read an answer."""
 
 Method = Callable[[Mapping[str, Any]], Any]
 
@@ -153,7 +153,7 @@ _CREDENTIALS: Final = "3i"
 
 
 class RequestError(Exception):
-    """A request that the daemon cannot serve; the text goes to whoever asked."""
+    """A request that the daemon cannot serve; the client gets the text."""
 
 
 class DaemonUnreachableError(Exception):
@@ -171,9 +171,9 @@ class _SocketHandler(socketserver.StreamRequestHandler):
             return  # said nothing, or went away in the middle
         if not line:
             return
-        self.server.received(self.connection)
+        self.server.end_reading(self.connection)
         try:
-            self.wfile.write(self.server.answer(line, _user_of(self.connection)))
+            self.wfile.write(self.server.answer_request(line, _user_of(self.connection)))
         except OSError:
             LOG.info("A client ended its connection before the answer")
 
@@ -184,8 +184,8 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
     def __init__(self, path: Path, methods: Mapping[str, Method], open_methods: Collection[str] = ()) -> None:
         """Listen on ``path``. A socket that was left there is replaced.
 
-        ``open_methods`` are those for everybody who may open the socket; the others are for root and the
-        daemon's own user.
+        ``open_methods`` are for each user that may open the socket; the others are for root and the daemon's
+        own user.
 
         :raises OSError: naming the path.
         :raises UnsafeFileError: others could put a socket of theirs in its place.
@@ -208,13 +208,13 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         super().server_close()
         self._path.unlink(missing_ok=True)
 
-    def refuse(self, connection: socket.socket) -> None:
+    def refuse_connection(self, connection: socket.socket) -> None:
         """Say that there are too many connections."""
         connection.send(
             _answer_line({"error": f"the agent has {self.max_connections} requests in hand: try again"})
         )
 
-    def answer(self, line: bytes, user: int) -> bytes:
+    def answer_request(self, line: bytes, user: int) -> bytes:
         """The answer to one request line of a user."""
         method = ""
         try:
@@ -253,7 +253,7 @@ def _answer_line(answer: Mapping[str, Any]) -> bytes:
 
 
 def _user_of(connection: socket.socket) -> int:
-    """Who opened the other end, as the kernel says (SO_PEERCRED, unix(7))."""
+    """The user at the other end of a connection, from the kernel (SO_PEERCRED, unix(7))."""
     size = struct.calcsize(_CREDENTIALS)
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     return int(struct.unpack(_CREDENTIALS, raw)[1])
@@ -283,7 +283,7 @@ def _is_listened_on(path: Path) -> bool:
         except (ConnectionRefusedError, FileNotFoundError):
             return False
         except BlockingIOError:
-            return True  # with many who wait
+            return True  # the queue of the listener is full
     return True
 
 
@@ -292,7 +292,9 @@ def socket_path(conf: cfg.ConfigOpts) -> Path:
     return Path(conf.daemon.socket) if conf.daemon.socket else Path(conf.state_path) / "agent.sock"
 
 
-def ask(path: Path, method: str, params: Mapping[str, Any] | None = None, timeout: float = 60.0) -> Any:
+def call_agent(
+    path: Path, method: str, params: Mapping[str, Any] | None = None, timeout: float = 60.0
+) -> Any:
     """The daemon's answer.
 
     :raises DaemonUnreachableError:

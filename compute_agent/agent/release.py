@@ -90,7 +90,7 @@ class ReleasedError(Exception):
     """The host was released: no agent works here until an operator says otherwise."""
 
 
-def mark(folder: Path) -> None:
+def mark_released(folder: Path) -> None:
     """Keep agents from working on this state folder from now on; durable.
 
     :raises OSError:
@@ -99,7 +99,7 @@ def mark(folder: Path) -> None:
     write_durably(folder / MARK_FILE, f"{json.dumps({'since': since})}\n".encode())
 
 
-def unmark(folder: Path, lock_timeout: float) -> None:
+def remove_mark(folder: Path, lock_timeout: float) -> None:
     """Let agents work here again. Guests that were limited for others have all back, and keep it.
 
     If the release itself kept new guests away, the next agent lets them in again.
@@ -186,7 +186,7 @@ class HostRelease:
         self._options = options
         self._beside = beside
 
-    def survey(self) -> list[ReleaseRow]:
+    def list_rows(self) -> list[ReleaseRow]:
         """Everything there is, and what would become of it."""
         items = list(self._release_items())
         open_again = not any(item.cannot_be_released for item in items)
@@ -261,7 +261,7 @@ class HostRelease:
         except DriverError as error:
             yield failed_item("guests", self._driver.name, error)
         found = [item for one in self._controllers for item in one.release(guests, self._online)]
-        for item in combined(found):
+        for item in combine_items(found):
             if item.kind == PINS and not self._options.pins and not item.cannot_be_released:
                 yield replace(item, give_back=None, reason=f"{STAYS}: --pins gives it back")
             else:
@@ -304,7 +304,7 @@ class HostRelease:
             owned = self._state.state.owned
             reported = {uuid: provider for uuid, provider in reported.items() if uuid in owned}
         held = allocations_by_consumer(self._client, reported)
-        reasons = blocked(reported, self._state.state.owned, self._root_uuid)
+        reasons = blocked_providers(reported, self._state.state.owned, self._root_uuid)
         for uuid in children_first(reported):
             provider = reported[uuid]
             name, detail = full_name(provider.name, uuid), ", ".join(sorted(provider.inventories))
@@ -345,14 +345,16 @@ def how_to_open(rows: Iterable[ReleaseRow]) -> str:
 def children_first(reported: dict[str, ReportedProvider]) -> list[str]:
     """Providers in an order in which they can be deleted."""
 
-    def depth(uuid: str) -> int:
+    def depth_of(uuid: str) -> int:
         parent = reported[uuid].parent
-        return 0 if parent is None or parent not in reported else 1 + depth(parent)
+        return 0 if parent is None or parent not in reported else 1 + depth_of(parent)
 
-    return sorted(reported, key=lambda uuid: (-depth(uuid), reported[uuid].name))
+    return sorted(reported, key=lambda uuid: (-depth_of(uuid), reported[uuid].name))
 
 
-def blocked(reported: dict[str, ReportedProvider], owned: Ownership, root_uuid: str) -> dict[str, str]:
+def blocked_providers(
+    reported: dict[str, ReportedProvider], owned: Ownership, root_uuid: str
+) -> dict[str, str]:
     """The providers that cannot be deleted, and why.
 
     These are those of others, with what is above them, and those on which others have inventories.
@@ -372,7 +374,7 @@ def blocked(reported: dict[str, ReportedProvider], owned: Ownership, root_uuid: 
     return reasons
 
 
-def combined(items: Iterable[ReleaseItem]) -> list[ReleaseItem]:
+def combine_items(items: Iterable[ReleaseItem]) -> list[ReleaseItem]:
     """The items with those of one kind and name as one: several controllers bind a guest together.
 
     A part that cannot be read makes the whole fail: half of it given back would be shown as done.
@@ -416,7 +418,7 @@ def _bound_call(function: Callable[..., object], *arguments: object) -> Callable
     return lambda: function(*arguments)
 
 
-def survey(
+def survey_host(
     world: HostState,
     driver: GuestDriver,
     control: ResctrlHandle | None,
@@ -432,7 +434,7 @@ def survey(
     made = HostRelease(
         driver, controllers, client, state, throttling, uuid, online, options, world.tree.beside
     )
-    return made.survey()
+    return made.list_rows()
 
 
 _POLL_SECONDS: Final = 0.1

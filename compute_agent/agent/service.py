@@ -26,7 +26,7 @@ from compute_agent.agent.listeners import AgentListeners
 from compute_agent.agent.main_loop import MainLoop, ReceivedSignals
 from compute_agent.agent.protocol import RequestError
 from compute_agent.agent.release import refuse_if_released
-from compute_agent.agent.reloading import ConfigurationLoader
+from compute_agent.agent.reload import ConfigurationLoader
 from compute_agent.controllers.base import find_controller
 from compute_agent.controllers.cpu_class import cpu_class_status
 from compute_agent.controllers.isolation import isolation_status
@@ -95,7 +95,7 @@ class HostAgent:
 
     @property
     def owned(self) -> Ownership:
-        """What the agent put into Placement, as far as it remembers."""
+        """The providers, inventories and traits that the agent remembers to have put into Placement."""
         return self._parts.state.state.owned
 
     # Start and end
@@ -109,7 +109,7 @@ class HostAgent:
         limits = parts.limits.combined_limits()
         self.pipeline.start(
             saved.guests,
-            parts.arrivals.report,
+            parts.arrivals.report_change,
             limits,
             saved.unclaimed,
             saved.migrations,
@@ -120,7 +120,9 @@ class HostAgent:
         self._stop_tracer()
         for loop in parts.early:
             loop.start()
-        self._listeners = AgentListeners(self.options, ApiMethods(self), self.metrics.registry, self.health)
+        self._listeners = AgentListeners(
+            self.options, ApiMethods(self), self.metrics.registry, self.check_health
+        )
         for loop in parts.late:
             loop.start()
         LOG.info("The agent of %s is up", self.pipeline.host_state.tree.root.name)
@@ -154,9 +156,9 @@ class HostAgent:
         """The main thread's work for this agent."""
         return MainLoop(self, self._signals)
 
-    def look(self) -> None:
+    def reload_changes(self) -> None:
         """Look whether configuration or hardware changed since the last time, and apply that."""
-        self._parts.reloader.look()
+        self._parts.reloader.reload_changes()
 
     def reload(self) -> None:
         """Read configuration and host again. A refused configuration changes nothing and is reported."""
@@ -185,7 +187,7 @@ class HostAgent:
         """The agent's state, for the command line."""
         return agent_document(self._status_sources())
 
-    def health(self) -> tuple[bool, dict[str, Any]]:
+    def check_health(self) -> tuple[bool, dict[str, Any]]:
         """Whether the worker works, and what else is wrong."""
         return health_document(self._status_sources())
 
@@ -205,8 +207,8 @@ class HostAgent:
             cpu_class_status(parts.in_force.controllers),
             isolation_status(parts.in_force.controllers),
             reloader.error,
-            [*reloader.warnings, *self.pipeline.host_state.warnings, *parts.reclaimed.troubles],
-            parts.fleet.document(),
+            [*reloader.list_warnings, *self.pipeline.host_state.warnings, *parts.reclaimed.failure_texts],
+            parts.fleet.status_fields(),
         )
 
     def resctrl_groups(self) -> list[dict[str, Any]]:
@@ -221,7 +223,7 @@ class HostAgent:
             raise RequestError(f"cache and bandwidth control is off: {self._parts.reloader.resctrl.off}")
         return group_documents(controller, self.pipeline.guest_views())
 
-    def watermarks(self) -> list[dict[str, Any]]:
+    def list_watermarks(self) -> list[dict[str, Any]]:
         """The watermarks, and how usage stands to them; see :func:`watermark_rows`."""
         return watermark_rows(self._parts.watermarks.status)
 
@@ -240,11 +242,11 @@ class HostAgent:
 
     def capacity(self) -> list[dict[str, Any]]:
         """Unused shared CPUs and memory, and stolen CPUs, term by term."""
-        return self._parts.reclaimed.document(self.reports.status.not_offered.withheld)
+        return self._parts.reclaimed.list_rows(self.reports.status.not_offered.withheld)
 
-    def interference(self) -> list[dict[str, Any]]:
+    def list_interference(self) -> list[dict[str, Any]]:
         """Guests that are limited for others, and what is remembered of such pairs."""
-        return self._parts.interference.document()
+        return self._parts.interference.list_rows()
 
     def audit(self, options: HealOptions) -> list[AuditOutcome]:
         """Compare guests with allocations, and mend what is asked for.
@@ -252,9 +254,9 @@ class HostAgent:
         :raises PlacementError:
         :raises DriverError:
         """
-        holders, recorder = self.reports.history.holders, self._parts.recorder
+        holders, recorder = self.reports.history.known_owners, self._parts.recorder
         auditor = HostAuditor(self.pipeline, self.driver, self.client, self.reports.wake, recorder, holders)
-        return auditor.audit(options)
+        return auditor.run_audit(options)
 
     def list_holders(self) -> list[CpuHolder]:
         """The guests with dedicated CPUs."""
@@ -268,8 +270,8 @@ class HostAgent:
         """Everything there is to give back when this host is left."""
         root, control = Path(self.options.host.root), self._parts.reloader.resctrl.control
         world, state, throttling = self.pipeline.host_state, self._parts.state, self._parts.throttling
-        return release.survey(world, self.driver, control, self.client, state, throttling, options, root)
+        return release.survey_host(world, self.driver, control, self.client, state, throttling, options, root)
 
-    def retire(self) -> None:
+    def end_agent(self) -> None:
         """Have the main thread end the agent, as at SIGTERM."""
         self._signals.put(signal.SIGTERM)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Final, TypeVar
 
 from oslo_config import cfg
@@ -24,7 +24,7 @@ from compute_agent.model.guest_settings import (
     class_section,
 )
 from compute_agent.model.messages import ConfigError
-from compute_agent.model.resource import DEFAULT_SHARES, MemoryShare
+from compute_agent.model.resource import BEST_EFFORT_WEIGHT, DEFAULT_SHARES, CpuShare, MemoryShare
 from compute_agent.resctrl.share_spec import (
     BadShareError,
     ShareSpec,
@@ -54,7 +54,7 @@ class QosClass:
     """A class: guests of a lower ``rank`` give way first.
 
     ``share`` is that of caches and bandwidth, ``memory`` that of memory. ``cpu_class`` is the
-    class of dedicated CPUs; empty: none. ``isolation`` is their level.
+    class of dedicated CPUs; empty: none. ``isolation`` is their level. ``cpu`` is the share of CPU time.
     """
 
     name: str
@@ -63,6 +63,7 @@ class QosClass:
     memory: MemoryShare = field(default_factory=MemoryShare)
     cpu_class: str = ""
     isolation: IsolationLevel = IsolationLevel.UNSET
+    cpu: CpuShare = field(default_factory=CpuShare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,9 @@ def parse_classes(conf: cfg.ConfigOpts) -> QosClasses:
         cpu_class = _cpu_class(conf, name, options.cpu_class)
         level = IsolationLevel(options.isolation or default.isolation)
         memory = _memory_share(options, default.memory)
-        classes[name] = QosClass(name, rank, share, memory, cpu_class, level)
+        cpu = _cpu_share(options, default.cpu)
+        classes[name] = QosClass(name, rank, share, memory, cpu_class, level, cpu)
+    _check_weights(classes)
     # A misspelt name would protect every guest, or none.
     highest = classes.get(conf.qos.highest_class)
     if highest is None:
@@ -147,6 +150,23 @@ def _cpu_class(conf: cfg.ConfigOpts, name: str, cpu_class: str | None) -> str:
             f" {', '.join(known) or 'none'}"
         )
     return cpu_class or ""
+
+
+def _cpu_share(options: cfg.ConfigOpts.GroupAttr, default: CpuShare) -> CpuShare:
+    given = {one.name: options[one.name] for one in fields(CpuShare) if options[one.name] is not None}
+    return replace(default, **given)
+
+
+def _check_weights(classes: Mapping[str, QosClass]) -> None:
+    """:raises ConfigError: a class that gives way no later than BE would weigh more than BE."""
+    best_effort = classes[BEST_EFFORT]
+    most = best_effort.cpu.cpu_weight or BEST_EFFORT_WEIGHT
+    for one in classes.values():
+        if one.rank <= best_effort.rank and (one.cpu.cpu_weight or 0) > most:
+            raise ConfigError(
+                f"[{QOS_CLASS}{one.name}] cpu_weight: {one.cpu.cpu_weight} is more than the {most} of"
+                f" {BEST_EFFORT}, and the class ranks no higher"
+            )
 
 
 def _memory_share(options: cfg.ConfigOpts.GroupAttr, default: MemoryShare) -> MemoryShare:

@@ -18,7 +18,7 @@ from cliff.lister import Lister as CliffLister
 from cliff.show import ShowOne as CliffShowOne
 from stevedore.extension import Extension
 
-from compute_agent.agent.protocol import ask, socket_path
+from compute_agent.agent.protocol import call_agent, socket_path
 
 if TYPE_CHECKING:
     from oslo_config import cfg
@@ -58,7 +58,7 @@ class ConfigMixin:
 
     def ask_daemon(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
         """Send a request to the running daemon and return its answer."""
-        return ask(socket_path(self.load_own_conf()), method, params)
+        return call_agent(socket_path(self.load_own_conf()), method, params)
 
 
 class _CsvOne(CSVLister, SingleFormatter):

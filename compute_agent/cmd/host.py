@@ -21,7 +21,7 @@ from compute_agent.agent.configured_host import (
     policy_of,
 )
 from compute_agent.agent.dry_run import look_up_owner
-from compute_agent.agent.host_access import STATE_FILE, check_state_folder, offered, open_resctrl
+from compute_agent.agent.host_access import STATE_FILE, check_state_folder, offered_platform, open_resctrl
 from compute_agent.agent.parked_cpus import known_topology, stopped_cpus, stopped_warning
 from compute_agent.agent.protocol import DaemonUnreachableError, RequestError
 from compute_agent.classes.guest_classes import parse_classes
@@ -69,7 +69,7 @@ class HostShow(ShowOne):
         """Read the host."""
         conf = self.load_conf()
         topology = _read_host(conf)
-        platform = offered(open_resctrl(conf).control, parse_classes(conf).share_specs)
+        platform = offered_platform(open_resctrl(conf).control, parse_classes(conf).share_specs)
         return document_columns(
             {
                 "architecture": topology.architecture,
@@ -255,7 +255,7 @@ class ConfigCheck(ShowOne):
         driver = choose_driver(conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), "", 0).name
         warnings += config_warnings(conf, rules, resctrl, driver)
         try:
-            platform = offered(resctrl.control, shares)
+            platform = offered_platform(resctrl.control, shares)
             known = None if rules is None else classes.classes.keys()
             derived = derive_tree(conf, topology, sets, known, platform, owner, _own_uuid(conf))
             tree = derived.tree

@@ -65,9 +65,9 @@ class ReleaseCommand(AgentLister):
             return self._table_rows(self._survey_host(conf, wanted))
         folder = make_state_folder(conf)
         if parsed_args.undo:
-            release.unmark(folder, LOCK_TIMEOUT)
+            release.remove_mark(folder, LOCK_TIMEOUT)
             return _COLUMNS, []
-        release.mark(folder)
+        release.mark_released(folder)
         with contextlib.suppress(DaemonUnreachableError):
             self.ask_daemon("release.retire")
         with open_release(conf, ReleaseOptions(**wanted), LOCK_TIMEOUT) as found:
@@ -83,7 +83,7 @@ class ReleaseCommand(AgentLister):
             if provider_tree.look_up(Path(conf.state_path)) is None:
                 return []  # no agent has worked here, and a look leaves nothing behind
             with open_release(conf, ReleaseOptions(**wanted), 0.0) as found:
-                rows = [asdict(row) for row in found.survey()]
+                rows = [asdict(row) for row in found.list_rows()]
         return rows
 
     def _table_rows(self, rows: list[dict[str, Any]]) -> tuple[Any, Any]:

@@ -65,7 +65,7 @@ class RunCommand(AgentLister):
         except REASONS_NOT_TO_START as error:
             LOG.error("The agent does not start: %s", error)
             return 1
-        agent.main_loop.serve()
+        agent.main_loop.serve_signals()
         return 0
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:

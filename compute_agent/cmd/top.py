@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, ask, socket_path
+from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, call_agent, socket_path
 from compute_agent.cmd.base import AgentCommand, Commands
 from compute_agent.drawing.top import ORDERS, AgentSnapshot, ShownUse, screen_lines
 from compute_agent.monitoring.history import HistoryError, SampleHistory
@@ -50,7 +50,7 @@ class TopCommand(AgentCommand):
     def take_action(self, parsed_args: argparse.Namespace) -> None:
         """Show the screen until a key ends it."""
         out, conf = self.app.stdout, self.load_conf()
-        look = partial(_read_agent, partial(ask, socket_path(conf)), Path(conf.state_path) / FILE)
+        look = partial(_read_agent, partial(call_agent, socket_path(conf)), Path(conf.state_path) / FILE)
         if parsed_args.once or not (out.isatty() and sys.stdin.isatty()):
             width = shutil.get_terminal_size((200, 0)).columns if out.isatty() else 1000
             lines = screen_lines(look(), parsed_args.sort, width, sys.maxsize)

@@ -192,6 +192,33 @@ QOS_CLASS_OPTS: Final = [
         " higher, 0 for LSR,"
         " else 100. Values below 0 need CAP_SYS_RESOURCE, which the systemd unit does not grant.",
     ),
+    cfg.IntOpt(
+        "cpu_weight",
+        min=1,
+        max=10_000,
+        help="CPU weight of each VCPU and PCPU that a guest holds, beside other guests on the same CPUs"
+        " (cpu.weight). Default: 100, and 1 for BE and classes that rank no higher. These must not weigh more"
+        " than BE.",
+    ),
+    cfg.BoolOpt(
+        "cpu_idle",
+        help="Whether guests run only while no other group of the host wants their CPUs (cpu.idle, Linux"
+        " 5.15): even less than the lowest weight. Default: false.",
+    ),
+    cfg.IntOpt(
+        "cpu_burst",
+        min=0,
+        max=100,
+        help="Percent of its quota that a guest with a quota may save up while it uses less, and use later"
+        " (cpu.max.burst, Linux 5.14). Default: 0.",
+    ),
+    cfg.IntOpt(
+        "reclaimed_cap",
+        min=1,
+        max=1000,
+        help="Percent of the reclaimed CPUs that a guest holds (CUSTOM_RECLAIMED_VCPU) and that it gets at"
+        " most, also while other CPUs are idle. Default: no limit.",
+    ),
     cfg.StrOpt(
         "cpu_class",
         help="Name of a section [cpu_class:NAME], which applies to the dedicated CPUs of guests of the"

@@ -9,13 +9,18 @@ Guests with dedicated CPUs have a weight as well, because their emulator threads
 A guest of a class that ranks no higher than best effort gets a hundredth of that weight. A guest that holds
 nothing counts as one CPU.
 
-The quota is the temporary limit that throttling sets; there is none otherwise.
+A class may have another weight for each CPU, or be idle (``cpu.idle``), which is less than any weight.
+
+The quota is the temporary limit that throttling sets, or the cap of a guest on reclaimed CPUs, whichever is
+lower. A guest with a quota may have a burst.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from compute_agent.controllers.base import (
@@ -24,11 +29,20 @@ from compute_agent.controllers.base import (
     GuestTarget,
     ReleaseItem,
     items_by_guest,
+    without_preserved,
 )
-from compute_agent.drivers.base import CpuLimits, CpuSettings, CpuTuning
+from compute_agent.drivers.base import CpuLimits, CpuSettings, CpuTuning, QuotaError
+from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model import cpuset
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest
-from compute_agent.model.resource import CPU_CLASSES, ThrottleControl
+from compute_agent.model.messages import GuestGoneError
+from compute_agent.model.resource import (
+    BEST_EFFORT_WEIGHT,
+    CPU_CLASSES,
+    RECLAIMED_VCPU,
+    CpuShare,
+    ThrottleControl,
+)
 
 
 class CpusetController(GuestController):
@@ -111,8 +125,6 @@ def _target_settings(target: GuestTarget, assignment: CpuAssignment) -> CpuSetti
 QUOTA: Final = ThrottleControl("cpu_quota")
 
 _PER_CPU: Final = 100
-# A hundredth: best effort guests give way under contention, and still run when all CPUs are busy.
-_PER_CPU_OF_BEST_EFFORT: Final = 1
 # The kernel's default ``cpu.weight`` of a new group.
 _DEFAULT_WEIGHT: Final = 100
 
@@ -125,10 +137,45 @@ class CpuController(GuestController):
 
     name = "cpu"
 
-    def __init__(self, driver: CpuTuning, best_effort: Collection[str]) -> None:
+    def __init__(
+        self,
+        driver: CpuTuning,
+        best_effort: Collection[str],
+        shares: Mapping[str, CpuShare] = MappingProxyType({}),
+    ) -> None:
+        """Share CPU time by the classes of guests.
+
+        :param best_effort: the classes of guests that give way to all others on shared CPUs.
+        :param shares: the settings of classes by name.
+        """
         self._driver = driver
-        #: Classes of guests that give way to all others on shared CPUs.
         self._best_effort = best_effort
+        self._shares = shares
+        self.refused: Mapping[str, Sequence[str]] = {}
+        #: Guests that can have no quota, so that the cap of their class is not in effect.
+        self._uncapped: set[str] = set()
+
+    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
+        """Note which guests cannot have all that their class says."""
+        self._uncapped.clear()
+        found = {target.guest.uuid: self._list_missing(target) for target in without_preserved(targets)}
+        self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
+
+    def _list_missing(self, target: GuestTarget) -> Sequence[str]:
+        wanted = self._class_limits(target)
+        if wanted == CpuLimits(wanted.weight):
+            return ()
+        found: list[str] = []
+        try:
+            found += self._driver.missing_limits(target.guest, wanted)
+            if wanted.quota is not None:
+                self._driver.cpu_limits(target.guest, wanted)
+        except GuestGoneError:
+            return ()
+        except QuotaError as error:
+            self._uncapped.add(target.guest.uuid)
+            found.append(str(error))
+        return tuple(found)
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """The current limits where they differ from the wanted ones; None if they agree."""
@@ -145,16 +192,18 @@ class CpuController(GuestController):
 
         def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
             # Two steps, so that a release without pins gives back the quota and leaves the weight.
-            free, usual = CpuLimits(), CpuLimits(_DEFAULT_WEIGHT)
+            usual = CpuLimits(_DEFAULT_WEIGHT)
             give_back = self._driver.apply_cpu_limits
-            has = self._driver.cpu_limits(guest, free)
+            has = self._driver.cpu_limits(guest, CpuLimits())
+            free = CpuLimits(idle=has is not None and has.idle)
             if has is not None and has.quota is not None:
                 yield ReleaseItem(
                     "quota", str(guest), f"{has.quota:g} cores", partial(give_back, guest, free)
                 )
             has = self._driver.cpu_limits(guest, usual)
             if has is not None and has.weight not in (None, _DEFAULT_WEIGHT):
-                yield ReleaseItem(PINS, str(guest), f"weight {has.weight}", partial(give_back, guest, usual))
+                detail = "idle" if has.idle else f"weight {has.weight}"
+                yield ReleaseItem(PINS, str(guest), detail, partial(give_back, guest, usual))
 
         return items_by_guest(guests, "quota", of_guest)
 
@@ -163,23 +212,49 @@ class CpuController(GuestController):
 
         The weight stays unchanged for a guest that the agent does not place, or without a known allocation.
         """
-        quota = target.limits.get(QUOTA)
+        found, throttled = self._class_limits(target), target.limits.get(QUOTA)
+        cap = None if target.guest.uuid in self._uncapped else found.quota
+        quota = min((one for one in (cap, throttled) if one is not None), default=None)
+        return replace(found, quota=quota, burst=self._saved_cores(target, quota))
+
+    def _class_limits(self, target: GuestTarget) -> CpuLimits:
+        """The limits by the class of a guest, without those of throttling."""
+        share = self._shares.get(target.guest.settings.qos_class, CpuShare())
         if target.assignment is None or target.allocation is None:
-            return CpuLimits(quota=quota)
+            return CpuLimits(idle=share.cpu_idle)
+        quota = reclaimed_cores(target.allocation, share.reclaimed_cap)
         best_effort = target.guest.settings.qos_class in self._best_effort
-        return CpuLimits(cpu_weight(target.allocation, best_effort), quota)
+        per_cpu = share.cpu_weight or (BEST_EFFORT_WEIGHT if best_effort else _PER_CPU)
+        weight = cpu_weight(target.allocation, per_cpu)
+        return CpuLimits(weight, quota, share.cpu_idle, self._saved_cores(target, quota))
+
+    def _saved_cores(self, target: GuestTarget, quota: float | None) -> float:
+        """The burst of a guest with a quota."""
+        share = self._shares.get(target.guest.settings.qos_class, CpuShare())
+        return (quota or 0.0) * (share.cpu_burst or 0) / 100
 
 
-def cpu_weight(allocation: Allocation, best_effort: bool) -> int:
+def cpu_weight(allocation: Allocation, per_cpu: int = _PER_CPU) -> int:
     """The ``cpu.weight`` of a guest that holds ``allocation``, 1 to 10000.
 
-    :param best_effort: whether its class gives way to all others.
+    :param per_cpu: the weight of each of its CPUs.
     """
     cpus = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
-    per_cpu = _PER_CPU_OF_BEST_EFFORT if best_effort else _PER_CPU
     return min(max(cpus, 1) * per_cpu, _MAX_WEIGHT)
+
+
+def reclaimed_cores(allocation: Allocation, percent: int | None) -> float | None:
+    """The cap in cores of a guest on reclaimed CPUs; None for others, and without a percent."""
+    held = {name: sum(one.get(name, 0) for one in allocation.values()) for name in CPU_CLASSES}
+    reclaimed = held.pop(RECLAIMED_VCPU, 0)
+    # A guest with other CPUs as well has a right to use these whenever they are free.
+    if percent is None or not reclaimed or any(held.values()):
+        return None
+    return reclaimed * percent / 100
 
 
 def _limits_text(limits: CpuLimits) -> str:
     quota = "no quota" if limits.quota is None else f"quota {limits.quota:g} cores"
-    return quota if limits.weight is None else f"weight {limits.weight}, {quota}"
+    burst = f", burst {limits.burst:g} cores" if limits.burst else ""
+    weight = "idle, " if limits.idle else "" if limits.weight is None else f"weight {limits.weight}, "
+    return f"{weight}{quota}{burst}"

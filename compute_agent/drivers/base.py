@@ -123,10 +123,15 @@ class CpuLimits:
     :ivar weight: its share beside others, as ``cpu.weight`` of cgroup v2: 1 to 10000, the kernel's default is
         100. None: unchanged.
     :ivar quota: the most that it gets altogether, in cores; None: no limit.
+    :ivar idle: whether it runs only where no other group of the host wants to (``cpu.idle``). It has no
+        weight then.
+    :ivar burst: CPU time that it saves up below its quota and may use later, in cores (``cpu.max.burst``).
     """
 
     weight: int | None = None
     quota: float | None = None
+    idle: bool = False
+    burst: float = 0.0
 
 
 class QuotaError(DriverError):
@@ -198,6 +203,13 @@ class CpuTuning(Protocol):
 
         :raises GuestGoneError:
         :raises DriverError: a quota is wanted, and the guest cannot have one.
+        """
+        ...
+
+    def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
+        """Sentences about the parts of ``wanted`` that this guest cannot have. Without them it has the rest.
+
+        :raises GuestGoneError:
         """
         ...
 

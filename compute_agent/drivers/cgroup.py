@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -45,6 +46,10 @@ _REMOVE_ATTEMPTS: Final = 50
 _REMOVE_PAUSE: Final = 0.01
 
 
+IDLE: Final = "cpu.idle"
+BURST: Final = "cpu.max.burst"
+
+
 def group_name(guest_uuid: str) -> str:
     """The name of the folder of a guest's group."""
     return f"{_PREFIX}{guest_uuid}"
@@ -66,8 +71,38 @@ def attainable_quota(cores: float | None) -> float | None:
 
 
 def limits_agree(has: CpuLimits, wanted: CpuLimits) -> bool:
-    """Whether limits are as wanted."""
-    return wanted.weight in (None, has.weight) and attainable_quota(wanted.quota) == has.quota
+    """Whether limits are as wanted. ``wanted`` has only parts that the kernel knows."""
+    return (
+        # The kernel shows an idle group with the weight 0.
+        (wanted.idle or wanted.weight in (None, has.weight))
+        and attainable_quota(wanted.quota) == has.quota
+        and wanted.idle == has.idle
+        and burst_microseconds(wanted) == round(has.burst * PERIOD)
+    )
+
+
+def burst_microseconds(wanted: CpuLimits) -> int:
+    """The ``cpu.max.burst`` of limits: at most the quota, which the kernel demands; 0 without a quota."""
+    if wanted.quota is None:
+        return 0
+    return min(round(wanted.burst * PERIOD), quota_microseconds(wanted.quota))
+
+
+def without_missing(group: GuestCgroup, wanted: CpuLimits) -> CpuLimits:
+    """The parts of limits that the kernel of a group knows: cpu.idle is of Linux 5.15, the burst of 5.14."""
+    if wanted.idle and not group.has_file(IDLE):
+        wanted = replace(wanted, idle=False)
+    return replace(wanted, burst=0.0) if wanted.burst and not group.has_file(BURST) else wanted
+
+
+def missing_parts(group: GuestCgroup, wanted: CpuLimits) -> list[str]:
+    """Sentences about the parts of limits that the kernel of a group does not know."""
+    found = []
+    if wanted.idle and not group.has_file(IDLE):
+        found.append("cpu_idle: the kernel has no cpu.idle here (Linux 5.15, controller cpu)")
+    if wanted.burst and not group.has_file(BURST):
+        found.append("cpu_burst: the kernel has no cpu.max.burst here (Linux 5.14, controller cpu)")
+    return found
 
 
 class CgroupRoot:
@@ -262,18 +297,44 @@ class GuestCgroup:
         weight, maximum = self._read("cpu.weight"), self._read("cpu.max")
         if weight is None or maximum is None:
             return None
-        return CpuLimits(int(weight), _quota_cores(*maximum.split()))
+        quota, period = maximum.split()
+        # Missing files of older kernels are the same as 0.
+        idle, burst = self._read(IDLE) or "0", self._read(BURST) or "0"
+        return CpuLimits(int(weight), _quota_cores(quota, period), idle == "1", int(burst) / int(period))
 
     def limit_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
         """Write the values that differ from those that the group ``has``.
 
         :raises OSError:
         """
-        if wanted.weight not in (None, has.weight):
+        self.share_cpu(has, wanted)
+        # The kernel refuses the weight of an idle group (EINVAL), and gives a group that leaves it 100.
+        if not wanted.idle and wanted.weight not in (None, has.weight):
             self._write("cpu.weight", str(wanted.weight))
+        burst = burst_microseconds(wanted)
+        # It refuses a quota below the burst as well, so that a smaller burst comes first.
+        if burst < round(has.burst * PERIOD):
+            self._write(BURST, str(burst))
         if attainable_quota(wanted.quota) != has.quota:
             quota = "max" if wanted.quota is None else quota_microseconds(wanted.quota)
             self._write("cpu.max", f"{quota} {PERIOD}")
+        if burst > round(has.burst * PERIOD):
+            self._write(BURST, str(burst))
+
+    def share_cpu(self, has: CpuLimits, wanted: CpuLimits) -> None:
+        """Write whether the group is idle, if that differs.
+
+        :raises OSError:
+        """
+        if wanted.idle != has.idle:
+            self._write(IDLE, str(int(wanted.idle)))
+
+    def save_burst(self, wanted: CpuLimits) -> None:
+        """Write the burst.
+
+        :raises OSError:
+        """
+        self._write(BURST, str(burst_microseconds(wanted)))
 
     def remove(self) -> None:
         """Kill the processes that are left in the group, and remove it; a missing group is no error."""

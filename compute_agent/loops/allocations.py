@@ -1,12 +1,11 @@
-"""The allocations of this host's consumers, and what threatens them.
+"""The allocations of this host's consumers, and two dangers to them: older databases and expiring claims.
 
-An older copy of Placement's database lacks allocations of running guests: the guests keep what they hold
-until no guest would lose anything, or until an operator accepts what Placement has (see
+An older copy of Placement's database lacks allocations of running guests. The guests keep their holdings
+until no guest would lose anything, or until an operator accepts the copy (see
 :mod:`compute_agent.report.history`).
 
-A claim with ``expires_in`` lasts until its guest runs, and whoever started the guest has to confirm it.
-Unconfirmed, it would expire under a running guest, which would lose its CPUs: such claims are confirmed or
-reported.
+A claim with ``expires_in`` has to be confirmed after its guest has started. An unconfirmed claim would expire
+under the running guest, which would lose its CPUs. The agent confirms such claims, or warns of them.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ LOG = logging.getLogger(__name__)
 
 
 class HistoryStore(Protocol):
-    """Keeps what is known of Placement's history."""
+    """Keeps the known history of Placement's database."""
 
     def keep_history(self, history: PlacementHistory) -> None:
-        """Keep it durably.
+        """Write the history durably.
 
         :raises OSError:
         """
@@ -61,7 +60,7 @@ class HistoryStore(Protocol):
 
 
 class HistoryWatch:
-    """Whether losses are believed. Judged by the report thread, asked by any."""
+    """Decides whether losses of guests are believed. The report thread decides, any thread may ask."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ class HistoryWatch:
         store: HistoryStore | None = None,
         recorder: EventRecorder | None = None,
     ) -> None:
-        """``saved`` is what ``store`` kept last; without a store nothing outlives the process."""
+        """``saved`` is the history that ``store`` kept last; without a store nothing outlives the process."""
         self._history = saved or PlacementHistory()
         self._store = store
         self._recorder = recorder or EventRecorder()
@@ -80,52 +79,52 @@ class HistoryWatch:
             registry=metrics.registry,
         )
         self._evidence = ""
-        self._find_losses: tuple[AllocationLoss, ...] = ()
+        self._withheld_losses: tuple[AllocationLoss, ...] = ()
         self._lock = threading.Lock()
-        self._older.set(self.older is not None)
+        self._older.set(self.older_copy is not None)
 
     @property
-    def older(self) -> OlderCopy | None:
-        """Since when Placement has an older copy, and why; None if it goes on."""
+    def older_copy(self) -> OlderCopy | None:
+        """The beginning of an older copy of Placement's database, and the reason; None without one."""
         return self._history.older
 
     @property
-    def generations(self) -> Generations:
-        """The generations of providers as they were last seen."""
+    def known_generations(self) -> Generations:
+        """The generations of providers at the last read."""
         return self._history.generations
 
     @property
-    def holders(self) -> Mapping[str, ConsumerOwner]:
-        """Whose the guests are that hold something, by uuid."""
+    def known_owners(self) -> Mapping[str, ConsumerOwner]:
+        """The owners of guests with an allocation, by the guest's uuid."""
         return self._history.holders
 
     @property
-    def losses(self) -> tuple[AllocationLoss, ...]:
-        """The losses that were not believed at the last look."""
-        return self._find_losses
+    def withheld_losses(self) -> tuple[AllocationLoss, ...]:
+        """The losses that were not believed at the last read."""
+        return self._withheld_losses
 
-    def note(self, evidence: str) -> None:
-        """Count this, if it says anything, at the next judgement."""
+    def note_evidence(self, evidence: str) -> None:
+        """Keep a sign of an older copy for the next decision; an empty text changes nothing."""
         self._evidence = evidence or self._evidence
 
-    def withholds(self, losses: Sequence[AllocationLoss], holding: int) -> bool:
-        """Whether these losses, all there are at one look, are not believed.
+    def withholds_losses(self, losses: Sequence[AllocationLoss], holding: int) -> bool:
+        """Tell whether the losses of one read are not believed.
 
-        ``holding`` guests held anything before.
-
-        :raises OSError: it cannot be kept that there is an older copy.
+        :param losses: all losses of the read.
+        :param holding: the number of guests that held anything before.
+        :raises OSError: the decision cannot be kept.
         """
         with self._lock:
-            if self.older is None:
+            if self.older_copy is None:
                 if reason := why_older(self._evidence, losses, holding):
                     self._begin_older(OlderCopy(reason, time.time()), losses)
             elif not losses:
                 self._end_older("all guests hold what they did again")
-            self._find_losses = tuple(losses) if self.older is not None else ()
-            return self.older is not None
+            self._withheld_losses = tuple(losses) if self.older_copy is not None else ()
+            return self.older_copy is not None
 
-    def settle(self, generations: Generations, holders: Mapping[str, ConsumerOwner]) -> None:
-        """A look is over: these are the generations to go on from, and whose the guests are.
+    def end_read(self, generations: Generations, holders: Mapping[str, ConsumerOwner]) -> None:
+        """End a read: compare the next one with these generations and owners.
 
         :raises OSError: they cannot be kept.
         """
@@ -133,24 +132,24 @@ class HistoryWatch:
             self._evidence = ""
             self._change_history(replace(self._history, generations=dict(generations), holders=dict(holders)))
 
-    def accept(self) -> None:
-        """Believe what Placement says from now on.
+    def accept_copy(self) -> None:
+        """Believe all allocations in Placement from now on.
 
-        :raises OSError: that cannot be kept.
+        :raises OSError: the decision cannot be kept.
         """
         with self._lock:
             self._evidence = ""
-            if self.older is not None:
+            if self.older_copy is not None:
                 self._end_older("an operator accepted what it says")
-            self._find_losses = ()
+            self._withheld_losses = ()
 
-    def document(self) -> dict[str, Any]:
-        """What ``status`` shows of it."""
-        older = self.older
+    def status_fields(self) -> dict[str, Any]:
+        """The fields of ``status`` about the history of Placement's database."""
+        older = self.older_copy
         return {
             "placement_history": "goes on" if older is None else "older",
             "placement_history_reason": "" if older is None else older.reason,
-            "guests_kept": [loss.uuid for loss in self._find_losses],
+            "guests_kept": [loss.uuid for loss in self._withheld_losses],
         }
 
     def _begin_older(self, older: OlderCopy, losses: Sequence[AllocationLoss]) -> None:
@@ -182,31 +181,28 @@ class HistoryWatch:
 
 
 class ClaimWatch:
-    """The claims that expire. Looked at by the report thread, asked by any."""
+    """Follows the claims that expire. The report thread reads them, any thread may ask."""
 
     def __init__(
         self, in_force: ConfigurationInForce | None = None, recorder: EventRecorder | None = None
     ) -> None:
-        """``in_force`` says whether claims are to be confirmed; without it none is."""
+        """``in_force`` has the option that confirms claims; without it none is confirmed."""
         self._in_force = in_force
         self._recorder = recorder or EventRecorder()
         self._asked: dict[str, Allocation] = {}
         self._expiring: Mapping[str, float] = {}
 
-    def expires(self, uuid: str) -> float | None:
-        """When the claim of a guest is gone, in seconds since the epoch.
-
-        None if it stays, as far as is known.
-        """
+    def claim_end(self, uuid: str) -> float | None:
+        """The end of a guest's claim, in seconds since the epoch; None if no end is known."""
         return self._expiring.get(uuid)
 
     @property
     def first_end(self) -> float | None:
-        """When the first of the claims that expire is gone, as :meth:`expires` says it; None without one."""
+        """The first end of all claims, in seconds since the epoch; None without one."""
         return min(self._expiring.values(), default=None)
 
-    def look(self, client: PlacementClient, views: Iterable[GuestView]) -> None:
-        """Ask for claims of guests that are new or hold something else, and for those that expire.
+    def read_claims(self, client: PlacementClient, views: Iterable[GuestView]) -> None:
+        """Read the claims of guests with a new allocation, and again those that expire.
 
         :raises UnavailableError:
         """
@@ -238,11 +234,12 @@ class ClaimWatch:
         return self._in_force is not None and bool(self._in_force.current.options.guests.confirm_claims)
 
     def _confirm_claim(self, client: PlacementClient, view: GuestView, claim: ExpiringClaim) -> bool:
-        """Whether the claim stays; one that somebody else changes at the same time is looked at again."""
+        """Confirm a claim, and return whether it stays. A concurrent change is left to the next read."""
         try:
             client.confirm_claim(view.guest.uuid, claim.generation)
         except NotFoundError:
-            return True  # confirmed by somebody else, or gone: allocations tell
+            # Another client confirmed it, or it has expired: the next read of allocations finds out.
+            return True
         except ConflictError:
             return False
         message = "The claim of guest %s would have expired in %.0f s, and was confirmed"
@@ -261,9 +258,10 @@ class ClaimWatch:
 
 
 _ANSWER_SECONDS: Final = 50.0
+"""The longest wait for the worker, which may be applying a configuration to many guests."""
 
 Held = Mapping[str, Allocation]
-"""What consumers hold on this host's providers."""
+"""Allocations on this host's providers by consumer."""
 
 
 def allocations_read(
@@ -273,20 +271,22 @@ def allocations_read(
     listing: HoldingsListing | None = None,
     watch: HistoryWatch | None = None,
 ) -> AllocationsRead | None:
-    """What the worker has to be told of allocations on these providers; None if it knows.
+    """Read the allocations on providers, and return the changes for the worker; None without any.
 
-    :param listing: what was held of them a moment ago, if somebody has read that.
-    :param watch: says whether what guests lose is believed; without it, it is.
+    :param offering: the uuids of the providers with inventory.
+    :param listing: the allocations of a moment ago, if a report has read them.
+    :param watch: decides whether losses of guests are believed; without it, all are.
 
     :raises PlacementError:
-    :raises OSError: it cannot be kept that it is not believed.
+    :raises OSError: the decision about losses cannot be kept.
     """
     world = pipeline.host_state
     providers = sorted(offering & {zone.uuid for zone in world.all_zones})
     if listing is not None and not listing.held.keys() >= set(providers):
         listing = None
     as_of = time.monotonic() if listing is None else listing.as_of
-    # Before the guests: what is found out meanwhile must not look as if it had long been so.
+    # Before the guests: an allocation that is noticed meanwhile must not look like one without a guest since
+    # long ago, which an audit may delete.
     known: dict[str, Allocation] = {uuid: one.allocation for uuid, one in pipeline.unclaimed_holdings.items()}
     views = pipeline.guest_views()
     held: Held = (
@@ -294,15 +294,15 @@ def allocations_read(
         if listing is None
         else _by_consumer({uuid: listing.held[uuid] for uuid in providers})
     )
-    # The listing may be a request per provider: an allocation that just moves between two of them may be seen
-    # on none. The consumer's own record is read at once.
+    # The listing takes one request per provider, so an allocation that moves between two providers may be
+    # missing in both answers. The consumer's own record is one answer.
     records = {
         view.guest.uuid: client.get_allocations(view.guest.uuid)
         for view in views
         if not _holds_the_same(view, held)
     }
     if any(view.allocation != {} for view in views if view.guest.uuid in records):
-        # What they held may have gone to migrations, and that after some of the listing was made.
+        # Nova may have moved their allocations to migrations while the listing was being read.
         held = allocations_by_consumer(client, providers)
     found = _find_holdings(client, world, views, records, held, known)
     changed = {
@@ -312,7 +312,7 @@ def allocations_read(
         and (view.allocation is None or holding != GuestHolding(view.allocation, view.migration))
     }
     losses = _find_losses(views, changed)
-    if watch is not None and watch.withholds(losses, sum(bool(view.allocation) for view in views)):
+    if watch is not None and watch.withholds_losses(losses, sum(bool(view.allocation) for view in views)):
         changed = {uuid: changed[uuid] for uuid in changed.keys() - {loss.uuid for loss in losses}}
         held = {**known, **held}
     guests = {view.guest.uuid for view in views}
@@ -329,7 +329,7 @@ def allocations_read(
 
 
 def hand_over(pipeline: GuestPipeline, event: AllocationsRead) -> None:
-    """Have the worker know of allocations, and wait until it does.
+    """Give allocations to the worker, and wait until it has them.
 
     :raises DriverError: the worker is busy.
     """
@@ -340,7 +340,7 @@ def hand_over(pipeline: GuestPipeline, event: AllocationsRead) -> None:
 
 
 def _find_losses(views: Iterable[GuestView], changed: Mapping[str, GuestHolding]) -> list[AllocationLoss]:
-    """The guests that held something and hold something else now, whoever holds it for them."""
+    """Find the guests with another allocation than before, held by themselves or by their migrations."""
     return [
         AllocationLoss(view.guest.uuid, view.guest.name, view.allocation, now)
         for view in views
@@ -351,7 +351,7 @@ def _find_losses(views: Iterable[GuestView], changed: Mapping[str, GuestHolding]
 
 
 def _holds_the_same(view: GuestView, held: Held) -> bool:
-    """Whether a guest still holds what it did, by itself or through its migration."""
+    """Tell whether the allocation of a guest, its own or its migration's, is unchanged."""
     own = held.get(view.guest.uuid, {})
     if view.migration is None:
         return own == view.allocation
@@ -366,7 +366,7 @@ def _find_holdings(
     held: Held,
     known: Held,
 ) -> dict[str, GuestHolding]:
-    """What the guests hold whose ``records`` were read."""
+    """Find the holdings of the guests in ``records``, which may belong to migrations."""
     views = list(views)
     waiting = [view for view in views if view.guest.uuid in records]
     spoken_for = {view.guest.uuid for view in views}
@@ -403,7 +403,7 @@ def _record_owner(record: ConsumerAllocations) -> Owner | None:
 
 
 def _suitable_claims(world: HostState, view: GuestView, claims: Held) -> frozenset[str]:
-    """The consumers whose claims are what a guest needs where it runs."""
+    """Find the consumers with claims that fit a guest and its present CPUs."""
     return frozenset(
         consumer for consumer, allocation in claims.items() if _suits_guest(world, view, allocation)
     )
@@ -419,7 +419,7 @@ def _suits_guest(world: HostState, view: GuestView, allocation: Allocation) -> b
 def allocations_by_consumer(
     client: PlacementClient, providers: Iterable[str]
 ) -> dict[str, dict[str, dict[str, int]]]:
-    """What consumers hold on these providers: amounts by consumer, provider and resource class.
+    """Read the allocations on providers: amounts by consumer, provider and resource class.
 
     :raises PlacementError:
     """
@@ -428,7 +428,7 @@ def allocations_by_consumer(
         try:
             found[uuid] = client.provider_allocations(uuid)
         except NotFoundError:
-            continue  # it could not be created so far, and nobody holds anything of it
+            continue  # the provider could not be created so far, so it has no allocation
     return _by_consumer(found)
 
 

@@ -40,10 +40,10 @@ _PAUSE: Final = 0.005
 _LONG_PAUSE: Final = 0.05
 _TROUBLED_PAUSE: Final = 1.0
 _MAX_ASKING: Final = 16
-"""Questions to Placement at a time, which may all hang."""
+"""Concurrent requests to Placement, which may all hang."""
 
 _SOON: Final = 2.0
-"""Seconds in which a process is there mostly; afterwards it is looked for less often."""
+"""Most processes appear within these seconds; afterwards they are looked for less often."""
 
 
 ANNOUNCEMENTS_THREAD: Final = ThreadSpec(
@@ -72,19 +72,19 @@ ARRIVALS_THREAD: Final = ThreadSpec(
 
 
 class PreStartHook:
-    """Takes announcements, and looks for the processes."""
+    """Takes announcements of libvirt's hook, and looks for the processes of announced guests."""
 
     def __init__(
         self, pipeline: GuestPipeline, expecting: ExpectingDriver | None, client: PlacementClient
     ) -> None:
-        """``expecting`` is the driver's; without it nothing is ever announced."""
+        """``expecting`` is the driver's part for announced guests; without it nothing is announced."""
         self._pipeline = pipeline
         self._expecting = expecting
         self._client = client
         self._asking = threading.BoundedSemaphore(_MAX_ASKING)
         self._last = 0.0
         self._others = False
-        """Whether processes of announced guests are not there yet."""
+        """Whether processes of announced guests are still missing."""
         self._troubled = False
         self._thread = PeriodicTask(
             ANNOUNCEMENTS_THREAD,
@@ -94,22 +94,24 @@ class PreStartHook:
         )
 
     def start(self) -> None:
-        """Begin to look, as soon as a guest is announced."""
+        """Start the thread, which waits for an announcement."""
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Ask with another client about the next guest."""
+        """Use another client for the next guest."""
         self._client = conf.client
 
     def stop(self) -> None:
-        """End."""
+        """Stop the thread."""
         self._thread.stop(2.0)
 
-    def announce(self, description: str, seconds: float) -> Guest:
-        """Take a guest that is about to start; its cache group is made within so many seconds.
+    def announce_guest(self, description: str, seconds: float) -> Guest:
+        """Take a guest that is about to start, and make its cache group.
 
-        :raises ValueError: the description is none, or nobody can be expected here.
-        :raises TimeoutError: it is not made yet, and will be.
+        :param description: the domain in XML.
+        :param seconds: the longest wait for the group.
+        :raises ValueError: the description is invalid, or the driver has no announced guests.
+        :raises TimeoutError: the group is not made yet, and will be.
         """
         if self._expecting is None:
             raise ValueError("guests of this driver are not announced")
@@ -121,9 +123,9 @@ class PreStartHook:
         return guest
 
     def _held_by(self, uuid: str, seconds: float) -> tuple[Allocation | None, ConsumerOwner | None]:
-        """What a guest holds here, and whose it is.
+        """Read the allocation of a guest on this host, and its owner.
 
-        Where Placement is away: what it held when last heard of, or None.
+        Without an answer of Placement the last known allocation counts, or None.
         """
         held: Allocation | None
         owner = None
@@ -142,23 +144,23 @@ class PreStartHook:
         return (world.own_part(held) if held is not None and world.root_known else None), owner
 
     def _ask_placement(self, uuid: str) -> Future[ConsumerAllocations]:
-        """What a guest holds, asked in a thread of its own: the client waits for longer than a start may."""
+        """Read the allocation of a guest in another thread: the client may wait longer than a start may."""
         if not self._asking.acquire(blocking=False):
             refused: Future[ConsumerAllocations] = Future()
-            refused.set_exception(TimeoutError("Placement does not answer others"))
+            refused.set_exception(TimeoutError(f"{_MAX_ASKING} earlier requests to Placement still hang"))
             return refused
         client = self._client
 
-        def ask() -> ConsumerAllocations:
+        def ask_placement() -> ConsumerAllocations:
             try:
                 return client.get_allocations(uuid)
             finally:
                 self._asking.release()
 
-        return run_aside(HELD_THREAD, ask)
+        return run_aside(HELD_THREAD, ask_placement)
 
     def _move_appeared(self) -> None:
-        """Put the guests whose processes have appeared into their groups."""
+        """Put the processes of announced guests into their groups as they appear."""
         if self._expecting is None:
             return
         self._troubled = True  # until the driver has answered
@@ -169,17 +171,17 @@ class PreStartHook:
 
     def _look_pause(self, took: float) -> float | None:
         if self._troubled:
-            return _TROUBLED_PAUSE  # an expected guest stays expected, until it takes too long
+            return _TROUBLED_PAUSE  # the driver keeps an announced guest until its time is over
         if not self._others:
             return None
-        # Short at first: each thread that the process makes meanwhile has to be moved afterwards.
+        # Short at first: each thread that the process creates meanwhile has to be moved one by one.
         return _PAUSE if time.monotonic() - self._last < _SOON else _LONG_PAUSE
 
 
 def _log_start(guest: Guest, done: Future[Any]) -> None:
-    """Say how it went."""
+    """Log the outcome of a guest's start."""
     if (error := done.exception()) is not None:
-        LOG.warning("Guest %s starts without its cache group: %s; that will be tried again", guest, error)
+        LOG.warning("Guest %s starts without its cache group: %s; the agent tries again", guest, error)
     else:
         LOG.info("Guest %s (pid %d) starts in its cache group", guest, guest.pid)
 
@@ -188,7 +190,7 @@ class GuestEvents:
     """Hands a driver's changes to the pipeline, in their order."""
 
     def __init__(self, pipeline: GuestPipeline, client: PlacementClient, missed: WakeReport) -> None:
-        """``missed`` is called when the pipeline has a guest for which Placement has to be asked again."""
+        """``missed`` is called after a guest has started if its allocation has to be read again."""
         self._pipeline = pipeline
         self._client = client
         self._missed = missed
@@ -202,20 +204,20 @@ class GuestEvents:
         )
 
     def start(self) -> None:
-        """Begin to hand over."""
+        """Start the thread that hands changes over."""
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Ask with another client about the next guest."""
+        """Use another client for the next guest."""
         self._client = conf.client
 
-    def report(self, change: GuestChange) -> None:
+    def report_change(self, change: GuestChange) -> None:
         """Take a change; for the driver's threads."""
         self._changes.put((change, time.monotonic()))
         self._thread.wake()
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Hand over what there is, then end; a request that hangs is not waited for longer than that."""
+        """Hand pending changes over, then stop; wait ``timeout`` seconds at most for a request that hangs."""
         self._thread.stop(timeout)
 
     def _hand_over(self) -> None:
@@ -250,33 +252,33 @@ class GuestEvents:
                     return GuestStarted(guest, None, as_of, since, started, owner)
                 allocation = world.own_part(record.resources)
                 if not allocation and self._held_something(guest.uuid):
-                    # The report judges whether that is so, or Placement has an older copy.
+                    # The next report decides whether Placement has an older copy of its database.
                     return GuestStarted(guest, None, as_of, since, started, owner)
                 if not started and not self._is_news(guest.uuid, allocation):
                     return GuestStarted(guest, None, as_of, since, owner=owner)
                 return GuestStarted(guest, allocation, as_of, since, started, owner)
 
     def _held_something(self, uuid: str) -> bool:
-        """Whether a consumer held something here when Placement was last asked.
+        """Tell whether a consumer had an allocation here at the last read.
 
-        That it holds nothing now may come from an older copy of Placement's database.
+        An empty allocation now may come from an older copy of Placement's database.
         """
         if uuid in self._pipeline.unclaimed_holdings:
             return True
         return any(view.guest.uuid == uuid and view.allocation for view in self._pipeline.guest_views())
 
     def _is_news(self, uuid: str, allocation: Allocation) -> bool:
-        """Whether what a guest that ran before holds by itself tells what it may use.
+        """Tell whether the own allocation of a guest that ran before the agent is all that it may use.
 
-        It does not if the guest held something else before: that may have gone to its migration, and who
-        reads all allocations finds out.
+        It is not for a guest with another allocation before: that may have moved to its migration, which only
+        a read of all allocations finds.
         """
         return bool(allocation) and all(view.guest.uuid != uuid for view in self._pipeline.guest_views())
 
 
 def _is_for_reports(event: Event) -> bool:
-    """Whether Placement was asked, and said too little, or that something is held.
+    """Tell whether an early report should follow: the allocation is unknown, or it is not empty.
 
-    A report that comes soon learns the generations that belong to what is held: an older copy has others.
+    The report reads the generations that belong to the allocation; an older copy of the database has others.
     """
     return isinstance(event, GuestStarted) and event.as_of > 0 and event.allocation != {}

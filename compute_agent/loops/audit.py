@@ -1,8 +1,8 @@
 """Audits: compares the guests of the host with Placement, and repairs the difference where that is enabled.
 
 An auditor knows less than the owner of an allocation: its guest may be starting, or stopped for a while. So
-an allocation is deleted only after it has had no guest for a while, and unchanged: the consumer and the
-guests are read again just before, and the consumer's generation makes Placement refuse a concurrent change.
+an allocation is deleted only after it has stayed unchanged and without a guest for a while. The consumer and
+the guests are read again just before. The consumer's generation makes Placement refuse a concurrent change.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from compute_agent.report.history import ConsumerOwner
 from compute_agent.report.reporter import HostReporter
 
 
-def locate(driver: GuestDriver, world: HostState) -> dict[str, CpuLocation]:
-    """Where the guests that run are, by consumer.
+def locate_guests(driver: GuestDriver, world: HostState) -> dict[str, CpuLocation]:
+    """Read the locations of running guests by uuid.
 
-    :raises DriverError: as long as that cannot be learnt.
+    :raises DriverError: the driver does not answer.
     """
     settings: dict[str, GuestSettings] = {}
     affinities: dict[str, frozenset[CpuSet]] = {}
@@ -65,9 +65,9 @@ def locate(driver: GuestDriver, world: HostState) -> dict[str, CpuLocation]:
 
 
 def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]) -> dict[str, CpuLocation]:
-    """The locations by who holds them: of a guest that migrates it is its migration.
+    """Sort locations by the consumer of the allocation, which for a migrating guest is its migration.
 
-    What such a guest holds here by itself, as one that is resized on its host does, is used nowhere yet.
+    The own allocation of a migrating guest, as of one that is resized on its host, is not in use yet.
     """
     through = {view.guest.uuid: view.migration.consumer for view in views if view.migration is not None}
     return {through.get(uuid, uuid): location for uuid, location in locations.items()}
@@ -81,20 +81,22 @@ class ConsumerLocations:
         self._pipeline = pipeline
 
     def __call__(self) -> Mapping[str, CpuLocation]:
-        """Where guests run now, by the consumer that holds their CPUs.
+        """Read the present locations of guests by the consumer of their CPUs.
 
-        :raises DriverError: as long as that cannot be learnt.
+        :raises DriverError: the driver does not answer.
         """
-        return by_consumer(locate(self._driver, self._pipeline.host_state), self._pipeline.guest_views())
+        return by_consumer(
+            locate_guests(self._driver, self._pipeline.host_state), self._pipeline.guest_views()
+        )
 
 
 def from_affinities(
     settings: Mapping[str, GuestSettings], affinities: Mapping[str, frozenset[CpuSet]], world: HostState
 ) -> dict[str, CpuLocation]:
-    """The locations of guests from the CPU sets that their threads have (a set of sets for each guest).
+    """Derive the locations of guests from the CPU sets of their threads (a set of sets for each guest).
 
-    CPUs of its own are those of threads that run within the dedicated set only, if no other guest has such
-    threads there. Threads that may also run elsewhere, such as those of the emulator, float.
+    The CPUs of threads that run within the dedicated set only are a guest's own, unless another guest has
+    such threads there. Threads that may run elsewhere as well, such as the emulator's, float.
     """
     dedicated = world.cpu_sets.dedicated
     bound = {
@@ -131,12 +133,12 @@ _NOVA_REMEDIES: Final = {
     FindingKind.UNALLOCATED: "nova-manage placement heal_allocations",
     FindingKind.UNUSED: "nova-manage placement audit",
 }
-"""Beside nova-compute guests and their allocations are Nova's, and so is what mends them."""
+"""The remedies beside nova-compute: guests and their allocations are Nova's there."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditOutcome:
-    """A finding, the switch or command that mends it (empty: none does), and what came of that."""
+    """A finding, the switch or command that repairs it (empty without one), and its outcome."""
 
     finding: AuditFinding
     remedy: str = ""
@@ -155,7 +157,11 @@ class HostAuditor:
         recorder: EventRecorder | None = None,
         holders: Mapping[str, ConsumerOwner] = MappingProxyType({}),
     ) -> None:
-        """``changed`` is called after allocations were changed. ``holders`` tell whose the guests are."""
+        """Prepare an audit.
+
+        :param changed: called after a change of allocations.
+        :param holders: the owners of guests by uuid.
+        """
         self._holders = holders
         self._recorder = recorder or EventRecorder()
         self._pipeline = pipeline
@@ -164,18 +170,18 @@ class HostAuditor:
         self._changed = changed
         self._flavors: dict[str, GuestFlavor] = {}
 
-    def audit(self, options: HealOptions) -> list[AuditOutcome]:
-        """What is wrong, and what was done about it.
+    def run_audit(self, options: HealOptions) -> list[AuditOutcome]:
+        """Compare guests with allocations, and repair the differences that ``options`` allow.
 
         :raises PlacementError:
-        :raises DriverError: nothing is done as long as it is not known what is held and what runs.
+        :raises DriverError: running guests are not known, so that nothing was repaired.
         """
         self._pipeline.check_taken_over()
         world = self._pipeline.host_state
         reader = HostReporter(self._client, {}, lambda owned: None)
         reported = reader.read_reported(world.tree.root.uuid)
-        self._read_anew(frozenset(uuid for uuid, provider in reported.items() if provider.inventories))
-        # What is held before who is there: a guest that comes in between has what it was given before.
+        self._read_migrations(frozenset(uuid for uuid, provider in reported.items() if provider.inventories))
+        # Allocations before guests: a guest that starts in between got its allocation before its start.
         held = allocations_by_consumer(
             self._client, [zone.uuid for zone in world.all_zones if zone.uuid in reported]
         )
@@ -186,7 +192,8 @@ class HostAuditor:
             guests.values(), held, self._inactive_guests(), self._pipeline.guest_migrations
         )
         for finding in findings:
-            if finding.kind is FindingKind.UNALLOCATED:  # no other guest is to get what is known to be held
+            # Amounts that a guest is known to use are not free for the others.
+            if finding.kind is FindingKind.UNALLOCATED:
                 _take_amounts(free, guests[finding.consumer].known)
         outcomes = []
         for finding in findings:
@@ -209,8 +216,8 @@ class HostAuditor:
 
     # What is there
 
-    def _read_anew(self, offering: frozenset[str]) -> None:
-        """Have the worker know of guests that have begun to migrate since the last report.
+    def _read_migrations(self, offering: frozenset[str]) -> None:
+        """Tell the worker about guests that have begun to migrate since the last report.
 
         :raises PlacementError:
         :raises DriverError: the worker is busy.
@@ -218,7 +225,7 @@ class HostAuditor:
         event = allocations_read(self._client, self._pipeline, offering)
         if event is None or not event.migrations:
             return
-        # What guests lose is for reports to judge: they know whether Placement has an older copy.
+        # Reports decide about losses of guests: they know whether Placement has an older copy.
         migrating = {uuid: event.allocations[uuid] for uuid in event.migrations}
         unclaimed = {consumer: one.allocation for consumer, one in self._pipeline.unclaimed_holdings.items()}
         held = {**unclaimed, **(event.held or {})}
@@ -226,7 +233,7 @@ class HostAuditor:
 
     def _audited_guests(self) -> list[AuditedGuest]:
         views = {view.guest.uuid: view for view in self._pipeline.guest_views()}
-        locations = locate(self._driver, self._pipeline.host_state)
+        locations = locate_guests(self._driver, self._pipeline.host_state)
         found = []
         for guest in self._driver.guests():
             try:
@@ -244,7 +251,7 @@ class HostAuditor:
         )
 
     def _inactive_guests(self) -> frozenset[str]:
-        """Guests that belong here without being seen to run: what they hold is not given away."""
+        """Find the guests of this host that do not run: an audit must not delete their allocations."""
         flavors = self._driver.flavor_source
         inactive = frozenset[str]() if flavors is None else flavors.inactive_guests()
         return inactive | self._driver.lost_guests().keys()
@@ -265,12 +272,12 @@ class HostAuditor:
         flavor, typed = self._flavors[guest.uuid], self._client.knows_consumer_types
         holder = self._holders.get(guest.uuid, ConsumerOwner(flavor.project_id, flavor.user_id))
 
-        def decide(record: ConsumerRecord) -> Decision:
+        def decide_record(record: ConsumerRecord) -> Decision:
             return decide_creation(
                 record, allocation, holder.project_id, holder.user_id, typed(), holder.consumer_type
             )
 
-        outcome = self._carry_out(guest.uuid, decide, options.heal, options.dry_run)
+        outcome = self._carry_out(guest.uuid, decide_record, options.heal, options.dry_run)
         if not guest.known:
             _take_amounts(free, allocation)
         return AuditOutcome(replace(finding, allocation=allocation), _HEAL, outcome)
@@ -286,14 +293,14 @@ class HostAuditor:
         return AuditOutcome(replace(finding, detail=f"without a guest for {age:.0f} s"), _DELETE, outcome)
 
     def _finding_age(self, finding: AuditFinding) -> float:
-        """For how many seconds an allocation is known to have been as it is, without a guest."""
+        """Compute the seconds since which an allocation is unchanged and without a guest."""
         known = self._pipeline.unclaimed_holdings.get(finding.consumer)
         if known is None or known.allocation != finding.allocation:
             return 0.0
         return time.monotonic() - known.since
 
     def _read_record(self, consumer: str) -> ConsumerRecord:
-        """What is known of a consumer now: what it holds before who is there."""
+        """Read the present record of a consumer: its allocation first, then whether its guest is here."""
         holds = self._client.get_allocations(consumer)
         return ConsumerRecord(
             holds, self._pipeline.host_state.own_part(holds.resources), self._is_here(consumer)
@@ -302,7 +309,10 @@ class HostAuditor:
     def _carry_out(
         self, consumer: str, decide: Callable[[ConsumerRecord], Decision], asked_for: bool, dry_run: bool
     ) -> str:
-        """What came of it, in words. What a consumer holds is read again when somebody else changed it."""
+        """Carry a decision out, and return the outcome in words.
+
+        After a concurrent change the record is read again and decided about again.
+        """
         if not asked_for and not dry_run:
             return ""
         reason = ""

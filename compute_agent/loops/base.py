@@ -1,9 +1,9 @@
 """Base classes of loops: their threads, pauses, configuration and files.
 
-Pauses between reports are random, around their mean length. A Placement that was away is missed by all hosts
-within one interval; with equal pauses they would all come back at the same moment, again and again.
+Pauses between reports vary around their mean. Hosts that lost Placement at one moment would otherwise all
+come back at one moment, in each interval again.
 
-A kept file holds what a loop has learnt, so that the next start goes on with it.
+A kept file holds the knowledge of a loop, so that the next start continues with it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from compute_agent.throttling.settings import ThrottlingSettings
 
 @dataclass(frozen=True, slots=True)
 class ReloadedConfiguration:
-    """A configuration that was found to be good, and what was made of it on this host.
+    """A checked configuration with the objects that were made from it on this host.
 
-    ``options`` are those of the files, ``client`` is the way to Placement, ``settings`` are those of
-    throttling. ``control`` is the mount of resctrl, if there is one.
+    ``options`` are the options of the files, ``client`` calls Placement, ``settings`` are for throttling.
+    ``control`` is the mount of resctrl, if there is one.
     """
 
     options: cfg.ConfigOpts
@@ -41,49 +41,50 @@ class ReloadedConfiguration:
 
 
 class AgentLoop(Protocol):
-    """A part of the agent with a thread."""
+    """A part of the agent with a thread of its own."""
 
     def start(self) -> None:
         """Start the thread."""
         ...
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Go on by another configuration, from the next round on; for any thread."""
+        """Use another configuration from the next round on; for any thread."""
         ...
 
     def stop(self) -> None:
-        """Stop the thread. A thread that hangs is waited for a few seconds at most."""
+        """Stop the thread, and wait a few seconds at most for a thread that hangs."""
         ...
 
 
 class ConfigurationInForce:
-    """The configuration by which the agent works, for all parts that go by it. Read by any thread.
+    """The configuration in force, which any thread may read.
 
-    Made before the loops, which follow it; so a reload, which is made before them, too, has to know none.
+    It is made before the loops, which follow it. So the reload, made before the loops as well, need not know
+    a single loop.
     """
 
     def __init__(self, conf: ReloadedConfiguration) -> None:
         self.current = conf
-        """Replaced as a whole, so that no thread sees options of one and controllers of another."""
+        """Replaced as a whole: no thread sees the options of one and the controllers of another."""
         self._followers: tuple[AgentLoop, ...] = ()
 
     @property
     def controllers(self) -> tuple[KernelController, ...]:
-        """The controllers that the worker has."""
+        """The controllers that the worker uses."""
         return self.current.controllers
 
-    def follow(self, loops: Sequence[AgentLoop]) -> None:
-        """Have these loops reload with each configuration from now on, in this order."""
+    def add_followers(self, loops: Sequence[AgentLoop]) -> None:
+        """Reload these loops with each configuration from now on, in this order."""
         self._followers = tuple(loops)
 
     def reload(self) -> None:
-        """Have all loops go by the current configuration; after the worker has its controllers."""
+        """Make all loops use the current configuration. Call it after the worker has the new controllers."""
         for loop in self._followers:
             loop.reload(self.current)
 
 
 class WakeReport(Protocol):
-    """Has the host reported soon. Called from any thread, and returns at once."""
+    """Requests a report soon. Any thread may call it; it returns at once."""
 
     def __call__(self) -> None:
         """Wake the thread of reports."""
@@ -91,10 +92,10 @@ class WakeReport(Protocol):
 
 
 class TreeAddition(Protocol):
-    """A part that adds to the provider tree what changes from report to report."""
+    """A part of the provider tree that changes from report to report, such as offers and attributes."""
 
-    def offering(self, tree: ProviderTree) -> ProviderTree:
-        """The tree with that added; called by the thread of reports, and to show the inventory."""
+    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
+        """Return the tree with the addition; called by the thread of reports, and to show the inventory."""
         ...
 
 
@@ -106,67 +107,72 @@ LOG = logging.getLogger(__name__)
 class KeptFile(Generic[T]):
     """One file of one loop. For one thread."""
 
-    def __init__(self, path: Path, parse: Callable[[bytes], T], what: str) -> None:
-        """``parse`` raises ValueError for what it cannot use. ``what`` is in the file, in words."""
+    def __init__(self, path: Path, parse: Callable[[bytes], T], subject: str) -> None:
+        """Describe the file.
+
+        :param parse: raises ValueError for content that cannot be used.
+        :param subject: the content in words, as the subject of a sentence in the log.
+        """
         self._path = path
         self._parse = parse
-        self._what = what
+        self._subject = subject
         self._saved = 0.0
         self._failure = ""
 
     def load(self) -> T | None:
-        """The content; None where it cannot be used. A file with other content is put aside."""
+        """Read the content; None where it cannot be used. A file with other content is put aside."""
         try:
             return self._parse(read_own(self._path))
         except FileNotFoundError:
             pass
         except UnsafeFileError as error:
-            LOG.warning("%s is not used: %s", self._what, error)
+            LOG.warning("%s is not used: %s", self._subject, error)
         except (OSError, ValueError) as error:
-            LOG.warning("%s cannot be used and starts empty: %s", self._what, error)
+            LOG.warning("%s cannot be used and starts empty: %s", self._subject, error)
             try:
                 put_aside(self._path)
             except OSError as failure:
                 LOG.warning("%s cannot be put aside: %s", self._path, failure)
         return None
 
-    def look(self) -> T | None:
-        """The content, as by load(); a file that cannot be used is left alone."""
+    def peek_content(self) -> T | None:
+        """Read the content like load(), but leave a file that cannot be used where it is."""
         try:
             return self._parse(read_own(self._path))
         except (OSError, ValueError):
             return None
 
     def is_due(self, now: float) -> bool:
-        """Whether it is to be saved though nothing of note has changed; ``now`` is as save() has it."""
+        """Tell whether a save is due by time alone; ``now`` is on the clock of save()."""
+        # A clock that was set back must not stop saves until it catches up.
         return now - self._saved >= kept_json.SAVE_SECONDS or now < self._saved
 
     def save(self, content: bytes, now: float) -> None:
-        """Keep it. A full disk costs no more than what is learnt until it is not full, and is told once."""
+        """Write the content. A full disk costs only what is learnt meanwhile, and is logged once."""
         self._saved = now
         try:
             write_durably(self._path, content)
             self._failure = ""
         except OSError as error:
             if str(error) != self._failure:
-                LOG.error("%s cannot be saved: %s; will be tried again", self._what, error)
+                LOG.error("%s cannot be saved: %s; the agent tries again", self._subject, error)
             self._failure = str(error)
 
 
 FIRST_PAUSE: Final = 1.0
 _SPREAD: Final = 0.1
-"""Part by which intervals differ: hosts that were started together drift apart within some rounds."""
+"""The relative spread of intervals: hosts that were started together drift apart within some rounds."""
 _LEAST: Final = 0.5
-"""The least part of a pause after failures."""
+"""The smallest part of the whole pause that is drawn after failures."""
 
 
 def pause(failures: int, interval: float, longest: float, draw: Callable[[], float]) -> float:
-    """Seconds until the next report, after a number of failures in a row.
+    """Draw the seconds until the next report, after a number of failures in a row.
 
-    After none it is the ``interval``, more or less by a tenth. After failures it doubles each time, up to the
-    ``longest``, and is any part of that from the half upwards.
+    Without failures it is the ``interval``, more or less by a tenth. Each failure doubles the pause, up to
+    ``longest``; the result is drawn from its upper half.
 
-    :param draw: a random number from 0 to 1.
+    :param draw: returns a random number from 0 to 1.
     """
     if failures == 0:
         return interval * (1 - _SPREAD + 2 * _SPREAD * draw())

@@ -41,7 +41,7 @@ INTERVAL: Final = 60.0
 """Seconds between two calls of a collector."""
 
 HANGING_SECONDS: Final = 120.0
-"""A call that takes so long is told of."""
+"""A call that takes longer is reported as hanging."""
 
 
 COLLECTOR_THREAD: Final = ThreadSpec(
@@ -55,7 +55,7 @@ COLLECTOR_THREAD: Final = ThreadSpec(
 
 @dataclass(frozen=True, slots=True)
 class _CollectorAnswer:
-    """What a collector told last, by class and zone, and what is wrong with it."""
+    """The last measurements of a collector by class and zone, and its failure (empty without one)."""
 
     classes: frozenset[str] = frozenset()
     told: Mapping[tuple[str, str], ClassMeasurement] = field(default_factory=dict)
@@ -74,18 +74,18 @@ class _CollectorRunner:
         self._began: float | None = None
         self._thread = PeriodicTask(
             COLLECTOR_THREAD,
-            self.once,
+            self.call_collector,
             lambda took: INTERVAL,
             log_failures(LOG, "A collector cannot be called"),
             name=f"collector {point.name}",
         )
 
     def start(self) -> None:
-        """Begin, once."""
+        """Start the thread; a second call changes nothing."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Let the thread end when it can; it is not waited for."""
+        """Tell the thread to end, without waiting: the collector may hang."""
         self._thread.stop(0.0)
 
     @property
@@ -94,24 +94,24 @@ class _CollectorRunner:
         return self._thread.is_alive()
 
     @property
-    def trouble(self) -> str:
-        """What is wrong with it; empty if nothing is."""
+    def failure_text(self) -> str:
+        """The failure of the collector; empty without one."""
         began = self._began
         if began is not None and (seconds := time.monotonic() - began) > HANGING_SECONDS:
             return f"it has not answered for {int(seconds // 60)} minutes"
         return self.heard.trouble
 
-    def once(self) -> None:
-        """One call; whatever it raises is trouble."""
+    def call_collector(self) -> None:
+        """Call the collector once; any exception becomes its trouble."""
         self._began = time.monotonic()
         try:
-            self.heard = self._listen()
-        except BaseException as error:  # SystemExit, too: it is the collector's
-            self.heard = replace(self.heard, told={}, trouble=f"it failed: {_said(error)}")
+            self.heard = self._read_answer()
+        except BaseException as error:  # SystemExit as well: the collector raised it, not the agent
+            self.heard = replace(self.heard, told={}, trouble=f"it failed: {_error_text(error)}")
         finally:
             self._began = None
 
-    def _listen(self) -> _CollectorAnswer:
+    def _read_answer(self) -> _CollectorAnswer:
         if self._collector is None:
             loaded = self._point.load()
             self._collector = loaded() if callable(loaded) else loaded
@@ -124,19 +124,19 @@ class _CollectorRunner:
         for number, one in enumerate(islice(self._collector.collect(), MAX_MEASUREMENTS + 1)):
             try:
                 if number == MAX_MEASUREMENTS:
-                    raise ValueError(f"it told more than {MAX_MEASUREMENTS} measurements, which is too many")
+                    raise ValueError(f"it reported more than {MAX_MEASUREMENTS} measurements")
                 measured = check_measurement(one, classes, self._clock())
                 key = measured.resource_class, measured.zone
                 if key in told:
-                    raise ValueError(f"it told of {key[0]} in {key[1] or 'the host'!r} twice")
+                    raise ValueError(f"it reported {key[0]} of {key[1] or 'the host'!r} twice")
                 told[key] = measured
             except ValueError as error:
                 trouble = trouble or str(error)
         return _CollectorAnswer(classes, told, trouble)
 
 
-def _said(error: BaseException) -> str:
-    """What an error says that may be anything."""
+def _error_text(error: BaseException) -> str:
+    """The text of an exception of any class, printable; its ``__str__`` may raise."""
     try:
         return printable_text(f"{type(error).__name__}: {error}")
     except Exception:
@@ -144,7 +144,7 @@ def _said(error: BaseException) -> str:
 
 
 class CollectorLoops:
-    """Those that the configuration names. offering() is for any thread, the rest for one."""
+    """The collectors of ``[capacity] collectors``. add_to_tree() is for any thread, the rest for one."""
 
     def __init__(
         self,
@@ -154,34 +154,34 @@ class CollectorLoops:
         registry: CollectorRegistry,
         clock: Callable[[], float],
     ) -> None:
-        self._file = _file(state_path)
+        self._file = _kept_file(state_path)
         self._recorder = recorder
         self._clock = clock
         self.runners: dict[str, _CollectorRunner] = {}
         self.known: Mapping[str, CollectedClasses] = {}
-        """What was told by name of the collector; replaced as a whole by each round."""
+        """Amounts by name of the collector; each round replaces the mapping as a whole."""
         self._troubles: Mapping[str, str] = {}
         self._failing = Gauge(
             "compute_agent_collector_failing",
-            "Whether a collector of capacity told nothing usable last (1).",
+            "Whether the last answer of a collector of capacity was not usable (1).",
             ["collector"],
             registry=registry,
         )
         self._offered = Gauge(
             "compute_agent_collected_offered",
-            "What is offered of a resource class of which a collector tells.",
+            "Offered amount of a collector's resource class.",
             ["provider", "resource_class"],
             registry=registry,
         )
         self._rounds = Counter(
             "compute_agent_collector_changes",
-            "Changes of what is offered of what collectors tell.",
+            "Changes of offered amounts of collectors' resource classes.",
             registry=registry,
         )
-        self.use(names)
+        self.use_collectors(names)
 
-    def use(self, names: Sequence[str]) -> None:
-        """Go by these collectors from now on. Of others all is forgotten."""
+    def use_collectors(self, names: Sequence[str]) -> None:
+        """Use these collectors from now on, and forget all others."""
         before = self.runners
         if names and not before:
             self.known = self._file.load() or {}
@@ -199,12 +199,12 @@ class CollectorLoops:
         self._offered.clear()
 
     def start(self) -> None:
-        """Begin to call those that are new."""
+        """Start the threads of new collectors."""
         for runner in self.runners.values():
             runner.start()
 
     def stop(self) -> None:
-        """End, and keep what was told."""
+        """Stop the threads, and keep the measured amounts."""
         for runner in self.runners.values():
             runner.stop()
         if self.runners:
@@ -212,18 +212,18 @@ class CollectorLoops:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there are none."""
+        """Whether no collector is configured."""
         return not self.runners
 
     @property
-    def _current(self) -> Mapping[str, CollectedClasses]:
-        """What is known of those that are asked; a round may have begun when there were others."""
+    def _current_classes(self) -> Mapping[str, CollectedClasses]:
+        """Amounts of the present collectors; a round may have begun before a reload removed one."""
         runners = self.runners
         return {name: one for name, one in self.known.items() if name in runners}
 
     @property
-    def troubles(self) -> tuple[str, ...]:
-        """What is wrong, a sentence each."""
+    def failure_texts(self) -> tuple[str, ...]:
+        """Failures of collectors, a sentence each."""
         runners = self.runners
         return tuple(
             f"[capacity] collectors: {name}: {what}"
@@ -231,8 +231,8 @@ class CollectorLoops:
             if name in runners
         )
 
-    def round(self, tree: ProviderTree) -> bool:
-        """What follows of what was told meanwhile; whether something else is to be reported."""
+    def run_round(self, tree: ProviderTree) -> bool:
+        """Apply the measurements since the last round; return whether the offered amounts have changed."""
         if self.is_idle:
             return False
         now, changed = self._clock(), False
@@ -244,31 +244,31 @@ class CollectorLoops:
             twice = sorted(classes & taken.keys())
             classes -= taken.keys()
             taken |= dict.fromkeys(classes, name)
-            found = _heard(tree, classes, heard, before, now)
+            found = _merge_answer(tree, classes, heard, before, now)
             known[name] = CollectedClasses(classes, found)
-            for node, resource_class in _of(tree, classes):
+            for node, resource_class in _provided_classes(tree, classes):
                 key = resource_class, node.uuid
                 was, is_now = before.collected.get(key, CollectedAmount()), found[key]
                 self._offered.labels(node.name, resource_class).set(is_now.offered_amount(now))
                 if is_now.offer.published != was.offer.published:
                     changed = True
-                    self._tell(name, node, resource_class, was, is_now, now)
-            trouble = runner.trouble or _misplaced(tree, classes, heard)
-            self._note(name, f"{taken[twice[0]]} tells of {twice[0]} already" if twice else trouble)
+                    self._record_offer(name, node, resource_class, was, is_now, now)
+            trouble = runner.failure_text or _find_misplaced(tree, classes, heard)
+            self._note_failure(name, f"{taken[twice[0]]} reports {twice[0]} already" if twice else trouble)
         self.known = known
         if changed or self._file.is_due(now):
             self._save()
         return changed
 
-    def _note(self, name: str, trouble: str) -> None:
-        """Tell of trouble, once as long as it is there."""
+    def _note_failure(self, name: str, trouble: str) -> None:
+        """Log a collector's trouble once, until it ends."""
         self._failing.labels(name).set(bool(trouble))
         if trouble and name not in self._troubles:
             LOG.warning("[capacity] collectors: %s: %s", name, trouble)
         others = {one: what for one, what in self._troubles.items() if one != name}
         self._troubles = {**others, name: trouble} if trouble else others
 
-    def _tell(
+    def _record_offer(
         self,
         name: str,
         node: ProviderNode,
@@ -282,10 +282,10 @@ class CollectorLoops:
             LOG.info,
             EventKind.OFFER,
             None,
-            "Of %s %d of %d %s are offered, after %d",
+            "%s offers %d of %d %s, before: %d",
             node.name,
             found.offer.published,
-            _most(node, resource_class),
+            _largest_offer(node, resource_class),
             resource_class,
             was.offer.published,
             reason=found.explain_offer(name, now),
@@ -294,20 +294,21 @@ class CollectorLoops:
     def _save(self) -> None:
         self._file.save(dump(self.known), self._clock())
 
-    def offering(self, tree: ProviderTree) -> ProviderTree:
-        """The tree with all withheld that is not offered; what expired since the last round, too."""
-        return withholding(tree, self._current, self._clock())
+    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
+        """Return the tree with all amounts withheld that are not offered, also those that just expired."""
+        return withhold_classes(tree, self._current_classes, self._clock())
 
-    def document(self, tree: ProviderTree) -> list[dict[str, Any]]:
-        """Every class of every provider with what was told of it, in words."""
+    def list_rows(self, tree: ProviderTree) -> list[dict[str, Any]]:
+        """List the measured and the offered amount of each class and provider, in words."""
         now, rows = self._clock(), []
-        for name, known in self._current.items():
-            for node, resource_class in _of(tree, known.classes):
+        for name, known in self._current_classes.items():
+            for node, resource_class in _provided_classes(tree, known.classes):
                 found = known.collected.get((resource_class, node.uuid), CollectedAmount())
                 for words, amount in (
                     (found.explain_offer(name, now), found.usable_amount(now)),
                     (
-                        f"offered of {_most(node, resource_class)} {resource_class} (more after 15 minutes)",
+                        f"offered of {_largest_offer(node, resource_class)} {resource_class}"
+                        " (more after 15 minutes)",
                         found.offered_amount(now),
                     ),
                 ):
@@ -315,44 +316,47 @@ class CollectorLoops:
         return rows
 
 
-def _heard(
+def _merge_answer(
     tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer, before: CollectedClasses, now: float
 ) -> dict[tuple[str, str], CollectedAmount]:
-    """What is known now of each class and provider."""
+    """Compute the new amounts by class and provider from a collector's answer."""
     found = {}
-    for node, resource_class in _of(tree, classes):
+    for node, resource_class in _provided_classes(tree, classes):
         key = resource_class, node.uuid
         told = heard.told.get((resource_class, zone_of(tree, node)))
         was = before.collected.get(key, CollectedAmount())
-        found[key] = was.with_measurement(told, _most(node, resource_class), now)
+        found[key] = was.with_measurement(told, _largest_offer(node, resource_class), now)
     return found
 
 
-def _misplaced(tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer) -> str:
-    """What was told and cannot be so here; empty if all can."""
-    totals = {(name, zone_of(tree, node)): node.inventories[name].total for node, name in _of(tree, classes)}
+def _find_misplaced(tree: ProviderTree, classes: frozenset[str], heard: _CollectorAnswer) -> str:
+    """Find a measurement that cannot be true on this host, in words; empty without one."""
+    totals = {
+        (name, zone_of(tree, node)): node.inventories[name].total
+        for node, name in _provided_classes(tree, classes)
+    }
     for key, told in heard.told.items():
         where = printable_text(key[1]) or "the host"
         if key not in totals:
-            return f"it told of {key[0]} of {where}, where there is no inventory of it"
+            return f"it reported {key[0]} of {where}, which has no inventory of it"
         if told.amount > totals[key]:
-            return f"it told of {told.amount:g} {key[0]} of {where}, and the inventory has {totals[key]}"
+            return f"it reported {told.amount:g} {key[0]} of {where}, more than the inventory's {totals[key]}"
     return ""
 
 
 def with_kept(tree: ProviderTree, names: Sequence[str], state_path: Path, now: float) -> ProviderTree:
-    """The tree with what an agent that starts with these collectors would withhold at first."""
-    kept = (_file(state_path).look() or {}) if names else {}
-    return withholding(tree, {name: one for name, one in kept.items() if name in names}, now)
+    """Return the tree with the amounts that an agent with these collectors withholds at its start."""
+    kept = (_kept_file(state_path).peek_content() or {}) if names else {}
+    return withhold_classes(tree, {name: one for name, one in kept.items() if name in names}, now)
 
 
-def withholding(tree: ProviderTree, known: Mapping[str, CollectedClasses], now: float) -> ProviderTree:
-    """The tree with all withheld of the classes of collectors but what is offered of them."""
+def withhold_classes(tree: ProviderTree, known: Mapping[str, CollectedClasses], now: float) -> ProviderTree:
+    """Return the tree with the collectors' classes withheld, except for the offered amounts."""
     more: dict[str, dict[str, int]] = {}
     for one in known.values():
-        for node, resource_class in _of(tree, one.classes):
+        for node, resource_class in _provided_classes(tree, one.classes):
             found = one.collected.get((resource_class, node.uuid), CollectedAmount())
-            amount = _most(node, resource_class) - found.offered_amount(now)
+            amount = _largest_offer(node, resource_class) - found.offered_amount(now)
             withheld = more.setdefault(node.uuid, dict(node.withheld))
             withheld[resource_class] = max(amount, withheld.get(resource_class, 0))
     nodes = (replace(node, withheld=more[node.uuid]) if node.uuid in more else node for node in tree.nodes)
@@ -360,18 +364,18 @@ def withholding(tree: ProviderTree, known: Mapping[str, CollectedClasses], now: 
 
 
 def zone_of(tree: ProviderTree, node: ProviderNode) -> str:
-    """What collectors call a provider: the end of its name, empty for the root."""
+    """The zone name of a provider in collectors: the end of its name, empty for the root."""
     return node.name.removeprefix(tree.root.name).lstrip("_")
 
 
-def _of(tree: ProviderTree, classes: Iterable[str]) -> list[tuple[ProviderNode, str]]:
+def _provided_classes(tree: ProviderTree, classes: Iterable[str]) -> list[tuple[ProviderNode, str]]:
     return [(node, name) for name in sorted(classes) for node in tree.providers_of(name)]
 
 
-def _most(node: ProviderNode, resource_class: str) -> int:
+def _largest_offer(node: ProviderNode, resource_class: str) -> int:
     own = node.inventories[resource_class]
     return max(0, own.total - own.reserved)
 
 
-def _file(state_path: Path) -> KeptFile[Mapping[str, CollectedClasses]]:
-    return KeptFile(state_path / FILE, parse, "What collectors told")
+def _kept_file(state_path: Path) -> KeptFile[Mapping[str, CollectedClasses]]:
+    return KeptFile(state_path / FILE, parse, "The record of collectors' amounts")

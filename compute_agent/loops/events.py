@@ -22,7 +22,7 @@ from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failure
 LOG = logging.getLogger(__name__)
 
 MAX_PENDING: Final = 1000
-"""Events that are kept in memory while they cannot be written; then the newest are lost."""
+"""Events in memory while they cannot be written; further events are lost."""
 
 RETRY_SECONDS: Final = 30.0
 
@@ -36,7 +36,7 @@ EVENTS_THREAD: Final = ThreadSpec(
 
 
 class EventLog:
-    """Takes events at once, and writes them in a thread of its own. Its troubles cost events alone."""
+    """Takes events at once, and writes them in a thread of its own. Its failures cost events alone."""
 
     def __init__(self, options: cfg.ConfigOpts, registry: CollectorRegistry) -> None:
         self._store = EventStore(Path(options.state_path) / FILE, *_store_limits(options))
@@ -50,17 +50,17 @@ class EventLog:
             keep=self._finish_writing,
         )
         self._retry_due = 0.0
-        """Until when (monotonic seconds) nothing is written after a failure: events that come wait, too."""
+        """The end (monotonic seconds) of the pause after a failure; new events wait for it as well."""
         self._lost = Counter(
             "compute_agent_events_lost",
             "Events that could not be kept, as their file could not be written.",
             registry=registry,
         )
         self.trouble = ""
-        """Why events are not written now; empty if they are."""
+        """The reason why events are not written now; empty if they are."""
 
     def add(self, event: AgentEvent) -> None:
-        """Have an event written. For all threads; waits for nobody."""
+        """Queue an event, without waiting. For all threads."""
         with self._lock:
             if len(self._pending) < MAX_PENDING:
                 self._pending.append(event)
@@ -69,19 +69,19 @@ class EventLog:
         self._thread.wake()
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the thread."""
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Keep as much as the configuration says now, from the next event on."""
+        """Use the limits of another configuration from the next event on."""
         self._store.max_events, self._store.max_bytes = _store_limits(conf.options)
 
     def stop(self, timeout: float = 2.0) -> None:
-        """Write what there is, and end; a disk that hangs is not waited for longer than ``timeout``."""
+        """Write the queue, and stop; wait ``timeout`` seconds at most for a disk that hangs."""
         self._thread.stop(timeout)
 
     def flush(self) -> None:
-        """Write what is pending; what cannot be stays."""
+        """Write the queue; events that cannot be written stay in it."""
         with self._lock:
             events = tuple(self._pending)
         if not events:
@@ -102,8 +102,8 @@ class EventLog:
 
     def _write_unless_waiting(self) -> None:
         if time.monotonic() < self._retry_due:
-            return  # woken by an event that waits with those that failed
-        self._retry_due = time.monotonic() + RETRY_SECONDS  # also where flush() raises
+            return  # a new event woke the thread; it waits with the older ones
+        self._retry_due = time.monotonic() + RETRY_SECONDS  # before flush(), which may raise
         self.flush()
         if not self._pending:
             self._retry_due = 0.0
@@ -126,7 +126,7 @@ _PAUSE: Final = 2.0
 _KEPT: Final = 20
 
 _LOOKS: Final = 2
-"""How often guests are looked at for a kill: the kernel counts it for the host first, then for the guest."""
+"""Reads of the guests after a kill: the kernel counts it for the host first, then for the guest."""
 
 REASONS: Final = {
     True: "it used all that it may have (memory.max): let it hold more MEMORY_MB, or see what it does with"
@@ -137,7 +137,7 @@ REASONS: Final = {
 
 
 def kills_on_host(vmstat: str) -> int | None:
-    """How many processes of the host the kernel has killed for lack of memory; None where it does not tell.
+    """Read the number of the host's processes that the kernel killed for want of memory; None if unknown.
 
     ``vmstat`` is the path of /proc/vmstat; kernels before 4.13 have no ``oom_kill`` there.
     """
@@ -158,7 +158,7 @@ OOM_THREAD: Final = ThreadSpec(
 
 
 class OomEvents:
-    """Log, event, metric and the list in ``status``."""
+    """Reports kills of guests: log, event, metric and the list in ``status``."""
 
     def __init__(
         self, driver: MemoryTuning, recorder: EventRecorder, registry: CollectorRegistry, root: str = "/"
@@ -181,7 +181,7 @@ class OomEvents:
         self._recent: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         self._thread = PeriodicTask(
             OOM_THREAD,
-            self.look,
+            self.report_kills,
             lambda took: _PAUSE,
             log_failures(
                 LOG, "The agent cannot tell whether the kernel killed guests because memory was short"
@@ -189,33 +189,33 @@ class OomEvents:
         )
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop looking."""
+        """Stop the thread."""
         self._thread.stop(_PAUSE)
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """No option changes it."""
+        """Do nothing: no option changes this loop."""
 
-    def document(self) -> list[dict[str, Any]]:
-        """The last kills, oldest first."""
+    def list_rows(self) -> list[dict[str, Any]]:
+        """List the last kills, oldest first."""
         return list(self._recent)
 
-    def look(self) -> None:
-        """Tell of what is new. Guests are looked at where the kernel has killed anybody at all."""
+    def report_kills(self) -> None:
+        """Report new kills. Guests are read only after the host's counter of kills has changed."""
         on_host = kills_on_host(self._vmstat)
         if on_host is None or on_host != self._on_host:
             self._on_host, self._looks_due = on_host, _LOOKS
         if self._looks_due == 0:
             return
-        kills = self._driver.oom_kills()  # first, as it may fail, which is no look
+        kills = self._driver.oom_kills()  # before the count: a read that fails is repeated
         self._looks_due -= 1
         for kill in kills:
-            self._tell(kill)
+            self._report_kill(kill)
 
-    def _tell(self, kill: OomKill) -> None:
+    def _report_kill(self, kill: OomKill) -> None:
         reason = REASONS[kill.at_own_limit]
         message = "Guest %s: the kernel killed %d of its processes: %s"
         self._recorder.record_done(

@@ -43,7 +43,7 @@ class GuestSetter(Protocol):
     """Changes settings of running guests."""
 
     def __call__(self, guest: str, values: Mapping[str, Any], unset: Collection[str] = (), /) -> str:
-        """Set and unset settings of the guest of a uuid. The obstacle; empty if it was done."""
+        """Set and unset settings of the guest with a uuid; return the obstacle, empty on success."""
         ...
 
 
@@ -59,7 +59,7 @@ class GuestApplier(Protocol):
 
 
 class FleetGuests:
-    """Of one agent; ``set_guest`` changes a guest."""
+    """Applies the settings of single guests in a revision; ``set_guest`` changes one guest."""
 
     def __init__(self, pipeline: GuestPipeline, set_guest: GuestSetter) -> None:
         self._pipeline = pipeline
@@ -79,8 +79,8 @@ class FleetGuests:
             return []
         planned = plan_settings(wanted, applied, self._present_settings())
         refused = self._change_guests(planned)
-        # afterwards: what was set and not remembered is found to be as wanted, while what was remembered and
-        # not set would look as if somebody had changed it
+        # Guests before the record: a setting without a record is found to be as wanted. A record without the
+        # setting would look like a change by hand.
         after = {
             guest: applied.get(guest, {}) if guest in refused else each
             for guest, each in planned.applied.items()
@@ -96,7 +96,7 @@ class FleetGuests:
         }
 
     def _change_guests(self, planned: GuestSettingsPlan) -> dict[str, str]:
-        """Those that could not be changed, with the reason."""
+        """Change guests, and return the refusals: the reason by uuid."""
         refused = {}
         for guest in sorted(planned.changes.keys() | planned.unset.keys()):
             values, unset = planned.changes.get(guest, {}), planned.unset.get(guest, ())
@@ -121,8 +121,8 @@ def _read_applied(path: Path) -> dict[str, dict[str, str | int | bool]]:
         return {}
     except (OSError, ValueError) as error:
         raise FleetError(
-            f"{path}, what the fleet has set of guests, cannot be read: {error}. Remove it, and guests are"
-            " set anew"
+            f"{path}, the record of guests' settings from the fleet, cannot be read: {error}. Remove it, and"
+            " the agent sets the guests again"
         ) from error
     return found
 
@@ -137,7 +137,7 @@ def _write_applied(path: Path, applied: ByGuest) -> None:
 _STOP_SECONDS: Final = 2.0
 _IDLE_SECONDS: Final = 3600.0
 _MAX_TOLD: Final = 250
-"""Characters of a trouble that Placement keeps."""
+"""Characters of a trouble in Placement's attribute."""
 
 
 FLEET_THREAD: Final = ThreadSpec(
@@ -150,11 +150,11 @@ FLEET_THREAD: Final = ThreadSpec(
 
 
 class FleetLoop:
-    """Follows the source, and tells how the host stands to it.
+    """Follows the source of settings, and reports whether the host follows its fleet.
 
-    :param check: whether the host can work by a configuration.
-    :param changed: called when there is something else to report.
-    :param bring_about: has guests be as the revision in a file wants them, and says what stands against that.
+    :param check: tells whether the host can work with a configuration.
+    :param changed: called when the reported state has changed.
+    :param bring_about: applies the revision in a file to guests, and returns the obstacles.
     """
 
     def __init__(
@@ -171,10 +171,10 @@ class FleetLoop:
         self._bring_about = bring_about
         self._state = _state_of(conf)
         self._changing = threading.Lock()
-        """Held while the state is changed: look() and reload() are of two threads."""
+        """Held while the state is changed: follow() and reload() run in two threads."""
         self._thread = PeriodicTask(
             FLEET_THREAD,
-            self.look,
+            self.follow_fleet,
             self._look_pause,
             log_failures(LOG, "The settings of the fleet cannot be followed"),
         )
@@ -195,11 +195,11 @@ class FleetLoop:
             trouble.labels(reason).set_function(partial(self._is_troubled, reason))
 
     def start(self) -> None:
-        """Begin, with a look at once."""
+        """Start the thread, which reads the source at once."""
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Go on by another configuration, which may be of another revision, and look at once."""
+        """Use another configuration, perhaps of another revision, and read the source at once."""
         self._conf = conf.options
         state = _state_of(conf.options)
         with self._changing:
@@ -207,11 +207,11 @@ class FleetLoop:
         self._thread.wake()
 
     def stop(self) -> None:
-        """End; a source that hangs is not waited for."""
+        """Stop the thread, without waiting for a source that hangs."""
         self._thread.stop(_STOP_SECONDS)
 
-    def document(self) -> dict[str, object]:
-        """How the host stands to its fleet, for ``status``."""
+    def status_fields(self) -> dict[str, object]:
+        """The fields of ``status`` about the fleet."""
         state = self._state
         return {
             "fleet": str(state.revision or (state.group and f"{state.group}, and no settings of it")),
@@ -219,11 +219,11 @@ class FleetLoop:
             "fleet_overruled": list(state.overruled),
         }
 
-    def offering(self, tree: ProviderTree) -> ProviderTree:
-        """The tree, with the same in attributes of the first provider that is the agent's.
+    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
+        """Return the tree with the fleet's state in attributes of the agent's first provider.
 
-        That a source is away is left to the metric and the status: Placement would be written to by all its
-        hosts at once, and again when it comes back.
+        An unreachable source is in the metric and in ``status`` alone: all hosts of the fleet would write to
+        Placement at once, and again when the source comes back.
         """
         state = self._state
         if not state.group:
@@ -233,8 +233,8 @@ class FleetLoop:
             told[FLEET_TROUBLE] = state.trouble[:_MAX_TOLD]
         return tree.with_attributes(told)
 
-    def look(self) -> None:
-        """Look at the source once."""
+    def follow_fleet(self) -> None:
+        """Read the source once, and apply a new revision."""
         conf = self._conf
         try:
             fleet = FleetSettings.from_options(conf)
@@ -243,10 +243,10 @@ class FleetLoop:
         except (FleetError, ConfigError) as error:
             reason = FleetTrouble.SOURCE if isinstance(error, SourceError) else FleetTrouble.REVISION
             taken, trouble, reasons = None, str(error), {reason}
-        of_guests = self._of_guests(conf)
-        if of_guests:
+        obstacles = self._apply_to_guests(conf)
+        if obstacles:
             reasons.add(FleetTrouble.GUESTS)
-        trouble = "; ".join(filter(None, (trouble, *of_guests)))
+        trouble = "; ".join(filter(None, (trouble, *obstacles)))
         if taken is not None:
             LOG.info("Settings of the fleet: %s is adopted", taken)
         before = self._state.trouble
@@ -261,8 +261,8 @@ class FleetLoop:
     def _is_troubled(self, reason: FleetTrouble) -> bool:
         return reason in self._state.reasons
 
-    def _of_guests(self, conf: cfg.ConfigOpts) -> list[str]:
-        """What stands against what the revision in force wants of guests."""
+    def _apply_to_guests(self, conf: cfg.ConfigOpts) -> list[str]:
+        """Apply the revision in force to guests, and return the obstacles."""
         revision = Path(conf.state_path) / KEPT
         if revision not in written.files_of(conf):
             return []
@@ -284,19 +284,19 @@ class FleetLoop:
 
 
 class FleetTrouble(StrEnum):
-    """Why a host does not follow its fleet: what the label of the metric says."""
+    """The reason why a host does not follow its fleet; a label of the metric."""
 
     SOURCE = "source"
-    """It cannot be read."""
+    """The source cannot be read."""
     REVISION = "revision"
-    """What it has is not taken up, or what is kept cannot be used."""
+    """The source's revision is refused, or the kept revision cannot be used."""
     GUESTS = "guests"
-    """Guests are not as the revision in force wants them."""
+    """Guests do not have the settings of the revision in force."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FleetState:
-    """The group, the revision in force, options that the host's own files overrule, and what is wrong."""
+    """The group, the revision in force, options that the host's own files overrule, and the trouble."""
 
     group: str = ""
     revision: FleetRevision | None = None
@@ -306,7 +306,7 @@ class _FleetState:
 
     @property
     def generation(self) -> int:
-        """That of the group's settings; 0 without any, as where those of a former group are in force."""
+        """The generation of the group's settings; 0 without any, or with those of a former group."""
         return self.revision.generation if self.revision and self.revision.group == self.group else 0
 
 

@@ -22,17 +22,18 @@ from compute_agent.throttling.watermarks.sections import WatermarkAction, Waterm
 LOG = logging.getLogger(__name__)
 
 Ways = Mapping[int, tuple[frozenset[int], int]]
+"""The ways that a guest can fill, and the number of all ways, by L3 cache."""
 
 
 class PositionReporter:
-    """What is told with a report. For the thread that reports."""
+    """Adds the CPUs and cache ways of guests, and thresholds of watermarks. For the thread of reports."""
 
     def __init__(self, in_force: ConfigurationInForce, views: Callable[[], Iterable[GuestView]]) -> None:
         self._in_force = in_force
         self._views = views
 
-    def offering(self, tree: ProviderTree) -> ProviderTree:
-        """The tree, with attributes of the first provider that is the agent's."""
+    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
+        """Return the tree with attributes of the agent's first provider."""
         conf = self._in_force.current
         if not conf.options.compute.report_positions or not tree.ours:
             return tree
@@ -47,7 +48,7 @@ class PositionReporter:
 
 
 def ways_of(conf: ReloadedConfiguration) -> Mapping[str, Ways]:
-    """By guest and L3 cache the ways that it can fill, and how many there are; empty without control."""
+    """Read the cache ways of each guest by uuid; empty without control of caches."""
     controller = find_controller(conf.controllers, ResctrlController)
     if controller is None:
         return {}
@@ -71,7 +72,7 @@ def ways_of(conf: ReloadedConfiguration) -> Mapping[str, Ways]:
 
 
 def acting_at(watermark: WatermarkSection) -> str:
-    """As ``cpu_usage: throttle_down 90 %, throttle_up 80 %``."""
+    """Name the thresholds of a watermark: ``cpu_usage: throttle_down 90 %, throttle_up 80 %``."""
     lines = [
         f"{action.value} {line}"
         for action in WatermarkAction
@@ -81,19 +82,19 @@ def acting_at(watermark: WatermarkSection) -> str:
 
 
 class AgentHeartbeats:
-    """What is told with a report. For the thread that reports."""
+    """Adds the time of the agent's last heartbeat. For the thread of reports."""
 
     def __init__(self, in_force: ConfigurationInForce, clock: Callable[[], float] = time.time) -> None:
         self._in_force = in_force
         self._clock = clock
 
-    def offering(self, tree: ProviderTree) -> ProviderTree:
-        """The tree, with attributes of the first provider that is the agent's."""
+    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
+        """Return the tree with attributes of the agent's first provider."""
         options = self._in_force.current.options.compute
         interval = options.heartbeat_interval
         if not interval:
             return tree
-        # hosts that were started together are not to write together
+        # Hosts that were started together would otherwise write together, in each interval.
         phase = zlib.crc32(tree.root.uuid.encode()) % interval
         longest = max(interval, options.update_resources_interval)
         return tree.with_attributes(heartbeat_attributes(self._clock(), interval, phase, longest))

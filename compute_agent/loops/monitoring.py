@@ -25,24 +25,25 @@ _CPU: Final = MetricSeries("cpu_usage")
 
 
 class MonitorTargets:
-    """Guests and classes in the groups that the controller of resctrl has put them in."""
+    """Builds the targets of monitoring: guests and classes with their resctrl groups."""
 
     def __init__(self, driver: GuestThreads) -> None:
         self._driver = driver
         self._made_of: tuple[object, ...] | None = None
         self._targets: tuple[MonitorTarget, ...] = ()
 
-    def build(
+    def build_targets(
         self,
         controllers: Iterable[KernelController],
         guests: Sequence[Guest],
         snapshot: UsageSnapshot | None = None,
     ) -> tuple[MonitorTarget, ...] | None:
-        """The targets now: those of the last time, as long as they are made of the same.
+        """Build the targets, or return the last ones if nothing has changed.
 
-        Without a controller all guests are in the default group. None while a new one has not synced yet.
+        Without a controller all guests are in the default group. None while a new controller has not made its
+        groups yet.
 
-        ``snapshot`` is what watermarks have measured last: it may know the use of CPU.
+        :param snapshot: the last snapshot of watermarks, which may have the CPU use of guests.
         """
         controller = find_controller(controllers, ResctrlController)
         groups: dict[str, str] = {}
@@ -68,21 +69,21 @@ class MeasuredUsage(Protocol):
 
     @property
     def snapshot(self) -> UsageSnapshot | None:
-        """What was measured."""
+        """The measured use; None before the first round."""
         ...
 
 
 class UsageSource(Protocol):
-    """Measures the use of guests by itself."""
+    """Measures the use of guests in a loop of its own."""
 
     @property
     def status(self) -> MeasuredUsage:
-        """What was measured last."""
+        """The last measurement."""
         ...
 
 
 class MonitoredGuests:
-    """The targets of one agent, by its guests and controllers now."""
+    """The targets of one agent, from its present guests and controllers."""
 
     def __init__(self, driver: GuestThreads, pipeline: GuestPipeline, in_force: ConfigurationInForce) -> None:
         self._targets = MonitorTargets(driver)
@@ -91,25 +92,26 @@ class MonitoredGuests:
         self._usage: UsageSource | None = None
 
     def use_usage(self, usage: UsageSource) -> None:
-        """Have samples contain the CPU use that ``usage`` measures.
+        """Add the CPU use that ``usage`` measures to samples.
 
-        Not of the constructor: ``usage`` is made later, as it reads the counters.
+        Not an argument of the constructor: ``usage`` reads the counters of monitoring, and is made later.
         """
         self._usage = usage
 
     def __call__(self) -> tuple[MonitorTarget, ...] | None:
-        """The targets; None while that is not known."""
+        """Build the present targets; None while they are not known."""
         snapshot = None if self._usage is None else self._usage.status.snapshot
-        return self._targets.build(self._in_force.controllers, self._pipeline.guests(), snapshot)
+        return self._targets.build_targets(self._in_force.controllers, self._pipeline.guests(), snapshot)
 
 
 class CacheMonitoring:
-    """What the daemon has of monitoring: a thread, metrics in a registry, and ``reader`` for watermarks."""
+    """The daemon's monitoring: a thread, metrics in a registry, and ``reader`` for watermarks."""
 
     def __init__(self, conf: ReloadedConfiguration, targets: Targets, registry: CollectorRegistry) -> None:
-        """``targets`` tells whom to measure, from the thread and in every round: it has to be quick.
+        """Prepare monitoring.
 
-        Who is no longer told of loses its monitoring group; None is for when it is not known.
+        :param targets: returns the targets, or None while they are not known. The thread calls it in every
+            round, so it has to be quick. A guest that is missing in it loses its monitoring group.
         """
         settings = MonitoringSettings.from_options(conf.options)
         store = SampleStore(Path(conf.options.state_path) / FILE, settings.retention, settings.store_bytes)
@@ -120,27 +122,27 @@ class CacheMonitoring:
         self.reload(conf)
 
     @property
-    def off(self) -> str:
-        """Why nothing is measured; empty if it is."""
+    def reason_off(self) -> str:
+        """The reason why nothing is measured; empty if something is."""
         if self._measured is None:
             return "there is no resctrl with counters"
         return "" if self.loop.settings.interval > 0 else "[monitoring] interval is 0"
 
     def start(self) -> None:
-        """Measure from now on, as far as there is something to measure with."""
+        """Start the thread, if the host has counters."""
         self.loop.start()
 
     def stop(self) -> None:
-        """Stop measuring; groups stay for the next agent."""
+        """Stop the thread; groups stay for the next agent."""
         self.loop.stop()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Go on with another configuration, and the mount that there is now."""
+        """Use another configuration and its mount."""
         control = conf.control
         usable = control is not None and control.writable and control.platform.monitoring is not None
-        measured = _measured(control) if control is not None and usable else None
+        measured = _monitor_key(control) if control is not None and usable else None
         if measured != self._measured:
-            # Not for every change of the configuration: totals would begin anew.
+            # A new monitor starts its totals at zero: a reload with other changes keeps the old one.
             self.loop.monitor_with(
                 CacheMonitor(control.files, control.platform, control.options.prefix)
                 if control is not None and usable
@@ -152,7 +154,7 @@ class CacheMonitoring:
         self.loop.reload(MonitoringSettings.from_options(conf.options))
 
 
-def _measured(control: ResctrlHandle) -> tuple[Any, ...]:
-    """What a monitor of a mount depends on."""
+def _monitor_key(control: ResctrlHandle) -> tuple[Any, ...]:
+    """The properties of a mount that its monitor depends on."""
     platform = control.platform
     return control.files.root, platform.monitoring, platform.max_groups, control.options.prefix

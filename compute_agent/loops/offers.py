@@ -35,7 +35,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReclaimedResource:
-    """What is promised: its class, its unit and what there is of it in words, and the file of its history."""
+    """A resource that guests leave unused: class, unit, the whole amount in words, and its history's file."""
 
     name: str
     unit: str
@@ -45,7 +45,7 @@ class ReclaimedResource:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredZone:
-    """A zone of ``capacity``: what others used of it (None: cannot be told), and may use by uuid."""
+    """A zone of ``capacity``, its measured use (None if unknown), and the entitlements of guests by uuid."""
 
     node: ProviderNode
     capacity: float
@@ -54,86 +54,90 @@ class MeasuredZone:
 
 
 class ReclaimGauges:
-    """For Prometheus, of all resources."""
+    """The metrics of all reclaimed resources."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ["provider", "resource"]
         self.broken = Counter(
             "compute_agent_reclaimed_broken",
-            "Promises of what guests leave unused that were broken: others needed it (use), or for the sake"
-            " of a metric of it, or of a guest that waited for CPUs (run_delay, cpu_pressure, cpi), somebody"
-            " was throttled or evicted who lives on it.",
+            "Broken promises of unused capacity: its owners needed it (use), or a guest that lives on it was"
+            " throttled or evicted for a metric of it or for a guest that waited for CPUs (run_delay,"
+            " cpu_pressure, cpi).",
             [*labels, "cause"],
             registry=registry,
         )
         self.offered = Gauge(
             "compute_agent_reclaimed_offered",
-            "CPUs, and MiB of memory, that are offered of what is left.",
+            "Offered CPUs and MiB of memory that guests leave unused.",
             labels,
             registry=registry,
         )
         self.expected = Gauge(
             "compute_agent_reclaimed_expected_use",
-            "CPUs, and MiB of memory, that all others together are expected to use next.",
+            "CPUs and MiB of memory that all other guests together are expected to use next.",
             labels,
             registry=registry,
         )
 
-    def forget(self, resource: str, providers: Iterable[str]) -> None:
-        """Tell no more what is offered and expected of a resource of some providers."""
+    def forget_providers(self, resource: str, providers: Iterable[str]) -> None:
+        """Remove the series of a resource of some providers."""
         for provider in providers:
             for gauge in (self.offered, self.expected):
                 gauge.remove(provider, resource)
 
 
 class ReclaimEstimator:
-    """Of one resource. One thread takes rounds; others may ask, and blame."""
+    """Estimates and offers one reclaimed resource. One thread takes rounds; others may ask and blame."""
 
     def __init__(self, resource: ReclaimedResource, recorder: EventRecorder, gauges: ReclaimGauges) -> None:
         self.resource = resource
         self._recorder = recorder
         self._gauges = gauges
-        self._file = KeptFile(resource.file, parse, f"What was learnt of the use of {resource.unit}")
+        self._file = KeptFile(resource.file, parse, f"The history of the use of {resource.unit}")
         self.zones: Mapping[str, ZoneState] = {}
-        """What was learnt, by uuid of the provider; replaced as a whole by each round."""
+        """State by uuid of the provider; each round replaces the mapping as a whole."""
         self._estimates: Mapping[str, UseEstimate] = {}
         self._on = False
         self._began = 0.0
-        """When it was switched on."""
+        """The time when estimates were switched on."""
         self._shown: frozenset[str] = frozenset()
-        """Names of the providers that gauges tell of."""
+        """Names of the providers with series."""
         self._blamed: deque[tuple[str, str]] = deque(maxlen=1000)
-        """Provider and cause of each time that somebody was throttled or evicted who lives on the rest."""
+        """Provider and cause of each throttling or eviction of a guest on reclaimed capacity."""
 
-    def switch(self, on: bool, now: float) -> None:
-        """Go on with what was kept, or keep that and tell nothing any more; nothing new where it is so."""
+    def switch_on(self, on: bool, now: float) -> None:
+        """Load the kept history and begin, or keep it and end; do nothing if that is the present state."""
         if on and not self._on:
             self._began = now
             self.zones = _taken_over(self._file.load() or {})
         elif self._on and not on:
             self.save(now)
-            self._gauges.forget(self.resource.name, self._shown)
+            self._gauges.forget_providers(self.resource.name, self._shown)
             self.zones, self._estimates, self._shown = {}, {}, frozenset()
             self._blamed.clear()
         self._on = on
 
     def save(self, now: float) -> None:
-        """Keep what was learnt."""
+        """Write the history."""
         self._file.save(dump(self.zones), now)
 
-    def blame(self, provider: str, cause: str) -> None:
-        """A promise of a provider was broken: somebody was throttled or evicted."""
+    def count_blame(self, provider: str, cause: str) -> None:
+        """Count a broken promise of a provider: a guest was throttled or evicted."""
         self._blamed.append((provider, cause))
 
-    def offers(self, now: float) -> dict[str, int]:
-        """What is offered by provider: of those of which something is known that is not too old."""
+    def list_offers(self, now: float) -> dict[str, int]:
+        """List the offers by provider, except those with readings that are too old."""
         known = {uuid: one for uuid, one in dict(self.zones).items() if _is_of_now(one, now)}
         return {uuid: one.offer.published for uuid, one in known.items()}
 
-    def take(self, measured: Iterable[MeasuredZone], limits: EstimateLimits, acts: bool, now: float) -> bool:
-        """One round; whether there is another offer."""
+    def take_round(
+        self, measured: Iterable[MeasuredZone], limits: EstimateLimits, acts: bool, now: float
+    ) -> bool:
+        """Take one round of measurements; return whether an offer has changed."""
         zones, estimates, published, broken = {}, {}, False, False
-        measured = tuple(measured)  # first, as it may fail: blame is for the next round then
+        measured = tuple(
+            measured
+        )  # before _take_blamed(): the read may fail, and the next round needs the blame
         blamed = self._take_blamed()
         for one in measured:
             node = one.node
@@ -142,7 +146,7 @@ class ReclaimEstimator:
             if one.reading is not None:
                 history = history.with_reading(one.reading, limits.percentile)
             found = estimate_use(history, one.entitlements, one.capacity, limits, now)
-            breach = self._breach(node, before, one.reading, found, blamed[node.uuid], acts, now)
+            breach = self._count_breaches(node, before, one.reading, found, blamed[node.uuid], acts, now)
             broken |= breach.count > before.breach.count
             left = max(0.0, found.free_amount - breach.held_back(found.capacity))
             offer = before.offer.next_offer(left, found.capacity, now)
@@ -152,17 +156,17 @@ class ReclaimEstimator:
             self._gauges.expected.labels(*labels).set(found.expected_use)
             if offer.published != before.offer.published:
                 published = True
-                self._tell(node, before.offer, offer, found, acts)
+                self._record_offer(node, before.offer, offer, found, acts)
         self.zones, self._estimates = zones, estimates
         shown = frozenset(one.node.name for one in measured)
-        self._gauges.forget(self.resource.name, self._shown - shown)
+        self._gauges.forget_providers(self.resource.name, self._shown - shown)
         self._shown = shown
         if published or broken or self._file.is_due(now):
             self.save(now)
         return published
 
-    def document(self, nodes: Iterable[ProviderNode], mode: str) -> Iterator[dict[str, Any]]:
-        """Every zone with the terms of its sum, in words."""
+    def list_rows(self, nodes: Iterable[ProviderNode], mode: str) -> Iterator[dict[str, Any]]:
+        """List each zone with the terms of its sum, in words."""
         estimates, zones = dict(self._estimates), dict(self.zones)
         for node in nodes:
             found, zone = estimates.get(node.uuid), zones.get(node.uuid, ZoneState())
@@ -170,28 +174,28 @@ class ReclaimEstimator:
             terms += [] if found is None else zone.breach.in_words(found.capacity)
             if found is None and self._on:
                 terms.append((self._not_read_yet(), 0.0))
-            what = {"act": "offered", "preview": "would be offered"}.get(mode, "not offered: it is off")
+            offered = {"act": "offered", "preview": "would be offered"}.get(mode, "not offered: it is off")
             unit = self.resource.unit
-            terms.append((f"{what} (more by 10 % of all {unit} at a time)", float(zone.offer.published)))
+            terms.append((f"{offered} (more by 10 % of all {unit} at a time)", float(zone.offer.published)))
             for words, amount in terms:
                 yield term_row(node.name, words, amount, unit)
 
     def _not_read_yet(self) -> str:
         began = datetime.fromtimestamp(self._began).astimezone()
         return (
-            f"nothing was read yet since {began:%H:%M:%S}: use is the difference of two readings, a minute"
-            f" apart, and what is left can be told after {HOURS} hours of it"
+            f"no use is known yet since {began:%H:%M:%S}: it is the difference of two readings, a minute"
+            f" apart, and the estimate takes {HOURS} hours of readings"
         )
 
     def _take_blamed(self) -> dict[str, list[str]]:
-        """The causes that were told since the last round, by provider."""
+        """Take the causes since the last round by provider."""
         found: dict[str, list[str]] = defaultdict(list)
         while self._blamed:
             uuid, cause = self._blamed.popleft()
             found[uuid].append(cause)
         return found
 
-    def _breach(
+    def _count_breaches(
         self,
         node: ProviderNode,
         before: ZoneState,
@@ -201,7 +205,7 @@ class ReclaimEstimator:
         acts: bool,
         now: float,
     ) -> HeldBackShare:
-        """What is held back now, with what was broken since the last round."""
+        """Compute the amount to hold back, with the promises broken since the last round."""
         published, unit = before.offer.published, self.resource.unit
         missing = 0.0 if reading is None else missing_cpus(reading.total, published, found.capacity)
         causes = [*(["use"] if missing else []), *blamed]
@@ -210,50 +214,50 @@ class ReclaimEstimator:
         breach = before.breach.after_breaches(missing, len(causes), now)
         if causes:
             used = (
-                "" if reading is None else f"others used {reading.total:.1f} of {found.capacity:g} {unit}; "
+                "" if reading is None else f"owners used {reading.total:.1f} of {found.capacity:g} {unit}; "
             )
             throttled = f"throttled or evicted for {', '.join(sorted(set(blamed)))}; " if blamed else ""
             self._recorder.record_event(
                 LOG.warning,
                 EventKind.BREAK,
                 None,
-                "Of %s not all of the %d %s were there that were %s",
+                "%s could not keep its promise of %d %s%s",
                 node.name,
                 published,
                 unit,
-                "promised" if acts else "what would have been promised",
+                "" if acts else " (preview)",
                 reason=f"{used}{throttled}{breach.held_back(found.capacity):.1f} {unit} less for a day",
                 outcome=EventOutcome.DONE if acts else EventOutcome.PREVIEW,
             )
         return breach
 
-    def _tell(
+    def _record_offer(
         self, node: ProviderNode, before: CapacityOffer, offer: CapacityOffer, found: UseEstimate, acts: bool
     ) -> None:
         self._recorder.record_event(
             LOG.info,
             EventKind.OFFER,
             None,
-            "Of %s %d of %d %s are %s, after %d",
+            "%s %s %d of %d %s, before: %d",
             node.name,
+            "offers" if acts else "would offer",
             offer.published,
             int(found.capacity),
             self.resource.unit,
-            "offered" if acts else "what would be offered",
             before.published,
             reason=found.untold
-            or f"the others may use {found.expected_use:.1f}, and leave {found.free_amount:.1f}",
+            or f"the owners may use {found.expected_use:.1f}, and leave {found.free_amount:.1f}",
             outcome=EventOutcome.DONE if acts else EventOutcome.PREVIEW,
         )
 
 
 def _is_of_now(zone: ZoneState, now: float) -> bool:
-    """Whether an offer is still good: after a start that of the agent before, if it is new enough."""
+    """Tell whether an offer is new enough; after a start it may be the offer of the agent before."""
     return not estimate_use(zone.history, {}, 0.0, EstimateLimits(), now).untold
 
 
 def _taken_over(zones: Mapping[str, ZoneState]) -> Mapping[str, ZoneState]:
-    # What is published again has to have grown since; a clock that jumped must not let it grow at once.
+    # An offer grows only after a time above it, which starts now: the clock may have jumped since the save.
     return {uuid: replace(zone, offer=replace(zone.offer, above_since=0.0)) for uuid, zone in zones.items()}
 
 
@@ -263,31 +267,31 @@ VCPU: Final = "VCPU"
 
 
 class StolenTime:
-    """What is known of each provider of VCPU. For one thread, but for offering() and document()."""
+    """Withholds the CPUs that the hypervisor takes. For one thread, except add_to_tree() and list_rows()."""
 
     def __init__(
         self, mode: str, state_path: Path, recorder: EventRecorder, registry: CollectorRegistry
     ) -> None:
         self.mode = mode
-        self._file = _file(state_path)
+        self._file = _kept_file(state_path)
         self._recorder = recorder
         self._zones: Mapping[str, StolenReserve] = {} if mode == OFF else self._file.load() or {}
         labels = ["provider"]
         self._taken = Gauge(
             "compute_agent_stolen_cpus",
-            "CPUs that the hypervisor takes of those that back VCPU, but in one of the last 15 minutes.",
+            "CPUs behind VCPU that the hypervisor takes, without the worst of the last 15 minutes.",
             labels,
             registry=registry,
         )
         self._withheld = Gauge(
             "compute_agent_withheld_cpus",
-            "CPUs that are not to be sold as VCPU, as the hypervisor takes them.",
+            "CPUs that are withheld from VCPU, as the hypervisor takes them.",
             labels,
             registry=registry,
         )
 
-    def switch(self, mode: str) -> None:
-        """Go by another mode; what was learnt is forgotten when it is switched off."""
+    def switch_mode(self, mode: str) -> None:
+        """Use another mode; ``off`` forgets the measured times."""
         if mode == OFF:
             self._zones = {}
             self._taken.clear()
@@ -296,8 +300,8 @@ class StolenTime:
             self._zones = self._file.load() or {}
         self.mode = mode
 
-    def round(self, use: HostUse, world: HostState, now: float) -> bool:
-        """What follows of a reading; whether something else is to be reported."""
+    def run_round(self, use: HostUse, world: HostState, now: float) -> bool:
+        """Apply a reading; return whether the withheld CPUs have changed."""
         if self.mode == OFF:
             return False
         zones, changed = {}, False
@@ -311,42 +315,44 @@ class StolenTime:
             self._withheld.labels(node.name).set(found.withheld if self.mode == ACT else 0)
             if found.withheld != before.withheld:
                 changed = True
-                self._tell(node, before, found, cpus)
+                self._record_offer(node, before, found, cpus)
         self._zones = zones
         if changed or self._file.is_due(now):
             self.save(now)
         return changed and self.mode == ACT
 
     def save(self, now: float) -> None:
-        """Keep what was learnt."""
+        """Write the measured times."""
         if self.mode != OFF:
             self._file.save(dump_stolen(self._zones), now)
 
-    def _tell(self, node: ProviderNode, before: StolenReserve, found: StolenReserve, cpus: int) -> None:
+    def _record_offer(
+        self, node: ProviderNode, before: StolenReserve, found: StolenReserve, cpus: int
+    ) -> None:
         acts = self.mode == ACT
         self._recorder.record_event(
             LOG.info,
             EventKind.STOLEN,
             None,
-            "Of %s %d of %d CPUs are %s, after %d",
+            "%s %s %d of %d CPUs, before: %d",
             node.name,
+            "withholds" if acts else "would withhold",
             found.withheld,
             cpus,
-            "withheld" if acts else "what would be withheld",
             before.withheld,
             reason=f"the hypervisor takes {found.counted_part * cpus:.1f} of them",
             outcome=EventOutcome.DONE if acts else EventOutcome.PREVIEW,
         )
 
-    def offering(self, tree: ProviderTree) -> ProviderTree:
-        """The tree with what is withheld."""
+    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
+        """Return the tree with the withheld CPUs."""
         zones = self._zones if self.mode == ACT else {}
-        return withholding(tree, zones)
+        return withhold_cpus(tree, zones)
 
-    def document(self, tree: ProviderTree, withheld: Mapping[str, WithheldUnits]) -> list[dict[str, Any]]:
-        """Every provider of VCPU with what is taken and withheld, in words.
+    def list_rows(self, tree: ProviderTree, withheld: Mapping[str, WithheldUnits]) -> list[dict[str, Any]]:
+        """List the taken and the withheld CPUs of each provider of VCPU, in words.
 
-        ``withheld`` is what became of it in Placement, by the uuid of the provider.
+        ``withheld`` is the outcome in Placement by the uuid of the provider.
         """
         if self.mode == OFF:
             return []
@@ -354,8 +360,10 @@ class StolenTime:
         for node in tree.providers_of(VCPU):
             found, cpus = self._zones.get(node.uuid, StolenReserve()), node.inventories[VCPU].total
             terms = list(found.in_words(cpus))
-            what = "to be withheld of VCPU" if self.mode == ACT else "would be withheld of VCPU"
-            terms.append((f"{what} (5 minutes between changes, less after 15)", float(found.withheld)))
+            withheld_text = "to be withheld of VCPU" if self.mode == ACT else "would be withheld of VCPU"
+            terms.append(
+                (f"{withheld_text} (5 minutes between changes, less after 15)", float(found.withheld))
+            )
             if self.mode == ACT and (done := withheld.get(node.uuid)) is not None:
                 terms.append((done.outcome_text, float(done.reserved)))
             rows += [term_row(node.name, words, amount, "CPUs") for words, amount in terms]
@@ -363,12 +371,12 @@ class StolenTime:
 
 
 def with_kept(tree: ProviderTree, mode: str, state_path: Path) -> ProviderTree:
-    """The tree with what an agent that starts with this mode and folder would withhold at first."""
-    return withholding(tree, (_file(state_path).look() or {}) if mode == ACT else {})
+    """Return the tree with the CPUs that an agent with this mode and folder withholds at its start."""
+    return withhold_cpus(tree, (_kept_file(state_path).peek_content() or {}) if mode == ACT else {})
 
 
-def withholding(tree: ProviderTree, zones: Mapping[str, StolenReserve]) -> ProviderTree:
-    """The tree with so many CPUs of VCPU withheld."""
+def withhold_cpus(tree: ProviderTree, zones: Mapping[str, StolenReserve]) -> ProviderTree:
+    """Return the tree with CPUs withheld from VCPU by uuid of the provider."""
     return replace(
         tree,
         nodes=tuple(
@@ -380,5 +388,5 @@ def withholding(tree: ProviderTree, zones: Mapping[str, StolenReserve]) -> Provi
     )
 
 
-def _file(state_path: Path) -> KeptFile[Mapping[str, StolenReserve]]:
-    return KeptFile(state_path / FILE, parse_stolen, "What was learnt of stolen time")
+def _kept_file(state_path: Path) -> KeptFile[Mapping[str, StolenReserve]]:
+    return KeptFile(state_path / FILE, parse_stolen, "The record of stolen time")

@@ -63,13 +63,13 @@ class PromiseWatch:
             self._gauge.labels(kind.value)
         self._thread = PeriodicTask(
             PROMISES_THREAD,
-            self.look,
-            lambda took: self._interval or _OFF_PAUSE,
+            self.check_promises,
+            lambda took: self._verify_interval or _OFF_PAUSE,
             log_failures(LOG, "Promises to guests cannot be verified"),
         )
 
     @property
-    def _interval(self) -> float:
+    def _verify_interval(self) -> float:
         """Seconds between two readings; 0 for none."""
         return float(self._conf.options.guests.verify_interval)
 
@@ -86,9 +86,9 @@ class PromiseWatch:
         self._conf = conf
         self._thread.wake()
 
-    def look(self) -> None:
+    def check_promises(self) -> None:
         """Verify once. A broken promise is an event when it breaks, and when it is kept again."""
-        verdicts = self._verify() if self._interval else []
+        verdicts = self._verify() if self._verify_interval else []
         broken = {(one.guest, one.kind): one.found for one in verdicts if one.state is PromiseState.BROKEN}
         names = {one.guest: one.name for one in verdicts}
         for (guest, kind), found in broken.items():
@@ -119,6 +119,6 @@ class PromiseWatch:
             self._text = text
             self._changed()
 
-    def offering(self, tree: ProviderTree) -> ProviderTree:
+    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
         """The tree, with the broken promises as an attribute of the first provider that is the agent's."""
         return tree.with_attributes(promise_attributes(self._text)) if self._text else tree

@@ -53,7 +53,7 @@ CAPACITY_THREAD: Final = ThreadSpec(
 )
 
 MEMORY_PRESSURE: Final = "memory_pressure"
-"""The metric of memory whose guests are sorted by no use."""
+"""The metric of memory that sorts guests by no use, so that its sorter does not tell its subject."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,8 @@ class ReclaimSettings:
     memory: bool = False
 
     @classmethod
-    def of(cls, options: cfg.ConfigOpts) -> ReclaimSettings:
-        """As the configuration has them."""
+    def from_options(cls, options: cfg.ConfigOpts) -> ReclaimSettings:
+        """Read the settings from the options."""
         found = options.capacity
         return cls(
             found.mode,
@@ -79,13 +79,13 @@ class ReclaimSettings:
         )
 
     @property
-    def off(self) -> bool:
-        """Whether there is nothing to measure."""
+    def is_off(self) -> bool:
+        """Whether nothing has to be measured."""
         return self.mode == OFF and self.steal == OFF and not self.collectors
 
 
 class ReclaimLoop:
-    """The loop. Rounds that go wrong cost readings, and after a quarter of an hour without one all offers."""
+    """Measures unused capacity each minute. A quarter of an hour without a reading ends all offers."""
 
     def __init__(
         self,
@@ -98,12 +98,14 @@ class ReclaimLoop:
         monotonic: Callable[[], float] = time.monotonic,
         changed: WakeReport = lambda: None,
     ) -> None:
-        """Prepare the loop; ``changed`` is called when there is another offer to report.
+        """Prepare the loop.
 
-        ``clock`` dates what is learnt and kept, ``monotonic`` measures between two readings.
+        :param changed: called after an offer has changed.
+        :param clock: dates the kept history, in seconds since the epoch.
+        :param monotonic: measures the time between two readings.
         """
         self._conf = conf
-        self._settings = ReclaimSettings.of(conf.options)
+        self._settings = ReclaimSettings.from_options(conf.options)
         self._pipeline = pipeline
         root = conf.options.host.root
         self.cpu_reader = HostUseReader(
@@ -124,22 +126,22 @@ class ReclaimLoop:
         )
         self._thread = PeriodicTask(
             CAPACITY_THREAD,
-            self.round,
+            self.run_round,
             lambda took: INTERVAL,
-            self._failed,
-            is_needed=lambda: not self._settings.off,
+            self._count_failure,
+            is_needed=lambda: not self._settings.is_off,
             rest=self.switch_estimators,
             keep=self.save_estimates,
         )
         self._failures = Counter(
             "compute_agent_capacity_round_failures",
-            "Readings of what guests leave unused that went wrong.",
+            "Failed readings of unused CPUs and memory.",
             registry=metrics.registry,
         )
 
     @property
-    def _promises(self) -> tuple[ReclaimEstimator, ...]:
-        """Those that are switched on."""
+    def _active_estimators(self) -> tuple[ReclaimEstimator, ...]:
+        """The estimators that are switched on."""
         if self._settings.mode == OFF:
             return ()
         return (self.cpus, self.memory) if self._settings.memory else (self.cpus,)
@@ -147,104 +149,104 @@ class ReclaimLoop:
     # For other threads
 
     def start(self) -> None:
-        """Begin, unless it is switched off."""
+        """Start the threads, unless all is switched off."""
         self._collectors.start()
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Go by other options from the next round on."""
+        """Use another configuration from the next round on."""
         self.use_options(conf)
         self.start()
 
     def use_options(self, conf: ReloadedConfiguration) -> None:
-        """Go by other options, without a thread that begins for them."""
-        self._conf, self._settings = conf, ReclaimSettings.of(conf.options)
-        self._stolen.switch(self._settings.steal)
-        self._collectors.use(self._settings.collectors)
+        """Use another configuration, without starting a thread for it."""
+        self._conf, self._settings = conf, ReclaimSettings.from_options(conf.options)
+        self._stolen.switch_mode(self._settings.steal)
+        self._collectors.use_collectors(self._settings.collectors)
 
     @property
     def is_running(self) -> bool:
-        """Whether there is something to measure, and it has not been stopped."""
+        """Whether the loop measures something and has not been stopped."""
         return self._thread.is_running
 
     def stop(self, timeout: float = 2.0) -> None:
-        """End, and keep what was learnt; what hangs is not waited for longer than ``timeout`` seconds."""
+        """Stop, and keep the history; wait ``timeout`` seconds at most for a round that hangs."""
         self._thread.stop(timeout)
 
     def save_estimates(self) -> None:
-        """Keep what was learnt; collectors end."""
-        for promises in self._promises:
+        """Keep the history, and stop collectors."""
+        for promises in self._active_estimators:
             promises.save(self._clock())
         self._stolen.save(self._clock())
         self._collectors.stop()
 
-    def offering(self, tree: ProviderTree) -> ProviderTree:
-        """The tree with what is offered and withheld now.
+    def add_to_tree(self, tree: ProviderTree) -> ProviderTree:
+        """Return the tree with the present offers and withheld amounts.
 
-        Nothing is offered unless that is switched on, and readings are new.
+        Offers need ``[capacity] mode = act`` and new readings.
         """
-        tree = self._collectors.offering(self._stolen.offering(tree))
+        tree = self._collectors.add_to_tree(self._stolen.add_to_tree(tree))
         if self._settings.mode != ACT:
             return tree
         now = self._clock()
-        for promises in self._promises:
-            tree = with_offers(tree, promises.offers(now), promises.resource.name)
+        for promises in self._active_estimators:
+            tree = with_offers(tree, promises.list_offers(now), promises.resource.name)
         return tree
 
-    def blame(self, guest: str, metric: str, cause: str = "") -> None:
-        """A guest was throttled or evicted for the sake of a metric, which is the ``cause`` if none is said.
+    def count_blame(self, guest: str, metric: str, cause: str = "") -> None:
+        """Count a broken promise: a guest was throttled or evicted for a metric.
 
-        If that is one of CPUs and the guest lives on what others leave, a promise to it was broken; and if it
-        is one of memory, likewise.
+        Only guests that live on reclaimed CPUs count for a metric of CPUs; with memory likewise. ``cause`` is
+        the metric by default.
         """
         registry = self._conf.settings.rules.registry
         if metric not in registry:
             return
         of_memory = registry[metric].sorter is MEMORY_ORDER or metric == MEMORY_PRESSURE
         promises = self.memory if of_memory else self.cpus
-        if promises not in self._promises or not (of_memory or registry[metric].sorter is CPU_ORDER):
+        if promises not in self._active_estimators or not (of_memory or registry[metric].sorter is CPU_ORDER):
             return
         lives = has_memory_of_rest if of_memory else lives_on_rest
         for view in self._pipeline.guest_views():
             if view.guest.uuid == guest and lives(view):
                 for uuid, amounts in (view.allocation or {}).items():
                     if amounts.get(promises.resource.name):
-                        promises.blame(uuid, cause or metric)
+                        promises.count_blame(uuid, cause or metric)
 
-    def document(self, withheld: Iterable[WithheldUnits] = ()) -> list[dict[str, Any]]:
-        """Every zone with the terms of its sum, in words, as the command line shows them.
+    def list_rows(self, withheld: Iterable[WithheldUnits] = ()) -> list[dict[str, Any]]:
+        """List each zone with the terms of its sum, in words, for the command line.
 
-        ``withheld`` is what became of what is to be withheld.
+        ``withheld`` are the outcomes of withheld units in Placement.
         """
         tree, mode = self._pipeline.host_state.tree, self._settings.mode
         rows = [
             row
-            for promises in self._promises or (self.cpus,)
-            for row in promises.document(tree.providers_of(promises.resource.name), mode)
+            for promises in self._active_estimators or (self.cpus,)
+            for row in promises.list_rows(tree.providers_of(promises.resource.name), mode)
         ]
         became = {one.uuid: one for one in withheld}
-        return [*rows, *self._stolen.document(tree, became), *self._collectors.document(tree)]
+        return [*rows, *self._stolen.list_rows(tree, became), *self._collectors.list_rows(tree)]
 
     @property
-    def troubles(self) -> tuple[str, ...]:
-        """What is wrong with collectors, a sentence each."""
-        return self._collectors.troubles
+    def failure_texts(self) -> tuple[str, ...]:
+        """Failures of collectors, a sentence each."""
+        return self._collectors.failure_texts
 
     # The thread
 
     def switch_estimators(self) -> None:
-        """Begin with promises that are switched on now, and end with those that are not any more."""
-        on = self._promises
+        """Switch each estimator on or off, as the options say."""
+        on = self._active_estimators
         for promises in (self.cpus, self.memory):
-            promises.switch(promises in on, self._clock())
+            promises.switch_on(promises in on, self._clock())
 
-    def _failed(self, is_new: bool) -> None:
+    def _count_failure(self, is_new: bool) -> None:
         self._failures.inc()
         if is_new:
             LOG.exception("The unused part of guests' CPUs and memory cannot be measured")
 
-    def round(self) -> None:
-        """One reading, here and now, and what follows of it."""
+    def run_round(self) -> None:
+        """Measure once in the calling thread, and apply the measurement."""
         if not self._pipeline.has_taken_over:
             return
         self.switch_estimators()
@@ -253,35 +255,37 @@ class ReclaimLoop:
             try:
                 if part():
                     self._changed()
-            except Exception as error:  # which is no reason not to measure the rest
+            except Exception as error:  # the other parts are measured all the same
                 failures.append(error)
         if failures:
             raise ExceptionGroup("not all was measured", failures)
 
     def _collect(self) -> bool:
-        return self._collectors.round(self._pipeline.host_state.tree)
+        return self._collectors.run_round(self._pipeline.host_state.tree)
 
     def _promise_memory(self) -> bool:
         settings, now = self._settings, self._clock()
-        if self.memory not in self._promises:
+        if self.memory not in self._active_estimators:
             return False
-        return self.memory.take(self.measure_memory(now), settings.limits, settings.mode == ACT, now)
+        return self.memory.take_round(self.measure_memory(now), settings.limits, settings.mode == ACT, now)
 
     def _promise_cpus(self) -> bool:
-        """CPUs, and what is stolen of them, from one reading."""
+        """Estimate CPUs and stolen time from one reading."""
         settings, now = self._settings, self._clock()
         if settings.mode == OFF and settings.steal == OFF:
             return False
         use = self.cpu_reader.read(now)
         if use is None:
             return False
-        changed = self._stolen.round(use, self._pipeline.host_state, now)
+        changed = self._stolen.run_round(use, self._pipeline.host_state, now)
         if settings.mode != OFF:
-            changed |= self.cpus.take(self.measure_cpus(use), settings.limits, settings.mode == ACT, now)
+            changed |= self.cpus.take_round(
+                self.measure_cpus(use), settings.limits, settings.mode == ACT, now
+            )
         return changed
 
     def measure_cpus(self, use: HostUse) -> Iterator[MeasuredZone]:
-        """Zones of shared CPUs with what is used of them."""
+        """List the zones of shared CPUs with their use."""
         world = self._pipeline.host_state
         for node in world.tree.providers_of(RECLAIMED_VCPU):
             shared = reclaimable_cpus(node, world.cpu_sets)
@@ -289,14 +293,14 @@ class ReclaimLoop:
             yield MeasuredZone(node, float(len(shared)), read_zone(use, shared), entitled)
 
     def measure_memory(self, now: float) -> Iterator[MeasuredZone]:
-        """Zones of memory with what is used of them at ``now``, in seconds since the epoch."""
+        """List the zones of memory with their use at ``now``, in seconds since the epoch."""
         tree, use = self._pipeline.host_state.tree, self.memory_reader.read(now)
         for node in tree.providers_of(RECLAIMED_MEMORY):
             nodes = node.numa_nodes
             held = [one for one in self._pipeline.host_state.topology.numa_nodes if one.id in nodes]
             zone = tree.get(node.parent or "")
             has = None if zone is None else zone.inventories.get(MEMORY)
-            if has is None:  # nova-compute has it, and the total leaves out the host's reserve
+            if has is None:  # the inventory is nova-compute's, and its total lacks the host's reserve
                 capacity = float(node.inventories[RECLAIMED_MEMORY].total)
             else:
                 capacity = sum(one.memory_kib for one in held) / 1024 - has.reserved
@@ -305,7 +309,7 @@ class ReclaimLoop:
 
 
 def first_tree(tree: ProviderTree, conf: cfg.ConfigOpts) -> ProviderTree:
-    """The tree with what an agent that starts now would withhold at first."""
+    """Return the tree with the amounts that an agent withholds at its start."""
     found, folder = conf.capacity, Path(conf.state_path)
     tree = offers.with_kept(tree, found.steal, folder)
     return collectors.with_kept(tree, found.collectors, folder, time.time())

@@ -42,22 +42,22 @@ _STOP_SECONDS: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class CpuAverage:
-    """The CPU use of a guest, in cores, and over how many seconds it has been measured."""
+    """The CPU use of a guest in cores, and the seconds over which it was measured."""
 
     cores: float
     seconds: float
 
 
 Averages = Mapping[str, CpuAverage]
-"""By uuid of the guest."""
+"""Averages by uuid of the guest."""
 
 
-def smooth(
+def smooth_averages(
     before: Averages, use: Mapping[str, float], elapsed: float, window: float
 ) -> dict[str, CpuAverage]:
-    """The averages with the use of another ``elapsed`` seconds; what is older than ``window`` counts little.
+    """Update averages with the use of another ``elapsed`` seconds; use older than ``window`` counts little.
 
-    Guests of which nothing was measured this time are not in it any more.
+    Guests that are missing in ``use`` are dropped.
     """
     share = 1 - math.exp(-elapsed / window)
     found = {}
@@ -88,48 +88,48 @@ class CpuUse:
         self._told: Mapping[str, float] = {}
         self._thread = PeriodicTask(
             CPU_USE_THREAD,
-            lambda: self.look(time.monotonic()),
+            lambda: self.measure_use(time.monotonic()),
             lambda took: _PAUSE,
             log_failures(LOG, "The CPU use of guests cannot be measured"),
         )
 
     def start(self) -> None:
-        """Begin to measure."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop measuring."""
+        """Stop the thread."""
         self._thread.stop(_STOP_SECONDS)
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Go by another configuration from the next round on."""
+        """Use another configuration from the next round on."""
         self._conf = conf
 
-    def look(self, now: float) -> None:
-        """Measure at ``now`` (monotonic seconds), and tell what has been measured for long enough."""
+    def measure_use(self, now: float) -> None:
+        """Measure at ``now`` (monotonic seconds), and report averages over the whole window."""
         policy = self._conf.options.policy
         if not policy.load_aware:
             self._before, self._averages = None, {}
-            self._tell({})
+            self._report_use({})
             return
         window = policy.load_minutes * 60
         subjects = self._subjects.build_subjects(self._pipeline.guest_views(), self._conf.settings.classes)
         this = MeasuringRound(now, self._conf.options.host.root, subjects)
         use = guest_cpu_use(this, self._before)
         if self._before is not None and now > self._before.time:
-            self._averages = smooth(self._averages, use, now - self._before.time, window)
+            self._averages = smooth_averages(self._averages, use, now - self._before.time, window)
         this.close()
         self._before = this
-        self._tell({guest: one.cores for guest, one in self._averages.items() if one.seconds >= window})
+        self._report_use({guest: one.cores for guest, one in self._averages.items() if one.seconds >= window})
 
-    def _tell(self, use: Mapping[str, float]) -> None:
+    def _report_use(self, use: Mapping[str, float]) -> None:
         if use != self._told:
             self._pipeline.submit(UseMeasured(use))
             self._told = use
 
 
 MAX_SECONDS: Final = 300.0
-"""Between two reads; what was used in a longer time tells little of peaks."""
+"""The longest time between two reads: a mean over a longer time hides peaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class _CounterReading:
 
 
 class HostUseReader:
-    """Reads again and again, in one thread."""
+    """Measures the CPU use of the host and its guests between reads. For one thread."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class HostUseReader:
         self._before: _CounterReading | None = None
 
     def read(self, wall: float) -> HostUse | None:
-        """What was used since the read before, at ``wall`` (seconds since the epoch); None the first time."""
+        """Measure the use since the last read, at ``wall`` (seconds since the epoch); None the first time."""
         views = self._pipeline.guest_views()
         now = MeasuringRound(
             self._monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
@@ -179,13 +179,13 @@ class HostUseReader:
         return HostUse(
             wall,
             busy_parts(first, times),
-            tuple(self._use(views, cores, reclaimed)),
+            tuple(self._guest_uses(views, cores, reclaimed)),
             left=bool(gone),
             reclaimed_left=bool(gone & last.reclaimed),
             stolen=stolen_parts(first, times),
         )
 
-    def _use(
+    def _guest_uses(
         self, views: Sequence[GuestView], cores: dict[str, float], reclaimed: frozenset[str]
     ) -> list[GuestUse]:
         usable = self._pipeline.host_state.topology.usable
@@ -202,12 +202,12 @@ class HostUseReader:
 
 
 def lives_on_rest(view: GuestView) -> bool:
-    """Whether a guest has no other CPUs than those that others leave."""
+    """Tell whether a guest has reclaimed CPUs only."""
     return holds_of_rest_alone(view, RECLAIMED_VCPU, {"VCPU", "PCPU"})
 
 
 def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
-    """Whether a guest of best effort holds of ``rest``, which others leave, and of none of its ``own``."""
+    """Tell whether a best-effort guest holds the reclaimed class ``rest`` and none of the classes ``own``."""
     held = {
         name for amounts in (view.allocation or {}).values() for name, amount in amounts.items() if amount
     }
@@ -216,7 +216,7 @@ def holds_of_rest_alone(view: GuestView, rest: str, own: Set[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _MemoryHeld:
-    """What a guest has in memory (None: not known) and in swap, in MiB, and the parts of it by NUMA node."""
+    """Memory of a guest (None if unknown) and its swap, in MiB, and its parts by NUMA node."""
 
     mib: float | None = None
     swapped: float = 0.0
@@ -224,7 +224,7 @@ class _MemoryHeld:
 
 
 class MemoryReader:
-    """Reads in one thread."""
+    """Measures the memory of the host and its guests. For one thread."""
 
     def __init__(
         self,
@@ -240,42 +240,43 @@ class MemoryReader:
         self._root = root
 
     def read(self, wall: float) -> HostUse:
-        """What is used now, at ``wall`` (seconds since the epoch): MiB, by NUMA node in place of CPUs.
+        """Measure the used memory at ``wall`` (seconds since the epoch): MiB by NUMA node, instead of CPUs.
 
-        A node that does not tell is not in it.
+        A node without a readable ``meminfo`` is left out.
         """
         views = self._pipeline.guest_views()
         nodes = [node.id for node in self._pipeline.host_state.topology.numa_nodes]
         now = MeasuringRound(
             time.monotonic(), self._root, self._subjects.build_subjects(views, self._classes())
         )
-        # The host first: who ends before its turn is not known, and with it not what the others use.
+        # The host before the guests: a guest that ends in between then makes the whole read unknown, and
+        # its memory is not counted as the others'.
         paths = {node: f"{now.root}/{NODE_FOLDER}/node{node}/meminfo" for node in nodes}
         found = {node: now.parse_file(path, parse_node_use) for node, path in paths.items()}
         if len(nodes) == 1 and found[nodes[0]] is None:
             found[nodes[0]] = now.parse_file(f"{now.root}/proc/meminfo", parse_node_use)
         swapped = now.parse_file(f"{now.root}/proc/meminfo", parse_swap_use) or 0.0
         guests = [
-            self._use(view, _held_by(now, subject, swapped > 0))
+            self._guest_memory(view, _held_by(now, subject, swapped > 0))
             for view, subject in zip(views, now.subjects, strict=True)
         ]
         now.close()
         used = {node: mib for node, mib in found.items() if mib is not None}
         return HostUse(wall, _with_swapped(used, swapped, guests), tuple(use for use, _ in guests))
 
-    def _use(self, view: GuestView, held: _MemoryHeld) -> tuple[GuestUse, float]:
-        """What a guest uses, and MiB of it in swap."""
+    def _guest_memory(self, view: GuestView, held: _MemoryHeld) -> tuple[GuestUse, float]:
+        """Compute the use of a guest, and its MiB in swap."""
         topology = self._pipeline.host_state.topology
         nodes = frozenset(node.id for node in topology.numa_nodes)
         mems = frozenset[int]() if view.assignment is None else view.assignment.mems & nodes
-        # Who holds none may use all.
+        # A guest without an allocation of memory may use all of it.
         entitlement = (
-            float(_amount(view, MEMORY)) or sum(one.memory_kib for one in topology.numa_nodes) / 1024
+            float(_held_amount(view, MEMORY)) or sum(one.memory_kib for one in topology.numa_nodes) / 1024
         )
         of_rest, mib = has_memory_of_rest(view), held.mib
         if mib is not None:
-            # What it uses beyond what it holds is nobody's to offer again.
-            mib = min(mib, _amount(view, RECLAIMED_MEMORY)) if of_rest else mib + held.swapped
+            # Use beyond the reclaimed allocation is the owners' memory, and must not be offered twice.
+            mib = min(mib, _held_amount(view, RECLAIMED_MEMORY)) if of_rest else mib + held.swapped
         parts = {node: part for node, part in held.parts.items() if node in nodes}
         return GuestUse(view.guest.uuid, entitlement, mems or nodes, mib, of_rest, parts), held.swapped
 
@@ -283,9 +284,9 @@ class MemoryReader:
 def _with_swapped(
     used: Mapping[int, float], swapped: float, guests: Sequence[tuple[GuestUse, float]]
 ) -> dict[int, float]:
-    """What is used of each node, with what of it is in swap but for that of guests that live on the rest.
+    """Add swapped memory to the use of each node, except that of guests on reclaimed memory.
 
-    Nobody knows where what is no guest's was: it lies evenly.
+    Swap of no guest is spread evenly: its former node is unknown.
     """
     of_none = max(0.0, swapped - sum(mib for _, mib in guests)) / max(1, len(used))
     return {
@@ -296,17 +297,17 @@ def _with_swapped(
     }
 
 
-def _amount(view: GuestView, name: str) -> int:
+def _held_amount(view: GuestView, name: str) -> int:
     return sum(amounts.get(name, 0) for amounts in (view.allocation or {}).values())
 
 
 def has_memory_of_rest(view: GuestView) -> bool:
-    """Whether a guest has no other memory than what others leave."""
+    """Tell whether a guest has reclaimed memory only."""
     return holds_of_rest_alone(view, RECLAIMED_MEMORY, {MEMORY})
 
 
 def _held_by(now: MeasuringRound, subject: MeasuredGuest, swaps: bool) -> _MemoryHeld:
-    """``swaps``: whether anything of the host is in swap."""
+    """Read the memory of a guest; ``swaps`` tells whether the host uses swap at all."""
     group = subject.cgroup
     if group and (held := now.parse_file(f"{group}/memory.current", int)) is not None:
         files = now.parse_file(f"{group}/memory.stat", parse_inactive_file) or 0

@@ -185,6 +185,26 @@ class MemoryShare:
     oom_score_adj: int = 100
 
 
+BEST_EFFORT_WEIGHT: Final = 1
+"""The weight of each CPU of a guest that gives way to all others, a hundredth of the usual weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuShare:
+    """Settings of CPU time of a class of guests beside others.
+
+    :ivar cpu_weight: weight of each VCPU and PCPU of a guest; None: 100, or 1 for ``BE`` and below.
+    :ivar cpu_idle: guests run only where no other group wants to.
+    :ivar cpu_burst: percent of a guest's quota that it may save up and use later.
+    :ivar reclaimed_cap: percent of its reclaimed CPUs that a guest gets at most; None is no limit.
+    """
+
+    cpu_weight: int | None = None
+    cpu_idle: bool = False
+    cpu_burst: int | None = None
+    reclaimed_cap: int | None = None
+
+
 DEFAULT_SHARES: Final[Mapping[str, MemoryShare]] = {
     BEST_EFFORT: MemoryShare(oom_score_adj=500),
     LATENCY_SENSITIVE_RESERVED: MemoryShare(low=100, oom_score_adj=0),

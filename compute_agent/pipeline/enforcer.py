@@ -306,7 +306,7 @@ class GuestEnforcer:
         return world.with_online(self._read_online())
 
     def _note_failure(self, controller: KernelController, error: Exception) -> None:
-        LOG.error("%s: %s; will be tried again", controller.name, error)
+        LOG.error("%s: %s; the agent tries again", controller.name, error)
         self._metrics.controller_failures.labels(controller.name).inc()
 
 

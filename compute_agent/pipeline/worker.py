@@ -258,7 +258,7 @@ class GuestPipeline:
             try:
                 self._take_over()
             except DriverError as error:
-                LOG.error("The guests cannot be taken over: %s; will be tried again", error)
+                LOG.error("The guests cannot be taken over: %s; the agent tries again", error)
         # Started in any case: each event tries again to take over.
         self._thread.start()
 
@@ -553,7 +553,7 @@ class GuestPipeline:
             unclaimed = {consumer: one.allocation for consumer, one in self._cache.unclaimed.items()}
             self._save(guests | self._cache.lost, unclaimed, dict(self._cache.migrations))
         except OSError as error:
-            LOG.error("The state cannot be saved: %s; will be tried again", error)
+            LOG.error("The state cannot be saved: %s; the agent tries again", error)
             self._metrics.state_failures.inc()
 
     def update_gauges(self) -> None:

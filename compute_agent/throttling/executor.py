@@ -143,7 +143,7 @@ class ThrottleExecutor:
             self._save_failure = ""
         except OSError as error:
             if str(error) != self._save_failure:
-                LOG.error("The state of throttling cannot be saved: %s; will be tried again", error)
+                LOG.error("The state of throttling cannot be saved: %s; the agent tries again", error)
             self._save_failure = str(error)
 
     def resume_state(

@@ -163,7 +163,7 @@ class ThrottlingFile:
         try:
             self._write()
         except OSError as error:
-            LOG.error("The state of throttling cannot be saved: %s; will be tried again", error)
+            LOG.error("The state of throttling cannot be saved: %s; the agent tries again", error)
         else:
             LOG.info("The state of throttling is now in %s", self._path)
 

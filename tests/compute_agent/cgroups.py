@@ -20,6 +20,8 @@ FILES = {
     "cgroup.procs": "",
     "cpu.weight": "100\n",
     "cpu.max": "max 100000\n",
+    "cpu.max.burst": "0\n",
+    "cpu.idle": "0\n",
     "memory.current": "4096\n",
     "memory.max": "max\n",
     "memory.high": "max\n",
@@ -97,10 +99,22 @@ class FakeCgroups:
     def _write(self, group, name, value):
         match name:
             case "cpu.weight":
-                valid = 1 <= int(value) <= 10_000
+                is_idle = group.has_file("cpu.idle") and (group.folder / "cpu.idle").read_text() == "1\n"
+                valid = 1 <= int(value) <= 10_000 and not is_idle
+            case "cpu.idle":
+                valid = value in ("0", "1")
+                if valid and f"{value}\n" != (group.folder / name).read_text():
+                    # An idle group shows no weight, and one that leaves it has the default.
+                    (group.folder / "cpu.weight").write_text("0\n" if value == "1" else "100\n")
             case "cpu.max":
                 quota, period = value.split()
                 valid = (quota == "max" or int(quota) >= 1000) and 1000 <= int(period) <= 1_000_000
+                burst = group.folder / "cpu.max.burst"
+                if quota != "max" and burst.exists() and int(burst.read_text()) > int(quota):
+                    valid = False
+            case "cpu.max.burst":
+                quota = (group.folder / "cpu.max").read_text().split()[0]
+                valid = quota == "max" or int(value) <= int(quota)
             case "memory.max" | "memory.high" | "memory.low":
                 valid = value == "max" or int(value) >= 0
                 if value != "max":

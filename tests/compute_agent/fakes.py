@@ -4,7 +4,7 @@ import itertools
 from dataclasses import fields, replace
 
 from compute_agent.drivers.base import UNLIMITED, ChangeKind, CpuLimits, GuestChange, MemoryLimits
-from compute_agent.drivers.cgroup import attainable_quota, limits_agree
+from compute_agent.drivers.cgroup import PERIOD, attainable_quota, burst_microseconds, limits_agree
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError
 
@@ -25,6 +25,7 @@ class FakeDriver:
         self.limits = {}
         self.nodes = {}
         self.blockio, self.without_blockio = {}, []
+        self.without_limits = []
         self.memory, self.memory_used, self.pages_used, self.kills = {}, {}, {}, []
         self.definitions = {}
         self.running = {}
@@ -95,9 +96,16 @@ class FakeDriver:
         has = self.cpu_limits(guest, wanted)
         if has is None:
             return False
-        weight = has.weight if wanted.weight is None else wanted.weight
-        self.limits[guest.uuid] = CpuLimits(weight, attainable_quota(wanted.quota))
+        weight = (has.weight or 100) if wanted.weight is None else wanted.weight
+        # As the kernel shows an idle group.
+        weight = 0 if wanted.idle else weight
+        quota, burst = attainable_quota(wanted.quota), burst_microseconds(wanted) / PERIOD
+        self.limits[guest.uuid] = CpuLimits(weight, quota, wanted.idle, burst)
         return True
+
+    def missing_limits(self, guest, wanted):
+        self._threads(guest)
+        return self.without_limits
 
     def memory_nodes(self, guest, wanted):
         self._threads(guest)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from compute_agent import kept_json
 from compute_agent.cmd.main import main
-from compute_agent.loops import reclaimed, throttling
+from compute_agent.loops import reclaimed, triggers
 
 _SPEED: Final = 10.0
 _BEGIN: Final = time.time()
@@ -25,7 +25,7 @@ def _date() -> float:
 
 
 def _hasten_interference() -> None:
-    begin: Any = throttling.InterferenceLoop.__init__
+    begin: Any = triggers.InterferenceLoop.__init__
 
     def begin_fast(self: Any, *arguments: Any, **options: Any) -> None:
         begin(self, *arguments, **options, clock=_monotonic)
@@ -37,9 +37,9 @@ def _hasten_interference() -> None:
 
         self._reader.read_guests = read_guests
 
-    throttling.InterferenceLoop.__init__ = begin_fast  # type: ignore[method-assign]
+    triggers.InterferenceLoop.__init__ = begin_fast  # type: ignore[method-assign]
     kept_json.SAVE_SECONDS = 0.0  # type: ignore[misc]  # tests read what was learnt
-    throttling.INTERVAL = 10.0 / _SPEED  # type: ignore[misc]
+    triggers.INTERVAL = 10.0 / _SPEED  # type: ignore[misc]
 
 
 def _hasten_reclaimed() -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, ask
+from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, call_agent
 from tests.compute_agent.libvirtd import Libvirtd
 from tests.compute_agent.power_trees import xeon
 from tests.openstack.agent import CHECKOUT
@@ -152,7 +152,7 @@ class HostAgent:
     def ask(self, method: str, **params: Any) -> Any:
         """The answer of the running agent, None as long as it does not listen."""
         try:
-            return ask(self.folder / "state/agent.sock", method, params)
+            return call_agent(self.folder / "state/agent.sock", method, params)
         except DaemonUnreachableError:
             return None
 

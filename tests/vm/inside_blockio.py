@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.agent.protocol import RequestError, ask
+from compute_agent.agent.protocol import RequestError, call_agent
 from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, SOCKET, MachineAgent, uid
 from tests.waits import wait_for
 
@@ -81,7 +81,7 @@ def run(number, blockio_class, size=65536, offset=0, read=False, writers=1):
     command = [sys.executable, "-c", WRITER, str(size), str(offset), str(int(read))]
     environment = {"WRITERS": str(writers)}
     params = {"uuid": uid(number), "command": command, "environment": environment}
-    return ask(SOCKET, "guest.run", {**params, "blockio_class": blockio_class})
+    return call_agent(SOCKET, "guest.run", {**params, "blockio_class": blockio_class})
 
 
 def end(number):
@@ -119,13 +119,13 @@ def test_a_guest_gets_the_rate_of_its_class(agent, found, blockio_class, read, k
     run(1, "", read=read)
     (free,) = rates(key, 1)
     assert free > 1.5 * rate
-    ask(SOCKET, "guest.set", {"guest": uid(1), "blockio_class": blockio_class})
+    call_agent(SOCKET, "guest.set", {"guest": uid(1), "blockio_class": blockio_class})
     (held,) = rates(key, 1)
     found[f"{blockio_class} {key}"] = {"set": rate, "free": round(free), "held": round(held)}
     assert held == pytest.approx(rate, rel=0.1)
     (group(1) / "io.max").write_text(f"{NUMBER} rbps=max wbps=max riops=max wiops=max\n")
     wait_for(lambda: (group(1) / "io.max").read_text())  # the agent repairs drift
-    ask(SOCKET, "guest.set", {"guest": uid(1), "blockio_class": ""})
+    call_agent(SOCKET, "guest.set", {"guest": uid(1), "blockio_class": ""})
     assert (group(1) / "io.max").read_text() == ""
     end(1)
 
@@ -152,7 +152,7 @@ def test_a_victim_waits_less_for_its_disk_after_a_noisy_writer_is_limited(agent,
     run(6, "", size=4096)
     run(7, "", size=4096, offset=16 * MIB, writers=4)
     (beside,) = rates("wios", 6)  # its operations are sequential, so each takes the rest of the second
-    ask(SOCKET, "guest.set", {"guest": uid(7), "blockio_class": "few"})
+    call_agent(SOCKET, "guest.set", {"guest": uid(7), "blockio_class": "few"})
     (after,) = rates("wios", 6)
     found["a victim's write in ms, beside and after"] = [round(1000 / beside, 2), round(1000 / after, 2)]
     assert after > 1.4 * beside

@@ -18,14 +18,14 @@ import pytest
 
 from compute_agent import conf as agent_conf
 from compute_agent.agent import service
-from compute_agent.agent.protocol import ask
+from compute_agent.agent.protocol import call_agent
 from compute_agent.events.store import FILE, read_events
-from compute_agent.loops import throttling
+from compute_agent.loops import triggers
 from compute_agent.resctrl import schemata
 from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, RESCTRL, SOCKET, SPIN, PlacementRest, uid
 from tests.waits import wait_for
 
-ROUND_SECONDS = throttling.INTERVAL
+ROUND_SECONDS = triggers.INTERVAL
 """By the clock for decisions."""
 PAUSE = 1.25
 """Seconds of the machine between two rounds."""
@@ -77,7 +77,7 @@ class Fast(service.HostAgent):
 
     def __init__(self):
         super().__init__(lambda: agent_conf.load([], [str(FOLDER / "agent.ini")]))
-        throttling.INTERVAL = PAUSE
+        triggers.INTERVAL = PAUSE
         self._rounds = 0
         loop = self.loop = self._parts.interference
         loop._clock = lambda: self._rounds * ROUND_SECONDS
@@ -156,12 +156,14 @@ def test_a_thief_is_limited_in_the_kernel_and_restored(signal):
     agent.start()
     world = None
     try:
-        wait_for(lambda: ask(SOCKET, "status")["placement"] == "up")
+        wait_for(lambda: call_agent(SOCKET, "status")["placement"] == "up")
         rest = PlacementRest()
         rest.claim(SERVER, machine_NUMA_0={"PCPU": 1})
         rest.claim(THIEF, machine_NUMA_0={"VCPU": 1})
         for guest, qos_class in ((SERVER, "LS"), (THIEF, "BE")):
-            ask(SOCKET, "guest.run", {"uuid": guest, "command": ["sh", "-c", SPIN], "qos_class": qos_class})
+            call_agent(
+                SOCKET, "guest.run", {"uuid": guest, "command": ["sh", "-c", SPIN], "qos_class": qos_class}
+            )
         world = InterferenceWorld(LEVERS[signal])
         world.freeze(True)
         loop = agent.loop
@@ -198,8 +200,8 @@ def test_a_thief_is_limited_in_the_kernel_and_restored(signal):
         if world is not None:
             world.over = True
             world.thread.join()
-        for guest in ask(SOCKET, "guest.list"):
-            ask(SOCKET, "guest.stop", {"guest": guest["uuid"]})
+        for guest in call_agent(SOCKET, "guest.list"):
+            call_agent(SOCKET, "guest.stop", {"guest": guest["uuid"]})
         agent.stop()
     assert [kind for kind, _ in events][:2] == ["throttle_down", "verdict"]
     assert events[-1][0] == "throttle_up"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, ask
+from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, call_agent
 from compute_agent.resctrl import schemata
 from compute_agent.resctrl.schemata import WayMask
 from tests import waits
@@ -121,7 +121,7 @@ class MachineAgent:
     def answers(self):
         assert self.process.poll() is None, self.log()
         try:
-            status = ask(SOCKET, "status")
+            status = call_agent(SOCKET, "status")
         except DaemonUnreachableError:
             return False
         return status["pid"] == self.process.pid and status["placement"] == "up"
@@ -142,8 +142,8 @@ def agent():
     agent.start()
     yield agent
     print(agent.log())
-    for guest in ask(SOCKET, "guest.list"):
-        ask(SOCKET, "guest.stop", {"guest": guest["uuid"]})
+    for guest in call_agent(SOCKET, "guest.list"):
+        call_agent(SOCKET, "guest.stop", {"guest": guest["uuid"]})
     agent.process.send_signal(signal.SIGTERM)
     assert agent.process.wait(waits.SECONDS) == 0
 
@@ -158,7 +158,7 @@ def uid(number):
 
 
 def run(number, script):
-    return ask(SOCKET, "guest.run", {"uuid": uid(number), "command": ["sh", "-c", script]})
+    return call_agent(SOCKET, "guest.run", {"uuid": uid(number), "command": ["sh", "-c", script]})
 
 
 def group(number):
@@ -245,13 +245,13 @@ def test_a_restarted_agent_finds_its_groups_and_removes_those_without_a_guest(ag
     assert mask(group(2), 1) == before
     assert not group(1).exists()
     assert processes(2) <= tasks(group(2))
-    shown = {row["group"]: row for row in ask(SOCKET, "resctrl.groups")}
+    shown = {row["group"]: row for row in call_agent(SOCKET, "resctrl.groups")}
     assert shown["somebody"]["kind"] == "foreign"
     (RESCTRL / "somebody").rmdir()
 
 
 def test_the_group_is_removed_with_its_guest(agent):
-    ask(SOCKET, "guest.stop", {"guest": uid(2)})
+    call_agent(SOCKET, "guest.stop", {"guest": uid(2)})
     assert not group(2).exists()
     assert len(mask(RESCTRL, 1)) == 16
 
@@ -292,4 +292,4 @@ def test_bandwidth_falls_in_the_kernels_counters_when_the_allowance_is_cut(agent
 
 def test_a_bad_annotation_is_refused_with_the_reason(agent):
     with pytest.raises(RequestError, match="unknown key 'L9'"):
-        ask(SOCKET, "guest.run", {"command": ["true"], "resctrl": '{"L9": {}}'})
+        call_agent(SOCKET, "guest.run", {"command": ["true"], "resctrl": '{"L9": {}}'})

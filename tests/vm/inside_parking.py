@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.agent.protocol import ask
+from compute_agent.agent.protocol import call_agent
 from compute_agent.host.cpus import read_online
 from compute_agent.model import cpuset
 from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, SOCKET, SPIN, MachineAgent, PlacementRest, uid
@@ -36,7 +36,7 @@ def online():
 
 def kept():
     """CPUs that are not parked: those in use, shared ones, and the first core of each node and L3 cache."""
-    return online() - frozenset(cpuset.parse(ask(SOCKET, "status")["parked_cpus"]))
+    return online() - frozenset(cpuset.parse(call_agent(SOCKET, "status")["parked_cpus"]))
 
 
 @pytest.fixture(scope="module")
@@ -89,12 +89,12 @@ def test_a_guest_runs_on_a_woken_core_from_its_first_instruction(agent):
     ]
     rest.claim(uid(1), **{names[-1]: {"PCPU": 2}})
     command = ["sh", "-c", f"cat /proc/self/status > {FOLDER}/first; {SPIN}"]
-    guest = ask(SOCKET, "guest.run", {"uuid": uid(1), "command": command})
+    guest = call_agent(SOCKET, "guest.run", {"uuid": uid(1), "command": command})
     held = cpuset.parse(guest["cpus"])
     assert held <= online()
     assert os.sched_getaffinity(guest["pid"]) <= held
     wait_for((FOLDER / "first").exists)
-    ask(SOCKET, "guest.stop", {"guest": uid(1)})
+    call_agent(SOCKET, "guest.stop", {"guest": uid(1)})
     wait_for(is_parked, evidence=agent.log)
 
 

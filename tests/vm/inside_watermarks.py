@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from compute_agent.agent.protocol import ask
+from compute_agent.agent.protocol import call_agent
 from tests.vm.inside_machine import (
     BASE_INI,
     CGROUP,
@@ -63,7 +63,7 @@ class WatermarkMachine:
         (FOLDER / "agent.ini").write_text(INI + lines)
 
     def rows(self):
-        return {row["action"]: row for row in ask(SOCKET, "watermark.list")}
+        return {row["action"]: row for row in call_agent(SOCKET, "watermark.list")}
 
     def throttled(self):
         return {text.split()[0] for text in self.rows()["throttle_down"]["in_force"]}
@@ -95,7 +95,9 @@ def machine():
     machine = WatermarkMachine()
     machine.agent.start()
     for number in range(1, GUESTS + 1):
-        ask(SOCKET, "guest.run", {"uuid": uid(number), "command": ["sh", "-c", SPIN], "qos_class": "BE"})
+        call_agent(
+            SOCKET, "guest.run", {"uuid": uid(number), "command": ["sh", "-c", SPIN], "qos_class": "BE"}
+        )
     yield machine
     Path("watermarks.json").write_text(json.dumps(machine.found))
     freeze(False)
@@ -133,7 +135,7 @@ def test_limits_survive_the_agent_and_the_next_one_knows_them(machine):
     machine.agent.start()
     machine.wait_for(lambda: machine.rows()["throttle_down"]["usage"] is not None)
     assert limited() >= before
-    shown = {one["uuid"]: one["limits"] for one in ask(SOCKET, "guest.list")}
+    shown = {one["uuid"]: one["limits"] for one in call_agent(SOCKET, "guest.list")}
     assert {guest for guest, limits in shown.items() if limits} == limited()
 
 

@@ -242,7 +242,10 @@ class DomainDefinition:
     def limits_within(self, wanted: CpuLimits) -> CpuLimits:
         """The agent's wanted limits within those of the definition: its shares and the lower quota win."""
         quotas = [quota for quota in (wanted.quota, self.quota) if quota is not None]
-        return CpuLimits(None if self.has_foreign_shares else wanted.weight, min(quotas, default=None))
+        weight = None if self.has_foreign_shares else wanted.weight
+        # Shares of another program are its wish for the guest among others, which an idle group has not.
+        idle = wanted.idle and not self.has_foreign_shares
+        return CpuLimits(weight, min(quotas, default=None), idle, wanted.burst)
 
     def other_pins(self, settings: CpuSettings, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
         """The pins that differ from ``settings``, as they should be.

@@ -253,7 +253,7 @@ class LibvirtDriver:
             except DriverError as error:
                 # Logged once for each reason, and not with each attempt.
                 if str(error) != self._absence:
-                    LOG.warning("%s; will be tried again", error)
+                    LOG.warning("%s; the agent tries again", error)
                 self._absence = str(error)
                 self._round = []  # Objects of domains keep their connection open.
                 self._connection.close()
@@ -399,7 +399,7 @@ class LibvirtDriver:
             has, group, definition = known.other_limits(wanted), known.domain_group, known.definition
             if group is None:
                 return False
-            goal = definition.limits_within(wanted)
+            goal = group.within_kernel(definition.limits_within(wanted))
             shares = definition.shares if goal.weight is None else group.libvirt_shares(goal.weight)
             if has is None and shares == definition.shares:
                 return False
@@ -410,10 +410,22 @@ class LibvirtDriver:
                 if shares is not None and shares != definition.shares:
                     known.note_definition(tuning.persist_shares(definition, shares))
                 if has is not None:
-                    tuning.limit(has, goal, group)
+                    try:
+                        group.write_idle(has, goal)
+                        tuning.limit(has, goal, group)
+                        group.write_burst(has, goal)
+                    except OSError as error:
+                        raise DriverError(f"guest {guest} does not take CPU limits: {error}") from error
             if left := known.other_limits(wanted):
                 raise DriverError(f"guest {guest} has {left}, as libvirt did not make it {goal}")
         return True
+
+    def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
+        """Sentences about the limits that the kernel, or libvirt's kind of group, cannot have."""
+        group = self._table.find_entry(guest).domain_group
+        if group is None:
+            return ["libvirt made no cgroup with the controller cpu for it"] if wanted.idle else []
+        return group.missing_parts(wanted)
 
     # Memory
 

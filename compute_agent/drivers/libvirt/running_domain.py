@@ -22,8 +22,11 @@ from compute_agent.drivers.cgroup import (
     PERIOD,
     GuestCgroup,
     attainable_quota,
+    burst_microseconds,
     limits_agree,
+    missing_parts,
     quota_microseconds,
+    without_missing,
 )
 from compute_agent.drivers.libvirt.domain_definition import (
     NAMESPACE,
@@ -86,7 +89,50 @@ class DomainGroup:
         ]
         # The outer group has libvirt's weight. A quota may be in either one, and the lower one is in force.
         quotas = [limits.quota for limits in found if limits.quota is not None]
-        return CpuLimits(found[0].weight, min(quotas, default=None)) if found else None
+        if not found:
+            return None
+        burst = max(limits.burst for limits in found)
+        return CpuLimits(found[0].weight, min(quotas, default=None), found[0].idle, burst)
+
+    def within_kernel(self, wanted: CpuLimits) -> CpuLimits:
+        """The parts of limits that the kernel knows here."""
+        if not self.unified:
+            return replace(wanted, idle=False, burst=0.0)
+        return without_missing(GuestCgroup(self.folders[0]), wanted)
+
+    def missing_parts(self, wanted: CpuLimits) -> list[str]:
+        """Sentences about the parts of limits that the kernel does not know here."""
+        if not self.unified:
+            return ["cpu_idle and cpu_burst take cgroup v2"] if wanted.idle or wanted.burst else []
+        return missing_parts(GuestCgroup(self.folders[0]), wanted)
+
+    def write_idle(self, has: CpuLimits, wanted: CpuLimits) -> None:
+        """Write what libvirt has no setting for, before libvirt's calls: an idle group takes no weight.
+
+        A burst that is too large for the quota goes as well.
+
+        :raises OSError:
+        """
+        if self.unified:
+            GuestCgroup(self.folders[0]).share_cpu(has, wanted)
+            if has.burst and burst_microseconds(wanted) < has.burst * PERIOD:
+                self._write_burst(wanted)
+
+    def write_burst(self, has: CpuLimits, wanted: CpuLimits) -> None:
+        """Write a larger burst, after libvirt has set the quota.
+
+        :raises OSError:
+        """
+        if self.unified and burst_microseconds(wanted) > round(has.burst * PERIOD):
+            self._write_burst(wanted)
+
+    def _write_burst(self, wanted: CpuLimits) -> None:
+        # The burst is of the group with the quota; the other one has none to save from.
+        for folder in self.folders:
+            group = GuestCgroup(folder)
+            limits = group.cpu_limits()
+            if limits is not None and (limits.quota is not None or limits.burst):
+                group.save_burst(wanted if limits.quota is not None else CpuLimits())
 
     def _legacy_limits(self) -> CpuLimits:
         """The limits of cgroup v1 (Documentation/scheduler/sched-bwc.rst), in terms of version 2."""
@@ -218,8 +264,9 @@ class RunningDomain:
         :raises DriverError: a quota is wanted for a domain without a group.
         """
         has = None if self.domain_group is None else self.domain_group.read_limits()
-        if has is not None:
-            return None if limits_agree(has, self.definition.limits_within(wanted)) else has
+        if has is not None and self.domain_group is not None:
+            goal = self.domain_group.within_kernel(self.definition.limits_within(wanted))
+            return None if limits_agree(has, goal) else has
         if not self.is_alive:
             raise GuestGoneError(f"guest {self.guest} has ended")
         if wanted.quota is not None:
@@ -333,11 +380,12 @@ class DomainTuning:
         belongs to the flavor.
         """
         change = {}
-        if wanted.weight not in (None, has.weight):
+        if not wanted.idle and wanted.weight not in (None, has.weight):
             change["cpu_shares"] = group.libvirt_shares(wanted.weight)
         if attainable_quota(wanted.quota) != has.quota:
             change |= _quota_parameters(wanted.quota)
-        self._domain.setSchedulerParametersFlags(change, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
+        if change:
+            self._domain.setSchedulerParametersFlags(change, self._libvirt.VIR_DOMAIN_AFFECT_LIVE)
 
     def persist_shares(self, has: DomainDefinition, shares: int) -> DomainDefinition:
         """Write the agent's shares into the definition, with a note.

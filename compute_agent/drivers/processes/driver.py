@@ -375,6 +375,10 @@ class ProcessDriver:
         """Write weight and quota of the guest's group where they differ, and read back."""
         return guest_cgroup.limit_cpu(guest, self._group_of(guest), wanted)
 
+    def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
+        """Sentences about the limits that the kernel, or a guest without a group, cannot have."""
+        return guest_cgroup.missing_limits(self._group_of(guest), wanted)
+
     # Memory
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:

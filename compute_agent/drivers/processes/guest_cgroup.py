@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from compute_agent.drivers import cgroup
 from compute_agent.drivers.base import CpuLimits, QuotaError
-from compute_agent.drivers.cgroup import GuestCgroup, limits_agree
+from compute_agent.drivers.cgroup import GuestCgroup, limits_agree, without_missing
 from compute_agent.model import cpuset
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError
@@ -116,7 +117,18 @@ def other_limits(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> 
     if has is None and wanted.quota is not None:
         why = "it is in no cgroup v2 group of its own with the controller cpu ([cgroup] root)"
         raise QuotaError(guest, wanted.quota, why)
-    return None if has is None or limits_agree(has, wanted) else has
+    if group is None or has is None:
+        return None
+    return None if limits_agree(has, without_missing(group, wanted)) else has
+
+
+def missing_limits(group: GuestCgroup | None, wanted: CpuLimits) -> list[str]:
+    """Sentences about the CPU limits that the kernel, or a guest without a group, cannot have."""
+    if group is not None and group.cpu_limits() is not None:
+        return cgroup.missing_parts(group, wanted)
+    if not wanted.idle and not wanted.burst:
+        return []
+    return ["it is in no cgroup v2 group of its own with the controller cpu ([cgroup] root)"]
 
 
 def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> bool:
@@ -128,7 +140,7 @@ def limit_cpu(guest: Guest, group: GuestCgroup | None, wanted: CpuLimits) -> boo
     if group is None or has is None:
         return False
     try:
-        group.limit_cpu(has, wanted)
+        group.limit_cpu(has, without_missing(group, wanted))
     except OSError as error:
         raise DriverError(f"the CPU limits of guest {guest} cannot be set: {error}") from error
     if left := other_limits(guest, group, wanted):

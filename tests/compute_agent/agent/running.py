@@ -1,13 +1,13 @@
 """Agents in the process of a test, on the real service."""
 
-from compute_agent.agent.protocol import ask
+from compute_agent.agent.protocol import call_agent
 from compute_agent.agent.service import HostAgent
 from tests.compute_agent.builders import hold_resources, load_options
 from tests.waits import wait_for
 
 
 class RunningAgent:
-    """An agent, the way to ask it, and the way to change its ini file."""
+    """An agent with its options, calls of its methods and changes of its ini file."""
 
     def __init__(self, write_ini, client):
         self.write_ini = write_ini
@@ -31,7 +31,7 @@ class RunningAgent:
         return load_options(self.ini)
 
     def ask(self, method, **params):
-        return ask(self.ini.parent / "state" / "agent.sock", method, params)
+        return call_agent(self.ini.parent / "state" / "agent.sock", method, params)
 
     def wait_for(self, condition):
         return wait_for(condition)

@@ -37,7 +37,7 @@ class AgentBesideNova(CacheAgent):
 
     def report(self):
         """Run a period of the agent; return whether Placement accepted all."""
-        return self.agent.reports.once()
+        return self.agent.reports.report_now()
 
     def shown(self):
         return {one.name: one.uuid for one in self.client.providers_in_tree(self.nova.uuid)}
@@ -103,7 +103,7 @@ def test_dedicated_cpus_that_nova_switches_count_and_nothing_is_read_again(start
     caplog.clear()
     for cpus in ("1", "0-1", "1"):
         online.write_text(f"{cpus}\n")
-        rig.agent.look()
+        rig.agent.reload_changes()
         assert rig.status()["config_error"] == ""
     assert "read anew" not in caplog.text
     rig.restart()

@@ -14,7 +14,7 @@ def start(rig, seconds=600):
     claim = new_claim("resources=PCPU:1", consumer_uuid=UID, expires_in=seconds)
     rig.client.send_request("POST", "/ext/v1/claims", {"claims": [claim]})
     rig.ask("guest.run", uuid=UID, name="web", command=["sleep", "60"])
-    assert rig.agent.reports.once()
+    assert rig.agent.reports.report_now()
 
 
 def told(rig, caplog):
@@ -24,14 +24,14 @@ def told(rig, caplog):
 def test_a_claim_that_expires_under_a_guest_is_logged_once_and_shown(rig, caplog):
     start(rig)
     assert rig.ask("guest.show", guest="web")["claim_expires"].startswith("20")
-    assert rig.agent.reports.once()
+    assert rig.agent.reports.report_now()
     (line,) = told(rig, caplog)
     assert line.levelname == "WARNING"
     assert f"Guest web ({UID}) loses what it holds in" in line.getMessage()
     assert "confirm_claims" in line.getMessage()
     claim = rig.client.expiring_claim(UID)
     rig.client.confirm_claim(UID, claim.generation)
-    assert rig.agent.reports.once()
+    assert rig.agent.reports.report_now()
     assert rig.ask("guest.show", guest="web")["claim_expires"] == ""
 
 

@@ -43,7 +43,7 @@ class AgentOfLostGuest(RunningAgent):
 
     def look(self):
         """One report, to its end."""
-        assert self.agent.reports.once()
+        assert self.agent.reports.report_now()
         self.agent.reconcile()
         self.wait_for(lambda: self.agent.pipeline.has_taken_over)
 
@@ -123,7 +123,7 @@ def test_a_restore_while_the_agent_is_away_is_noticed_when_it_comes_back(rig, co
 def test_an_empty_database_takes_nothing_from_guests(rig, copy, migrated_file, tmp_path):
     rig.run_dedicated(UID)
     OldDatabase._transfer(migrated_file, tmp_path / "placement.sqlite")
-    rig.wait_for(lambda: rig.agent.reports.once())
+    rig.wait_for(lambda: rig.agent.reports.report_now())
     rig.look()
     assert rig.settled_cpus() == {0}
     assert rig.ask("status")["placement_history"] == "older"

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from compute_agent.agent.configured_host import build_controllers
-from compute_agent.agent.host_access import offered, open_resctrl, signature
+from compute_agent.agent.host_access import offered_platform, open_resctrl, resctrl_signature
 from compute_agent.classes.guest_classes import DEFAULT_CLASSES
 from compute_agent.model.cpuset import FormerValues
 from compute_agent.pipeline.metrics import AgentMetrics
@@ -50,7 +50,7 @@ def test_a_mount_gives_a_controller_and_an_inventory(load, files, tmp_path):
     resctrl = open_resctrl(conf, acting=True)
     assert resctrl.off == ""
     assert "resctrl" in names(conf, resctrl)
-    platform = offered(resctrl.control, DEFAULT_CLASSES)
+    platform = offered_platform(resctrl.control, DEFAULT_CLASSES)
     assert (platform.domains[0].ways, platform.domains[0].reserved_ways) == (16, 3)
     assert resctrl.control.codec.encode_percent(0, 100) == 800
     assert resctrl.control.is_ours("mine-class.LS")
@@ -70,7 +70,7 @@ def test_a_resctrl_that_cannot_be_written_has_no_controller(options, told, load,
 
 
 def test_a_captured_tree_shows_its_inventory(load, files):
-    platform = offered(open_resctrl(load()).control, DEFAULT_CLASSES)
+    platform = offered_platform(open_resctrl(load()).control, DEFAULT_CLASSES)
     assert platform.domains[1].ways == 16
 
 
@@ -90,7 +90,7 @@ def test_a_processor_without_limits_has_no_controller(load, tmp_path):
     mounted(tmp_path)
     resctrl = open_resctrl(load(), acting=True)
     assert resctrl.off == "the processor can limit neither cache ways nor bandwidth"
-    assert offered(resctrl.control, DEFAULT_CLASSES).features == {"MBM"}
+    assert offered_platform(resctrl.control, DEFAULT_CLASSES).features == {"MBM"}
 
 
 def test_a_damaged_resctrl_tree_counts_as_absent(load, files, tmp_path):
@@ -111,16 +111,16 @@ def test_bad_options_are_refused_by_name(option, value, load):
 def test_only_what_others_do_changes_the_signature(load, files, tmp_path):
     mounted(tmp_path)
     conf = load()
-    before = signature(conf)
+    before = resctrl_signature(conf)
     files.make_folder("compute-agent.guest.a")
     files.write_file("compute-agent.guest.a/schemata", "L3:0=f\n")
-    assert signature(conf) == before
+    assert resctrl_signature(conf) == before
     files.make_folder("theirs")
-    assert (after := signature(conf)) != before
+    assert (after := resctrl_signature(conf)) != before
     files.write_file("theirs/schemata", "L3:0=f;1=f\n")
-    assert signature(conf) == after
+    assert resctrl_signature(conf) == after
     (files.root / "theirs/mode").write_text("exclusive\n")
-    assert signature(conf) != after
+    assert resctrl_signature(conf) != after
     (tmp_path / "proc/mounts").write_text("")
     (files.root / "schemata").unlink()
-    assert signature(conf) is None
+    assert resctrl_signature(conf) is None

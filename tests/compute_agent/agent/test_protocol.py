@@ -16,7 +16,7 @@ import pytest
 
 from compute_agent.agent import protocol
 from compute_agent.agent.api import OPEN_METHODS, ApiMethods
-from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, SocketServer, ask
+from compute_agent.agent.protocol import DaemonUnreachableError, RequestError, SocketServer, call_agent
 from tests.waits import wait_for
 
 
@@ -61,7 +61,7 @@ def connect(path):
 
 
 def test_a_question_is_answered(path):
-    assert ask(path, "echo", {"a": ["ü", None]}) == {"a": ["ü", None]}
+    assert call_agent(path, "echo", {"a": ["ü", None]}) == {"a": ["ü", None]}
 
 
 def test_only_owner_and_group_may_ask(path):
@@ -79,7 +79,7 @@ def test_only_owner_and_group_may_ask(path):
 )
 def test_errors_of_requests_have_messages(path, method, words):
     with pytest.raises(RequestError, match=words):
-        ask(path, method)
+        call_agent(path, method)
 
 
 @pytest.mark.parametrize(
@@ -101,19 +101,19 @@ def test_nonsense_is_answered_and_does_no_harm(path, line):
         connection.connect(str(path))
         connection.sendall(line)
         assert connection.makefile().readline().startswith('{"error": ')
-    assert ask(path, "echo", {}) == {}
+    assert call_agent(path, "echo", {}) == {}
 
 
 def test_a_silent_client_does_not_keep_others_waiting(path):
     with socket.socket(socket.AF_UNIX) as silent:
         silent.connect(str(path))
-        assert ask(path, "echo", {"a": 1}) == {"a": 1}
+        assert call_agent(path, "echo", {"a": 1}) == {"a": 1}
 
 
 def test_any_number_of_silent_clients_leaves_room_for_others(path, few):
     silent = [connect(path) for _ in range(7)]
     try:
-        assert ask(path, "echo", {"a": 1}) == {"a": 1}
+        assert call_agent(path, "echo", {"a": 1}) == {"a": 1}
         assert silent[0].recv(1) == b"", "the oldest is let go"
     finally:
         for connection in silent:
@@ -135,10 +135,10 @@ def test_a_connection_beyond_the_limit_is_refused_with_the_reason(tmp_path, few)
             connection.sendall(b'{"method": "wait"}\n')
             assert entered.acquire(timeout=20)
         with pytest.raises(RequestError, match="3 requests in hand"):
-            ask(tmp_path / "s.sock", "wait")
+            call_agent(tmp_path / "s.sock", "wait")
         going_on.set()
         assert [connection.makefile().readline() for connection in busy] == ['{"result": null}\n'] * 3
-        assert ask(tmp_path / "s.sock", "wait") is None
+        assert call_agent(tmp_path / "s.sock", "wait") is None
     finally:
         going_on.set()
         for connection in busy:
@@ -156,7 +156,7 @@ def test_a_client_that_does_not_finish_in_time_is_disconnected(path, monkeypatch
             time.sleep(0.05)
         while connection.recv(1000):
             pass
-    assert ask(path, "echo", {}) == {}
+    assert call_agent(path, "echo", {}) == {}
 
 
 def test_an_answer_may_take_longer_than_the_request(tmp_path, monkeypatch):
@@ -164,7 +164,7 @@ def test_an_answer_may_take_longer_than_the_request(tmp_path, monkeypatch):
     server = SocketServer(tmp_path / "s.sock", {"slow": lambda params: time.sleep(0.4)})
     threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     try:
-        assert ask(tmp_path / "s.sock", "slow") is None
+        assert call_agent(tmp_path / "s.sock", "slow") is None
     finally:
         server.shutdown()
         server.server_close()
@@ -182,7 +182,7 @@ with socket.socket(socket.AF_UNIX) as connection:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can ask as another user")
 def test_another_user_of_the_sockets_group_may_read_and_not_change():
-    names = ApiMethods(None).table()
+    names = ApiMethods(None).list_methods()
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # where others get at it
         os.chmod(folder, 0o755)
         path = Path(folder) / "s.sock"
@@ -199,7 +199,7 @@ def test_another_user_of_the_sockets_group_may_read_and_not_change():
                 )
                 for name in ("status", "guest.list", "guest.run", "guest.stop", "guest.adopt", "audit")
             }  # fmt: skip
-            assert ask(path, "guest.run") == "done"
+            assert call_agent(path, "guest.run") == "done"
         finally:
             server.shutdown()
             server.server_close()
@@ -230,7 +230,7 @@ def test_no_socket_is_created_in_a_folder_that_others_can_write(tmp_path):
 def test_a_socket_that_another_process_listens_on_is_not_replaced(path):
     with pytest.raises(OSError, match=f"cannot listen on {path}: somebody else does"):
         SocketServer(path, {})
-    assert ask(path, "echo", {}) == {}
+    assert call_agent(path, "echo", {}) == {}
 
 
 def test_a_client_that_does_not_read_the_answer_leaves_no_traceback(path, monkeypatch, caplog, capfd):
@@ -240,13 +240,13 @@ def test_a_client_that_does_not_read_the_answer_leaves_no_traceback(path, monkey
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(path))
         connection.sendall(more_than_buffers_take.encode())
-        wait_for(lambda: "did not wait for the answer" in caplog.text)
+        wait_for(lambda: "ended its connection before the answer" in caplog.text)
     assert capfd.readouterr().err == ""
 
 
 def test_a_server_that_does_not_answer_is_unavailable(tmp_path):
     with pytest.raises(DaemonUnreachableError, match=r"none\.sock.*is it running\? \[daemon\] socket, or"):
-        ask(tmp_path / "none.sock", "status")
+        call_agent(tmp_path / "none.sock", "status")
 
 
 def test_a_path_that_is_too_long_is_named(tmp_path):

@@ -7,12 +7,12 @@ import pytest
 from compute_agent.agent.release import (
     HostRelease,
     ReleaseOptions,
-    blocked,
+    blocked_providers,
     children_first,
-    combined,
-    mark,
+    combine_items,
+    mark_released,
     releasing_controllers,
-    unmark,
+    remove_mark,
 )
 from compute_agent.controllers.base import PINS, ReleaseItem
 from compute_agent.drivers.base import UNLIMITED, CpuLimits, CpuSettings, MemoryLimits
@@ -169,20 +169,20 @@ def test_providers_are_deleted_leaves_first_and_those_with_something_of_others_s
     }
     assert children_first(reported) == ["l0", "x", "n0", "n1", "r"]
     owned = {uuid: OwnedNames(frozenset({"DISK_GB", "PCPU", "LLC"})) for uuid in ("r", "n0", "n1", "l0")}
-    assert blocked(reported, owned, "r") == {
+    assert blocked_providers(reported, owned, "r") == {
         "x": "it is not the agent's, as far as its state file knows",
         "n0": "x below it stays",
         "n1": "it has inventories that are not the agent's: CUSTOM_GPU",
         "r": "n0, n1 below it stays",
     }
     del reported["x"], reported["n1"]
-    assert blocked(reported, owned, "r") == {}
+    assert blocked_providers(reported, owned, "r") == {}
 
 
 def test_an_agent_that_works_here_again_does_not_limit_for_past_interference(tmp_path):
     (tmp_path / "interference.json").write_text("{}")
-    mark(tmp_path)
-    unmark(tmp_path, 0.0)
+    mark_released(tmp_path)
+    remove_mark(tmp_path, 0.0)
     assert [each.name for each in tmp_path.iterdir()] == ["agent.lock"]
 
 
@@ -208,9 +208,9 @@ def test_block_io_and_memory_limits_are_given_back(release, driver):
 def test_parts_of_one_thing_are_given_back_in_order_and_a_failed_part_is_reported():
     told = []
     parts = [ReleaseItem(PINS, "a", word, lambda word=word: told.append(word)) for word in ("CPUs", "weight")]
-    (whole,) = combined(parts)
+    (whole,) = combine_items(parts)
     whole.give_back()
     assert (whole.detail, told) == ("CPUs, weight", ["CPUs", "weight"])
-    (failed,) = combined([*parts, ReleaseItem(PINS, "a", "", None, "failed: it is away")])
+    (failed,) = combine_items([*parts, ReleaseItem(PINS, "a", "", None, "failed: it is away")])
     assert failed.cannot_be_released
     assert (failed.give_back, failed.reason) == (None, "failed: it is away")

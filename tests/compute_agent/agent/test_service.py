@@ -13,7 +13,7 @@ import requests
 from compute_agent import conf as agent_conf
 from compute_agent.agent import assembly, host_access
 from compute_agent.agent.protocol import RequestError
-from compute_agent.agent.reloading import host_signature
+from compute_agent.agent.reload import host_signature
 from compute_agent.agent.service import HostAgent
 from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError, DriverError
@@ -157,7 +157,7 @@ def test_a_timer_repairs_and_sees_a_changed_file(rig):
     guest = rig.ask("guest.run", command=["sleep", "60"])
     os.sched_setaffinity(guest["pid"], {0, 1})
     rig.write_ini(compute="cpu_shared_set = 0-1\nresource_provider_name = testhost")
-    rig.agent.look()
+    rig.agent.reload_changes()
     rig.wait_for(lambda: "PCPU" not in rig.client.get_inventories(rig.node())[0])
     assert rig.ask("guest.show", guest=guest["uuid"])["cpus"] == "0-1"
     os.sched_setaffinity(guest["pid"], {0})
@@ -179,7 +179,7 @@ def test_a_refused_configuration_changes_nothing_and_is_shown(rig, section, line
     rig.write_ini(**{section: lines})
     rig.agent.reload()
     assert words in rig.ask("status")["config_error"]
-    assert words in rig.agent.health()[1]["config_error"]
+    assert words in rig.agent.check_health()[1]["config_error"]
     assert rig.agent.pipeline.host_state.cpu_sets == before
     rig.write_ini()
     rig.agent.reload()
@@ -223,7 +223,7 @@ def test_signals_end_and_reload_the_agent(rig, monkeypatch):
         rig.agent.main_loop.catch_signals()
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGTERM)
-        rig.agent.main_loop.serve()
+        rig.agent.main_loop.serve_signals()
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -245,7 +245,7 @@ def test_health_and_metrics_over_http(write_ini, live_placement, tmp_path):
         assert "compute_agent_guests 0.0" in requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text
     finally:
         agent.stop()
-    assert agent.health() == (False, agent.health()[1])
+    assert agent.check_health() == (False, agent.check_health()[1])
 
 
 def test_a_refused_configuration_leaves_no_lock(write_ini):

@@ -8,6 +8,7 @@ from compute_agent.controllers.cpu import CpuController
 from compute_agent.drivers.base import CpuLimits
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import GuestSettings
+from compute_agent.model.messages import ConfigError
 from compute_agent.resctrl.share_spec import ShareSpec, WayRange
 from tests.compute_agent.builders import load_text
 from tests.compute_agent.fakes import FakeDriver
@@ -49,6 +50,8 @@ def test_without_configuration_all_but_best_effort_guests_may_use_all_of_a_cache
         ("[qos_class:BATCH]\nrank = 1\n", "BATCH", 400, 100),
         ("[qos_class:BATCH]\nrank = 1\n[qos_class:BE]\nrank = 2\n", "BATCH", 4, 500),
         ("[qos_class:BATCH]\nrank = -5\noom_score_adj = 7\n", "BATCH", 4, 7),
+        ("[qos_class:BE]\ncpu_weight = 5\n[qos_class:BATCH]\nrank = 0\ncpu_weight = 3\n", "BATCH", 12, 500),
+        ("[qos_class:GOLD]\nrank = 30\ncpu_weight = 200\n", "GOLD", 800, 100),
     ],
 )
 def test_no_class_that_gives_way_before_best_effort_has_more_than_it(
@@ -59,6 +62,14 @@ def test_no_class_that_gives_way_before_best_effort_has_more_than_it(
     driver = FakeDriver(cpus)
     guest = driver.create_guest("a", "a", GuestSettings(qos_class=qos_class), ())
     target = GuestTarget(guest, CpuAssignment((cpus,), cpus), cpus, {"p": {"VCPU": 4}})
-    CpuController(driver, classes.best_effort).apply(target)
+    shares = {name: one.cpu for name, one in classes.classes.items()}
+    CpuController(driver, classes.best_effort, shares).apply(target)
     assert driver.limits["a"] == CpuLimits(weight)
     assert classes.classes[qos_class].memory.oom_score_adj == score
+
+
+@pytest.mark.parametrize("rank", [-1, 0])
+def test_a_class_that_ranks_no_higher_must_not_weigh_more_than_best_effort(tmp_path, rank):
+    classes = load_text(tmp_path, f"[qos_class:BATCH]\nrank = {rank}\ncpu_weight = 2\n")
+    with pytest.raises(ConfigError, match=r"\[qos_class:BATCH\] cpu_weight: 2 is more than the 1 of BE"):
+        parse_classes(classes)

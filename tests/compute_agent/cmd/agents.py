@@ -11,7 +11,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from compute_agent.agent.protocol import DaemonUnreachableError, ask
+from compute_agent.agent.protocol import DaemonUnreachableError, call_agent
 from compute_agent.cmd.main import main
 from compute_agent.drivers.processes.driver import ProcessDriver
 from tests.compute_agent.libvirtd import thread_cpus
@@ -78,7 +78,7 @@ class AgentProcess:
 
     def status(self):
         """The daemon's own answer, without the command line."""
-        return ask(self.folder / "agent.sock", "status")
+        return call_agent(self.folder / "agent.sock", "status")
 
     def launch(self):
         """Start the daemon."""

@@ -13,7 +13,7 @@ from threading import Thread
 
 import pytest
 
-from compute_agent.agent.protocol import DaemonUnreachableError, ask
+from compute_agent.agent.protocol import DaemonUnreachableError, call_agent
 from compute_agent.drivers import procfs
 from tests.compute_agent.builders import release_resources
 from tests.compute_agent.cmd.agents import allowed_cpus
@@ -194,7 +194,9 @@ def test_an_agent_killed_while_it_starts_guests_leaves_none_unpinned(agent, numa
 
     def start_one(name):
         with contextlib.suppress(DaemonUnreachableError):
-            ask(agent.folder / "agent.sock", "guest.run", {"name": name, "command": ["sleep", duration]})
+            call_agent(
+                agent.folder / "agent.sock", "guest.run", {"name": name, "command": ["sleep", duration]}
+            )
 
     def known():
         return {guest["pid"] for guest in agent.ask("guest", "list")}

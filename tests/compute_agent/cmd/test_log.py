@@ -59,7 +59,7 @@ def test_the_log_has_the_original_reason_why_placement_is_away(agent, write_ini,
     agent.start()
     agent.wait_for(lambda: agent.status()["placement"] == "away")
     assert agent.status()["last_error"] == reason
-    assert f"Report to Placement failed, will be tried again: {reason}\n" in agent.log()
+    assert f"Report to Placement failed, the agent tries again: {reason}\n" in agent.log()
 
 
 def test_a_token_without_permission_is_logged_with_the_options_to_check(agent, write_ini, live_placement):
@@ -108,7 +108,7 @@ def test_debug_lines_report_decisions_and_follow_the_option_at_run_time(agent, w
     assert " DEBUG " not in agent.log()
     defaults = f"state_path = {agent.folder}"
     write_ini(DEFAULT=f"{defaults}\ndebug = true")
-    agent.wait_for(lambda: "DEBUG compute_agent.loops.reporting [-] The next report is due in" in agent.log())
+    agent.wait_for(lambda: "DEBUG compute_agent.loops.reports [-] The next report is due in" in agent.log())
     agent.ask("guest", "run", "--uuid", uid, "--name", "web-1", "--", "sleep", "100")
     for words in (
         f"DEBUG compute_agent.report.transport [-] GET /allocations/{uid}: HTTP 200 in ",

@@ -4,11 +4,11 @@ import pytest
 
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.cpu import CpuController, cpu_weight
-from compute_agent.drivers.base import CpuLimits
+from compute_agent.drivers.base import CpuLimits, QuotaError
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import GuestGoneError
-from compute_agent.model.resource import ThrottleControl
+from compute_agent.model.resource import CpuShare, ThrottleControl
 from tests.compute_agent.fakes import FakeDriver
 
 CPUS = frozenset({0, 1})
@@ -59,7 +59,7 @@ def target(driver):
     ],
 )
 def test_the_weight_follows_what_the_guest_holds(allocation, best_effort, weight):
-    assert cpu_weight(allocation, best_effort) == weight
+    assert cpu_weight(allocation, 1 if best_effort else 100) == weight
 
 
 def test_a_guest_gets_its_weight_once(controller, driver, target):
@@ -113,3 +113,102 @@ def test_a_guest_that_ended_is_gone(controller, driver, target):
     for ask in (controller.describe_drift, controller.apply):
         with pytest.raises(GuestGoneError):
             ask(target(allocation={}))
+
+
+RECLAIMED = {"p": {"CUSTOM_RECLAIMED_VCPU": 4}}
+
+
+def shares(**fields):
+    return {"LS": CpuShare(**fields)}
+
+
+def test_a_class_has_its_own_weight(driver, target):
+    controller = CpuController(driver, {"BE"}, shares(cpu_weight=250))
+    controller.apply(target(allocation={"p": {"VCPU": 2}}))
+    assert driver.limits["a"] == CpuLimits(500)
+
+
+def test_guests_of_an_idle_class_are_idle_until_the_class_is_not(driver, target):
+    held = target(allocation={"p": {"VCPU": 2}})
+    idle = CpuController(driver, {"BE"}, shares(cpu_idle=True))
+    assert idle.apply(held)
+    assert driver.limits["a"] == CpuLimits(0, idle=True)
+    assert idle.describe_drift(held) is None
+    driver.limits["a"] = CpuLimits(100)
+    assert idle.describe_drift(held) == "CPU weight 100, no quota in place of idle, no quota"
+    idle.apply(held)
+    # As long as Placement has not answered, it stays idle.
+    assert not idle.apply(target(allocation=None))
+    assert CpuController(driver, {"BE"}).apply(held)
+    assert driver.limits["a"] == CpuLimits(200)
+
+
+def test_an_idle_guest_is_released(driver, target):
+    held = target(allocation={"p": {"VCPU": 2}}, cpu_quota=1.0)
+    controller = CpuController(driver, {"BE"}, shares(cpu_idle=True))
+    controller.apply(held)
+    quota, idle = controller.release([held.guest], CPUS)
+    assert (quota.detail, idle.detail) == ("1 cores", "idle")
+    quota.give_back()
+    assert driver.limits["a"] == CpuLimits(0, idle=True)
+    idle.give_back()
+    assert driver.limits["a"] == CpuLimits(100)
+    assert list(controller.release([held.guest], CPUS)) == []
+
+
+@pytest.mark.parametrize(
+    ("allocation", "throttled", "quota"),
+    [
+        (RECLAIMED, None, 6.0),
+        (RECLAIMED, 2.0, 2.0),
+        (RECLAIMED, 8.0, 6.0),
+        ({"p": {"VCPU": 4}}, None, None),
+        ({"p": {"VCPU": 1, "CUSTOM_RECLAIMED_VCPU": 4}}, None, None),
+        (None, None, None),
+    ],
+)
+def test_guests_on_reclaimed_cpus_have_a_cap(driver, target, allocation, throttled, quota):
+    controller = CpuController(driver, {"BE"}, shares(reclaimed_cap=150))
+    limits = {} if throttled is None else {"cpu_quota": throttled}
+    held = target(allocation=allocation, **limits)
+    controller.sync((held,), ())
+    controller.apply(held)
+    assert driver.limits.get("a", CpuLimits()).quota == quota
+
+
+def test_a_guest_that_can_have_no_quota_is_told_and_runs_without_cap(driver, target, monkeypatch):
+    controller = CpuController(driver, {"BE"}, shares(reclaimed_cap=100))
+    held, limits = target(allocation=RECLAIMED), driver.cpu_limits
+
+    def refuse(guest, wanted):
+        if wanted.quota is not None:
+            raise QuotaError(guest, wanted.quota, "it has no group")
+        return limits(guest, wanted)
+
+    monkeypatch.setattr(driver, "cpu_limits", refuse)
+    controller.sync((held,), ())
+    assert controller.refused == {"a": ("guest a cannot be limited to 4 cores: it has no group",)}
+    assert controller.apply(held)
+    assert driver.limits["a"] == CpuLimits(400)
+
+
+def test_a_burst_follows_the_quota(driver, target):
+    controller = CpuController(driver, {"BE"}, shares(cpu_burst=50))
+    held = {"p": {"VCPU": 2}}
+    controller.apply(target(allocation=held, cpu_quota=2.0))
+    assert driver.limits["a"] == CpuLimits(200, 2.0, burst=1.0)
+    controller.apply(target(allocation=held, cpu_quota=0.5))
+    assert driver.limits["a"] == CpuLimits(200, 0.5, burst=0.25)
+    controller.apply(target(allocation=held))
+    assert driver.limits["a"] == CpuLimits(200)
+
+
+def test_missing_files_of_the_kernel_are_reasons_of_refusal(driver, target):
+    driver.without_limits = ["cpu_idle: the kernel has no cpu.idle here"]
+    held = target(allocation={"p": {"VCPU": 2}})
+    controller = CpuController(driver, {"BE"}, shares(cpu_idle=True))
+    controller.sync((held,), ())
+    assert controller.refused == {"a": ("cpu_idle: the kernel has no cpu.idle here",)}
+    plain = CpuController(driver, {"BE"})
+    plain.sync((held,), ())
+    assert plain.refused == {}

@@ -293,7 +293,7 @@ def test_four_closids_give_two_guests_ways_of_their_own_and_all_keep_their_count
     assert (len(one), len(two), bool(one & two)) == (4, 4, False)
     assert not any(mask & (one | two) for mask in others)
     guests = [target.guest for target in rig.targets.values()]
-    targets = MonitorTargets(rig.driver).build([rig.controller], guests)
+    targets = MonitorTargets(rig.driver).build_targets([rig.controller], guests)
     reading = CacheMonitor(rig.files, rig.platform, rig.options.prefix).measure_targets(targets, 0.0)
     assert {use.target.key for use in reading.targets if use.caches} == {target.key for target in targets}
     rig.guest("c", {"l3-0": {"LLC": 2}})

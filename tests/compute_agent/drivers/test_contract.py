@@ -120,6 +120,15 @@ def test_cpu_limits_are_set_once_changed_and_taken_away_again(driver, guest, has
     if not has_groups:
         pytest.skip("guests have no groups here")
     steps = [CpuLimits(200), CpuLimits(200, 0.5), CpuLimits(1, 1.25), CpuLimits(10_000, 0.3333333)]
+    if not driver.missing_limits(guest, CpuLimits(idle=True, burst=0.5)):
+        steps += [
+            CpuLimits(200, 1.0, burst=0.5),
+            CpuLimits(200, 0.3, burst=0.2),
+            CpuLimits(idle=True),
+            CpuLimits(300, 0.5, idle=True, burst=0.5),
+            CpuLimits(200),
+            CpuLimits(quota=0.5, idle=True),
+        ]
     for wanted in [*steps, CpuLimits(100)]:
         assert driver.cpu_limits(guest, wanted) is not None
         assert driver.apply_cpu_limits(guest, wanted)

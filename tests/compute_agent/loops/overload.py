@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry
 
 from compute_agent.controllers.cpu import CpuController, CpusetController
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.loops.throttling import WATERMARKS_THREAD, WatermarkLoop
+from compute_agent.loops.triggers import WATERMARKS_THREAD, WatermarkLoop
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError

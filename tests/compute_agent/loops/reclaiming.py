@@ -88,7 +88,7 @@ class ReclaimingHost:
             for cpu in range(1, 9):
                 self.ticks[cpu] += 6000 * (system + sum(cores.values())) / 8
             self.write()
-            self.loop.round()
+            self.loop.run_round()
 
     def write(self):
         elapsed = round(self.now * 100) % 10**10
@@ -106,7 +106,7 @@ class ReclaimingHost:
 
     @property
     def reserved(self):
-        return self.loop.offering(self.tree).get(ZONE.uuid).inventories[RECLAIMED_VCPU].reserved
+        return self.loop.add_to_tree(self.tree).get(ZONE.uuid).inventories[RECLAIMED_VCPU].reserved
 
     def terms(self):
-        return {row["term"]: row["amount"] for row in self.loop.document()}
+        return {row["term"]: row["amount"] for row in self.loop.list_rows()}

@@ -55,7 +55,7 @@ def test_a_failed_search_for_an_announced_guest_is_repeated(monkeypatch):
     monkeypatch.setattr(arrivals, "_TROUBLED_PAUSE", 0.0)
     pipeline = Pipeline()
     loop = announcing(pipeline, Expecting(failures=2), lambda uuid: ConsumerAllocations("a", HELD))
-    loop.announce("", 30)
+    loop.announce_guest("", 30)
     loop.start()  # later: no guest appears before its announcement is taken, which it waits for
     assert pipeline.submitted.get(timeout=30) == GuestExpected(GUEST, HELD)
     assert pipeline.submitted.get(timeout=5) == GuestAppeared(GUEST)
@@ -75,7 +75,7 @@ def test_a_placement_that_hangs_does_not_keep_a_guest_from_its_group(monkeypatch
     pipeline.unclaimed_holdings["a"] = SimpleNamespace(allocation=HELD)
     loop = announcing(pipeline, Expecting(), hanging)
     for _ in range(2):
-        loop.announce("", 0.02)
+        loop.announce_guest("", 0.02)
         assert not answers.is_set()
         assert pipeline.submitted.get(timeout=5) == GuestExpected(GUEST, HELD)
     answers.set()

@@ -26,7 +26,7 @@ def test_only_a_guest_that_started_is_stopped_for_want_of_a_place(kind, runs):
     rig.pipeline.start({})
     guest = rig.driver.create_guest("free", "free", GuestSettings(), ())
     arrivals.start()
-    arrivals.report(GuestChange(kind, guest))
+    arrivals.report_change(GuestChange(kind, guest))
     arrivals.stop(30)
     rig.pipeline.submit(ReconcileGuests()).result(30)
     rig.pipeline.stop()

@@ -9,7 +9,7 @@ import pytest
 from compute_agent.drivers.base import GuestFlavor
 from compute_agent.loops import audit as audit_module
 from compute_agent.loops.audit import HostAuditor
-from compute_agent.loops.reporting import ReportLoop
+from compute_agent.loops.reports import ReportLoop
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
 from compute_agent.pipeline.events import ReconcileGuests, StartGuest
@@ -60,7 +60,7 @@ class AuditedHost:
         self.loop = ReportLoop(reporter, client, self.pipeline, AgentMetrics(), 60, 300)
         client.create_provider(ELSEWHERE, "elsewhere", None)
         client.set_inventories(ELSEWHERE, {"PCPU": {"total": 8}}, 0)
-        monkeypatch.setattr(audit_module, "locate", lambda driver, world: self.locations())
+        monkeypatch.setattr(audit_module, "locate_guests", lambda driver, world: self.locations())
         self.report()
 
     def locations(self):
@@ -75,7 +75,7 @@ class AuditedHost:
         return found
 
     def report(self):
-        assert self.loop.once()
+        assert self.loop.report_now()
         self.pipeline.submit(ReconcileGuests()).result(10)  # and all before
 
     def claim(self, consumer, allocation, consumer_type="INSTANCE"):
@@ -92,7 +92,7 @@ class AuditedHost:
         auditor = HostAuditor(self.pipeline, self.driver, self.client, lambda: None)
         return [
             (it.finding.kind.name, it.finding.consumer, it.outcome)
-            for it in auditor.audit(orders or HealOptions())
+            for it in auditor.run_audit(orders or HealOptions())
         ]
 
 
@@ -127,7 +127,7 @@ class TestHealing:
         record = rig.client.get_allocations(GUEST)
         assert record.resources == {NODES[0]: {"PCPU": 2}}
         assert (record.project_id, record.user_id) == (PROJECT, USER)
-        rig.loop.once()
+        rig.loop.report_now()
         rig.pipeline.stop()
         assert rig.driver.observed_cpus(rig.driver.running[GUEST]) == {1, 2}
 

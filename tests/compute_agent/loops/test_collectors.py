@@ -75,8 +75,8 @@ class CollectingHost:
         for _ in range(count):
             self.now += 60
             for runner in self.loop.runners.values():
-                runner.once()
-            self.loop.round(TREE)
+                runner.call_collector()
+            self.loop.run_round(TREE)
 
     def told(self, name, zone="NUMA_0", amount=50.0, margin=0.0, valid=600.0):
         return ClassMeasurement(name, zone, amount, margin, self.now + valid)
@@ -84,7 +84,7 @@ class CollectingHost:
     def withheld(self):
         return {
             (node.name.removeprefix("host"), name): amount
-            for node in self.loop.offering(TREE).nodes
+            for node in self.loop.add_to_tree(TREE).nodes
             for name, amount in node.withheld.items()
         }
 
@@ -102,7 +102,7 @@ def test_measurements_above_the_limit_are_dropped_and_the_collector_is_in_troubl
     )
     one.minutes()
     (runner,) = one.loop.runners.values()
-    assert (len(runner.heard.told), "more than 1000" in runner.trouble) == (MAX_MEASUREMENTS, True)
+    assert (len(runner.heard.told), "more than 1000" in runner.failure_text) == (MAX_MEASUREMENTS, True)
 
 
 def test_unreported_amounts_are_withheld_and_reported_ones_offered_after_a_quarter_of_an_hour(rig):
@@ -113,9 +113,9 @@ def test_unreported_amounts_are_withheld_and_reported_ones_offered_after_a_quart
     rig.minutes(25)
     assert rig.withheld() == {("_NUMA_0", LICENCE): 50, ("_NUMA_1", LICENCE): 50}
     (event,) = rig.events
-    assert event.text == "Of host_NUMA_0 40 of 90 CUSTOM_LICENCE are offered, after 0"
+    assert event.text == "host_NUMA_0 offers 40 of 90 CUSTOM_LICENCE, before: 0"
     assert event.reason == "one reports 60.5, with a margin of 20"
-    assert [row["amount"] for row in rig.loop.document(TREE)] == [40.5, 40, 0.0, 0]
+    assert [row["amount"] for row in rig.loop.list_rows(TREE)] == [40.5, 40, 0.0, 0]
 
 
 def test_smaller_amounts_apply_at_once_and_expired_ones_are_withheld_before_the_next_round(rig):
@@ -143,7 +143,7 @@ def test_reports_count_after_a_restart_until_they_expire(rig):
     rig.points["one"].load = lambda: 1 / 0
     rig.minutes()
     assert rig.withheld()["_NUMA_0", LICENCE] == 40
-    assert "one: it failed: ZeroDivisionError" in rig.loop.troubles[0]
+    assert "one: it failed: ZeroDivisionError" in rig.loop.failure_texts[0]
     rig.minutes(10)
     assert rig.withheld()["_NUMA_0", LICENCE] == 90
 
@@ -182,8 +182,8 @@ def twice(rig):
         (lambda rig: [rig.told("VCPU", "NUMA_1")], "it reported 'VCPU' in 'NUMA_1', but its classes are"),
         (lambda rig: [rig.told(LICENCE, zone=0)], "it reported 'CUSTOM_LICENCE' in 0"),
         (lambda rig: [rig.told([])], "it reported [] in 'NUMA_0'"),
-        (twice, "it told of CUSTOM_LICENCE in 'NUMA_0' twice"),
-        (lambda rig: [rig.told(LICENCE, zone="NUMA_7")], "of NUMA_7, where there is no inventory of it"),
+        (twice, "it reported CUSTOM_LICENCE of 'NUMA_0' twice"),
+        (lambda rig: [rig.told(LICENCE, zone="NUMA_7")], "of NUMA_7, which has no inventory of it"),
     ],
 )
 def test_a_broken_collector_is_shown_and_its_classes_are_withheld(rig, collect, said, caplog):
@@ -191,7 +191,7 @@ def test_a_broken_collector_is_shown_and_its_classes_are_withheld(rig, collect, 
     rig.collectors["one"].told = (lambda: collect(rig),)
     rig.collectors["other"].told = (lambda: [rig.told(SLOT, "", 3)],)
     rig.minutes(25)
-    (trouble,) = rig.loop.troubles
+    (trouble,) = rig.loop.failure_texts
     assert said in trouble
     assert trouble.isprintable()
     assert len(trouble) < 1200
@@ -206,7 +206,10 @@ def test_an_amount_above_the_inventory_is_limited_to_it_and_shown(rig):
     rig.collectors["one"].told = (lambda: [rig.told(LICENCE, amount=1e9)],)
     rig.minutes(25)
     assert rig.withheld()["_NUMA_0", LICENCE] == 0
-    assert "it told of 1e+09 CUSTOM_LICENCE of NUMA_0, and the inventory has 100" in rig.loop.troubles[0]
+    assert (
+        "it reported 1e+09 CUSTOM_LICENCE of NUMA_0, more than the inventory's 100"
+        in rig.loop.failure_texts[0]
+    )
 
 
 def test_the_first_of_two_collectors_of_one_class_counts_and_the_conflict_is_shown(rig):
@@ -215,7 +218,7 @@ def test_the_first_of_two_collectors_of_one_class_counts_and_the_conflict_is_sho
     rig.collectors["two"].told = (lambda: [rig.told(LICENCE, amount=90)],)
     rig.minutes(25)
     assert rig.withheld()["_NUMA_0", LICENCE] == 80
-    assert rig.loop.troubles == ("[capacity] collectors: two: one tells of CUSTOM_LICENCE already",)
+    assert rig.loop.failure_texts == ("[capacity] collectors: two: one reports CUSTOM_LICENCE already",)
 
 
 def test_a_collector_that_hangs_delays_no_other_and_is_abandoned(rig, monkeypatch):
@@ -235,11 +238,11 @@ def test_a_collector_that_hangs_delays_no_other_and_is_abandoned(rig, monkeypatc
         hanging = rig.loop.runners["one"]
         later = time.monotonic() + HANGING_SECONDS + 1
         monkeypatch.setattr("compute_agent.loops.collectors.time", SimpleNamespace(monotonic=lambda: later))
-        rig.loop.round(TREE)
-        assert "one: it has not answered for 2 minutes" in rig.loop.troubles[0]
-        rig.loop.use(["other"])
-        rig.loop.round(TREE)
-        assert rig.loop.troubles == ()
+        rig.loop.run_round(TREE)
+        assert "one: it has not answered for 2 minutes" in rig.loop.failure_texts[0]
+        rig.loop.use_collectors(["other"])
+        rig.loop.run_round(TREE)
+        assert rig.loop.failure_texts == ()
         assert ("_NUMA_0", LICENCE) not in rig.withheld()
         rig.loop.stop()
     finally:
@@ -258,9 +261,9 @@ def test_the_example_collector_is_found_by_its_metadata_and_reports(tmp_path, mo
     (runner,) = loop.runners.values()
     for minute in range(6):
         clock[0] += 60 if minute else 0
-        runner.once()
-        loop.round(TREE)
-    assert loop.troubles == ()
+        runner.call_collector()
+        loop.run_round(TREE)
+    assert loop.failure_texts == ()
     assert loop.known["licences"].collected[LICENCE, "n0"].usable_amount(clock[0]) == 36.0
 
 
@@ -269,9 +272,9 @@ def test_a_collector_that_is_removed_during_a_round_withholds_nothing(rig):
     rig.minutes()
     known = rig.loop.known
     assert rig.withheld()
-    rig.loop.use([])
+    rig.loop.use_collectors([])
     rig.loop.known = known  # as the round does that had begun before
-    assert (rig.withheld(), rig.loop.document(TREE)) == ({}, [])
+    assert (rig.withheld(), rig.loop.list_rows(TREE)) == ({}, [])
 
 
 def test_a_collector_that_is_not_installed_is_refused():

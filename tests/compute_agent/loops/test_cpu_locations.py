@@ -9,7 +9,7 @@ import pytest
 from compute_agent.drivers.processes.driver import ProcessDriver
 from compute_agent.host.reader import read_topology
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
-from compute_agent.loops.audit import from_affinities, locate
+from compute_agent.loops.audit import from_affinities, locate_guests
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest_settings import EmulatorPolicy, GuestSettings, ThreadPolicy
 from compute_agent.pipeline.host_state import HostState
@@ -103,7 +103,7 @@ def test_locations_of_real_processes_are_found(two_cpus, tmp_path):
             driver.adopt_guest(
                 f"22222222-0000-4000-8000-00000000000{name}", name, GuestSettings(), process.pid
             )
-        found = locate(driver, world(frozenset({0}), frozenset({1}), topology))
+        found = locate_guests(driver, world(frozenset({0}), frozenset({1}), topology))
     finally:
         driver.close()
         for process in processes:

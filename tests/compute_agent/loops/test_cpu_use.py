@@ -6,20 +6,20 @@ from pathlib import Path
 import pytest
 
 from compute_agent.classes.guest_classes import QosClass, QosClasses
-from compute_agent.loops.usage import CpuAverage, CpuUse, smooth
+from compute_agent.loops.usage import CpuAverage, CpuUse, smooth_averages
 from compute_agent.pipeline.guest_cache import GuestView
 from tests.compute_agent.builders import build_guest
 
 
 def test_averages_follow_use_and_forget_guests_that_are_gone():
-    first = smooth({}, {"a": 1.0, "b": 0.5}, 15, 60)
+    first = smooth_averages({}, {"a": 1.0, "b": 0.5}, 15, 60)
     assert first == {"a": CpuAverage(1.0, 15), "b": CpuAverage(0.5, 15)}
-    then = smooth(first, {"a": 0.0}, 15, 60)
+    then = smooth_averages(first, {"a": 0.0}, 15, 60)
     assert then.keys() == {"a"}
     assert then["a"].seconds == 30
     assert then["a"].cores == pytest.approx(0.7788, abs=1e-4)
     for _ in range(40):
-        then = smooth(then, {"a": 0.25}, 15, 60)
+        then = smooth_averages(then, {"a": 0.25}, 15, 60)
     assert then["a"].cores == pytest.approx(0.25, abs=1e-3)
 
 
@@ -64,12 +64,12 @@ def used(folder, seconds):
 def test_use_is_reported_after_enough_measurements_and_withdrawn(tmp_path, loop, policy, events):
     for number in range(4):
         used(tmp_path, 7.5 * number)
-        loop.look(15.0 * number)
+        loop.measure_use(15.0 * number)
     assert events == []
     used(tmp_path, 30)
-    loop.look(60.0)
+    loop.measure_use(60.0)
     assert events == [{"a": pytest.approx(0.5)}]
     policy.load_aware = False
-    loop.look(75.0)
-    loop.look(90.0)
+    loop.measure_use(75.0)
+    loop.measure_use(90.0)
     assert events[1:] == [{}]

@@ -29,9 +29,9 @@ class Followed:
     def _changed(self) -> None:
         self.reports += 1
 
-    def look(self) -> None:
+    def follow(self) -> None:
         """Look, and read the configuration again, as the main thread does."""
-        self.loop.look()
+        self.loop.follow_fleet()
         self.loop.reload(SimpleNamespace(options=with_kept(self.host.own_conf())))
 
     @property
@@ -56,7 +56,7 @@ class Followed:
         }
 
     def attributes(self, *, beside: bool = False) -> dict[str, object]:
-        tree = self.loop.offering(ProviderTree((ROOT, BELOW), beside=beside))
+        tree = self.loop.add_to_tree(ProviderTree((ROOT, BELOW), beside=beside))
         assert tree.nodes[beside].attributes is not None
         return dict(tree.nodes[beside].attributes)
 
@@ -70,8 +70,8 @@ def test_a_host_without_a_group_reports_nothing(tmp_path):
     host = FleetHost(tmp_path)
     host.write(group="")
     followed = Followed(host)
-    followed.look()
-    assert followed.loop.document() == {"fleet": "", "fleet_trouble": "", "fleet_overruled": []}
+    followed.follow()
+    assert followed.loop.status_fields() == {"fleet": "", "fleet_trouble": "", "fleet_overruled": []}
     assert (followed.numbers, followed.reports) == ((0, 0), 0)
     assert followed.attributes() == {"cpu_capacity": 1.0}
 
@@ -80,8 +80,8 @@ def test_followed_settings_are_logged_and_reported_once(followed, caplog):
     caplog.set_level(logging.INFO)
     followed.host.offer(signed(7))
     for _ in range(3):
-        followed.look()
-    assert followed.loop.document()["fleet"] == "edge generation 7"
+        followed.follow()
+    assert followed.loop.status_fields()["fleet"] == "edge generation 7"
     assert (followed.numbers, followed.reports) == ((7, 0), 1)
     told = {"fleet.group": "edge", "fleet.generation": 7}
     assert followed.attributes() == {"cpu_capacity": 1.0, **told}
@@ -92,18 +92,18 @@ def test_followed_settings_are_logged_and_reported_once(followed, caplog):
 def test_a_trouble_is_logged_once_until_it_is_over(followed, caplog):
     caplog.set_level(logging.INFO)
     followed.host.offer(signed(7))
-    followed.look()
+    followed.follow()
     followed.host.offer(signed(8, "[DEFAULT]\nstate_path = /\n" + "# long\n" * 99))
     for _ in range(3):
-        followed.look()
-    assert followed.loop.document()["fleet"] == "edge generation 7"
-    trouble = followed.loop.document()["fleet_trouble"]
+        followed.follow()
+    assert followed.loop.status_fields()["fleet"] == "edge generation 7"
+    trouble = followed.loop.status_fields()["fleet_trouble"]
     assert "edge generation 8 is refused: [DEFAULT] state_path" in trouble
     assert (followed.numbers, followed.reports) == ((7, 1), 2)
     assert followed.attributes()["fleet.trouble"] == trouble[:250]
     assert caplog.text.count("does not follow its fleet") == 1
     followed.host.offer(signed(9))
-    followed.look()
+    followed.follow()
     assert followed.numbers == (9, 0)
     assert "fleet.trouble" not in followed.attributes()
     assert "follows its fleet again" in caplog.text
@@ -112,22 +112,22 @@ def test_a_trouble_is_logged_once_until_it_is_over(followed, caplog):
 def test_options_that_the_host_overrules_are_named(followed):
     followed.host.write("cpu_allocation_ratio = 2")
     followed.host.offer(signed(1, "[DEFAULT]\ncpu_allocation_ratio = 4\nram_allocation_ratio = 3\n"))
-    followed.look()
-    assert followed.loop.document()["fleet_overruled"] == ["[DEFAULT] cpu_allocation_ratio"]
+    followed.follow()
+    assert followed.loop.status_fields()["fleet_overruled"] == ["[DEFAULT] cpu_allocation_ratio"]
 
 
 def test_the_status_of_a_host_says_that_the_source_is_away_and_no_settings_are_known(followed):
-    followed.look()
-    assert followed.loop.document()["fleet"] == "edge, and no settings of it"
+    followed.follow()
+    assert followed.loop.status_fields()["fleet"] == "edge, and no settings of it"
     assert followed.numbers == (0, 1)
 
 
 def test_a_source_that_is_away_causes_no_writes_to_placement(followed):
     followed.host.offer(signed(7))
-    followed.look()
+    followed.follow()
     before = followed.attributes()
     (followed.host.source / "edge.conf").unlink()
-    followed.look()
+    followed.follow()
     assert followed.numbers == (7, 1)
     assert followed.attributes() == before
 

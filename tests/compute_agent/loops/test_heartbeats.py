@@ -18,7 +18,7 @@ def told(now, interval=600, *, beside=False, reports=60):
     beats = AgentHeartbeats(ConfigurationInForce(conf), lambda: now)
     return [
         dict(node.attributes or {})
-        for node in beats.offering(ProviderTree((ROOT, BELOW), beside=beside)).nodes
+        for node in beats.add_to_tree(ProviderTree((ROOT, BELOW), beside=beside)).nodes
     ]
 
 

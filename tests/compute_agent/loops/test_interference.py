@@ -9,7 +9,7 @@ import pytest
 
 from compute_agent.classes.guest_classes import QosClass, QosClasses
 from compute_agent.events.event import EventRecorder
-from compute_agent.loops.throttling import InterferenceLoop
+from compute_agent.loops.triggers import InterferenceLoop
 from compute_agent.model.messages import DriverError
 from compute_agent.model.resource import CACHE_WAYS, ThrottleControl
 from compute_agent.monitoring.readings import CacheReading
@@ -119,14 +119,14 @@ def test_a_guest_that_disturbs_others_is_limited_reported_and_released(host, cap
     assert host.blamed == [("hog", "cpu_usage", "run_delay")]
     assert "Interference: hog is guilty of disturbing server (cpu)" in caplog.text
     assert "it waits for CPUs: 27" in host.events[0].reason
-    (row,) = host.loop.document()
+    (row,) = host.loop.list_rows()
     assert (row["victim"], row["suspect"], row["section"]) == ("server", "hog", "cpu")
     assert host.metrics.get_sample_value("compute_agent_interference_limited_guests") == 1
     host.demand["hog"] = 0.5
     host.seconds(1500)
     assert host.limits() == {}
     assert host.kinds()[-1][0] == "throttle_up"
-    assert host.loop.document()[0]["state"] == "guilty 1 times"
+    assert host.loop.list_rows()[0]["state"] == "guilty 1 times"
 
 
 def test_a_preview_reports_and_limits_no_guest(host):
@@ -180,7 +180,7 @@ def test_a_suspect_that_cannot_be_limited_is_reported_once_and_left_alone(host, 
         host.seconds(300)
     assert host.limits() == {}
     assert host.kinds() == [("throttle_down", "failed", "hog")]
-    assert "left alone" in host.loop.document()[0]["state"]
+    assert "left alone" in host.loop.list_rows()[0]["state"]
 
 
 def test_the_loop_goes_on_until_all_limits_are_released(host):

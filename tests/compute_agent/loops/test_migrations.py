@@ -16,7 +16,7 @@ from compute_agent.inventory.provider_tree import ProviderInventory, ProviderTre
 from compute_agent.loops import audit as audit_module
 from compute_agent.loops.arrivals import GuestEvents
 from compute_agent.loops.audit import HostAuditor, by_consumer
-from compute_agent.loops.reporting import ReportLoop
+from compute_agent.loops.reports import ReportLoop
 from compute_agent.model.guest import GuestMigration
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import ReconcileGuests, StartGuest, WorldChanged
@@ -86,7 +86,7 @@ class MigrationCloud:
         self.pipeline.submit(ReconcileGuests()).result(SECONDS)
 
     def report(self):
-        assert self.loop.once()
+        assert self.loop.report_now()
         self.settle()
 
     def post(self, **consumers):
@@ -121,7 +121,7 @@ class MigrationCloud:
         """Report a guest as the driver does."""
         arrivals = GuestEvents(self.pipeline, self.client, lambda: None)
         arrivals.start()
-        arrivals.report(GuestChange(kind, guest))
+        arrivals.report_change(GuestChange(kind, guest))
         arrivals.stop(SECONDS)
         self.settle()
 
@@ -427,7 +427,7 @@ class TestAudit:
     """An audit sees a pair where there is one."""
 
     def audit(self, cloud, options=None):
-        found = HostAuditor(cloud.pipeline, cloud.driver, cloud.client, lambda: None).audit(
+        found = HostAuditor(cloud.pipeline, cloud.driver, cloud.client, lambda: None).run_audit(
             options or HealOptions()
         )
         return [(it.finding.kind, it.finding.consumer, it.finding.detail, it.outcome) for it in found]
@@ -435,7 +435,7 @@ class TestAudit:
     @pytest.fixture(autouse=True)
     def locations(self, cloud, monkeypatch):
         location = CpuLocation(frozenset({1, 2}), frozenset(), 2)
-        monkeypatch.setattr(audit_module, "locate", lambda *_: {GUEST: location})
+        monkeypatch.setattr(audit_module, "locate_guests", lambda *_: {GUEST: location})
 
     @pytest.mark.parametrize("reported", [False, True])
     def test_an_audit_finds_the_migration_of_a_running_guest(self, cloud, reported):

@@ -42,7 +42,7 @@ def test_guests_are_in_the_groups_that_the_controller_gave_them(controller):
     usage = {"a": GuestUsage("a", "LS", 10, usage={CPU: 1.5}), "b": GuestUsage("b", "BE", 0)}
     guests = [named_guest("a", "LS", 7), named_guest("b", "BE"), named_guest("new", "LS")]
     targets = list(
-        MonitorTargets(DRIVER).build([object(), controller], guests, UsageSnapshot(1.0, {}, usage))
+        MonitorTargets(DRIVER).build_targets([object(), controller], guests, UsageSnapshot(1.0, {}, usage))
     )
     assert targets == [
         MonitorTarget("", "LSR", ""),
@@ -56,9 +56,9 @@ def test_guests_are_in_the_groups_that_the_controller_gave_them(controller):
 
 
 def test_guests_have_no_target_before_a_controller_has_synced(controller):
-    assert MonitorTargets(DRIVER).build([controller], [named_guest("a", "LS")]) is None
+    assert MonitorTargets(DRIVER).build_targets([controller], [named_guest("a", "LS")]) is None
     controller.class_groups = {"LSR": "", "LS": "", "BE": "x.class.BE"}
-    assert [target.qos_class for target in MonitorTargets(DRIVER).build([controller], [])] == [
+    assert [target.qos_class for target in MonitorTargets(DRIVER).build_targets([controller], [])] == [
         "LSR",
         "LS",
         "BE",
@@ -79,7 +79,7 @@ def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_pat
             controller.apply(target)
         monitor = CacheMonitor(control.files, control.platform, "x.")
         for time in (0.0, 10.0, 20.0):
-            monitor.measure_targets(MonitorTargets(driver).build([controller], guests), time)
+            monitor.measure_targets(MonitorTargets(driver).build_targets([controller], guests), time)
             controller.sync(wanted, ())
             assert [controller.describe_drift(target) for target in wanted] == [None, None]
         for guest in guests:
@@ -93,20 +93,22 @@ def test_controller_and_monitoring_do_not_disturb_each_other(controller, tmp_pat
 
 
 def test_without_a_controller_all_are_in_the_default_group():
-    assert MonitorTargets(DRIVER).build([], [named_guest("a", "LS")]) == (MonitorTarget("a", "LS", ""),)
+    assert MonitorTargets(DRIVER).build_targets([], [named_guest("a", "LS")]) == (
+        MonitorTarget("a", "LS", ""),
+    )
 
 
 def test_targets_are_rebuilt_only_after_a_change_of_their_input(controller):
     controller.class_groups, controller.membership = {"LS": ""}, {"a": ""}
     made, guests = MonitorTargets(DRIVER), [named_guest("a", "LS")]
-    first = made.build([controller], guests)
+    first = made.build_targets([controller], guests)
     controller.class_groups = {"LS": ""}
-    assert made.build([controller], [*guests]) is first
+    assert made.build_targets([controller], [*guests]) is first
     controller.membership = {"a": "x.guest.a"}
-    moved = made.build([controller], guests)
+    moved = made.build_targets([controller], guests)
     assert [target.group for target in moved] == ["", "x.guest.a"]
-    used = made.build(
+    used = made.build_targets(
         [controller], guests, UsageSnapshot(1.0, {}, {"a": GuestUsage("a", "LS", 0, usage={CPU: 1.5})})
     )
     assert used[-1].cpu == 1.5
-    assert made.build([controller], [named_guest("a", "LS", 7)])[-1].priority == 7
+    assert made.build_targets([controller], [named_guest("a", "LS", 7)])[-1].priority == 7

@@ -70,9 +70,9 @@ def test_monitoring_measures_from_start_to_stop_and_follows_the_configuration(co
     wait_for(lambda: "one" in monitoring.reader.read().guest_bandwidth)
     assert files.monitoring_groups() == [GROUP]
     assert monitoring.reader.read().bandwidth_capacity == {}
-    assert monitoring.off == ""
+    assert monitoring.reason_off == ""
     monitoring.reload(configuration(conf(interval="0"), control()))
-    assert monitoring.off == "[monitoring] interval is 0"
+    assert monitoring.reason_off == "[monitoring] interval is 0"
     assert monitoring.reader.read() == CacheReading()
     wait_for(lambda: files.monitoring_groups() == [] and monitoring.loop.monitor.newest is None)
     monitoring.reload(
@@ -99,7 +99,7 @@ def test_totals_go_on_over_a_change_of_the_configuration(conf, control):
 def test_a_mount_may_come_and_go(conf, control):
     monitoring = CacheMonitoring(configuration(conf(**FAST), None), lambda: [LS, ONE], CollectorRegistry())
     monitoring.start()
-    assert monitoring.off == "there is no resctrl with counters"
+    assert monitoring.reason_off == "there is no resctrl with counters"
     assert monitoring.reader.read() == CacheReading()
     monitoring.reload(configuration(conf(**FAST), control()))
     wait_for(lambda: "one" in monitoring.reader.read().guest_bandwidth)
@@ -113,7 +113,7 @@ def test_a_mount_that_cannot_be_measured_is_left_alone(conf, control, what):
     platform = replace(control().platform, monitoring=None)
     unfit = control(writable=False) if what == "captured" else control(platform=platform)
     monitoring = CacheMonitoring(configuration(conf(**FAST), unfit), lambda: [LS, ONE], CollectorRegistry())
-    assert monitoring.off
+    assert monitoring.reason_off
     monitoring.loop.run_round(time.monotonic(), 0.0)
     assert unfit.files.monitoring_groups() == []
     monitoring.stop()

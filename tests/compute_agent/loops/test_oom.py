@@ -25,15 +25,15 @@ def test_a_killed_guest_is_an_event_and_in_the_log_in_status_and_in_a_metric(
     events = OomEvents(driver, EventRecorder(kept.append), registry)
     driver.kills = [OomKill(guest, 2, at_own_limit)]
     with caplog.at_level(logging.WARNING):
-        events.look()
-        events.look()
+        events.report_kills()
+        events.report_kills()
     told = f"Guest web (a): the kernel killed 2 of its processes: {reason}"
     assert caplog.records[0].getMessage().startswith(told)
     (event,) = kept
     assert (event.kind, event.guest, event.name, event.outcome) == ("oom_kill", "a", "web", "done")
     assert event.text.startswith(told)
     assert event.reason.startswith(reason)
-    (shown,) = events.document()
+    (shown,) = events.list_rows()
     assert (shown["guest"], shown["name"], shown["kills"]) == ("a", "web", 2)
     assert shown["reason"].startswith(reason)
     assert registry.get_sample_value("compute_agent_oom_kills_total", {"limit": limit}) == 2
@@ -50,9 +50,9 @@ def test_guests_are_read_only_after_the_kernel_has_killed_a_process(tmp_path):
         if kills is not None:
             vmstat.write_text(f"nr_free_pages 1\noom_kill {kills}\nnr_unstable 0\n")
         driver.kills = [OomKill(guest, 1, True)]
-        before = len(events.document())
-        events.look()
-        return len(events.document()) > before
+        before = len(events.list_rows())
+        events.report_kills()
+        return len(events.list_rows()) > before
 
     assert [told(0), told(0), told(0), told(0)] == [True, True, False, False]
     # the first look may come between the two counters of the kernel
@@ -72,11 +72,11 @@ def test_a_failed_look_is_repeated(tmp_path):
     driver.oom_kills = lambda: 1 / 0
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
-            events.look()
+            events.report_kills()
     driver.oom_kills = lambda: [OomKill(guest, 1, True)]
     for _ in range(3):
-        events.look()
-    assert len(events.document()) == 2
+        events.report_kills()
+    assert len(events.list_rows()) == 2
 
 
 def test_no_more_than_the_last_twenty_are_kept():
@@ -84,5 +84,5 @@ def test_no_more_than_the_last_twenty_are_kept():
     guest = driver.create_guest("a", "a", GuestSettings(), ())
     events = OomEvents(driver, EventRecorder(), CollectorRegistry())
     driver.kills = [OomKill(guest, number, True) for number in range(30)]
-    events.look()
-    assert [one["kills"] for one in events.document()] == list(range(10, 30))
+    events.report_kills()
+    assert [one["kills"] for one in events.list_rows()] == list(range(10, 30))

@@ -40,7 +40,7 @@ def told(wanted, views, *, beside=False):
     options = SimpleNamespace(compute=SimpleNamespace(report_positions=wanted))
     settings = SimpleNamespace(rules=SimpleNamespace(watermarks=[BUSY]))
     conf = configuration(options, settings=settings)
-    tree = PositionReporter(ConfigurationInForce(conf), lambda: views).offering(
+    tree = PositionReporter(ConfigurationInForce(conf), lambda: views).add_to_tree(
         ProviderTree((ROOT, BELOW), beside=beside)
     )
     return [dict(node.attributes or {}) for node in tree.nodes]

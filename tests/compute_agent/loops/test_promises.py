@@ -163,17 +163,17 @@ TREE = ProviderTree((ProviderNode("host", "r", None),))
 
 
 def attribute(seen):
-    [node] = seen.watch.offering(TREE).nodes
+    [node] = seen.watch.add_to_tree(TREE).nodes
     return (node.attributes or {}).get(BROKEN_PROMISES)
 
 
 def test_a_broken_promise_is_told_once_and_told_when_it_is_kept_again(watched):
     watched.verdicts = [verdict(KEPT), verdict(LIMITED, PromiseKind.QUIET)]
-    watched.watch.look()
+    watched.watch.check_promises()
     assert (watched.events, watched.woken, broken(watched), attribute(watched)) == ([], 0, 0, None)
     watched.verdicts = [verdict(BROKEN), verdict(UNKNOWN, PromiseKind.QUIET)]
-    watched.watch.look()
-    watched.watch.look()
+    watched.watch.check_promises()
+    watched.watch.check_promises()
     [event] = watched.events
     assert (event.kind, event.guest) == ("verify", "u")
     assert event.text == "Guest web (u): the promise cpus is broken: it is elsewhere"
@@ -181,24 +181,24 @@ def test_a_broken_promise_is_told_once_and_told_when_it_is_kept_again(watched):
     assert attribute(watched) == "1 cpus"
     assert is_ours(BROKEN_PROMISES)
     watched.verdicts = [verdict(KEPT)]
-    watched.watch.look()
+    watched.watch.check_promises()
     assert watched.events[-1].text == "Guest web (u): the promise cpus is kept again"
     assert (watched.woken, broken(watched), attribute(watched)) == (2, 0, None)
 
 
 def test_an_interval_of_zero_verifies_nothing(watched):
     watched.verdicts = [verdict(BROKEN)]
-    watched.watch.look()
+    watched.watch.check_promises()
     watched.watch.reload(configuration(options("/", 0)))
-    watched.watch.look()
+    watched.watch.check_promises()
     assert (broken(watched), attribute(watched)) == (0, None)
 
 
 def test_promises_that_break_and_are_never_kept_again_end_with_their_guest(watched):
     watched.verdicts = [verdict(BROKEN)]
-    watched.watch.look()
+    watched.watch.check_promises()
     watched.verdicts = []
-    watched.watch.look()
+    watched.watch.check_promises()
     assert len(watched.events) == 1
     assert broken(watched) == 0
 

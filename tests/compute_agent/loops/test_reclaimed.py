@@ -34,8 +34,8 @@ def learnt(rig):
 
 def test_the_reason_for_no_offer_is_reported_before_a_day_is_over(rig):
     (waits, none), (offered, _) = rig.terms().items()
-    assert waits.startswith("nothing was read yet since ")
-    assert waits.endswith("after 24 hours of it")
+    assert waits.startswith("no use is known yet since ")
+    assert waits.endswith("takes 24 hours of readings")
     assert (none, offered.split(" (")[0]) == (0.0, "offered")
     rig.minutes(2)  # use is the difference of two readings
     assert not any("nothing was read yet" in term for term in rig.terms())
@@ -44,14 +44,14 @@ def test_the_reason_for_no_offer_is_reported_before_a_day_is_over(rig):
     known, missing = re.search(r"only (\d+) of the 24 .*, and (\S+) hours are missing", waits).groups()
     assert int(known) >= 2
     assert float(missing) == pytest.approx(24 - int(known) - rig.now % 3600 / 3600, abs=0.06)
-    assert {row["unit"] for row in rig.loop.document()} == {"CPUs"}
+    assert {row["unit"] for row in rig.loop.list_rows()} == {"CPUs"}
 
 
 def test_unused_cpus_are_offered_after_a_day_with_the_reason_in_words(learnt):
     assert learnt.reserved == 8 - 6  # of 8 they may use 1.05 * 1.5, and 6.4 are left
     assert learnt.wakes == len(learnt.events) > 0
     assert (learnt.events[-1].kind, learnt.events[-1].outcome) == ("offer", "done")
-    assert "the others may use 1.6, and leave 6.4" in learnt.events[-1].reason
+    assert "the owners may use 1.6, and leave 6.4" in learnt.events[-1].reason
     assert learnt.terms()["others leave"] == pytest.approx(6.42, abs=0.02)
 
 
@@ -124,8 +124,8 @@ def broken(rig, cause):
 def test_a_broken_promise_lowers_the_offer_for_a_day(learnt):
     learnt.minutes(1, a=4.0)  # with the system 4.5, and 6 were promised
     event = next(each for each in learnt.events if each.kind == "break")
-    assert event.text == "Of host_NUMA_0_RECLAIMED not all of the 6 CPUs were there that were promised"
-    assert event.reason.startswith("others used 4.5 of 8 CPUs; 2.5 CPUs less for a day")
+    assert event.text == "host_NUMA_0_RECLAIMED could not keep its promise of 6 CPUs"
+    assert event.reason.startswith("owners used 4.5 of 8 CPUs; 2.5 CPUs less for a day")
     assert broken(learnt, "use") == 1
     learnt.minutes(30, a=1.0)
     held = [words for words in learnt.terms() if words.startswith("held back for 23.5 more hours")]
@@ -139,11 +139,11 @@ def test_a_broken_promise_lowers_the_offer_for_a_day(learnt):
 def test_a_throttled_guest_on_reclaimed_cpus_is_a_broken_promise(learnt):
     learnt.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2}}, vcpus=2, qos_class="BE")
     for guest, metric in (("rest", "memory_usage"), ("a", "cpu_usage"), ("gone", "cpu_usage"), ("rest", "x")):
-        learnt.loop.blame(guest, metric)
+        learnt.loop.count_blame(guest, metric)
     learnt.minutes(2, a=1.0, rest=0.5)
     assert not [each for each in learnt.events if each.kind == "break"]
-    learnt.loop.blame("rest", "cpu_usage")
-    learnt.loop.blame("rest", "cpu_usage", "run_delay")
+    learnt.loop.count_blame("rest", "cpu_usage")
+    learnt.loop.count_blame("rest", "cpu_usage", "run_delay")
     learnt.minutes(1, a=1.0, rest=0.5)
     event = next(each for each in learnt.events if each.kind == "break")
     assert "throttled or evicted for cpu_usage, run_delay; 0.8 CPUs less for a day" in event.reason
@@ -152,7 +152,7 @@ def test_a_throttled_guest_on_reclaimed_cpus_is_a_broken_promise(learnt):
 
 
 def withheld(rig):
-    return rig.loop.offering(TREE).get(NODE.uuid).withheld
+    return rig.loop.add_to_tree(TREE).get(NODE.uuid).withheld
 
 
 def test_stolen_time_is_withheld_reported_and_outlives_the_agent(rig):
@@ -162,7 +162,7 @@ def test_stolen_time_is_withheld_reported_and_outlives_the_agent(rig):
     assert withheld(rig) == {"VCPU": 3}
     assert rig.wakes == 1
     assert [(each.kind, each.outcome) for each in rig.events] == [("stolen", "done")]
-    assert rig.events[0].text == "Of host_NUMA_0 3 of 8 CPUs are withheld, after 0"
+    assert rig.events[0].text == "host_NUMA_0 withholds 3 of 8 CPUs, before: 0"
     assert (
         rig.terms().items()
         >= {

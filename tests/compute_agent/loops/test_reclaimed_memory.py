@@ -63,7 +63,7 @@ class MemoryReclaimingHost(ReclaimingHost):
             (place / "statm").write_text(f"9 {self.used.get(guest.uuid, 0) * PAGES} 0 0 0 0 0\n")
 
     def inventory(self, name=RECLAIMED_MEMORY):
-        return self.loop.offering(self.tree).get(ZONE.uuid).inventories[name]
+        return self.loop.add_to_tree(self.tree).get(ZONE.uuid).inventories[name]
 
 
 @pytest.fixture
@@ -79,9 +79,9 @@ def test_unused_memory_is_offered_and_reported(rig):
     assert 5900 / 1.1 <= most - rig.inventory().reserved <= 5900
     assert rig.inventory(RECLAIMED_VCPU).reserved == 8  # of which nothing was learnt
     (event,) = [one for one in rig.events if one.kind == "offer"][-1:]
-    assert "of 8000 MiB are offered" in event.text
+    assert "of 8000 MiB, before" in event.text
     assert rig.terms()["others may use"] == pytest.approx(2100, abs=1)
-    assert {row["unit"] for row in rig.loop.document()} == {"CPUs", "MiB"}
+    assert {row["unit"] for row in rig.loop.list_rows()} == {"CPUs", "MiB"}
 
 
 def test_guests_of_reclaimed_memory_do_not_count_and_new_ones_count_whole(rig):
@@ -120,12 +120,12 @@ def test_memory_that_is_needed_again_is_a_broken_promise_and_so_is_an_eviction_f
     rig.rounds(150, a=1000)
     rig.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2, RECLAIMED_MEMORY: 1024}}, qos_class="BE")
     for guest, metric in (("rest", "cpu_usage"), ("a", "memory_usage"), ("rest", "memory_pressure")):
-        rig.loop.blame(guest, metric)
+        rig.loop.count_blame(guest, metric)
     rig.rounds(1, system=5000, a=1000)
     of_memory = [one for one in rig.events if one.kind == "break" and "MiB" in one.text]
     assert len(of_memory) == 1
     assert "throttled or evicted for memory_pressure" in of_memory[0].reason
-    assert of_memory[0].reason.startswith("others used 6000.0 of 8000 MiB; ")
+    assert of_memory[0].reason.startswith("owners used 6000.0 of 8000 MiB; ")
 
 
 def test_a_host_without_readings_has_all_memory_reserved_after_a_quarter_of_an_hour(rig):
@@ -174,7 +174,7 @@ def test_estimates_and_gauges_follow_the_option_over_reloads(rig):
 def test_a_violation_is_reported_in_the_next_round_after_a_failed_reading(rig, monkeypatch):
     rig.rounds(150, a=1000)
     rig.run("rest", {ZONE.uuid: {RECLAIMED_VCPU: 2, RECLAIMED_MEMORY: 1024}}, qos_class="BE")
-    rig.loop.blame("rest", "memory_pressure")
+    rig.loop.count_blame("rest", "memory_pressure")
     with monkeypatch.context() as broken:
         broken.setattr(rig.loop.memory_reader, "read", lambda wall: 1 / 0)
         with pytest.raises(ExceptionGroup):

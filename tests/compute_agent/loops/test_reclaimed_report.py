@@ -5,7 +5,7 @@ import pytest
 from compute_agent.inventory.cpu_sets import CpuOptions, resolve_cpu_sets
 from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
 from compute_agent.inventory.memory import with_offers
-from compute_agent.loops.reporting import ReportLoop
+from compute_agent.loops.reports import ReportLoop
 from compute_agent.model.resource import RECLAIMED_VCPU
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
@@ -43,7 +43,7 @@ class ReclaimReporting:
             additions=(self,),
         )
 
-    def offering(self, tree):
+    def add_to_tree(self, tree):
         return with_offers(tree, self.offers)
 
     def reserved(self):
@@ -59,21 +59,21 @@ def rig(client):
 
 
 def test_reserved_follows_the_offers_and_no_other_program_can_lower_it(rig):
-    assert rig.loop.once()
+    assert rig.loop.report_now()
     assert rig.reserved() == [3, 3]
     rig.offers = {ZONES[0]: 2}
-    assert rig.loop.once()
+    assert rig.loop.report_now()
     assert rig.reserved() == [1, 3]
     sent = rig.loop.status.sent
-    assert rig.loop.once()
+    assert rig.loop.report_now()
     assert rig.loop.status.sent == sent  # no write without a difference
     rig.offers = {}
-    assert rig.loop.once()
+    assert rig.loop.report_now()
     assert rig.reserved() == [3, 3]
     assert rig.loop.status.adjustments == ()
     record = rig.reporter.read_reported(ROOT)[ZONES[0]]
     lowered = {**to_api(record.inventories[RECLAIMED_VCPU]), "reserved": 0}
     body = {"resource_provider_generation": record.generation, "inventories": {RECLAIMED_VCPU: lowered}}
     rig.client.send_request("PUT", f"/resource_providers/{ZONES[0]}/inventories", body)
-    assert rig.loop.once()
+    assert rig.loop.report_now()
     assert rig.reserved() == [3, 3]

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
-from compute_agent.loops.reporting import ReportLoop, status_document
+from compute_agent.loops.reports import ReportLoop, status_document
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
@@ -86,7 +86,7 @@ def rig(client):
 
 
 def test_a_good_report_shows_in_status_and_metrics(rig):
-    assert rig.loop.once()
+    assert rig.loop.report_now()
     document = status_document(rig.loop.status)
     assert (document["placement"], document["last_error"], document["refused"]) == ("up", "", [])
     assert document["last_report_seconds_ago"] >= 0
@@ -95,7 +95,7 @@ def test_a_good_report_shows_in_status_and_metrics(rig):
 
 
 def test_an_invalid_answer_costs_one_report(rig, monkeypatch):
-    assert rig.loop.once()
+    assert rig.loop.report_now()
     rig.reporter.forget_providers()
     request = rig.client.adapter.request
 
@@ -109,32 +109,32 @@ def test_an_invalid_answer_costs_one_report(rig, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(rig.client.adapter, "request", corrupted)
-        assert not rig.loop.once()
+        assert not rig.loop.report_now()
     assert "resource_providers[0].traits" in rig.loop.status.last_error
     assert "is a number, not text" in rig.loop.status.last_error
-    assert rig.loop.once()
+    assert rig.loop.report_now()
     assert rig.loop.status.last_error == ""
 
 
 def test_an_unexpected_error_is_logged_once_and_drops_the_cache(rig, monkeypatch, caplog):
-    assert rig.loop.once()
+    assert rig.loop.report_now()
     with monkeypatch.context() as patch:
         patch.setattr(rig.reporter, "take_listing", lambda: 1 / 0)
-        assert not rig.loop.once()
+        assert not rig.loop.report_now()
         assert rig.reporter.reader.reported == {}
-        assert not rig.loop.once()
+        assert not rig.loop.report_now()
     errors = [record for record in caplog.records if record.levelname == "ERROR"]
     assert [record.getMessage() for record in errors] == ["The report failed"]
-    assert rig.loop.once()
+    assert rig.loop.report_now()
 
 
 def test_the_time_of_the_last_complete_report_is_a_metric(rig, live_placement, monkeypatch):
     before = rig.metric("last_report_timestamp_seconds")
-    assert rig.loop.once()
+    assert rig.loop.report_now()
     after = rig.metric("last_report_timestamp_seconds")
     assert after >= before
     live_placement.stop()
-    assert not rig.loop.once()
+    assert not rig.loop.report_now()
     assert rig.metric("last_report_timestamp_seconds") == after
 
 
@@ -142,14 +142,14 @@ def test_an_absent_placement_is_logged_once_and_shown(rig, live_placement, caplo
     live_placement.stop()
     assert not rig.loop.wait_for_first(0)
     with caplog.at_level(logging.WARNING, "compute_agent"):
-        assert not rig.loop.once()
-        assert not rig.loop.once()
+        assert not rig.loop.report_now()
+        assert not rig.loop.report_now()
     assert rig.loop.wait_for_first(0)
     assert caplog.text.count("Report to Placement failed") == 1
     assert status_document(rig.loop.status)["placement"] == "away"
     assert rig.metric("placement_up") == 0
     live_placement.start()
-    assert rig.loop.once()
+    assert rig.loop.report_now()
     assert rig.loop.status.last_error == ""
 
 
@@ -159,7 +159,7 @@ def test_a_peer_that_fails_in_several_ways_is_logged_once(rig, client, monkeypat
             raise UnavailableError("GET", "/ext/v1", reason)
 
         monkeypatch.setattr(rig.reporter, "report_tree", follow)
-        assert not rig.loop.once()
+        assert not rig.loop.report_now()
 
     with caplog.at_level(logging.INFO, "compute_agent"):
         for reason in ("reset", "refused", "refused", "reset"):
@@ -171,7 +171,7 @@ def test_a_peer_that_fails_in_several_ways_is_logged_once(rig, client, monkeypat
 
 def test_a_refused_change_shows_in_status_and_metrics(rig, client):
     client.create_provider("33333333-0000-4000-8000-000000000001", "h", None)
-    assert not rig.loop.once()
+    assert not rig.loop.report_now()
     refused = status_document(rig.loop.status)["refused"]
     assert refused[0].startswith(
         f"CreateProvider h ({ROOT}): the name h belongs to the provider 33333333-0000-4000-8000-000000000001"
@@ -184,7 +184,7 @@ def test_a_disk_that_is_full_stops_the_report_and_is_shown(client):
         raise OSError(28, "No space left on device")
 
     rig = ReportingHost(client, full)
-    assert not rig.loop.once()
+    assert not rig.loop.report_now()
     assert "No space left" in rig.loop.status.last_error
     assert client.providers_in_tree(ROOT) == []
     rig.pipeline.stop()
@@ -195,40 +195,40 @@ class TestAllocations:
 
     @pytest.fixture
     def rig(self, rig):
-        rig.loop.once()
+        rig.loop.report_now()
         return rig
 
     def test_a_claim_made_after_the_start_is_honoured(self, rig):
         assert rig.run_guest({}).assignment.cpus == {3, 7}
         rig.claim(NODES[1], PCPU=1)
-        rig.loop.once()
+        rig.loop.report_now()
         assert rig.cpus() == {5}
 
     def test_a_move_to_another_node_is_followed(self, rig):
         rig.claim(NODES[0], PCPU=2)
         rig.run_guest({NODES[0]: {"PCPU": 2}})
         rig.claim(NODES[1], PCPU=2)
-        rig.loop.once()
+        rig.loop.report_now()
         assert rig.cpus() == {5, 6}
 
     def test_an_allocation_that_is_on_its_way_between_two_requests_is_not_missed(self, rig, monkeypatch):
         rig.claim(NODES[0], PCPU=2)
         rig.run_guest({NODES[0]: {"PCPU": 2}})
         monkeypatch.setattr(rig.client, "provider_allocations", lambda uuid: {})
-        rig.loop.once()
+        rig.loop.report_now()
         assert rig.cpus() == {1, 2}
 
     def test_guests_keep_their_cpus_while_placement_is_away(self, rig, live_placement):
         rig.claim(NODES[0], PCPU=2)
         rig.run_guest({NODES[0]: {"PCPU": 2}})
         live_placement.stop()
-        assert not rig.loop.once()
+        assert not rig.loop.report_now()
         assert rig.cpus() == {1, 2}
 
     def test_an_unchanged_allocation_costs_no_event(self, rig):
         rig.claim(NODES[0], PCPU=2)
         rig.run_guest({NODES[0]: {"PCPU": 2}})
-        rig.loop.once()
+        rig.loop.report_now()
         rig.pipeline.stop()
         assert rig.metric("events_total", event="AllocationsRead") is None
 
@@ -249,9 +249,9 @@ def test_a_new_client_is_used_from_the_next_report_on(rig, client):
         placement=SimpleNamespace(report_retry_maximum=300.0),
     )
     rig.loop.reload(configuration(options, client=Gone()))
-    assert not rig.loop.once()
+    assert not rig.loop.report_now()
     rig.loop.reload(configuration(options, client=client))
-    assert rig.loop.once()
+    assert rig.loop.report_now()
 
 
 def test_the_loop_reports_at_once_and_when_woken(rig, live_placement):
@@ -277,12 +277,12 @@ class TestReshape:
         return rig
 
     def test_a_reshape_is_made_at_the_start(self, rig, client):
-        assert rig.loop.once()
+        assert rig.loop.report_now()
         assert client.get_allocations(CONSUMER).resources == {NODES[0]: {"PCPU": 2}}
 
     def test_a_later_reshape_is_reported_and_waits_for_the_command(self, rig, client):
         rig.loop._tree_at_start = None
-        assert not rig.loop.once()
+        assert not rig.loop.report_now()
         assert "guests that hold what moves: 1" in status_document(rig.loop.status)["refused"][0]
         assert client.get_allocations(CONSUMER).resources == {ROOT: {"PCPU": 2}}
         assert rig.loop.reshape(dry_run=True).moves
@@ -302,13 +302,13 @@ class TestReshape:
             rig.locate = fail
         else:
             monkeypatch.setattr(client, "send_reshape", fail)
-        assert not rig.loop.once()
+        assert not rig.loop.report_now()
         assert str(error) in status_document(rig.loop.status)["refused"][0]
         assert rig.loop.status.up
         assert client.get_allocations(CONSUMER).resources == {ROOT: {"PCPU": 2}}
         monkeypatch.undo()
         rig.locate = dict
-        assert rig.loop.once()
+        assert rig.loop.report_now()
         assert client.get_allocations(CONSUMER).resources == {NODES[0]: {"PCPU": 2}}
 
     def test_allocations_are_read_although_a_reshape_is_not_allowed(self, rig, client, monkeypatch):
@@ -317,29 +317,29 @@ class TestReshape:
 
         monkeypatch.setattr(client, "send_reshape", fail)
         rig.run_guest({})
-        assert not rig.loop.once()
+        assert not rig.loop.report_now()
         assert "Policy does not allow" in status_document(rig.loop.status)["refused"][0]
         assert rig.cpus() == {1, 2}
 
 
 def test_the_scheduling_switch_waits_for_placement(rig, client, live_placement):
-    rig.loop.once()
+    rig.loop.report_now()
     live_placement.stop()
     rig.loop.switch_scheduling(DisableCause.WATERMARK, True)
-    assert not rig.loop.once()
+    assert not rig.loop.report_now()
     live_placement.start()
-    assert rig.loop.once()
+    assert rig.loop.report_now()
     assert "COMPUTE_STATUS_DISABLED" in client.get_traits(ROOT)[0]
     rig.loop.switch_scheduling(DisableCause.WATERMARK, False)
-    assert rig.loop.once()
+    assert rig.loop.report_now()
     assert client.get_traits(ROOT)[0] == set()
 
 
 def test_new_guests_are_kept_away_even_where_the_tree_is_refused(rig, client):
-    rig.loop.once()
+    rig.loop.report_now()
     client.create_provider("33333333-0000-4000-8000-000000000001", "other", None)
     nodes = tuple(replace(node, name="other" if node.uuid == ROOT else node.name) for node in TREE.nodes)
     rig.pipeline.submit(WorldChanged(replace(rig.pipeline.host_state, tree=ProviderTree(nodes)))).result(10)
     rig.loop.switch_scheduling(DisableCause.WATERMARK, True)
-    assert not rig.loop.once()
+    assert not rig.loop.report_now()
     assert "COMPUTE_STATUS_DISABLED" in client.get_traits(ROOT)[0]

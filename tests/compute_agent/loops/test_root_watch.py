@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from compute_agent import conf as agent_conf
-from compute_agent.loops.reporting import RootWatch
+from compute_agent.loops.root_watch import RootWatch
 from compute_agent.report.client import ProviderRecord
 from compute_agent.report.root_provider import NovaRoot, RootMissingError
 
@@ -27,7 +27,7 @@ class WatchedHost:
         self.watch = RootWatch(options, OWN, last, last is not None, cast(Any, store))
         self.watch.use_hypervisor(lambda: self.name)
 
-    def follow(self) -> None:
+    def follow_root(self) -> None:
         """One search, as before a report."""
         client = Mock()
         client.provider_record.side_effect = lambda name: next(
@@ -38,7 +38,7 @@ class WatchedHost:
         reporter = Mock()
         reporter.root_traits.return_value = None
         root = SimpleNamespace(uuid=OWN, name="own")
-        self.watch.follow(
+        self.watch.follow_root(
             client,
             reporter,
             cast(Any, SimpleNamespace(tree=SimpleNamespace(root=root, beside=False), root_known=False)),
@@ -55,7 +55,7 @@ def ini(tmp_path: Any) -> Any:
 def test_novas_root_is_found_by_the_name_that_libvirt_tells(ini: Any) -> None:
     host = WatchedHost(ini, None, ROOT)
     host.name = "compute-7"
-    host.follow()
+    host.follow_root()
     assert host.watch.owner.novas == NovaRoot(NOVAS, "compute-7")
     assert host.kept == [NovaRoot(NOVAS, "compute-7")]
 
@@ -63,16 +63,16 @@ def test_novas_root_is_found_by_the_name_that_libvirt_tells(ini: Any) -> None:
 def test_the_owner_is_not_decided_before_libvirt_has_told_it(ini: Any) -> None:
     host = WatchedHost(ini, None, ROOT)
     with pytest.raises(RootMissingError, match="waiting for libvirtd"):
-        host.follow()
+        host.follow_root()
     assert not host.watch.owner.known
     host.name = "compute-7"
-    host.follow()
+    host.follow_root()
     assert host.watch.owner.beside
 
 
 def test_a_known_root_is_found_without_libvirt(ini: Any) -> None:
     host = WatchedHost(ini, NovaRoot(NOVAS, "compute-7"), ROOT)
-    host.follow()
+    host.follow_root()
     assert host.watch.owner.novas == NovaRoot(NOVAS, "compute-7")
 
 
@@ -80,12 +80,12 @@ def test_the_option_goes_before_libvirt(ini: Any) -> None:
     ini.write_text(ini.read_text() + "[compute]\nresource_provider_name = compute-7\n")
     host = WatchedHost(ini, None, ROOT)
     host.name = "other"
-    host.follow()
+    host.follow_root()
     assert host.watch.owner.novas == NovaRoot(NOVAS, "compute-7")
 
 
 def test_an_agent_without_nova_has_a_root_of_its_own(ini: Any) -> None:
     host = WatchedHost(ini)
     host.name = "compute-7"
-    host.follow()
+    host.follow_root()
     assert (host.watch.owner.known, host.watch.owner.beside) == (True, False)

@@ -1,7 +1,7 @@
-"""The loops of throttling: measure, have a trigger decide and the executor act, and rest.
+"""The loops of the two triggers of throttling, watermarks and interference: measure, decide and act.
 
-Each trigger has a thread of its own: a metric of another package that hangs must not keep interference from
-being given back, and the other way round.
+Each trigger has a thread of its own: a metric of another package that hangs must not stop limits for
+interference from being lifted, and the other way round.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class WatermarkStatus:
 
 
 class WatermarkLoop:
-    """Rounds of watermarks, in a thread that runs while there are some, or something is to be given back."""
+    """Runs rounds of watermarks while there are any, or while one of their limits is in force."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class WatermarkLoop:
         cache: CacheReader | None = None,
         cache_allotments: CacheAllotments | None = None,
     ) -> None:
-        """The limits that a former agent has set are with the arbiter when this returns.
+        """Prepare the loop, and give the limits of a former agent to the arbiter.
 
         ``root`` is the folder that /proc is below.
         """
@@ -113,13 +113,13 @@ class WatermarkLoop:
     # For other threads
 
     def start(self) -> None:
-        """Begin, if there is anything to do."""
+        """Start the thread, if a round is needed."""
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Go by another configuration from the next round on.
+        """Use another configuration from the next round on.
 
-        That comes when it is due: rates of a shorter time would mean little.
+        The round comes when it is due: rates over a shorter time would mean little.
         """
         self._subjects.cache_allotments = open_allotments(
             conf.controllers, lambda: self._pipeline.host_state.all_zones
@@ -129,16 +129,16 @@ class WatermarkLoop:
         self._thread.start()
 
     def stop(self, timeout: float = 2.0) -> None:
-        """End the loop; limits and evictions stay, for the next agent.
+        """Stop the thread; limits and evictions stay for the next agent.
 
-        A round that hangs is not waited for longer than ``timeout`` seconds.
+        Wait ``timeout`` seconds at most for a round that hangs.
         """
         self._thread.stop(timeout)
         self._evictions.end_waiting()
 
     @property
     def status(self) -> WatermarkStatus:
-        """The present state, for people and for other loops."""
+        """The present state, for commands and for other loops."""
         return WatermarkStatus(self._settings.rules, self._trigger.state, *self._latest)
 
     # The loop
@@ -153,7 +153,7 @@ class WatermarkLoop:
         return bool(self._settings.rules.watermarks or owed)
 
     def _count_failure(self, is_new: bool) -> None:
-        if is_new:  # a metric of another package, say; the next round may be better
+        if is_new:  # a metric of another package may have raised it, and may work in the next round
             LOG.exception("A round of the watermarks failed")
         self._executor.telemetry.watermark_failures.inc()
 
@@ -162,11 +162,11 @@ class WatermarkLoop:
         self._arbiter.replace_limits(self._trigger.limit_owner, limits)
 
     def run_round(self) -> None:
-        """Do one round, here and now; nothing before it is known which guests run."""
+        """Do one round in the calling thread; do nothing before the running guests are known."""
         if not self._pipeline.has_taken_over:
             return
         settings, trigger = self._settings, self._trigger
-        # In the round, not at the reload: one round goes by one configuration.
+        # In the round, not at the reload: a round uses one configuration from its beginning to its end.
         trigger.use_rules(settings.rules)
         # Once, and not before guests are known: limits of unknown guests would be forgotten.
         if not self._resumed:
@@ -174,18 +174,18 @@ class WatermarkLoop:
             self._resumed = True
         views = self._pipeline.guest_views()
         self._keep_limits()
-        # Before measuring: a guest that was rebooted has no limit, and would be throttled by more than it
-        # needs.
+        # Before measuring: a guest that was rebooted has lost its limit. Its use without the limit would lead
+        # to a stronger one than it needs.
         self._arbiter.repair_limits(views)
         subjects = self._subjects.build_subjects(views, settings.classes)
         snapshot = self._sampler.take_snapshot(settings.rules, subjects, time.monotonic())
         trigger.run_round(snapshot)
-        # One assignment, so that other threads see both of one round.
+        # One assignment, so that other threads see both values of one round.
         self._latest = (snapshot, trigger.all_streaks)
 
 
 class InterferenceLoop:
-    """Rounds of interference, in a thread that runs while there are watches, or limits to be given back."""
+    """Runs rounds of interference while there are watches, or while one of their limits is in force."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class InterferenceLoop:
         cache: CacheReader | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """The limits that a former agent has set are with the arbiter when this returns."""
+        """Prepare the loop, and give the limits of a former agent to the arbiter."""
         self._conf = conf
         self._file = file
         self._pipeline = pipeline
@@ -216,14 +216,14 @@ class InterferenceLoop:
             file.keep_interference,
         )
         # Signals that were missing in the last round, so that each is reported once.
-        self._untold: frozenset[str] = frozenset()
+        self._missing_signals: frozenset[str] = frozenset()
         self._thread = PeriodicTask(
             INTERFERENCE_THREAD,
             self.run_round,
             lambda took: INTERVAL,
             self._count_failure,
             is_needed=self._is_needed,
-            rest=self._rest,
+            rest=self._forget_cases,
             keep=self._keep_learnt,
         )
         self._keep_limits()
@@ -231,24 +231,24 @@ class InterferenceLoop:
     # For other threads
 
     def start(self) -> None:
-        """Begin, if there is anything to do."""
+        """Start the thread, if a round is needed."""
         self._thread.start()
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Go by other watches from the next round on."""
+        """Use the watches of another configuration from the next round on."""
         self._conf = conf
         self._renew_allotments()
         self.start()
 
     def stop(self, timeout: float = 2.0) -> None:
-        """End, and keep what was learnt; limits stay, for the next agent.
+        """Stop, and keep the verdicts; limits stay for the next agent.
 
-        A round that hangs is not waited for longer than ``timeout`` seconds.
+        Wait ``timeout`` seconds at most for a round that hangs.
         """
         self._thread.stop(timeout)
 
-    def document(self) -> list[dict[str, Any]]:
-        """The cases, and the pairs that are remembered, as the command line shows them."""
+    def list_rows(self) -> list[dict[str, Any]]:
+        """List the open cases and the remembered pairs, for the command line."""
         watches = self._conf.settings.watches
         return self._executor.telemetry.list_cases(self._trigger.state, watches, self._clock())
 
@@ -265,16 +265,16 @@ class InterferenceLoop:
         trigger = self._trigger
         return bool(self._conf.settings.watches or trigger.state.cases or trigger.owes)
 
-    def _rest(self) -> None:
+    def _forget_cases(self) -> None:
         self._trigger.forget_all()
-        self._reader.cycles.read(())  # whose counters are open files
+        self._reader.cycles.read(())  # closes the counters, which are open files
         self._keep_learnt()
 
     def _keep_learnt(self) -> None:
         try:
             self._file.keep_interference(self._trigger.state, learnt=True)
         except OSError as error:
-            LOG.error("The state of throttling cannot be saved: %s; will be tried again", error)
+            LOG.error("The state of throttling cannot be saved: %s; the agent tries again", error)
 
     def _count_failure(self, is_new: bool) -> None:
         self._executor.telemetry.interference_failures.inc()
@@ -285,7 +285,7 @@ class InterferenceLoop:
         self._arbiter.replace_limits(self._trigger.limit_owner, self._trigger.state.guest_limits())
 
     def run_round(self) -> None:
-        """Take one sample, here and now, and act; nothing before it is known which guests run."""
+        """Take one sample in the calling thread and act; do nothing before the running guests are known."""
         if not self._pipeline.has_taken_over:
             return
         conf, pipeline, now = self._conf, self._pipeline, self._clock()
@@ -300,30 +300,30 @@ class InterferenceLoop:
         # The first read, or one after a long pause: nothing to compare with.
         if sample is None:
             return
-        self._warn_untold(sample)
+        self._warn_missing_signals(sample)
         self._trigger.use_watches(watches, conf.settings.rules.steps)
         self._trigger.run_round(sample)
         # After acting: cases that were closed without a guest have no limit to take away.
         self._keep_limits()
 
-    def _warn_untold(self, sample: GuestSamples) -> None:
-        """Warn, when that begins, of signals that no guest of this host tells though some guest works."""
+    def _warn_missing_signals(self, sample: GuestSamples) -> None:
+        """Warn once of signals that no guest of this host has, although some guest works."""
         if not any((one.cpu or 0.0) >= MIN_CPU for one in sample.readings.values()):
-            return  # guests that sleep tell nothing, and nothing is wrong
+            return  # idle guests have no signals, which is no fault
         signals = {watch.signal.name: watch.signal for watch in self._conf.settings.watches}
-        untold = frozenset(
+        missing = frozenset(
             name
             for name, signal in signals.items()
             if not any(signal.values(one) for one in sample.readings.values())
         )
-        for name in sorted(untold - self._untold):
-            missing = self._reader.cycles.missing_reason if name == "cpi" else ""
+        for name in sorted(missing - self._missing_signals):
+            unmet = self._reader.cycles.missing_reason if name == "cpi" else ""
             LOG.warning(
                 "No guest has the signal %s, so no guest is limited for it: it needs %s%s",
                 name,
                 signals[name].needs,
-                missing and f"; {missing}",
+                unmet and f"; {unmet}",
             )
-        for name in sorted((self._untold - untold) & signals.keys()):
+        for name in sorted((self._missing_signals - missing) & signals.keys()):
             LOG.info("Guests have the signal %s again", name)
-        self._untold = untold
+        self._missing_signals = missing

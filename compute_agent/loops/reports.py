@@ -1,7 +1,4 @@
-"""The reporting loop: reports the host to Placement, reads allocations, and retries with back-off.
-
-Before each report it finds the root provider of the host, which may belong to nova-compute and may move.
-"""
+"""The loop of reports: reports the host to Placement, reads allocations, and retries with back-off."""
 
 from __future__ import annotations
 
@@ -13,16 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from oslo_config import cfg
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from compute_agent.inventory.derive import BESIDE
-from compute_agent.inventory.options import hypervisor_name
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.loops.allocations import ClaimWatch, HistoryWatch, allocations_read, hand_over
 from compute_agent.loops.base import ReloadedConfiguration, TreeAddition, pause
-from compute_agent.model.messages import ConfigError, DriverError, full_name
-from compute_agent.pipeline.host_state import HostState
+from compute_agent.loops.root_watch import RootUser, RootWatch
+from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.answers import PlacementError, UnavailableError
@@ -34,183 +28,21 @@ from compute_agent.report.held_amounts import WithheldOffers
 from compute_agent.report.history import AllocationLoss, ConsumerOwner, holder_of
 from compute_agent.report.reporter import HostReporter
 from compute_agent.report.reshape import InfeasibleReshape, ReshapePlan
-from compute_agent.report.root_provider import (
-    Causes,
-    DisableCause,
-    FormerRootError,
-    NovaRoot,
-    RootMissingError,
-    RootOwner,
-    RootSearch,
-    find_root,
-    is_novas,
-    owner_of,
-)
+from compute_agent.report.root_provider import Causes, DisableCause, RootMissingError
 from compute_agent.threads import PeriodicTask, ThreadSpec, WakeSignal, log_failures
 
 LOG = logging.getLogger(__name__)
 
 
-class NovaRootStore(Protocol):
-    """Keeps which root provider of nova-compute the agent works below."""
-
-    def keep_nova_root(self, root: NovaRoot | None) -> None:
-        """Keep it durably.
-
-        :raises OSError:
-        """
-        ...
-
-
-class RootUser(Protocol):
-    """Has the whole agent work with another root provider."""
-
-    def use_root(self, owner: RootOwner) -> None:
-        """Work with it from now on; the worker has its host by it when this returns.
-
-        :raises ConfigError: the configuration does not fit that root.
-        :raises TimeoutError: the worker has no time.
-        """
-        ...
-
-
 class LocationReader(Protocol):
-    """Tells where guests really are."""
+    """Reads the CPUs that guests really run on."""
 
     def __call__(self) -> Mapping[str, CpuLocation]:
-        """Their locations by consumer.
+        """Read the locations by consumer.
 
-        :raises DriverError: as long as that cannot be learnt.
+        :raises DriverError: the driver does not answer.
         """
         ...
-
-
-HypervisorName = Callable[[], str]
-"""Returns the name of this host by its hypervisor; empty until the hypervisor has answered."""
-
-
-class RootWatch:
-    """For the thread of reports; ``owner`` for others as well."""
-
-    def __init__(
-        self,
-        options: cfg.ConfigOpts,
-        own: str,
-        last: NovaRoot | None,
-        decided: bool,
-        store: NovaRootStore,
-    ) -> None:
-        """``own`` is the uuid of the agent's own root, ``last`` what ``store`` kept last.
-
-        ``decided``: the agent has reported a root of its own before.
-        """
-        self._options = options
-        self._own = own
-        self._last = last
-        self._decided = decided
-        self._store = store
-        self._contested = False
-        self._hypervisor: HypervisorName | None = None
-
-    @property
-    def owner(self) -> RootOwner:
-        """Whose the root is, as far as it is known."""
-        return owner_of(self._options.compute.provider_tree, self._last, self._decided)
-
-    def reload(self, options: cfg.ConfigOpts) -> None:
-        """Go by another configuration from now on."""
-        self._options = options
-
-    def use_hypervisor(self, name: HypervisorName) -> None:
-        """Find the root by this name of the host, where the configuration has none."""
-        self._hypervisor = name
-
-    def follow(self, client: PlacementClient, reporter: HostReporter, world: HostState) -> RootOwner | None:
-        """Find the root. Its owner, if the agent has to work with another root than ``world`` has.
-
-        :raises RootMissingError: nova-compute has to make it first.
-        :raises PlacementError:
-        :raises OSError: it cannot be remembered.
-        """
-        shape = self._options.compute.provider_tree
-        if shape not in (None, BESIDE):
-            self._warn_if_contested(shape, reporter)
-            self._remember_root(None)
-        elif shape == BESIDE or self._last or not self._decided or self._is_taken(reporter):
-            self._remember_root(self._find_root(client, reporter, shape))
-        self._decided = True
-        owner = self.owner
-        if not _differs_from(world, owner):
-            return None
-        if owner.novas is not None:
-            root = full_name(owner.novas.name, owner.novas.uuid)
-            LOG.info("The root provider is nova-compute's, %s: the agent's providers are below it", root)
-        return owner
-
-    def _is_taken(self, reporter: HostReporter) -> bool:
-        """Whether the agent's own root is one that nova-compute writes, too."""
-        return is_novas(reporter.root_traits(self._own) or frozenset())
-
-    def _warn_if_contested(self, shape: str, reporter: HostReporter) -> None:
-        contested = self._is_taken(reporter)
-        if contested and not self._contested:
-            LOG.warning(
-                "nova-compute writes the root provider of this host, too: set [compute] provider_tree = %s"
-                " instead of %s, or both undo what the other writes",
-                BESIDE,
-                shape,
-            )
-        self._contested = contested
-
-    def _find_root(
-        self, client: PlacementClient, reporter: HostReporter, shape: str | None
-    ) -> NovaRoot | None:
-        name = self._root_name()
-        last = NovaRoot(self._own, name) if self._last is None and self._is_taken(reporter) else self._last
-        search = RootSearch(name, self._own, True if shape == BESIDE else None, last)
-        try:
-            found = find_root(client, search)
-        except FormerRootError as error:
-            stays = "; ".join(f"{each}: {each.reason}" for each in reporter.remove_own(self._own).refusals)
-            if stays:
-                raise RootMissingError(f"{error}, and which cannot be removed: {stays}") from error
-            raise
-        except RootMissingError:
-            reporter.forget_providers()
-            raise
-        if found is not None and last is not None and found.name != last.name and found.uuid == last.uuid:
-            LOG.warning("The provider %s of nova-compute now has the name %s", last.name, found.name)
-        return found
-
-    def _root_name(self) -> str:
-        """The name of nova-compute's root, if there is one.
-
-        :raises RootMissingError: the hypervisor has to tell it first.
-        """
-        if self._options.compute.resource_provider_name or self._hypervisor is None:
-            return hypervisor_name(self._options)
-        if name := self._hypervisor():
-            return name
-        # A wrong name would have the agent make a root of its own beside nova-compute's, for good.
-        if self._last is None:
-            raise RootMissingError(
-                "waiting for libvirtd, which tells the name of this host in Nova: start libvirtd, or set"
-                " [compute] resource_provider_name"
-            )
-        return self._last.name
-
-    def _remember_root(self, root: NovaRoot | None) -> None:
-        if root != self._last:
-            self._store.keep_nova_root(root)
-            self._last = root
-
-
-def _differs_from(world: HostState, owner: RootOwner) -> bool:
-    root = world.tree.root
-    present = (world.root_known, world.tree.beside)
-    return present != (owner.known, owner.beside) or (
-        owner.novas is not None and (root.uuid, root.name) != (owner.novas.uuid, owner.novas.name)
-    )
 
 
 DISABLE_SERVICE: Final = (
@@ -221,10 +53,10 @@ DISABLE_SERVICE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ReportStatus:
-    """How reporting goes. Times are seconds since the epoch; ``up`` is None before the first attempt.
+    """The outcome of the last report. Times are seconds since the epoch; ``up`` is None before the first.
 
-    ``waiting``: for what Placement has to have before anything can be reported. ``not_offered``: what
-    is not offered so far, and why. ``away``: the last error is that nobody answers.
+    ``waiting`` names the object that Placement has to have before anything can be reported. ``not_offered``
+    are amounts that are not offered yet, with reasons. ``away``: the last error was a missing answer.
     """
 
     up: bool | None = None
@@ -239,7 +71,7 @@ class ReportStatus:
 
 
 _AFTER_CLAIM: Final = 0.5
-"""Seconds from the end of a claim to the report that looks what is held now: clocks differ a little."""
+"""Seconds from the end of a claim to the report that reads holdings again: clocks differ a little."""
 
 REPORT_THREAD: Final = ThreadSpec(
     "report",
@@ -251,7 +83,7 @@ REPORT_THREAD: Final = ThreadSpec(
 
 
 class ReportMetrics:
-    """Counts what comes of reports."""
+    """Counts reports by their outcome."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.reports = Counter(
@@ -300,14 +132,14 @@ class ReportLoop:
     ) -> None:
         """Prepare reports with ``reporter``, at most ``max_pause`` seconds apart after failures.
 
-        :param locate: tells where the guests really are.
-        :param causes: for which new guests are kept away, until switch_scheduling() says something else.
-        :param root: tells whose the root provider is; without it, it is the agent's own.
-        :param root_user: works with the root that ``root`` finds.
+        :param locate: reads the CPUs that guests really run on.
+        :param causes: reasons to keep new guests away, until switch_scheduling() changes them.
+        :param root: finds the root provider; without it, the root is the agent's own.
+        :param root_user: works below the root that ``root`` finds.
         :param additions: add to the tree, in this order.
-        :param history: says whether losses of guests are believed.
-        :param claims: sees to claims that expire.
-        :param signal: wakes the thread; parts that were made before have it.
+        :param history: decides whether losses of guests are believed.
+        :param claims: confirms claims that expire, or warns of them.
+        :param signal: wakes the thread; parts that are made before this loop share it.
         """
         self.history = history or HistoryWatch(metrics)
         self.claims = claims or ClaimWatch()
@@ -327,7 +159,7 @@ class ReportLoop:
         self._additions = tuple(additions)
         self._causes = dict(causes or {})
         self._granted: Causes = {}
-        """The causes that Placement was told of last."""
+        """The causes that Placement has."""
         self._switch = threading.Condition()
         self._turn = threading.Lock()
         self._has_tried = threading.Event()
@@ -342,7 +174,7 @@ class ReportLoop:
         )
 
     def start(self) -> None:
-        """Begin, with a report at once."""
+        """Start the thread, with a report at once."""
         self._thread.start()
 
     def wake(self) -> None:
@@ -350,21 +182,21 @@ class ReportLoop:
         self._thread.wake()
 
     def switch_scheduling(self, cause: DisableCause, off: bool) -> None:
-        """Have Placement keep new guests away from this host for a cause, or not any more.
+        """Have Placement keep new guests away from this host for a cause, or end that.
 
-        It is done at once, or when Placement answers again. For any thread.
+        The report thread does it at once, or when Placement answers again. For any thread.
         """
         with self._switch:
             self._causes = {**self._causes, cause: off}
         self.wake()
 
     def wait_for_switch(self, timeout: float) -> bool:
-        """Wait until Placement has been told of all causes, so many seconds at most; whether it has."""
+        """Wait until Placement has all causes, ``timeout`` seconds at most; return whether it has them."""
         with self._switch:
             return self._switch.wait_for(lambda: self._granted == self._causes, timeout)
 
     def wait_for_first(self, timeout: float) -> bool:
-        """Wait until a report has been tried, so many seconds at most; whether one has."""
+        """Wait until a report has been tried, ``timeout`` seconds at most; return whether one has."""
         return self._has_tried.wait(timeout)
 
     @property
@@ -374,21 +206,21 @@ class ReportLoop:
 
     @property
     def offered_tree(self) -> ProviderTree:
-        """The tree that is reported: that of the world, with what changes from report to report."""
+        """The tree to report: the host's, with the additions that change from report to report."""
         return self._with_additions(self._pipeline.host_state.tree)
 
     def _with_additions(self, tree: ProviderTree) -> ProviderTree:
         for addition in self._additions:
-            tree = addition.offering(tree)
+            tree = addition.add_to_tree(tree)
         return tree
 
     @property
     def root_traits(self) -> frozenset[str] | None:
-        """The traits of the root provider as they were last seen; None as long as it has not been."""
+        """The traits of the root provider at the last read; None before the first."""
         return self._reporter.root_traits(self._pipeline.host_state.tree.root.uuid)
 
     def reload(self, conf: ReloadedConfiguration) -> None:
-        """Report now, and as often as another configuration says, through its client; for any thread."""
+        """Report now, and from now on at the interval and through the client of ``conf``; for any thread."""
         self._interval = conf.options.compute.update_resources_interval
         self._max_pause = conf.options.placement.report_retry_maximum
         self._next_client = conf.client
@@ -402,19 +234,20 @@ class ReportLoop:
 
     def _report_round(self) -> None:
         self._failures += 1  # until it succeeds, also where it raises what nothing expects
-        if self.once():
+        if self.report_now():
             self._failures = 0
 
     def _report_pause(self, took: float) -> float:
         seconds = pause(self._failures, self._interval, self._max_pause, random.random)
         if not self._failures and (end := self.claims.first_end) is not None:
-            # What a guest held by a claim that is over belongs to the next one, which would be refused.
+            # An expired claim frees its amounts. The next guest that claims them would be refused here as
+            # long as this host counts them for the guest of the expired claim.
             seconds = min(seconds, max(end - time.time(), 0.0) + _AFTER_CLAIM)
         LOG.debug("The next report is due in %g s", seconds)
         return seconds
 
     def reshape(self, dry_run: bool) -> ReshapePlan | InfeasibleReshape:
-        """Move what guests hold to where the tree has it now, then report; with ``dry_run`` just the plan.
+        """Move allocations to the providers that the tree has now, then report; with ``dry_run`` only plan.
 
         :raises PlacementError:
         :raises DriverError:
@@ -425,7 +258,7 @@ class ReportLoop:
                 self._reporter.plan_reshape if dry_run else self._reporter.reshape_tree
             )
         if not dry_run and isinstance(planned, ReshapePlan):
-            self.once()
+            self.report_now()
         return planned
 
     def _plan_reshape(
@@ -437,8 +270,8 @@ class ReportLoop:
     def _report_host(self) -> ReportOutcome:
         """Report the host.
 
-        What would have to move under guests waits for a reshape: that is made at the start of the agent or by
-        command, and until then everything stays as it is.
+        A tree that moves held inventory needs a reshape. The agent reshapes at its start or by command; until
+        then the reported tree stays.
         """
         tree = self._pipeline.host_state.tree
         if tree != self._derived:
@@ -450,9 +283,8 @@ class ReportLoop:
             except UnavailableError:
                 raise
             except (PlacementError, DriverError) as error:
-                planned = InfeasibleReshape(
-                    str(error)
-                )  # reading goes on, even where reshaping is not allowed
+                # Not raised: allocations are read even where reshaping is not allowed.
+                planned = InfeasibleReshape(str(error))
             if isinstance(planned, InfeasibleReshape):
                 return ReportOutcome(refusals=(ReportRefusal(ReshapePlan(), planned.reason),))
             if planned.moves and not at_start:
@@ -466,8 +298,8 @@ class ReportLoop:
             self._derived = tree
         return report
 
-    def once(self) -> bool:
-        """One report and one look at allocations. False if anything failed or was refused."""
+    def report_now(self) -> bool:
+        """Report once and read allocations once; return False if anything failed or was refused."""
         with self._turn:
             try:
                 return self._report_once()
@@ -488,7 +320,8 @@ class ReportLoop:
                 self._follow_root()
                 try:
                     report = self._report_host()
-                finally:  # a host that cannot be reported as it is may be overloaded nevertheless
+                finally:
+                    # A host with a refused report may be overloaded, and then has to keep new guests away.
                     self._grant_switches()
                 self._read_allocations()
         except RootMissingError as error:
@@ -497,17 +330,17 @@ class ReportLoop:
         except PlacementError as error:
             reason, away = str(error), isinstance(error, UnavailableError)
         except ConfigError as error:
-            reason = str(error)  # of a root that another name makes a provider of a file
+            reason = str(error)  # the name of a new root may collide with a provider of provider.yaml
         except OSError as error:
-            reason = f"what is to be reported cannot be remembered: {error}"
+            reason = f"the record of reported providers cannot be written: {error}"
         except Exception as error:
             reason = f"internal error: {type(error).__name__}: {error}"
-            # With the traceback once, not each round.
+            # Log the traceback once, not each round.
             if reason == self.status.last_error:
                 LOG.debug("The report failed again", exc_info=True)
             else:
                 LOG.exception("The report failed")
-            # Whatever was read so far may be the cause: the next round starts without it.
+            # Cached providers may be the cause: the next round reads all again.
             self._reporter.forget_providers()
         if reason:
             self._note_failure(reason, away)
@@ -538,14 +371,15 @@ class ReportLoop:
         if self._root is None:
             return
         before = self._pipeline.host_state.tree
-        owner = self._root.follow(self._client, self._reporter, self._pipeline.host_state)
+        owner = self._root.follow_root(self._client, self._reporter, self._pipeline.host_state)
         if owner is not None and self._root_user is not None:
             self._root_user.use_root(owner)
         if self._derived is None and before == self._tree_at_start:
-            self._tree_at_start = self._pipeline.host_state.tree  # the agent starts with what it finds out
+            # A root that is found before the first report belongs to the start, and may be reshaped.
+            self._tree_at_start = self._pipeline.host_state.tree
 
     def _await_root(self, reason: str) -> None:
-        """There is no root to report below; guests stay as they are."""
+        """Note that there is no root to report below; guests stay as they are."""
         if reason != self.status.waiting:
             LOG.warning("Nothing can be reported: %s", reason)
         self._metrics.placement_up.set(1)
@@ -554,9 +388,9 @@ class ReportLoop:
         self.status = replace(self.status, up=True, last_error="", away=False, refusals=(), waiting=reason)
 
     def _grant_switches(self) -> None:
-        """Tell Placement whether new guests are to be kept away.
+        """Set or remove the trait that keeps new guests away.
 
-        nova-compute decides that where the root is its own: it takes the trait away that it did not set.
+        nova-compute decides where the root is its own: it removes a trait that it did not set.
 
         :raises PlacementError:
         """
@@ -572,32 +406,32 @@ class ReportLoop:
                 self._switch.notify_all()
 
     def _note_failure(self, reason: str, away: bool) -> None:
-        """Say it where it is new: that a peer is away once, though it refuses, resets and hangs in turns."""
+        """Log a new failure: the absence of Placement once, even if it refuses, resets and hangs in turns."""
         if away and self.status.away:
             if reason != self.status.last_error:
                 LOG.info("Report to Placement fails for another reason: %s", reason)
         elif self.status.up is not False or reason != self.status.last_error:
-            LOG.warning("Report to Placement failed, will be tried again: %s", reason)
+            LOG.warning("Report to Placement failed, the agent tries again: %s", reason)
         self._metrics.placement_up.set(0)
         self._metrics.reports.labels("failed").inc()
         self.status = replace(self.status, up=False, last_error=reason, away=away)
 
     def _read_allocations(self) -> None:
-        """Tell the worker whose allocation is another than it thinks."""
+        """Hand changed allocations over to the worker."""
         listing = self._reporter.take_listing()
         evidence, generations = self._reporter.take_evidence()
-        self.history.note(evidence)
+        self.history.note_evidence(evidence)
         event = allocations_read(
             self._client, self._pipeline, self._reporter.offering_providers, listing, self.history
         )
         if event is not None:
             self._pipeline.submit(event)
-        self.history.settle(generations, self._current_holders())
-        self.claims.look(self._client, self._pipeline.guest_views())
+        self.history.end_read(generations, self._current_holders())
+        self.claims.read_claims(self._client, self._pipeline.guest_views())
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:
-        """Whose the guests are that hold something; those that are known are not asked for again."""
-        known = self.history.holders
+        """Find the owners of all consumers with an allocation here; known owners are not asked for again."""
+        known = self.history.known_owners
         holding = {view.guest.uuid for view in self._pipeline.guest_views() if view.allocation}
         found = {
             uuid: known[uuid] for uuid in known.keys() & (holding | self._pipeline.unclaimed_holdings.keys())
@@ -608,23 +442,23 @@ class ReportLoop:
         return found
 
     def accept_allocations(self) -> tuple[AllocationLoss, ...]:
-        """Have the worker believe what Placement says of guests now; what they lose by that.
+        """Accept the allocations of an older copy of Placement, and return the losses of guests.
 
         :raises PlacementError:
         :raises DriverError: the worker is busy.
-        :raises OSError: it cannot be kept that an operator wants that.
+        :raises OSError: the decision cannot be kept.
         """
         with self._turn:
-            if self.history.older is None:
+            if self.history.older_copy is None:
                 return ()
             self._take_client()
             self._reporter.read_reported(self._pipeline.host_state.tree.root.uuid)
             event = allocations_read(self._client, self._pipeline, self._reporter.offering_providers)
-            losses = self.history.losses
-            self.history.accept()
+            losses = self.history.withheld_losses
+            self.history.accept_copy()
             if event is not None:
                 hand_over(self._pipeline, event)
-            self.history.settle(self._reporter.take_evidence()[1], self._current_holders())
+            self.history.end_read(self._reporter.take_evidence()[1], self._current_holders())
             return losses
 
 

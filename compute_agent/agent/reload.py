@@ -32,7 +32,7 @@ from compute_agent.host.reader import read_topology
 from compute_agent.inventory.provider_files import files_in
 from compute_agent.inventory.provider_tree import IdentityError
 from compute_agent.loops.base import ConfigurationInForce
-from compute_agent.loops.reporting import RootWatch
+from compute_agent.loops.root_watch import RootWatch
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.messages import ConfigError
 from compute_agent.pipeline.events import WorldChanged
@@ -57,7 +57,7 @@ class HostSignature:
     online: CpuSet
     rest: tuple[Any, ...]
 
-    def differs(self, other: HostSignature, powered: CpuSet) -> bool:
+    def differs_from(self, other: HostSignature, powered: CpuSet) -> bool:
         """Whether the host changed, apart from CPUs that a power manager switches as guests come and go."""
         return self.online - powered != other.online - powered or self.rest != other.rest
 
@@ -74,7 +74,7 @@ def host_signature(conf: cfg.ConfigOpts) -> HostSignature:
             *(read_optional(str(pool)) for pool in pools),
             # Devices come and go with hotplug, and virtual functions with sriov_numvfs.
             pci_addresses(Path(conf.host.root)) if conf.pci.device_spec else (),
-            host_access.signature(conf),
+            host_access.resctrl_signature(conf),
         ),
     )
 
@@ -159,14 +159,14 @@ class ConfigReloader:
         self._signature = host_signature(host.options)
 
     @property
-    def warnings(self) -> list[str]:
+    def list_warnings(self) -> list[str]:
         """Sentences on the choice of the driver, and on options that wait for a restart or have no effect."""
         return [*filter(None, [self._driver.notice]), *self._waiting, *self._config_warnings]
 
-    def look(self) -> None:
+    def reload_changes(self) -> None:
         """Look whether configuration or hardware changed since the last time, and apply that."""
         signature = host_signature(self._in_force.current.options)
-        if signature.differs(self._signature, self._pipeline.host_state.powered):
+        if signature.differs_from(self._signature, self._pipeline.host_state.powered):
             self._signature = signature
             self.reload()
 
@@ -191,7 +191,7 @@ class ConfigReloader:
         try:
             self._root.reload(options)
             host = configured_host(options, self._registry, topology, root=self._root.owner, acting=True)
-            controllers = self._factory.build(options, host.resctrl, host.world)
+            controllers = self._factory.build_controllers(options, host.resctrl, host.world)
             warnings = self._warnings_of(host)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until an operator decides.
@@ -199,10 +199,10 @@ class ConfigReloader:
             self._pipeline.submit(WorldChanged(replace(self._pipeline.host_state, topology=known)))
             return str(error)
         with self._lock:
-            self._in_force.current = host.configuration(client, controllers)
+            self._in_force.current = host.with_controllers(client, controllers)
             self._config_warnings, self._waiting = warnings, waiting
             logs.set_level(options)
-            for warning in self.warnings:
+            for warning in self.list_warnings:
                 LOG.warning("%s", warning)
             off = host.resctrl.off
             if off != self.resctrl.off:
@@ -227,12 +227,12 @@ class ConfigReloader:
             if owner.beside == self._pipeline.host_state.tree.beside:
                 self._pipeline.submit(WorldChanged(world)).result(WORKER_SECONDS)
                 return
-            controllers = self._factory.build(options, self.resctrl, world)
+            controllers = self._factory.build_controllers(options, self.resctrl, world)
             self._in_force.current = replace(conf, controllers=controllers)
             self._pipeline.submit(WorldChanged(world, controllers)).result(WORKER_SECONDS)
             self._in_force.reload()
 
-    def check(self, options: cfg.ConfigOpts, /) -> None:
+    def check_options(self, options: cfg.ConfigOpts, /) -> None:
         """Try a configuration on this host, which does not change. For any thread.
 
         :raises ConfigError: the agent would refuse it.

@@ -1,0 +1,186 @@
+"""The watch over the root provider of the host, which may belong to nova-compute and may move."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from oslo_config import cfg
+
+from compute_agent.inventory.derive import BESIDE
+from compute_agent.inventory.options import hypervisor_name
+from compute_agent.model.messages import full_name
+from compute_agent.pipeline.host_state import HostState
+from compute_agent.report.client import PlacementClient
+from compute_agent.report.reporter import HostReporter
+from compute_agent.report.root_provider import (
+    FormerRootError,
+    NovaRoot,
+    RootMissingError,
+    RootOwner,
+    RootSearch,
+    find_root,
+    is_novas,
+    owner_of,
+)
+
+LOG = logging.getLogger(__name__)
+
+
+class NovaRootStore(Protocol):
+    """Keeps which root provider of nova-compute the agent works below."""
+
+    def keep_nova_root(self, root: NovaRoot | None) -> None:
+        """Keep it durably.
+
+        :raises OSError:
+        """
+        ...
+
+
+class RootUser(Protocol):
+    """Makes the whole agent work below another root provider."""
+
+    def use_root(self, owner: RootOwner) -> None:
+        """Work below the owner's root from now on; the worker has its new tree when this returns.
+
+        :raises ConfigError: the configuration does not fit that root.
+        :raises TimeoutError: the worker has no time.
+        """
+        ...
+
+
+HypervisorName = Callable[[], str]
+"""Returns the name of this host by its hypervisor; empty until the hypervisor has answered."""
+
+
+class RootWatch:
+    """Finds the root provider before each report, and warns where two services write the same root.
+
+    The thread of reports uses it; any thread may read ``owner``.
+    """
+
+    def __init__(
+        self,
+        options: cfg.ConfigOpts,
+        own: str,
+        last: NovaRoot | None,
+        decided: bool,
+        store: NovaRootStore,
+    ) -> None:
+        """Watch the root.
+
+        :param own: the uuid of the agent's own root.
+        :param last: nova-compute's root that ``store`` kept last.
+        :param decided: whether the agent has reported a root of its own before.
+        """
+        self._options = options
+        self._own = own
+        self._last = last
+        self._decided = decided
+        self._store = store
+        self._contested = False
+        self._hypervisor: HypervisorName | None = None
+
+    @property
+    def owner(self) -> RootOwner:
+        """The service that the root provider belongs to, as far as it is known."""
+        return owner_of(self._options.compute.provider_tree, self._last, self._decided)
+
+    def reload(self, options: cfg.ConfigOpts) -> None:
+        """Use the options of another configuration from now on."""
+        self._options = options
+
+    def use_hypervisor(self, name: HypervisorName) -> None:
+        """Find the root by this name of the host, where the configuration has none."""
+        self._hypervisor = name
+
+    def follow_root(
+        self, client: PlacementClient, reporter: HostReporter, world: HostState
+    ) -> RootOwner | None:
+        """Find the root, and return its owner if the agent has to work below another root than ``world`` has.
+
+        :raises RootMissingError: nova-compute has to make it first.
+        :raises PlacementError:
+        :raises OSError: the found root cannot be kept.
+        """
+        shape = self._options.compute.provider_tree
+        if shape not in (None, BESIDE):
+            self._warn_if_contested(shape, reporter)
+            self._remember_root(None)
+        elif shape == BESIDE or self._last or not self._decided or self._is_taken(reporter):
+            self._remember_root(self._find_root(client, reporter, shape))
+        self._decided = True
+        owner = self.owner
+        if not _differs_from(world, owner):
+            return None
+        if owner.novas is not None:
+            root = full_name(owner.novas.name, owner.novas.uuid)
+            LOG.info("The root provider is nova-compute's, %s: the agent's providers are below it", root)
+        return owner
+
+    def _is_taken(self, reporter: HostReporter) -> bool:
+        """Tell whether nova-compute writes the agent's own root, too."""
+        return is_novas(reporter.root_traits(self._own) or frozenset())
+
+    def _warn_if_contested(self, shape: str, reporter: HostReporter) -> None:
+        contested = self._is_taken(reporter)
+        if contested and not self._contested:
+            LOG.warning(
+                "nova-compute writes the root provider of this host, too: set [compute] provider_tree = %s"
+                " instead of %s, or both undo what the other writes",
+                BESIDE,
+                shape,
+            )
+        self._contested = contested
+
+    def _find_root(
+        self, client: PlacementClient, reporter: HostReporter, shape: str | None
+    ) -> NovaRoot | None:
+        name = self._root_name()
+        last = NovaRoot(self._own, name) if self._last is None and self._is_taken(reporter) else self._last
+        search = RootSearch(name, self._own, True if shape == BESIDE else None, last)
+        try:
+            found = find_root(client, search)
+        except FormerRootError as error:
+            stays = "; ".join(f"{each}: {each.reason}" for each in reporter.remove_own(self._own).refusals)
+            if stays:
+                raise RootMissingError(f"{error}, and which cannot be removed: {stays}") from error
+            raise
+        except RootMissingError:
+            reporter.forget_providers()
+            raise
+        if found is not None and last is not None and found.name != last.name and found.uuid == last.uuid:
+            LOG.warning("The provider %s of nova-compute now has the name %s", last.name, found.name)
+        return found
+
+    def _root_name(self) -> str:
+        """Find the name of nova-compute's root, whether it exists or not.
+
+        :raises RootMissingError: the hypervisor has to tell it first.
+        """
+        if self._options.compute.resource_provider_name or self._hypervisor is None:
+            return hypervisor_name(self._options)
+        if name := self._hypervisor():
+            return name
+        # With a wrong name the agent would create a root of its own beside nova-compute's, and keep it.
+        if self._last is None:
+            raise RootMissingError(
+                "waiting for libvirtd, which tells the name of this host in Nova: start libvirtd, or set"
+                " [compute] resource_provider_name"
+            )
+        return self._last.name
+
+    def _remember_root(self, root: NovaRoot | None) -> None:
+        if root != self._last:
+            self._store.keep_nova_root(root)
+            self._last = root
+
+
+def _differs_from(world: HostState, owner: RootOwner) -> bool:
+    root = world.tree.root
+    present = (world.root_known, world.tree.beside)
+    return present != (owner.known, owner.beside) or (
+        owner.novas is not None and (root.uuid, root.name) != (owner.novas.uuid, owner.novas.name)
+    )
