@@ -191,7 +191,9 @@ def test_a_ban_stays_in_the_record_while_irqbalance_does_not_take_it_back(make_h
         (None, os.geteuid() + 1, REFUSED),
     ],
 )
-def test_what_is_no_answer_of_irqbalance_is_told_and_nothing_is_written(make_host, answer, user, reason):
+def test_other_answers_than_those_of_irqbalance_are_told_and_nothing_is_written(
+    make_host, answer, user, reason
+):
     host = make_host(answer=answer, user=user)
     [sentence] = host.bring_about(demand(2)).balancers
     assert sentence.endswith(reason)
