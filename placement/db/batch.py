@@ -183,7 +183,7 @@ def bind_parameters(name: str, count: int, type_: Any = sa.String) -> list[sa.Bi
     :raises InvalidRequest: a request has more values than a database accepts.
     """
     if count > _MAX_PARAMETERS:
-        raise InvalidRequest("The request names more things than can be handled at once.")
+        raise InvalidRequest("The request names more objects than can be handled at once.")
     return [sa.bindparam(f"{name}_{index}", type_=type_) for index in range(count)]
 
 

@@ -340,9 +340,9 @@ def _refuse_unless_defect(error: exc.SQLAlchemyError) -> None:
         others too often.
     """
     if isinstance(error, exc.DataError):
-        raise InvalidRequest("The request holds a value that the database cannot.") from error
+        raise InvalidRequest("The request contains a value that the database cannot store.") from error
     if errors.is_too_much(error):
-        raise InvalidRequest("The request names more things than can be handled at once.") from error
+        raise InvalidRequest("The request names more objects than can be handled at once.") from error
     if errors.is_conflict(error) or errors.is_unavailable(error):
         LOG.error("database error: %s", error)
         raise Unavailable("The database is not available. Please try again later.") from error

@@ -94,7 +94,8 @@ def state_of(conn: sa.Connection) -> FoundDatabase:
     if len(revisions) > 1:
         raise Unavailable(
             f"The table alembic_version of the database has {len(revisions)} rows ({', '.join(revisions)}),"
-            " not one: it was restored over another, or something else wrote to it. Restore a backup"
+            " not one: a backup was restored over it, or another program wrote to it. Restore a "
+            "backup"
             " into an empty database."
         )
     branches = {each: _revision_of(conn, each) for each in extension_tables()}

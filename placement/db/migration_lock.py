@@ -133,7 +133,7 @@ class _ProcessLock:
                     return
             if time.monotonic() > deadline:
                 owner = watched.owner if watched else "somebody"
-                raise Unavailable(f"{owner} migrates the database since {timeout:g} seconds, and goes on.")
+                raise Unavailable(f"{owner} is still migrating the database after {timeout:g} seconds.")
             time.sleep(_LOOK)
             stood_still += min(time.monotonic() - began, 1.0)
 
@@ -180,8 +180,8 @@ class _ProcessLock:
         """
         if time.monotonic() - self._confirmed > _BEAT and not self._count_up():
             raise Unavailable(
-                "Another process took this migration over, as this one did not show any sign of life for"
-                f" {LEASE:g} seconds. Run it again: it goes on where that one ends."
+                "Another process took over this migration, because this one showed no sign of life"
+                f" for {LEASE:g} seconds. Run the command again: it continues the migration."
             )
 
     def _count_up(self) -> bool:

@@ -50,7 +50,7 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
             return
         cluster = _shown_values(self, _OF_CLUSTER)
         if cluster.get("wsrep_ready") != "ON":
-            raise OperationalError(_NODE_NOT_READY, "the node is not (yet, or any more) part of its cluster")
+            raise OperationalError(_NODE_NOT_READY, "the node has not joined its cluster, or has lost it")
         self.history = cluster.get("wsrep_cluster_state_uuid", "")
         with self.cursor() as cursor:
             cursor.execute(f"SET SESSION wsrep_sync_wait = {wsrep_sync_wait}")

@@ -60,7 +60,7 @@ class ChangeCursor:
             # any text that is no cursor is refused in the same words
             data = b""
         if len(data) != _SIZE or data[0] != _VERSION:
-            raise InvalidRequest("since is no cursor that this service has given.")
+            raise InvalidRequest("'since' is not a cursor of this service.")
         _, epoch, history = _HEAD.unpack_from(data)
         step = _BITS // 8
         parts = (data[at : at + step] for at in range(_HEAD.size, _SIZE, step))

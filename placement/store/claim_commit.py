@@ -304,7 +304,7 @@ def commit_claims(
         # the reservation is a claimant, too: it gives what the others take, in the same check of capacity
         left = reservations.remaining_claim(tx, reservation, claims, groups, locked)
         if left is None:
-            raise LostRace(f"Reservation {reservation} does not hold all of it any more.")
+            raise LostRace(f"Reservation {reservation} no longer holds all claimed amounts.")
         claims = [*claims, left]
     # queued before the claims are written, so that both travel in one batch; looked at when that is sent
     found = tx.queue(_described_rows(len(described)), bind_values("id", sorted(described)))
@@ -340,7 +340,7 @@ def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: 
     for each in joining:
         count = counts[each.group.name]
         if not each.group.allows_hosts(each.hosts, count):
-            raise LostRace(f"Group {each.group.name} has other members now.")
+            raise LostRace(f"The members of group {each.group.name} have changed.")
         # the next claim of the same group has this member beside it
         count.update(each.hosts)
 

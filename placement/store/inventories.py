@@ -262,7 +262,8 @@ def _lock(
     row = providers.read_locked(tx, uuid)
     if generation is not None and row.generation != generation:
         raise ConcurrentUpdate(
-            f"resource provider generation conflict: {uuid} is at {row.generation}, given was {generation}"
+            f"resource provider generation conflict: {uuid} is at {row.generation}, the request "
+            f"gave {generation}"
         )
     return row, set(present.scalars), lookup.ids
 

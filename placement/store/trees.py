@@ -211,8 +211,8 @@ def _check_places(
             None if each.parent is None else _NOT_THERE if parent is None else parent.id
         ):
             raise ConcurrentUpdate(
-                f"{each} is called {row.name!r}, or is below another parent than described: it is not moved "
-                "and not renamed by this request."
+                f"{each} is called {row.name!r}, or is below another parent than described:"
+                " this request neither moves nor renames it."
             )
         if row is not None:
             trees.setdefault(row.tree_root, each)
@@ -232,7 +232,8 @@ def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str
         # MariaDB compares without trailing blanks, and then answers with the name as it is stored
         for name in {each.name, each.name.rstrip(" ")} & taken.keys():
             raise Conflict(
-                f"{each}: its name is taken, by resource provider {taken[name]}.", exceptions.DUPLICATE_NAME
+                f"{each}: resource provider {taken[name]} already has this name.",
+                exceptions.DUPLICATE_NAME,
             )
 
 
@@ -240,7 +241,7 @@ def _check_generation(wanted: ProviderDescription, row: ProviderRow) -> None:
     """:raises ConcurrentUpdate: the client does not know the current generation."""
     if wanted.generation != row.generation:
         given = "none" if wanted.generation is None else wanted.generation
-        raise ConcurrentUpdate(f"{wanted} is at generation {row.generation}, given was {given}.")
+        raise ConcurrentUpdate(f"{wanted} is at generation {row.generation}, the request gave {given}.")
 
 
 class _NameIds:
