@@ -205,7 +205,7 @@ ROWS: list[tuple[str, str, str, dict[str, Any], int, str]] = [
      body(claim_of({}) | {"user_id": "\0"}), 400, "characters"),
     ("same provider twice", "PUT", f"/allocations/{CONSUMER}",
      body(claim_of({RP: {"resources": {"VCPU": 1}}, RP.upper(): {"resources": {"VCPU": 1}}})),
-      400, "same thing"),
+      400, "same object"),
     ("same aggregate twice", "PUT", f"{PROVIDER}/aggregates",
      body({"resource_provider_generation": 2, "aggregates": [RP, RP.upper()]}), 400, "non-unique"),
     # paths
