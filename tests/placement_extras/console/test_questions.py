@@ -58,7 +58,7 @@ def test_why_there_is_no_candidate_is_said_and_shown(client):
         ({"query": "nonsense"}, "nonsense"),
         ({"query": "resources=VCPU:1&required=CUSTOM_NOBODY"}, "No such trait"),
         ({"vcpus": "four"}, "is a whole number, not 'four'"),
-        ({"vcpus": "9" * 400}, "has to be a number"),
+        ({"vcpus": "9" * 400}, "is a whole number"),
         ({"vcpus": "1", "specs": "hw:cpu_policy"}, "An extra spec has the form NAME=VALUE"),
         ({"vcpus": "1", "ram": "1", "specs": "hw:cpu_policy=odd"}, "odd"),
     ],
