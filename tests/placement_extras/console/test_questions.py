@@ -304,8 +304,8 @@ def test_capacity_is_counted_for_flavors_as_nova_has_them(client):
     ("line", "words"),
     [
         ("large", "A flavor is NAME=QUERY or NAME:"),
-        ("large: vcpus=many", "The number of VCPUs has to be a number"),
-        ("large: ram=5", "The number of VCPUs has to be a number"),
+        ("large: vcpus=many", "The number of VCPUs is a whole number"),
+        ("large: ram=5", "The number of VCPUs is a whole number"),
         ("large: vcpus=1 dedicated", "An extra spec has the form NAME=VALUE"),
         ("large: vcpus=1 a='b", "A quote is not closed"),
         ("=resources=VCPU:1", "name"),
