@@ -9,6 +9,7 @@ all others.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -21,6 +22,8 @@ from typing import Final
 
 from compute_agent.host import kernel_files
 from compute_agent.host.kernel_files import SysFiles
+from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet
 
 LOG = logging.getLogger(__name__)
 
@@ -38,7 +41,7 @@ _OWN_GROUP: Final = re.compile(r"(?P<domain>/.+)/libvirt/[^/]+")
 """The group of a domain's main thread. The groups of all its threads are below the same folder."""
 
 _SYSTEMD_SECONDS: Final = 10.0
-_APPLY_SECONDS: Final = 1.0
+_APPLY_SECONDS: Final = 0.5
 """systemd answers before it has written to the kernel."""
 
 
@@ -106,8 +109,23 @@ class GroupReader:
             if not text:
                 return
             self._enable_cpusets(group.rpartition("/")[0])
-        # The kernel takes a line without content as an empty set, and ignores a write of nothing.
-        kernel_files.write_text(file, f"{text}\n")
+        try:
+            # The kernel takes a line without content as an empty set, and ignores a write of nothing.
+            self._write_file(file, f"{text}\n")
+        except OSError as error:
+            if text or error.errno != errno.ENOSPC:
+                raise
+            # A group with processes that has CPUs never becomes empty again. All CPUs are the same for it.
+            self._write_file(file, f"{cpuset.format(self.read_possible())}\n")
+
+    def _write_file(self, file: str, text: str) -> None:
+        kernel_files.write_text(file, text)
+
+    def read_possible(self) -> CpuSet:
+        """The CPUs that the host can ever have."""
+        folder = "sys/devices/system/cpu"
+        found = self._files.cpu_list(f"{folder}/possible") or self._files.cpu_list(f"{folder}/online")
+        return found or frozenset()
 
     def _enable_cpusets(self, parent: str) -> None:
         """Enable the controller cpuset for the groups below one, and above it where it has to be."""

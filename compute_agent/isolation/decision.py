@@ -171,6 +171,8 @@ class _MaskPlanner:
         }
         writes, stuck, changed = [], [], []
         for path, mask in self._facts.masks.items():
+            if is_group(mask):
+                mask = replace(mask, cpus=self._group_cpus(mask.cpus))
             original, is_changed = self._original_of(mask)
             if is_changed:
                 changed.append(mask)
@@ -203,6 +205,10 @@ class _MaskPlanner:
         # A group without CPUs of its own has those of its parent.
         return mask.reached_cpus or (self._facts.online if is_group(mask) else mask.cpus)
 
+    def _group_cpus(self, cpus: CpuSet) -> CpuSet:
+        """The CPUs of a group; empty if it has all, as that is no mask either."""
+        return frozenset() if self._facts.possible and cpus >= self._facts.possible else cpus
+
     def _list_loose(self) -> Iterator[StuckMask]:
         """Processes that no mask keeps off."""
         number = self._facts.loose_processes
@@ -218,6 +224,8 @@ class _MaskPlanner:
     def _original_of(self, mask: KernelMask) -> tuple[OriginalMask, bool]:
         """The original of a mask, and whether another program has overwritten the agent's value."""
         known = self._originals.masks.get(mask.path)
+        if known is not None and is_group(mask):
+            known = replace(known, cpus=self._group_cpus(known.cpus))
         if known is not None and mask.names and known.names != mask.names:
             known = None  # the number belongs to another device now
         if known is not None and self._is_ours(mask, known):

@@ -10,6 +10,7 @@ well; see :mod:`compute_agent.isolation.control_groups`.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import errno
 import os
@@ -65,6 +66,7 @@ _NO_AFFINITY: Final = 0x04000000
 _FOLLOWING: Final = ("irq/", "vhost-")
 """Threads that others place: those of interrupts follow these, those of vhost follow their guest."""
 
+_INTERRUPT_THREAD: Final = re.compile(r"irq/([0-9]+)-", re.ASCII)
 _ALLOWED: Final = re.compile(r"^Cpus_allowed_list:\s*(\S*)$", re.MULTILINE)
 _SINCE: Final = " since "
 _TRUSTED_READS: Final = 30
@@ -195,6 +197,7 @@ class IsolationFacts:
     :ivar loose_processes: processes of the host in no group that can have CPUs; None: the host has no such
         groups.
     :ivar partitioned: the CPUs of cpuset partitions, which the kernel keeps other work off.
+    :ivar possible: the CPUs that the host can ever have. A control group with all of them has no mask.
     """
 
     boot: str
@@ -205,6 +208,7 @@ class IsolationFacts:
     owners: Mapping[str, str] = field(default_factory=dict)
     loose_processes: int | None = 0
     partitioned: CpuSet = frozenset()
+    possible: CpuSet = frozenset()
 
 
 class MaskReader:
@@ -261,7 +265,8 @@ class MaskReader:
         # A file that cannot be read for a moment is not gone.
         gone = frozenset(path for path in known if path not in masks and self._is_gone(path))
         loose = self._count_loose() if quiet else 0
-        return IsolationFacts(boot, online, masks, gone, counts, owners, loose)
+        possible = self.groups.read_possible()
+        return IsolationFacts(boot, online, masks, gone, counts, owners, loose, possible=possible)
 
     def _is_gone(self, path: str) -> bool:
         match = MASK_PATH.fullmatch(path)
@@ -309,6 +314,18 @@ class MaskReader:
             self.groups.write_cpus(match["group"], text)
             return
         kernel_files.write_text(f"{self.root}/{path}", f"{text}\n")
+
+    def renew_threads(self) -> None:
+        """Have threads of interrupts follow these again: the kernel gave them all CPUs with a partition."""
+        for thread in (self._files.text(_KERNEL_THREADS) or "").split():
+            match = _STAT.match(self._files.text(f"proc/{thread}/stat") or "")
+            found = None if match is None else _INTERRUPT_THREAD.match(match["name"])
+            if found is not None:
+                path = f"{INTERRUPTS}/{found[1]}/smp_affinity_list"
+                if text := self._files.text(path):
+                    # The thread moves when it runs next. One that has nothing to do disturbs nothing.
+                    with contextlib.suppress(OSError):
+                        kernel_files.write_text(f"{self.root}/{path}", f"{text}\n")
 
     def bind_thread(self, thread: int, cpus: CpuSet) -> None:
         """Set the affinity of a thread of this kernel.

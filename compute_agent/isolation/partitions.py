@@ -145,7 +145,7 @@ class _PartitionPlanner:
             changed = any(group == each or group.startswith(f"{each}/") for each in touched)
             if state != kind and (_state_word(state) != kind or changed):
                 writes.append((_path(group, _PARTITION), kind))
-        kept = {path: text for path, text in self._originals.items() if self._is_kept(path, text)}
+        kept = {path: text for path, text in self._originals.items() if self._is_kept(path)}
         for path, _ in writes:
             kept.setdefault(path, self._original_text(path))
         refused = {uuid: tuple(dict.fromkeys(each)) for uuid, each in self._refused.items()}
@@ -192,7 +192,7 @@ class _PartitionPlanner:
         for _, _, path, group, file in sorted(paths):
             state = self._facts.groups.get(group)
             has = None if state is None else state.text_of(file)
-            if has is not None and not self._is_wanted(group, file) and has != self._originals[path]:
+            if has is not None and not self._is_wanted(group, file) and self._has_changed(path, has):
                 yield path, self._originals[path]
 
     def _list_grants(self) -> Iterator[tuple[str, str]]:
@@ -213,12 +213,18 @@ class _PartitionPlanner:
             return group in self._filled
         return group in (self._kinds if file == _PARTITION else self._exclusive)
 
-    def _is_kept(self, path: str, text: str) -> bool:
+    def _is_kept(self, path: str) -> bool:
         group, file = _group_of(path), path.rpartition("/")[2]
         state = self._facts.groups.get(group)
         if state is None:
             return False
-        return self._is_wanted(group, file) or state.text_of(file) not in (None, text)
+        has = state.text_of(file)
+        return self._is_wanted(group, file) or (has is not None and self._has_changed(path, has))
+
+    def _has_changed(self, path: str, has: str) -> bool:
+        """Whether a file differs from its original. The kernel has no way back from CPUs to none."""
+        is_all = path.endswith(f"/{GROUP_CPUS}") and _cpus(has) >= self._facts.online
+        return has != self._originals[path] and not (is_all and not self._originals[path])
 
     def _original_text(self, path: str) -> str:
         text = self._facts.groups[_group_of(path)].text_of(path.rpartition("/")[2]) or ""

@@ -100,10 +100,13 @@ class HostIsolator:
         former = [each for each in targets if each.path in had]
         if had and self._decide_partitions(former, self.kept_originals).writes:
             self._keep_originals(demand)
-        plan, _ = self._set_partitions(former)
+        plan, has_returned = self._set_partitions(former)
+        if has_returned:
+            self._reader.renew_threads()
         stuck, changed = self._set_masks(demand, plan.valid)
         plan, has_changed = self._set_partitions(targets)
         if has_changed:
+            self._reader.renew_threads()
             stuck, changed = self._set_masks(demand, plan.valid)
         refused = {
             uuid: (*refused.get(uuid, ()), *plan.refused.get(uuid, ())) for uuid in (*refused, *plan.refused)

@@ -4,7 +4,9 @@ import errno
 import os
 import shutil
 from collections import Counter
+from pathlib import Path
 
+from compute_agent.isolation.control_groups import GroupReader
 from compute_agent.isolation.facts import DEFAULT_MASK, WATCHDOG_MASK, WORKQUEUE_MASK, MaskReader
 from compute_agent.isolation.originals import OriginalMasks, OriginalsFile
 from compute_agent.isolation.partitions import PartitionFiles
@@ -33,6 +35,8 @@ class FakeKernel(MaskReader):
         self.put(WORKQUEUE_MASK, self.hexadecimal(self.cpus))
         self.put("sys/devices/virtual/workqueue/writeback/cpumask", self.hexadecimal(self.cpus))
         self.put(WATCHDOG_MASK, cpuset.format(self.cpus))
+        self.put("sys/devices/system/cpu/possible", cpuset.format(self.cpus))
+        self.groups = FakeGroupReader(root, lambda: None)
         self.cgroups = FakeGroups(self)
         self.partitions = self.cgroups
 
@@ -167,8 +171,11 @@ class FakeKernel(MaskReader):
                 path = str(file.relative_to(self.root))
                 if path.endswith("/status"):
                     found[path] = self.read_cpus(path)
-                elif file.name in ("smp_affinity_list", "watchdog_cpumask") or file.name == "cpuset.cpus":
+                elif file.name in ("smp_affinity_list", "watchdog_cpumask"):
                     found[path] = cpuset.parse(self.text(path))
+                elif file.name == "cpuset.cpus":
+                    cpus = cpuset.parse(self.text(path))
+                    found[path] = frozenset() if cpus == self.cpus else cpus
                 elif file.name in ("default_smp_affinity", "cpumask", "rps_cpus", "xps_cpus"):
                     found[path] = cpuset.parse_mask(self.text(path))
         return found
@@ -178,6 +185,11 @@ class FakeKernel(MaskReader):
 
     def texts(self):
         found = {path: self.text(path) for path in self.masks()}
+        # A group with all CPUs has no mask.
+        every = cpuset.format(self.cpus)
+        for path in found:
+            if path.endswith("cpuset.cpus") and found[path] == every:
+                found[path] = ""
         for file in (self.root / "sys/fs/cgroup").rglob("cpuset.cpus.*"):
             found[str(file.relative_to(self.root))] = file.read_text().strip()
         return found
@@ -230,6 +242,16 @@ class FakeKernel(MaskReader):
         self.put(path, cpuset.format(cpus))
         if path in self.managed and self.version >= (6, 11):
             os.chmod(self.root / path, 0o444)
+
+
+class FakeGroupReader(GroupReader):
+    """Refuses, as the kernel does, to take all CPUs of a group with processes."""
+
+    def _write_file(self, file, text):
+        events = Path(file).with_name("cgroup.events")
+        if not text.strip() and Path(file).read_text().strip() and "populated 1" in events.read_text():
+            raise OSError(errno.ENOSPC, "processes without a CPU")
+        super()._write_file(file, text)
 
 
 class FakeGroups(PartitionFiles):

@@ -121,7 +121,8 @@ class IsolationWorld:
                 # What the agent has written itself does not tell its writer.
                 if movable and cpus & self.kernel.online and cpus not in (*written, *shadows):
                     self.kernel.change(path, cpus)
-                    self.natural[path] = {cpus}
+                    # A group with all CPUs has no mask.
+                    self.natural[path] = {frozenset() if path == SLICE and cpus == CPUS else cpus}
             case ("offline", cpu):
                 self.look()
                 self.kernel.set_online(self.kernel.online - {cpu})
@@ -199,7 +200,7 @@ class IsolationWorld:
         for group in self.kernel.cgroups.groups():
             assert self.kernel.cgroups.state(group) == "member"
             assert self.kernel.cgroups.text(group, "cpuset.cpus.exclusive") == ""
-        assert self.kernel.text(f"{GUESTS}/cpuset.cpus") == ""
+        assert self.kernel.masks()[f"{GUESTS}/cpuset.cpus"] == frozenset()
         assert (self.host.kept().masks, self.host.kept().groups) == ({}, {})
 
 

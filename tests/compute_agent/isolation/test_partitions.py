@@ -12,7 +12,7 @@ from compute_agent.isolation.decision import LOOSE, NO_GROUPS, HeldCpus, Isolati
 from compute_agent.isolation.facts import WORKQUEUE_MASK
 from compute_agent.isolation.partitions import NO_GROUP, NO_REMOTE
 from compute_agent.isolation.shell import stuck_sentences
-from tests.compute_agent.isolation.fake_kernel import IsolationHost, Killed
+from tests.compute_agent.isolation.fake_kernel import FakeGroupReader, IsolationHost, Killed
 
 NODES = {0: frozenset(range(4)), 1: frozenset(range(4, 8))}
 DEDICATED = frozenset({2, 3, 6, 7})
@@ -65,7 +65,9 @@ def host(memory):
 
 
 def cpus_of(host, *groups):
-    return [host.kernel.cgroups.text(group, "cpuset.cpus") for group in groups]
+    """The CPUs of groups; empty for those with all CPUs."""
+    texts = [host.kernel.cgroups.text(group, "cpuset.cpus") for group in groups]
+    return ["" if text == "0-7" else text for text in texts]
 
 
 def exclusive_cpus(host, *groups):
@@ -129,7 +131,8 @@ def test_guests_that_are_alone_have_partitions_and_all_is_as_before_afterwards(m
     assert (status.alone, status.refused, status.stuck) == ({2, 3, 6, 7}, {}, ())
     assert exclusive_cpus(host, "machine.slice", "guests") == ["2-3", "6-7"]
     # Below Linux 6.11 a group passes down only CPUs that it has itself.
-    assert cpus_of(host, "machine.slice", SCOPE) == (["0-7"] * 2 if version < (6, 11) else ["", ""])
+    texts = [host.kernel.cgroups.text(group, "cpuset.cpus") for group in ("machine.slice", SCOPE)]
+    assert texts == (["0-7"] * 2 if version < (6, 11) else ["", ""])
     masks = host.kernel.masks()
     assert (masks["proc/60/status"], masks["proc/61/status"]) == ({0, 1}, {4, 5})
     writes = len(host.kernel.writes)
@@ -306,7 +309,7 @@ class Systemctl:
 @pytest.fixture
 def systemctl(host, memory):
     found = Systemctl(memory)
-    host.kernel.groups = GroupReader(host.kernel.root, lambda: str(found.program))
+    host.kernel.groups = FakeGroupReader(host.kernel.root, lambda: str(found.program))
     return found
 
 
