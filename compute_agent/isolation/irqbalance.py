@@ -175,7 +175,7 @@ class BalancerSockets:
         :raises BalancerError: it does not take the command, or may still take it.
         """
         # irqbalance reads the first word only.
-        self._exchange(key, f"settings cpus {cpuset.format(cpus) or 'NULL'}")
+        self._send_command(key, f"settings cpus {cpuset.format(cpus) or 'NULL'}")
         memory = self._memories.setdefault(key, _BalancerMemory())
         memory.sent, memory.scanned = cpus, self._clock() + memory.seconds + _SCAN_MARGIN
 
@@ -183,7 +183,7 @@ class BalancerSockets:
         if memory.reason and self._clock() < memory.again:
             raise BalancerError(memory.reason)
         try:
-            answer = self._exchange(key, "setup")
+            answer = self._send_command(key, "setup")
             # A process that is not allowed to ask gets nothing.
             if not answer:
                 raise BalancerError(REFUSED)
@@ -216,7 +216,7 @@ class BalancerSockets:
                 continue
         return found
 
-    def _exchange(self, key: str, command: str) -> bytes:
+    def _send_command(self, key: str, command: str) -> bytes:
         """Send a command. The answer, which ends when irqbalance closes the connection.
 
         :raises BalancerGoneError: no process listens there.
