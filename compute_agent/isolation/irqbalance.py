@@ -275,6 +275,11 @@ def _run_command(connection: socket.socket, path: str, command: str) -> bytes:
             raise BalancerError(UNREADABLE)
 
 
+def has_socket(root: Path) -> bool:
+    """Whether an irqbalance of the host below ``root`` may take commands."""
+    return bool(BalancerSockets(root).read_bans()[0])
+
+
 def _is_trusted(user: int) -> bool:
     return user in (0, os.geteuid())
 
