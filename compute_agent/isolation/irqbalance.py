@@ -276,8 +276,8 @@ def _run_command(connection: socket.socket, path: str, command: str) -> bytes:
 
 
 def has_socket(root: Path) -> bool:
-    """Whether an irqbalance of the host below ``root`` may take commands."""
-    return bool(BalancerSockets(root).read_bans()[0])
+    """Whether an irqbalance of the host below ``root`` listens, also if it does not answer now."""
+    return any(BalancerSockets(root).read_bans())
 
 
 def _is_trusted(user: int) -> bool:
