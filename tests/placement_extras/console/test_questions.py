@@ -180,9 +180,7 @@ def test_the_reason_goes_with_the_trait(app, client):
 
 def test_a_host_that_others_disabled_is_not_enabled_here(client):
     host = f"/console/providers/{world.uuid_of('compute-9')}"
-    assert "by the agent of the host" in read_answer(
-        client, f"providers/{world.uuid_of('compute-9')}"
-    )
+    assert "by the agent of the host" in read_answer(client, f"providers/{world.uuid_of('compute-9')}")
     mark = form(client, f"/console/providers/{EDGE}")
     answer = client.post(f"{host}/scheduling", data={"mark": mark, "do": "enable"})
     assert answer.status_code == HTTPStatus.BAD_REQUEST
