@@ -41,6 +41,9 @@ _OWN_GROUP: Final = re.compile(r"(?P<domain>/.+)/libvirt/[^/]+")
 """The group of a domain's main thread. The groups of all its threads are below the same folder."""
 
 _SYSTEMD_SECONDS: Final = 10.0
+_SYSTEMD_PAUSE: Final = 60.0
+"""Seconds without systemctl after it has hung: otherwise each group of a round would wait for it."""
+
 _APPLY_SECONDS: Final = 0.5
 """systemd answers before it has written to the kernel."""
 
@@ -53,6 +56,8 @@ class GroupReader:
         self.root = root
         self._files = SysFiles(root)
         self._find_systemctl = self._own_systemctl if find_systemctl is None else find_systemctl
+        self._systemd_due = 0.0
+        """The end (monotonic seconds) of the pause after systemctl has hung."""
 
     @property
     def has_cpusets(self) -> bool:
@@ -140,7 +145,7 @@ class GroupReader:
     def _set_property(self, unit: str, text: str) -> bool:
         """Tell systemd the CPUs of a unit, where it runs and knows the unit."""
         program = self._find_systemctl()
-        if program is None:
+        if program is None or time.monotonic() < self._systemd_due:
             return False
         command = (program, "set-property", "--runtime", "--", unit, f"AllowedCPUs={text.replace(',', ' ')}")
         try:
@@ -149,6 +154,7 @@ class GroupReader:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             LOG.warning("systemctl cannot set the CPUs of %s: %s", unit, error)
+            self._systemd_due = time.monotonic() + _SYSTEMD_PAUSE
             return False
         if done.returncode:
             LOG.debug("systemctl cannot set the CPUs of %s: %s", unit, done.stderr.strip())

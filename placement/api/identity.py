@@ -230,7 +230,7 @@ class _IdentityServer:
                     "validated: %s",
                     error.__context__,
                 )
-                raise CannotAsk(f"at auth_url there is no Identity service: {error.__context__}") from error
+                raise CannotAsk(f"auth_url leads to no Identity service: {error.__context__}") from error
             raise
         except Unavailable as error:
             raise CannotAsk(error.detail) from None

@@ -40,7 +40,7 @@ def check_bind(bind: str) -> None:
         address = parse_address(bind, default_port="")
     except RuntimeError as error:
         raise ValueError(
-            f"--bind {bind}: {error} It is ADDRESS:PORT, as 127.0.0.1:8778, or unix:PATH."
+            f"--bind {bind}: {error} Give ADDRESS:PORT, such as 127.0.0.1:8778, or unix:PATH."
         ) from error
     try:
         if isinstance(address, str):
@@ -67,7 +67,7 @@ def _check_path(path: Path) -> None:
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, f"user {os.geteuid()} cannot write to {path.parent}")
     if path.exists() and not stat.S_ISSOCK(path.stat().st_mode):
-        raise FileExistsError(errno.EEXIST, f"{path} is there and is not a socket")
+        raise FileExistsError(errno.EEXIST, f"{path} exists and is not a socket")
 
 
 def _error_reason(error: OSError | OverflowError) -> str:

@@ -1,1 +1,1 @@
-"""The database: tables, connections, transactions with their retries, migrations."""
+"""The database: tables, connections, repeated transactions, and migrations of the schema."""

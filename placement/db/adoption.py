@@ -1,4 +1,4 @@
-"""The record of a takeover from OpenStack Placement, or of the way back, in a database."""
+"""The record of a takeover from OpenStack Placement, or of the return to it, in a database."""
 
 import re
 import time
@@ -20,9 +20,9 @@ CARRIED: Final = "carried"
 
 
 class AdoptionStage(StrEnum):
-    """The progress of a takeover, or of the way back.
+    """The progress of a takeover, or of the return.
 
-    MySQL cannot change tables in a transaction, so that a takeover may stop half way.
+    MySQL cannot change tables in a transaction, so a takeover may stop half way.
     """
 
     ADOPTING = "adopting"
@@ -47,7 +47,7 @@ _record: Final = sa.Table(
 
 @dataclass(frozen=True, slots=True)
 class AdoptionRecord:
-    """The one row about a takeover, while the old tables are kept.
+    """The only row about a takeover; it exists as long as the old tables are kept.
 
     :param way: how a database is being abandoned; empty before.
     :param revision: the revision of the old tables.
@@ -59,7 +59,7 @@ class AdoptionRecord:
 
 
 def find_record(conn: sa.Connection) -> AdoptionRecord | None:
-    """Return the record; None if nothing was taken over."""
+    """Return the record; None if the database was not taken over."""
     if not sa.inspect(conn).has_table(_record.name):
         return None
     row = conn.execute(sa.select(_record)).first()
@@ -85,7 +85,7 @@ def remove(conn: sa.Connection) -> None:
 
 
 def explain_adoption(present: str | None, record: AdoptionRecord | None) -> str | None:
-    """Return why this service cannot use a database of the other one, and the remedy; None if it can."""
+    """Return why this service cannot use such a database, and the remedy; None if it can."""
     if record is not None and record.stage is AdoptionStage.ADOPTING:
         return (
             "The database is half way from OpenStack Placement to this service:"

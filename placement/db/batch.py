@@ -1,7 +1,7 @@
 """Statements that are compiled once and sent together, in one round trip if the driver can.
 
-The work of SQLAlchemy for each execution takes longer than most of our statements take in the database. So
-does waiting for one answer after the other. Frequent statements are therefore :class:`PreparedStatement`
+SQLAlchemy's work for each execution takes longer than most of our statements take in the database. Waiting
+for one answer after the other takes longer, too. Frequent statements are therefore :class:`PreparedStatement`
 objects. A transaction gathers them in a :class:`StatementBatch`, which calls the driver (PEP 249) itself, and
 sends them together on PostgreSQL (:mod:`placement.db.pipeline`).
 """
@@ -21,7 +21,7 @@ Rows = Sequence[Sequence[Any]]
 Values = Mapping[str, Any]
 Statement = sa.Select[Any] | sa.sql.dml.UpdateBase
 
-# one text for each number of names in a statement; most requests name few
+# one text of a statement for each number of names; most requests have few names
 KEPT_SIZES: Final = 64
 """Number of statements of each kind that are kept compiled."""
 
@@ -36,7 +36,7 @@ _MAX_PARAMETERS: Final = 65_000
 class PreparedStatement:
     """A statement, with its text for each kind of database.
 
-    Values are given by the names of its bind parameters, none of which may be ``expanding``.
+    Values are given by the names of the bind parameters. No parameter may be ``expanding``.
     """
 
     def __init__(self, statement: Statement) -> None:
@@ -109,26 +109,26 @@ class StatementAnswer:
 
 
 class StatementBatch:
-    """Statements of the transaction of a connection, in order, that wait to be sent."""
+    """Statements of one transaction, in order, that wait to be sent."""
 
     def __init__(self, conn: sa.Connection) -> None:
         self._conn = conn
         self.waiting: list[StatementAnswer] = []
 
     def add(self, statement: PreparedStatement, values: Values) -> StatementAnswer:
-        """Queue the statement after those that wait already."""
+        """Append the statement to the waiting ones."""
         answer = StatementAnswer(self, statement, values)
         self.waiting.append(answer)
         return answer
 
     @property
     def carries_commit(self) -> bool:
-        """Whether sending it with ``commit`` ends the transaction."""
+        """Whether :meth:`send` with ``commit`` also ends the transaction."""
         return bool(self.waiting) and self.sends_at_once
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether all waiting statements are sent together, instead of one after the other's answer."""
+        """Whether all waiting statements are sent together, without waiting for each answer."""
         return _supports_pipelines(self._conn.dialect)
 
     def send(self, *, commit: bool = False) -> None:
@@ -178,12 +178,12 @@ class StatementBatch:
 
 
 def bind_parameters(name: str, count: int, type_: Any = sa.String) -> list[sa.BindParameter[Any]]:
-    """Return bind parameters for ``count`` values of a kind; :func:`bind_values` makes their values.
+    """Return bind parameters for ``count`` values of one kind; :func:`bind_values` returns their values.
 
     :raises InvalidRequest: a request has more values than a database accepts.
     """
     if count > _MAX_PARAMETERS:
-        raise InvalidRequest("The request names more things than can be handled at once.")
+        raise InvalidRequest("The request names more objects than can be handled at once.")
     return [sa.bindparam(f"{name}_{index}", type_=type_) for index in range(count)]
 
 
@@ -206,7 +206,7 @@ def split_rows(rows: Sequence[T]) -> Iterator[Sequence[T]]:
 
 
 def bind_rows(rows: Iterable[Values]) -> dict[str, Any]:
-    """Return the same as :func:`bind_values`, for each name in a row."""
+    """Return the values of :func:`bind_values` for each name in rows."""
     return {f"{name}_{index}": value for index, row in enumerate(rows) for name, value in row.items()}
 
 

@@ -2,23 +2,23 @@
 
 Every provider belongs to one of :data:`PROVIDER_BUCKETS` buckets for good, chosen by its uuid. Further
 buckets stand for the names of resource classes and traits, for the parents in trees, and for the expiry of
-reservations. One bucket, the :data:`EPOCH`, stands for everything. :data:`GROUP_BUCKETS` are those of groups
-of consumers, by their names. A transaction that writes to a provider first increments the counter of its
-bucket, and so holds the lock of that row until it ends. Two things follow:
+reservations. One bucket, the :data:`EPOCH`, stands for the whole database. Groups of consumers have
+:data:`GROUP_BUCKETS`, chosen by their names. A transaction that writes to a provider first increments the
+counter of its bucket, and so holds the lock of that row until it ends. Two things follow:
 
-- Transactions on the same provider run one after the other. What one reads after it has the lock stays true
-  until it commits.
-- Within a bucket, counters become visible in their order. So "everything with a stamp above the one that I
-  know" misses nothing. A sequence that concurrent transactions share would not do, as they commit out of
+- Transactions on the same provider run one after the other. Data read under the lock stay true until the
+  commit.
+- Within a bucket, counters become visible in ascending order. So a query for all stamps above a known one
+  misses nothing. A sequence would not give this order, because transactions that share it commit out of
   order.
 
-Each increment is a random number, so that a counter also identifies a history. A database that was restored
-from a backup does not reach the same counters again by other changes. Nor does one that lost its last changes
-in a failover. (By chance it does, once in some million restores, and then only until the next change.)
+Each increment is a random number, so that a counter also identifies a history. A restore from a backup, or a
+failover that loses the last changes, sets counters back. Later changes then lead to other counters. (The
+chance of equal ones is one in some million restores, and lasts until the next change.)
 
 Operations that bypass the counters renew the epoch, so that every worker reads everything again: an import, a
-repair, a migration, an operator after a restore. It is no counter, but a random number from a large range.
-Two counters that both went up from one backup would collide; two random numbers do not.
+repair, a migration, an operator after a restore. The epoch is not a counter, but a random number from a large
+range. Counters that both continue from one backup could become equal; two random numbers do not.
 """
 
 from collections.abc import Container, Iterable
@@ -60,12 +60,12 @@ def bucket_of_group(name: str) -> int:
 
 
 def missing_buckets(present: Container[int]) -> list[int]:
-    """Return the buckets that are missing among those of the table."""
+    """Return the buckets without a row in the table."""
     return [bucket for bucket in ALL if bucket not in present]
 
 
 def explain_missing(present: Container[int]) -> str | None:
-    """Return why a database with these buckets cannot be used, and the remedy; None if it can."""
+    """Return which rows a database with these buckets lacks, and the remedy; None if it lacks none."""
     count = len(missing_buckets(present))
     if not count:
         return None
@@ -134,7 +134,7 @@ def _increment_statement(count: int) -> PreparedStatement:
 
 
 def renew_epoch(batch: StatementBatch) -> None:
-    """Have all workers read everything again, once this is committed."""
+    """Make all workers read everything again after the commit."""
     batch.add(_renewal, {"bucket": EPOCH, "epoch": 1 + randbelow(_EPOCHS)})
 
 
@@ -146,7 +146,7 @@ _renewal: Final = PreparedStatement(
 
 
 def count_deletion(batch: StatementBatch, bucket: int) -> None:
-    """Count a deleted provider of the (locked) bucket, as a deleted row has no stamp."""
+    """Count a deleted provider of the (locked) bucket, because a deleted row has no stamp."""
     batch.add(_count_deletion, {"bucket": bucket})
 
 

@@ -1,4 +1,4 @@
-"""The question before every answer: has the database changed? It is asked as cheaply as the driver can."""
+"""The cheapest query of each driver for the version of the database, sent before every answer."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 
 class _KeptConnection(NamedTuple):
-    """A connection of a thread, its history, and how often all were given up before it was made."""
+    """A connection of a thread, its history, and the number of calls of ``give_up`` before it was made."""
 
     connection: Any
     history: str
@@ -22,7 +22,7 @@ class _KeptConnection(NamedTuple):
 
 
 class ChangeProbe:
-    """Asks for the version of the database, on a connection that each thread keeps for that.
+    """Reads the version of the database; each thread keeps a connection for this query.
 
     :param engine: an engine with connections that commit by themselves.
     """
@@ -37,7 +37,7 @@ class ChangeProbe:
         self._round = 0
 
     def position(self) -> DatabaseVersion:
-        """Return the version of the database; a connection that died since the last question is replaced.
+        """Return the version of the database; a connection that died since the last call is replaced.
 
         :raises placement.db.errors.WrongServer: the server is a standby, or read-only.
         :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer, or refuses the question.
@@ -60,7 +60,7 @@ class ChangeProbe:
             raise errors.of_driver(self._dialect, error, None) from error
 
     def _asked_for(self, question: str) -> DatabaseVersion:
-        """Return the answer to another question, which replaces the present one if the server takes it."""
+        """Return the answer to another query, which replaces the present one if the server accepts it."""
         before, self._question = self._question, question
         try:
             return self._ask_kept()
@@ -69,7 +69,7 @@ class ChangeProbe:
             raise
 
     def give_up(self) -> None:
-        """Have every thread ask on a new connection from now on."""
+        """Make every thread use a new connection from now on."""
         self._round += 1
 
     def _ask_kept(self) -> DatabaseVersion:
@@ -95,7 +95,7 @@ class ChangeProbe:
         return answer
 
     def _is_current(self, kept: _KeptConnection) -> bool:
-        """Return whether the connection leads to the same place as a new one, and not to a replaced file."""
+        """Return whether a new connection would lead to the same file, which may have been replaced."""
         if kept.round != self._round:
             return False
         return not self._is_file or position.is_same_file(self._path, kept.history)

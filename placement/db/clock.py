@@ -1,4 +1,4 @@
-"""The clock of the database, which all workers share: their own clocks may differ by hours."""
+"""The clock of the database, which all workers share, as their own clocks may differ by hours."""
 
 from typing import Any
 

@@ -1,6 +1,7 @@
 """Transactions on the database: snapshots to read, serialised and repeated transactions to write.
 
-While a database does not answer at all, one request of a worker tries, and the others are refused at once.
+During an outage of the database one request of a worker tries to reach it, and the others are refused at
+once.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ LOG = logging.getLogger(__name__)
 
 
 class DatabaseOutage(outage.PeerOutage):
-    """Keeps requests from waiting for a database that accepts requests and does not answer."""
+    """Keeps requests from waiting for a database that accepts connections but does not answer."""
 
     refusal = "The database does not answer. Please try again later."
 
@@ -65,9 +66,9 @@ T = TypeVar("T")
 class WriteTransaction:
     """One write transaction: its statements, its locks and its changes.
 
-    Statements are :meth:`queued <queue>`. They are sent when an answer is read, when ``conn`` is used, or at
-    the end. ``now`` is the time of the changes, in seconds since 1970. An ``optimistic`` transaction may
-    insert rows that may exist. If they do, everything starts again in a transaction that is not optimistic.
+    Statements are :meth:`queued <queue>`, and sent when an answer is read, when ``conn`` is used, or at the
+    end. ``now`` is the time of the changes, in seconds since 1970. An ``optimistic`` transaction may insert
+    rows that may exist. If such a row exists, ``work`` runs again in a transaction that is not optimistic.
     """
 
     def __init__(self, conn: sa.Connection, *, optimistic: bool) -> None:
@@ -87,7 +88,7 @@ class WriteTransaction:
 
     @property
     def sends_at_once(self) -> bool:
-        """Whether queued statements are sent together, so that reading an answer in between is costly."""
+        """Whether queued statements are sent together; an early read then costs a round trip."""
         return self._batch.sends_at_once
 
     def queue(self, statement: PreparedStatement, values: Values) -> StatementAnswer:
@@ -102,8 +103,8 @@ class WriteTransaction:
     def lock(self, uuids: Iterable[str], more: Iterable[int] = ()) -> None:
         """Lock these providers: from the next answer on, no other transaction writes to them.
 
-        ``more`` are buckets that are locked together with them. A second call in one transaction may wait in
-        a circle with another transaction. Then the database ends one, and :meth:`ServiceDatabase.write`
+        ``more`` are buckets that are locked together with them. A second call in one transaction may deadlock
+        with another transaction. Then the database ends one of them, and :meth:`ServiceDatabase.write`
         repeats it.
         """
         self.lock_buckets({*(buckets.bucket_of(uuid) for uuid in uuids), *more})
@@ -117,7 +118,7 @@ class WriteTransaction:
         self.lock_buckets((buckets.TREES,))
 
     def renew_epoch(self) -> None:
-        """Have every worker read everything again, as after changes without a counter."""
+        """Make every worker read everything again, for changes that raise no counter."""
         buckets.renew_epoch(self._batch)
 
     def lock_buckets(self, bucket_ids: Iterable[int]) -> None:
@@ -215,7 +216,7 @@ class ServiceDatabase:
             each.dispose()
 
     def position(self) -> DatabaseVersion:
-        """Return the version of the database: the same as before means that nothing has changed.
+        """Return the version of the database; an unchanged version means that nothing has changed.
 
         :raises Unavailable: the database does not answer.
         :raises sqlalchemy.exc.SQLAlchemyError: it refuses the statement, which is a defect.
@@ -247,10 +248,10 @@ class ServiceDatabase:
             raise
 
     def _require_schema(self, error: exc.SQLAlchemyError) -> None:
-        """Check the schema if the error says that a table, or a value of a row, is missing.
+        """Check the schema if the error reports a missing table, or a missing value of a row.
 
-        :raises Unavailable: it belongs to another program now, for instance after its return to OpenStack
-            Placement, rows that each write needs were deleted, or it does not answer.
+        :raises Unavailable: the database belongs to another program now (for instance after its return to
+        OpenStack Placement), lacks rows that each write needs, or does not answer.
         """
         is_own_fault = isinstance(error, exc.IntegrityError) and not errors.is_conflict(error)
         if not (errors.is_missing_table(error) or is_own_fault):
@@ -276,17 +277,17 @@ class ServiceDatabase:
             self._renew_connections()
 
     def _renew_connections(self) -> None:
-        """Replace all connections; one in use is closed after its use."""
+        """Replace all connections; a connection in use is closed after its use."""
         self._change_probe.give_up()
         for each in (self._writer, self._reader, self._autocommitting):
             each.dispose()
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """Yield a connection with one state of the database for all its queries.
+        """Yield a connection; all of its queries see the same state of the database.
 
         :raises Unavailable: the database does not answer.
-        :raises InvalidRequest: it cannot process such a value, or that number.
+        :raises InvalidRequest: it cannot process a value, or the number of values.
         :raises sqlalchemy.exc.SQLAlchemyError: a query is wrong, which is a defect.
         """
         with self._asking_database(), self._reader.connect() as conn, conn.begin():
@@ -300,7 +301,7 @@ class ServiceDatabase:
         repeated.
 
         :raises Unavailable: the database does not answer, or contention does not end.
-        :raises InvalidRequest: it cannot store such a value, or takes less at once.
+        :raises InvalidRequest: it cannot store a value, or the number of values.
         :raises sqlalchemy.exc.SQLAlchemyError: a statement is wrong, which is a defect.
         """
         deadline = time.monotonic() + self._lock_timeout
@@ -340,9 +341,9 @@ def _refuse_unless_defect(error: exc.SQLAlchemyError) -> None:
         others too often.
     """
     if isinstance(error, exc.DataError):
-        raise InvalidRequest("The request holds a value that the database cannot.") from error
+        raise InvalidRequest("The request contains a value that the database cannot store.") from error
     if errors.is_too_much(error):
-        raise InvalidRequest("The request names more things than can be handled at once.") from error
+        raise InvalidRequest("The request names more objects than can be handled at once.") from error
     if errors.is_conflict(error) or errors.is_unavailable(error):
         LOG.error("database error: %s", error)
         raise Unavailable("The database is not available. Please try again later.") from error

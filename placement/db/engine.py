@@ -1,4 +1,4 @@
-"""Engines with their connection pools, set up alike for the three kinds of database.
+"""Engines with their connection pools, with the same behaviour on the three kinds of database.
 
 Drivers need not be installed: each is imported by the function that connects to its database.
 """
@@ -22,7 +22,7 @@ from placement.db import errors, position
 def find_connector(driver: str) -> Callable[..., Any] | None:
     """Return a function that connects, with a timeout for answers before the driver's own arguments.
 
-    None for an untested driver: only the timeouts of the server and of the system apply.
+    For an untested driver the result is None: only the timeouts of the server and of the system apply.
 
     :raises ImportError: the driver is not installed.
     """
@@ -55,10 +55,10 @@ class PoolOptions:
     """Sizes and times (seconds) of the connection pools, and limits for locks.
 
     - ``lock_timeout`` bounds each wait for a lock.
-    - ``retries`` is how often a transaction that lost to another one runs again.
+    - ``retries`` is the number of times that a transaction runs again after it lost to another one.
     - ``connect_timeout`` bounds the time to connect.
     - ``statement_timeout`` bounds each statement, ``idle_timeout`` the time between two statements of a
-      transaction; then the server ends it. Zero is no limit.
+      transaction; then the server ends it. Zero means no limit.
     - ``wsrep_sync_wait`` is MariaDB's variable: the statements before which a node of a Galera cluster
       applies the commits of others.
     """
@@ -89,9 +89,9 @@ def create_engine(
     never have to give up half way. A connection that died in the pool is replaced before it is used: always
     with ``ping``, otherwise if it has been unused for a moment.
 
-    A server may disappear without a word, or behind a network that drops everything. The operating system
-    notices that (PostgreSQL), or the missing answer: a second after the server itself would have ended the
-    statement, or after ``connect_timeout`` for a test of the connection.
+    A server may disappear silently, for instance behind a network that drops all packets. On PostgreSQL the
+    operating system detects it. Otherwise the answer is missing a second after the server's own limit of the
+    statement, or after ``connect_timeout`` in a test of the connection.
 
     :raises ImportError: the driver of the URL is not installed; the message has the remedy.
     """
@@ -144,12 +144,12 @@ def check_url(url: str) -> None:
 
 
 def _session_arguments(url: URL, options: PoolOptions) -> dict[str, Any]:
-    """Return arguments of our connections, beside those of the driver."""
+    """Return the arguments of our connections, which the driver itself does not have."""
     return {} if url.get_backend_name() == "postgresql" else {"wsrep_sync_wait": options.wsrep_sync_wait}
 
 
 def _limit_arguments(url: URL, options: PoolOptions) -> dict[str, Any]:
-    """Return parameters of connections, unless the URL has others."""
+    """Return parameters of connections; the values in the URL take precedence."""
     ours = (
         _postgresql_arguments(options)
         if url.get_backend_name() == "postgresql"
@@ -284,9 +284,9 @@ def _write_ahead(connection: sqlite3.Connection, timeout: float) -> None:
 
 
 def _make_private(path: str) -> None:
-    """Create the file of a database for the owner and the group alone, if it is missing.
+    """Create the missing file of a database, readable for the owner and the group only.
 
-    SQLite gives its other files the mode of this one.
+    SQLite gives its other files the same mode.
     """
     if path == ":memory:" or path.startswith("file:"):
         return

@@ -3,8 +3,8 @@
 A transaction that lost to another one (:func:`is_conflict`) may succeed when it runs again. An unavailable
 database (:func:`is_unavailable`) answers the same request later. A request may be too large
 (:func:`is_too_much`), or have a value that no column can store (``DataError``). Every other error is a wrong
-statement, a defect of this service. A refusal of the database in words, with the remedy, is
-:func:`explain_error`.
+statement, a defect of this service. :func:`explain_error` puts a refusal of the database into words, with the
+remedy.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class WrongServer(exc.DisconnectionError):
 
 
 def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIError:
-    """Return an error of the driver as SQLAlchemy would have raised it, which did not see the statement.
+    """Return SQLAlchemy's error for an error of the driver, in a statement that SQLAlchemy did not execute.
 
     :param connection: the driver's connection, to test whether it is lost; None if there is none.
     """
@@ -72,9 +72,9 @@ def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIErro
 
 
 def is_elsewhere(original: BaseException | None) -> bool:
-    """Return whether this error (of the driver) says that another server has to be asked.
+    """Return whether this error (of the driver) means that another server has to be used.
 
-    The connection itself works, so that drivers and pools would keep it.
+    The connection itself works, so drivers and pools would keep it.
     """
     if isinstance(original, WrongServer):
         return True
@@ -111,7 +111,7 @@ def is_too_much(error: BaseException) -> bool:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Return whether the database did not answer in time, and did not refuse either."""
+    """Return whether the error is a timeout: the database neither answered nor refused."""
     original = error.orig if isinstance(error, exc.DBAPIError) else error
     return original is not None and isinstance(original.__cause__ or original.__context__, TimeoutError)
 

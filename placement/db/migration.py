@@ -64,10 +64,10 @@ def _known_revisions(branch: ExtensionTables | None = None) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class FoundDatabase:
-    """The state of a database.
+    """The state of a database as found.
 
     :param revision: the revision of its schema; None if it was never migrated.
-    :param record: the record of a takeover from OpenStack Placement, if there was one.
+    :param record: the record of a takeover from OpenStack Placement, if it was taken over.
     :param branches: the revisions of the tables of extensions, None if they do not exist.
     """
 
@@ -94,7 +94,8 @@ def state_of(conn: sa.Connection) -> FoundDatabase:
     if len(revisions) > 1:
         raise Unavailable(
             f"The table alembic_version of the database has {len(revisions)} rows ({', '.join(revisions)}),"
-            " not one: it was restored over another, or something else wrote to it. Restore a backup"
+            " not one: a backup was restored over it, or another program wrote to it. Restore a "
+            "backup"
             " into an empty database."
         )
     branches = {each: _revision_of(conn, each) for each in extension_tables()}
@@ -117,10 +118,10 @@ def version(url: str) -> str | None:
 def find_obstacle(found: FoundDatabase) -> str | None:
     """Return why this version cannot work with such a database, and the remedy; None if it can.
 
-    Revisions are numbers of four digits. Versions work with the additions of later migrations. So services of
-    two versions may run side by side on one database, and the older one again after the newer. A migration
-    that removes something begins the next thousand. The same applies to the tables of each extension, which
-    have revisions of their own.
+    Revisions are numbers of four digits. A version works with the additions of later migrations. So services
+    of two versions may share one database, and the older one may run again after the newer one. A migration
+    that removes something begins the next thousand of revisions. The same applies to the revisions of each
+    extension's tables.
     """
     reasons = (_branch_obstacle(branch, present) for branch, present in found.branches.items())
     return _core_obstacle(found) or next(filter(None, reasons), None)
@@ -182,7 +183,7 @@ def require_schema(url: str) -> str | None:
 
 
 def upgrade_schema(url: str, revision: str = "head") -> None:
-    """Migrate the database; a process that comes second waits and finds the work done.
+    """Migrate the database; a second process waits until the first one has migrated it.
 
     A database that a later version has migrated stays unchanged.
 
@@ -244,7 +245,7 @@ def _add_buckets(conn: sa.Connection, missing: Sequence[int]) -> None:
 def stamp_revision(url: str, revision: str) -> None:
     """Record that the database is at this revision, without migrating it.
 
-    :raises Unavailable: it is at one of OpenStack Placement, or does not answer.
+    :raises Unavailable: the database has a revision of OpenStack Placement, or does not answer.
     """
     with exclusive_connection(url) as conn:
         present = state_of(conn)
@@ -255,7 +256,7 @@ def stamp_revision(url: str, revision: str) -> None:
 
 @contextmanager
 def exclusive_connection(url: str) -> Iterator[sa.Connection]:
-    """Open a transaction that excludes all others of its kind in the whole deployment."""
+    """Open a transaction for a migration, of which only one is open at a time in the whole deployment."""
     options = replace(WHOLE_DATABASE, lock_timeout=_LOCK_TIMEOUT)
     with _own_connection(url, "READ COMMITTED", options) as connection:
         conn = connection.execution_options(**{engine.WRITES: True})

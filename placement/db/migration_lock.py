@@ -1,11 +1,11 @@
 """One migration at a time on MySQL and MariaDB, also if several nodes of a cluster take writes.
 
 PostgreSQL and SQLite have locks that end with their holder. MySQL's ``GET_LOCK`` is known to one node only,
-and so are the locks of its transactions. A row goes to all nodes, and of two simultaneous writes the cluster
-accepts one. So the lock is a row with its owner, which increments a beat while it lives. A waiting process
-takes the lock over when it has seen no new beat for :data:`LEASE` seconds, so that no clocks are compared. On
-the same server it also takes over at once if the owner's connection is gone. The table exists while the lock
-is held.
+and so are the locks of its transactions. A row is copied to all nodes, and the cluster accepts one of two
+simultaneous writes. So the lock is a row with its owner, which increments the row's beat while it runs. A
+waiting process takes over the lock after :data:`LEASE` seconds without a new beat, so that no clocks are
+compared. On the same server it takes over at once if the owner's connection is gone. The table exists
+while the lock is held.
 """
 
 import logging
@@ -69,7 +69,7 @@ class _LockRow(NamedTuple):
 def hold_lock(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterator[None]:
     """Hold the lock in this context: no other process migrates.
 
-    :param source: makes the connection that shows the owner to be alive.
+    :param source: makes the connection that exists as long as the owner runs.
     :param conn: the connection of the migration; its statements are only executed while the lock is held.
     :raises Unavailable: another process did not end within ``timeout`` seconds, or took the lock over.
     """
@@ -99,7 +99,7 @@ def hold_lock(source: sa.Engine, conn: sa.Connection, timeout: float) -> Iterato
 
 
 class _ProcessLock:
-    """The lock as one process sees it; two threads use its connection, one at a time."""
+    """The lock in one process; two threads use its connection, one at a time."""
 
     def __init__(self, conn: sa.Connection, migrating: int, *, in_cluster: bool) -> None:
         self._conn = conn
@@ -133,7 +133,7 @@ class _ProcessLock:
                     return
             if time.monotonic() > deadline:
                 owner = watched.owner if watched else "somebody"
-                raise Unavailable(f"{owner} migrates the database since {timeout:g} seconds, and goes on.")
+                raise Unavailable(f"{owner} is still migrating the database after {timeout:g} seconds.")
             time.sleep(_LOOK)
             stood_still += min(time.monotonic() - began, 1.0)
 
@@ -144,7 +144,7 @@ class _ProcessLock:
         return _LockRow(*self._conn.execute(_LOOK_AT).one())
 
     def _is_gone(self, row: _LockRow) -> bool:
-        """Return whether the owner's connection is gone; those of another node cannot be seen."""
+        """Return whether the owner's connection is gone. Connections to another node are not visible."""
         if self._in_cluster:
             return False
         values = {"user": row.user, "connection": row.connection}
@@ -174,14 +174,14 @@ class _ProcessLock:
         raise AssertionError("not reached")
 
     def confirm_lock(self) -> None:
-        """Check that the lock is still held, if that was not done a moment ago.
+        """Check that the lock is still held; a check within the last second counts.
 
         :raises Unavailable: it was lost.
         """
         if time.monotonic() - self._confirmed > _BEAT and not self._count_up():
             raise Unavailable(
-                "Another process took this migration over, as this one did not show any sign of life for"
-                f" {LEASE:g} seconds. Run it again: it goes on where that one ends."
+                "Another process took over this migration, because this one showed no sign of life"
+                f" for {LEASE:g} seconds. Run the command again: it continues the migration."
             )
 
     def _count_up(self) -> bool:
@@ -193,13 +193,13 @@ class _ProcessLock:
             return True
 
     def keep_beating(self) -> None:
-        """Increment the beat until the end; the migration itself notices if that fails."""
+        """Increment the beat until the end; :meth:`confirm_lock` notices a failure."""
         while not self.ended.wait(_BEAT):
             with suppress(exc.SQLAlchemyError):
                 self._count_up()
 
     def release(self) -> None:
-        """Release the lock; if that fails, it is taken over after the lease."""
+        """Release the lock; after a failure another process takes it over once the lease has ended."""
         with suppress(exc.SQLAlchemyError):
             if self._count_up():
                 self._conn.exec_driver_sql(f"DROP TABLE {_NAME}")

@@ -15,9 +15,9 @@ _OF_CLUSTER: Final = "SHOW STATUS WHERE variable_name IN ('wsrep_ready', 'wsrep_
 
 
 class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has no types
-    """A connection that fails, and is closed, if nothing comes from the server in time.
+    """A connection that fails, and is closed, if the server sends nothing in time.
 
-    ``history`` is that of the server (:mod:`placement.db.position`), which may be a node ``in_cluster``.
+    ``history`` identifies the server (:mod:`placement.db.position`), which may be a node ``in_cluster``.
     """
 
     history = ""
@@ -36,7 +36,7 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
         self._write_timeout = seconds
 
     def note_history(self, wsrep_sync_wait: int) -> None:
-        """Note the history of the server: its own, or that of its cluster, which all nodes share.
+        """Note the history of the server, or of its cluster, which all nodes share.
 
         A node of a cluster then waits for the commits of others before it answers.
 
@@ -50,7 +50,7 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
             return
         cluster = _shown_values(self, _OF_CLUSTER)
         if cluster.get("wsrep_ready") != "ON":
-            raise OperationalError(_NODE_NOT_READY, "the node is not (yet, or any more) part of its cluster")
+            raise OperationalError(_NODE_NOT_READY, "the node has not joined its cluster, or has lost it")
         self.history = cluster.get("wsrep_cluster_state_uuid", "")
         with self.cursor() as cursor:
             cursor.execute(f"SET SESSION wsrep_sync_wait = {wsrep_sync_wait}")

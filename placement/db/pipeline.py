@@ -1,7 +1,7 @@
 """Several statements in one exchange with a PostgreSQL server, through psycopg's wrapper of libpq.
 
-psycopg's own pipeline mode calls the server for each statement that it gets, which takes longer than the
-statements. Here everything is sent first, and then the answers are read. See "Pipeline Mode" in the
+psycopg's own pipeline mode makes a system call for each statement, which takes longer than the statement
+itself. This module sends all statements first, and then reads the answers. See "Pipeline Mode" in the
 documentation of libpq.
 """
 
@@ -51,7 +51,7 @@ def exchange_statements(
 ) -> list[list[tuple[Any, ...]]]:
     """Execute statements in a transaction, which begins if there is none; return the rows of each.
 
-    :param notes: data that are kept with the connection as long as it lasts.
+    :param notes: data that are kept with the connection until it is closed.
     :raises psycopg.Error: a statement failed, and none after it was executed; or the connection is lost, or
         was closed after a timeout.
     """

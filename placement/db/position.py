@@ -1,14 +1,14 @@
-"""The version of a database: the sum of its counters, and the history that these belong to.
+"""The version of a database: the sum of its counters, and the history of these counters.
 
-Equal counters of another history are possible by chance, however rare. So the same question also asks for the
-identity of the server:
+Equal counters of another history are a rare coincidence. So the same query also reads the identity of the
+server:
 
-- a PostgreSQL server for its system identifier, its timeline, which every promotion changes, and the table,
-  which a restored dump makes again;
-- a Galera node for its cluster, any other MariaDB or MySQL server for itself;
-- for the file of SQLite, the system says whether it is still the same.
+- of a PostgreSQL server its system identifier, its timeline, which every promotion changes, and the id of the
+  table, which a restored dump creates again;
+- of a Galera node its cluster, of another MariaDB or MySQL server its own id;
+- of the file of SQLite its device and inode.
 
-It asks for the time, too, by which reservations expire.
+The query also reads the time of the server, by which reservations expire.
 """
 
 import os
@@ -46,9 +46,10 @@ _OF_SQLITE: Final = "SELECT ({sum}), {clock}"
 
 @dataclass(frozen=True, slots=True)
 class DatabaseVersion:
-    """The sum of all change counters, and their history. The same as before means that nothing has changed.
+    """The sum of all change counters, and their history.
 
-    ``clock`` is the time of the database then, in seconds since 1970 (UTC).
+    An equal version means that nothing has changed. ``clock`` is the time of the database at the query, in
+    seconds since 1970 (UTC).
     """
 
     total: int
@@ -59,7 +60,7 @@ class DatabaseVersion:
 def question_for(dialect: sa.Dialect, *, least: bool = False) -> str:
     """Return the statement with the row for :func:`of_row`.
 
-    :param least: the question for a server that does not tell its identity (:func:`is_untold`).
+    :param least: whether the statement leaves out the identity of the server (:func:`is_untold`).
     """
     parts = {"sum": _SUM.compile(dialect=dialect), "clock": clock.ServerNow().compile(dialect=dialect)}
     if least and dialect.name == "postgresql":
@@ -69,7 +70,7 @@ def question_for(dialect: sa.Dialect, *, least: bool = False) -> str:
 
 
 def is_untold(error: BaseException) -> bool:
-    """Return whether this error (of the driver) may say that the server does not tell its identity."""
+    """Return whether this error (of the driver) may mean that the server refuses to show its identity."""
     return getattr(error, "sqlstate", None) in _UNTOLD
 
 
@@ -104,9 +105,9 @@ def of_file(path: str | None) -> str:
 
 
 def is_same_file(path: str | None, noted: str) -> bool:
-    """Return whether the file that was opened still has this name.
+    """Return whether the opened file still has this name.
 
-    :raises sqlite3.OperationalError: no file has it; a new connection would make an empty one.
+    :raises sqlite3.OperationalError: no file has this name; a new connection would create an empty one.
     """
     present = of_file(path)
     if noted and not present:

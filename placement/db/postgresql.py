@@ -21,7 +21,7 @@ _QUESTION: Final = b"placement.question"
 
 
 class PostgresqlConnection(psycopg.Connection[Any]):
-    """A connection that fails, and is closed, if nothing comes from the server in time."""
+    """A connection that fails, and is closed, if the server sends nothing in time."""
 
     answer_timeout: float | None = None
     """Seconds to wait for the server; None waits for ever."""
@@ -52,7 +52,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
             raise psycopg.OperationalError(str(error)) from error
 
     def ask_question(self, question: bytes) -> list[bytes | None]:
-        """Return the one row of a statement outside of transactions; a cursor takes twice as long.
+        """Return the only row of a statement outside of transactions; a cursor would take twice as long.
 
         A connection always gets the same statement.
 
@@ -71,7 +71,7 @@ class PostgresqlConnection(psycopg.Connection[Any]):
             return [result.get_value(0, column) for column in range(result.nfields)]
 
     def _only_result(self) -> "PGresult":
-        """Return the one result of a statement.
+        """Return the only result of a statement.
 
         :raises TimeoutError: nothing came in time.
         """
@@ -132,7 +132,7 @@ def _no_answer(seconds: float | None) -> TimeoutError:
 
 
 def _limit_wait(gen: PQGen[RV], seconds: float) -> PQGen[RV]:
-    """Wrap the generator, which wakes up now and then: raise TimeoutError after a time without events."""
+    """Wrap a generator that wakes up periodically: raise TimeoutError after a time without events."""
     try:
         wanted = next(gen)
         deadline = time.monotonic() + seconds

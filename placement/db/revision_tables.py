@@ -1,6 +1,6 @@
-"""Helpers for revisions in ``migrations/versions`` that make tables.
+"""Helpers for revisions in ``migrations/versions`` that create tables.
 
-MySQL commits each statement that makes a table: after an interrupted upgrade some may exist.
+MySQL commits each statement that creates a table. So some tables may exist after an interrupted upgrade.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _OPTIONS: Final[dict[str, Any]] = {
 
 
 def make_table(name: str, *elements: sa.schema.SchemaItem, **options: Any) -> None:
-    """Make a table, unless it exists; ``options`` are further ones of the dialects.
+    """Create a table, unless it exists; ``options`` are further options of the dialects.
 
     :raises Unavailable: a table of that name has other columns.
     """
@@ -36,6 +36,6 @@ def make_table(name: str, *elements: sa.schema.SchemaItem, **options: Any) -> No
 
 
 def make_index(name: str, table: str, columns: Sequence[str], *, unique: bool = False) -> None:
-    """Make an index of a table, unless it exists."""
+    """Create an index of a table, unless it exists."""
     if name not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes(table)}:
         op.create_index(name, table, columns, unique=unique)

@@ -1,7 +1,7 @@
-"""Checks whether a user can work with the file of an SQLite database, with the remedy if not.
+"""Checks whether a user can work with the file of an SQLite database, and names the remedy.
 
-SQLite writes beside the file, too (``-wal``, ``-shm``), even to read: it needs the folder. Its own message
-("unable to open database file") names neither.
+SQLite also writes files beside it (``-wal``, ``-shm``), even to read, so it needs rights to the folder. Its
+own message ("unable to open database file") names neither the file nor the folder.
 """
 
 import os
@@ -50,7 +50,7 @@ def path_of(url: str) -> Path | None:
 
 
 def missing_file(url: str) -> str | None:
-    """Return that the file is missing, and the command that makes it; None if it exists."""
+    """Return a text about the missing file, with the command that creates it; None if it exists."""
     path = path_of(url)
     if path is None or path.exists():
         return None
@@ -58,7 +58,7 @@ def missing_file(url: str) -> str | None:
 
 
 def file_obstacle(url: str, user: SystemUser | None = None) -> str | None:
-    """Return why a user cannot work with the file, or make it, and the remedy; None if it can.
+    """Return why a user cannot use or create the file, and the remedy; None if it can.
 
     :param user: the user of this process, unless given.
     """

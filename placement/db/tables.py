@@ -61,7 +61,7 @@ class ExtensionTables:
 
     @classmethod
     def from_branch(cls, name: str, revisions: Path) -> "ExtensionTables":
-        """Return the tables of an extension: at first only the one with the revision of its branch."""
+        """Return the tables of an extension, at first only the table with the revision of its branch."""
         tables = cls(name, revisions, sa.MetaData(naming_convention=_naming))
         sa.Table(
             tables.version_table, tables.metadata, sa.Column("version_num", sa.String(32), primary_key=True)
@@ -84,7 +84,7 @@ def extension_tables() -> list[ExtensionTables]:
 
 
 def all_metadata() -> list[sa.MetaData]:
-    """Return the metadata of all tables: the core's first, then those of extensions."""
+    """Return the metadata of all tables: first the core's, then the extensions'."""
     return [metadata, *(each.metadata for each in extension_tables())]
 
 

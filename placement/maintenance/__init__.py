@@ -1,9 +1,9 @@
 """Maintenance of whole databases, for the commands of ``placement-manage``.
 
 Modules
-    - ``sync`` brings the schema up to date, and takes databases of other programs over first.
+    - ``sync`` first takes over a database of OpenStack Placement, then brings the schema up to date.
     - ``audit`` finds contradictions between rows: pure queries.
-    - ``heal`` repairs those that need no decision of an operator, while the service runs.
+    - ``heal`` repairs contradictions that need no decision of an operator, while the service runs.
 
 A worked example
     A consumer was deleted by hand, and its allocation of 2 VCPU is left. The audit finds "allocations without

@@ -18,8 +18,8 @@ from placement.read_model.rows import INVENTORY_COLUMNS
 class TreeRoots:
     """The roots by provider id, and the providers without one.
 
-    A root maps to None in ``of``, as in the database. The ``orphans`` have (or are below) a parent that does
-    not exist; ``loops`` are below themselves, or below such a provider.
+    A root maps to None in ``of``, as in the database. The ``orphans`` have an ancestor that does not exist;
+    ``loops`` are their own ancestors, or descend from such a provider.
     """
 
     of: Mapping[int, int | None]
@@ -156,7 +156,7 @@ def without_allocations(conn: sa.Connection) -> list[DatabaseFinding]:
 
 
 def wrong_trees(conn: sa.Connection) -> Iterator[DatabaseFinding]:
-    """Yield providers with a wrong root, to which their parents do not lead, or without a root."""
+    """Yield providers without a root, or with a wrong one (their parents lead to another root)."""
     rows, roots = _read_trees(conn)
     for provider_id, row in rows.items():
         if provider_id in roots.loops:

@@ -1,4 +1,4 @@
-"""Repairs findings of an audit, if no allocation is lost and nothing has to be guessed."""
+"""Repairs findings of an audit that need no guess and lose no allocation."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from placement.store.consumers import ConsumerOwnership
 
 
 def advance_sequence(conn: sa.Connection, table: sa.Table) -> None:
-    """Let the next row get an id above all present ones.
+    """Set the sequence of a table so that the next id is above all present ones.
 
-    PostgreSQL keeps its sequence apart from the rows; SQLite and MySQL derive it from them.
+    PostgreSQL keeps its sequence apart from the rows; SQLite and MySQL derive the next id from them.
     """
     if conn.dialect.name == "postgresql":
         sequence = sa.func.pg_get_serial_sequence(table.name, "id")
@@ -36,7 +36,7 @@ _CHUNK: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class HealOutcome:
-    """The repaired findings (in a dry run, those that would be), and the remaining ones."""
+    """The repaired findings (in a dry run, the repairable ones), and the remaining findings."""
 
     repaired: Sequence[DatabaseFinding]
     remaining: Sequence[DatabaseFinding]
@@ -70,7 +70,7 @@ def heal_database(
 
 
 def _adopt_allocations(tx: WriteTransaction, owner: ConsumerOwnership) -> None:
-    """Give allocations a new consumer, with a new uuid, as the old one is lost."""
+    """Give allocations a new consumer with a new uuid, because the old uuid is lost."""
     consumer_ids = [finding.id for finding in audit.without_consumer(tx.conn)]
     if consumer_ids:
         tx.renew_epoch()
@@ -105,7 +105,7 @@ def _delete_idle(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> N
 
 
 def _set_roots(tx: WriteTransaction, findings: Sequence[DatabaseFinding]) -> None:
-    """Correct the roots of these providers, by their parents under the lock of trees."""
+    """Correct the roots of these providers from their parents, under the lock of trees."""
     tx.lock(finding.subject for finding in findings)
     tx.lock_trees()
     right = audit.right_roots(tx.conn)

@@ -30,10 +30,10 @@ def open_database(url: str) -> Iterator[ServiceDatabase]:
 
 
 class Takeover(Protocol):
-    """Turns a database of another program into one of this service, before it is migrated."""
+    """Turns a database of another program into a database of this service, before the migration."""
 
     def __call__(self, conf: cfg.ConfigOpts) -> str | None:
-        """Take the database over, if the configuration wants it and there is one.
+        """Take over the database of another program, if it is one and the configuration allows the takeover.
 
         :returns: the steps that were done, in sentences; None if there was nothing to do.
         :raises Unavailable: it cannot be taken over.
@@ -41,7 +41,7 @@ class Takeover(Protocol):
 
 
 def incomplete_owner(conf: cfg.ConfigOpts) -> ConsumerOwnership:
-    """Return the owner of consumers without a known one."""
+    """Return the owner for consumers with an unknown owner."""
     options = conf.placement
     return ConsumerOwnership(
         options.incomplete_consumer_project_id, options.incomplete_consumer_user_id, None
@@ -51,7 +51,7 @@ def incomplete_owner(conf: cfg.ConfigOpts) -> ConsumerOwnership:
 def sync(conf: cfg.ConfigOpts, revision: str = "head") -> list[str]:
     """Bring the schema up to date, after the registered takeovers.
 
-    :returns: the steps of these, in sentences.
+    :returns: the steps of the takeovers, in sentences.
     :raises Unavailable: the database does not answer, or this version cannot work with its content.
     """
     takeovers: list[Takeover] = list(extensions.registered_objects("takeovers").values())

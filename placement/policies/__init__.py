@@ -1,7 +1,7 @@
 """The rules of the service for oslo.policy: names, defaults, and decisions.
 
 Modules
-    - ``base`` has the rules that the others are made of, such as "an administrator or a service".
+    - ``base`` has the parts of all other rules, such as "an administrator or a service".
     - ``rest`` has the rules of the resources of OpenStack Placement, ``ext`` those of ``/ext/v1``. Each names
       its rules in constants, and has their defaults in ``RULES``.
     - ``enforcer`` decides by these defaults and the operator's files.

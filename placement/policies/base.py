@@ -1,7 +1,7 @@
-"""Rules that the others are made of, and the definition of a rule of an operation.
+"""The common parts of rules, and the definition of the rule of an operation.
 
-Names and defaults are those of "Placement Policies" in the OpenStack Placement documentation. So a policy
-file of an operator means the same to both services.
+Names and defaults are those of "Placement Policies" in the OpenStack Placement documentation. So an
+operator's policy file has the same effect in both services.
 """
 
 from typing import Final
@@ -65,7 +65,7 @@ def define_rule(
     """Return the rule of these operations ``(method, path)``, for tokens with project scope.
 
     :param check: the default of the rule.
-    :param old_name: the former name of the rule, which still counts in policy files.
+    :param old_name: the former name of the rule, which policy files may still use.
     """
     return policy.DocumentedRuleDefault(
         name=name,

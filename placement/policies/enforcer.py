@@ -42,17 +42,17 @@ _Decide = Callable[[str, _Frozen, _Frozen], bool]
 
 
 class PolicyCaller(Protocol):
-    """The caller of a request, as rules see it."""
+    """The attributes of a caller that rules can compare."""
 
     def to_policy_values(self) -> dict[str, Any]:
         """Return attributes by name: ``user_id``, ``project_id``, ``roles``, ``system_scope`` ..."""
 
 
 class PolicyEnforcer:
-    """The rules in force: the defaults, and above them those of the operator's policy file and folders.
+    """The rules in force: the defaults, overridden by the operator's policy file and folders.
 
-    ``[oslo_policy] policy_file`` and ``policy_dirs`` name the files. Their changes count from the next second
-    on. A file that cannot be used later is logged, and the earlier rules stay in force.
+    ``[oslo_policy] policy_file`` and ``policy_dirs`` name the files. Changes of the files apply within a
+    second. If a changed file cannot be used, the error is logged, and the earlier rules stay in force.
 
     :raises ValueError: the files cannot be used.
     """
@@ -70,7 +70,7 @@ class PolicyEnforcer:
     def authorize(
         self, context: PolicyCaller, rule: str, target: Mapping[str, str | None] | None = None
     ) -> None:
-        """Return if ``rule`` allows the caller to do this to ``target``.
+        """Check that ``rule`` allows the caller to act on ``target``.
 
         :param target: values that rules compare with, for instance the ``project_id`` of a query. None stands
             for the ``project_id`` and ``user_id`` of the caller.
@@ -145,7 +145,7 @@ def _load(conf: cfg.ConfigOpts) -> policy.Enforcer:
 
 def _old_names(rules: policy.Enforcer) -> Iterator[tuple[str, str]]:
     """Yield the former name of each rule that the operator's files use, and its current name."""
-    # oslo.policy applies such a rule, too, with a Python warning that no log has
+    # oslo.policy applies such a rule, too, with a Python warning that no log contains
     for name, default in rules.registered_rules.items():
         old = default.deprecated_rule
         if old is not None and old.name in rules.file_rules and name not in rules.file_rules:
@@ -196,7 +196,7 @@ def _list_files(conf: cfg.ConfigOpts) -> list[tuple[str, int, int]]:
 
 
 def _is_emptied(file: str, loaded: Iterable[tuple[str, int, int]]) -> bool:
-    """Return whether a file without content had some before."""
+    """Return whether an empty file had content before."""
     # most programs truncate a file before they write it again
     before = next((size for path, _, size in loaded if path == file), 0)
     status = _file_status(file)

@@ -245,13 +245,13 @@ class _ReadColumns:
         found = self.read_json(name)
         # by map in C, as there may be a million values
         if not set(map(type, found)) <= {str}:
-            raise DamagedFile(f"the column {name} has values that are no texts")
+            raise DamagedFile(f"the column {name} has values that are not texts")
         return found
 
     def read_json(self, name: str) -> list[Any]:
         found = orjson.loads(self._columns[name][1])
         if not isinstance(found, list):
-            raise DamagedFile(f"the column {name} is no list")
+            raise DamagedFile(f"the column {name} is not a list")
         return found
 
     def read_sets(self, name: str, make: Callable[[Iterable[T]], Any], members: Collection[T]) -> list[Any]:
@@ -329,7 +329,7 @@ def _providers(columns: _ReadColumns) -> tuple[list[Provider], dict[int, dict[in
     for inventories, written in zip(found["inventories"], found["inventory_times"], strict=True):
         # one time for each inventory, or one for all (Provider.inventory_times)
         if len(written) not in (len(inventories), min(1, len(inventories))):
-            raise DamagedFile("inventories have no time of their write")
+            raise DamagedFile("inventories lack the time of their last write")
     seqs = described.copy()
     for number, stamp in zip(
         columns.read_numbers("later"), columns.read_numbers("later.stamps", "q"), strict=True

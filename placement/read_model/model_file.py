@@ -49,7 +49,7 @@ class ModelFile:
         with open(fd, "rb", buffering=0) as file:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-                raise DamagedFile("it is no file that only this service may write")
+                raise DamagedFile("it is not a regular file, or another user can write to it")
             if found.st_size > _MAX_SIZE:
                 raise DamagedFile(f"it is larger than {_MAX_SIZE} bytes")
             # not mapped: a file that is truncated meanwhile would end the process

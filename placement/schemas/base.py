@@ -170,7 +170,9 @@ class StringField(SchemaField):
         if self._matches is not None and not self._matches(value):
             raise violation_error("pattern", f"{shown_value(value)} {self._expected}")
         if not is_storable(value):
-            raise violation_error("pattern", f"{shown_value(value)} holds characters that no text may hold")
+            raise violation_error(
+                "pattern", f"{shown_value(value)} contains characters that no text can have"
+            )
         return value
 
 
@@ -243,7 +245,7 @@ class ArrayField(SchemaField):
             raise violation_error("minItems", f"{shown_value(value)} {shortage}")
         if self.max_items is not None and len(value) > self.max_items:
             raise violation_error(
-                "maxItems", f"{len(value)} items are too many, {self.max_items} may be given"
+                "maxItems", f"{len(value)} items are too many, the maximum is {self.max_items}"
             )
         loaded = _load_each({index: (item, self.items) for index, item in enumerate(value)})
         if self.unique and len(set(loaded.values())) != len(value):
@@ -290,7 +292,8 @@ class MapField(SchemaField):
             raise violation_error("minProperties", f"{shown_value(value)} should be non-empty")
         if self.max_properties is not None and len(value) > self.max_properties:
             raise violation_error(
-                "maxProperties", f"{len(value)} properties are too many, {self.max_properties} may be given"
+                "maxProperties",
+                f"{len(value)} properties are too many, the maximum is {{self.max_properties}}",
             )
         named: dict[Any, tuple[Any, fields.Field[Any]]] = {}
         for key, item in value.items():
@@ -300,7 +303,7 @@ class MapField(SchemaField):
             # two spellings of a uuid would silently replace each other
             if name in named:
                 raise violation_error(
-                    "uniqueItems", f"{shown_value(key)} names the same thing as another key"
+                    "uniqueItems", f"{shown_value(key)} stands for the same object as another key"
                 )
             named[name] = (item, self.values)
         return _load_each(named)

@@ -108,8 +108,8 @@ def parse(body: dict[str, Any], forms: RequestForms) -> list[WantedClaim]:
     for each in body["claims"]:
         if each["consumer_type"] == reservations.TYPE:
             raise InvalidRequest(
-                f"The consumer {each['consumer_uuid']} would look like a reservation, which only POST"
-                " /ext/v1/reservations makes."
+                f"The consumer {each['consumer_uuid']} cannot have the type of reservations: only POST"
+                " /ext/v1/reservations makes them."
             )
     return [_wanted_claim(each, forms) for each in body["claims"]]
 
@@ -168,7 +168,7 @@ def _parse_order(given: dict[str, float], group: ConsumerGroup | None) -> Order:
         if weight < 0 and not name.startswith(ATTRIBUTE):
             raise InvalidRequest(f"The weight of {name} is below zero, which only attributes may have.")
     if group is None and GROUP in given:
-        raise InvalidRequest("The order names group, but the claim has no group.")
+        raise InvalidRequest("The order contains 'group', but the claim has no group.")
     if group is not None and group.policy.is_soft:
         given = {GROUP: 1.0, **given}
     return tuple(given.items())

@@ -80,7 +80,8 @@ def parse_topology(given: str | None, request: CandidatesRequest) -> TopologyPol
         raise InvalidRequest("topology needs a query in the grammar of microversion 1.29 or later.")
     if not is_splittable(request):
         raise InvalidRequest(
-            f"topology splits {' and '.join(SPLIT)} of the group without a suffix, which asks for neither."
+            f"topology splits {' and '.join(SPLIT)} of the group without a suffix, but this group "
+            f"requests neither."
         )
     return TopologyPolicy(given)
 

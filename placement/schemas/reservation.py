@@ -97,7 +97,7 @@ def end_of(body: dict[str, Any]) -> ReservationEnd:
     try:
         return ReservationEnd(datetime.fromisoformat(at).timestamp(), None)
     except ValueError as error:
-        raise InvalidRequest(f"expires_at is no valid time: {error}") from None
+        raise InvalidRequest(f"expires_at is not a valid time: {error}") from None
 
 
 def wanted_of(body: dict[str, Any], forms: RequestForms, uuid: str) -> WantedClaim:

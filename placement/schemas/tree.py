@@ -54,7 +54,7 @@ class _BoundedProviders(ArrayField):
             raise violation_error(
                 "maxItems",
                 f"{count} inventories, traits, aggregates and attributes are too many, "
-                f"{MAX_PARTS} may be given",
+                f"the maximum is {MAX_PARTS}",
             )
         return super()._deserialize(value, attr, data, **kwargs)
 

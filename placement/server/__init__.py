@@ -9,13 +9,13 @@ Modules
 
 A worked example
     A client sends the headers of a request at once, and 2 MB of its body in ten seconds. The loop reads each
-    part as it arrives. With the last one it puts the connection into the queue of the threads. A thread has
-    the application answer with 5 MB, and sends what the socket takes. The loop sends the rest in pieces.
-    The client has a minute for each MiB. Then the loop waits for the next request.
+    part as it arrives. With the last one it puts the connection into the queue of the threads. A thread calls
+    the application, which answers with 5 MB, and fills the socket's buffer. The loop sends the rest in
+    pieces. The client has a minute for each MiB. Then the loop waits for the next request.
 
 Invariants
-    - The loop never blocks, and a thread only while the application answers.
+    - The loop never blocks; a thread blocks only while the application answers.
     - A connection belongs to the loop, or to the one thread that answers it.
-    - Each connection has a deadline, whatever it waits for.
+    - Each connection has a deadline in every state.
     - The memory of all unfinished requests and answers is bounded.
 """

@@ -31,13 +31,13 @@ _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class TooLarge(Exception):
-    """The client sends too much; the arguments are the status, the reason and the limit."""
+    """A request is too large; the arguments are the status, the reason and the limit."""
 
 
 class ClientConnection:
     """The state of a connection. It belongs to the loop, or to the thread that answers its request.
 
-    gunicorn uses it as a socket: it keeps what is sent until :meth:`flush`.
+    gunicorn uses it as a socket: it keeps sent bytes until :meth:`flush`.
     """
 
     def __init__(self, cfg: Any, sock: socket.socket, peer: Any, server: Any) -> None:
@@ -73,7 +73,7 @@ class ClientConnection:
 
     @property
     def held_bytes(self) -> int:
-        """The number of bytes that wait here, or belong to the body of the current request."""
+        """The number of bytes in the buffers, including the body of the current request."""
         return len(self._received) + self._handed_on + len(self._unsent)
 
     @property
@@ -83,12 +83,12 @@ class ClientConnection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of a request has come yet, and nothing is left to send."""
+        """Whether no byte of a request has arrived, and nothing is left to send."""
         return self.request is None and not self.held_bytes
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether it had at least one request, all were answered, and no part of another one has come."""
+        """Whether at least one request was answered, and no byte of another one has arrived."""
         return self._has_asked and self.is_idle
 
     def receive(self) -> bool:
@@ -106,7 +106,7 @@ class ClientConnection:
         return bool(data)
 
     def is_complete(self) -> bool:
-        """Return whether a whole request is there.
+        """Return whether a whole request has arrived.
 
         :raises TooLarge: it is too long.
         :raises Exception: one of gunicorn's many kinds, if it is not HTTP.
@@ -156,7 +156,7 @@ class ClientConnection:
             yield self._source.popleft()
 
     def end_request(self, *, close: bool) -> None:
-        """End the present request: after the answer has been sent, the next one may come."""
+        """End the current request, once its answer was sent; the next one may follow."""
         self.request = self._body = None
         self._has_asked = True
         self._source = deque()
@@ -171,7 +171,7 @@ class ClientConnection:
         self.deadline = time.monotonic() + (HEADERS_TIMEOUT if self._received else IDLE_TIMEOUT)
 
     def send(self, data: bytes) -> int:
-        """Accept the request of gunicorn for a body, which is there already."""
+        """Drop gunicorn's interim response ("100 Continue"). The body has arrived already."""
         return len(data)
 
     def gettimeout(self) -> float:
@@ -187,7 +187,7 @@ class ClientConnection:
         self._unsent.clear()
 
     def flush(self) -> bool:
-        """Send as much as the client takes now; return whether that was all.
+        """Send as many bytes as the socket takes; return whether nothing is left.
 
         A slow client that keeps taking an answer gets more time.
 
@@ -210,7 +210,10 @@ class ClientConnection:
         return True
 
     def close(self) -> None:
-        """Read the rest of the request, then close the connection: else the client may lose the answer."""
+        """Read the rest of the request, then close the connection.
+
+        Otherwise the client may lose the answer.
+        """
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
             self.sock.recv(_MAX_AT_ONCE)

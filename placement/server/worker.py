@@ -1,9 +1,9 @@
 """The bundled web server: gunicorn with a worker that slow clients cannot keep busy.
 
 One loop reads from all connections and writes to them, without waiting for any. A thread gets a request when
-all of it has arrived, and leaves the answer to the loop if the client does not take it at once. So
-connections that are silent, idle, or byte by byte hold no thread, and each has a deadline. If there are too
-many connections, the oldest idle one is closed first.
+all of it has arrived, and leaves the answer to the loop if the client does not take it at once. So silent,
+idle and slow connections hold no thread, and each has a deadline. If there are too many connections, the
+oldest idle one is closed first.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BundledServer(BaseApplication):  # type: ignore[misc]  # gunicorn has no t
 
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """Return the settings of this server, beside those that all servers have."""
+        """Return the settings of this server, in addition to those of all servers."""
 
     def load_config(self) -> None:
         """Set the options; called by gunicorn."""
@@ -74,10 +74,10 @@ class _ServerLogger(glogging.Logger):  # type: ignore[misc]  # gunicorn has no t
 class IdleConnections:
     """Descriptors of waiting connections, in the order in which their present state began.
 
-    A connection at rest has had all its requests answered, and can connect again without loss. Other
-    connections owe a request, or part of one, or take an answer slowly. A new connection is about to ask, so
-    those at rest are closed first. But there may be any number of connections that never ask: they are closed
-    first as soon as they have more than half of the places.
+    A connection at rest has no open request, and its client can connect again without loss. The others wait
+    for a request, or a part of one, or take an answer slowly. A new connection is about to send a request, so
+    connections at rest are closed first. But a client may open any number of connections without a request:
+    these are closed first as soon as they have more than half of the places.
 
     :param most: the maximum number of connections.
     """
@@ -94,7 +94,7 @@ class IdleConnections:
         now.setdefault(fd)
 
     def discard(self, fd: int) -> None:
-        """Remove a connection that no longer waits."""
+        """Remove a connection that has stopped waiting."""
         self._at_rest.pop(fd, None)
         self._owing.pop(fd, None)
 
@@ -170,7 +170,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                     self.alive = False
 
     def _is_stopping(self, listeners: dict[int, Any]) -> bool:
-        """Stop listening; return whether requests are left, and time for them."""
+        """Stop listening; return whether requests are left, and time to answer them."""
         if not self._stop_began:
             self._stop_began = time.monotonic()
             for fd in listeners:
@@ -203,7 +203,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         self._go_on(connection)
 
     def _go_on(self, connection: ClientConnection) -> None:
-        """Send the rest of an answer, else read, and queue a complete request."""
+        """Send the rest of an answer if any; otherwise read, and queue a complete request."""
         try:
             if not connection.flush():
                 self._watch_connection(connection, select.EPOLLOUT)
@@ -316,7 +316,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             os.eventfd_write(self._wake, 1)
 
     def _answer_request(self, connection: ClientConnection) -> bool:
-        """Have the application answer; return whether the connection ends then."""
+        """Call the application and send its answer; return whether the connection ends afterwards."""
         request = connection.request
         try:
             content = request.body.read()
@@ -346,7 +346,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         return bool(response.should_close())
 
     def _abandoned_check(self, connection: ClientConnection) -> Callable[[], str | None]:
-        """Return a function for long searches: the reason why their answer is not needed any more."""
+        """Return a function that returns why the answer is no longer needed. Long searches call it."""
         poll = select.poll()
         poll.register(connection.sock, select.POLLRDHUP)
 

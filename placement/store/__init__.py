@@ -1,15 +1,15 @@
 """The writing operations: functions of a transaction. Each happens as a whole, or not at all.
 
 Nouns
-    A *claim* is all that one consumer shall hold from now on; a *holding* is one amount that it holds until
-    now. The *supply* of a provider is its inventory of each class, and the usage of consumers other than
-    the *claimants*. A *generation* is the version of a provider or consumer that a client knows; a request
-    with an old one is refused. A *row* is the row of a locked consumer or provider.
+    A *claim* is the complete wanted allocations of one consumer; a *holding* is one amount of its present
+    allocations. The *supply* of a provider is its inventory of each class, and the usage of consumers other
+    than the *claimants*. A *generation* is the version of a provider or consumer that a client knows; a
+    request with an old one is refused. A *row* is the row of a locked consumer or provider.
 
 The steps of a claim
     The functions of ``allocations`` lock the consumers, in the order of their uuids. Then they lock the
     buckets of all providers of the claim, in ascending order. Under these locks they check generations,
-    delete the holdings of the claimants, read supplies, have ``claims`` decide, and write. Statements are
+    delete the holdings of the claimants, read supplies, let ``claims`` decide, and write. Statements are
     queued and sent together when an answer is read. The stamps of changed providers go out with the commit
     (:mod:`placement.db.database`).
 
@@ -31,14 +31,15 @@ Imports
 A worked example
     A host has VCPU 8, of which ``a`` holds 5 and ``b`` 2. In one request ``a`` moves to another host and
     ``b`` grows to 4. No other consumer uses the host, so 4 of 8 is granted. Then the total goes down to 3.
-    Now ``b`` holds more than there is: it may claim 4 again, or less, but not 5. Any other consumer is
-    refused even 1. Nothing that is granted makes it worse, and guests can move away.
+    Now ``b`` holds more than the total: it may claim 4 again, or less, but not 5. Any other consumer is
+    refused even 1. No granted claim increases the excess, and guests can move away.
 
 Invariants
     - A transaction decides about capacity by what it reads under its locks, never by the read model.
-    - An operation has effects only in its transaction: if it loses against another one, it runs again.
-    - Locks are taken in one order, so that operations do not wait for each other in a circle. If they do, the
-      database ends one, and that one runs again.
+    - An operation has effects only in its transaction: an operation that loses against another one runs
+      again.
+    - Locks are taken in one order, so that operations do not deadlock. If two do, the database ends one of
+      them, and that one runs again.
     - A consumer without allocations has no row, and no allocation is without a consumer.
     - Each change is stamped, so that no reader misses it.
 """

@@ -12,9 +12,9 @@ from placement.store import optimistic_write, providers
 
 
 def replace(tx: WriteTransaction, uuid: str, generation: int | None, aggregates: Sequence[str]) -> int:
-    """Replace the provider's aggregates by these; return its generation afterwards.
+    """Replace the aggregates of a provider; return its generation afterwards.
 
-    Without a ``generation`` (before microversion 1.19) it is neither checked nor raised.
+    Without a ``generation`` (before microversion 1.19) the generation is neither checked nor raised.
 
     :raises NotFound: no such provider.
     :raises ConcurrentUpdate: the generation is stale.

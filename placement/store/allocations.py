@@ -1,10 +1,10 @@
 """Allocations of consumers: claimed, replaced, released and shown, with the usage of projects.
 
-Releasing all that one consumer holds is, beside claiming, the most frequent write. If the database takes
-several statements at once, none of them waits for the answer to another. The first one locks the consumer,
-and leaves its id, or none, in a setting of the transaction. The others find by that the rows to lock, stamp
-and delete. So a consumer that is made between two statements is not touched, as the first has not locked it.
-Other databases read the rows first.
+The release of all allocations of a consumer is, beside the claim, the most frequent write. If the database
+takes several statements at once, no statement waits for the answer to another. The first one locks the
+consumer, and leaves its id, or none, in a setting of the transaction. The others use this setting to find the
+rows to lock, stamp and delete. So a consumer that is made between two statements is not touched: the first
+statement has not locked it. Other databases read the rows first.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class LockedConsumers:
 
     @property
     def providers(self) -> set[str]:
-        """The uuids of the same providers."""
+        """The uuids of the providers of the holdings."""
         return {each.provider for each in self.holdings}
 
 
@@ -86,9 +86,9 @@ def lock_claimed(
     buckets: Iterable[int] = (),
     others: Sequence[str] = (),
 ) -> LockedConsumers:
-    """Make new consumers, and lock all consumers and providers of the claims, consumers first.
+    """Create new consumers, and lock all consumers and providers of the claims, consumers first.
 
-    :param more: uuids of further providers to lock; ``buckets`` likewise.
+    :param more: uuids of further providers to lock; ``buckets`` are further buckets.
     :param others: further consumers to lock, with their holdings.
     """
     # consumers that the client calls new mostly are: they are looked up only if the insertion fails
@@ -107,8 +107,8 @@ def lock_claimed(
 def check_generations(claims: Iterable[ConsumerClaim], locked: LockedConsumers) -> None:
     """Refuse claims with a wrong generation of their consumer.
 
-    An expired consumer does not exist for a claim. A claim that would make it again waits until its holdings
-    are released, as :func:`placement.store.reservations.making_room` does.
+    An expired consumer does not exist for a claim. A claim for its uuid has to wait until its holdings are
+    released (:func:`placement.store.reservations.write_with_room`).
 
     :raises ConcurrentUpdate: naming both generations; ConsumerExists if the consumer has to be released
         first.
@@ -298,7 +298,7 @@ def _update_consumers(
 
 
 def delete(tx: WriteTransaction, consumer: str) -> None:
-    """Release all that a consumer holds.
+    """Release all allocations of a consumer.
 
     :raises NotFound: it holds nothing, or has expired.
     """
@@ -310,12 +310,12 @@ def delete(tx: WriteTransaction, consumer: str) -> None:
 
 
 def no_allocations(consumer: str) -> NotFound:
-    """Return the error that a consumer holds nothing."""
+    """Return the error for a consumer without allocations."""
     return NotFound(f"No allocations for consumer '{consumer}'")
 
 
 def give_back(tx: WriteTransaction, uuids: Collection[str]) -> int:
-    """Release all that these consumers hold; return how many of them held something."""
+    """Release all allocations of these consumers; return the number of consumers with allocations."""
     locked = _lock(tx, uuids)
     if locked.consumers:
         _give_back(tx, locked)
@@ -323,7 +323,7 @@ def give_back(tx: WriteTransaction, uuids: Collection[str]) -> int:
 
 
 def _give_back(tx: WriteTransaction, locked: LockedConsumers) -> None:
-    """Release all that these (locked) consumers hold."""
+    """Release all allocations of these (locked) consumers."""
     ids = [row.id for row in locked.consumers.values()]
     # after the consumers: the same order of locks as claims
     tx.lock(locked.providers)
@@ -376,22 +376,22 @@ _of_provider: Final = _shown.where(resource_providers.c.uuid == sa.bindparam("pr
 
 
 def of_consumer(conn: sa.Connection, consumer: str) -> list[Allocation]:
-    """Return all that a consumer holds, unless it has expired."""
+    """Return all allocations of a consumer, unless it has expired."""
     return [Allocation(*row) for row in conn.execute(_of_consumer, {"consumer": consumer})]
 
 
 def of_consumers(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation]:
-    """Return all that these consumers hold."""
+    """Return all allocations of these consumers, expired or not."""
     return [Allocation(*row) for row in conn.execute(_of_consumers, {"consumers": list(uuids)})]
 
 
 def of_providers(conn: sa.Connection, uuids: Collection[str]) -> list[Allocation]:
-    """Return all that consumers hold of these providers, unless they have expired."""
+    """Return all allocations of these providers by consumers that have not expired."""
     return [Allocation(*row) for row in conn.execute(_of_providers, {"providers": list(uuids)})]
 
 
 def of_provider(conn: sa.Connection, provider: str) -> list[Allocation]:
-    """Return all that consumers hold of one provider, unless they have expired."""
+    """Return all allocations of one provider by consumers that have not expired."""
     return [Allocation(*row) for row in conn.execute(_of_provider, {"provider": provider})]
 
 
@@ -402,7 +402,7 @@ _SETTING: Final[sa.ColumnElement[str]] = sa.literal_column("'placement.released'
 
 
 def release(database: ServiceDatabase, consumer: str) -> None:
-    """Release all that a consumer holds, in a transaction of its own.
+    """Release all allocations of a consumer, in a transaction of its own.
 
     :raises NotFound: it holds nothing, or has expired.
     """
@@ -420,7 +420,10 @@ def release(database: ServiceDatabase, consumer: str) -> None:
 
 
 def _at_once(tx: WriteTransaction, consumer: str) -> StatementAnswer:
-    """Queue the whole release; the answer is the id of the consumer as a text, or :data:`_NOBODY`."""
+    """Queue all statements of the release; return their future answer.
+
+    The answer is the consumer's id as a text, or :data:`_NOBODY`.
+    """
     # the order of the locks is again consumers, then buckets
     locked = tx.queue(_lock_consumer, {"consumer": consumer})
     tx.queue(_count, {"step": buckets.random_step()})

@@ -13,7 +13,7 @@ from placement.store import providers
 
 
 def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Mapping[str, Attribute]) -> int:
-    """Replace the provider's attributes by these; return its generation, which goes up if they changed.
+    """Replace the attributes of a provider; return its generation, which goes up if they changed.
 
     :raises NotFound: no such provider.
     :raises ConcurrentUpdate: the generation is stale.

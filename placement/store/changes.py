@@ -60,7 +60,7 @@ class ChangeCursor:
             # any text that is no cursor is refused in the same words
             data = b""
         if len(data) != _SIZE or data[0] != _VERSION:
-            raise InvalidRequest("since is no cursor that this service has given.")
+            raise InvalidRequest("'since' is not a cursor of this service.")
         _, epoch, history = _HEAD.unpack_from(data)
         step = _BITS // 8
         parts = (data[at : at + step] for at in range(_HEAD.size, _SIZE, step))
@@ -111,7 +111,7 @@ _dp = deleted_providers.c
 
 @dataclass(frozen=True, slots=True)
 class ChangedHolder:
-    """A consumer that holds something of a changed provider."""
+    """A consumer with allocations of a changed provider."""
 
     uuid: str
     generation: int
@@ -119,9 +119,9 @@ class ChangedHolder:
 
 @dataclass(frozen=True, slots=True)
 class ChangedProvider:
-    """A provider that has changed, and all consumers that hold something of it now.
+    """A changed provider, with all consumers that have allocations of it now.
 
-    If it is not ``described``, only its usage has changed.
+    If ``described`` is False, only the usage of the provider has changed.
     """
 
     uuid: str
@@ -132,9 +132,9 @@ class ChangedProvider:
 
 @dataclass(frozen=True, slots=True)
 class ProviderChanges:
-    """The changes until the cursor; there may be ``more``.
+    """The changes up to the cursor; with ``more``, further changes follow.
 
-    A provider among the ``deleted`` and among the others was deleted and made again.
+    A provider among the ``deleted`` and among the others was deleted and created again.
     """
 
     cursor: ChangeCursor
@@ -178,7 +178,7 @@ def changes_since(conn: sa.Connection, history: str, cursor: ChangeCursor, limit
 
     :param history: the history of the database, as in :class:`~placement.db.position.DatabaseVersion`.
     :param limit: about how many providers are returned.
-    :raises Gone: the changes since then are not known any more.
+    :raises Gone: the changes since then are no longer known.
     """
     # first, and in the same snapshot: changes committed later are above this cursor
     counters = _read_counters(conn)
@@ -216,7 +216,10 @@ def _read_counters(conn: sa.Connection) -> dict[int, int]:
 
 
 def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
-    """:raises Gone: a provider may have been deleted since without a record."""
+    """Check that each deletion since the cursor is still recorded.
+
+    :raises Gone: the records of some deletions were dropped.
+    """
     query = sa.select(_dp.bucket, sa.func.count(), sa.func.min(_dp.change_seq)).group_by(_dp.bucket)
     for bucket, count, first in conn.execute(query):
         # fewer than are kept: no record of this bucket was ever dropped
@@ -225,7 +228,10 @@ def _check_remembered(conn: sa.Connection, known: Mapping[int, int]) -> None:
 
 
 def _stamped_rows(conn: sa.Connection, known: Mapping[int, int], limit: int) -> list[_StampedRow]:
-    """Return the first changed providers, by bucket, and all that changed together with the last of them."""
+    """Return the first changed providers, by bucket.
+
+    All providers that changed together with the last one are included.
+    """
     query = sa.select(
         _rp.id, _rp.uuid, _rp.generation, _rp.bucket, _rp.change_seq, _rp.described_seq
     ).order_by(_rp.bucket, _rp.change_seq, _rp.id)

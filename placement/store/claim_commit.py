@@ -1,14 +1,14 @@
 """Commits claims placed by the read model, if the choices are still good, with their group memberships.
 
 A claim of a new consumer is written without reading the database first. The conditions of a good choice are
-part of the statements. The description of a provider, and so its capacity, has to be the one of the choice,
-and the current allocations have to leave enough. Otherwise the allocation is inserted with the id of no
-provider, which the foreign key forbids. So the whole transaction is rolled back, and the next attempt reads
-first, and finds the reason.
+part of the statements. The description of a provider, and so its capacity, has to be unchanged since the
+choice, and the current allocations have to leave enough. Otherwise the allocation is inserted with the id of
+no provider, which the foreign key forbids. So the whole transaction is rolled back, and the next attempt
+reads first, and finds the reason.
 
-A consumer is in at most one group. It leaves the group when a claim names another one, or when it holds
-nothing any more. A joining consumer locks the bucket of its group, so that of two that join at once one sees
-the other.
+A consumer is in at most one group. It leaves the group when a claim names another one, or with its last
+allocation. A joining consumer locks the bucket of its group: of two consumers that join at once, the second
+one sees the first.
 """
 
 from __future__ import annotations
@@ -143,9 +143,9 @@ def is_worthwhile(
 ) -> bool:
     """Return whether an attempt without reading is worthwhile.
 
-    It is at the first attempt, for new consumers, on a database that takes several statements at once.
+    Only the first attempt is, for new consumers, on a database that takes several statements at once.
 
-    :param chosen: by uuid all providers that make the choices good, as they were when these were made.
+    :param chosen: by uuid all providers on which the choices depend, as they were at the time of the choice.
     """
     return (
         # the quick tests first: this runs for each claim
@@ -202,8 +202,8 @@ def write(tx: WriteTransaction, claims: Sequence[ConsumerClaim], chosen: Mapping
 def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
     """Return a statement that inserts allocations if the witnesses, and the chosen providers, are unchanged.
 
-    A witness is a provider of a choice that gives nothing. Others may hold at most ``others`` of each class
-    of a provider.
+    A witness is a provider of a choice without allocations of the claim. Other consumers may hold at most
+    ``others`` of each class of a provider.
     """
     # as conditions of the first row, so that they need no statement of their own
     seen = [
@@ -250,7 +250,7 @@ def _claim_insertion(count: int, witnesses: int) -> PreparedStatement:
 
 
 def _unchanged_provider(provider: sa.BindParameter[int], seq: sa.BindParameter[int]) -> sa.Select[tuple[int]]:
-    """Select the id of a provider if its description is unchanged."""
+    """Return a query for the id of a provider, which is empty if its description has changed."""
     return sa.select(resource_providers.c.id).where(
         resource_providers.c.id == provider, resource_providers.c.described_seq == seq
     )
@@ -279,8 +279,8 @@ def commit_claims(
 ) -> dict[str, float]:
     """Write all of the claims, or none of them; the consumers are then in these groups and no others.
 
-    :param chosen: by uuid each provider that makes the choices good, as it was then. Providers that give
-        nothing are not locked: a later change of them counts as later.
+    :param chosen: by uuid each provider on which the choices depend, as it was at the time of the choice.
+    Providers without allocations of the claims are not locked: a change during the commit may count as later.
     :param reservation: the reservation from which all amounts move.
     :param expiring: by uuid of consumer, seconds until the claim expires unless a client confirms it.
     :returns: by uuid, when these claims expire.
@@ -304,7 +304,7 @@ def commit_claims(
         # the reservation is a claimant, too: it gives what the others take, in the same check of capacity
         left = reservations.remaining_claim(tx, reservation, claims, groups, locked)
         if left is None:
-            raise LostRace(f"Reservation {reservation} does not hold all of it any more.")
+            raise LostRace(f"Reservation {reservation} no longer holds all claimed amounts.")
         claims = [*claims, left]
     # queued before the claims are written, so that both travel in one batch; looked at when that is sent
     found = tx.queue(_described_rows(len(described)), bind_values("id", sorted(described)))
@@ -340,7 +340,7 @@ def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: 
     for each in joining:
         count = counts[each.group.name]
         if not each.group.allows_hosts(each.hosts, count):
-            raise LostRace(f"Group {each.group.name} has other members now.")
+            raise LostRace(f"The members of group {each.group.name} have changed.")
         # the next claim of the same group has this member beside it
         count.update(each.hosts)
 

@@ -14,11 +14,11 @@ ByProvider = Mapping[str, Resources]
 
 @dataclass(frozen=True, slots=True)
 class ConsumerClaim:
-    """All that one consumer shall hold from now on: amounts by provider uuid and resource class.
+    """The complete wanted allocations of one consumer: amounts by provider uuid and resource class.
 
-    ``generation`` is the consumer's as the client knows it: None for a new consumer, and
-    :data:`~placement.store.consumers.ANY_GENERATION` before microversion 1.28. The rest of earlier
-    allocations may have ``in_any_portions``, whatever the inventories allow.
+    ``generation`` is the one of the consumer that the client knows: None for a new consumer, and
+    :data:`~placement.store.consumers.ANY_GENERATION` before microversion 1.28. With ``in_any_portions`` (the
+    rest of earlier allocations) the amounts need not be portions that the inventories allow.
     """
 
     consumer: str
@@ -30,13 +30,16 @@ class ConsumerClaim:
 
     @property
     def takes_anything(self) -> bool:
-        """Whether it takes anything."""
+        """Whether the claim has any amount."""
         return any(self.resources.values())
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimantHolding:
-    """One amount that a claimant holds until now: uuid of the consumer, id and uuid of the provider."""
+    """One amount that a claimant holds before its claim.
+
+    It has the uuid of the consumer, and id and uuid of the provider.
+    """
 
     consumer: str
     provider_id: int
@@ -63,8 +66,8 @@ def check_capacity(
     """Refuse claims that the providers cannot serve.
 
     Of each class of a provider, the claimants together may hold what the others leave of its capacity. If
-    they held more, for instance before the total went down, they may hold as much as they held. That makes
-    nothing worse, and guests can move away.
+    they already hold more, for instance since the total went down, they may hold as much again. This does not
+    increase the excess, and guests can move away.
 
     :param supplies: by the uuids of existing providers.
     :param class_ids: by the names of existing classes.

@@ -39,7 +39,8 @@ _by_uuid: Final = sa.select(*_columns).where(consumers.c.uuid == sa.bindparam("u
 class ConsumerOwnership:
     """The project and the user that a consumer belongs to; a type of None is shown as ``unknown``.
 
-    ``unsaid`` are fields that the client's version does not have: an existing consumer keeps its own.
+    ``unsaid`` names the fields that the client's microversion does not have: an existing consumer keeps its
+    values.
     """
 
     project_id: str
@@ -95,7 +96,7 @@ def _locking_lookup(count: int) -> PreparedStatement:
 
 
 def check_generation(present: ConsumerRow | None, given: Generation) -> None:
-    """Refuse a generation that is not the consumer's; None stands for "there is no such consumer".
+    """Refuse a generation other than the consumer's; None states that the consumer does not exist.
 
     :raises ConcurrentUpdate: naming both; ConsumerExists if None was given.
     """

@@ -1,6 +1,6 @@
 """Consumers that have expired by the clock of the database, and are not yet released.
 
-A reservation, or an unconfirmed claim, ends at its time, whether or not a worker reads. Queries that show
+A reservation, or an unconfirmed claim, ends at its time, even if no worker reads then. Queries that show
 consumers add :data:`COUNTS`; a writer that needs the room releases it (:mod:`placement.store.reservations`).
 """
 

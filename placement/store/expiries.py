@@ -1,4 +1,4 @@
-"""Claims that expire at a time of the database's clock, unless a client confirms them before.
+"""Claims that expire at a time of the database's clock, unless a client confirms them first.
 
 A consumer with such a claim has a row, which counts for one generation of the consumer. Any write of its
 allocations, or a confirmation, makes it a consumer like any other. Expired claims are released as
@@ -22,7 +22,7 @@ from placement.store.expired import EXPIRES
 
 
 def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) -> StatementAnswer | None:
-    """Have claims of this transaction expire after seconds, by the uuid of the consumer.
+    """Let claims of this transaction expire after some seconds, given by the uuid of the consumer.
 
     :param known: the ids of consumers that existed before.
     :returns: the uuids of these consumers, and when their claims expire; None if none does.
@@ -106,7 +106,7 @@ _present: Final = (
 def confirm_claim(
     tx: WriteTransaction, consumer: str, generation: int, seconds: float | None
 ) -> float | None:
-    """Have an expiring claim stay, or expire after seconds from now; return the new expiry.
+    """Make an expiring claim permanent, or let it expire some seconds from now; return the new expiry.
 
     The generation of its consumer goes up by one.
 
@@ -139,7 +139,7 @@ def confirm_claim(
 
 
 def forget_confirmed(tx: WriteTransaction) -> None:
-    """Delete expired rows that do not count any more."""
+    """Delete expired rows that no longer count."""
     # rows of other generations only: expired claims are released with their allocations
     current = sa.select(consumers.c.id).where(EXPIRES).exists()
     tx.conn.execute(
@@ -148,5 +148,5 @@ def forget_confirmed(tx: WriteTransaction) -> None:
 
 
 def no_expiry(consumer: str) -> NotFound:
-    """Return the error that no claim of a consumer expires."""
+    """Return the error for a consumer without an expiring claim."""
     return NotFound(f"No claim of consumer {consumer} expires: there is none, it has expired, or it stays.")

@@ -1,4 +1,4 @@
-"""Groups of consumers: members, their hosts, and the decisions of a policy. It reads no database."""
+"""Groups of consumers: members, their hosts, and the decisions of a policy. This module reads no database."""
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
@@ -16,7 +16,7 @@ class GroupPolicy(StrEnum):
 
     @property
     def is_soft(self) -> bool:
-        """Whether it is only a preference."""
+        """Whether the policy is only a preference."""
         return self in (GroupPolicy.SOFT_AFFINITY, GroupPolicy.SOFT_ANTI_AFFINITY)
 
 

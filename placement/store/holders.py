@@ -26,7 +26,7 @@ class AllocationHolder:
 def list_holders(
     conn: sa.Connection, uuids: Collection[str], limit: int, skip: int = 0
 ) -> tuple[list[AllocationHolder], bool]:
-    """Return all that consumers hold of these providers, by consumer, in the order of their creation.
+    """Return the allocations of these providers, by consumer, in the order of creation of the consumers.
 
     :param limit: the maximum number of consumers, after the first ``skip``.
     :returns: the amounts, and whether there are more consumers.
@@ -87,7 +87,7 @@ class HeldAmount:
 def held_beside(
     conn: sa.Connection, provider_ids: Collection[int], limit: int
 ) -> tuple[list[HeldAmount], bool]:
-    """Return all that consumers hold anywhere, if they hold something of these providers.
+    """Return all allocations, on any provider, of consumers with allocations of these providers.
 
     :param limit: the maximum number of amounts that are read.
     :returns: the amounts, consumer by consumer, and whether these are all. Beyond the limit only consumers

@@ -36,7 +36,7 @@ COLUMNS: Final = tuple(field.name for field in fields(InventoryValues))
 def check_capacity(
     uuid: str, wanted: Mapping[str, InventoryValues], *, may_have_none: bool, verb: str = "update"
 ) -> None:
-    """Refuse inventories with a negative capacity, or also those without any.
+    """Refuse inventories with a negative capacity and, if wanted, those with a capacity of 0.
 
     :param may_have_none: whether a capacity of 0 is allowed, as from microversion 1.26 on.
     :raises InvalidRequest: an inventory is refused.
@@ -62,7 +62,7 @@ def add(
     *,
     may_have_none: bool = True,
 ) -> int:
-    """Add an inventory of a class that the provider has none of; return its new generation.
+    """Add an inventory of a new class to a provider; return the new generation of the provider.
 
     :raises NotFound: no such provider.
     :raises InvalidRequest: no such class.
@@ -120,7 +120,7 @@ def replace_all(
     *,
     may_have_none: bool = True,
 ) -> int:
-    """Make the provider's inventories exactly these; return its new generation.
+    """Replace all inventories of a provider; return its new generation.
 
     :raises NotFound: no such provider.
     :raises InvalidRequest: unknown class.
@@ -162,7 +162,7 @@ def write(
 ) -> None:
     """Insert or update these inventories of a locked provider; its other inventories stay.
 
-    :param present: the ids of the classes that it has inventories of.
+    :param present: the ids of the classes of its present inventories.
     :param ids: the ids of the wanted classes that exist.
     :raises InvalidRequest: there is no such class.
     """
@@ -251,9 +251,9 @@ def remove(tx: WriteTransaction, uuid: str, resource_class: str) -> None:
 def _lock(
     tx: WriteTransaction, uuid: str, wanted: Collection[str], generation: int | None = None
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
-    """Lock a provider; return its row, and ids of classes.
+    """Lock a provider; return its row and ids of resource classes.
 
-    The first ids are of the classes that it has inventories of, the second of the wanted classes that exist.
+    The first ids are of the classes of its inventories, the second of the existing wanted classes.
     """
     # the three lookups are queued behind the lock, and go out together with it
     tx.lock([uuid])
@@ -262,13 +262,14 @@ def _lock(
     row = providers.read_locked(tx, uuid)
     if generation is not None and row.generation != generation:
         raise ConcurrentUpdate(
-            f"resource provider generation conflict: {uuid} is at {row.generation}, given was {generation}"
+            f"resource provider generation conflict: {uuid} is at {row.generation}, the request "
+            f"gave {generation}"
         )
     return row, set(present.scalars), lookup.ids
 
 
 def class_ids(tx: WriteTransaction, uuid: str) -> StatementAnswer:
-    """Queue a statement for the ids of the classes that the provider has inventories of."""
+    """Queue a statement for the ids of the classes of the provider's inventories."""
     return tx.queue(_class_ids, {"provider": uuid})
 
 
@@ -285,7 +286,7 @@ def _column_values(values: InventoryValues) -> dict[str, Any]:
 
 
 def insert(tx: WriteTransaction, wanted: Mapping[int, Mapping[int, InventoryValues]]) -> None:
-    """Add inventories to (locked) providers, by their ids and the ids of classes that they have none of."""
+    """Add inventories of new classes to (locked) providers, by the ids of providers and classes."""
     rows = [
         {
             "provider_id": provider_id,

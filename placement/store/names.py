@@ -1,7 +1,7 @@
 """Names in the database, with their ids: resource classes and traits.
 
-No id is kept beyond its transaction. Another transaction may rename or delete its name, and in a database
-that was restored from a backup it may be the id of another name.
+No id is kept beyond its transaction. Another transaction may rename or delete the name, and in a database
+that was restored from a backup the id may belong to another name.
 """
 
 from collections.abc import Collection
@@ -17,7 +17,7 @@ class NameLookup:
     """The ids of some names, queued with the other statements of the transaction.
 
     These ids can be written until the transaction ends. A row that refers to them keeps their names from
-    being deleted (foreign keys). If they were deleted before, the transaction fails and starts again.
+    being deleted (foreign keys). If a name was deleted before, the transaction fails and starts again.
 
     :param table: the table of resource classes or of traits.
     """

@@ -1,9 +1,10 @@
 """Inventories, traits or aggregates of a provider, written without reading it first.
 
 The first statement after the lock leaves the id of the provider in a setting of the transaction. If the
-provider is not as the client knows it, that id belongs to no provider. The other statements insert with the
-id in the setting. A foreign key forbids an id of no provider, and also the id that stands for an unknown
-name. So the whole transaction is rolled back, and the next attempt reads first, and finds the reason.
+provider differs from the state that the client knows, this id belongs to no provider. The other statements
+insert rows with the id in the setting. A foreign key forbids an id of no provider, and also the id that
+stands for an unknown name. So the whole transaction is rolled back, and the next attempt reads first, and
+finds the reason.
 """
 
 from collections.abc import Sequence
@@ -31,7 +32,7 @@ PROVIDER: Final = sa.cast(sa.func.current_setting(_SETTING), sa.Integer)
 def is_worthwhile(tx: WriteTransaction, generation: int, count: int) -> bool:
     """Return whether an attempt without reading is worthwhile: the first one, with rows to insert.
 
-    Without rows, no foreign key would refuse a provider that is not as the client knows it.
+    Without rows, no foreign key would refuse a provider that has changed.
     """
     # further attempts read first, as this one cannot say why it failed
     return tx.optimistic and tx.sends_at_once and 0 < count <= MAX_ROWS and 0 <= generation <= _MAX_GENERATION
@@ -52,7 +53,7 @@ def finding_statement(*conditions: sa.ColumnElement[bool]) -> PreparedStatement:
 def find_provider(
     tx: WriteTransaction, statement: PreparedStatement, uuid: str, generation: int, **values: Any
 ) -> None:
-    """Lock a provider; :data:`PROVIDER` stands for it in later statements of the transaction.
+    """Lock a provider; later statements of the transaction refer to it by :data:`PROVIDER`.
 
     :param values: values for the conditions of the statement.
     """

@@ -44,7 +44,7 @@ class ProviderRow:
 
 
 def find_providers(tx: WriteTransaction, uuids: Collection[str]) -> dict[str, ProviderRow]:
-    """Return those of these providers that exist, by uuid."""
+    """Return the existing ones of these providers, by uuid."""
     # an empty list in IN is no valid statement everywhere
     if not uuids:
         return {}
@@ -100,7 +100,7 @@ def check_generation(row: ProviderRow, given: int) -> None:
 def create_provider(tx: WriteTransaction, uuid: str, name: str, parent_uuid: str | None) -> Callable[[], str]:
     """Add a provider, below a parent or as the root of a new tree.
 
-    If the database takes several statements at once, nothing is read before. A foreign key refuses a parent
+    If the database takes several statements at once, nothing is read first. A foreign key refuses a parent
     that does not exist, and the next attempt reads, and finds the reason.
 
     :returns: a function that returns the uuid of the root when the transaction is done.

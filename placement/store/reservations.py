@@ -1,8 +1,8 @@
 """Reservations: consumers with allocations that claims may take, until a time of the database's clock.
 
 A reservation is a consumer of the type :data:`TYPE` with a row of its own. Like every consumer, it disappears
-with its last allocation. An expired reservation is released by the next worker that reads, or that needs the
-room (:func:`write_with_room`): no other process has to run.
+with its last allocation. The next worker that reads, or needs the room (:func:`write_with_room`), releases an
+expired reservation. So no other process has to run.
 """
 
 from collections import Counter
@@ -114,7 +114,10 @@ def no_reservation(uuid: str) -> NotFound:
 
 @dataclass(frozen=True, slots=True)
 class WrittenReservation:
-    """A reservation as a transaction left it, with its allocations: it may expire before it is read again."""
+    """A reservation at the end of a transaction, with its allocations.
+
+    The reservation may expire before it is read again.
+    """
 
     reservation: CapacityReservation
     held: Sequence[allocations.Allocation]
@@ -123,9 +126,9 @@ class WrittenReservation:
 def make_reservation(
     tx: WriteTransaction, consumer: str, group: str | None, end: ReservationEnd
 ) -> WrittenReservation:
-    """Make a consumer a reservation; this transaction has made it, and given it allocations.
+    """Turn a consumer into a reservation; this transaction has created the consumer with its allocations.
 
-    :raises InvalidRequest: it would end before it begins.
+    :raises InvalidRequest: its end is not in the future.
     """
     # its counter tells all workers to read the next expiry again
     tx.lock_buckets([buckets.RESERVATIONS])
@@ -257,7 +260,7 @@ def _class_lookup(count: int) -> PreparedStatement:
 
 
 def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction], T]) -> T:
-    """Write; if expired allocations are in the way, release them and write again.
+    """Run a write; if expired allocations are in its way, release them and run it again.
 
     :raises Conflict: the write conflicts with the state after the release.
     """
@@ -278,7 +281,7 @@ def write_with_room(database: ServiceDatabase, work: Callable[[WriteTransaction]
 def give_back_expired(database: ServiceDatabase) -> int:
     """Release the allocations of the first expired reservations and claims; return the number of consumers.
 
-    All workers read the next expiry again.
+    Afterwards all workers read the next expiry again.
     """
     return database.write(_give_back_expired)
 

@@ -23,14 +23,14 @@ class NewInventories:
 def reshape_providers(
     tx: WriteTransaction, wanted: Mapping[str, NewInventories], claims: Sequence[ConsumerClaim]
 ) -> None:
-    """Give the providers these inventories and the consumers these allocations, or change nothing.
+    """Replace the inventories of providers and the allocations of consumers together, or change nothing.
 
     New inventories are written first, and old ones deleted last, so that allocations may move from one to the
     other.
 
     :raises InvalidRequest: a provider or a resource class does not exist.
     :raises ConcurrentUpdate: a generation of a provider or a consumer is stale.
-    :raises Conflict: an inventory to be deleted is still in use, or is not enough.
+    :raises Conflict: an inventory to be deleted is still in use, or an inventory is too small.
     """
     # all providers in one call, also those without allocations, in the common order of locks
     locked = allocations.lock_claimed(tx, claims, wanted)

@@ -38,7 +38,7 @@ def delete(tx: WriteTransaction, name: str) -> None:
 
 
 def replace(tx: WriteTransaction, uuid: str, generation: int, wanted: Collection[str]) -> int:
-    """Replace the provider's traits by these; return its generation, which goes up if they changed.
+    """Replace the traits of a provider; return its generation, which goes up if they changed.
 
     :raises NotFound: no such provider.
     :raises InvalidRequest: no such trait.
@@ -78,10 +78,7 @@ def remove_all(tx: WriteTransaction, uuid: str) -> None:
 def _lock(
     tx: WriteTransaction, uuid: str, wanted: Collection[str]
 ) -> tuple[providers.ProviderRow, Set[int], dict[str, int]]:
-    """Lock a provider; return its row, and ids of traits.
-
-    The first ids are those of its traits, the second those of the wanted traits that exist.
-    """
+    """Lock a provider; return its row, the ids of its traits, and the ids of the existing wanted traits."""
     # with both lookups behind it in one batch
     tx.lock([uuid])
     present = tx.queue(_present, {"provider": uuid})
@@ -98,7 +95,10 @@ _present: Final = PreparedStatement(
 
 
 def _write(tx: WriteTransaction, provider_id: int, present: Set[int], wanted: Set[int]) -> bool:
-    """Write the traits if they differ; return whether they do. Without a change the generation stays, too."""
+    """Write the traits if they differ from the present ones; return whether they differ.
+
+    Without a change the generation stays, too.
+    """
     # no stamp: agents that repeat themselves would wake all workers
     if wanted == present:
         return False

@@ -1,14 +1,14 @@
-"""Trees of providers as their hosts describe them: all of it in one transaction, or nothing.
+"""Trees of providers, written as their hosts describe them: a whole tree in one transaction, or nothing.
 
 Nouns
-    A *description* is the wanted state of one provider: its name, its parent, and any of its inventories,
-    traits, aggregates and attributes. Parts that are not described stay. The ``generation`` is that of the
-    provider as the client knows it, None for a new one. A *level* is a set of new providers that can be made
-    at once, as all their parents exist.
+    A *description* is the wanted state of one provider: its name, its parent, and optionally its inventories,
+    traits, aggregates and attributes. Parts that are not described stay. The ``generation`` is the one that
+    the client knows, None for a new provider. A *level* is a set of new providers that can be made at once,
+    as all their parents exist.
 
 Invariants
-    - A provider without a description is not written, nor one that is already as described, whatever its
-      generation. So a client may repeat a request with an unknown result.
+    - A provider without a description is not written. A provider that already equals its description is not
+      written either, whatever its generation. So a client may repeat a request with an unknown result.
     - A provider that differs is written only with its current generation, which then goes up by one. A new
       provider has generation 0.
     - Providers are created, never moved, renamed or deleted.
@@ -79,7 +79,7 @@ class PresentProvider:
     attributes: dict[str, Attribute] = field(default_factory=dict)
 
     def differs_from(self, wanted: ProviderDescription) -> bool:
-        """Return whether it differs from the description."""
+        """Return whether the provider differs from the description."""
         return any(
             # as values, so that the order in which a client lists them is no difference
             part is not None and part != present
@@ -93,10 +93,10 @@ class PresentProvider:
 
 
 def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[str, int]:
-    """Make the providers of a tree as described; return the generation of each, by uuid.
+    """Write the described state of the providers of a tree; return the generation of each provider, by uuid.
 
-    :raises InvalidRequest: they are not one tree, or name something that does not exist.
-    :raises ConcurrentUpdate: a provider is not the one that the client knows.
+    :raises InvalidRequest: the providers are not one tree, or a described name does not exist.
+    :raises ConcurrentUpdate: a provider has another name, parent or generation than the client knows.
     :raises Conflict: a name is taken, or an inventory to be removed is in use.
     """
     # the checks of the description itself need no database, and take no lock
@@ -137,7 +137,10 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
 
 
 def _check_names(wanted: Sequence[ProviderDescription]) -> None:
-    """:raises InvalidRequest: two have one uuid, or one name, or names that are the same to MariaDB."""
+    """Check that uuids and names differ.
+
+    :raises InvalidRequest: two have one uuid, or one name, or names that are the same to MariaDB.
+    """
     names_seen: dict[str, ProviderDescription] = {}
     uuids_seen: set[str] = set()
     for each in wanted:
@@ -153,7 +156,7 @@ def _check_names(wanted: Sequence[ProviderDescription]) -> None:
 def _tree_levels(wanted: Mapping[str, ProviderDescription]) -> Iterator[list[ProviderDescription]]:
     """Yield the providers level by level, none before its parent.
 
-    :raises InvalidRequest: some are below each other in a circle.
+    :raises InvalidRequest: some providers are their own ancestors.
     """
     below: dict[str | None, list[ProviderDescription]] = {}
     for each in wanted.values():
@@ -190,7 +193,7 @@ def _check_places(
     by_uuid: Mapping[str, ProviderDescription],
     rows: Mapping[str, ProviderRow],
 ) -> None:
-    """Check that each provider is at its described place, and that all are of one tree.
+    """Check that each provider has its described name and parent, and that all belong to one tree.
 
     :raises InvalidRequest: a parent does not exist, or there are several trees.
     :raises ConcurrentUpdate: a provider is not the one that the client describes.
@@ -211,8 +214,8 @@ def _check_places(
             None if each.parent is None else _NOT_THERE if parent is None else parent.id
         ):
             raise ConcurrentUpdate(
-                f"{each} is called {row.name!r}, or is below another parent than described: it is not moved "
-                "and not renamed by this request."
+                f"{each} is called {row.name!r}, or is below another parent than described:"
+                " this request neither moves nor renames it."
             )
         if row is not None:
             trees.setdefault(row.tree_root, each)
@@ -227,20 +230,27 @@ def _check_places(
 
 
 def _refuse_taken(wanted: Sequence[ProviderDescription], taken: Mapping[str, str]) -> None:
-    """:raises Conflict: another provider has one of the names."""
+    """Check that the names are free.
+
+    :raises Conflict: another provider has one of the names.
+    """
     for each in wanted:
         # MariaDB compares without trailing blanks, and then answers with the name as it is stored
         for name in {each.name, each.name.rstrip(" ")} & taken.keys():
             raise Conflict(
-                f"{each}: its name is taken, by resource provider {taken[name]}.", exceptions.DUPLICATE_NAME
+                f"{each}: resource provider {taken[name]} already has this name.",
+                exceptions.DUPLICATE_NAME,
             )
 
 
 def _check_generation(wanted: ProviderDescription, row: ProviderRow) -> None:
-    """:raises ConcurrentUpdate: the client does not know the current generation."""
+    """Check the generation.
+
+    :raises ConcurrentUpdate: the client does not know the current generation.
+    """
     if wanted.generation != row.generation:
         given = "none" if wanted.generation is None else wanted.generation
-        raise ConcurrentUpdate(f"{wanted} is at generation {row.generation}, given was {given}.")
+        raise ConcurrentUpdate(f"{wanted} is at generation {row.generation}, the request gave {given}.")
 
 
 class _NameIds:
@@ -253,7 +263,10 @@ class _NameIds:
         self._traits = names.NameLookup(tx, traits, {name for each in wanted for name in each.traits or ()})
 
     def check_names(self, wanted: ProviderDescription) -> None:
-        """:raises InvalidRequest: a class or trait does not exist, or a capacity is negative."""
+        """Check the names and capacities.
+
+        :raises InvalidRequest: a class or trait does not exist, or a capacity is negative.
+        """
         for what, named, known in (
             ("resource class", wanted.inventories or (), self.class_ids),
             ("trait", wanted.traits or (), self.trait_ids),

@@ -24,8 +24,8 @@ _CHUNK_TIMEOUT: Final = 60
 def init_application() -> "WSGIApplication":
     """Return the application that the environment and the configuration files describe.
 
-    The environment variable ``OS_PLACEMENT_CONFIG_DIR`` names the folder of ``placement.conf``. Logging is
-    set up, too, and warns of unknown options.
+    The environment variable ``OS_PLACEMENT_CONFIG_DIR`` names the folder of ``placement.conf``. The function
+    also sets up logging, and warns of unknown options.
 
     :raises oslo_config.cfg.Error: the configuration cannot be used.
     :raises ValueError: the configuration cannot be used.

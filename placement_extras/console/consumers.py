@@ -41,7 +41,7 @@ def show_consumer(visit: PageRequest, uuid: str) -> str:
         raise NotFound(f"There is no consumer {uuid[:64]!r}.")
     found: dict[str, Any] = ask_api("GET", f"/allocations/{known}")
     if not found["allocations"]:
-        raise NotFound(f"No consumer {known} holds anything.")
+        raise NotFound(f"No consumer {known} has allocations.")
     providers = {}
     if visit.may_use(*SEE_HOSTS):
         with visit.service.model.fresh_view() as view:

@@ -55,9 +55,7 @@ class GuestQuestion:
             if text := line.strip():
                 name, equals, value = text.partition("=")
                 if not equals:
-                    raise InvalidRequest(
-                        f"An extra spec is a name, an equals sign and a value: {text[:80]!r}."
-                    )
+                    raise InvalidRequest(f"An extra spec has the form NAME=VALUE, not {text[:80]!r}.")
                 flavor["extra_specs"][name.strip()] = value.strip()
         return {"flavor": flavor}
 
@@ -110,7 +108,7 @@ def words_of(text: str) -> list[str]:
 
 def _parse_integer(what: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
-        raise InvalidRequest(f"The number of {what} has to be a number, not {text[:40]!r}.")
+        raise InvalidRequest(f"The number of {what} is a whole number, not {text[:40]!r}.")
     return int(text)
 
 

@@ -108,7 +108,7 @@ class FlavorForm:
             said = "; ".join(translation.warnings)
             if strict:
                 raise InvalidRequest(
-                    f"The flavor is not understood: {said}. Correct it, or ask without 'strict'.",
+                    f"The flavor is not understood: {said}. Correct it, or leave out 'strict'.",
                     INVALID_FLAVOR,
                 )
             LOG.warning("A part of a flavor was ignored, as Nova does: %s", said)

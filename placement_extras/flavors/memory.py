@@ -154,7 +154,7 @@ def check_nodes(guest: FlavorGuest, pinning: CpuPinning) -> None:
     if node_cpus is None and node_memory is None:
         if guest.flavor.vcpus % nodes or guest.flavor.ram % nodes:
             raise refusal_error(
-                f"{guest.flavor.vcpus} CPUs and {guest.flavor.ram} MiB cannot be parted into {nodes} nodes"
+                f"{guest.flavor.vcpus} CPUs and {guest.flavor.ram} MiB cannot be divided into {nodes} nodes"
             )
     elif node_cpus is None or node_memory is None or len(node_cpus) != nodes or len(node_memory) != nodes:
         raise refusal_error(

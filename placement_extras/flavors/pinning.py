@@ -132,9 +132,9 @@ def _effective_policy(guest: FlavorGuest, policy: str | None, emulator_is_isolat
     shared = _cpu_amount(guest, "VCPU")
     dedicated = _cpu_amount(guest, "PCPU")
     if policy and (shared or dedicated):
-        raise refusal_error("resources:VCPU and resources:PCPU do not go together with a CPU policy")
+        raise refusal_error("resources:VCPU and resources:PCPU cannot be combined with a CPU policy")
     if shared and dedicated:
-        raise refusal_error("resources:VCPU and resources:PCPU do not go together")
+        raise refusal_error("resources:VCPU and resources:PCPU cannot be combined")
     if dedicated:
         needed = guest.flavor.vcpus + emulator_is_isolated  # isolated emulator threads get a CPU of their own
         if dedicated != needed:
@@ -163,7 +163,7 @@ def _check_threads(guest: FlavorGuest, threads: str | None, effective: str | Non
     if wanted is None and THREADS in guest.image.traits:
         wanted = "required"
     if threads and wanted:
-        raise refusal_error(f"the trait {THREADS} does not go together with a policy for threads of CPUs")
+        raise refusal_error(f"the trait {THREADS} cannot be combined with a policy for threads of CPUs")
     if (threads or wanted in ("required", "forbidden")) and effective in (SHARED, None):
         raise refusal_error(
             "a policy for threads of CPUs (hw:cpu_thread_policy or the trait HW_CPU_HYPERTHREADING) needs "

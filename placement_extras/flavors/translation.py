@@ -50,7 +50,7 @@ def _check_sizes(flavor: NovaFlavor) -> None:
     if flavor.disk < image.min_disk or flavor.disk * _GIB < image.size:
         raise refusal_error(
             f"the image has {image.size} bytes and needs a disk of {image.min_disk} GiB; "
-            f"that of the flavor has {flavor.disk} GiB"
+            f"the disk of the flavor has {flavor.disk} GiB"
         )
 
 
@@ -202,7 +202,7 @@ def _check_groups(groups: tuple[RequestGroup, ...], policy: str | None) -> None:
             if traits <= group.forbidden:
                 raise refusal_error(f"{which} requires and forbids the trait {', '.join(traits)}")
     if not groups:
-        raise refusal_error("it asks for nothing")
+        raise refusal_error("it requests no resources")
     if policy is None and sum(group.suffix != "" for group in groups) > 1:
         raise refusal_error(
             "its extra specs have more than one group with a suffix, so they need group_policy, "

@@ -122,8 +122,8 @@ def abandon_adoption(
             )
         if record.stage is AdoptionStage.DROPPING:
             raise Conflict(
-                "The old tables are being removed, so that there is no way back:"
-                " 'placement-manage db drop-stock' goes on. Nothing is changed."
+                "Some of the old tables are removed already, so the database cannot go back:"
+                " 'placement-manage db drop-stock' removes the rest. Nothing is changed."
             )
         relations.require_rights(conn, (*OURS, *(KEPT + name for name in STOCK)))
         if record.stage is AdoptionStage.ADOPTING:

@@ -143,13 +143,13 @@ def _settings(conf: cfg.ConfigOpts) -> FollowerSettings:
     for name in ("stock", "ours"):
         parts = urlsplit(conf[name] or "")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"--{name} has to be an http or https URL, and is {conf[name]!r}")
+            raise ValueError(f"--{name} has to be an http or https URL, not {conf[name]!r}")
         # neither service would receive the password, and error messages show the URL to clients
         if parts.username or parts.password:
-            raise ValueError(f"--{name} takes no user and no password in its URL: clients send their tokens")
+            raise ValueError(f"--{name} takes no user and no password in its URL: clients send tokens")
     host, _, port = conf.report_bind.rpartition(":")
     if not host or not port.isdecimal():
-        raise ValueError(f"--report-bind has to be ADDRESS:PORT, and is {conf.report_bind!r}")
+        raise ValueError(f"--report-bind has to be ADDRESS:PORT, not {conf.report_bind!r}")
     if conf.ours_token and _is_argument(conf, "ours_token"):
         warn_of_secret(
             "placement-shadow",

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from html import unescape
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -13,9 +14,21 @@ import pytest
 
 from tests.doc.pages import SITE
 
+
+def find_node() -> str | None:
+    """Return the path of node: the machine's, or the one that playwright brings along."""
+    if (found := shutil.which("node")) is not None:
+        return found
+    package = find_spec("playwright")
+    bundled = Path(package.origin).parent / "driver/node" if package and package.origin else None
+    return str(bundled) if bundled is not None and bundled.exists() else None
+
+
+NODE: Final = find_node()
+
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("node") is None, reason="node runs the scripts of the search"),
+    pytest.mark.skipif(NODE is None, reason="node runs the scripts of the search"),
 ]
 
 VISIBLE: Final = 900
@@ -101,8 +114,9 @@ def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def find_first_results(site: Path, questions: list[str]) -> dict[str, str]:
     """Return the address of the first result for each question, without `.html`."""
+    assert NODE is not None
     printed = subprocess.run(
-        ["node", str(Path(__file__).with_name("search.js")), str(site), *questions],
+        [NODE, str(Path(__file__).with_name("search.js")), str(site), *questions],
         check=True,
         capture_output=True,
         text=True,

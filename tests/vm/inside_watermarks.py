@@ -6,6 +6,8 @@ address.
 """
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -37,7 +39,13 @@ cpu_shared_set = 0-1
 interval = {INTERVAL}
 margin = {100 * MARGIN}
 min_share = {100 * MIN_SHARE}
+[guest_rule:here]
+order = 20
+match_driver = process
+match_name = nightly-*
+qos_class = BE
 """
+"""The rule is the one of doc/howto/guest-classes.md."""
 WATERMARK = f"""
 [watermark:cpu]
 metric = cpu_usage
@@ -85,6 +93,12 @@ def limited():
     }
 
 
+def run_command(*arguments):
+    """Return the output of a command of `compute-agent` as JSON."""
+    command = [sys.executable, "-m", "compute_agent.cmd.main", "--config-file", FOLDER / "agent.ini"]
+    return json.loads(subprocess.check_output([*command, *arguments, "-f", "json"], timeout=120))
+
+
 def freeze(frozen):
     for group in groups():
         (group / "cgroup.freeze").write_text(f"{int(frozen)}\n")
@@ -96,7 +110,9 @@ def machine():
     machine.agent.start()
     for number in range(1, GUESTS + 1):
         call_agent(
-            SOCKET, "guest.run", {"uuid": uid(number), "command": ["sh", "-c", SPIN], "qos_class": "BE"}
+            SOCKET,
+            "guest.run",
+            {"uuid": uid(number), "name": f"nightly-{number}", "command": ["sh", "-c", SPIN]},
         )
     yield machine
     Path("watermarks.json").write_text(json.dumps(machine.found))
@@ -126,6 +142,16 @@ def test_the_machine_gets_below_its_watermark(machine):
     assert PlacementRest().send("GET", "/resource_providers?required=COMPUTE_STATUS_DISABLED")[
         "resource_providers"
     ]
+
+
+def test_commands_show_the_limit_of_a_guest_with_the_class_of_a_rule(machine):
+    guest = next(iter(limited()))
+    shown = run_command("guest", "show", guest, "-c", "qos_class", "-c", "setting_sources", "-c", "limits")
+    assert shown["qos_class"] == "BE"
+    assert "rule here" in str(shown["setting_sources"])
+    assert "cpu" in str(shown["limits"])
+    events = run_command("event", "list", "--kind", "throttle_down")
+    assert any(guest in str(event) for event in events), events
 
 
 def test_limits_survive_the_agent_and_the_next_one_knows_them(machine):

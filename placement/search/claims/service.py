@@ -315,7 +315,7 @@ class ClaimService:
                 attribute = name.removeprefix(ATTRIBUTE)
                 if attribute != name and snapshot.attribute_range(attribute) is None:
                     raise InvalidRequest(
-                        f"The order names the attribute {attribute}, which is a number at no provider."
+                        f"The order names the attribute {attribute}, but no provider has a number for it."
                     )
 
 

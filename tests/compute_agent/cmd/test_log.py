@@ -112,9 +112,9 @@ def test_debug_lines_report_decisions_and_follow_the_option_at_run_time(agent, w
     agent.ask("guest", "run", "--uuid", uid, "--name", "web-1", "--", "sleep", "100")
     for words in (
         f"DEBUG compute_agent.report.transport [-] GET /allocations/{uid}: HTTP 200 in ",
-        f"DEBUG compute_agent.pipeline.placer [-] Guest web-1 ({uid}), holding 1 PCPU of testhost_NUMA_0 ",
+        f"DEBUG compute_agent.pipeline.placer [-] Guest web-1 ({uid}) with allocation 1 PCPU of testhost",
         f"DEBUG compute_agent.pipeline.enforcer [-] cpuset: guest web-1 ({uid}) was changed",
-        "DEBUG compute_agent.pipeline.worker [-] Event StartGuest took ",
+        "DEBUG compute_agent.pipeline.worker [-] Handling event StartGuest took ",
     ):
         assert words in agent.log()
     write_ini(DEFAULT=defaults)

@@ -7,6 +7,7 @@ from tempfile import mkdtemp
 
 import pytest
 
+from compute_agent.isolation import control_groups
 from compute_agent.isolation.control_groups import GroupReader
 from compute_agent.isolation.decision import LOOSE, NO_GROUPS, HeldCpus, IsolationDemand
 from compute_agent.isolation.facts import WORKQUEUE_MASK
@@ -334,6 +335,14 @@ def test_a_unit_that_systemd_does_not_change_is_written_by_the_agent(host, syste
     (host.kernel.root.parent / "systemctl.broken").touch()
     host.bring_about(demand(HeldCpus("p", frozenset({6, 7}), True, 80)))
     assert cpus_of(host, "system.slice") == ["0-1,4-5"]
+
+
+def test_a_systemctl_that_hangs_costs_one_wait(host, systemctl, monkeypatch, caplog):
+    monkeypatch.setattr(control_groups, "_SYSTEMD_SECONDS", 0.1)
+    systemctl.program.write_text("#!/bin/sh\nexec sleep 60\n")
+    host.bring_about(demand(HeldCpus("p", frozenset({6, 7}), True, 80)))
+    assert cpus_of(host, "init.scope", "system.slice", "user.slice") == ["0-1,4-5"] * 3
+    assert caplog.text.count("systemctl cannot set the CPUs of") == 1
 
 
 def test_the_controller_is_enabled_where_no_group_has_cpus(memory):

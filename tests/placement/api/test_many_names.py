@@ -32,7 +32,7 @@ def test_a_request_with_too_many_names_for_a_statement_is_refused(admin: Admin, 
         case "providers":
             answer = put_allocation(admin, {key: {"VCPU": 1} for key in UUIDS})
     assert answer.status_code == 400, answer.text[:300]
-    assert "names more things than can be handled at once" in answer.text
+    assert "names more objects than can be handled at once" in answer.text
     assert admin("GET", f"/resource_providers/{host}/traits").json == {
         "traits": [],
         "resource_provider_generation": 0,

@@ -152,13 +152,17 @@ def file_that_is_no_socket(folder):
     ("place", "reason", "remedy"),
     [
         (taken_port, "Address already in use", "ss -ltnp shows it): end it, or choose another port"),
-        (lambda _: (None, "127.0.0.1:http"), "'http' is not a valid port", "It is ADDRESS:PORT, as"),
-        (lambda _: (None, "127.0.0.1"), "'' is not a valid port", "It is ADDRESS:PORT, as 127.0.0.1:8778,"),
-        (lambda _: (None, "[::1]"), "'' is not a valid port", "It is ADDRESS:PORT, as 127.0.0.1:8778,"),
+        (lambda _: (None, "127.0.0.1:http"), "'http' is not a valid port", "Give ADDRESS:PORT, such as"),
+        (
+            lambda _: (None, "127.0.0.1"),
+            "'' is not a valid port",
+            "Give ADDRESS:PORT, such as 127.0.0.1",
+        ),
+        (lambda _: (None, "[::1]"), "'' is not a valid port", "Give ADDRESS:PORT, such as 127.0.0.1"),
         (lambda _: (None, "127.0.0.1:99999"), "0-65535", "choose an address of this machine"),
         (lambda _: (None, "192.0.2.1:8778"), "Cannot assign requested", "choose an address of this machine"),
         (socket_in_no_folder, "/none is not a folder", "unix: and a path in a folder"),
-        (file_that_is_no_socket, "placement.sock is there and is not a socket", "unix: and a path"),
+        (file_that_is_no_socket, "placement.sock exists and is not a socket", "unix: and a path"),
     ],
 )
 def test_where_it_cannot_listen_is_told_with_option_and_remedy(

@@ -98,7 +98,7 @@ def test_an_impossible_flavor_is_refused(admin):
     status, code, detail = read_error(post_claims(admin, asks(**{"hw:numa_nodes": "3"})))
     assert (status, code) == (400, "placement.ext.invalid_flavor")
     assert detail == (
-        "No guest can have this flavor and image: 4 CPUs and 2048 MiB cannot be parted into 3 nodes."
+        "No guest can have this flavor and image: 4 CPUs and 2048 MiB cannot be divided into 3 nodes."
     )
 
 

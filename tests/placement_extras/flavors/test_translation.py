@@ -215,7 +215,7 @@ def test_own_classes_are_translated_like_standard_ones():
     ("specs", "image", "said"),
     [
         ({"hw:cpu_policy": "own"}, {}, "hw:cpu_policy cannot be 'own', only one of dedicated, mixed, shared"),
-        ({"hw:numa_nodes": "3"}, {}, "4 CPUs and 2048 MiB cannot be parted into 3 nodes"),
+        ({"hw:numa_nodes": "3"}, {}, "4 CPUs and 2048 MiB cannot be divided into 3 nodes"),
         ({"hw:cpu_thread_policy": "isolate"}, {}, "needs dedicated or mixed CPUs"),
         ({}, {"hw_disk_bus": "floppy"}, "the image property hw_disk_bus cannot be 'floppy'"),
         (

@@ -199,7 +199,7 @@ def test_an_order_may_use_a_number_of_a_provider(admin):
     assert post_claims(admin, new_claim("resources=VCPU:1", order={"attribute:price": -1})).status_code == 201
     for name in ("prise", "room"):
         answer = post_claims(admin, new_claim("resources=VCPU:1", order={"pack": 1, f"attribute:{name}": -1}))
-        detail = f"The order names the attribute {name}, which is a number at no provider."
+        detail = f"The order names the attribute {name}, but no provider has a number for it."
         assert read_error(answer) == (400, "placement.undefined_code", detail)
 
 
@@ -289,7 +289,7 @@ SAME = str(uuid.uuid4())
         ({"claims": []}, "should be non-empty"),
         (
             {"claims": [new_claim("resources=VCPU:1") for _ in range(65)]},
-            "65 items are too many, 64 may be given",
+            "65 items are too many, the maximum is 64",
         ),
         ({"claims": [new_claim("resources=VCPU:1")], "dry_run": 1}, "is not of type 'boolean'"),
         ({"claims": [new_claim("resources=VCPU:1", flavors={})]}, "'flavors' was unexpected"),
@@ -461,7 +461,7 @@ def test_the_number_of_criteria_of_an_order_is_limited(admin):
         post_claims(admin, new_claim("resources=VCPU:1", order={**order, "pack": 1}))
     )
     assert status == 400
-    assert "33 properties are too many, 32 may be given" in detail
+    assert "33 properties are too many, the maximum is 32" in detail
 
 
 def test_a_claim_makes_no_consumer_that_looks_like_a_reservation(admin):

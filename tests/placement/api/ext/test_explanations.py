@@ -149,7 +149,7 @@ def test_an_explanation_that_ends_early_says_a_range_of_hosts(nodes, monkeypatch
     ("body", "said"),
     [
         ({"query": "resources=PCPU:8", "topology": "any"}, "'any' is not one of"),
-        ({"query": "resources=VCPU:8", "topology": "spread"}, "which asks for neither"),
+        ({"query": "resources=VCPU:8", "topology": "spread"}, "but this group requests neither"),
         (
             {"query": "resources=PCPU:8", "topology": "spread", "microversion": "1.28"},
             "microversion 1.29 or later",
