@@ -139,6 +139,8 @@ class IsolationController(KernelController):
             together[change].append(write.mask.in_words)
         for path, text in self._isolator.plan_partitions(demand):
             together[text or "empty"].append(path)
+        for cpus in self._isolator.plan_bans(demand):
+            together[cpuset.format(cpus) or "those of its environment"].append("bans of irqbalance")
         for change, subjects in sorted(together.items()):
             more = f" and {len(subjects) - 1} more" if len(subjects) > 1 else ""
             yield PlannedChange(self.name, f"{subjects[0]}{more}", change)
@@ -152,6 +154,8 @@ class IsolationController(KernelController):
             return
         if changed:
             detail = f"{changed} masks of interrupts, of the kernel's work and of control groups"
+            if self._isolator.kept_originals.bans:
+                detail += ", with bans of irqbalance"
             yield ReleaseItem("isolation", "host", detail, self._give_back)
 
     def _give_back(self) -> None:
@@ -162,12 +166,14 @@ class IsolationController(KernelController):
         """
         status = self._isolator.bring_about(IsolationDemand())
         if left := self._count_changes():
-            reasons = "; ".join(f"{one.mask.in_words}: {one.reason}" for one in status.stuck)
+            sentences = [f"{one.mask.in_words}: {one.reason}" for one in status.stuck]
+            reasons = "; ".join((*sentences, *status.balancers))
             raise DriverError(reasons or f"{left} masks")
 
     def _count_changes(self) -> int:
         kept = self._isolator.kept_originals
-        return sum(bool(mask.written) for mask in kept.masks.values()) + len(kept.groups)
+        bans = sum(bool(ban.written) for ban in kept.bans.values())
+        return sum(bool(mask.written) for mask in kept.masks.values()) + len(kept.groups) + bans
 
     def _make_demand(self, targets: Sequence[GuestTarget]) -> IsolationDemand:
         preserved = {target.guest.uuid for target in targets if target.guest.settings.preserve}

@@ -25,6 +25,7 @@ from typing import Final
 from compute_agent.host import kernel_files
 from compute_agent.host.kernel_files import SysFiles
 from compute_agent.isolation.control_groups import CONTROL_GROUPS, GROUP_CPUS, GroupReader
+from compute_agent.isolation.irqbalance import BalancerSockets
 from compute_agent.isolation.partitions import PartitionFiles
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
@@ -219,6 +220,7 @@ class MaskReader:
         self._files = SysFiles(root)
         self.groups = GroupReader(root)
         self.partitions = PartitionFiles(root)
+        self.balancers = BalancerSockets(root)
         #: Kernel threads that have no affinity or follow something else, by number.
         self._fixed: set[str] = set()
         self._reads = 0

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from compute_agent import kept_json
 from compute_agent.files import put_aside, read_own, write_durably
 from compute_agent.isolation.facts import MASK_PATH, parse_mask_text
+from compute_agent.isolation.irqbalance import BALANCER_KEY, KeptBan
 from compute_agent.isolation.partitions import PARTITION_PATH, is_partition_text
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
@@ -48,6 +49,7 @@ class OriginalMasks:
     :ivar quiet: the CPUs that were quiet last.
     :ivar partitioned: the CPUs that were in partitions last.
     :ivar groups: texts of files of control groups that are about partitions.
+    :ivar bans: bans of irqbalance by key.
     """
 
     boot: str = ""
@@ -55,6 +57,7 @@ class OriginalMasks:
     masks: Mapping[str, OriginalMask] = field(default_factory=dict)
     partitioned: CpuSet = frozenset()
     groups: Mapping[str, str] = field(default_factory=dict)
+    bans: Mapping[str, KeptBan] = field(default_factory=dict)
 
 
 class OriginalStore(Protocol):
@@ -137,6 +140,10 @@ def dump_originals(originals: OriginalMasks) -> bytes:
         },
         "partitioned": cpuset.format(originals.partitioned),
         "groups": dict(originals.groups),
+        "bans": {
+            key: {"base": cpuset.format(ban.base), "written": cpuset.format(ban.written)}
+            for key, ban in originals.bans.items()
+        },
     }
     return kept_json.dump(_VERSION, kept_json.checked_content(data))
 
@@ -151,12 +158,19 @@ def parse_originals(content: bytes) -> OriginalMasks:
 
 def _read_originals(data: Any) -> OriginalMasks:
     masks = {str(path): _read_original(str(path), one) for path, one in data["masks"].items()}
-    # An older agent made no partitions.
+    # An older agent made no partitions, and gave irqbalance no bans.
     partitioned = cpuset.parse(kept_json.text(data.get("partitioned", "")))
     groups = {str(path): _read_text(str(path), text) for path, text in data.get("groups", {}).items()}
+    bans = {str(key): _read_ban(str(key), ban) for key, ban in data.get("bans", {}).items()}
     return OriginalMasks(
-        kept_json.text(data["boot"]), cpuset.parse(data["quiet"]), masks, partitioned, groups
+        kept_json.text(data["boot"]), cpuset.parse(data["quiet"]), masks, partitioned, groups, bans
     )
+
+
+def _read_ban(key: str, ban: Any) -> KeptBan:
+    if BALANCER_KEY.fullmatch(key) is None:
+        raise ValueError(f"{key!r} is no socket of irqbalance")
+    return KeptBan(cpuset.parse(kept_json.text(ban["base"])), cpuset.parse(kept_json.text(ban["written"])))
 
 
 def _read_text(path: str, text: Any) -> str:

@@ -26,6 +26,13 @@ from compute_agent.isolation.decision import (
     decide_masks,
 )
 from compute_agent.isolation.facts import IsolationFacts, MaskReader
+from compute_agent.isolation.irqbalance import (
+    BalancerError,
+    BalancerGoneError,
+    KeptBan,
+    decide_bans,
+    tell_failures,
+)
 from compute_agent.isolation.originals import OriginalMasks, OriginalStore
 from compute_agent.isolation.partitions import (
     PARTITION_PATH,
@@ -53,6 +60,7 @@ class IsolationStatus:
     """The CPUs that are quiet or alone, what stays on them, and how many files are not their originals.
 
     :ivar refused: by guest, sentences about partitions that it does not have.
+    :ivar balancers: sentences about irqbalance that do not keep off the quiet CPUs.
     """
 
     quiet: CpuSet = frozenset()
@@ -60,6 +68,7 @@ class IsolationStatus:
     changed_masks: int = 0
     alone: CpuSet = frozenset()
     refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    balancers: tuple[str, ...] = ()
 
 
 class HostIsolator:
@@ -71,6 +80,7 @@ class HostIsolator:
         """``count_drift`` is called for each mask that another program has changed."""
         self._reader = reader
         self._partitions = reader.partitions
+        self._balancers = reader.balancers
         self._store = store
         self._count_drift = count_drift
         #: Masks that the kernel does not change, by path: the actions then, and the reason.
@@ -87,7 +97,7 @@ class HostIsolator:
         """
         found = self._store.kept_originals
         # Nothing but the boot is read where there is nothing to give back.
-        is_empty = not found.masks and not found.groups
+        is_empty = not (found.masks or found.groups or found.bans)
         return found if is_empty or found.boot == self._reader.boot_id else OriginalMasks()
 
     def bring_about(self, demand: IsolationDemand) -> IsolationStatus:
@@ -95,6 +105,8 @@ class HostIsolator:
 
         :raises OSError: originals cannot be kept; nothing is written then.
         """
+        # Before masks, which irqbalance would move back.
+        balancers = self._set_bans(demand.quiet_cpus)
         targets, refused = self._list_targets(demand)
         had = self.kept_originals.groups
         former = [each for each in targets if each.path in had]
@@ -112,8 +124,43 @@ class HostIsolator:
             uuid: (*refused.get(uuid, ()), *plan.refused.get(uuid, ())) for uuid in (*refused, *plan.refused)
         }
         changed += len(plan.originals)
-        self._show_status(IsolationStatus(demand.quiet_cpus, stuck, changed, plan.valid, refused))
+        changed += sum(bool(ban.written) for ban in self.kept_originals.bans.values())
+        self._show_status(IsolationStatus(demand.quiet_cpus, stuck, changed, plan.valid, refused, balancers))
         return self.status
+
+    def _set_bans(self, quiet: CpuSet) -> tuple[str, ...]:
+        """Have each irqbalance ban the quiet CPUs as well. Sentences about those that do not.
+
+        :raises OSError: bans cannot be kept; nothing is written then.
+        """
+        if not quiet and not self.kept_originals.bans:
+            return ()
+        seen, failures = self._balancers.read_bans()
+        plan = decide_bans(seen, failures.keys(), quiet, self.kept_originals.bans)
+        self._keep_bans(plan.kept)
+        kept = dict(plan.kept)
+        for key, cpus in plan.writes.items():
+            try:
+                self._balancers.write_ban(key, cpus)
+            except BalancerGoneError:
+                continue
+            except BalancerError as error:
+                failures[key] = str(error)
+                continue
+            LOG.info("irqbalance keeps off CPUs: %s", cpuset.format(cpus) or "those of its environment")
+            if not cpus:
+                kept[key] = replace(kept[key], written=cpus)
+        self._keep_bans(kept)
+        return tell_failures(failures)
+
+    def _keep_bans(self, bans: Mapping[str, KeptBan]) -> None:
+        """Keep bans beside the other originals.
+
+        :raises OSError: they cannot be kept.
+        """
+        if bans != self.kept_originals.bans:
+            kept = replace(self.kept_originals, boot=self._reader.boot_id, bans=dict(bans))
+            self._store.keep_originals(kept)
 
     def _set_masks(self, demand: IsolationDemand, partitioned: CpuSet) -> tuple[tuple[StuckMask, ...], int]:
         """Bring masks about. What stays, and how many are not their originals."""
@@ -208,6 +255,17 @@ class HostIsolator:
             return ()
         return self._decide_masks(demand, originals, frozenset(), originals.partitioned)[1].writes
 
+    def plan_bans(self, demand: IsolationDemand) -> tuple[CpuSet, ...]:
+        """The bans that irqbalance would get; no CPUs: the return to those of its environment.
+
+        :raises OSError: originals cannot be read.
+        """
+        kept = self.kept_originals.bans
+        if not demand.quiet_cpus and not kept:
+            return ()
+        seen, failures = self._balancers.read_bans()
+        return tuple(decide_bans(seen, failures.keys(), demand.quiet_cpus, kept).writes.values())
+
     def plan_partitions(self, demand: IsolationDemand) -> tuple[tuple[str, str], ...]:
         """The writes to files of partitions that a demand would cause, as paths and texts.
 
@@ -267,7 +325,8 @@ class HostIsolator:
         if plan.changed:
             LOG.warning(
                 "Another program changed %d masks to include quiet CPUs, such as %s = %s, and the agent"
-                " repaired them. irqbalance needs IRQBALANCE_BANNED_CPULIST with the dedicated CPUs",
+                " repaired them. An irqbalance without a socket needs IRQBALANCE_BANNED_CPULIST with the"
+                " dedicated CPUs",
                 len(plan.changed),
                 plan.changed[0].in_words,
                 cpuset.format(plan.changed[0].cpus),
@@ -278,6 +337,9 @@ class HostIsolator:
             LOG.info("Quiet CPUs: %s", cpuset.format(status.quiet) or "none")
         if status.alone != self.status.alone:
             LOG.info("CPUs in partitions: %s", cpuset.format(status.alone) or "none")
+        if status.balancers != self.status.balancers:
+            for sentence in status.balancers:
+                LOG.warning("%s", sentence)
         self.status = status
 
 

@@ -84,7 +84,12 @@ class IsolationWorld:
                     # The kernel spreads managed interrupts by itself.
                     cpus = CPUS if managed and cpus is None else cpus
                     self.kernel.add_interrupt(number, f"dev{self.serial}", cpus, managed=managed)
-                    self.natural[path] = {cpus} if cpus else self.natural[DEFAULT_MASK].copy()
+                    default = self.host.kept().masks.get(DEFAULT_MASK)
+                    shadows = () if default is None else default.written
+                    self.natural[path] = {cpus} if cpus else set()
+                    # A mask that is the default of the agent does not tell its writer.
+                    if not cpus or cpus in shadows:
+                        self.natural[path] |= self.natural[DEFAULT_MASK]
                     self.break_affinity(path)
             case ("remove", number):
                 if self.natural.pop(self.kernel.irq(number), None) is not None:
