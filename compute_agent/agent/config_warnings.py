@@ -144,6 +144,7 @@ def cpu_class_warnings(
                 f"[{CPU_CLASS}{name}] is of no CPU: name it in cpu_class of a [qos_class:NAME] or"
                 f" [guest_rule:NAME], or call it {IDLE} or {SHARED}"
             )
+        # As if all CPUs had the class, so that each setting that some CPU lacks is found.
         for reasons in decide_files(
             power, [CpuClassClaim(power.cpus, one, parked=one.park is not None)]
         ).missing.values():

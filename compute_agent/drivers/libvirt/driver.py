@@ -182,6 +182,7 @@ class LibvirtDriver:
             try:
                 with self._on_domain(known, "cannot be shut down") as domain:
                     domain.shutdown()
+            # A GuestGoneError is a DriverError as well, and here it ends the whole call.
             except GuestGoneError:
                 raise
             except DriverError as error:
@@ -231,6 +232,7 @@ class LibvirtDriver:
         with contextlib.suppress(DriverError, self._connection.libvirt.libvirtError):
             domain = self._connection.find_domain(known.guest.uuid)
             return domain is not None and bool(domain.isActive())
+        # A libvirtd without an answer says nothing about the guest, and its process is alive.
         return True
 
     # Inner parts: the thread

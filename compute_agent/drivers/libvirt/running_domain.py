@@ -123,6 +123,7 @@ class DomainGroup:
 
         :raises OSError:
         """
+        # Rounded, because cores as a float need not give back the exact microseconds.
         if self.unified and burst_microseconds(wanted) > round(has.burst * PERIOD):
             self._write_burst(wanted)
 
@@ -250,6 +251,7 @@ class RunningDomain:
             for tid, (it, _) in misplaced.items():
                 try:
                     os.sched_setaffinity(tid, wanted_cpus(it, settings))
+                # A thread that has ended needs no pin.
                 except ProcessLookupError:
                     continue
                 except OSError as error:
