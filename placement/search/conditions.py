@@ -118,7 +118,8 @@ class ProviderCondition(ABC):
     reads: ClassVar[tuple[str, ...]] = ("id",)
     """Attributes of a provider that decide whether the condition is met.
 
-    Attributes of its root begin with ``root.``. The default differs between any two providers, so that it is right for every condition, and slow."""
+    Attributes of its root begin with ``root.``. The default differs between any two providers, so that the
+    default is right for every condition, and slow."""
     index: ClassVar[str | None] = None
     """Attribute of the snapshot that has the providers by these names; None if there is no such index.
 
