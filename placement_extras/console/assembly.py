@@ -21,8 +21,8 @@ _ADMIN: Final = "admin"
 def mount_console(service: PlacementService, handlers: "WSGIApplication") -> "WSGIApplication":
     """Return the console of a service.
 
-    :param handlers: the REST API without its authentication, as the console has its own. :raises ValueError:
-    visitors have to sign in, and a package is missing.
+    :param handlers: the REST API without its authentication, as the console has its own.
+    :raises ValueError: visitors have to sign in, and a package is missing.
     """
     is_open = service.conf.api.auth_strategy == "noauth2"
     app = create_app(signs_in=not is_open)

@@ -50,8 +50,8 @@ def count_split(
     """Return how many guests of a flavor fit if a topology policy splits each of them.
 
     Shortages of full hosts are not computed: they are None. When the budget for placing ends, the remaining
-    hosts have no lower bound, and the answer has their number. :param placing: the budget for placing guests;
-    None uses the budget of the cloud.
+    hosts have no lower bound, and the answer has their number.
+    :param placing: the budget for placing guests; None uses the budget of the cloud.
     :raises placement.search.budget.BudgetExhausted: the budget of the cloud is spent.
     """
     return _SplitCount(cloud, request, topology, placing).run()
