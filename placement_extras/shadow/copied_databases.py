@@ -43,7 +43,7 @@ class CopiedDatabases:
 
 
 MAX_MOMENTS: Final = 20
-"""Snapshots that are taken at most to find one without a write in flight."""
+"""Maximum number of snapshots to try until one has no write in flight."""
 
 
 @dataclass(frozen=True, slots=True)
