@@ -32,7 +32,7 @@ class InterferenceList(AgentLister):
         ]
         if not watched:
             return (
-                "Not configured: no guest is watched without a section [interference:NAME] with a signal, such"
+                "Not configured: no guest is watched without section [interference:NAME] with a signal, such"
                 " as signal = run_delay."
             )
         return (

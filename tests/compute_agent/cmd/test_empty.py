@@ -17,7 +17,7 @@ OFF = "Not configured: nothing is measured without [capacity] mode, steal or col
         (
             "interference list",
             "",
-            "Not configured: no guest is watched without a section [interference:NAME]",
+            "Not configured: no guest is watched without section [interference:NAME]",
         ),
         ("interference list", "[interference:cpu]\nsignal = run_delay", CALM),
         ("capacity show", "", OFF),
