@@ -1,62 +1,172 @@
-/* Ranks the results of the site's search in the browser; html_search_scorer of conf.py puts it into searchtools.js.
+/* The site's search in the browser; html_search_scorer of conf.py puts this file behind searchtools.js of Sphinx.
  *
- * Without it a page scores by its best single word, so that pages with one word of the question in any heading are
- * equal and the alphabet decides. Here a page scores by the heading that has most words of the question, and the
- * result leads to this heading if it has all of them.
+ * Sphinx shows only pages that have each word of a question, and scores a page by its best single word. Here
+ * - words of operators stand for ours: "revert" finds "roll back";
+ * - a page scores by the share of the question that its text and its best heading have. Rare words count more.
+ *   A page without some words is shown if it has nearly as many as the best page;
+ * - the result leads to the best heading if that has most of the question.
  */
 "use strict";
 
-const headingsByFile = new Map();
+const stemmer = new Stemmer();
 
-/* Lists of all commands and options come after guides of equal fit. */
-const isList = (docname) => docname.startsWith("reference/") && docname !== "reference/glossary";
-
-/* The words of a text, without the question mark. */
-const findWords = (text) => splitQuery(text.toLowerCase()).join(" ");
-
-/* Stems of the words in a text; words such as "how", "do" and "the" are left out. */
-const findStems = (text) => {
-  const stemmer = new Stemmer();
-  const words = splitQuery(text.toLowerCase()).filter((word) => !stopwords.has(word));
-  return new Set(words.map((word) => stemmer.stemWord(word)));
+/* Our words, and the words of operators for the same, which are found too. */
+const OPERATOR_WORDS = {
+  guest: ["vm", "vms", "instance", "instances", "server", "servers", "virtual machine", "virtual machines"],
+  host: ["hypervisor", "hypervisors", "compute node", "compute nodes"],
+  "roll back": ["revert", "undo", "go back", "going back", "rollback", "downgrade", "previous version", "old version"],
+  stops: ["crash", "crashes", "crashed", "dies", "died", "dead", "down", "killed", "restart", "restarts"],
+  workers: ["worker processes", "processes"],
+  cpus: ["cores", "cpu", "pinned", "pinning", "affinity"],
+  keystone: ["auth", "authentication", "login", "token", "tokens"],
+  options: ["parameters", "settings", "setting", "config", "configuration", "configure"],
+  leave: ["uninstall", "remove", "decommission"],
+  "leave back": ["migrate away", "move away", "switch back", "return"],
+  "nothing fits": ["no candidates", "no allocation candidates", "no valid host", "no valid hosts", "nothing found"],
+  "more fits": ["remaining capacity", "free capacity", "capacity left", "headroom", "capacity planning"],
+  "changes since": ["poll", "polling", "watch", "subscribe", "webhook", "notifications"],
+  price: ["cheap", "cheapest", "cost"],
+  maintenance: ["drain", "evacuate"],
+  "io block": ["disk", "disks", "iops", "throughput"],
+  "caches resctrl": ["cache", "llc", "l3"],
+  "match not": ["orphaned", "orphans", "inconsistent", "leftover", "stale"],
+  BE: ["be class", "be guest", "be guests", "low priority", "preemptible", "spot"],
+  beside: ["alongside", "same host", "together with", "next to", "coexist"],
+  interference: ["noisy neighbour", "noisy neighbor", "noisy neighbours", "noisy neighbors", "slow", "slowed"],
+  reclaimed: ["overcommit", "oversubscribe", "oversubscription"],
+  failover: ["high availability", "ha", "redundancy", "redundant", "standby"],
+  postgresql: ["postgres", "pgsql"],
+  "try beside": ["evaluate", "rehearse", "test without touching", "without risk"],
 };
 
-/* The headings of a page, from the index. */
-const findHeadings = (filename) => {
-  if (headingsByFile.size === 0) {
-    for (const [title, places] of Object.entries(Search._index.alltitles)) {
-      const stems = findStems(title);
-      for (const [file, id] of places) {
-        const name = Search._index.filenames[file];
-        headingsByFile.set(name, [...(headingsByFile.get(name) ?? []), { heading: title, id, stems }]);
-      }
+/* Words of questions that do not name a subject, beside those of Sphinx. */
+const QUESTION_WORDS = new Set("can could get happens mean meaning means need number put reason reasons see want".split(" "));
+
+/* Lists of all commands, options and changes come after guides of equal fit, and so do tables of contents. */
+const findPenalty = (docname) => {
+  if (/^(reference\/(?!glossary$)|releases$|host\/nova-doors$)/.test(docname)) return 20;
+  return /^(.*\/)?index$/.test(docname) && docname !== "tutorial/index" ? 8 : 0;
+};
+
+/* The stem of a word, or "" for a word without a subject. Capitals name something: BE is a class. */
+const findStem = (word) => {
+  const lower = word.toLowerCase();
+  const isName = word.length > 1 && word === word.toUpperCase();
+  if (QUESTION_WORDS.has(lower) || (stopwords.has(lower) && !isName)) return "";
+  return stemmer.stemWord(lower);
+};
+
+const findStems = (text) => new Set(splitQuery(text).map(findStem).filter((stem) => stem));
+
+/* A question as a list of sets of stems; one of each set should be on the page. */
+const parseQuestion = (question) => {
+  const sets = [];
+  let rest = ` ${splitQuery(question).join(" ")} `;
+  for (const [ours, theirs] of Object.entries(OPERATOR_WORDS)) {
+    for (const phrase of theirs) {
+      const found = rest.toLowerCase().indexOf(` ${phrase} `);
+      if (found < 0) continue;
+      rest = `${rest.slice(0, found)} ${rest.slice(found + phrase.length + 1)}`;
+      const own = phrase.includes(" ") ? [] : findStems(phrase);
+      sets.push(...[...findStems(ours)].map((stem) => new Set([stem, ...own])));
     }
   }
-  return headingsByFile.get(filename) ?? [];
+  sets.push(...[...findStems(rest)].map((stem) => new Set([stem])));
+  return sets;
+};
+
+/* Numbers of the pages with a stem. An unknown stem stands for all words that begin with it. */
+const findPages = (stem, headings) => {
+  const { terms, titleterms } = Search._index;
+  const pages = [terms, titleterms].flatMap((index) => {
+    if (Object.hasOwn(index, stem)) return index[stem];
+    if (stem.length < 4) return [];
+    return Object.keys(index).filter((term) => term.startsWith(stem)).flatMap((term) => index[term]);
+  });
+  const named = [...headings].filter(([, list]) => list.some(({ stems }) => stems.has(stem))).map(([page]) => page);
+  return [...pages, ...named];
+};
+
+/* The headings of each page, by its number. */
+const readHeadings = () => {
+  const headings = new Map();
+  for (const [heading, places] of Object.entries(Search._index.alltitles)) {
+    const stems = findStems(heading);
+    for (const [page, id] of places) {
+      headings.set(page, [...(headings.get(page) ?? []), { heading, id, stems }]);
+    }
+  }
+  return headings;
+};
+
+const sumWeights = (words) => words.reduce((sum, { weight }) => sum + weight, 0);
+
+/* The heading of a page that fits best. A short heading is about little else, a question has its answer below it. */
+const findBestHeading = (wanted, headings, titleStems) => {
+  const hasWord = (stems) => ({ set }) => [...set].some((stem) => stems.has(stem));
+  let best = { fit: 0, share: 0 };
+  for (const { heading, id, stems } of headings) {
+    const found = wanted.filter(hasWord(stems));
+    if (!found.length) continue;
+    const share = sumWeights(found);
+    const shareOfTitle = sumWeights(wanted.filter((word) => !hasWord(stems)(word) && hasWord(titleStems)(word)));
+    const brevity = Math.min(1, found.length / stems.size);
+    const fit = 20 * share + 10 * shareOfTitle + 5 * brevity + (heading.endsWith("?") ? 5 : id ? 0 : 4);
+    if (fit > best.fit) best = { fit, heading, id, share: share + shareOfTitle };
+  }
+  return best;
+};
+
+/* The words of a question that some page has, with their pages; the sum of their weights is 1. */
+const weighWords = (question, headings) => {
+  const words = parseQuestion(question)
+    .map((set) => ({ set, pages: new Set([...set].flatMap((stem) => findPages(stem, headings))) }))
+    .filter(({ pages }) => pages.size)
+    // A word on very few pages is often not a word of ours, so that it counts little more than one on ten.
+    .map((word) => ({ ...word, weight: Math.log((10 + Search._index.docnames.length) / (5 + word.pages.size)) }));
+  const total = sumWeights(words);
+  return words.map((word) => ({ ...word, weight: word.weight / total }));
+};
+
+/* Results for pages that have most of the question, in the form of searchtools.js. */
+const findResults = (question) => {
+  const { docnames, filenames, titles } = Search._index;
+  const headings = readHeadings();
+  const wanted = weighWords(question, headings);
+  const shares = docnames.map((_, page) => sumWeights(wanted.filter(({ pages }) => pages.has(page))));
+  const results = [];
+  shares.forEach((share, page) => {
+    const best = findBestHeading(wanted, headings.get(page) ?? [], findStems(titles[page]));
+    if (!share || (share < 0.7 * Math.max(...shares) && best.share < 0.4)) return;
+    const leads = best.id && best.share > 0.6;
+    const title = leads ? `${titles[page]} > ${best.heading}` : titles[page];
+    const score = 30 * share + best.fit - findPenalty(docnames[page]);
+    results.push([docnames[page], title, leads ? `#${best.id}` : "", null, score, filenames[page], "text"]);
+  });
+  return results;
+};
+
+/* Puts the functions above in place of those of Sphinx. Without these names Sphinx searches as it always does. */
+const extendSearch = () => {
+  if (!Search._parseQuery || !Search.performTermsSearch) return;
+  const parseQuery = Search._parseQuery;
+  let question = "";
+  Search._parseQuery = (query) => {
+    question = query;
+    const [text, searchTerms, ...others] = parseQuery(query);
+    // Summaries begin where one of these words is.
+    return [text, new Set([...searchTerms, ...parseQuestion(query).flatMap((set) => [...set])]), ...others];
+  };
+  Search.performTermsSearch = () => findResults(question);
 };
 
 var Scorer = {
-  /* Sphinx gives the scorer a result without its query, so that the query is read from the address, as
-   * searchtools.js does. The scorer may also change the result, which leads to a heading from then on. */
-  score: (result) => {
-    const [docname, title, , , score, filename, kind] = result;
+  /* A heading equal to the question comes first. */
+  score: ([, title, , , score, , kind]) => {
+    if (kind !== "title") return score;
     const query = new URLSearchParams(window.location.search).get("q") ?? "";
-    if (kind === "title") return score + (findWords(query) === findWords(title.split(" > ").pop()) ? 40 : 20);
-    if (kind !== "text") return score;
-    const wanted = findStems(query);
-    let best = { fit: 0 };
-    for (const { heading, id, stems } of findHeadings(filename)) {
-      const found = [...wanted].filter((stem) => stems.has(stem)).length;
-      if (!found) continue;
-      // A short heading is about little else, and a question has its answer below it.
-      const fit = (20 * found) / wanted.size + (5 * found) / stems.size + (heading.endsWith("?") ? 5 : id ? 0 : 4);
-      if (fit > best.fit) best = { fit, heading, id, isWhole: found === wanted.size };
-    }
-    if (best.isWhole && best.id) {
-      result[1] = `${title} > ${best.heading}`;
-      result[2] = `#${best.id}`;
-    }
-    return score + best.fit - (isList(docname) ? 5 : 0);
+    const findWords = (text) => splitQuery(text.toLowerCase()).join(" ");
+    return score + (findWords(query) === findWords(title.split(" > ").pop()) ? 80 : 0);
   },
 
   // The defaults of Sphinx, which an own scorer has to repeat.
@@ -69,3 +179,5 @@ var Scorer = {
   term: 5,
   partialTerm: 2,
 };
+
+extendSearch();

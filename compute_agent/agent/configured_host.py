@@ -61,6 +61,7 @@ from compute_agent.inventory.resctrl import CachePlatform
 from compute_agent.inventory.traits import with_isolation
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.isolation.originals import ORIGINALS_FILE, OriginalsFile, OriginalStore
+from compute_agent.isolation.surroundings import boot_warnings, read_boot_isolation
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSet, CpuSets
 from compute_agent.model.guest_settings import IsolationLevel, MemoryType
@@ -213,6 +214,7 @@ def derive_tree(
         *unused,
         *steal_warnings(conf, owner.beside),
         *park_warnings(conf, owner.beside),
+        *boot_warnings(read_boot_isolation(Path(conf.host.root)), cpu_sets),
     )
     return DerivedTree(tree, pools, positions, warnings)
 

@@ -68,7 +68,7 @@ class ExpectedGuests:
         return found
 
     def waiting_guests(self) -> list[ExpectedGuest]:
-        """The expected guests that are not in the cache. Those that are late, or ended, are forgotten."""
+        """The expected guests that are not in the cache. Late and ended guests are dropped."""
         now = self._now()
         self._expected = {
             uuid: one
@@ -78,15 +78,15 @@ class ExpectedGuests:
         return [one for uuid, one in self._expected.items() if self._cache.get(uuid) is None]
 
     def note_delay(self, guest: Guest) -> None:
-        """Note that the process of an expected guest has its cache group from now on."""
+        """Record that the process of an expected guest has its cache group."""
         if (one := self._expected.get(guest.uuid)) is not None:
             self._expected[guest.uuid] = replace(one, delay=procfs.process_age(guest.pid))
 
     def delay_of(self, guest: Guest) -> float | None:
         """The age of a guest's process, in seconds, when it had its cache group; None if the process is gone.
 
-        An unexpected guest has its group now, so the current age counts. The guest is not expected any more,
-        unless its next start was announced. That can happen before Placement has answered about this start.
+        An unexpected guest has its group now, so the current age counts. Afterwards the guest is no longer
+        expected, unless its next start was announced, even before Placement has answered about this start.
         """
         age, one = procfs.process_age(guest.pid), self._expected.get(guest.uuid)
         if one is None or (one.guest.pid or guest.pid) != guest.pid or (age is None and not one.guest.pid):
@@ -112,7 +112,7 @@ class GuestEnforcer:
     ) -> None:
         """Run these controllers.
 
-        :param read_online: reads the CPUs that are online at the moment; None: those of the host state count.
+        :param read_online: reads the CPUs that are online now; None uses those of the host state.
         """
         self._read_online = read_online
         self._controllers = controllers
@@ -210,7 +210,7 @@ class GuestEnforcer:
         self._expected.note_delay(guest)
 
     def note_cache_delay(self, guest: Guest) -> None:
-        """Note how long a guest that has just started ran without its cache group, if it has one now."""
+        """Record the time that a guest ran without its cache group after its start, if it has a group now."""
         entry, early = self.cache.get(guest.uuid), self._early_controllers()
         if entry is None or not early or any(controller.name in entry.pending for controller in early):
             return
@@ -244,7 +244,7 @@ class GuestEnforcer:
         self._log_refused()
 
     def _log_refused(self) -> None:
-        """Note at each guest the requests that were refused, and log each new one."""
+        """Record the refused requests of each guest, and log each new one."""
         for entry in self.cache:
             uuid = entry.guest.uuid
             refused = tuple(

@@ -98,7 +98,7 @@ class GuestCache:
         self.synced = False
 
     def lose_guest(self, uuid: str, saved: SavedGuest) -> None:
-        """Keep the CPUs of a guest that may run and that the driver cannot manage."""
+        """Keep the CPUs of a guest that may still run, but that the driver cannot manage."""
         self.lost[uuid] = saved
         self._holdings = None
 
@@ -125,7 +125,7 @@ class GuestCache:
         return next((one for one, guest in self.migrations.items() if guest == uuid), "")
 
     def mark_pending(self, entry: CachedGuest) -> None:
-        """Make every controller look at a guest, unless its setting ``preserve`` keeps them off."""
+        """Mark a guest as pending for every controller, unless its setting ``preserve`` excludes them."""
         entry.pending = set() if entry.guest.settings.preserve else set(self.controllers)
         self.synced = False
 

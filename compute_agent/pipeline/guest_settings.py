@@ -1,8 +1,8 @@
 """Settings of running guests: keeps those set by hand and by the fleet, and resolves all sources.
 
-Domain metadata does not last: Nova writes a domain's definition again at each hard reboot and resize.
-Settings by hand are therefore in a file of the agent, by the uuid of the guest, until they are unset or the
-guest has gone for good.
+Domain metadata does not last: Nova writes a domain's definition again at each hard reboot and resize. A file
+of the agent therefore keeps settings by hand, by the uuid of the guest, until they are unset or the guest has
+left for good.
 """
 
 from __future__ import annotations

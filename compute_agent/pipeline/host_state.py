@@ -1,4 +1,4 @@
-"""Everything that decisions depend on beside the guests, as one frozen value."""
+"""The input of decisions apart from the guests, as one frozen value."""
 
 from __future__ import annotations
 

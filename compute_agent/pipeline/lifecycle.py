@@ -1,7 +1,7 @@
-"""The set of guests in the cache: takes over those that run, adds new ones, and removes ended ones.
+"""The set of guests in the cache: takes over running guests, adds new ones, and removes ended ones.
 
-This is the part of the worker that compares the cache with the driver. It is apart from
-:mod:`compute_agent.pipeline.worker`, so that the order of the steps of an event stays on one page there.
+This is the part of the worker that compares the cache with the driver. It is separate from
+:mod:`compute_agent.pipeline.worker`, so that all steps of an event are on one page there.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class GuestLifecycle:
 
     @property
     def is_known(self) -> bool:
-        """Whether the guests were taken over, for which the driver had to answer."""
+        """Whether the running guests were taken over, after an answer of the driver."""
         return self._saved is None
 
     def enter_guest(

@@ -147,7 +147,7 @@ class GuestPlacer:
             self.place_guest(entry)
 
     def follow_guests(self) -> None:
-        """Read from the kernel where the guests run that the agent does not place."""
+        """Read the CPUs of guests that the agent does not place from the kernel."""
         for entry in self._cache:
             if self._is_followed(entry):
                 self._follow_guest(entry)
@@ -186,7 +186,7 @@ class GuestPlacer:
         return of_kind if of_kind and bound <= of_kind else bound
 
     def sync(self) -> None:
-        """Adapt all guests to the CPUs that are held by now; at the end of every event.
+        """Adapt all guests to the presently held CPUs; called at the end of every event.
 
         Refused guests may find a place where CPUs were given back. Floating guests leave CPUs that are held
         now, and come back to free ones. A guest with dedicated CPUs keeps them.
@@ -319,7 +319,7 @@ class GuestPlacer:
             )
 
     def _leave_in_place(self, entry: CachedGuest, reason: str) -> None:
-        """Leave a guest where it is if its definition cannot be met: the author of the definition decides."""
+        """Leave a guest in its place if its definition cannot be met, as its author decides."""
         reason += "; it is left where it is"
         before, entry.refusal = entry.refusal, reason
         if before != reason:

@@ -1,4 +1,4 @@
-"""The state file: everything that must outlive the agent and cannot be read back from elsewhere.
+"""The state file: data that must outlive the agent and that no other source has.
 
 JSON with a version and a checksum, replaced as a whole (see :mod:`compute_agent.files`). Its loss costs
 little: assignments are read back from the kernel, and the agent claims its providers in Placement again with

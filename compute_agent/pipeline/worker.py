@@ -172,7 +172,7 @@ class GuestPipeline:
     # For other threads
 
     def submit(self, event: Event) -> Future[Any]:
-        """Queue an event. The future gets its answer or its error."""
+        """Queue an event; return a future with its answer or its error."""
         future: Future[Any] = Future()
         self._queue.put((event, future, time.monotonic()))
         self._thread.wake()
@@ -185,7 +185,7 @@ class GuestPipeline:
             return sorted(views, key=lambda one: one.guest.uuid)
 
     def guests(self) -> list[Guest]:
-        """All guests without the rest of their entries, for a tenth of the cost of guest_views()."""
+        """All guests without the rest of their entries, at a tenth of the cost of guest_views()."""
         with self._lock:
             return [entry.guest for entry in self._cache]
 
@@ -214,7 +214,7 @@ class GuestPipeline:
 
     @property
     def has_taken_over(self) -> bool:
-        """Whether the running guests are known, for which the driver had to answer."""
+        """Whether the running guests are known, after an answer of the driver."""
         return self._lifecycle.is_known and self._thread.is_alive()
 
     def check_taken_over(self) -> None:
@@ -245,7 +245,7 @@ class GuestPipeline:
         A driver that cannot list the guests is asked again before each event.
 
         :param saved: the guests in the state file, by uuid.
-        :param listener: makes events of the driver's reports; None: ends of guests are the only ones.
+        :param listener: turns reports of the driver into events; None: only ends of guests become events.
         :param limits: the limits of throttling, by guest.
         :param unclaimed: the last known allocations of consumers without a guest.
         :param migrations: the guests of those consumers that are migrations.

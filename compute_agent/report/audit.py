@@ -13,10 +13,10 @@ Nouns
     consumer type is ``unknown``, too. A *claim* is the allocation of a consumer without a guest here.
 
 Matching
-    A guest has lost its allocation here, and a claim of the same amounts is *new*: it was absent at the last
-    look. The type of the claim must be unknown or a migration, and its owner unknown or the guest's. After
-    the agent lost its state, the former allocation of a guest is unknown. The claim then has to suit the
-    CPUs that the guest runs on, and its owner or type has to be known and right.
+    A guest has lost its allocation here, and a claim with the same amounts is *new*: it was absent from the
+    last listing. The type of the claim must be unknown or a migration, and its owner unknown or the guest's.
+    After the agent lost its state, the former allocation of a guest is unknown. The claim then has to suit
+    the CPUs that the guest runs on, and its owner or type has to be known and right.
 
     Guests of one flavor that move at the same time cannot be told apart, which does no harm: their claims
     are equal, and each guest gets one. When a claim disappears, the guest that still runs gets another.
@@ -52,7 +52,7 @@ Owner = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class MovedGuest:
-    """A guest that runs here and holds something else now.
+    """A running guest of this host with changed allocations.
 
     :ivar before: its former allocation here, its own or that of ``migration``; None is unknown.
     :ivar own: its own allocation here now.
@@ -173,7 +173,7 @@ Decision = ConsumerAllocations | str
 
 
 class FindingKind(enum.StrEnum):
-    """The kinds of findings. A migrating guest is no fault: its migration holds its place here."""
+    """The kinds of findings. A migrating guest is not a fault: its migration holds its place here."""
 
     UNALLOCATED = "guest without allocation"
     UNUSED = "allocation without guest"
@@ -238,7 +238,7 @@ class HealOptions:
     :ivar delete: delete allocations that have had no guest for ``min_age`` seconds.
     :ivar confirmed: the only consumers to delete allocations of; None allows all.
     :ivar dry_run: report the repairs without making them.
-    :ivar consumers: the consumers to look at; all if empty.
+    :ivar consumers: the consumers to check; all if empty.
     """
 
     heal: bool = False
@@ -251,7 +251,9 @@ class HealOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRecord:
-    """A consumer just before its change: a repair decides again, as time has passed since the finding.
+    """A consumer just before its change.
+
+    The repair decides again on this record, because time has passed since the finding.
 
     :ivar holds: all its allocations.
     :ivar ours: the part of these on this host.
@@ -388,7 +390,8 @@ def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
 def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
     """The allocations that a guest without any here should hold, or the reason why it cannot have them.
 
-    They are those that the agent remembers, or else on the providers of the CPUs on which the guest runs.
+    These are the remembered allocations, or else allocations on the providers of the CPUs on which the guest
+    runs.
     """
     if guest.known:
         return guest.known
@@ -418,7 +421,7 @@ def decide_creation(
 ) -> Decision:
     """Decide whether a guest that held nothing here shall hold ``allocation`` now.
 
-    :param project_id: as ``user_id``, of its owner; empty if unknown.
+    :param project_id: as ``user_id``, of the owner; empty if unknown.
     :param typed: whether Placement knows types of consumers.
     :param consumer_type: the type, where it is known.
     """

@@ -2,9 +2,9 @@
 
 A peer is not trusted: a few megabytes of gzip decompress to gigabytes, and one byte every few seconds
 satisfies any timeout between two bytes. The agent runs as root on every compute host, so one such peer
-would stop them all. Each request therefore has a deadline, which ends it in whatever state its connection
-is (connecting, TLS handshake, headers, body), and each answer a limit after decompression. Both apply to
-Keystone's answers as to Placement's.
+would stop them all. Each request therefore has a deadline, which applies in every state of its connection
+(connecting, TLS handshake, headers, body). Each answer has a limit after decompression. Both apply to
+Keystone and to Placement.
 """
 
 from __future__ import annotations
@@ -96,12 +96,12 @@ class BoundedAdapter(TCPKeepAliveAdapter):
         super().__init__(**tls)
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        """Have connections that a watch can end."""
+        """Use connections that a watch can end."""
         super().init_poolmanager(*arguments, **options)
         self.poolmanager.pool_classes_by_scheme = _POOLS
 
     def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
-        """Have connections that a watch can end, to proxies as well."""
+        """Use connections that a watch can end for proxies, too."""
         manager = super().proxy_manager_for(*arguments, **options)
         manager.pool_classes_by_scheme = _POOLS
         return manager
@@ -186,7 +186,7 @@ def _read_bounded(response: requests.Response) -> bytes:
 
 
 class _RequestWatch:
-    """Shuts down the connection of a request when its time is over, whatever the request waits for."""
+    """Shuts down the connection of a request at its deadline, in every state of the request."""
 
     def __init__(self, seconds: float) -> None:
         self.has_expired = False
@@ -212,8 +212,8 @@ class _RequestWatch:
     def attach_socket(self, connected: socket.socket) -> None:
         """Watch a connection.
 
-        The twin is a second descriptor of it: TLS and ``Connection: close`` detach and close the first one
-        while an answer is still being read.
+        The twin is a second descriptor of the connection: TLS and ``Connection: close`` detach and close the
+        first one while an answer is still being read.
         """
         twin = socket.socket(fileno=os.dup(connected.fileno()))
         with self._lock:

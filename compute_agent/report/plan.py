@@ -3,8 +3,8 @@
 :func:`plan_actions` compares two trees. :func:`settle_inventory` decides about ``reserved`` and
 ``allocation_ratio``, which operators and other programs may set through the API. A foreign value stays unless
 an option of the ini file sets the field, as in Nova (see its documentation of ``cpu_allocation_ratio``). The
-agent remembers each value before it sends it, as (class, field, value). A value that it neither remembers nor
-would write now is foreign.
+agent remembers each value before it sends it, as (class, field, value). A value is foreign if the agent
+neither remembers it nor would write it now.
 
 - An option of the ini file sets the field: the value of the option.
 - Another program set the field: the foreign value.
@@ -162,8 +162,8 @@ def remember_written(
 ) -> Written:
     """The values to remember after Placement shows these inventories.
 
-    For a field with the agent's value, that is enough. For any other all claims stay: a request without an
-    answer may still take effect.
+    A field with the agent's value needs no other remembered values. For any other field all remembered values
+    stay, because a request without an answer may still take effect.
     """
     sure = {
         (name, field, value)
@@ -264,7 +264,7 @@ class SetAttributes:
 
 @dataclass(frozen=True, slots=True)
 class DeleteProvider:
-    """Delete a provider of the agent that the tree does not have any more."""
+    """Delete a provider of the agent that is no longer in the tree."""
 
     uuid: str
 
@@ -457,10 +457,10 @@ def assume_ownership(
 def ownership_before(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Ownership:
-    """The parts that may become the agent's while a plan is carried out. They are saved before any request.
+    """The parts that may become the agent's while a plan is carried out.
 
-    So a crash in the middle leaves no part that the agent would later take for a foreign one. A present
-    trait of another program stays foreign. No part of nova-compute's root is ever the agent's.
+    They are saved before any request. So after a crash in the middle no part of the agent counts as foreign.
+    A present trait of another program stays foreign. No part of nova-compute's root is ever the agent's.
     """
     claims: dict[str, OwnedNames] = dict(owned)
     if derived.beside:

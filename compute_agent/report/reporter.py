@@ -67,7 +67,7 @@ class ProviderReader:
     :ivar reported: the providers by uuid, as they were last read. Code that changes one in Placement changes
         it here, too.
     :ivar generations: their generations when they were last read.
-    :ivar evidence: the reason why the last look does not follow the one before; empty if it does.
+    :ivar evidence: the reason why the last reading does not continue the one before; empty if it does.
     """
 
     def __init__(self, client: PlacementClient) -> None:
@@ -102,15 +102,15 @@ class ProviderReader:
     def mark_stale(self, uuids: Set[str]) -> None:
         """Read these providers again the next time, though their generations may be the same.
 
-        A change that was refused may rest on one answer that was wrong. As long as nothing changes on the
-        server, its tags and generations would keep that answer in use.
+        A refused change may be caused by a wrong answer. As long as nothing changes on the server, its tags
+        and generations would keep this answer in use.
         """
         self._trees.clear()
         self._stale = uuids
 
     @property
     def last_seen(self) -> Mapping[str, ReportedProvider]:
-        """The providers as they were last seen, possibly long ago."""
+        """The providers as last read, possibly long ago."""
         return self.reported or self._seen
 
     def known_names(self) -> KnownNames:
@@ -149,7 +149,7 @@ class ProviderReader:
         return dict(fresh)
 
     def take_listing(self) -> HoldingsListing | None:
-        """Allocations that were read with the providers, if they were. The second call returns None."""
+        """Allocations that were read together with the providers; None without any, and at a second call."""
         listing, self._listing = self._listing, None
         return listing
 
@@ -252,7 +252,7 @@ class HostReporter:
     def report_tree(self, tree: ProviderTree) -> ReportOutcome:
         """Send the differences between ``tree`` and Placement.
 
-        A refused change (409: in use, name taken) is in the outcome, and the others are made nevertheless.
+        A refused change (409: in use, name taken) is in the outcome, and the other changes are made.
         When another program changes a provider meanwhile, everything is read again, at most four times.
 
         :raises PlacementError: Placement does not answer, or other programs keep changing the providers.
@@ -393,14 +393,14 @@ class HostReporter:
         return self.reader.read(root_uuid, self._owned.keys())
 
     def take_evidence(self) -> tuple[str, Generations]:
-        """Evidence, given once, that the last look does not follow the one before, and the generations."""
+        """Evidence, returned once, that the last reading does not continue the former; and generations."""
         evidence, self.reader.evidence = self.reader.evidence, ""
         reported = self.reader.reported
         now = {uuid: one.generation for uuid, one in reported.items()} or self.reader.generations
         return evidence, now
 
     def take_listing(self) -> HoldingsListing | None:
-        """Allocations that were read with the providers, if they were. The second call returns None."""
+        """Allocations that were read together with the providers; None without any, and at a second call."""
         return self.reader.take_listing()
 
     def root_traits(self, root_uuid: str) -> frozenset[str] | None:

@@ -66,8 +66,8 @@ An example
 Invariants
     - No two exclusive masks overlap, and no other mask of the agent overlaps one, after any step of a plan.
     - No mask is ever empty, shorter than ``min_cbm_bits``, or has holes where the hardware accepts none.
-    - A request that fits the pool by its number is made to fit, also where masks have no holes, by the
-      fewest moves.
+    - A request that fits the pool by its number gets its ways by the fewest moves, even if masks must not
+      have holes.
     - A new group exists completely or not at all, and foreign groups are never written.
     - A refusal of the kernel stops that group alone, and the groups that need its ways.
     - Each refusal has a reason, and the next rule applies.

@@ -109,8 +109,8 @@ def abandon_adoption(
     """Give an adopted database back to OpenStack Placement.
 
     :param owner: project and user of consumers without a record, the same as in the adoption.
-    :raises Conflict: nothing was adopted, or the old tables refuse a row. With ``AbandonWay.REFUSE`` also
-        when a change would be lost. Nothing is changed then.
+    :raises Conflict: nothing was adopted, or the old tables refuse a row. ``AbandonWay.REFUSE`` also raises
+    it if a change would be lost. The database is then unchanged.
     :raises Unavailable: the database does not answer, or another program uses its tables.
     """
     with migration.exclusive_connection(url) as conn:

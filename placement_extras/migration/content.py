@@ -1,4 +1,4 @@
-"""The content of a database in one shape, for our schema and for that of OpenStack Placement.
+"""The content of a database in one format, for our schema and the schema of OpenStack Placement.
 
 Both sides of an import yield the same columns, so that rows can be counted, summed and compared. Differences
 are listed item by item, with names and uuids.
@@ -166,9 +166,9 @@ INVENTORY_COLUMNS: Final = ("total", "reserved", "min_unit", "max_unit", "step_s
 class PortableContent:
     """The content of a database that clients can see, in memory. Only providers keep their row ids.
 
-    Values of a provider are its id, name, generation and the uuid of its parent. Those of an inventory are
-    :data:`INVENTORY_COLUMNS`. Those of a consumer with allocations are project, user, type and generation;
-        that of an allocation is the amount. Resource classes and traits are the custom ones: the release
+    Values of a provider are its id, name, generation and the uuid of its parent. An inventory has
+    :data:`INVENTORY_COLUMNS`. A consumer with allocations has project, user, type and generation, an
+    allocation its amount. Resource classes and traits are the custom ones: the release
         decides about the others.
 
     :param by_table: values by the name of our table and their key, such as (consumer, provider, class).

@@ -66,7 +66,7 @@ def _aggregate_uuids(source: StockContent) -> Iterator[str]:
 
 
 def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
-    """Describe texts that are no uuids, and pairs of texts that are the same uuid."""
+    """Describe texts that are not uuids, and pairs of texts that spell the same uuid."""
     known: dict[str, str] = {}
     for text in texts:
         try:
@@ -79,7 +79,7 @@ def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
 
 
 def _check_names(providers: Iterable[tuple[str, str | None]]) -> Iterator[str]:
-    """Describe providers without a name with a uuid that is the name of another provider."""
+    """Describe providers without a name if another provider has their uuid as its name."""
     known: dict[str, str] = {}  # a provider without a name gets its uuid as name
     for uuid, name in providers:
         first = known.setdefault(uuid if name is None else name, uuid)
@@ -176,7 +176,7 @@ def shorten_list(lines: Sequence[str]) -> str:
 
 
 def check_target(conn: sa.Connection, source: StockContent) -> bool:
-    """Whether our database holds the same as the source. False means that it is empty.
+    """Whether our database has the same content as the source. False means that it is empty.
 
     :raises Conflict: our database holds other content.
     """

@@ -1,6 +1,6 @@
 """Writes that were in flight together.
 
-Their order is unknown, and so is the content that they left on both sides.
+Their order is unknown, and so is their resulting content on both sides.
 """
 
 import json
@@ -41,7 +41,7 @@ class WrittenKeys:
 
     @classmethod
     def of_request(cls, request: ShadowRequest) -> "WrittenKeys":
-        """Read the keys from a request. A body that the API refuses has names, too."""
+        """Read the keys from a request. Bodies that the API refuses also have names."""
         path = unquote(urlsplit(request.path).path).rstrip("/")
         body = parse_body(request.body, JSON)
         written = dict(named_claims(request.method, path, body))

@@ -107,10 +107,7 @@ class ShadowFollower:
         print(report_table(self.status.to_document()), end="", flush=True)
 
     def _receive(self) -> None:
-        """Receive from one connection after the other.
-
-        Each belongs to another process that answers clients.
-        """
+        """Receive copies from successive connections, each of another process that answers clients."""
         while not self._stopped.is_set():
             try:
                 connection = self._listener.accept()

@@ -1,4 +1,4 @@
-"""Replays requests of the stock service on ours: decides about their order and judges the answers."""
+"""Replays requests of the stock service on ours: determines their order and judges the answers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ReplayClient:
     def __call__(self, copy: MirroredRequest) -> tuple[ShadowAnswer, float]:
         """Return our answer and its time in seconds.
 
-        :raises UnansweredRequest: there is none.
+        :raises UnansweredRequest: our service does not answer.
         """
         pause, tries = 0.05, 0
         while True:
@@ -265,7 +265,7 @@ class RequestReplay:
             del self._taken[next(iter(self._taken))]
 
     def _try_again(self) -> None:
-        """Ask postponed copies again, the oldest first, until no write among them succeeds."""
+        """Replay postponed copies again, the oldest first, until no write among them succeeds."""
         again = bool(self._postponed)
         while again:
             again = False
@@ -286,10 +286,7 @@ class RequestReplay:
         self.report(outcome)
 
     def _try_outcome(self, copy: MirroredRequest, *, last: bool = False) -> ReplayOutcome | None:
-        """Return the outcome, or None to ask again later.
-
-        A defect in one comparison does not end the others.
-        """
+        """Return the outcome, or None to try again later. An error ends only its own comparison."""
         try:
             return self._compare_copy(copy, last=last)
         except Exception:
@@ -348,8 +345,8 @@ class RequestReplay:
     def _has_traits(self, copy: MirroredRequest) -> bool:
         """Whether our service has the traits that a request sets.
 
-        Of two such requests at once OpenStack Placement accepts the second with its old generation, because
-        it changes nothing. Ours refuses it, and the content is the same on both sides.
+        If two such requests come at once, OpenStack Placement accepts the second one with its old generation,
+        because it changes nothing. Our service refuses it, and the content is the same on both sides.
         """
         request = copy.request
         wanted = parse_body(request.body, JSON)

@@ -62,7 +62,7 @@ SHORTER: Final = {
     "no valid host": "howto/why-nothing-fits",
     "agent stopped": "concepts/pipeline#what-happens-to-guests-when-the-agent-stops",
     "keystone options": "howto/behind-keystone#which-options-do-i-need-behind-keystone",
-    "rollback": "operations/upgrade",
+    "rollback": "operations/upgrade#how-do-i-roll-back",
     "roll back": "operations/upgrade#how-do-i-roll-back",
     "downgrade": "operations/upgrade#index-0",
     "BE": "reference/glossary#index-0",
@@ -70,10 +70,34 @@ SHORTER: Final = {
     "workers": "operations/scaling#how-many-workers",
     "my CPUs": "host/guests#where-are-my-cpus",
     "stranded": "reference/glossary#what-is-stranded",
-    "uninstall": "howto/leave-a-host",
+    "uninstall": "howto/leave-a-host#how-do-i-leave",
     "remove the agent": "howto/leave-a-host",
 }
 """The same questions in the words of a hurry."""
+
+FOREIGN: Final = {
+    "no candidates reason": "howto/why-nothing-fits",
+    "agent crash running VMs": "concepts/pipeline#what-happens-to-guests-when-the-agent-stops",
+    "keystone auth settings": "howto/behind-keystone#which-options-do-i-need-behind-keystone",
+    "revert upgrade": "operations/upgrade#how-do-i-roll-back",
+    "BE class": "reference/glossary#what-does-be-mean",
+    "nova-compute same host": "howto/beside-nova",
+    "number of worker processes": "operations/scaling#how-many-workers",
+    "which CPUs guest pinned": "host/guests#where-are-my-cpus",
+    "stranded CPUs meaning": "reference/glossary#what-is-stranded",
+    "migrate away to OpenStack Placement": "howto/move-from-openstack-placement",
+    "VM slowed by noisy neighbour": "host/interference",
+    "put hypervisor into maintenance mode": "host/maintenance",
+    "hugepages settings": "host/huge-pages",
+    "prometheus scrape endpoint": "operations/monitoring",
+    "postgres high availability": "howto/postgresql-failover",
+    "reserve capacity for a customer": "howto/reserve",
+    "deploy with kolla ansible": "howto/deployment-tools",
+    "test without touching production Placement": "howto/try-beside-openstack-placement",
+    "restore lost database": "howto/restore-the-database",
+    "remaining capacity for a flavor": "howto/how-much-more-fits",
+}
+"""Questions in words that our pages do not use, or with a word that the page lacks."""
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +154,11 @@ def test_ten_questions_of_operators_find_their_page_first_and_the_answer_at_its_
 
 def test_the_same_questions_in_a_few_words_find_the_same_pages(built_site: Path) -> None:
     assert find_first_results(built_site, list(SHORTER)) == SHORTER
+
+
+def test_words_of_operators_find_the_page_that_uses_other_words(built_site: Path) -> None:
+    assert find_first_results(built_site, list(FOREIGN)) == FOREIGN
+
+
+def test_a_question_without_any_known_word_finds_nothing(built_site: Path) -> None:
+    assert find_first_results(built_site, ["xyzzy plugh"]) == {"xyzzy plugh": ""}
