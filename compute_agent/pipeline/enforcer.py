@@ -55,6 +55,7 @@ class ExpectedGuests:
     def add(self, guest: Guest, allocation: Allocation | None) -> None:
         """Expect a guest."""
         self._expected[guest.uuid] = ExpectedGuest(guest, allocation, self._now() + KEPT_SECONDS)
+        # The cache group of an expected guest is made by sync(), which must not be skipped now.
         self._cache.synced = False
 
     def note_process(self, guest: Guest) -> ExpectedGuest | None:
@@ -70,6 +71,7 @@ class ExpectedGuests:
     def waiting_guests(self) -> list[ExpectedGuest]:
         """The expected guests that are not in the cache. Late and ended guests are dropped."""
         now = self._now()
+        # Pruned at each use: no event reports a start that failed before the guest ran.
         self._expected = {
             uuid: one
             for uuid, one in self._expected.items()
@@ -169,12 +171,15 @@ class GuestEnforcer:
                 try:
                     changed = controller.apply(self._target_for(entry, world))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
+                # The sender of an order hears of errors of the driver alone, so an error of a file becomes
+                # one.
                 except OSError as error:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
 
     def lift_limits(self, entry: CachedGuest, world: HostState) -> None:
         """Lift the limits of a guest that gets the setting ``preserve``. A failure is logged."""
+        # Cleared before the target is made, which has a copy of them.
         entry.limits.clear()
         target = self._target_for(entry, world)
         # Limits of cache groups belong to sync(), which drops them with the guest's target.
@@ -237,6 +242,7 @@ class GuestEnforcer:
         for controller in self._controllers:
             try:
                 controller.sync([*targets, *expected] if controller.awaits else targets, world.all_zones)
+            # Not synced: the next event calls all controllers again.
             except (DriverError, OSError) as error:
                 self._note_failure(controller, error)
                 synced = False
@@ -263,6 +269,7 @@ class GuestEnforcer:
             self._metrics.refused_settings.labels(controller.name).set(refusals)
 
     def _compare_guest(self, entry: CachedGuest, world: HostState) -> None:
+        # The agent must not change this guest, so no difference of it is drift.
         if entry.guest.settings.preserve:
             return
         target = self._target_for(entry, world)
@@ -273,6 +280,7 @@ class GuestEnforcer:
             try:
                 difference = controller.describe_drift(target)
             except GuestGoneError:
+                # Its stop event is in the queue.
                 return
             except (DriverError, OSError) as error:
                 # Settings that cannot be read count as drift, so that the next apply() tries again.
@@ -293,7 +301,7 @@ class GuestEnforcer:
         return GuestTarget(entry.guest, entry.assignment, online, entry.allocation, dict(entry.limits), spare)
 
     def _online_cpus(self, world: HostState) -> CpuSet:
-        """The CPUs that are online at the moment: a power manager may have changed them ."""
+        """The CPUs that are online at the moment: a power manager may have changed them."""
         return (
             world.reachable_cpus if self._read_online is None else self.refresh_online(world).topology.online
         )
@@ -311,6 +319,7 @@ class GuestEnforcer:
 
 
 def _target_of(one: ExpectedGuest, world: HostState) -> GuestTarget:
+    # Without a place: libvirt itself sets CPUs and memory during the start.
     return GuestTarget(one.guest, None, world.topology.online, one.allocation)
 
 

@@ -162,6 +162,7 @@ class GuestPlacer:
         except GuestGoneError:
             return  # Its stop event is in the queue.
         before, entry.refusal = entry.assignment, ""
+        # The memory of a preserved guest stays where it is, too.
         if self.world.follows_kernel and not entry.guest.settings.preserve:
             found = replace(found, mems=self._memory_of_kind(entry, found.mems))
         self._cache.assign_cpus(
@@ -192,6 +193,7 @@ class GuestPlacer:
         now, and come back to free ones. A guest with dedicated CPUs keeps them.
         """
         if not self.world.places_guests:
+            # If the policy places guests again, the next pass must look at all of them.
             self._synced = None
             for entry in self._cache:
                 if self._is_followed(entry) and entry.assignment is None:
@@ -209,6 +211,7 @@ class GuestPlacer:
                     self.place_guest(entry)
             self._keep_apart()
             self._log_strays()
+            # The values from before this pass: if it has changed them, another pass follows.
             self._synced = present
 
     def plan_move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
@@ -308,6 +311,7 @@ class GuestPlacer:
         elif place is None:
             reason += "; it is left where it is, as other guests hold all CPUs"
         before, entry.refusal = entry.refusal, reason
+        # A refused guest is placed again at many events, and only a new reason is news.
         if before != reason:
             self._recorder.record_done(
                 LOG.warning,
@@ -339,6 +343,7 @@ class GuestPlacer:
         guests = [
             (request_for(world, entry.guest, entry.allocation), entry.assignment)
             for entry in self._cache
+            # A guest without a settled place stays: a move now could undo what is about to happen.
             if entry.allocation
             and entry.assignment
             and not (entry.refusal or entry.pending or entry.migration or entry.guest.settings.preserve)
