@@ -307,8 +307,8 @@ def build_world(
     may_move = policy != FOLLOW
     if not may_move and (conf.policy.rebalance or conf.guests.unplaced == "refuse"):
         LOG.warning(
-            "[policy] rebalance = true and [guests] unplaced = refuse have no effect beside nova-compute: the"
-            " positions of guests are its own. Remove them, or set [policy] name"
+            "[policy] rebalance = true and [guests] unplaced = refuse have no effect beside nova-compute,"
+            " because Nova chooses the CPUs of guests. Remove both options, or set [policy] name"
         )
     return HostState(
         topology=topology,

@@ -198,7 +198,7 @@ class HostRelease:
         return rows
 
     def carry_out(self) -> list[ReleaseRow]:
-        """Give back what is ordered, each thing for itself, and look what is left at the end.
+        """Restore each requested item independently of the others, then list the items that remain.
 
         New guests are kept away before the first change, and let in after the last one if nothing failed.
         """
@@ -213,11 +213,11 @@ class HostRelease:
             except GuestGoneError:
                 continue
             except (DriverError, PlacementError, BadSchemataError, OSError) as error:
-                LOG.error("%s of %s cannot be given back: %s", item.kind, item.name, error)
+                LOG.error("%s of %s cannot be released: %s", item.kind, item.name, error)
                 rows.append(_release_row(item, f"{FAILED}: {error}"))
                 open_again = False
             else:
-                LOG.info("%s of %s given back: %s", item.kind, item.name, item.detail)
+                LOG.info("%s of %s is released: %s", item.kind, item.name, item.detail)
                 rows.append(_release_row(item, DONE))
         failed = {(row.kind, row.name) for row in rows if row.outcome != DONE}
         for item in self._release_items():

@@ -55,7 +55,7 @@ def read(content: bytes, public_keys: Sequence[str]) -> FleetRevision:
     :raises FleetError: the file is no revision, no key has signed it, or a key is wrong.
     """
     if len(content) > MAX_BYTES:
-        raise FleetError(f"it is larger than {MAX_BYTES} bytes")
+        raise FleetError(f"the settings are larger than {MAX_BYTES} bytes")
     first, _, signed = content.partition(b"\n")
     if not first.startswith(_FIRST_LINE):
         raise FleetError("it does not begin as a revision does; `compute-agent fleet sign` makes one")

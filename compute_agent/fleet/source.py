@@ -176,7 +176,7 @@ def _over_https(address: str, context: ssl.SSLContext, deadline: float) -> bytes
             raise OSError(f"it answers {answer.status} for {parts.path}")
         content = answer.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
-            raise OSError(f"it is larger than {MAX_BYTES} bytes")
+            raise OSError(f"the settings are larger than {MAX_BYTES} bytes")
         return content
 
 

@@ -35,7 +35,7 @@ class ExpectedGuest:
 
     :ivar guest: its pid is 0 until its process is there.
     :ivar until: the monotonic second at which it is given up.
-    :ivar delay: the age of its process, in seconds, when its cache group was in force.
+    :ivar delay: seconds from the start of its process until its cache group took effect.
     """
 
     guest: Guest

@@ -471,7 +471,7 @@ class GuestPipeline:
             self._cache.migrations[migration.consumer] = entry.guest.uuid
             if migration != entry.migration:
                 level = logging.WARNING if migration.others else logging.INFO
-                LOG.log(level, "Guest %s stays where it is, %s", entry.guest, migration)
+                LOG.log(level, "Guest %s is %s; its CPUs here do not change", entry.guest, migration)
         elif entry.migration is not None:
             LOG.info("Guest %s is not migrating any more", entry.guest)
         entry.migration = migration

@@ -57,8 +57,8 @@ Nouns
 
 An example
     A cache of 12 ways (``fff``), 2 of them shared, has the pool ``3ff``. ``web`` gets 4 ways and ``db`` 3:
-    ``f`` and ``70``. The 5 ways of ``f80`` are open. A class with the range 0-30 may fill the lower 2 of
-    them: ``180``.
+    ``f`` and ``70``. Any group may use the 5 open ways of mask ``f80``. A class with the range 0-30 may fill
+    the lower 2 of these ways: ``180``.
 
     Then ``web`` ends, and ``big`` needs 7 ways. The pool has 7 free ways, but ``db`` lies between them.
     The mask of ``db`` is rewritten to ``7`` while it runs, and only then ``big`` gets ``3f8``.

@@ -43,7 +43,7 @@ class CopiedDatabases:
 
 
 MAX_MOMENTS: Final = 20
-"""Snapshots that are taken at most to find one without a write in flight."""
+"""Maximum number of snapshots to try until one has no write in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def copy(databases: CopiedDatabases, is_quiet: Callable[[CopyMoment], bool] = la
     """Copy the source into our database without blocking writers of the source.
 
     :param is_quiet: whether no write was in flight at a moment. Then the copy holds exactly the changes
-        before it. Otherwise another moment is tried, up to :data:`MOMENTS` times.
+        before it. Otherwise another moment is tried, up to :data:`MAX_MOMENTS` times.
     :raises ServiceError: the database was not copied, and nothing is changed.
     """
     with open_database(databases.target) as database:

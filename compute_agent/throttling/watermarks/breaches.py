@@ -117,7 +117,8 @@ def is_blind(streak: ThresholdStreak, watermark: WatermarkSection) -> bool:
 
 def is_quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, cool_down: float) -> bool:
     """Whether the time without a breach is long enough to give limits back."""
-    # Unseen for one round is no quiet; unseen for good must not keep guests throttled for ever.
+    # One round without a sample does not count as quiet. If samples are missing for long, it does, or guests
+    # would stay throttled for ever.
     seen = streak.unseen == 0 or is_blind(streak, watermark)
     return seen and streak.samples == 0 and time - streak.quiet_since >= cool_down
 
