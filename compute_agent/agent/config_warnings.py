@@ -72,9 +72,9 @@ def interference_warnings(
         reasons = [unmeasured_metrics.get(metric, "") for metric in _METRICS[signal.name]]
         reasons += [_without_counters()] if signal.name == _CPI else []
         if reason := next(filter(None, reasons), ""):
-            yield f"{section} signal = {signal.name}: nobody is ever limited for it, as {reason}"
+            yield f"{section} signal = {signal.name}: no guest is ever limited for it, as {reason}"
         elif options.mode == "act" and (reason := unusable_levers.get(signal.lever.name, "")):
-            yield f"{section} mode = act: nobody is limited, as {reason}"
+            yield f"{section} mode = act: no guest is limited, as {reason}"
 
 
 def _without_counters() -> str:

@@ -201,7 +201,8 @@ _READS: Final = frozenset(
     {
         *("name", "outage_reason", "starting_driver", "guests", "lost_guests", "thread_ids"),
         *("misplaced_threads", "observed_cpus"),
-        *("vcpu_affinity", "emulator_affinity", "cpu_limits", "memory_nodes"),
+        *("vcpu_affinity", "emulator_affinity", "helper_affinity", "stuck_helpers"),
+        *("cpu_limits", "memory_nodes"),
     }
 )
 """The methods of a driver that change nothing."""

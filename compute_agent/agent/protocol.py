@@ -277,7 +277,7 @@ def _remove_left(path: Path) -> None:
     if not left:
         raise OSError(errno.EEXIST, f"cannot listen on {path}: it is no socket; move it away")
     if _is_listened_on(path):
-        raise OSError(errno.EADDRINUSE, f"cannot listen on {path}: somebody else does; set [daemon] socket")
+        raise OSError(errno.EADDRINUSE, f"cannot listen on {path}: another process does; set [daemon] socket")
     path.unlink(missing_ok=True)
 
 

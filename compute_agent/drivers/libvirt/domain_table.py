@@ -339,7 +339,8 @@ class DomainTable:
             if domain is None:
                 return None
             xml = domain.XMLDesc(0)
-            if domain_metadata.run_number(xml) is None:
+            number = domain_metadata.run_number(xml)
+            if number is None:
                 return None
             description, binding = domain_metadata.describe_domain(xml), parse_binding(xml)
             blockio, soft_limit = parse_live(xml)
@@ -378,7 +379,14 @@ class DomainTable:
             constraints=constraints,
         )
         return RunningDomain(
-            guest, process, source, definition, binding, blockio=blockio, soft_limit=soft_limit
+            guest,
+            process,
+            source,
+            definition,
+            binding,
+            blockio=blockio,
+            soft_limit=soft_limit,
+            number=number,
         )
 
     def _with_pins(

@@ -367,6 +367,16 @@ class ProcessDriver:
         self._table.running_record(guest.uuid)
         return frozenset()
 
+    def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """Always empty: all processes of a guest are its own."""
+        self._table.running_record(guest.uuid)
+        return {}
+
+    def stuck_helpers(self, guest: Guest) -> Sequence[str]:
+        """Always empty, as above."""
+        self._table.running_record(guest.uuid)
+        return ()
+
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """Weight and quota of the guest's group where they differ from those wanted.
 
