@@ -22,7 +22,7 @@ from compute_agent.conf import find_unknown_options
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.interference import INTERFERENCE
 from compute_agent.conf.policy import FOLLOW
-from compute_agent.conf.qos import guest_rule_sections, interference_sections
+from compute_agent.conf.qos import guest_rule_sections, interference_sections, qos_class_sections
 from compute_agent.controllers.cpu_class_plan import CpuClassClaim, decide_files
 from compute_agent.drivers.factory import unlimited_reason
 from compute_agent.drivers.libvirt import hook
@@ -32,7 +32,9 @@ from compute_agent.host.block_devices import read_block_devices
 from compute_agent.host.cpu_power import CpuPower, read_cpu_power
 from compute_agent.host.cycles import PerfEvents
 from compute_agent.inventory.options import name_warning
+from compute_agent.isolation.surroundings import writer_warnings
 from compute_agent.model.cpuset import IDLE, SHARED, CpuClass, ParkMode
+from compute_agent.model.guest_settings import IsolationLevel
 from compute_agent.model.resource import BLOCKIO, CACHE_WAYS, CPU_QUOTA, MEMORY_BANDWIDTH
 from compute_agent.resctrl.monitoring import LOCAL_BYTES, OCCUPANCY, TOTAL_BYTES
 from compute_agent.resctrl.mount import ResctrlHandle
@@ -70,9 +72,9 @@ def interference_warnings(
         reasons = [unmeasured_metrics.get(metric, "") for metric in _METRICS[signal.name]]
         reasons += [_without_counters()] if signal.name == _CPI else []
         if reason := next(filter(None, reasons), ""):
-            yield f"{section} signal = {signal.name}: nobody is ever limited for it, as {reason}"
+            yield f"{section} signal = {signal.name}: no guest is ever limited for it, as {reason}"
         elif options.mode == "act" and (reason := unusable_levers.get(signal.lever.name, "")):
-            yield f"{section} mode = act: nobody is limited, as {reason}"
+            yield f"{section} mode = act: no guest is limited, as {reason}"
 
 
 def _without_counters() -> str:
@@ -142,6 +144,7 @@ def cpu_class_warnings(
                 f"[{CPU_CLASS}{name}] is of no CPU: name it in cpu_class of a [qos_class:NAME] or"
                 f" [guest_rule:NAME], or call it {IDLE} or {SHARED}"
             )
+        # As if all CPUs had the class, so that each setting that some CPU lacks is found.
         for reasons in decide_files(
             power, [CpuClassClaim(power.cpus, one, parked=one.park is not None)]
         ).missing.values():
@@ -155,6 +158,12 @@ def _named_cpu_classes(conf: cfg.ConfigOpts, classes: Mapping[str, CpuClass], dr
         return set(classes)
     by_rules = {options.cpu_class for _, options in guest_rule_sections(conf)}
     return by_rules | {one.cpu_class for one in parse_classes(conf).classes.values()}
+
+
+def _asks_quiet(conf: cfg.ConfigOpts) -> bool:
+    """Whether a class or a rule asks for quiet CPUs; flavors and guests may do so as well."""
+    sections = (*qos_class_sections(conf), *guest_rule_sections(conf))
+    return any(IsolationLevel(options.isolation or "").is_quiet for _, options in sections)
 
 
 def config_warnings(
@@ -180,6 +189,8 @@ def config_warnings(
             "[guests] unallocated = ignore has no effect with [policy] name = follow, which leaves all guests"
             " where they are: remove it"
         )
+    if _asks_quiet(conf):
+        found += writer_warnings(Path(conf.host.root))
     devices = read_block_devices(Path(conf.host.root))
     found += blockio_warnings(parse_blockio_classes(conf), devices)
     classes, power = parse_cpu_classes(conf), read_cpu_power(Path(conf.host.root))

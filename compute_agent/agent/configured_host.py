@@ -61,6 +61,7 @@ from compute_agent.inventory.resctrl import CachePlatform
 from compute_agent.inventory.traits import with_isolation
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.isolation.originals import ORIGINALS_FILE, OriginalsFile, OriginalStore
+from compute_agent.isolation.surroundings import boot_warnings, read_boot_isolation
 from compute_agent.loops.base import ReloadedConfiguration
 from compute_agent.model.cpuset import CPU_POOL, CpuPool, CpuSet, CpuSets
 from compute_agent.model.guest_settings import IsolationLevel, MemoryType
@@ -203,6 +204,7 @@ def derive_tree(
         uuid, name = own_uuid, options.root_name(conf)
     derived = derive_provider_tree(topology, cpu_sets, settings, uuid, name, platform, positions)
     offered, device_warnings = add_devices(conf, derived, topology, owner.beside)
+    # Provider files come last, because they may add to each provider that was derived.
     files = options.provider_configs(conf)
     offered = with_isolation(offered, isolation_levels(conf, topology.online - cpu_sets.dedicated))
     tree, unused = with_additions(offered, files.configs)
@@ -213,6 +215,7 @@ def derive_tree(
         *unused,
         *steal_warnings(conf, owner.beside),
         *park_warnings(conf, owner.beside),
+        *boot_warnings(read_boot_isolation(Path(conf.host.root)), cpu_sets),
     )
     return DerivedTree(tree, pools, positions, warnings)
 
@@ -261,6 +264,7 @@ def build_world(
     if topology is None:
         topology = read_topology(Path(conf.host.root))
     whose = root or owner_of(conf.compute.provider_tree)
+    # Only the agent itself remembers what it has seen; a check names a root and keeps nothing.
     acting = root_uuid is None
     topology = (learned_topology if acting else known_topology)(conf, topology)
     cpu_sets = resolve_cpu_sets(options.cpu_options(conf), topology)
@@ -276,6 +280,7 @@ def build_world(
     platform = offered_platform(control, classes.share_specs)
     derived = derive_tree(conf, topology, cpu_sets, classes.classes.keys(), platform, whose, root_uuid)
     tree = derived.tree
+    # The positions of pools are not known before the tree.
     cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*derived.positions.values()))
     stopped = stopped_cpus(conf, topology, whose.beside)
     offline = filter(None, [cpu_sets.offline_warning, stopped_warning(stopped)])
@@ -305,8 +310,8 @@ def build_world(
     may_move = policy != FOLLOW
     if not may_move and (conf.policy.rebalance or conf.guests.unplaced == "refuse"):
         LOG.warning(
-            "[policy] rebalance = true and [guests] unplaced = refuse have no effect beside nova-compute: the"
-            " positions of guests are its own. Remove them, or set [policy] name"
+            "[policy] rebalance = true and [guests] unplaced = refuse have no effect beside nova-compute,"
+            " because Nova chooses the CPUs of guests. Remove both options, or set [policy] name"
         )
     return HostState(
         topology=topology,

@@ -43,7 +43,7 @@ def parkable_cpus(conf: cfg.ConfigOpts, beside: bool) -> CpuSet:
     dedicated = dedicated_cpus(conf)
     try:
         parks = beside or park_mode(conf) is ParkMode.OFFLINE
-    except ConfigError:  # refused, with the reason, where classes are read
+    except ConfigError:  # the code that reads the classes reports this error
         return frozenset()
     return dedicated if parks else dedicated & _parked_before(conf)
 
@@ -52,7 +52,7 @@ def dedicated_cpus(conf: cfg.ConfigOpts) -> CpuSet:
     """The CPUs that ``[compute] cpu_dedicated_set`` names, whatever their state."""
     try:
         return cpuset.parse(conf.compute.cpu_dedicated_set or "")
-    except cpuset.BadCpuSet:  # refused, with the reason, where sets are read
+    except cpuset.BadCpuSet:  # the code that reads the sets reports this error
         return frozenset()
 
 

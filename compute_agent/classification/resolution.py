@@ -51,7 +51,7 @@ _POSITION_SPECS: Final = {
     "emulator_policy": "hw:emulator_threads_policy",
     "spread": "hw:cpu_thread_policy",
 }
-"""Settings about the CPUs that a guest gets, and the extra spec by which Nova itself chooses these."""
+"""For each setting about a guest's CPUs: the extra spec that makes Nova choose the CPUs."""
 
 _MAX_SHOWN: Final = 80
 """Characters of a value that a problem shows."""

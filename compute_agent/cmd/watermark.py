@@ -119,7 +119,7 @@ class WatermarkTest(AgentLister):
         parser.add_argument(
             "--usage",
             required=True,
-            help="usage of the host, in the format of the lines, such as 92%% or 12G",
+            help="usage of the host to try, written as in a watermark: 92%% or 12G",
         )
         parser.add_argument("--metric", default="cpu_usage", help="the metric; default: cpu_usage")
         return parser

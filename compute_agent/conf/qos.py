@@ -36,8 +36,8 @@ OPTS: Final = [
         default=10.0,
         min=0.0,
         max=100.0,
-        help="Extra percent that throttling and eviction free beyond the amount above the line. Usage then"
-        " ends clearly below the line and does not oscillate.",
+        help="Extra percent that throttling and eviction free beyond the amount above the watermark. Usage"
+        " then falls well below the watermark, so that throttling does not start and stop all the time.",
     ),
     cfg.FloatOpt(
         "step",
@@ -52,7 +52,8 @@ OPTS: Final = [
         default=10.0,
         min=1.0,
         max=100.0,
-        help="Percent of its allotment (its fair share) that a throttled guest always keeps.",
+        help="Percent of the allotment of a guest (its fair share) that the guest keeps while it is"
+        " throttled.",
     ),
     cfg.StrOpt(
         "highest_class",
@@ -90,19 +91,22 @@ WATERMARK_OPTS: Final = [
     ),
     cfg.StrOpt(
         "throttle_down",
-        help="Line above which guests are throttled: a percentage of the host's capacity, such as 80%, or a"
+        help="Usage above which guests are throttled: a percentage of the host's capacity, such as 80%, or a"
         " number in the unit of the metric. K, M, G and T are powers of 1024.",
     ),
     cfg.StrOpt(
-        "throttle_up", help="Line below which throttled guests are restored, in the format of throttle_down."
+        "throttle_up", help="Usage below which throttled guests are restored, in the format of throttle_down."
     ),
-    cfg.StrOpt("evict", help="Line above which guests are evicted, in the format of throttle_down."),
-    cfg.StrOpt("disable_scheduling", help="Line above which the scheduler sends no new guests to this host."),
+    cfg.StrOpt("evict", help="Usage above which guests are evicted, in the format of throttle_down."),
+    cfg.StrOpt(
+        "disable_scheduling", help="Usage above which the scheduler sends no new guests to this host."
+    ),
     cfg.IntOpt(
         "for_samples",
         default=3,
         min=1,
-        help="Number of consecutive rounds above a line before the agent acts.",
+        help="Number of consecutive rounds with usage above a line (an amount of this section) before the"
+        " agent acts.",
     ),
     cfg.FloatOpt(
         "cool_down",

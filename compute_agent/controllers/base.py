@@ -93,6 +93,7 @@ def items_by_guest(
         try:
             yield from items(guest)
         except GuestGoneError:
+            # A guest that has ended has nothing to give back.
             continue
         except DriverError as error:
             yield failed_item(kind, str(guest), error)
@@ -186,6 +187,7 @@ class GuestController(KernelController):
     """A controller that looks at one guest at a time."""
 
     acts_early = False
+    # Read-only, because all controllers without refusals share it.
     refused: Mapping[str, Sequence[str]] = MappingProxyType({})
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
@@ -196,6 +198,7 @@ class GuestController(KernelController):
         self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]
     ) -> Iterator[PlannedChange]:
         """The difference of each guest from its target. An unreadable guest has a row with the error."""
+        # A fixed order makes two previews comparable.
         for target in sorted(without_preserved(targets), key=lambda target: target.guest.uuid):
             try:
                 difference = self.describe_drift(target)

@@ -17,6 +17,7 @@ lower. A guest with a quota may have a burst.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -52,6 +53,15 @@ class CpusetController(GuestController):
 
     def __init__(self, driver: CpuTuning) -> None:
         self._driver = driver
+        self.refused: Mapping[str, Sequence[str]] = {}
+
+    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
+        """Note which guests have helpers that could not be moved when they were pinned last."""
+        found = {}
+        for target in without_preserved(targets):
+            with contextlib.suppress(GuestGoneError):
+                found[target.guest.uuid] = self._driver.stuck_helpers(target.guest)
+        self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """The threads that run elsewhere, or would after the next start; None if all are in place."""
@@ -59,8 +69,10 @@ class CpusetController(GuestController):
             return None
         settings = _target_settings(target, target.assignment)
         misplaced = self._driver.misplaced_threads(target.guest, settings)
+        # The definition counts at the next start only, so threads that run elsewhere are reported first.
         if not misplaced:
             return self._driver.definition_drift(target.guest, settings) or None
+        # One thread is enough for the log, as a guest may have hundreds.
         tid, cpus = min(misplaced.items())
         return f"{len(misplaced)} threads elsewhere, such as {tid} on CPUs {cpuset.format(cpus)}"
 
@@ -163,11 +175,13 @@ class CpuController(GuestController):
 
     def _list_missing(self, target: GuestTarget) -> Sequence[str]:
         wanted = self._class_limits(target)
+        # Each guest can have a weight, so only the other limits may be missing.
         if wanted == CpuLimits(wanted.weight):
             return ()
         found: list[str] = []
         try:
             found += self._driver.missing_limits(target.guest, wanted)
+            # Asked for its error alone: a quota that this guest cannot have raises QuotaError.
             if wanted.quota is not None:
                 self._driver.cpu_limits(target.guest, wanted)
         except GuestGoneError:
@@ -195,6 +209,7 @@ class CpuController(GuestController):
             usual = CpuLimits(_DEFAULT_WEIGHT)
             give_back = self._driver.apply_cpu_limits
             has = self._driver.cpu_limits(guest, CpuLimits())
+            # The setting ``idle`` belongs to the weight, so the second step lifts it.
             free = CpuLimits(idle=has is not None and has.idle)
             if has is not None and has.quota is not None:
                 yield ReleaseItem(
@@ -213,6 +228,7 @@ class CpuController(GuestController):
         The weight stays unchanged for a guest that the agent does not place, or without a known allocation.
         """
         found, throttled = self._class_limits(target), target.limits.get(QUOTA)
+        # A cap that cannot be set would make each apply() fail, and the guest would miss its weight as well.
         cap = None if target.guest.uuid in self._uncapped else found.quota
         quota = min((one for one in (cap, throttled) if one is not None), default=None)
         return replace(found, quota=quota, burst=self._saved_cores(target, quota))

@@ -196,12 +196,15 @@ class CpuClassController(KernelController):
         if fresh or any(text != wanted[path].text for path, text in has.items()):
             former = replace(former, values={**former.values, **fresh})
             self._store.keep_former_values(former)
+        # Before the writes, which would hide the changes of other programs.
         self._tell_drift(wanted, has)
         failures: dict[str, str] = {}
         back: set[str] = set()
+        # Files of one folder depend on each other, files of two folders do not.
         for names in _by_folder(path for path in wanted if path in has):
             failed = self._write_folder({path: wanted[path].text for path in names}, has)
             errors = {path for path, (_, is_error) in failed.items() if is_error}
+            # Former content that reads back differently is no failure, because no class asks for it.
             failures |= {
                 path: reason
                 for path, (reason, _) in failed.items()
@@ -252,6 +255,7 @@ class CpuClassController(KernelController):
     ) -> Iterator[PlannedChange]:
         """The changes that sync() would make, with the CPUs of each."""
         _, wanted = self._decide_files(targets)
+        # Most CPUs of a host have the same change, which is one row.
         found: dict[str, set[int]] = defaultdict(set)
         for path, setting in wanted.items():
             has = self._files.read(path)
@@ -291,6 +295,7 @@ class CpuClassController(KernelController):
             return frozenset()
         used, now = frozenset[int]().union(*map(self._used_cpus, targets)), self._clock()
         since = self._idle.note_used(rules.cpus, used, now)
+        # The status is empty after a start; offline CPUs then show what the former agent has parked.
         parked = self.status.parked | (self._offline_cpus() & rules.cpus)
         return choose_parked(rules, used, parked, {} if lost else since, now)
 
@@ -391,6 +396,7 @@ class CpuClassController(KernelController):
         for target in targets:
             bound = bind_guest(target.guest.settings, bindings, self._configured.classes, NO_BINDING)
             has_own = target.assignment is not None and bool(target.assignment.held_cpus)
+            # A guest without dedicated CPUs did not ask for the class of the CPUs that it shares.
             if has_own and bound.cpu_class and (reasons := by_class.get(bound.cpu_class.name)):
                 refused[target.guest.uuid] = reasons
         self.refused = refused
@@ -448,4 +454,5 @@ def _by_folder(paths: Iterable[str]) -> Iterator[list[str]]:
 
 def _write_rank(path: str) -> int:
     name = path.rpartition("/")[2]
+    # All others come last: a governor would change an energy preference that was written before it.
     return _ORDER.index(name) if name in _ORDER else len(_ORDER)

@@ -298,6 +298,8 @@ class _PlanBuilder:
                     self.note_missing(
                         wanted, f"park = c-state: the kernel has {', '.join(states) or 'none'} here", [cpu]
                     )
+                # A higher number is a deeper state (kernel: admin-guide/pm/cpuidle.rst), so the last one is
+                # the deepest.
                 for state in deep[:-1]:
                     path = f"{states[state]}/{cpu_power.DISABLE}"
                     self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)

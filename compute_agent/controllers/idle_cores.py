@@ -50,6 +50,7 @@ class IdleTimes:
 
         :return: the start of the idle time of each other CPU, in monotonic seconds.
         """
+        # A used CPU loses its entry, so that it waits from zero after its last use.
         self.since = {cpu: self.since.get(cpu, now) for cpu in cpus - used}
         return self.since
 
@@ -80,6 +81,7 @@ def choose_parked(
 def _spare_domains(topology: HostTopology, cores: Iterable[CpuSet]) -> list[CpuSet]:
     """The cores, without the first one of each cache or node that would go offline as a whole."""
     domains = [cache.cpus for cache in topology.l3_domains]
+    # A node of memory alone has no CPU that could stay online.
     domains += [node.cpus for node in topology.numa_nodes if node.cpus]
     found: list[CpuSet] = []
     gone: CpuSet = NO_CPUS

@@ -237,6 +237,7 @@ class MemoryLimitController(GuestController):
         if target.allocation is None:
             return MemoryLimits()
         share = self._classes.get(target.guest.settings.qos_class, MemoryShare())
+        # An empty tuple lifts the limits that an earlier configuration has set; None would leave them.
         pages = page_limits(target.allocation) if self._limits_pages else ()
         return memory_limits(target.allocation, share, self._overhead_mb, pages)
 

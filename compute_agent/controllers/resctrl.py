@@ -96,6 +96,7 @@ def _guest_demand(
     try:
         wish = _parse_annotation(settings.resctrl)
     except BadShareError as error:
+        # A bad annotation costs the guest its wish alone: its allocation still counts.
         reasons.append(str(error))
     demand = GuestDemand(
         guest=uuid,
@@ -230,10 +231,14 @@ class ResctrlController(KernelController):
         self.control = control
         self.classes = classes
         self._wanted: CacheDemands | None = None
+        # What the last complete sync() was asked for and left behind; None: the next one has to run.
         self._synced: tuple[CacheDemands, ResctrlGroups] | None = None
         self._repaired: frozenset[str] = frozenset()
+        # The group that each guest's threads were moved to. None: the next sync() that succeeds moves them.
         self._placed: dict[str, str | None] = {}
+        # Threads by group since the last sync(), because many guests ask for the same few groups.
         self._tasks: dict[str, frozenset[int]] = {}
+        # Groups that guests may share, in which one of them cannot be limited alone.
         self._common: frozenset[str] = frozenset()
         self._lacking: frozenset[str] = frozenset()
         self._warned: frozenset[str] = frozenset()
@@ -266,6 +271,7 @@ class ResctrlController(KernelController):
         resolution, plan = outcome.resolution, outcome.plan_changes
         # The same demands as last time, and still steps to take: another program changed these groups.
         if wanted == self._wanted:
+            # A group to be removed is one of a guest that has left, which is no drift.
             self._repaired = frozenset(step.group for step in plan.steps if not isinstance(step, RemoveGroup))
         self._wanted = wanted
         self.membership = resolution.membership
@@ -274,8 +280,10 @@ class ResctrlController(KernelController):
         )
         self._lacking = frozenset(resolution.refused)
         self._warn_once(plan)
+        # Before the state counts as synced: if a thread cannot be moved, the next sync() has to run.
         self._move_all(targets)
         if outcome.complete:
+            # Read again after writes, since the kernel rounds bandwidths to its steps.
             self._synced = (wanted, self._read_present() if plan.steps else present)
         if outcome.held_up:
             raise DriverError("; ".join(map(str, outcome.held_up.values())))
@@ -378,6 +386,7 @@ class ResctrlController(KernelController):
                     LOG.warning(
                         "The kernel has no room for a resctrl group; its guests use a shared one: %s", error
                     )
+                    # The kernel has just shown that one more than these does not fit.
                     max_groups = len(present.groups)
                 else:
                     LOG.warning("A resctrl group cannot be made; its guests use another one: %s", error)
@@ -402,6 +411,7 @@ class ResctrlController(KernelController):
             raise failure
 
     def _move_guest(self, guest: Guest, group: str) -> bool:
+        # A function, since threads are read until no new one appears.
         moved = groups.move_tasks(self.control.files, group, lambda: self._driver.thread_ids(guest))
         self._placed[guest.uuid] = group
         if moved:

@@ -1,6 +1,6 @@
 """Attributes of the providers of a host, and the zones that have a provider. Pure functions.
 
-Attributes stand beside inventories and traits where the service stores them, for claims and for operators.
+A service with attributes stores them beside inventories and traits, for claims and for operators.
 Attributes with other names belong to other programs.
 """
 

@@ -1,9 +1,9 @@
 """The CPUs of pools, and former pools.
 
-The CPUs follow from configuration and hardware alone (see the page on pools in ``doc/concepts``). Pools that
-name CPUs have these. Others have whole cores, as far as possible, from the end of their NUMA node.
+The CPUs follow from configuration and hardware alone (see the page on pools in ``doc/concepts``). A pool with
+named CPUs has these CPUs. Another pool has whole cores, as far as possible, from the end of its NUMA node.
 
-A guest that holds CPUs of a pool runs there also after the section of the pool was removed. So the CPUs of
+A guest with CPUs of a pool keeps running there after the section of the pool is removed. So the CPUs of
 pools are kept in a file of the state folder, which is written before guests are placed.
 """
 
@@ -172,7 +172,7 @@ def recall_pools(state_path: Path, tree: ProviderTree, topology: HostTopology) -
 
 
 def keep_pools(state_path: Path, tree: ProviderTree) -> None:
-    """Keep the CPUs of the pools of ``tree``, beside those of former pools.
+    """Save the CPUs of the pools of ``tree``, together with those of former pools.
 
     :raises OSError: the file cannot be written.
     """

@@ -356,6 +356,7 @@ def _check_settings(settings: InventorySettings, root_name: str, pools: Position
     longest = f"{root_name}_NUMA_65535" + max(ends, key=len)
     if not root_name or len(longest) > NAME_LIMIT:
         raise ConfigError(
-            f"[compute] resource_provider_name {root_name!r} does not fit: names of providers have 1 to"
-            f" {NAME_LIMIT} characters, and zones add up to {len(longest) - len(root_name)}"
+            f"[compute] resource_provider_name {root_name!r} is too long or empty: a provider name may have"
+            f" {NAME_LIMIT} characters, and the agent appends up to {len(longest) - len(root_name)} for NUMA"
+            " nodes and pools"
         )

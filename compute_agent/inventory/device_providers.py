@@ -57,7 +57,7 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
 
     :raises ConfigError: a physical function and one of its virtual functions are both selected, or virtual
         functions of one physical function differ in class or traits. Placement would count a card twice, or
-        could not tell its parts apart.
+        could not distinguish its parts.
     """
     known = tuple(devices)
     by_address = {device.address: device for device in known}
@@ -145,7 +145,7 @@ def with_devices(
 
 
 def nearest_cpu_nodes(topology: HostTopology) -> Mapping[int, int]:
-    """Map each NUMA node to itself if it has CPUs, or else to the nearest node that has.
+    """Map each NUMA node with CPUs to itself, and each other node to the nearest node with CPUs.
 
     The memory of a GPU can be a node of its own. Of equally near nodes the first counts. A node without CPUs
     and without distances is missing.

@@ -75,7 +75,7 @@ class AddressGlob:
 
 @dataclass(frozen=True, slots=True)
 class AddressRegex:
-    """A regular expression for each field of an address, matched from its beginning as in Nova."""
+    """A regular expression for each field of an address, matched from the field's beginning as in Nova."""
 
     patterns: tuple[re.Pattern[str], ...]
 
@@ -88,7 +88,7 @@ class AddressRegex:
 class DeviceSpec:
     """An entry of the option.
 
-    :ivar vendor_id: four hexadecimal digits in lower case, or ``*``; ``product_id`` likewise.
+    :ivar vendor_id: four hexadecimal digits in lower case, or ``*``; ``product_id`` has the same form.
     :ivar interface: the network interface of the only device that the entry selects; empty for any.
     :ivar resource_class: empty for a class that names vendor and product.
     :ivar neutrons: whether the devices belong to Neutron, so that they are in no inventory of devices.

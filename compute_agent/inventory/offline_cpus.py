@@ -5,13 +5,14 @@ The kernel removes topology and caches of a CPU from sysfs while the CPU is offl
 as no guest holds them: nova-compute with ``cpu_power_management``, or the agent with ``[cpu_class:idle]
 park``. Such CPUs are *parked*: they count as present, so their core, caches and node must be known.
 
-With cores ``0-1`` and ``2-3`` seen online, and CPUs 2 and 3 offline now, the memory gives ``2-3`` back as a
-core. With CPU 3 alone offline, the core of CPU 2 gets it back.
+If cores ``0-1`` and ``2-3`` were online before, and CPUs 2 and 3 are offline now, the memory adds the core
+``2-3``. If only CPU 3 is offline, the memory adds it to the core of CPU 2.
 
 Always: the memory adds parked CPUs to groups and changes nothing else; a memory that contradicts the online
 CPUs (another machine, other firmware settings) is not used.
 
-The memory is a file of the state folder. Without it a CPU that is offline counts once it has been online.
+The memory is a file of the state folder. Without the file, an offline CPU counts only after it has been
+online again.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def recall_topology(folder: Path) -> HostTopology | None:
 
 
 def remember_topology(folder: Path, topology: HostTopology) -> HostTopology:
-    """Learn from a topology that was just read, and write the memory. Returns it.
+    """Update the memory from a fresh topology, write it, and return it.
 
     If the file cannot be written, CPUs that go offline before the next call are not known after a restart.
     """

@@ -67,7 +67,7 @@ def _is_set(conf: cfg.ConfigOpts, option: str) -> bool:
 
 
 def root_name(conf: cfg.ConfigOpts) -> str:
-    """The name of the root provider: that of the option, or else the last one, or else the host's name.
+    """The name of the root provider: from the option, else the last one, else the host's name.
 
     :raises IdentityError: the file with the last name is damaged.
     """
@@ -77,16 +77,13 @@ def root_name(conf: cfg.ConfigOpts) -> str:
 
 
 def host_name() -> str:
-    """The host's fully qualified domain name.
-
-    Its plain name where resolving gives nothing better than ``localhost``.
-    """
+    """The host's fully qualified domain name, or its plain name if that is ``localhost``."""
     name = socket.getfqdn()
     return socket.gethostname() if name.split(".")[0].startswith("localhost") else name
 
 
 def hypervisor_name(conf: cfg.ConfigOpts) -> str:
-    """The name of this host's provider in Nova: that of the option, or else that of the hypervisor.
+    """The name of this host's provider in Nova: the one of the option, or else the one of the hypervisor.
 
     Libvirt's virConnectGetHostname returns the host's name if it has a domain, or else the canonical name
     that the resolver returns, unless that is localhost.

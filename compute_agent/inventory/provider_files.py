@@ -141,10 +141,15 @@ def _load(content: bytes) -> Any:
             super().flatten_mapping(node)
             self.merged += len(node.value)
             if self.merged > _MAX_BYTES:
-                raise ValueError("its merges (<<) are too large")
+                raise ConfigError(
+                    f"the merge keys (<<) of this file expand to more than {_MAX_BYTES} entries: write the"
+                    " values out"
+                )
 
     try:
         return yaml.load(content, BoundedLoader)
+    except ConfigError:
+        raise
     except Exception as error:  # with hostile content the parser raises almost anything
         raise ConfigError(f"it is no YAML: {printable_text(str(error))}") from error
 

@@ -90,7 +90,7 @@ class ProviderTree:
         return self.nodes[1:] if self.beside else self.nodes
 
     def get(self, provider_uuid: str) -> ProviderNode | None:
-        """The provider of that uuid, None if it is not one of this host's."""
+        """The provider of this host with that uuid; None without one."""
         return next((node for node in self.nodes if node.uuid == provider_uuid), None)
 
     def providers_of(self, resource_class: str) -> tuple[ProviderNode, ...]:
@@ -147,7 +147,7 @@ class IdentityError(Exception):
 
 
 def load_or_create(state_path: Path) -> str:
-    """The uuid kept in ``state_path``. It is made if it is missing; concurrent callers get the same one.
+    """The uuid kept in ``state_path``. A missing uuid is created; concurrent callers get the same one.
 
     An operator may write a uuid into the file before the first start.
 
@@ -172,7 +172,7 @@ def load_or_create(state_path: Path) -> str:
 
 
 def look_up(state_path: Path) -> str | None:
-    """The uuid kept in ``state_path``; None without one. Nothing is made.
+    """The uuid kept in ``state_path``; None without one. No uuid is created.
 
     :raises IdentityError: the file has other content.
     :raises OSError: the file cannot be read.

@@ -19,7 +19,7 @@ class CacheDomain:
     """Control over one L3 cache, with the cache's own id (ids of MB domains may differ).
 
     :ivar ways: 0 where ways cannot be controlled.
-    :ivar bandwidth_min: percent; None where bandwidth cannot be controlled. ``bandwidth_step`` likewise.
+    :ivar bandwidth_min: percent; None where bandwidth cannot be controlled, as for ``bandwidth_step``.
     """
 
     l3_id: int

@@ -1,7 +1,7 @@
 """Traits of a host: flags of its processors in the names of os-traits, and features of resctrl.
 
 os-traits names most CPU traits after the kernel's flag without underscores (``avx512_vnni``:
-HW_CPU_X86_AVX512VNNI). The tables here have the other ones. Flags are those of
+HW_CPU_X86_AVX512VNNI). The tables of this module have the exceptions. Flags are those of
 arch/x86/include/asm/cpufeatures.h and Documentation/arch/arm64/elf_hwcaps.rst of the kernel.
 """
 

@@ -275,6 +275,11 @@ def _run_command(connection: socket.socket, path: str, command: str) -> bytes:
             raise BalancerError(UNREADABLE)
 
 
+def has_socket(root: Path) -> bool:
+    """Whether an irqbalance of the host below ``root`` listens, also if it does not answer now."""
+    return any(BalancerSockets(root).read_bans())
+
+
 def _is_trusted(user: int) -> bool:
     return user in (0, os.geteuid())
 

@@ -41,6 +41,7 @@ from compute_agent.isolation.partitions import (
     decide_partitions,
     groups_above,
 )
+from compute_agent.isolation.surroundings import writer_warnings
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, named_cpus
 
@@ -325,12 +326,13 @@ class HostIsolator:
         if plan.changed:
             LOG.warning(
                 "Another program changed %d masks to include quiet CPUs, such as %s = %s, and the agent"
-                " repaired them. An irqbalance without a socket needs IRQBALANCE_BANNED_CPULIST with the"
-                " dedicated CPUs",
+                " repaired them",
                 len(plan.changed),
                 plan.changed[0].in_words,
                 cpuset.format(plan.changed[0].cpus),
             )
+            for sentence in writer_warnings(self._reader.root):
+                LOG.warning("%s", sentence)
 
     def _show_status(self, status: IsolationStatus) -> None:
         if status.quiet != self.status.quiet:

@@ -112,8 +112,8 @@ class GuestMigration:
     others: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        text = f"migrating: what it has here is held by consumer {self.consumer}"
-        return text if not self.others else f"{text}, or by {' or '.join(self.others)}, which hold as much"
+        text = f"migrating: its allocation on this host belongs to consumer {self.consumer}"
+        return text if not self.others else f"{text}, or to {' or '.join(self.others)} with the same amounts"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ A driver, a report or a command puts an event into the queue (:mod:`~compute_age
 worker (:mod:`~compute_agent.pipeline.worker`) then does the following for one event at a time:
 
 1. It updates the cache (:mod:`~compute_agent.pipeline.guest_cache`). For starts, ends and reconcile this is
-   the work of :mod:`~compute_agent.pipeline.lifecycle`. :mod:`~compute_agent.pipeline.guest_settings` has
-   the settings of each guest resolved.
+   the work of :mod:`~compute_agent.pipeline.lifecycle`. :mod:`~compute_agent.pipeline.guest_settings`
+   resolves the settings of each guest.
 2. It places guests by the policy (:mod:`~compute_agent.pipeline.placer`), on the host that
-   :mod:`~compute_agent.pipeline.host_state` describes, and marks the controllers that have work to do.
+   :mod:`~compute_agent.pipeline.host_state` describes, and marks the controllers with pending work.
 3. It runs these controllers (:mod:`~compute_agent.pipeline.enforcer`).
 4. It saves the state (:mod:`~compute_agent.pipeline.state`).
 
-Always: only the worker changes the cache. The worker sends no request to Placement: events carry the
+Invariants: only the worker changes the cache. The worker sends no request to Placement: events carry the
 allocations. A controller that fails stays pending and is called again after the next event.
 
 ``agent``, ``cmd``, ``loops``, ``throttling`` and ``usage`` may import this package. It imports controllers,

@@ -35,7 +35,7 @@ class ExpectedGuest:
 
     :ivar guest: its pid is 0 until its process is there.
     :ivar until: the monotonic second at which it is given up.
-    :ivar delay: the age of its process, in seconds, when its cache group was in force.
+    :ivar delay: seconds from the start of its process until its cache group took effect.
     """
 
     guest: Guest
@@ -55,6 +55,7 @@ class ExpectedGuests:
     def add(self, guest: Guest, allocation: Allocation | None) -> None:
         """Expect a guest."""
         self._expected[guest.uuid] = ExpectedGuest(guest, allocation, self._now() + KEPT_SECONDS)
+        # The cache group of an expected guest is made by sync(), which must not be skipped now.
         self._cache.synced = False
 
     def note_process(self, guest: Guest) -> ExpectedGuest | None:
@@ -68,8 +69,9 @@ class ExpectedGuests:
         return found
 
     def waiting_guests(self) -> list[ExpectedGuest]:
-        """The expected guests that are not in the cache. Those that are late, or ended, are forgotten."""
+        """The expected guests that are not in the cache. Late and ended guests are dropped."""
         now = self._now()
+        # Pruned at each use: no event reports a start that failed before the guest ran.
         self._expected = {
             uuid: one
             for uuid, one in self._expected.items()
@@ -78,15 +80,15 @@ class ExpectedGuests:
         return [one for uuid, one in self._expected.items() if self._cache.get(uuid) is None]
 
     def note_delay(self, guest: Guest) -> None:
-        """Note that the process of an expected guest has its cache group from now on."""
+        """Record that the process of an expected guest has its cache group."""
         if (one := self._expected.get(guest.uuid)) is not None:
             self._expected[guest.uuid] = replace(one, delay=procfs.process_age(guest.pid))
 
     def delay_of(self, guest: Guest) -> float | None:
         """The age of a guest's process, in seconds, when it had its cache group; None if the process is gone.
 
-        An unexpected guest has its group now, so the current age counts. The guest is not expected any more,
-        unless its next start was announced. That can happen before Placement has answered about this start.
+        An unexpected guest has its group now, so the current age counts. Afterwards the guest is no longer
+        expected, unless its next start was announced, even before Placement has answered about this start.
         """
         age, one = procfs.process_age(guest.pid), self._expected.get(guest.uuid)
         if one is None or (one.guest.pid or guest.pid) != guest.pid or (age is None and not one.guest.pid):
@@ -112,7 +114,7 @@ class GuestEnforcer:
     ) -> None:
         """Run these controllers.
 
-        :param read_online: reads the CPUs that are online at the moment; None: those of the host state count.
+        :param read_online: reads the CPUs that are online now; None uses those of the host state.
         """
         self._read_online = read_online
         self._controllers = controllers
@@ -169,12 +171,15 @@ class GuestEnforcer:
                 try:
                     changed = controller.apply(self._target_for(entry, world))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
+                # The sender of an order hears of errors of the driver alone, so an error of a file becomes
+                # one.
                 except OSError as error:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
 
     def lift_limits(self, entry: CachedGuest, world: HostState) -> None:
         """Lift the limits of a guest that gets the setting ``preserve``. A failure is logged."""
+        # Cleared before the target is made, which has a copy of them.
         entry.limits.clear()
         target = self._target_for(entry, world)
         # Limits of cache groups belong to sync(), which drops them with the guest's target.
@@ -210,7 +215,7 @@ class GuestEnforcer:
         self._expected.note_delay(guest)
 
     def note_cache_delay(self, guest: Guest) -> None:
-        """Note how long a guest that has just started ran without its cache group, if it has one now."""
+        """Record the time that a guest ran without its cache group after its start, if it has a group now."""
         entry, early = self.cache.get(guest.uuid), self._early_controllers()
         if entry is None or not early or any(controller.name in entry.pending for controller in early):
             return
@@ -237,6 +242,7 @@ class GuestEnforcer:
         for controller in self._controllers:
             try:
                 controller.sync([*targets, *expected] if controller.awaits else targets, world.all_zones)
+            # Not synced: the next event calls all controllers again.
             except (DriverError, OSError) as error:
                 self._note_failure(controller, error)
                 synced = False
@@ -244,7 +250,7 @@ class GuestEnforcer:
         self._log_refused()
 
     def _log_refused(self) -> None:
-        """Note at each guest the requests that were refused, and log each new one."""
+        """Record the refused requests of each guest, and log each new one."""
         for entry in self.cache:
             uuid = entry.guest.uuid
             refused = tuple(
@@ -263,6 +269,7 @@ class GuestEnforcer:
             self._metrics.refused_settings.labels(controller.name).set(refusals)
 
     def _compare_guest(self, entry: CachedGuest, world: HostState) -> None:
+        # The agent must not change this guest, so no difference of it is drift.
         if entry.guest.settings.preserve:
             return
         target = self._target_for(entry, world)
@@ -273,6 +280,7 @@ class GuestEnforcer:
             try:
                 difference = controller.describe_drift(target)
             except GuestGoneError:
+                # Its stop event is in the queue.
                 return
             except (DriverError, OSError) as error:
                 # Settings that cannot be read count as drift, so that the next apply() tries again.
@@ -293,7 +301,7 @@ class GuestEnforcer:
         return GuestTarget(entry.guest, entry.assignment, online, entry.allocation, dict(entry.limits), spare)
 
     def _online_cpus(self, world: HostState) -> CpuSet:
-        """The CPUs that are online at the moment: a power manager may have changed them ."""
+        """The CPUs that are online at the moment: a power manager may have changed them."""
         return (
             world.reachable_cpus if self._read_online is None else self.refresh_online(world).topology.online
         )
@@ -311,6 +319,7 @@ class GuestEnforcer:
 
 
 def _target_of(one: ExpectedGuest, world: HostState) -> GuestTarget:
+    # Without a place: libvirt itself sets CPUs and memory during the start.
     return GuestTarget(one.guest, None, world.topology.online, one.allocation)
 
 

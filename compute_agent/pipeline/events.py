@@ -1,6 +1,6 @@
 """Events of the worker's queue.
 
-An event carries all that its handling needs, so that the worker sends no request. ``as_of`` is the monotonic
+An event carries all data for its handling, so that the worker sends no request. ``as_of`` is the monotonic
 time of the request that read the allocations in the event. An *answer* is the result of the event's future.
 """
 
@@ -20,7 +20,7 @@ from compute_agent.report.history import ConsumerOwner
 
 @dataclass(frozen=True, slots=True)
 class StartGuest:
-    """An order to start a guest. The answer is its GuestView, or the reason of a refusal.
+    """An order to start a guest. The answer is its GuestView, or the reason for a refusal.
 
     :ivar declared: the names of the settings that the order has.
     :ivar owner: project, user and type of its consumer in Placement.

@@ -87,6 +87,7 @@ class GuestCache:
         """Add a guest, pending for every controller."""
         self._guests[entry.guest.uuid] = entry
         self._holdings = None
+        # From here on the guest itself holds this allocation and these CPUs.
         self.unclaimed.pop(entry.guest.uuid, None)
         self.lost.pop(entry.guest.uuid, None)
         self.mark_pending(entry)
@@ -95,10 +96,11 @@ class GuestCache:
         """Forget a guest."""
         del self._guests[uuid]
         self._holdings = None
+        # Controllers notice an end by sync() alone, for example to remove its cache group.
         self.synced = False
 
     def lose_guest(self, uuid: str, saved: SavedGuest) -> None:
-        """Keep the CPUs of a guest that may run and that the driver cannot manage."""
+        """Keep the CPUs of a guest that may still run, but that the driver cannot manage."""
         self.lost[uuid] = saved
         self._holdings = None
 
@@ -118,6 +120,7 @@ class GuestCache:
                 old = before.get(consumer)
                 same = old is not None and old.allocation == allocation
                 self.unclaimed[consumer] = old if old and same else UnclaimedHolding(allocation, now)
+        # A migration that holds nothing here has ended.
         self.migrations = {one: guest for one, guest in self.migrations.items() if one in self.unclaimed}
 
     def migration_of(self, uuid: str) -> str:
@@ -125,12 +128,13 @@ class GuestCache:
         return next((one for one, guest in self.migrations.items() if guest == uuid), "")
 
     def mark_pending(self, entry: CachedGuest) -> None:
-        """Make every controller look at a guest, unless its setting ``preserve`` keeps them off."""
+        """Mark a guest as pending for every controller, unless its setting ``preserve`` excludes them."""
         entry.pending = set() if entry.guest.settings.preserve else set(self.controllers)
         self.synced = False
 
     def assign_cpus(self, entry: CachedGuest, assignment: CpuAssignment | None) -> None:
         """Give a guest an assignment. A new one is pending for every controller."""
+        # Most events compute the same assignment for all guests, which must cost no write to the kernel.
         if assignment != entry.assignment:
             if _held_cpus(assignment) != _held_cpus(entry.assignment):
                 self._holdings = None
@@ -194,6 +198,7 @@ def view_guest(entry: CachedGuest, topology: HostTopology | None = None) -> Gues
         entry.refusal,
         entry.stray,
         entry.refused,
+        # A copy, since the worker changes the limits while other threads read the view.
         dict(entry.limits),
         tuple(sorted(entry.pending)),
         entry.migration,

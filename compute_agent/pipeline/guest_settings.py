@@ -1,8 +1,8 @@
 """Settings of running guests: keeps those set by hand and by the fleet, and resolves all sources.
 
-Domain metadata does not last: Nova writes a domain's definition again at each hard reboot and resize.
-Settings by hand are therefore in a file of the agent, by the uuid of the guest, until they are unset or the
-guest has gone for good.
+Domain metadata does not last: Nova writes a domain's definition again at each hard reboot and resize. A file
+of the agent therefore keeps settings by hand, by the uuid of the guest, until they are unset or the guest has
+left for good.
 """
 
 from __future__ import annotations
@@ -67,9 +67,11 @@ class ManualSettings:
         found = cls()
         try:
             found._texts = _parse_texts(read_own(path))
+        # UnsafeFileError is an OSError, and must not count as a damaged file.
         except UnsafeFileError:
             raise
         except (OSError, ValueError):
+            # The agent puts the file aside and logs that; a reader changes nothing.
             pass
         return found
 
@@ -117,6 +119,7 @@ class ManualSettings:
         """
         now = self._clock()
         gone = self.guests - frozenset(present)
+        # A guest that came back loses its mark, so its next absence counts from zero.
         self._absent = {uuid: self._absent.get(uuid, now) for uuid in gone}
         return sorted(uuid for uuid, since in self._absent.items() if now - since >= GONE_SECONDS)
 
@@ -128,6 +131,7 @@ class ManualSettings:
         }
         # Written before the memory changes: a full disk then leaves both as they were.
         with self._lock:
+            # An unchanged file needs no fsync(2).
             if texts == self._texts:
                 return
             if self._path is not None:
@@ -140,9 +144,11 @@ def _load_texts(path: Path) -> _Texts:
         return _parse_texts(read_own(path))
     except FileNotFoundError:
         return {}
+    # It stays in its place: a file that another user may have made must not be handled as damage.
     except UnsafeFileError:
         raise
     except (OSError, ValueError) as error:
+        # Kept beside for the operator, because no other copy of these settings exists.
         aside = put_aside(path)
         LOG.error(
             "Settings of guests by hand cannot be read and are lost: %s, now %s: %s", path, aside, error
@@ -178,6 +184,7 @@ def _manual_source(text: str) -> SettingSource:
 def _checked_text(name: str, text: Any) -> str:
     if name not in SETTING_NAMES:
         raise ValueError(f"there is no setting {name!r}")
+    # Parsed for its error alone: values are made again from the text.
     read_setting(name, kept_json.text(text))
     return str(text)
 
@@ -262,6 +269,7 @@ class GuestClassifier:
                 )
         if guest.setting_problems:
             self._reported[guest.uuid] = set(guest.setting_problems)
+        # A problem that comes back later is reported again.
         else:
             del self._reported[guest.uuid]
 

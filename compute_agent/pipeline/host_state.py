@@ -1,4 +1,4 @@
-"""Everything that decisions depend on beside the guests, as one frozen value."""
+"""The input of decisions apart from the guests, as one frozen value."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ class HostState:
     def with_online(self, online: CpuSet) -> HostState:
         """The same host with these CPUs online. Only CPUs of the power manager change."""
         topology = self.topology.with_online(online, self.powered)
+        # The same object where nothing changed, so that comparisons of host states end at identity.
         return self if topology is self.topology else replace(self, topology=topology)
 
     @property
@@ -217,6 +218,7 @@ def held_nodes(world: HostState, allocation: Allocation) -> frozenset[int]:
     ]
     if any(zone.parent is None for zone in held):
         return frozenset()
+    # No memory can be bound to a node that has CPUs alone.
     present = {node.id for node in world.topology.numa_nodes if node.memory_kib}
     return frozenset[int]().union(*(zone.numa_nodes for zone in held)) & present
 

@@ -1,7 +1,7 @@
-"""The set of guests in the cache: takes over those that run, adds new ones, and removes ended ones.
+"""The set of guests in the cache: takes over running guests, adds new ones, and removes ended ones.
 
-This is the part of the worker that compares the cache with the driver. It is apart from
-:mod:`compute_agent.pipeline.worker`, so that the order of the steps of an event stays on one page there.
+This is the part of the worker that compares the cache with the driver. It is separate from
+:mod:`compute_agent.pipeline.worker`, so that all steps of an event are on one page there.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class GuestLifecycle:
 
     @property
     def is_known(self) -> bool:
-        """Whether the guests were taken over, for which the driver had to answer."""
+        """Whether the running guests were taken over, after an answer of the driver."""
         return self._saved is None
 
     def enter_guest(
@@ -106,6 +106,8 @@ class GuestLifecycle:
         :param started: whether the driver reports a start. The cache cannot tell: a guest may go on with
             another pid, and one that has started may have been found before its start was reported.
         """
+        # A migration counts only where nothing better is known: Placement's answer is empty, or a new guest
+        # has no answer.
         entry = self._cache.get(guest.uuid)
         through = (
             None if allocation or (allocation is None and entry) else self._through_migration(guest.uuid)
@@ -135,6 +137,7 @@ class GuestLifecycle:
             entry.allocation, entry.as_of = allocation, as_of
             entry.migration = None if through is None else through.migration
         self._placer.place_guest(entry)
+        # Only a guest that has just started is stopped: one that runs already has work to lose.
         if started and entry.refusal and self._placer.world.refuse_unplaced:
             self._stop_unplaced(entry)
 
@@ -160,6 +163,7 @@ class GuestLifecycle:
         # Settings of a new run are no change of a running guest.
         if guest.pid == before.pid:
             self._classifier.report_change(before, guest)
+        # Throttling passes over preserved guests, so their limits would never be lifted.
         if guest.settings.preserve and not before.settings.preserve and entry.limits:
             self._enforcer.lift_limits(entry, self._placer.world)
         entry.guest = guest
@@ -178,6 +182,7 @@ class GuestLifecycle:
             # A domain that is shut off keeps its settings, with or without an allocation of Nova.
             defined = frozenset[str]() if flavors is None else flavors.inactive_guests()
         except DriverError:
+            # Their settings stay until libvirt can say which domains are defined.
             return
         for uuid in gone:
             if uuid not in defined:
@@ -201,6 +206,7 @@ class GuestLifecycle:
         # It has started again already, and the driver cannot manage it: the new run may use these CPUs.
         if guest.uuid in self._driver.lost_guests():
             self._cache.lose_guest(guest.uuid, SavedGuest(entry.allocation, entry.assignment))
+        # The allocation of a migration is among the unclaimed ones already, by the migration's own consumer.
         if entry.allocation and entry.migration is None:
             self._cache.unclaimed[guest.uuid] = UnclaimedHolding(entry.allocation, time.monotonic())
         self._recorder.record_done(LOG.info, EventKind.LEAVE, guest, "Guest %s left", reason=ending)
@@ -229,6 +235,8 @@ class GuestLifecycle:
                 if limits and found.settings.preserve:
                     self._enforcer.lift_limits(entry, self._placer.world)
                 self._cache.add(entry)
+                # The state file does not say which guest follows its migration, but an equal allocation shows
+                # it.
                 through = self._through_migration(uuid)
                 if through is not None and through.allocation == old.allocation:
                     entry.migration = through.migration
@@ -259,6 +267,8 @@ class GuestLifecycle:
                 self.forget_ended(entry.guest)
         for uuid, guest in running.items():
             if (known := self._cache.get(uuid)) is None:
+                # A lost guest that can be managed again keeps its place; the CPUs of one never seen are read
+                # from the kernel.
                 if uuid in self._cache.lost:
                     self.enter_guest(guest, None)
                 else:
@@ -317,6 +327,7 @@ class GuestLifecycle:
         try:
             self._driver.stop(guest, 0.0)
         except GuestGoneError:
+            # It ended by itself meanwhile, which is as good.
             pass
         except DriverError as error:
             LOG.error("Guest %s has no place and cannot be stopped: %s", guest, error)

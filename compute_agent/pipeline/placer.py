@@ -147,7 +147,7 @@ class GuestPlacer:
             self.place_guest(entry)
 
     def follow_guests(self) -> None:
-        """Read from the kernel where the guests run that the agent does not place."""
+        """Read the CPUs of guests that the agent does not place from the kernel."""
         for entry in self._cache:
             if self._is_followed(entry):
                 self._follow_guest(entry)
@@ -162,6 +162,7 @@ class GuestPlacer:
         except GuestGoneError:
             return  # Its stop event is in the queue.
         before, entry.refusal = entry.assignment, ""
+        # The memory of a preserved guest stays where it is, too.
         if self.world.follows_kernel and not entry.guest.settings.preserve:
             found = replace(found, mems=self._memory_of_kind(entry, found.mems))
         self._cache.assign_cpus(
@@ -186,12 +187,13 @@ class GuestPlacer:
         return of_kind if of_kind and bound <= of_kind else bound
 
     def sync(self) -> None:
-        """Adapt all guests to the CPUs that are held by now; at the end of every event.
+        """Adapt all guests to the presently held CPUs; called at the end of every event.
 
         Refused guests may find a place where CPUs were given back. Floating guests leave CPUs that are held
         now, and come back to free ones. A guest with dedicated CPUs keeps them.
         """
         if not self.world.places_guests:
+            # If the policy places guests again, the next pass must look at all of them.
             self._synced = None
             for entry in self._cache:
                 if self._is_followed(entry) and entry.assignment is None:
@@ -209,6 +211,7 @@ class GuestPlacer:
                     self.place_guest(entry)
             self._keep_apart()
             self._log_strays()
+            # The values from before this pass: if it has changed them, another pass follows.
             self._synced = present
 
     def plan_move(self, entry: CachedGuest) -> CpuAssignment | PlacementRefusal | None:
@@ -308,6 +311,7 @@ class GuestPlacer:
         elif place is None:
             reason += "; it is left where it is, as other guests hold all CPUs"
         before, entry.refusal = entry.refusal, reason
+        # A refused guest is placed again at many events, and only a new reason is news.
         if before != reason:
             self._recorder.record_done(
                 LOG.warning,
@@ -319,7 +323,7 @@ class GuestPlacer:
             )
 
     def _leave_in_place(self, entry: CachedGuest, reason: str) -> None:
-        """Leave a guest where it is if its definition cannot be met: the author of the definition decides."""
+        """Leave a guest in its place if its definition cannot be met, as its author decides."""
         reason += "; it is left where it is"
         before, entry.refusal = entry.refusal, reason
         if before != reason:
@@ -339,6 +343,7 @@ class GuestPlacer:
         guests = [
             (request_for(world, entry.guest, entry.allocation), entry.assignment)
             for entry in self._cache
+            # A guest without a settled place stays: a move now could undo what is about to happen.
             if entry.allocation
             and entry.assignment
             and not (entry.refusal or entry.pending or entry.migration or entry.guest.settings.preserve)

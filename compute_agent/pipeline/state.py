@@ -1,4 +1,4 @@
-"""The state file: everything that must outlive the agent and cannot be read back from elsewhere.
+"""The state file: data that must outlive the agent and that no other source has.
 
 JSON with a version and a checksum, replaced as a whole (see :mod:`compute_agent.files`). Its loss costs
 little: assignments are read back from the kernel, and the agent claims its providers in Placement again with
@@ -252,6 +252,7 @@ def parse(content: bytes) -> AgentState:
         document = json.loads(content)
         version = document["version"]
         if version != VERSION:
+            # ``True`` is an int, too, and no version.
             later = type(version) is int and version > VERSION
             origin = ": a later release wrote it, which can use it again" if later else ""
             raise ValueError(f"version {version!r} is not {VERSION}{origin}")
@@ -266,6 +267,7 @@ def parse(content: bytes) -> AgentState:
                 )
                 for uuid, owned in data["owned"].items()
             },
+            # Parts that are read with get() are missing in files of former releases.
             unclaimed={uuid: _allocation_to_json(held) for uuid, held in data.get("unclaimed", {}).items()},
             migrations={str(one): str(guest) for one, guest in data.get("migrations", {}).items()},
             driver=str(data.get("driver", "")),
@@ -275,6 +277,7 @@ def parse(content: bytes) -> AgentState:
             history=_parse_history(data.get("history")),
             former_watermarks=data.get("qos"),
         )
+    # RecursionError: a damaged file may be nested deeper than json can follow.
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"unexpected content: {type(error).__name__} {error}") from error
 

@@ -73,6 +73,7 @@ class GuestOverview:
         """Set the gauges of guests by kind, on a host with this topology."""
         metrics, entries = self._metrics, list(self._cache)
         metrics.guests.set(len(entries))
+        # An empty allocation is an answer of Placement, and None is no answer: the next gauge counts these.
         metrics.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
         metrics.unknown_guests.set(sum(entry.allocation is None for entry in entries))
         metrics.migrating_guests.set(sum(entry.migration is not None for entry in entries))
@@ -166,14 +167,16 @@ class GuestPipeline:
             self._handle_queued,
             until_woken,
             log_failures(LOG, "An event could not be handled"),
+            # The queue is emptied after a stop, so that no sender waits for an answer in vain.
             keep=self._handle_queued,
         )
 
     # For other threads
 
     def submit(self, event: Event) -> Future[Any]:
-        """Queue an event. The future gets its answer or its error."""
+        """Queue an event; return a future with its answer or its error."""
         future: Future[Any] = Future()
+        # Queued before the wake, or the worker could look too early and sleep again.
         self._queue.put((event, future, time.monotonic()))
         self._thread.wake()
         return future
@@ -185,7 +188,7 @@ class GuestPipeline:
             return sorted(views, key=lambda one: one.guest.uuid)
 
     def guests(self) -> list[Guest]:
-        """All guests without the rest of their entries, for a tenth of the cost of guest_views()."""
+        """All guests without the rest of their entries, at a tenth of the cost of guest_views()."""
         with self._lock:
             return [entry.guest for entry in self._cache]
 
@@ -214,7 +217,7 @@ class GuestPipeline:
 
     @property
     def has_taken_over(self) -> bool:
-        """Whether the running guests are known, for which the driver had to answer."""
+        """Whether the running guests are known, after an answer of the driver."""
         return self._lifecycle.is_known and self._thread.is_alive()
 
     def check_taken_over(self) -> None:
@@ -245,7 +248,7 @@ class GuestPipeline:
         A driver that cannot list the guests is asked again before each event.
 
         :param saved: the guests in the state file, by uuid.
-        :param listener: makes events of the driver's reports; None: ends of guests are the only ones.
+        :param listener: turns reports of the driver into events; None: only ends of guests become events.
         :param limits: the limits of throttling, by guest.
         :param unclaimed: the last known allocations of consumers without a guest.
         :param migrations: the guests of those consumers that are migrations.
@@ -279,16 +282,21 @@ class GuestPipeline:
         try:
             with self._lock:
                 answer = self.handle_event(event)
+                # Under the lock as well, since the gauges count entries of the cache.
                 self.update_gauges()
             LOG.debug("Handling event %s took %.1f ms", name, 1000 * (time.monotonic() - started))
+        # A refusal is an answer: the sender of the order reports it.
         except (GuestRefusedError, DriverError) as error:
             future.set_exception(error)
+        # One event that fails must not end the worker, which serves all other guests.
         except Exception as error:
             LOG.exception("Event %s could not be handled", name)
             self._metrics.event_failures.labels(name).inc()
             future.set_exception(error)
         else:
             if isinstance(event, GuestStarted | StartGuest | AdoptGuest):
+                # A driver notes when it saw the start, before Placement was asked; an order counts from its
+                # queueing.
                 since = getattr(event, "since", 0.0) or queued
                 self._metrics.pin_seconds.observe(self._applied - since)
             future.set_result(answer)
@@ -319,6 +327,7 @@ class GuestPipeline:
             case GuestExpected(guest, allocation, owner):
                 guest = self._classifier.classify_guest(guest, allocation, owner, self.host_state)
                 self._enforcer.expect_guest(guest, allocation, self.host_state)
+                # The event ends here: libvirt waits for the answer, and no assignment has changed.
                 return None
             case GuestAppeared(guest):
                 self._enforcer.begin_guest(guest, self.host_state)
@@ -326,10 +335,12 @@ class GuestPipeline:
             case GuestStopped(guest, ending):
                 self._lifecycle.forget_ended(guest, ending)
             case AllocationsRead(allocations, as_of, held, migrations, owners):
+                # Before the guests: hold_for() drops ended migrations, and the guests add the current ones.
                 if held is not None:
                     self._cache.hold_for(held, as_of)
                 self._read_allocations(allocations, migrations, owners, as_of)
             case WorldChanged():
+                # Settings come before places, because the policy goes by them.
                 for entry in self._cache:
                     self._lifecycle.classify_again(entry)
                 self._placer.place_all()
@@ -343,9 +354,11 @@ class GuestPipeline:
                 self._placer.use = use
             case ReconcileGuests():
                 self._lifecycle.reconcile_guests()
+                # After the pass over all guests, which shows the ones that are here.
                 self._lifecycle.forget_absent()
                 self._placer.rebalance_guests()
         self._finish_event()
+        # After the controllers, which have put it into its cache group.
         if isinstance(event, GuestStarted) and event.started:
             self._enforcer.note_cache_delay(event.guest)
         return None
@@ -373,6 +386,7 @@ class GuestPipeline:
             self._enforcer.apply_to(entry, self.host_state)
             driver.release(guest)
         except DriverError:
+            # Its program has not begun, so the guest can be removed without a trace.
             self._cache.remove(guest.uuid)
             driver.discard(guest)
             raise
@@ -447,6 +461,7 @@ class GuestPipeline:
                 self._lifecycle.classify_again(entry)
                 self._cache.mark_pending(entry)
                 self._placer.place_guest(entry)
+            # Another owner of the same amounts may match another rule.
             elif self._lifecycle.classify_again(entry):
                 self._placer.place_guest(entry)
 
@@ -456,7 +471,7 @@ class GuestPipeline:
             self._cache.migrations[migration.consumer] = entry.guest.uuid
             if migration != entry.migration:
                 level = logging.WARNING if migration.others else logging.INFO
-                LOG.log(level, "Guest %s stays where it is, %s", entry.guest, migration)
+                LOG.log(level, "Guest %s is %s; its CPUs here do not change", entry.guest, migration)
         elif entry.migration is not None:
             LOG.info("Guest %s is not migrating any more", entry.guest)
         entry.migration = migration
@@ -527,6 +542,7 @@ class GuestPipeline:
         sets, record = self.host_state.cpu_sets, self._recorder.record_event
         if gone := self._stopped - before:
             record(LOG.warning, EventKind.CPU_OFFLINE, None, "Dedicated %s went offline", named_cpus(gone))
+        # A CPU that has left the dedicated set meanwhile is of no interest.
         if back := before - self._stopped & sets.dedicated:
             record(LOG.info, EventKind.CPU_ONLINE, None, "Dedicated %s online again", named_cpus(back))
 
@@ -546,12 +562,15 @@ class GuestPipeline:
         """
         self._placer.sync()
         self._enforcer.apply(self.host_state)
+        # Before the save: writing the file is no part of the time until a guest is pinned.
         self._applied = time.monotonic()
         self._overview.warn_of_unallocated()
         guests = {entry.guest.uuid: SavedGuest(entry.allocation, entry.assignment) for entry in self._cache}
         try:
             unclaimed = {consumer: one.allocation for consumer, one in self._cache.unclaimed.items()}
+            # Lost guests keep their CPUs across a restart of the agent, too.
             self._save(guests | self._cache.lost, unclaimed, dict(self._cache.migrations))
+        # A full disk must not keep guests from their CPUs.
         except OSError as error:
             LOG.error("The state cannot be saved: %s; the agent tries again", error)
             self._metrics.state_failures.inc()

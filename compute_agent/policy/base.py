@@ -361,7 +361,7 @@ def _was_allocated_shared(request: GuestRequest) -> bool:
 def _what_may_be_its_own(
     supply: CpuSupply, request: GuestRequest, current: CpuAssignment
 ) -> Iterator[tuple[int, ...]]:
-    """The dedicated CPUs of a guest with the siblings of its emulator CPU, then without them.
+    """Two choices of a guest's dedicated CPUs: with the siblings of its emulator CPU, and without them.
 
     The kernel does not show whether the allocation includes these siblings.
     """

@@ -1,7 +1,7 @@
 """The policies.
 
 ``none``
-    Guests are accounted and listed, and left where they are.
+    Guests are counted and listed, and stay in their places.
 
 ``follow``
     Another program pins guests, such as Nova. The agent moves no guest, and reads assignments from the

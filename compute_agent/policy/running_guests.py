@@ -1,13 +1,13 @@
-"""Running guests: recognised assignments, guests without a place, and moves that are worth it.
+"""Running guests: recognised assignments, guests without a place, and worthwhile moves.
 
 Recognition reads an assignment back from the CPUs that the kernel shows for a guest.
 
 A guest may run without a place: the operator has over-allocated the host, or the guest holds nothing and the
 host has no shared CPUs. Left alone it would run on all CPUs, including those of other guests. It is
 *confined* instead, to the shared CPUs of no pool. Where there are none, it is confined to all CPUs that no
-guest holds, with those of pools last. It leaves each CPU that another guest comes to hold, and holds none
-itself. Let CPUs 0-1 be dedicated, CPU 2 belong to the host, and none be shared. Such a guest runs on 0-2,
-then on 1-2 when a guest holds CPU 0, and on 2 when both are held.
+guest holds, with those of pools last. It leaves each CPU that another guest gets, and holds none itself. Let
+CPUs 0-1 be dedicated, CPU 2 belong to the host, and none be shared. Such a guest runs on 0-2, then on 1-2
+when a guest holds CPU 0, and on 2 when both are held.
 
 Rebalancing moves at most one guest at a time, and only if the gain is large enough. The cost of a place is
 counted in L3 domains; the constants have the weights. A shared core counts by pairs of guests, so that each

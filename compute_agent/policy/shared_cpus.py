@@ -1,6 +1,6 @@
 """Admission to pools of CPUs, and idle dedicated CPUs that are lent to floating guests. Pure functions.
 
-Lent CPUs are accounted nowhere, and returned as soon as a guest comes to hold them. Pools with ``max_cpus``
+Lent CPUs are in no accounts, and are returned as soon as a guest holds them. Pools with ``max_cpus``
 borrow first, in the order of their names. Each borrows CPUs of its own, then whole idle cores from the end of
 its zones. With policy ``static-plus`` guests of no pool get the rest.
 

@@ -1,8 +1,8 @@
 """The agent's reports to Placement, and its reading of Placement.
 
 Modules
-    - ``reporter``: makes Placement's providers equal to the host's tree, and remembers what is the agent's
-    - ``plan``: the actions between two trees, and which values of other programs stay
+    - ``reporter``: makes Placement's providers equal to the host's tree, and remembers the agent's own parts
+    - ``plan``: the actions between two trees, and the values of other programs that stay
     - ``held_amounts``: amounts that guests still hold, and that must not be offered again
     - ``reshape``: the allocations that move with their inventories, in one request
     - ``execution``: sends a plan, as one tree or action by action
@@ -15,8 +15,8 @@ Modules
 
 Order of calls
     A report reads the providers (``reporter.ProviderReader``), reserves held amounts and plans. It saves the
-    names that may become the agent's, sends the plan, and saves the names that are the agent's. After a
-    crash between these steps the agent still knows all of its parts.
+    names that may become the agent's own, sends the plan, and saves the names that have become its own. After
+    a crash between these steps the agent still knows all of its parts.
 
 Plans, reshapes and judgements are pure functions. ``loops``, ``agent`` and ``cmd`` import this room; it
 imports ``inventory``, ``host`` and ``model``, and no driver.

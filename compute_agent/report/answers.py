@@ -1,7 +1,7 @@
 """Errors of Placement by the possible reaction of the caller, tracing, and shapes of answers.
 
-Answers are checked where they arrive: a wrong type that is noticed later leaves the reader with half an
-answer. A shape is one of the following:
+Answers are checked when they arrive: a reader that meets a wrong type later has used half of the answer
+already. A shape is one of the following:
 
 - ``str``, ``int`` or ``float`` (which takes integers, too). A truth value is none of these, and numbers have
   a limit.
@@ -25,7 +25,7 @@ from compute_agent.model.messages import on_one_line
 class PlacementError(Exception):
     """A request to Placement failed.
 
-    :param method: as ``url``, of the request.
+    :param method: the method of the request, to ``url``.
     :param detail: the text of the answer.
     :param status: the HTTP status; None without an answer.
     :param code: the error code of the answer, such as ``placement.concurrent_update``.
@@ -55,7 +55,7 @@ _AS_WHOM: Final = (
 
 
 class CredentialsError(PlacementError):
-    """The credentials of ``[placement]`` do not work (401, 403), which only an operator can change."""
+    """The credentials of ``[placement]`` do not work (401, 403). Only an operator can change this."""
 
     def __init__(self, method: str, url: str, detail: str, **answer: Any) -> None:
         super().__init__(method, url, detail, **answer)
@@ -63,7 +63,7 @@ class CredentialsError(PlacementError):
 
 
 class OptionsError(CredentialsError):
-    """The options of ``[placement]`` name no way to Placement, which only an operator can change."""
+    """The options of ``[placement]`` do not lead to Placement. Only an operator can change this."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("", "", detail)
@@ -166,6 +166,7 @@ def check_shape(document: Any, shape: Any, place: str = "the answer") -> None:
 
 
 def _check_value(document: Any, kinds: tuple[type, ...], place: str) -> None:
+    # JSON has one kind of number, so a float may arrive as an integer.
     accepted = (*kinds, int) if float in kinds else kinds
     # bool is an int to Python, and JSON's true is no amount.
     if not isinstance(document, accepted) or isinstance(document, bool):

@@ -13,10 +13,10 @@ Nouns
     consumer type is ``unknown``, too. A *claim* is the allocation of a consumer without a guest here.
 
 Matching
-    A guest has lost its allocation here, and a claim of the same amounts is *new*: it was absent at the last
-    look. The type of the claim must be unknown or a migration, and its owner unknown or the guest's. After
-    the agent lost its state, the former allocation of a guest is unknown. The claim then has to suit the
-    CPUs that the guest runs on, and its owner or type has to be known and right.
+    A guest has lost its allocation here, and a claim with the same amounts is *new*: it was absent from the
+    last listing. The type of the claim must be unknown or a migration, and its owner unknown or the guest's.
+    After the agent lost its state, the former allocation of a guest is unknown. The claim then has to suit
+    the CPUs that the guest runs on, and its owner or type has to be known and right.
 
     Guests of one flavor that move at the same time cannot be told apart, which does no harm: their claims
     are equal, and each guest gets one. When a claim disappears, the guest that still runs gets another.
@@ -52,7 +52,7 @@ Owner = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class MovedGuest:
-    """A guest that runs here and holds something else now.
+    """A running guest of this host with changed allocations.
 
     :ivar before: its former allocation here, its own or that of ``migration``; None is unknown.
     :ivar own: its own allocation here now.
@@ -90,10 +90,13 @@ def resolve_holdings(
     found: dict[str, GuestHolding] = {}
     waiting: list[MovedGuest] = []
     for guest in guests:
+        # Its own allocation is back, or it never held one, or after a loss of state only the present one is
+        # known.
         if guest.own == guest.before or guest.before == {} or (guest.before is None and guest.own):
             found[guest.uuid] = GuestHolding(guest.own)
         # A known migration goes on: matching again could swap the claims of equal guests.
         elif guest.migration in free:
+            # A claim of one guest is no option for any other.
             found[guest.uuid] = GuestHolding(
                 free.pop(guest.migration).allocation, GuestMigration(guest.migration)
             )
@@ -114,6 +117,7 @@ def resolve_holdings(
 def _options(guest: MovedGuest, claims: Iterable[MigrationClaim]) -> list[str]:
     """Consumers that may be the migration of a guest, the likeliest first."""
     likely = [claim for claim in claims if _may_be(guest, claim)]
+    # By consumer in the end, so that each look finds the same order.
     likely.sort(key=lambda claim: (not _is_known_to_be(guest, claim), claim.consumer))
     return [claim.consumer for claim in likely]
 
@@ -173,7 +177,7 @@ Decision = ConsumerAllocations | str
 
 
 class FindingKind(enum.StrEnum):
-    """The kinds of findings. A migrating guest is no fault: its migration holds its place here."""
+    """The kinds of findings. A migrating guest is not a fault: its migration holds its place here."""
 
     UNALLOCATED = "guest without allocation"
     UNUSED = "allocation without guest"
@@ -238,7 +242,7 @@ class HealOptions:
     :ivar delete: delete allocations that have had no guest for ``min_age`` seconds.
     :ivar confirmed: the only consumers to delete allocations of; None allows all.
     :ivar dry_run: report the repairs without making them.
-    :ivar consumers: the consumers to look at; all if empty.
+    :ivar consumers: the consumers to check; all if empty.
     """
 
     heal: bool = False
@@ -251,7 +255,9 @@ class HealOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerRecord:
-    """A consumer just before its change: a repair decides again, as time has passed since the finding.
+    """A consumer just before its change.
+
+    The repair decides again on this record, because time has passed since the finding.
 
     :ivar holds: all its allocations.
     :ivar ours: the part of these on this host.
@@ -311,6 +317,7 @@ def compare_holdings(
             findings.append(AuditFinding(FindingKind.KINDS, guest.uuid, guest.name, allocation, kinds))
         if overlaps := _overlapping_cpus(guest, running.values()):
             findings.append(AuditFinding(FindingKind.OVERLAP, guest.uuid, guest.name, allocation, overlaps))
+    # In the order in which the class lists the kinds, so that equal findings make equal reports.
     return sorted(findings, key=lambda finding: (list(FindingKind).index(finding.kind), finding.consumer))
 
 
@@ -365,6 +372,7 @@ def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) 
         return {"PCPU": own, **guest.resources}  # siblings that are kept empty count
     else:
         pcpu = min(own, guest.vcpus + extra)
+    # The emulator's CPU is no guest CPU.
     vcpu = guest.vcpus - (pcpu - extra if pcpu else 0)
     amounts = {"PCPU": pcpu, "VCPU": vcpu, **guest.resources}
     return {name: amount for name, amount in amounts.items() if amount > 0}
@@ -388,7 +396,8 @@ def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
 def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
     """The allocations that a guest without any here should hold, or the reason why it cannot have them.
 
-    They are those that the agent remembers, or else on the providers of the CPUs on which the guest runs.
+    These are the remembered allocations, or else allocations on the providers of the CPUs on which the guest
+    runs.
     """
     if guest.known:
         return guest.known
@@ -418,7 +427,7 @@ def decide_creation(
 ) -> Decision:
     """Decide whether a guest that held nothing here shall hold ``allocation`` now.
 
-    :param project_id: as ``user_id``, of its owner; empty if unknown.
+    :param project_id: as ``user_id``, of the owner; empty if unknown.
     :param typed: whether Placement knows types of consumers.
     :param consumer_type: the type, where it is known.
     """
@@ -447,6 +456,7 @@ def decide_deletion(
     # Another program works on the consumer: its next request would undo a deletion, or lose an amount.
     if record.ours != finding.allocation:
         return "left: another program changes it"
+    # Nova itself removes it when the migration ends.
     if record.holds.consumer_type == MIGRATION_TYPE:
         return "left: a migration holds it"
     if age < options.min_age:

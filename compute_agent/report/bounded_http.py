@@ -2,9 +2,9 @@
 
 A peer is not trusted: a few megabytes of gzip decompress to gigabytes, and one byte every few seconds
 satisfies any timeout between two bytes. The agent runs as root on every compute host, so one such peer
-would stop them all. Each request therefore has a deadline, which ends it in whatever state its connection
-is (connecting, TLS handshake, headers, body), and each answer a limit after decompression. Both apply to
-Keystone's answers as to Placement's.
+would stop them all. Each request therefore has a deadline, which applies in every state of its connection
+(connecting, TLS handshake, headers, body). Each answer has a limit after decompression. Both apply to
+Keystone and to Placement.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def bounded_session(options: cfg.ConfigOpts.GroupAttr) -> requests.Session:
     session = requests.Session()
     # keystoneauth1 sets these only on sessions that it makes itself; older releases do not have them.
     tls = {name: options[name] for name in ("tls_ciphers", "tls_min_version") if name in options}
+    # Without a timeout, the limit of the whole round is the only one.
     adapter = BoundedAdapter(REQUEST_TIMEOUTS * options.timeout if options.timeout else ROUND_SECONDS, **tls)
+    # A copy, because mount() changes the dictionary.
     for scheme in list(session.adapters):
         session.mount(scheme, adapter)
     return session
@@ -96,12 +98,13 @@ class BoundedAdapter(TCPKeepAliveAdapter):
         super().__init__(**tls)
 
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
-        """Have connections that a watch can end."""
+        """Use connections that a watch can end."""
         super().init_poolmanager(*arguments, **options)
+        # urllib3 takes the class of its connections from the class of the pool.
         self.poolmanager.pool_classes_by_scheme = _POOLS
 
     def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
-        """Have connections that a watch can end, to proxies as well."""
+        """Use connections that a watch can end for proxies, too."""
         manager = super().proxy_manager_for(*arguments, **options)
         manager.pool_classes_by_scheme = _POOLS
         return manager
@@ -131,6 +134,7 @@ class BoundedAdapter(TCPKeepAliveAdapter):
                     raise
             except AnswerTooLargeError:
                 raise
+            # A connection that the watch shuts down raises errors of all layers: ssl, http.client, urllib3.
             except Exception as error:
                 if watch.has_expired:
                     raise too_slow from error
@@ -143,6 +147,7 @@ class BoundedAdapter(TCPKeepAliveAdapter):
         # The attributes that requests itself sets after reading, so that `content`, `text`
         # and `json()` read nothing more.
         response._content = content
+        # The type stubs of requests do not have this attribute.
         response._content_consumed = True  # type: ignore[attr-defined]
         response.encoding = (
             response.encoding or "utf-8"
@@ -186,10 +191,11 @@ def _read_bounded(response: requests.Response) -> bytes:
 
 
 class _RequestWatch:
-    """Shuts down the connection of a request when its time is over, whatever the request waits for."""
+    """Shuts down the connection of a request at its deadline, in every state of the request."""
 
     def __init__(self, seconds: float) -> None:
         self.has_expired = False
+        # The timer's thread shuts down sockets while the thread of the request attaches them.
         self._lock = threading.Lock()
         self._twins: list[socket.socket] = []
         self._seconds = seconds
@@ -212,12 +218,13 @@ class _RequestWatch:
     def attach_socket(self, connected: socket.socket) -> None:
         """Watch a connection.
 
-        The twin is a second descriptor of it: TLS and ``Connection: close`` detach and close the first one
-        while an answer is still being read.
+        The twin is a second descriptor of the connection: TLS and ``Connection: close`` detach and close the
+        first one while an answer is still being read.
         """
         twin = socket.socket(fileno=os.dup(connected.fileno()))
         with self._lock:
             self._twins.append(twin)
+            # The time was over before this connection was made.
             if self.has_expired:
                 _shut_down(twin)
 

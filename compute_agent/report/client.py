@@ -146,7 +146,7 @@ class PlacementClient(PlacementTransport):
     def set_inventories(
         self, uuid: str, inventories: Mapping[str, Mapping[str, Any]], generation: int
     ) -> int:
-        """Replace all inventories of a provider. Returns its new generation."""
+        """Replace all inventories of a provider; return its new generation."""
         body = {"inventories": inventories, "resource_provider_generation": generation}
         answer = self.send_request("PUT", f"/resource_providers/{uuid}/inventories", body, shape=_GENERATION)
         return int(answer["resource_provider_generation"])
@@ -157,7 +157,7 @@ class PlacementClient(PlacementTransport):
         return frozenset(answer["traits"]), answer["resource_provider_generation"]
 
     def set_traits(self, uuid: str, traits: frozenset[str], generation: int) -> int:
-        """Replace all traits of a provider. Returns its new generation."""
+        """Replace all traits of a provider; return its new generation."""
         body = {"traits": sorted(traits), "resource_provider_generation": generation}
         answer = self.send_request("PUT", f"/resource_providers/{uuid}/traits", body, shape=_GENERATION)
         return int(answer["resource_provider_generation"])
@@ -177,7 +177,7 @@ class PlacementClient(PlacementTransport):
         return answer["attributes"], answer["resource_provider_generation"]
 
     def set_attributes(self, uuid: str, attributes: Mapping[str, str | float], generation: int) -> int:
-        """Replace all attributes of a provider. Returns its new generation."""
+        """Replace all attributes of a provider; return its new generation."""
         body = {"attributes": attributes, "resource_provider_generation": generation}
         answer = self.send_request(
             "PUT", f"/ext/v1/resource_providers/{uuid}/attributes", body, shape=_GENERATION
@@ -208,7 +208,7 @@ class PlacementClient(PlacementTransport):
         return TreeRecord(tag, tuple(as_json("GET", "/ext/v1/trees", response, _TREE)["resource_providers"]))
 
     def write_tree(self, providers: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-        """Make and change providers of one tree, all or nothing, and return their new generations by uuid.
+        """Create and change providers of one tree, all or none, and return their new generations by uuid.
 
         :raises ConcurrentUpdateError: a provider has another generation than the request says.
         :raises ConflictError: a name is taken, or an inventory to remove is in use.

@@ -1,4 +1,4 @@
-"""Sends a plan to Placement: as one tree where Placement accepts trees, else action by action.
+"""Sends a plan to Placement: as one tree if Placement accepts trees, and otherwise action by action.
 
 After a refusal of the whole tree the actions are sent one by one, which shows the refused one.
 """
@@ -38,7 +38,7 @@ from compute_agent.report.reshape import ReshapePlan
 class TreeWrite:
     """A plan as one request.
 
-    :ivar ahead: creations of names, which are requests of their own before it.
+    :ivar ahead: creations of names, each of which is a request of its own before the tree.
     :ivar actions: all other actions.
     :ivar before: providers by uuid, as Placement has them.
     :ivar after: the changed providers by uuid, after the actions.
@@ -75,7 +75,7 @@ class TreeWrite:
 
 
 def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedProvider]) -> TreeWrite | None:
-    """The actions as one request; None if an action cannot be a part of it, or a single request would do."""
+    """The actions as one request; None if a tree cannot have them, or one request is enough."""
     ahead = tuple(each for each in actions if isinstance(each, CreateResourceClass | CreateTrait))
     rest = tuple(each for each in actions if not isinstance(each, CreateResourceClass | CreateTrait))
     if len(rest) < 2:
@@ -142,7 +142,7 @@ class PlanExecution:
     def run(self, actions: tuple[Action, ...]) -> ReportOutcome:
         """Send all actions that do not depend on a refused one.
 
-        :raises PlacementError: the next request would fail, too, or the plan is outdated.
+        :raises PlacementError: further requests would fail, too, or the plan is outdated.
         """
         sent, actions = self._send_together(actions)
         for action in actions:
@@ -156,6 +156,7 @@ class PlanExecution:
             except (ConcurrentUpdateError, UnavailableError):
                 raise
             except PlacementError as error:
+                # 400 and 409 concern this action alone; any other error would meet the next one as well.
                 if not isinstance(error, ConflictError) and error.status != 400:
                     raise
                 self._note_refusal(action, self._whose_name(action) or str(error))
@@ -170,6 +171,7 @@ class PlanExecution:
         if one is None or not self._client.has_trees():
             return 0, actions
         try:
+            # A tree may have only classes and traits that exist.
             for action in one.ahead:
                 self._perform_action(action)
             LOG.debug("Placement: %d changes of a tree", len(one.actions))

@@ -3,13 +3,13 @@
 Each reason has a pure function:
 
 - An operator turns memory into huge pages while guests still hold it as ``MEMORY_MB``
-  (:func:`keep_held_memory`). Both together are at most the memory of the node. The inventory of memory
-  shrinks to the rest, but not below the held amount. Pages that lie in held memory are reserved until it is
-  given back.
+  (:func:`keep_held_memory`). Huge pages and ``MEMORY_MB`` together are at most the memory of the node. The
+  inventory of ``MEMORY_MB`` shrinks to the rest, but not below the held amount. Pages in held memory are
+  reserved until the memory is given back.
 - CPUs move to another pool while guests hold them (:func:`keep_held_cpus`). Pools and the rest of a zone
-  share the CPUs of the zone. If guests hold more of one than it has now, they run on CPUs of the others,
-  which reserve as many until less is held.
-- Units are withheld (:func:`keep_withheld`), or a provider file does not add a class any more.
+  share the CPUs of the zone. If guests hold more CPUs of a pool than it has now, they run on CPUs of the
+  others. These reserve the same number until the guests give CPUs back.
+- Units are withheld (:func:`keep_withheld`), or a provider file no longer adds a class.
 
 Each inventory is sent with the generation of its provider. If another program has claimed meanwhile,
 Placement refuses it, and the amounts are read again.
@@ -114,6 +114,7 @@ def keep_held_cpus(
                 )
                 for other in members:
                     slack = _cpus(other, name) - used[other.uuid] - reserved[other.uuid, name]
+                    # A provider that lacks CPUs itself has a negative slack.
                     part = max(0, min(missing, slack))
                     reserved[other.uuid, name] += part
                     missing -= part
@@ -214,6 +215,8 @@ def keep_withheld(
                 continue
             there = reported[node.uuid].inventories.get(name) if node.uuid in reported else None
             ratio = own.allocation_ratio
+            # Without an option the ratio in Placement stays, and the capacity follows from it (see
+            # settle_inventory).
             if there is not None and (name, "allocation_ratio") not in derived.configured:
                 ratio = there.allocation_ratio
             used = held(node.uuid, name) if there is not None else 0
@@ -309,6 +312,7 @@ def _keep_gone_devices(
         amounts = {name: held(uuid, name) for name in provider.inventories}
         if not any(amounts.values()):
             continue
+        # The parent may have gone together with the device.
         parent = provider.parent if derived.get(provider.parent or "") is not None else derived.root.uuid
         inventories = {name: replace(one, reserved=one.total) for name, one in provider.inventories.items()}
         traits = provider.traits & owned[uuid].traits

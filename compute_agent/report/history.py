@@ -2,8 +2,8 @@
 
 Nouns
     A database that was restored, or failed over to a replica that lagged behind, lacks its last writes. To a
-    host this looks as if guests had given back their allocations. A *loss* is a guest that holds something
-    else than before.
+    host this looks as if guests had given back their allocations. A *loss* is a guest with other allocations
+    than before.
 
 Evidence
     The *generation* of a provider increases with each claim, and never decreases. A lower generation or a
@@ -11,7 +11,8 @@ Evidence
     guests count as one, because generations may have increased again meanwhile.
 
 Invariants
-    - A single guest that gives back its allocation, in a database that goes on, is believed at once.
+    - If a single guest gives back its allocation and no generation has decreased, this counts as real at
+      once.
     - Without a loss no database counts as an older copy.
 """
 
@@ -142,7 +143,7 @@ class RestoredConsumer:
 def restore_consumers(
     client: PlacementClient, wanted: Iterable[HeldAllocation], dry_run: bool
 ) -> list[RestoredConsumer]:
-    """Give former allocations back to consumers that hold nothing at all.
+    """Give former allocations back to consumers without any allocation.
 
     :param dry_run: only report the allocations that would be given back.
 

@@ -3,8 +3,8 @@
 :func:`plan_actions` compares two trees. :func:`settle_inventory` decides about ``reserved`` and
 ``allocation_ratio``, which operators and other programs may set through the API. A foreign value stays unless
 an option of the ini file sets the field, as in Nova (see its documentation of ``cpu_allocation_ratio``). The
-agent remembers each value before it sends it, as (class, field, value). A value that it neither remembers nor
-would write now is foreign.
+agent remembers each value before it sends it, as (class, field, value). A value is foreign if the agent
+neither remembers it nor would write it now.
 
 - An option of the ini file sets the field: the value of the option.
 - Another program set the field: the foreign value.
@@ -92,6 +92,7 @@ def settle_inventory(
         if there == own:
             continue
         if (name, each, there) in written:
+            # The agent's own value follows the derived one, except for a ratio that no option sets.
             if each == "allocation_ratio" and (name, each) not in configured and name not in EXCLUSIVE:
                 result = replace(result, allocation_ratio=there)
             continue
@@ -120,6 +121,7 @@ def _judge_value(
         return AdjustmentVerdict.OVERRULED, getattr(derived, field)
     # Placement accepts a reserve above the total; the agent caps it.
     if field == "reserved":
+        # A smaller reserve than the agent's own would offer units that the host does not have.
         least = derived.reserved if name in EXCLUSIVE else 0
         becomes: float = max(least, min(there, derived.total))
     else:
@@ -162,8 +164,8 @@ def remember_written(
 ) -> Written:
     """The values to remember after Placement shows these inventories.
 
-    For a field with the agent's value, that is enough. For any other all claims stay: a request without an
-    answer may still take effect.
+    A field with the agent's value needs no other remembered values. For any other field all remembered values
+    stay, because a request without an answer may still take effect.
     """
     sure = {
         (name, field, value)
@@ -264,7 +266,7 @@ class SetAttributes:
 
 @dataclass(frozen=True, slots=True)
 class DeleteProvider:
-    """Delete a provider of the agent that the tree does not have any more."""
+    """Delete a provider of the agent that is no longer in the tree."""
 
     uuid: str
 
@@ -318,11 +320,13 @@ def _plan_steps(
         has = reported.get(node.uuid)
         if has is None:
             yield CreateProvider(node.uuid, node.name, node.parent)
+            # The plan goes on as if the provider existed and were empty.
             has = ReportedProvider(node.uuid, node.name, node.parent, generation=0)
         elif (has.name, has.parent) != (node.name, node.parent):
             yield UpdateProvider(node.uuid, node.name, node.parent)
         current[node.uuid] = has
 
+    # After the updates: providers have left their former parents, and Placement deletes none with children.
     yield from plan_deletions(reported, owned, derived)
     shrinking: list[Action] = []
     growing: list[Action] = []
@@ -457,10 +461,10 @@ def assume_ownership(
 def ownership_before(
     derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership
 ) -> Ownership:
-    """The parts that may become the agent's while a plan is carried out. They are saved before any request.
+    """The parts that may become the agent's while a plan is carried out.
 
-    So a crash in the middle leaves no part that the agent would later take for a foreign one. A present
-    trait of another program stays foreign. No part of nova-compute's root is ever the agent's.
+    They are saved before any request. So after a crash in the middle no part of the agent counts as foreign.
+    A present trait of another program stays foreign. No part of nova-compute's root is ever the agent's.
     """
     claims: dict[str, OwnedNames] = dict(owned)
     if derived.beside:

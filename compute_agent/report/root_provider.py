@@ -1,4 +1,4 @@
-"""The root provider of a host, which is nova-compute's or the agent's, and its status for new guests.
+"""The root provider of a host, its owner (nova-compute or the agent), and its status for new guests.
 
 nova-compute makes a provider with the name of its hypervisor, and replaces all of its inventories once a
 minute. Traits that only nova-compute sets (``COMPUTE_...``) show that a root is Nova's. The agent then writes
@@ -42,7 +42,7 @@ class RootSearch:
 
     :ivar name: the name of the hypervisor.
     :ivar own: the uuid of the agent's own root.
-    :ivar beside: whether the ini file says that there is a nova-compute; None leaves it to the search.
+    :ivar beside: whether the ini file declares a nova-compute; None lets the search decide.
     :ivar last: the root that was found last.
     """
 
@@ -84,7 +84,7 @@ def owner_of(shape: str | None, last: NovaRoot | None = None, decided: bool = Tr
 
 
 class RootMissingError(PlacementError):
-    """nova-compute owns the root, and has not made it yet or has deleted it, so nothing can be reported."""
+    """nova-compute owns the root, and has not created it or has deleted it, so no report is possible."""
 
     def __init__(self, detail: str) -> None:
         super().__init__("GET", "/resource_providers", detail)
@@ -185,7 +185,7 @@ def switched_traits(traits: frozenset[str], causes: Causes) -> frozenset[str]:
 
 
 def in_words(traits: frozenset[str]) -> str:
-    """Whether new guests are kept away by these traits of the root provider, and by which program."""
+    """A sentence on new guests by these traits of the root provider, with the program that set them."""
     if DISABLED not in traits:
         return "let in"
     causes = [cause.name.lower() for cause in DisableCause if cause.value in traits]

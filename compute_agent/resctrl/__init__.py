@@ -57,8 +57,8 @@ Nouns
 
 An example
     A cache of 12 ways (``fff``), 2 of them shared, has the pool ``3ff``. ``web`` gets 4 ways and ``db`` 3:
-    ``f`` and ``70``. The 5 ways of ``f80`` are open. A class with the range 0-30 may fill the lower 2 of
-    them: ``180``.
+    ``f`` and ``70``. Any group may use the 5 open ways of mask ``f80``. A class with the range 0-30 may fill
+    the lower 2 of these ways: ``180``.
 
     Then ``web`` ends, and ``big`` needs 7 ways. The pool has 7 free ways, but ``db`` lies between them.
     The mask of ``db`` is rewritten to ``7`` while it runs, and only then ``big`` gets ``3f8``.
@@ -66,8 +66,8 @@ An example
 Invariants
     - No two exclusive masks overlap, and no other mask of the agent overlaps one, after any step of a plan.
     - No mask is ever empty, shorter than ``min_cbm_bits``, or has holes where the hardware accepts none.
-    - A request that fits the pool by its number is made to fit, also where masks have no holes, by the
-      fewest moves.
+    - A request that fits the pool by its number gets its ways by the fewest moves, even if masks must not
+      have holes.
     - A new group exists completely or not at all, and foreign groups are never written.
     - A refusal of the kernel stops that group alone, and the groups that need its ways.
     - Each refusal has a reason, and the next rule applies.

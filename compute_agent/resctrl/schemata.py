@@ -19,7 +19,7 @@ _HEX: Final = re.compile(r"\s*(?:0[xX])?([0-9a-fA-F]{1,16})\s*", re.ASCII)
 
 
 class BadMaskError(ValueError):
-    """A text that is no mask, or a mask that the platform refuses. The message gives the reason."""
+    """A text that is not a mask, or a mask that the platform refuses. The message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -131,7 +131,7 @@ class MaskRules:
     sparse: bool = False
 
     def find_fault(self, mask: WayMask) -> str | None:
-        """The reason for which the kernel would refuse ``mask``; None if it would not."""
+        """The reason why the kernel would refuse ``mask``; None if it would accept it."""
         if not mask:
             return "a mask of no ways"
         if not self.all_ways.contains_mask(mask):
@@ -276,6 +276,7 @@ def _parse_values(line: str, text: str, hexadecimal: bool) -> dict[int, int]:
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         domain, equals, value = part.partition("=")
         try:
+            # Handled below, together with numbers that cannot be read.
             if not equals:
                 raise ValueError
             number = WayMask.parse_hex(value).bits if hexadecimal else int(value)

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class BadShareError(ValueError):
-    """A share that the platform lacks, or a text that is none. The message names the fault."""
+    """A share that the platform lacks, or a text that is not a share. The message names the fault."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,7 +36,7 @@ class ShareSpec:
 
     :ivar llc: range of L3 ways; ``llc_per_cache`` has exceptions by cache id.
     :ivar mb: percent of memory bandwidth; ``mb_per_cache`` has exceptions by MB domain.
-    :ivar code: range for code with CDP, which takes precedence over ``llc``; ``data`` likewise.
+    :ivar code: range for code with CDP, which takes precedence over ``llc``, as does ``data``.
     :ivar l2: range of L2 ways, all of which are open.
     """
 
@@ -99,6 +99,7 @@ class ShareSpec:
         ):
             if asked and control is None:
                 raise BadShareError(f"this host has no control of {name}")
+        # The first reason is enough: the share is refused as a whole.
         for reason in self.unknown_domains(platform):
             raise BadShareError(reason)
 

@@ -1,7 +1,7 @@
 """Actions: plans of watermarks as frozen values, which an executor carries out.
 
-Interference decides about cases (see ``interference.decisions``), each of which has a guest, a control and a
-limit as well, so that one executor carries out both.
+Interference decides about cases (see ``interference.decisions``). A case also has a guest, a control and a
+limit, so one executor carries out both.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GuestLimits = dict[str, dict[ThrottleControl, float]]
 
 @dataclass(frozen=True, slots=True)
 class SwitchScheduling:
-    """Keep new guests away (``off``) or let them in again; ``watermarks`` ask for the former."""
+    """Keep new guests away (``off``) because of ``watermarks``, or let them in again."""
 
     off: bool
     watermarks: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class SwitchScheduling:
 
 @dataclass(frozen=True, slots=True)
 class EvictAction:
-    """Make a guest leave, for the sake of a watermark of a metric."""
+    """Make a guest leave because of a watermark of a metric."""
 
     guest: str
     metric: str
@@ -40,7 +40,7 @@ class EvictAction:
 
 @dataclass(frozen=True, slots=True)
 class ThrottleAction:
-    """Set a lower limit, for the sake of a watermark of a metric; ``limit`` is in the lever's unit."""
+    """Set a lower limit because of a watermark of a metric; ``limit`` is in the lever's unit."""
 
     guest: str
     knob: ThrottleControl
@@ -69,9 +69,9 @@ WatermarkAct = SwitchScheduling | EvictAction | ThrottleAction | RestoreAction
 
 
 def takes_away(action: WatermarkAct) -> bool:
-    """Whether an action takes something from guests, rather than giving it back.
+    """Whether an action restricts guests.
 
-    Such an action is in the state file before it is carried out, and is all that a preview shows.
+    Such an action is in the state file before it is carried out. A preview shows only these actions.
     """
     # Letting new guests in takes nothing from any.
     return action.off if isinstance(action, SwitchScheduling) else not isinstance(action, RestoreAction)

@@ -1,4 +1,4 @@
-"""The arbiter: where several triggers ask for limits of one guest, the lowest one is in force."""
+"""The arbiter: if several triggers request limits of one guest, the lowest one is in force."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LimitArbiter:
 
     Only the arbiter passes limits to the worker. For several threads.
 
-    Nothing is saved here: each trigger has its state, and says after a start which limits are in it.
+    The arbiter saves nothing: after a start, each trigger requests the limits in its state again.
     """
 
     def __init__(self, pipeline: GuestPipeline) -> None:
@@ -40,11 +40,11 @@ class LimitArbiter:
             self._wanted[owner] = {guest: dict(of_guest) for guest, of_guest in limits.items()}
 
     def set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
-        """Set a limit in the name of ``owner``, in the lever's unit, or take it away (None).
+        """Set the limit of ``owner``, in the lever's unit, or remove it (None).
 
         :raises GuestGoneError:
         :raises DriverError: the kernel refuses a limit; the former limits are in force.
-        :raises TimeoutError: there is no answer; repair_limits() sets it right.
+        :raises TimeoutError: the worker does not answer; repair_limits() corrects the limit.
         """
         # Held until the worker has answered: between a lowest limit that was computed and its event another
         # trigger must not compute its own, or the older one might be in force.
@@ -71,7 +71,7 @@ class LimitArbiter:
     def repair_limits(self, views: Sequence[GuestView]) -> bool:
         """Set the requested limits at the worker; return whether this succeeded.
 
-        A guest may have been rebooted, and an answer may have come too late to be heard.
+        Needed after a reboot of a guest, or a late answer of the worker.
         """
         refused = {}
         # For the log, which names guests as operators do.
@@ -98,7 +98,7 @@ class LimitArbiter:
 
 
 def lowest_of(wanted: Iterable[Mapping[str, Mapping[ThrottleControl, float]]]) -> GuestLimits:
-    """The limits in force where several ask for some."""
+    """The lowest of several requested limits, by guest and control."""
     found: GuestLimits = {}
     for limits in wanted:
         for guest, of_guest in limits.items():

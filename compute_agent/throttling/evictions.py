@@ -1,4 +1,4 @@
-"""Evictions: guests are asked to leave, seen off, and their part of this host given back to Placement."""
+"""Evictions: guests are asked to leave, and their allocations on this host are given back to Placement."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EVICTION_THREAD: Final = ThreadSpec(
 
 
 class EvictionFailedError(Exception):
-    """A guest that stays, or keeps its allocation; the text says why."""
+    """A guest stays, or keeps its allocation; the text has the reason."""
 
 
 StopGuest = Callable[[str], None]
@@ -60,14 +60,14 @@ May be repeated.
 class GuestEvictor:
     """Evictions in progress, each in a thread of its own. For one thread.
 
-    An agent that ends does not wait for them: the next one finds them in the state file, and begins them
-    again.
+    An agent that ends does not wait for evictions: the next agent finds them in the state file, and begins
+    them again.
     """
 
     def __init__(self, stop: StopGuest, give_back: Callable[[str], None]) -> None:
-        """``give_back`` takes the guest's allocation on this host from it.
+        """``give_back`` removes the guest's allocation on this host.
 
-        Repeating it is no error, and it may take as long as Placement is away.
+        It may be repeated, and takes as long as Placement is away.
         """
         self._stop = stop
         self._give_back = give_back
@@ -76,7 +76,7 @@ class GuestEvictor:
         self._over: queue.SimpleQueue[tuple[str, Exception | None]] = queue.SimpleQueue()
 
     def begin_eviction(self, guest: str, stop: StopGuest | None = None) -> None:
-        """Have a guest leave, by ``stop`` if there is one; nothing if it is on its way already."""
+        """Begin the eviction of a guest, by ``stop`` if given; do nothing if it has begun already."""
         if guest not in self._running:
             self._running.add(guest)
             # Aside: an operator's command or an outage of Placement must not keep the agent from ending.
@@ -123,15 +123,15 @@ class GuestEvictions:
         self._called: dict[str, str] = {}
 
     def use_settings(self, settings: ThrottlingSettings, client: PlacementClient) -> None:
-        """Go by other settings with the next guest, and the next attempt to give back."""
+        """Use other settings from the next guest and the next attempt to give back on."""
         self._settings, self._client = settings, client
 
     def end_waiting(self) -> None:
-        """Wait for nothing any more. The next agent goes on."""
+        """End all waits. The next agent continues the evictions."""
         self._ended.set()
 
     def stop_guest(self, uuid: str) -> None:
-        """Make a guest leave, and see that it has left; one that runs no more is no error.
+        """Make a guest leave, and check that it has left. A guest that has ended already is not an error.
 
         :raises EvictionFailedError:
         :raises CommandFailedError:
@@ -160,10 +160,10 @@ class GuestEvictions:
             self._pipeline.submit(GuestStopped(guest)).result(_ANSWER_SECONDS)
 
     def give_back(self, uuid: str) -> None:
-        """Take this host's part of a guest's allocation from it.
+        """Remove the part of a guest's allocation on this host.
 
-        Its allocations elsewhere, such as shared disk, stay. Tries until Placement accepts it, or the agent
-        ends.
+        Its allocations elsewhere, such as shared disk, stay. Repeated until Placement accepts the change, or
+        the agent ends.
 
         :raises EvictionFailedError: the agent ends, or Placement refuses.
         """
@@ -209,7 +209,7 @@ class GuestEvictions:
             raise EvictionFailedError("the agent ends")
 
     def _still_runs(self, guest: Guest) -> bool:
-        """Whether this very guest runs, not another one of its consumer."""
+        """Whether this guest still runs, and not a later guest of the same consumer."""
         now = self._running_guest(guest.uuid)
         # A guest that was started again meanwhile is not the one that was told to leave.
         return now is not None and now.pid == guest.pid

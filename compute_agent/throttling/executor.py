@@ -1,8 +1,8 @@
 """The executor: carries out decisions of triggers, one round of one trigger at a time.
 
-A round reports the actions that sections in preview would take. Then it plans, saves and acts, and plans
-again without the guests for which an action failed. An action that limits a guest is saved durably before it
-happens. So a crash leaves no limit that the next agent does not know.
+A round reports the actions of sections in preview. Then it plans, saves and acts, and plans again without
+guests with a failed action. An action that limits a guest is saved durably before it happens. So the next
+agent knows all limits after a crash.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ThrottleTrigger(Protocol[A]):
 
     @property
     def limit_owner(self) -> str:
-        """The name of the trigger for the arbiter of limits, and for people."""
+        """The name of the trigger for the arbiter of limits and for logs."""
         ...
 
     def preview_actions(self) -> Sequence[A]:
@@ -49,7 +49,7 @@ class ThrottleTrigger(Protocol[A]):
         ...
 
     def plan_actions(self) -> Sequence[A]:
-        """The actions of this round, in order; once again after one of them has failed."""
+        """The actions of this round, in order; called again after an action has failed."""
         ...
 
     def settle_action(self, action: A, succeeded: bool) -> bool:
@@ -57,7 +57,7 @@ class ThrottleTrigger(Protocol[A]):
         ...
 
     def save_state(self, actions: Sequence[A]) -> None:
-        """Keep the state as it will be if those of ``actions`` that take something are carried out.
+        """Save the state that will hold after those of ``actions`` that restrict guests.
 
         :raises OSError: the next call tries again.
         """
@@ -68,20 +68,20 @@ class LimitSetter(Protocol):
     """Sets limits of guests; see :class:`compute_agent.throttling.arbiter.LimitArbiter`."""
 
     def set_limit(self, owner: str, guest: str, knob: ThrottleControl, limit: float | None) -> None:
-        """Set a limit in the name of an owner, such as a trigger, or take it away (None).
+        """Set the limit of an owner, such as a trigger, or remove it (None).
 
         :raises GuestGoneError: the guest is gone.
-        :raises DriverError: the kernel does not take it.
-        :raises TimeoutError: the worker has no time.
+        :raises DriverError: the kernel refuses it.
+        :raises TimeoutError: the worker does not answer in time.
         """
         ...
 
 
 class EvictionStarter(Protocol):
-    """Sees guests off; see :class:`compute_agent.throttling.evictions.GuestEvictor`."""
+    """Starts evictions; see :class:`compute_agent.throttling.evictions.GuestEvictor`."""
 
     def begin_eviction(self, guest: str, stop: StopGuest | None = None) -> None:
-        """Have a guest leave; nothing if it is on its way already."""
+        """Begin the eviction of a guest; do nothing if it has begun already."""
         ...
 
     def finished_evictions(self) -> Mapping[str, Exception | None]:
@@ -114,9 +114,9 @@ class ThrottleExecutor:
         self._save_failure = ""
 
     def run_round(self, trigger: ThrottleTrigger[A]) -> tuple[A, ...]:
-        """Carry out the plan of a trigger; the actions that were done.
+        """Carry out the plan of a trigger; return the completed actions.
 
-        An action that fails for one guest is reported and counted, and does not keep others from being done.
+        A failed action is reported and counted, and does not stop the others.
         """
         # First: a preview shows what would be done of this host, not of what this round leaves of it.
         self._show_preview(trigger.limit_owner, trigger.preview_actions())
@@ -136,7 +136,7 @@ class ThrottleExecutor:
         return tuple(done)
 
     def save_state(self, trigger: ThrottleTrigger[A], actions: Sequence[A] = ()) -> None:
-        """Have a trigger keep its state. A full disk is reported once, and does not end the round."""
+        """Save the state of a trigger. A full disk is reported once, and does not end the round."""
         # A host that is overloaded while its disk is full needs its limits all the same.
         try:
             trigger.save_state(actions)
@@ -149,7 +149,7 @@ class ThrottleExecutor:
     def resume_state(
         self, owner: str, throttles: Iterable[ThrottledGuest], evictions: Iterable[PendingEviction]
     ) -> None:
-        """Put limits of a former agent into effect again, and go on with its evictions."""
+        """Apply the limits of a former agent again, and continue its evictions."""
         # In the state and perhaps not in the kernel: the former agent may have died between the two.
         for one in throttles:
             try:
@@ -242,7 +242,7 @@ class ThrottleExecutor:
 
 
 def _preview_key(action: ThrottlingAct) -> Hashable:
-    """Two actions of one key are the same to people, though amounts differ from round to round."""
+    """The key of equivalent actions; their amounts may differ from round to round."""
     if isinstance(action, CaseDecision):
         return action.case.watch, action.case.victim, action.case.suspect
     return type(action), "" if isinstance(action, SwitchScheduling) else action.guest

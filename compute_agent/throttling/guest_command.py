@@ -1,4 +1,4 @@
-"""Programs of the operator for one guest: they evict it, or move it to another host."""
+"""Programs of the operator that evict a guest, or move it to another host."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ GuestCommand = Callable[[str], None]
 
 
 def guest_command(command: str, timeout: float) -> GuestCommand:
-    """A function that runs a command with the uuid of a guest as its last argument, without a shell.
+    """A function that runs a command without a shell, with a guest's uuid as the last argument.
 
-    :raises ValueError: ``command`` is none.
+    :raises ValueError: ``command`` is not a valid command.
     """
     try:
         words = shlex.split(command)
@@ -100,7 +100,10 @@ def _last_output(process: subprocess.Popen[bytes], deadline: float) -> str:
 
 
 def missing_program(command: str) -> str:
-    """Why a command cannot be run here, a clause; empty if it can, or if :func:`guest_command` refuses it."""
+    """The reason (a clause) why a command cannot be run here.
+
+    Empty if it can be run, or if :func:`guest_command` refuses it.
+    """
     try:
         words = shlex.split(command)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Levers: limits that go down and up by steps, and the use that a limit leaves to a guest.
+"""Levers: steps of limits down and up, and the remaining use of a guest under a limit.
 
-All of this is arithmetic, for watermarks and interference alike; an executor sets the limits.
+Pure arithmetic for watermarks and interference; an executor sets the limits.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _AT_LIMIT: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class ThrottleSteps:
-    """How far a step goes, and how low: both within 0..1.
+    """The sizes of steps, both from 0 to 1.
 
-    ``step`` is the part of its limit that a step takes, ``min_share`` the part of its allotment that a
-    guest keeps.
+    ``step`` is the part of the limit that a step takes, ``min_share`` the part of the allotment that a guest
+    keeps.
     """
 
     step: float = 0.2
@@ -53,7 +53,7 @@ def step_down(limit: float | None, allotment: GuestAllotment, steps: ThrottleSte
 
 
 def step_up(limit: float, allotment: GuestAllotment, steps: ThrottleSteps) -> float | None:
-    """The next higher limit; None where it is taken away, as the guest has all that it is allotted."""
+    """The next higher limit; None without a limit, when the guest has its whole allotment."""
     # The inverse of a step down, so that as many steps up as were taken down end at or above the beginning.
     higher = _round_up(limit / (1 - steps.step), allotment.granule)
     return higher if higher < allotment.full - _TOLERANCE else None
@@ -68,7 +68,7 @@ class ThrottleLever:
     """One way to throttle. ``metric`` is the metric that it limits directly.
 
     ``set_limit`` (guest, domain, limit or None) sets a limit that no controller of the agent can set, for
-    metrics of other packages. It raises an exception when it fails.
+    metrics of other packages. It raises an exception on failure.
     """
 
     name: str
@@ -79,7 +79,7 @@ class ThrottleLever:
     set_limit: Callable[[str, str, float | None], None] | None = None
 
     def guest_consumption(self, guest: GuestUsage, domain: str) -> float | None:
-        """The use that the lever limits, of a guest; None if it is not known."""
+        """The use of a guest that the lever limits; None if it is unknown."""
         return guest.usage.get(MetricSeries(self.metric, domain))
 
 
@@ -101,7 +101,7 @@ def left_by(use: float, before: float | None, after: float, allotment: GuestAllo
 def taken_by(use: float, before: float, after: float | None, allotment: GuestAllotment) -> float:
     """Maximum additional use of a guest when its limit rises from ``before`` to ``after`` (None: no limit).
 
-    A guest that stays well below its limit has all it wants, and takes no more.
+    A guest well below its limit takes no more.
     """
     risen = allotment.full if after is None else after
     if allotment.per_unit is None:

@@ -1,4 +1,4 @@
-"""Samplers: read files of a host once a round, and make frozen values for the triggers.
+"""Samplers: read files of a host once a round, and return frozen values for the triggers.
 
 Watermarks get a snapshot with the metrics that they name, interference a sample with the signals of each
 guest.
@@ -60,7 +60,7 @@ def parse_io_stat(text: str) -> int:
 
 
 class _SampledThreads(NamedTuple):
-    """Threads of a guest that are read, and how many of its threads each stands for."""
+    """The sampled threads of a guest, and the number of its threads for each sampled one."""
 
     ids: frozenset[int] = frozenset()
     each: float = 1.0
@@ -78,7 +78,7 @@ class GuestReader:
         allotments: CacheAllotments | None = None,
         cycles: CycleCounters | None = None,
     ) -> None:
-        """``root`` is the folder that /proc is below; the folders of cgroups are taken as they are."""
+        """``root`` is the folder with ``proc``; the paths of cgroups do not depend on it."""
         self.cycles = PerfEvents() if cycles is None else cycles
         self._driver = driver
         self._subjects = SubjectFactory(driver, allotments)
@@ -208,7 +208,7 @@ class MetricSampler:
     """Measures only the metrics that watermarks name. For one thread."""
 
     def __init__(self, root: str = "/", cache: CacheReader | None = None) -> None:
-        """``root`` is the folder that /proc is below; the folders of cgroups are taken as they are."""
+        """``root`` is the folder with ``proc``; the paths of cgroups do not depend on it."""
         self._root = root
         self._cache = cache
         self._before: MeasuringRound | None = None

@@ -23,12 +23,12 @@ _ESCALATE_SECONDS: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class ThrottlingSettings:
-    """All that the sections say.
+    """The values of all sections.
 
-    - ``rules`` are those of the watermarks, ``watches`` those of interference.
+    - ``rules`` belong to watermarks, ``watches`` to interference.
     - ``interval`` is in seconds between two rounds of the watermarks.
     - ``evict_command`` makes a guest leave in the operator's own way.
-    - ``evict_grace`` is in seconds: without a command a guest has them to end after it was asked to.
+    - ``evict_grace`` is in seconds: the time that a guest has to end after the request, without a command.
     """
 
     rules: WatermarkRules
@@ -40,7 +40,7 @@ class ThrottlingSettings:
 
     @property
     def foreign_levers(self) -> frozenset[str]:
-        """The levers that set limits by themselves; a limit of theirs is none of the worker's."""
+        """The levers that set limits by themselves; the worker does not know these limits."""
         levers = self.rules.registry.levers.items()
         return frozenset(name for name, lever in levers if lever.set_limit is not None)
 

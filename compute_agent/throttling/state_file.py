@@ -1,7 +1,7 @@
 """The state file of throttling: limits, evictions, the scheduling switch, cases and baselines.
 
-JSON with a version and a checksum, replaced as a whole. Losing it costs little: limits that it does not know
-are taken away in the first round, the scheduling switch is set explicitly, and baselines are learnt again.
+JSON with a version and a checksum, replaced as a whole. A lost file does little harm: the first round removes
+limits that are not in the file, the scheduling switch is set explicitly, and baselines are learnt again.
 
 Former releases
     They kept watermarks in a part of the agent's ``state.json``, and interference in ``interference.json``.
@@ -10,14 +10,14 @@ Former releases
 Downgrade
     An older release that runs again finds neither part, as if its state had been lost:
 
-    - It takes away all limits in its first round.
+    - It removes all limits in its first round.
     - It sets the scheduling switch by its first round.
     - It asks guests again to leave only if usage is still above the line.
     - It learns baselines for five minutes.
 
-    The parts must not be there as they once were: the older release would limit and stop guests for reasons
-    that are long over. This file stays meanwhile. The next upgrade takes over the parts that the older
-    release has written, because they are newer.
+    The old parts must not remain: the older release would limit and stop guests for reasons that are long
+    over. This file stays meanwhile. The next upgrade takes over the parts that the older release has written,
+    because they are newer.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class FormerState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ThrottlingState:
-    """All that outlives the agent, of both triggers."""
+    """The state of both triggers that outlives the agent."""
 
     watermarks: WatermarkState = field(default_factory=WatermarkState)
     interference: InterferenceState = field(default_factory=InterferenceState)
@@ -123,7 +123,7 @@ class ThrottlingFile:
     def keep_interference(self, state: InterferenceState, *, learnt: bool = False) -> None:
         """Replace the part on interference. Cases are durable when this returns, learnt values later.
 
-        That is saved now and then, and when it has to be (``learnt``).
+        Learnt values are saved periodically, and on demand (``learnt``).
 
         :raises OSError: the next call tries again.
         """
@@ -146,10 +146,10 @@ class ThrottlingFile:
         self._remove_former()
 
     def _take_over(self, former_file: Path, former: FormerState) -> None:
-        """Make the parts of a former release parts of this file.
+        """Take over the parts of a former release into this file.
 
         They are removed once this file is durable, not before: a crash in between leaves both, and the next
-        start takes over the same again.
+        start takes over the same parts again.
         """
         watermarks, interference = former.former_watermarks, _read_former(former_file, self._clock())
         if watermarks is None and interference is None:

@@ -113,7 +113,7 @@ class ThrottleTelemetry:
             self._names[owner] = {**kept, **names}
 
     def subject_of(self, guest: str) -> NamedSubject:
-        """A guest as logs and events name it."""
+        """The name of a guest in logs and events."""
         with self._lock:
             # Names of tenants may be empty; another trigger may know more.
             name = next((names[guest] for names in self._names.values() if names.get(guest)), "")
@@ -124,7 +124,7 @@ class ThrottleTelemetry:
         self._recorder.record_done(LOG.info, EventKind.EVICT, self.subject_of(guest), "Guest %s was evicted")
 
     def record_action(self, action: ThrottlingAct, outcome: EventOutcome, reason: str = "") -> None:
-        """Report an action; ``reason`` is why it failed."""
+        """Report an action; ``reason`` is the reason for a failure."""
         if isinstance(action, CaseDecision):
             self._record_decision(action, outcome, reason)
         else:
@@ -160,7 +160,7 @@ class ThrottleTelemetry:
     def list_cases(
         self, state: InterferenceState, watches: Sequence[InterferenceWatch], now: float
     ) -> list[dict[str, Any]]:
-        """A row for each case, and then for each pair that is remembered.
+        """A row for each case, then one for each remembered pair.
 
         ``before`` and ``level`` are the victim's signal in words, ``limit`` is in the lever's unit.
         """

@@ -1,7 +1,7 @@
 """The triggers of throttling: watermarks of the host, and interference between guests.
 
-Each keeps the state of its pure decisions (``watermarks.plan``, ``interference.decisions``) from round to
-round, and has the executor carry them out.
+Each keeps the state of its pure decisions (``watermarks.plan``, ``interference.decisions``) between rounds,
+and passes actions to the executor.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SaveInterference = Callable[[InterferenceState], None]
 
 
 class WatermarkTrigger:
-    """Acts when the host uses more than a watermark allows, and gives back. For one thread."""
+    """Acts when usage of the host exceeds a watermark, and removes limits later. For one thread."""
 
     limit_owner: Final = "watermarks"
 
@@ -54,7 +54,7 @@ class WatermarkTrigger:
         executor: ThrottleExecutor,
         save: SaveWatermarks,
     ) -> None:
-        """``state`` is the one that ``save`` was last called with."""
+        """``state`` is the argument of the last call of ``save``."""
         self.state = state
         self._rules = rules
         self._executor = executor
@@ -72,14 +72,11 @@ class WatermarkTrigger:
         return {**self._streaks, **self._preview_streaks}
 
     def use_rules(self, rules: WatermarkRules) -> None:
-        """Go by other rules from now on.
-
-        Limits of the old ones are taken back where the new ones do not ask for them.
-        """
+        """Use other rules from the next round on. Limits that only the old rules request are removed."""
         self._rules = rules
 
     def resume_actions(self) -> None:
-        """After a start: put the limits of the state into effect again, and finish its evictions."""
+        """Apply the limits of the state again after a start, and finish its evictions."""
         self._executor.resume_state(self.limit_owner, self.state.throttles, self.state.evictions)
 
     def run_round(self, snapshot: UsageSnapshot) -> tuple[WatermarkAct, ...]:
@@ -162,10 +159,9 @@ class WatermarkTrigger:
         return self._rules.with_preview(preview=False)
 
     def _settle_evictions(self, time: float) -> list[str]:
-        """Note which evictions ended.
+        """Record the ended evictions; return the guests that have left.
 
-        Returns the guests that have left: the snapshot may still have them, so that they count as being
-        evicted in this round.
+        The snapshot may still have these guests, so they count as being evicted in this round.
         """
         # By the clock of snapshots, which simulations turn as well.
         self._backoff = {guest: until for guest, until in self._backoff.items() if until > time}
@@ -180,7 +176,7 @@ class WatermarkTrigger:
 
 
 class InterferenceTrigger:
-    """Limits guests that disturb others, for as long as that helps. For one thread."""
+    """Limits guests that disturb others, as long as the limit helps. For one thread."""
 
     limit_owner: Final = "interference"
 
@@ -192,7 +188,7 @@ class InterferenceTrigger:
         executor: ThrottleExecutor,
         save: SaveInterference,
     ) -> None:
-        """``state`` is the one that ``save`` was last called with."""
+        """``state`` is the argument of the last call of ``save``."""
         self.state = state
         #: Whether something could not be given back yet.
         self.owes = False
@@ -244,7 +240,7 @@ class InterferenceTrigger:
         return False
 
     def save_state(self, actions: Sequence[CaseDecision]) -> None:
-        """Keep the state, in which all decisions are already."""
+        """Save the state, which already includes all decisions."""
         self._save(self.state)
 
 
@@ -259,7 +255,7 @@ def _intended_state(state: WatermarkState, plan: Iterable[WatermarkAct]) -> Wate
 def _expected_snapshot(
     rules: WatermarkRules, snapshot: UsageSnapshot, before: WatermarkState, action: WatermarkAct
 ) -> UsageSnapshot:
-    """The snapshot once an action has been taken; evictions are in the state, and counted from there."""
+    """The expected snapshot after an action. Evictions are counted from the state."""
     if isinstance(action, ThrottleAction):
         limit = before.limit_of(action.guest, action.knob)
         return rules.after_throttle(snapshot, action.guest, action.knob, limit, action.limit)

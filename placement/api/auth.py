@@ -123,7 +123,10 @@ _ADMITTED: Final = "placement.auth_token.admitted"
 
 
 def _note_admission(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-    """Note whether ``auth_token`` admits the request; it takes this function for the application."""
+    """Note whether ``auth_token`` admits the request.
+
+    ``auth_token`` calls this function in place of the application.
+    """
     environ[_ADMITTED] = (
         environ.get("HTTP_X_IDENTITY_STATUS") == "Confirmed"
         and environ.get("HTTP_X_SERVICE_IDENTITY_STATUS", "Confirmed") == "Confirmed"

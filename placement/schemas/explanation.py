@@ -32,8 +32,8 @@ class VersionedSchema(StrictSchema):
     strict = BooleanField(load_default=False)
 
 
-# a member for each registered form: forms are known only when this is imported, so that no class can declare
-# them
+# One field per registered form. The forms are known only when this module is imported, so the fields cannot
+# be written as a class.
 _Forms: Any = StrictSchema.from_dict(
     {
         name: ObjectField(form.schema, load_default=None)

@@ -116,9 +116,10 @@ class ProviderCondition(ABC):
     of_roots: ClassVar[bool] = False
     """Whether the root of the tree has to meet it, rather than providers of a group."""
     reads: ClassVar[tuple[str, ...]] = ("id",)
-    """Attributes of a provider (those of its root begin with ``root.``) that decide whether it is met.
+    """Attributes of a provider that decide whether the condition is met.
 
-    The default differs between any two providers, so that it is right for every condition, and slow."""
+    Attributes of its root begin with ``root.``. The default differs between any two providers, so that the
+    default is right for every condition, and slow."""
     index: ClassVar[str | None] = None
     """Attribute of the snapshot that has the providers by these names; None if there is no such index.
 

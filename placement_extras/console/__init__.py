@@ -1,22 +1,22 @@
 """The console: pages for people, in a browser, below ``/console``.
 
 Nouns
-    A *page* shows a part of the cloud. A pure function over the read model decides what it shows, and returns
-    frozen dataclasses; a template draws them. The *route* of a page is the thin shell around both. Some pages
-    show an answer of the REST API: they *ask* its handlers for it, in the process, with the rights of the
-    visitor.
+    A *page* shows a part of the cloud. A pure function over the read model returns its content as frozen
+    dataclasses, and a template draws them. The *route* of a page calls both. Some pages show an answer of the
+    REST API: they *ask* its handlers within the process, with the rights of the visitor.
 
-    A *visitor* is the person in front of the browser. Visitors see and do what the policy allows them over
-    REST. A page names the rules of all operations that would show the same, and each of them has to allow it.
+    A *visitor* is the person in front of the browser. Visitors have the same rights as over REST. A page
+    names the rules of all operations with the same content, and each rule has to allow it.
 
     A *host* is a tree of resource providers. It is *disabled* if its root has COMPUTE_STATUS_DISABLED, *full*
-    if it has CPUs and memory and one of the two is used up, and *open* otherwise. An open host is *silent*
-    if its agent has said by when it will report again, and has not done so. What is free on a full host
-    is *stranded*: no guest can have it, as each needs both. What is free on a disabled host is not offered.
+    if it has CPUs and memory and one of the two is used up, and *open* otherwise. An open host is *silent* if
+    its agent has announced its next report, and the report is overdue. Free amounts on a full host are
+    *stranded*: each guest needs both CPUs and memory. Free amounts on a disabled host are not offered.
 
 A worked example
-    A host has 64 VCPU, 64 of them used, and 100 of 256 GiB memory used. It is full. Its 156 GiB are
-    stranded; so are its 3 TiB of disk. Disabled, it strands nothing: the 156 GiB are disabled.
+    A host has 64 VCPU, 64 of them used, and 100 of 256 GiB memory used. It is full. Its free 156 GiB are
+    stranded, and so are its 3 TiB of disk. If the host is disabled, its free amounts count as disabled and
+    not as stranded.
 
 Parts
     - This module, ``options`` and ``revisions`` register the console with the service. ``assembly`` puts the
@@ -25,9 +25,9 @@ Parts
     - One module per page has its route: ``hosts``, ``host_scheduling``, ``capacity``, ``candidates``,
       ``consumers``, ``names`` and ``settings``. Two pages need enough computation for modules of their own:
       ``fleet`` for the list of hosts, ``host`` for the page of one.
-    - ``page_request`` has what all routes share: the visitor, the rules, and questions to the API. ``forms``
-      has cookies and marks, ``questions`` the fields in which visitors describe a guest, and ``sessions`` the
-      tables.
+    - ``page_request`` has the common parts of all routes: the visitor, the rules, and questions to the API.
+      ``forms`` has cookies and marks, ``questions`` the fields in which visitors describe a guest, and
+      ``sessions`` the tables.
 
 Order of calls
     A request passes the admission, which finds the session and gives its token to the authentication of the
@@ -40,12 +40,12 @@ Imports
     Nothing else in the service imports any of them.
 
 What always holds
-    - Of each resource class, used, free, stranded and disabled together are the capacity, unless more is used
-      than there is.
-    - No page needs scripts, and none may run others than the two files of the console: htmx, and a script
-      that opens as a page whatever htmx cannot show. Beyond these, browsers are allowed the one stylesheet,
-      and forms that lead here.
-    - Pages are whole. Everything that changes a page is in its address, so addresses can be kept and shared.
+    - For each resource class, used, free, stranded and disabled amounts add up to the capacity, unless more
+      than the capacity is used.
+    - No page needs scripts, and pages may only run the two scripts of the console: htmx, and a script that
+      opens answers as pages if htmx cannot show them. Besides these, browsers may load the stylesheet, and
+      send forms to the console.
+    - The address of a page determines its content, so addresses can be kept and shared.
     - Where the console is not enabled, only the modules that register it are imported.
 """
 
@@ -67,12 +67,15 @@ class ConsoleApplication:
     path = "/console"
 
     def check_options(self, conf: cfg.ConfigOpts) -> None:
-        """:raises ValueError: visitors are to sign in, and what that needs is not installed."""
+        """Check that the packages for signing in are installed.
+
+        :raises ValueError: visitors have to sign in, and a package is missing.
+        """
         if conf.console.enabled and conf.api.auth_strategy != "noauth2" and find_spec("cryptography") is None:
             raise missing_package("[console] enabled, where visitors sign in,", "cryptography", "console")
 
     def find_maker(self, conf: cfg.ConfigOpts) -> "ApplicationMaker | None":
-        """The function that makes the console; None if the configuration wants none."""
+        """Return the function that makes the console; None if the console is not enabled."""
         if not conf.console.enabled:
             return None
         from placement_extras.console.assembly import mount_console

@@ -1,6 +1,7 @@
-"""Admission of visitors by their session: its token is checked like the token of any request over REST.
+"""Admission of visitors by their session.
 
-So a token that is revoked, or loses its roles, loses them here at the same moment.
+The token of a session is checked like the token of a request over REST. So a revoked token, or a lost role,
+has the same effect at the same moment.
 """
 
 import base64
@@ -34,7 +35,7 @@ _TIDY_SECONDS: Final = 600.0
 _PUBLIC: Final = (SIGN_IN, "/console/sign-out", "/console/static/")
 _ADMITTED: Final = "placement_extras.console.admitted"
 _UNAVAILABLE: Final = 503
-_CANNOT_ASK: Final = "The Identity service is temporarily unavailable, so that nobody knows who you are."
+_CANNOT_ASK: Final = "The Identity service is temporarily unavailable, so your session cannot be checked."
 
 
 def begin_session(service: PlacementService, access: TokenAccess) -> VisitorSession:
@@ -58,9 +59,9 @@ def _session_cipher(secret: str) -> Fernet:
 
 
 class SessionAdmission:
-    """Lets visitors with a session to the pages, and sends others to where they can sign in.
+    """Admits visitors with a session to the pages, and sends others to the page to sign in.
 
-    :param authenticated: the pages behind the authentication that REST has, which reads tokens.
+    :param authenticated: the pages behind the authentication of REST, which reads tokens.
     """
 
     def __init__(
@@ -94,7 +95,10 @@ class SessionAdmission:
         return _to_sign_in(environ, start_response)
 
     def _find_session(self, environ: "WSGIEnvironment") -> VisitorSession | None:
-        """:raises PlacementError: the database cannot say."""
+        """Return the session of the request, if any.
+
+        :raises PlacementError: the database does not answer.
+        """
         secret = forms.secret_of(environ, forms.COOKIE)
         if secret is None:
             return None
@@ -112,7 +116,7 @@ class SessionAdmission:
     def _remove_expired(self) -> None:
         """Remove expired rows, at most once in some minutes.
 
-        Requests of signed-in visitors do it, so that rows go also where no visitor signs in any more.
+        Requests of signed-in visitors remove them, so rows also disappear if no visitor signs in.
         """
         now = time.monotonic()
         if now < self._tidy_due:
@@ -135,7 +139,7 @@ class SessionAdmission:
 
 
 def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
-    """Make the pages note in a request that it has reached them, so that the answer is known to be theirs."""
+    """Let the pages mark a request that has reached them, so that their answers are recognised."""
 
     def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
         environ[_ADMITTED] = True
@@ -145,7 +149,7 @@ def note_admitted(pages: "WSGIApplication") -> "WSGIApplication":
 
 
 class _PageAnswer:
-    """Passes on the answers of pages, and holds back those of the authentication."""
+    """Passes on the answers of pages, and holds back answers of the authentication."""
 
     def __init__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> None:
         self._environ = environ
@@ -163,7 +167,7 @@ class _PageAnswer:
 
 
 def _to_sign_in(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-    """Send the visitor to the page to sign in, and from there back to the page that a GET asked for."""
+    """Redirect to the page to sign in, which leads back to the page of a GET request."""
     address = environ.get("SCRIPT_NAME", "") + SIGN_IN
     if environ["REQUEST_METHOD"] == "GET":
         wanted = environ["PATH_INFO"]

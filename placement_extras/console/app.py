@@ -1,4 +1,4 @@
-"""The Flask application of the console: blueprints, filters of templates, errors as people read them."""
+"""The Flask application of the console: blueprints, filters of templates, pages of errors."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _FIRST_UNIT: Final = {"MEMORY_MB": 0, "DISK_GB": 1}
 
 
 def format_number(value: int) -> str:
-    """A number with a narrow space between thousands."""
+    """Format a number with a narrow space between thousands."""
     return f"{value:,}".replace(",", _THIN_SPACE)
 
 
 def format_quantity(value: int, resource_class: str) -> str:
-    """An amount of a resource class, in the unit in which it is short: ``256 GiB`` of MEMORY_MB."""
+    """Format an amount of a resource class in a short unit, such as ``256 GiB`` of MEMORY_MB."""
     unit = _FIRST_UNIT.get(resource_class)
     if unit is None or value == 0:
         return format_number(value)
@@ -56,7 +56,7 @@ def format_quantity(value: int, resource_class: str) -> str:
 
 
 def whole_percent(part: int, whole: int) -> int:
-    """How much of a hundred, 0 to 100: no more than nothing is 0, and less than all is not 100."""
+    """Return the share in percent, 0 to 100: 0 for an empty share, and 100 only for the whole."""
     if whole <= 0:
         return 100 if part > 0 else 0
     exact = 100 * part / whole
@@ -66,14 +66,14 @@ def whole_percent(part: int, whole: int) -> int:
 
 
 def bar_width(part: int, whole: int) -> str:
-    """The same as the width of a part of a bar, which is 100 wide."""
+    """Return the width of a part of a bar with a width of 100."""
     if whole <= 0:
         return "0"
     return f"{max(0.0, min(100.0, 100 * part / whole)):.1f}".removesuffix(".0")
 
 
 def format_time(seconds: float) -> str:
-    """A time (seconds since 1970) in UTC."""
+    """Format a time (seconds since 1970) in UTC."""
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, OSError, ValueError):
@@ -81,7 +81,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_count(count: int, noun: str, nouns: str = "") -> str:
-    """A number with its noun; ``nouns`` is the plural, if it is not the noun with an s."""
+    """Format a number with its noun; ``nouns`` is the plural if it is irregular."""
     return f"{format_number(count)} {noun if count == 1 else nouns or noun + 's'}"
 
 
@@ -139,7 +139,7 @@ _HTMX: Final = {
 
 
 def create_app(*, signs_in: bool) -> Flask:
-    """The Flask application with all pages.
+    """Return the Flask application with all pages.
 
     :param signs_in: whether visitors have to sign in.
     """
@@ -166,7 +166,7 @@ def _file_digest(name: str) -> str:
 
 
 def _template_values() -> dict[str, Any]:
-    """The variables that every template may use."""
+    """Return the variables of every template."""
     visit: PageRequest | None = g.get("visit")
     session = request.environ.get(SESSION)
     sections = []
@@ -193,7 +193,7 @@ def _add_headers(response: Response) -> Response:
 
 
 def _is_dated() -> bool:
-    """Whether a file is asked for by the digest of its content: another release has another there."""
+    """Tell whether the request has the digest of a file's content, which differs between releases."""
     name = (request.view_args or {}).get("filename") if request.endpoint == "static" else None
     return name in _FILES and request.args.get("v") == _file_digest(name)
 

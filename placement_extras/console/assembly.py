@@ -19,10 +19,10 @@ _ADMIN: Final = "admin"
 
 
 def mount_console(service: PlacementService, handlers: "WSGIApplication") -> "WSGIApplication":
-    """The console of a service.
+    """Return the console of a service.
 
-    :param handlers: those of the REST API, without its authentication: the console has its own.
-    :raises ValueError: visitors are to sign in, and a package for that is not installed.
+    :param handlers: the REST API without its authentication, as the console has its own.
+    :raises ValueError: visitors have to sign in, and a package is missing.
     """
     is_open = service.conf.api.auth_strategy == "noauth2"
     app = create_app(signs_in=not is_open)
@@ -49,7 +49,7 @@ def _with_handlers(app: "WSGIApplication", handlers: "WSGIApplication") -> "WSGI
 
 
 class _OpenAdmission:
-    """Makes every visitor without a token the administrator: for development, as ``noauth2`` is."""
+    """Makes every visitor without a token the administrator, for development, like ``noauth2``."""
 
     def __init__(self, app: "WSGIApplication") -> None:
         self._app = app

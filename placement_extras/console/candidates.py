@@ -1,4 +1,4 @@
-"""``/console/candidates``: allocation candidates of a guest, drawn on their trees, or why there are none."""
+"""``/console/candidates``: allocation candidates of a guest, drawn on trees, or why there are none."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from placement_extras.console.questions import GuestQuestion
 
 @dataclass(frozen=True, slots=True)
 class ProviderTaking:
-    """How much of a class is asked of a provider, of what is free there, and used already."""
+    """The requested amount of a class at a provider, with the free and the used amount there."""
 
     resource_class: str
     amount: int
@@ -37,7 +37,7 @@ class ProviderTaking:
 
 @dataclass(frozen=True, slots=True)
 class OfferLine:
-    """A provider at its depth below the root; without takings it only leads to others."""
+    """A provider at its depth below the root; without takings it only connects others to the root."""
 
     depth: int
     provider: Provider
@@ -51,7 +51,7 @@ Way = tuple[OfferLine, ...]
 
 @dataclass(frozen=True, slots=True)
 class HostOffer:
-    """A host, and candidates of it."""
+    """A host with candidates."""
 
     host: Provider
     ways: tuple[Way, ...]
@@ -59,7 +59,7 @@ class HostOffer:
 
 @dataclass(frozen=True, slots=True)
 class HostOffers:
-    """Candidates by host, whether there are more, and whether they are of what a flavor falls back to."""
+    """Candidates by host, whether there are more, and whether they are of the fallback of a flavor."""
 
     shown: tuple[HostOffer, ...]
     has_more: bool
@@ -69,7 +69,7 @@ class HostOffers:
 def offers_by_host(
     snapshot: ModelSnapshot, candidates: Sequence[AllocationCandidate], limit: int, *, is_fallback: bool
 ) -> HostOffers:
-    """The first of these candidates."""
+    """Return the first candidates, grouped by host."""
     by_host: dict[int, list[Way]] = {}
     for each in candidates[:limit]:
         root = each.provider_set.members[0].root_id
@@ -123,7 +123,7 @@ _BODY: Final = explanation.ExplanationBody()
 
 @console_page(blueprint, "/console/candidates", *SEE_HOSTS, rest.LIST_CANDIDATES)
 def explore_candidates(visit: PageRequest) -> str | tuple[str, int]:
-    """The form, and what it asks for."""
+    """Show the form, and the candidates for its question."""
     question = GuestQuestion.from_form(request.args)
     found: HostOffers | None = None
     warnings: tuple[str, ...] = ()
@@ -176,7 +176,7 @@ def _find_offers(visit: PageRequest, asked: AskedCandidates) -> HostOffers:
 
 
 def _explanation_funnels(why: Mapping[str, Any] | None) -> Iterable[dict[str, Any]]:
-    """How many hosts are left after each condition: of each group of an explanation, and of all together."""
+    """Return the numbers of hosts left after each condition, for each group and for all groups together."""
     if why is None:
         return
     for group in why["groups"]:

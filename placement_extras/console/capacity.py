@@ -1,4 +1,4 @@
-"""``/console/capacity``: how many guests still fit, what is short, and what if hosts were not there."""
+"""``/console/capacity``: the guests that still fit, the shortages, and the effect of missing hosts."""
 
 import re
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ EXAMPLE: Final = "small=resources=VCPU:1,MEMORY_MB:2048\nlarge: vcpus=8 ram=1638
 
 @dataclass(frozen=True, slots=True)
 class CapacityQuestion:
-    """Flavors, a line each, as queries or as Nova has them; hosts to be left aside, by name or uuid."""
+    """Flavors, one on each line, as queries or flavors of Nova; hosts to leave out, by name or uuid."""
 
     flavors: str = ""
     excluded_hosts: str = ""
@@ -33,9 +33,9 @@ class CapacityQuestion:
     moves: bool = False
 
     def request_body(self, snapshot: ModelSnapshot) -> dict[str, Any]:
-        """The same as REST takes it.
+        """Return the body of the REST request.
 
-        :raises InvalidRequest: a line is none, or a host is not there.
+        :raises InvalidRequest: a line is invalid, or a host does not exist.
         """
         flavors = [_parse_flavor(line) for line in _text_lines(self.flavors)]
         excluded = []
@@ -56,9 +56,11 @@ class CapacityQuestion:
 
 
 def _parse_flavor(line: str) -> dict[str, Any]:
-    """``NAME=QUERY``, or a flavor of Nova's: ``NAME: vcpus=4 ram=4096 disk=10 hw:cpu_policy=dedicated``.
+    """Parse ``NAME=QUERY``, or a flavor of Nova.
 
-    :raises InvalidRequest: the line is neither.
+    A flavor has the form ``NAME: vcpus=4 ram=4096 disk=10 hw:cpu_policy=dedicated``.
+
+    :raises InvalidRequest: the line has neither form.
     """
     if of_nova := _OF_NOVA.fullmatch(line):
         words = words_of(of_nova[2])
@@ -79,7 +81,7 @@ def _text_lines(text: str) -> Iterable[str]:
 
 @console_page(blueprint, "/console/capacity", *SEE_HOSTS, CAPACITY)
 def count_guests(visit: PageRequest) -> str | tuple[str, int]:
-    """The form, and what it asks for."""
+    """Show the form, and the counts for its question."""
     asked = CapacityQuestion(
         **field_texts(request.args, ("flavors", "excluded_hosts"), _MAX_TEXT),
         drain="drain" in request.args,

@@ -1,4 +1,4 @@
-"""``/console/consumers``: reservations, and one consumer; ``/console/project``: what a project holds."""
+"""``/console/consumers``: reservations, and one consumer; ``/console/project``: the usage of a project."""
 
 from http import HTTPStatus
 from typing import Any, Final
@@ -18,7 +18,7 @@ _PER_PAGE: Final = 100
 
 @console_page(blueprint, "/console/consumers", rest.LIST_ALLOCATIONS)
 def find_consumer(visit: PageRequest) -> str | Response:
-    """The page to ask for a consumer, with reservations: of all projects if the visitor may see those."""
+    """Show the form for a consumer, and the reservations of all projects if the visitor may see them."""
     text = request.args.get("uuid", "").strip()
     uuid = canonical_uuid(text)
     if uuid is None:
@@ -35,7 +35,7 @@ def find_consumer(visit: PageRequest) -> str | Response:
 
 @console_page(blueprint, "/console/consumers/<uuid>", rest.LIST_ALLOCATIONS)
 def show_consumer(visit: PageRequest, uuid: str) -> str:
-    """The page of a consumer: its project and user, what it holds, and where."""
+    """Show a consumer: its project, its user and its allocations."""
     known = canonical_uuid(uuid)
     if known is None:
         raise NotFound(f"There is no consumer {uuid[:64]!r}.")
@@ -61,7 +61,7 @@ def show_consumer(visit: PageRequest, uuid: str) -> str:
 
 @console_page(blueprint, "/console/project", rest.TOTAL_USAGES)
 def show_project(visit: PageRequest) -> str:
-    """The page of the visitor's project: what it holds, and what it has reserved."""
+    """Show the visitor's project: its usage and its reservations."""
     project = visit.visitor.project_id
     if not project:
         raise NotFound("You have not signed in for a project.")

@@ -1,7 +1,7 @@
 """All hosts, their conditions, and their resources together, for the page of the fleet.
 
-An agent writes only what has changed, so the time of the last change does not tell whether it is alive.
-Agents with ``[compute] heartbeat_interval`` say in attributes by when they will report again.
+An agent writes only changes, so the time of the last change does not show whether it is alive. Agents with
+``[compute] heartbeat_interval`` announce their next report in attributes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_TEXT: Final = 255
 
 @dataclass(frozen=True, slots=True)
 class AgentHeartbeat:
-    """The agent reported at a time, or somewhat later, and will have again when the next is due.
+    """The approximate time of an agent's last report, and the time when the next one is due.
 
     Both are in seconds since 1970, by the clock of the host.
     """
@@ -35,12 +35,12 @@ class AgentHeartbeat:
     due: float
 
     def is_overdue(self, now: float) -> bool:
-        """Whether the next one should be there."""
+        """Whether the next report is overdue."""
         return now > self.due
 
 
 def last_heartbeat(members: Iterable[Provider]) -> AgentHeartbeat | None:
-    """The heartbeat of the host with these providers, from the first that has one; None if none does."""
+    """Return the heartbeat of a host, from the first of its providers that has one; None without one."""
     for each in members:
         if each.attributes:
             reported_at, due = each.attributes.get(REPORTED_AT), each.attributes.get(REPORT_DUE)
@@ -50,7 +50,7 @@ def last_heartbeat(members: Iterable[Provider]) -> AgentHeartbeat | None:
 
 
 def broken_promises(members: Iterable[Provider]) -> str:
-    """The promises to guests that the host with these providers breaks, in its agent's words; empty: none."""
+    """Return the promises to guests that a host breaks, in its agent's words; empty if it breaks none."""
     for each in members:
         if each.attributes:
             broken = each.attributes.get(BROKEN_PROMISES)
@@ -70,7 +70,7 @@ PER_PAGE: Final = 40
 
 
 class HostCondition(StrEnum):
-    """How a host is; the package says what each means."""
+    """The state of a host; the package describes each state."""
 
     OPEN = "open"
     FULL = "full"
@@ -80,11 +80,11 @@ class HostCondition(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HostFilter:
-    """Which hosts are to be shown: what is empty filters nothing; ``page`` counts from 1.
+    """The filters of hosts; empty fields filter nothing, and ``page`` counts from 1.
 
-    A host passes if a provider of its tree has the class, and one the trait, and one is in the aggregate.
-    ``broken`` wants hosts that break promises to guests. ``order`` is ``name``, or ``free`` or ``used`` of
-    the class, most first.
+    A host passes if its tree has a provider with the class, one with the trait, and one in the aggregate.
+    ``broken`` selects hosts that break promises to guests. ``order`` is ``name``, or ``free`` or ``used`` of
+    the class, in descending order.
     """
 
     name: str = ""
@@ -99,22 +99,22 @@ class HostFilter:
 
 @dataclass(frozen=True, slots=True)
 class ClassAmounts:
-    """The capacity of a host for one resource class, and how much of it is used."""
+    """The capacity of a host for one resource class, and its usage."""
 
     capacity: int
     used: int
 
     @property
     def free(self) -> int:
-        """The amount that is not used; 0 where more is used than there is."""
+        """The unused amount; 0 if more than the capacity is used."""
         return max(0, self.capacity - self.used)
 
 
 @dataclass(frozen=True, slots=True)
 class FleetHost:
-    """A row: the root of a tree, how many providers and NUMA nodes it has, and amounts by class.
+    """A row: the root of a tree, its numbers of providers and NUMA nodes, and amounts by class.
 
-    What is shared is had by guests of other hosts, too. ``broken`` are promises to guests that the kernel of
+    Guests of other hosts use shared amounts, too. ``broken`` has the promises to guests that the kernel of
     the host does not keep.
     """
 
@@ -129,7 +129,7 @@ class FleetHost:
 
 @dataclass(frozen=True, slots=True)
 class ClassTotal:
-    """One resource class over many hosts; what is free by whether a guest can have it."""
+    """One resource class over many hosts; free amounts are split into free, stranded and disabled."""
 
     resource_class: str
     hosts: int
@@ -142,7 +142,7 @@ class ClassTotal:
 
 @dataclass(frozen=True, slots=True)
 class FleetPage:
-    """How many hosts there are, and pass; totals of these, and the rows of one page."""
+    """The numbers of all hosts and of passing ones, the totals of these, and the rows of one page."""
 
     hosts: int
     passing: int
@@ -155,9 +155,9 @@ class FleetPage:
 
 
 def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
-    """How a host is.
+    """Return the state of a host.
 
-    :param now: the time, by which agents are silent that said when they will have reported.
+    :param now: the time (seconds since 1970) with which due reports are compared.
     """
     if DISABLED in tree.root.traits:
         return HostCondition.DISABLED
@@ -171,7 +171,7 @@ def state_of(tree: HostTree, now: float = 0.0) -> HostCondition:
 
 
 def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> FleetPage:
-    """The fleet, as far as it is wanted, at a time. A page behind the last one is the last one."""
+    """Return the filtered fleet at a time. A page number above the last one selects the last page."""
     trees = snapshot.whole_trees()
     passing = _passing_roots(snapshot, trees, wanted)
     states = {root: state_of(trees[root], now) for root in passing}
@@ -196,7 +196,7 @@ def make_page(snapshot: ModelSnapshot, wanted: HostFilter, now: float = 0.0) -> 
 
 
 def _passing_roots(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wanted: HostFilter) -> list[int]:
-    """The roots of all trees that pass every filter but that of states."""
+    """Return the roots of all trees that pass every filter except the one of states."""
     filters = (
         (snapshot.by_class, wanted.resource_class),
         (snapshot.by_trait, wanted.trait),
@@ -215,7 +215,7 @@ def _passing_roots(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wante
 def _shown_classes(
     snapshot: ModelSnapshot, trees: Mapping[int, HostTree], roots: Iterable[int], first: str
 ) -> list[str]:
-    """The classes that these trees have, in the order in which they are shown."""
+    """Return the classes of these trees, in the order of display."""
     present = frozenset[str]().union(*{trees[root].shape.classes for root in roots})
 
     def class_order(name: str) -> tuple[bool, int, int, str]:
@@ -289,12 +289,12 @@ _DIGITS: Final = re.compile(r"([0-9]+)")
 
 @lru_cache(maxsize=65_536)
 def natural_order(name: str) -> tuple[tuple[str, int], ...]:
-    """The key that orders names as people do: ``cn2`` before ``cn10``."""
+    """Return a sort key that compares numbers in names by value: ``cn2`` before ``cn10``."""
     parts = iter(_DIGITS.split(name.casefold()))
     return tuple([(text, int(next(parts, "0"))) for text in parts])
 
 
 def filter_choices(snapshot: ModelSnapshot, limit: int) -> tuple[list[str], list[str], list[str]]:
-    """Classes, traits and aggregates that providers have, for visitors to choose from."""
+    """Return the classes, traits and aggregates of providers, for visitors to choose from."""
     classes = sorted(snapshot.by_class, key=lambda name: (name not in FIRST_CLASSES, name))
     return classes[:limit], sorted(snapshot.by_trait)[:limit], sorted(snapshot.by_aggregate)[:limit]

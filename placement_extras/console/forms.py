@@ -1,7 +1,7 @@
 """Forms that change something: only pages of the console, in the same browser, can send them.
 
-Each carries a mark that follows from the secret of the browser's cookie, which a page gives to a browser that
-has none.
+Each form carries a mark that is derived from the secret in the browser's cookie. A page gives the cookie to a
+browser without one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,12 +29,12 @@ _STALE: Final = (
 
 
 def field_texts(fields: Mapping[str, str], names: Iterable[str], longest: int) -> dict[str, str]:
-    """The text that was typed into these fields, cut where it is too long to be meant."""
+    """Return the texts of these fields, cut at a maximum length."""
     return {name: fields.get(name, "").strip()[:longest] for name in names}
 
 
 def secret_of(environ: "WSGIEnvironment", name: str) -> str | None:
-    """The value of the cookie of that name, if it could be a secret."""
+    """Return the value of the cookie of that name, if it has the form of a secret."""
     sent = environ.get("HTTP_COOKIE", "").encode("latin-1")
     # cookies of others on this host may be any bytes, which are neither to fail nor to be left out of names
     found = parse_cookie(sent.decode("ascii", "backslashreplace")).get(name)
@@ -42,7 +42,7 @@ def secret_of(environ: "WSGIEnvironment", name: str) -> str | None:
 
 
 def form_mark() -> str:
-    """The mark of a form on this page."""
+    """Return the mark of a form on this page."""
     secret = secret_of(request.environ, _name()) or g.get("new_secret")
     if secret is None:
         secret = g.new_secret = sessions.new_secret()
@@ -50,9 +50,9 @@ def form_mark() -> str:
 
 
 def check_form() -> None:
-    """Refuse what was not sent by a form of ours.
+    """Refuse a request that does not come from a form of the console.
 
-    :raises Forbidden: saying what to do.
+    :raises Forbidden: the mark is wrong; the message has the remedy.
     """
     secret = secret_of(request.environ, _name())
     from_here = request.headers.get("Sec-Fetch-Site", "same-origin") == "same-origin"
@@ -61,20 +61,20 @@ def check_form() -> None:
 
 
 def give_secret(response: Response) -> Response:
-    """The response, with the cookie if the browser has none and a form on the page needs it."""
+    """Return the response, with the cookie if the browser has none and a form on the page needs it."""
     if "new_secret" in g:
         keep_secret(response, g.new_secret)
     return response
 
 
 def keep_secret(response: Response, secret: str) -> None:
-    """Have the browser keep a secret until it is closed."""
+    """Set a cookie with the secret, which the browser keeps until it is closed."""
     secure = current_app.config[SIGNS_IN]
     response.set_cookie(_name(), secret, secure=secure, httponly=True, samesite="Lax", path="/")
 
 
 def forget_secret(response: Response) -> None:
-    """Have the browser forget its secret."""
+    """Delete the cookie with the secret."""
     secure = current_app.config[SIGNS_IN]
     response.delete_cookie(_name(), secure=secure, httponly=True, samesite="Lax", path="/")
 

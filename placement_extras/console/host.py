@@ -1,8 +1,8 @@
-"""A host, or a part of one, as its page shows it: nested providers, consumers, and where guests run.
+"""The page of a host, or of a part of it: nested providers, consumers, and positions of guests.
 
-The picture of consumers has a bar for each inventory, in which each consumer has a part. It is drawn from
-Placement, which knows how much each consumer holds and not where. Agents with ``[compute] report_positions``
-add CPUs and cache ways in attributes. The service never asks an agent: it would have to know its address.
+The picture of consumers has a bar for each inventory, in which each consumer has a part. It shows the amounts
+in Placement, which does not know positions. Agents with ``[compute] report_positions`` add CPUs and cache
+ways in attributes. The service never asks an agent, as it does not know the agents' addresses.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PER_PAGE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class InventoryStock:
-    """One inventory, and how much of it is used."""
+    """One inventory and its usage."""
 
     resource_class: str
     inventory: Inventory
@@ -42,13 +42,13 @@ class InventoryStock:
 
     @property
     def amounts(self) -> ClassAmounts:
-        """The capacity, and how much of it is used."""
+        """The capacity and the usage."""
         return ClassAmounts(self.inventory.capacity, self.used)
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderNodeView:
-    """A provider with what it has, and those below it."""
+    """A provider with its inventories, traits and aggregates, and the providers below it."""
 
     provider: Provider
     stocks: tuple[InventoryStock, ...]
@@ -59,12 +59,11 @@ class ProviderNodeView:
 
 @dataclass(frozen=True, slots=True)
 class HostPage:
-    """A provider with all below it.
+    """A provider with all providers below it.
 
-    ``above`` begins with the root, and ``amounts`` are of all together, by class.
-
-    ``sharing`` are providers elsewhere from which guests of the host may have resources, too. Of a very large
-    tree, ``node`` has only the ``part`` that is shown, with the providers that lead to it.
+    ``above`` begins with the root, and ``amounts`` has the sums by class. ``sharing`` has the providers
+    outside the tree that share with the host. For a very large tree, ``node`` has only the shown ``part``,
+    with the providers that lead to it.
     """
 
     node: ProviderNodeView
@@ -91,7 +90,7 @@ class ConsumerHolding:
 
 
 def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now: float = 0.0) -> HostPage:
-    """The page of a provider, be it a host or a part of one, at a time; of a large tree one of several."""
+    """Return the page of a provider at a time; a large tree has several pages."""
     tree = snapshot.whole_trees()[provider.root_id]
     children: dict[int, list[Provider]] = {}
     for each in tree.members:
@@ -125,7 +124,7 @@ def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now:
 
 
 def _with_descendants(provider: Provider, children: Mapping[int, Sequence[Provider]]) -> Iterable[Provider]:
-    """A provider and all below it, those of one generation before the next."""
+    """Return a provider and all providers below it, level by level."""
     found = [provider]
     for each in found:
         found.extend(children.get(each.id, ()))
@@ -164,7 +163,7 @@ def _node_view(
 
 
 def class_order(name: str) -> tuple[int, str]:
-    """The key that orders the resource classes of a provider."""
+    """Return the sort key of the resource classes of a provider."""
     return FIRST_CLASSES.index(name) if name in FIRST_CLASSES else len(FIRST_CLASSES), name
 
 
@@ -176,9 +175,9 @@ def _sharing_providers(snapshot: ModelSnapshot, aggregates: Iterable[str], root:
 
 
 def holdings_of(rows: Iterable[AllocationHolder], providers: Mapping[str, Provider]) -> list[ConsumerHolding]:
-    """The allocations of each consumer, in the order of the rows.
+    """Return the allocations of each consumer, in the order of the rows.
 
-    :param providers: by uuid; all that rows are about.
+    :param providers: by uuid, the providers of all rows.
     """
     gathered: dict[str, tuple[AllocationHolder, list[tuple[Provider, str, int]]]] = {}
     for row in rows:
@@ -204,7 +203,7 @@ _LABELLED: Final = 6.0  # percent of the width in which a number has room on a n
 
 @dataclass(frozen=True, slots=True)
 class BarSegment:
-    """A part of a bar: the number of its consumer in the list (0 for all others), its place in percent."""
+    """A part of a bar: the number of its consumer (0 for all others), start and width in percent."""
 
     number: int
     amount: int
@@ -213,18 +212,18 @@ class BarSegment:
 
     @property
     def colour(self) -> int:
-        """0 for all others, else from 1 on."""
+        """The number of the colour, from 1 on; 0 for all other consumers."""
         return self.number and (self.number - 1) % COLOURS + 1
 
     @property
     def has_label(self) -> bool:
-        """Whether its number has room."""
+        """Whether the part has room for its number."""
         return self.number > 0 and self.width >= _LABELLED
 
 
 @dataclass(frozen=True, slots=True)
 class InventoryBar:
-    """One inventory. ``units`` are marks on it, where there are few enough to be seen; 0 for none."""
+    """The bar of one inventory. ``units`` is the number of marks on it, 0 if there would be too many."""
 
     provider: Provider
     resource_class: str
@@ -236,16 +235,16 @@ class InventoryBar:
 
 @dataclass(frozen=True, slots=True)
 class HostPicture:
-    """The bars, those of one provider together, and how many there is no room for."""
+    """The bars, grouped by provider, and the number of bars without room."""
 
     lanes: tuple[InventoryBar, ...]
     left_out: int
 
 
 def draw_picture(node: ProviderNodeView, held: Sequence[ConsumerHolding]) -> HostPicture:
-    """The picture of the provider of a page with all below it, with the parts that these consumers hold.
+    """Draw the provider of a page and all providers below it, with the parts of these consumers.
 
-    Inventories of which no consumer holds anything are left away.
+    Inventories without allocations are left out.
     """
     amounts: dict[tuple[int, str], list[tuple[int, int]]] = {}
     for number, each in enumerate(held, 1):
@@ -278,7 +277,7 @@ def _inventory_bars(
 
 
 def _bar_segments(holding: Sequence[tuple[int, int]], used: int, whole: int) -> Iterator[BarSegment]:
-    """The parts of the consumers, then one for all consumers that are not listed."""
+    """Return the parts of the consumers, then one for all consumers that are not listed."""
     done = 0
     for number, amount in holding[:_MAX_PARTS]:
         yield BarSegment(number, amount, 100 * done / whole, 100 * amount / whole)
@@ -300,7 +299,7 @@ _MAX_WATERMARKS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class CacheWays:
-    """The ways of a cache that a guest can fill, as text, and as pieces in percent: start and width."""
+    """The ways of a cache that a guest can fill, as text, and as pieces (start and width) in percent."""
 
     number: int
     ways: str
@@ -310,7 +309,7 @@ class CacheWays:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPlace:
-    """Where a consumer is: which it is in the list, 0 if it is not there."""
+    """The position of a consumer, with its number in the list, 0 if it is not listed."""
 
     consumer: str
     number: int
@@ -319,7 +318,7 @@ class ConsumerPlace:
 
     @property
     def colour(self) -> int:
-        """The number of its parts in the picture; 0 for a consumer that is not in the list."""
+        """The colour of its parts in the picture; 0 for a consumer that is not in the list."""
         return self.number and (self.number - 1) % COLOURS + 1
 
 
@@ -332,7 +331,7 @@ class AgentPositions:
 
 
 def agent_positions(members: Iterable[Provider], held: Sequence[ConsumerHolding]) -> AgentPositions | None:
-    """The positions that attributes of these providers have; None if they have none."""
+    """Return the positions in the attributes of these providers; None if they have none."""
     numbers = {each.consumer: number for number, each in enumerate(held, 1)}
     places, watermarks = [], []
     for each in members:
@@ -349,7 +348,7 @@ def agent_positions(members: Iterable[Provider], held: Sequence[ConsumerHolding]
 
 
 def _consumer_place(consumer: str, number: int, text: str) -> ConsumerPlace:
-    """The reported positions; an attribute that cannot be understood has none, so nothing is drawn of it."""
+    """Return the reported positions of a consumer; an invalid attribute counts as empty."""
     parts = text.split("; ")
     cpus = _CPUS.fullmatch(parts[0])
     return ConsumerPlace(consumer, number, cpus[1] if cpus else "", tuple(_caches(parts[1:])))

@@ -1,8 +1,9 @@
 """``POST /console/providers/{uuid}/scheduling``: keep new guests away from a host, and let them in again.
 
 The root gets the trait that Nova's scheduler forbids by itself, and attributes with the visitor and the
-reason, all in one write. The console takes the trait away only where these attributes are: otherwise an agent
-or nova-compute has set it, and would set it again. The attributes go with the trait, whatever takes it away.
+reason, all in one write. The console removes the trait only beside these attributes: otherwise an agent or
+nova-compute has set it, and would set it again. The attributes are deleted with the trait, even if another
+client removes it.
 """
 
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ _TRIES: Final = 5  # others claim of the host meanwhile
 
 @dataclass(frozen=True, slots=True)
 class HostScheduling:
-    """Whether new guests are kept away from a host; with the visitor and the reason if that was set here."""
+    """Whether new guests are kept away from a host; with the visitor and the reason if the console did it."""
 
     is_disabled: bool
     is_ours: bool
@@ -38,7 +39,7 @@ class HostScheduling:
 
 
 def scheduling_of(root: Provider) -> HostScheduling:
-    """The scheduling of the host of this root."""
+    """Return the scheduling of the host with this root."""
     is_disabled, reason = DISABLED in root.traits, root.attributes.get(DISABLED_REASON)
     if not is_disabled or not isinstance(reason, str):
         return HostScheduling(is_disabled, is_ours=False)
@@ -46,9 +47,9 @@ def scheduling_of(root: Provider) -> HostScheduling:
 
 
 def scheduling_description(root: Provider, *, disabled: bool, reason: str, by: str) -> dict[str, Any]:
-    """The root with new guests kept away or let in, as ``POST /ext/v1/trees`` takes it.
+    """Return the body of ``POST /ext/v1/trees`` that disables or enables a host.
 
-    :raises InvalidRequest: the host is so already, or was not disabled by the console.
+    :raises InvalidRequest: the host is in this state already, or was not disabled by the console.
     """
     now = scheduling_of(root)
     if disabled and now.is_disabled:
@@ -77,7 +78,7 @@ def change_scheduling(visit: PageRequest, uuid: str) -> Response:
     reason = " ".join(request.form.get("reason", "").split())[:_MAX_REASON]
     disabled = request.form.get("do") == "disable"
     if disabled and not reason:
-        raise InvalidRequest("Please say why the host is disabled: the next visitor will want to know.")
+        raise InvalidRequest("Please give a reason, which other visitors see on the page of the host.")
     by = (visit.visitor.user_name or visit.visitor.user_id or "")[:_MAX_REASON]
     for tries_left in reversed(range(_TRIES)):
         with visit.service.model.fresh_view() as view:

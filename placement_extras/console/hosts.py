@@ -28,7 +28,7 @@ _ORDERS: Final = ("name", "free", "used")
 
 @console_page(blueprint, "/console")
 def show_home(visit: PageRequest) -> Response:
-    """The first page: the hosts, or the project of a visitor that may not see hosts."""
+    """Show the first page: the hosts, or the project of a visitor without the right to see hosts."""
     endpoint = "hosts.show_fleet" if visit.may_use(*SEE_HOSTS) else "consumers.show_project"
     answer = redirect(url_for(endpoint), Response=Response)
     assert isinstance(answer, Response)
@@ -37,7 +37,7 @@ def show_home(visit: PageRequest) -> Response:
 
 @console_page(blueprint, "/console/", *SEE_HOSTS)
 def show_fleet(visit: PageRequest) -> str:
-    """All hosts, or those that the filters let through."""
+    """Show all hosts that pass the filters."""
     wanted, may_see_broken = wanted_of(request.args), visit.may_use(ext.ATTRIBUTES)
     if not may_see_broken:
         wanted = replace(wanted, broken=False)
@@ -64,12 +64,12 @@ def show_fleet(visit: PageRequest) -> str:
 
 
 def _visit_time(visit: PageRequest) -> float:
-    """The time; 0 for a visitor that may not read attributes, for which no agent is silent then."""
+    """Return the time; 0 for a visitor without the right to read attributes, so that no agent is silent."""
     return time.time() if visit.may_use(ext.ATTRIBUTES) else 0.0
 
 
 def wanted_of(arguments: Mapping[str, str]) -> HostFilter:
-    """The filters of hosts in a query string; senseless parameters are left out."""
+    """Return the filters of hosts in a query string; invalid parameters are ignored."""
     name, resource_class, trait, aggregate = (
         arguments.get(each, "").strip()[:_MAX_TEXT]
         for each in ("name", "resource_class", "trait", "aggregate")
@@ -85,7 +85,7 @@ def wanted_of(arguments: Mapping[str, str]) -> HostFilter:
 
 
 def query_parameters(wanted: HostFilter) -> dict[str, Any]:
-    """The query string that asks for this, without what would be so anyway: :func:`wanted_of` reads it."""
+    """Return the query string of the filters, without defaults; :func:`wanted_of` reads it."""
     plain = HostFilter()
     names = ("name", "resource_class", "trait", "aggregate", "state", "order", "page")
     found = {name: getattr(wanted, name) for name in names if getattr(wanted, name) != getattr(plain, name)}
@@ -94,7 +94,7 @@ def query_parameters(wanted: HostFilter) -> dict[str, Any]:
 
 @console_page(blueprint, "/console/providers/<uuid>", *SEE_HOSTS)
 def show_provider(visit: PageRequest, uuid: str) -> str:
-    """The page of a provider with all below it, and the consumers that hold something of them."""
+    """Show a provider with all providers below it, and the consumers with allocations of them."""
     now = _visit_time(visit)
     with visit.pinned_model() as (snapshot, _):
         provider = existing_provider(snapshot, uuid)

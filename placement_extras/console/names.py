@@ -1,4 +1,4 @@
-"""``/console/names``: resource classes and traits, and how many have them."""
+"""``/console/names``: resource classes and traits, and their numbers of providers."""
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _PER_PAGE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class NamedUse:
-    """A resource class or trait, how many providers have it, and how many hosts these are of."""
+    """A resource class or trait, with the numbers of its providers and of their hosts."""
 
     name: str
     providers: int
@@ -30,14 +30,14 @@ class NamedUse:
 
     @property
     def is_custom(self) -> bool:
-        """Whether it was made over the API, and is not a standard name."""
+        """Whether the name was created over the API, and is not a standard name."""
         return self.name.startswith(CUSTOM)
 
 
 def count_uses(
     snapshot: ModelSnapshot, index: ProviderIndex[str], names: Iterable[str], text: str, *, used_only: bool
 ) -> list[NamedUse]:
-    """The names with this text in them; those that most providers have come first."""
+    """Return the names that contain this text, sorted by descending number of providers."""
     found = [
         NamedUse(name, len(having), len(snapshot.roots_having(index, name).ids))
         for name in names
@@ -53,7 +53,7 @@ _NOBODY: Final[Set[int]] = frozenset()
 
 @console_page(blueprint, "/console/names", *SEE_HOSTS, rest.LIST_CLASSES, rest.LIST_TRAITS)
 def show_names(visit: PageRequest) -> str:
-    """All names, or those with a text in them."""
+    """Show all names, or the names that contain a text."""
     text = request.args.get("text", "").strip()[:_MAX_TEXT]
     # there are hundreds of standard traits, and most of them no provider has
     everything = "all" in request.args or bool(text)

@@ -38,10 +38,10 @@ configuration of that service.
 
 
 def register_opts(conf: cfg.ConfigOpts) -> None:
-    """Make the options of ``[console]`` known to ``conf``."""
+    """Register the options of ``[console]``."""
     conf.register_opts(OPTIONS, group=GROUP.name)
 
 
 def list_opts() -> list[tuple[cfg.OptGroup, list[cfg.Opt]]]:
-    """The options by group."""
+    """Return the options by group."""
     return [(GROUP, OPTIONS)]

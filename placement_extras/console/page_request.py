@@ -1,6 +1,7 @@
 """A request for a page: the visitor and the time, lists in pages, and questions to the REST API.
 
-A page asks the API in the process and as its visitor, so it shows and does what the visitor may over REST.
+A page calls the API within the process with the visitor's token, so visitors have the same rights as over
+REST.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ class VisitorSession:
 
 
 def service_of(environ: Mapping[str, Any]) -> PlacementService:
-    """The service that these pages are of."""
+    """Return the service of these pages."""
     service: PlacementService = environ[_SERVICE]
     return service
 
 
 class PageRequest:
-    """The present request: the service, and the visitor."""
+    """The current request, with the service and the visitor."""
 
     def __init__(self) -> None:
         self.service = service_of(request.environ)
@@ -71,7 +72,7 @@ class PageRequest:
 
     @contextmanager
     def pinned_model(self) -> Iterator[tuple[ModelSnapshot, NameTable]]:
-        """All providers and names that were written before. Writes do not wait for what is done with them.
+        """Yield all providers and names written before. Writes do not wait for the end of the context.
 
         :raises placement.exceptions.Unavailable: the database does not answer.
         """
@@ -82,15 +83,15 @@ class PageRequest:
             yield snapshot, names
 
     def require_rules(self, rules: Iterable[str]) -> None:
-        """Refuse a visitor to which one of the rules does not allow this.
+        """Check that all of the rules allow the visitor this request.
 
-        :raises Forbidden: naming the first such rule.
+        :raises Forbidden: a rule refuses it; the message names the first one.
         """
         for rule in rules:
             self.service.enforcer.authorize(self.visitor, rule)
 
     def may_use(self, *rules: str) -> bool:
-        """Whether all of the rules allow it."""
+        """Return whether all of the rules allow the visitor this request."""
         try:
             self.require_rules(rules)
         except Forbidden:
@@ -101,9 +102,9 @@ class PageRequest:
 def console_page(
     blueprint: Blueprint, path: str, *rules: str, methods: tuple[str, ...] = ("GET",)
 ) -> Callable[[Page], Page]:
-    """Make a function the route of a page, for visitors to which all the rules allow it.
+    """Return a decorator that makes a function the route of a page, if all rules allow it.
 
-    It is called with the :class:`PageRequest`, and with the variables of the path.
+    The function is called with the :class:`PageRequest`, and with the variables of the path.
     """
 
     def decorate_route(route: Page) -> Page:
@@ -129,7 +130,7 @@ _MAX_PAGE: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ListPage(Generic[T]):
-    """The rows of one page of a list, which page it is, from 1 on, and how many there are."""
+    """The rows of one page of a list, the number of the page, from 1 on, and the number of pages."""
 
     rows: tuple[T, ...]
     page: int
@@ -138,19 +139,22 @@ class ListPage(Generic[T]):
 
 
 def cut_page(rows: Sequence[T], number: int, per_page: int) -> ListPage[T]:
-    """One page of a list. A page behind the last one is the last one; an empty list has one page."""
+    """Return one page of a list.
+
+    A number above the last page selects the last page; an empty list has one page.
+    """
     pages = max(1, -(-len(rows) // per_page))
     number = min(max(1, number), pages)
     return ListPage(tuple(rows[(number - 1) * per_page : number * per_page]), number, pages, len(rows))
 
 
 def asked_page(name: str = "page") -> int:
-    """The number of a page that the present request is for."""
+    """Return the number of the page in the current request."""
     return number_of(request.args, name)
 
 
 def number_of(arguments: Mapping[str, str], name: str = "page") -> int:
-    """The number of a page that a query string has; 1 where it has none."""
+    """Return the number of the page in a query string; 1 if it has none."""
     text = arguments.get(name, "")
     return min(max(1, int(text[:9])), _MAX_PAGE) if text.isascii() and text.isdigit() else 1
 
@@ -160,7 +164,7 @@ _TAKEN: Final = ("openstack.request_id", "openstack.global_request_id", "REMOTE_
 
 
 class ApiRefusal(Exception):
-    """The API answered with an error: its status, and what it says of it."""
+    """An error answer of the API, with its status and its detail."""
 
     def __init__(self, status: int, detail: str, code: str) -> None:
         super().__init__(detail)
@@ -170,9 +174,9 @@ class ApiRefusal(Exception):
 
 
 def ask_api(method: str, path: str, parameters: Mapping[str, str] | None = None, body: Any = None) -> Any:
-    """The parsed answer of the API; None where it is empty.
+    """Return the parsed answer of the API; None if it is empty.
 
-    :raises ApiRefusal: it is an error.
+    :raises ApiRefusal: the answer is an error.
     """
     headers: list[tuple[str, str]] = [("OpenStack-API-Version", _VERSION), ("Accept", "application/json")]
     builder = EnvironBuilder(

@@ -1,4 +1,4 @@
-"""Questions of visitors, from forms: a query, or a flavor in Nova's words."""
+"""Questions of visitors, from forms: a query, or a flavor of Nova."""
 
 import re
 import shlex
@@ -20,7 +20,7 @@ _DATA: Final = ("-d", "--data", "--data-ascii", "--data-raw", "--data-urlencode"
 
 @dataclass(frozen=True, slots=True)
 class GuestQuestion:
-    """The needs of a guest, as they were typed; with a query, the flavor is ignored."""
+    """The needs of a guest, as typed; a query takes precedence over the flavor."""
 
     query: str = ""
     vcpus: str = ""
@@ -30,18 +30,18 @@ class GuestQuestion:
 
     @classmethod
     def from_form(cls, arguments: Mapping[str, str]) -> "GuestQuestion":
-        """The question of a form."""
+        """Return the question in a form."""
         return cls(**field_texts(arguments, cls.__slots__, _MAX_TEXT))
 
     @property
     def is_asked(self) -> bool:
-        """Whether it asks for anything."""
+        """Whether any field is filled."""
         return bool(self.query or self.vcpus)
 
     def request_body(self) -> dict[str, Any]:
-        """The same as REST takes it.
+        """Return the body of the REST request.
 
-        :raises InvalidRequest: it is no number where one should be, or no extra spec.
+        :raises InvalidRequest: a field is not a number, or an extra spec is invalid.
         """
         if self.query:
             return {"query": query_of(self.query)}
@@ -61,10 +61,10 @@ class GuestQuestion:
 
 
 def query_of(text: str) -> str:
-    """A query string, on one line or several, as it is or where it stands in what was pasted.
+    """Return the query string in a pasted text.
 
-    That is an address, also in quotes or behind ``GET``, a line of a log, or a command of curl. The first of
-    several counts.
+    The text may be a query on one or more lines, an address (also in quotes or behind ``GET``), a line of a
+    log, or a command of curl. The first of several addresses counts.
 
     :raises InvalidRequest: a quote of such a command is not closed.
     """
@@ -96,7 +96,7 @@ def _of_curl(command: str) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a command, as a shell has them.
+    """Split a command into words, as a shell does.
 
     :raises InvalidRequest: a quote is not closed.
     """
@@ -113,15 +113,15 @@ def _parse_integer(what: str, text: str) -> int:
 
 
 def condition_words(clause: Mapping[str, Any]) -> str:
-    """A condition of an explanation, as a predicate of the hosts that meet it."""
+    """Return a condition of an explanation as a predicate of the hosts that meet it."""
     words = sentences.words_of(clause["condition"])
     return words.render(words.meeting, clause["names"], clause["amount"])
 
 
 def selective_steps(steps: Iterable[Mapping[str, Any]], hosts: int) -> list[tuple[str, int]]:
-    """The successive conditions after which fewer hosts are left, up to the one after which none is.
+    """Return the successive conditions that reduce the hosts, up to the one that leaves none.
 
-    :param hosts: how many there are before.
+    :param hosts: the number of hosts before the first condition.
     """
     told = []
     for step in steps:

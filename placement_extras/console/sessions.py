@@ -4,11 +4,11 @@ The branch of the migrations in ``revisions`` makes the tables; ``alembic_versio
 
 The cookie of a browser is a *secret* of 256 random bits. Three values are derived from it, and none reveals
 another: the *key* of the session in the database, the key that encrypts its content, and the *mark*. Forms
-carry the mark, so that other sites cannot send them. So a copy of the database is of no use to impersonate a
-visitor, and the token of the Identity service never leaves the service.
+carry the mark, so that other sites cannot send them. So a copy of the database does not allow to impersonate
+a visitor, and the token of the Identity service never leaves the service.
 
-An *attempt* to sign in takes a free *slot* of each subject that it counts for; a subject has as many slots as
-attempts are allowed. The database keeps two attempts from taking one slot: the second starts again.
+An *attempt* to sign in takes a free *slot* of each of its subjects; the number of slots is the number of
+allowed attempts. The database prevents two attempts from taking one slot: the second one starts again.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ console_attempts = TABLES.define_table(
 
 
 def insert_session(tx: WriteTransaction, key: str, content: str, seconds: float) -> None:
-    """Keep a session for a number of seconds."""
+    """Store a session for a number of seconds."""
     tx.conn.execute(
         sa.insert(console_sessions).values(id=key, content=content, expires_at=clock.ServerNow() + seconds)
     )
 
 
 def find_session(conn: sa.Connection, key: str) -> str | None:
-    """The content of a session; None if there is none, or it expired."""
+    """Return the content of a session; None if it does not exist or has expired."""
     found: str | None = conn.execute(
         sa.select(console_sessions.c.content).where(
             console_sessions.c.id == key, console_sessions.c.expires_at > clock.ServerNow()
@@ -69,23 +69,22 @@ def find_session(conn: sa.Connection, key: str) -> str | None:
 
 
 def delete_session(tx: WriteTransaction, key: str) -> None:
-    """Forget a session; one that is not there is no error."""
+    """Delete a session; a missing one is not an error."""
     tx.conn.execute(sa.delete(console_sessions).where(console_sessions.c.id == key))
 
 
 def may_attempt(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> bool:
-    """Whether :func:`count_attempt` would count another one now.
+    """Return whether :func:`count_attempt` would accept another attempt now.
 
-    It is asked first, so that a refused attempt costs no write.
+    Call it first, so that a refused attempt costs no write.
     """
     return _free(conn, limits, seconds) is not None
 
 
 def count_attempt(tx: WriteTransaction, limits: Mapping[str, int], seconds: float) -> bool:
-    """Count an attempt to sign in, before it is made; False, and it is not counted, if it is one too many.
+    """Count an attempt to sign in before it is made; return False, without counting, above a limit.
 
-    :param limits: by subject (64 characters at most), how many attempts there may be in the number of
-        seconds.
+    :param limits: by subject (at most 64 characters), the number of attempts in ``seconds``.
     """
     free = _free(tx.conn, limits, seconds)
     if free is None:
@@ -101,7 +100,7 @@ def count_attempt(tx: WriteTransaction, limits: Mapping[str, int], seconds: floa
 
 
 def _free(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> dict[str, list[int]] | None:
-    """The slots that are free, by subject; None if a subject has none left."""
+    """Return the free slots by subject; None if a subject has none left."""
     taken: dict[str, list[int | None]] = {subject: [] for subject in limits}
     rows = conn.execute(
         sa.select(console_attempts.c.subject, console_attempts.c.slot).where(
@@ -119,12 +118,12 @@ def _free(conn: sa.Connection, limits: Mapping[str, int], seconds: float) -> dic
 
 
 def forget_attempts(tx: WriteTransaction, subject: str) -> None:
-    """Forget the attempts that are counted for a subject."""
+    """Delete the counted attempts of a subject."""
     tx.conn.execute(sa.delete(console_attempts).where(console_attempts.c.subject == subject))
 
 
 def has_expired(conn: sa.Connection, seconds: float) -> bool:
-    """Whether :func:`remove_expired` would find something."""
+    """Return whether :func:`remove_expired` would remove any row."""
     found = conn.execute(
         sa.select(sa.or_(*(sa.exists().where(condition) for condition in _expired_rows(seconds).values())))
     ).scalar()
@@ -132,7 +131,7 @@ def has_expired(conn: sa.Connection, seconds: float) -> bool:
 
 
 def remove_expired(tx: WriteTransaction, seconds: float) -> None:
-    """Forget sessions that expired, and attempts that are longer ago."""
+    """Delete expired sessions and old attempts."""
     for table, condition in _expired_rows(seconds).items():
         tx.conn.execute(sa.delete(table).where(condition))
 
@@ -149,32 +148,32 @@ _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{43}")
 
 
 def new_secret() -> str:
-    """A secret."""
+    """Return a new secret: 256 random bits as text."""
     return secrets.token_urlsafe(_BYTES)
 
 
 def is_one(text: str | None) -> bool:
-    """Whether this could be a secret."""
+    """Return whether a text has the form of a secret."""
     return text is not None and _SECRET.fullmatch(text) is not None
 
 
 def key(secret: str) -> str:
-    """Under which a session is kept: 64 hexadecimal digits."""
+    """Return the key of a session in the database: 64 hexadecimal digits."""
     return _derive_key(secret, b"console key").hex()
 
 
 def form_mark(secret: str) -> str:
-    """The mark that forms carry if they come from a page that was made for the browser with this secret."""
+    """Return the mark of forms on pages for the browser with this secret."""
     return _derive_key(secret, b"console form").hex()
 
 
 def is_marked(secret: str, mark_: str) -> bool:
-    """Whether a form carries the mark; how long that takes tells nothing."""
+    """Return whether a form carries the mark, in constant time."""
     return hmac.compare_digest(form_mark(secret).encode(), mark_.encode("utf-8", "replace"))
 
 
 def subject_digest(secret: bytes, *whom: str) -> str:
-    """The subject that attempts are counted for, as 64 hexadecimal digits that do not reveal it.
+    """Return a digest of the subject of attempts: 64 hexadecimal digits that do not reveal it.
 
     :param secret: a text that is not in the database, so that names and addresses cannot be tried on a copy.
     """
@@ -184,7 +183,7 @@ def subject_digest(secret: bytes, *whom: str) -> str:
 
 
 def cipher_key(secret: str) -> bytes:
-    """The key that encrypts the content of a session: 32 bytes."""
+    """Return the key that encrypts the content of a session: 32 bytes."""
     return _derive_key(secret, b"console content")
 
 

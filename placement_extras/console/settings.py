@@ -1,9 +1,8 @@
-"""``/console/settings``: which hosts work by the settings of their group, as agents say in attributes.
+"""``/console/settings``: hosts that apply the settings of their group, from attributes of agents.
 
-One host does not decide which generation its group is at: an agent that lies, or has its settings from
-elsewhere, would make all others look behind. It is the newest generation that a tenth of the hosts of the
-group works by, two at least. So an attacker needs as many hosts to move it. A new revision counts as soon as
-it has reached these; until then hosts that have it are *ahead*.
+The generation of a group is the newest one that a tenth of its hosts, and at least two, have applied. So a
+single agent with wrong settings, or a wrong report, does not make all others look behind. Hosts with a newer
+generation are *ahead* until enough hosts have applied it.
 """
 
 from collections.abc import Iterable
@@ -38,7 +37,7 @@ _MAX_GENERATION: Final = 2**53
 
 @dataclass(frozen=True, slots=True)
 class SettingsFollower:
-    """How a host stands to the settings of its group; ``generation`` is 0 if it has none of them."""
+    """A host, and the generation of its group's settings that it has applied; 0 for none."""
 
     root: Provider
     group: str
@@ -50,7 +49,7 @@ class SettingsFollower:
 
 @dataclass(frozen=True, slots=True)
 class SettingsGroup:
-    """A group of hosts: the generation that it works by, and how many do not."""
+    """A group of hosts: its generation, and the numbers of hosts with another one."""
 
     name: str
     common: int
@@ -62,7 +61,7 @@ class SettingsGroup:
 
 @dataclass(frozen=True, slots=True)
 class SettingsPage:
-    """One page of the groups, and one of the hosts that are not at what theirs is at, or in trouble."""
+    """One page of the groups, and one of the hosts that are behind, ahead or in trouble."""
 
     groups: ListPage[SettingsGroup]
     without: int
@@ -70,7 +69,7 @@ class SettingsPage:
 
 
 def find_follower(root: Provider, members: Iterable[Provider]) -> SettingsFollower | None:
-    """The host with this root and these providers, the first of which that says so; None if none does."""
+    """Return the settings of a host, from the first of its providers with a group; None without one."""
     for each in members:
         group = each.attributes.get(GROUP)
         if isinstance(group, str):
@@ -81,14 +80,14 @@ def find_follower(root: Provider, members: Iterable[Provider]) -> SettingsFollow
 
 
 def common_generation(generations: Iterable[int]) -> int:
-    """The generation that a group is at, from those that its hosts work by, one at least."""
+    """Return the generation of a group, from the generations of its hosts (at least one)."""
     ordered = sorted(generations, reverse=True)
     quorum = max(_MIN_QUORUM, -(-len(ordered) // _QUORUM))
     return ordered[min(quorum, len(ordered)) - 1]
 
 
 def make_page(snapshot: ModelSnapshot, number: int = 1, number_of_groups: int = 1) -> SettingsPage:
-    """How hosts stand to their settings. A page behind the last one is the last one."""
+    """Return one page of groups and hosts. A number above the last page selects the last page."""
     trees = snapshot.whole_trees().values()
     found = [one for tree in trees if (one := find_follower(tree.root, tree.members)) is not None]
     by_group: dict[str, list[SettingsFollower]] = {}
@@ -119,7 +118,7 @@ def make_page(snapshot: ModelSnapshot, number: int = 1, number_of_groups: int = 
 
 @console_page(blueprint, "/console/settings", *SEE_SETTINGS)
 def show_settings(visit: PageRequest) -> str:
-    """Groups, and the hosts that do not follow theirs."""
+    """Show the groups, and the hosts that do not apply the settings of theirs."""
     with visit.pinned_model() as (snapshot, _):
         shown = make_page(snapshot, page_request.asked_page(), page_request.asked_page("groups"))
     return render_template(

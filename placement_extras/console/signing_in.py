@@ -48,7 +48,7 @@ _MISSING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SignInForm:
-    """The fields that were typed, but for secrets: shown again when they were wrong."""
+    """The typed fields without secrets, which are shown again after a refusal."""
 
     username: str = ""
     user_domain: str = "Default"
@@ -58,16 +58,16 @@ class SignInForm:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, str]) -> "SignInForm":
-        """The form as it was sent."""
+        """Return the form in the request."""
         return cls(**forms.field_texts(fields, cls.__slots__, _MAX_NAME))
 
     @property
     def name(self) -> str:
-        """The name under which attempts are counted."""
+        """The user name or credential id for which attempts are counted."""
         return self.application_credential or f"{self.user_domain}/{self.username}"
 
     def auth_credentials(self, secret: str) -> dict[str, str] | None:
-        """The arguments of keystoneauth; None if a field is missing."""
+        """Return the arguments of keystoneauth; None if a field is missing."""
         if not secret:
             return None
         if self.application_credential:
@@ -85,13 +85,13 @@ class SignInForm:
 
 @blueprint.get(admission.SIGN_IN)
 def show_form() -> Response:
-    """The form, and with it a cookie, without which it is not accepted."""
+    """Show the form, and set the cookie without which it is refused."""
     return _form_page(SignInForm())
 
 
 @blueprint.post(admission.SIGN_IN)
 def sign_in() -> Response:
-    """Begin a session, and go on to what was looked for."""
+    """Begin a session, and redirect to the page of the first request."""
     form = SignInForm.from_fields(request.form)
     try:
         forms.check_form()
@@ -157,7 +157,7 @@ def _form_page(form: SignInForm, error: str = "", status: HTTPStatus = HTTPStatu
 
 
 def _count_attempt(service: PlacementService, limits: Mapping[str, int]) -> bool:
-    """Whether an attempt is within the limits, and was counted; a refused one costs no write."""
+    """Count an attempt and return True, or return False above a limit, without a write."""
     with service.database.read() as conn:
         if not sessions.may_attempt(conn, limits, admission.WINDOW):
             return False
@@ -165,10 +165,10 @@ def _count_attempt(service: PlacementService, limits: Mapping[str, int]) -> bool
 
 
 def counted_as(sent: str) -> str:
-    """The address that an attempt is counted for.
+    """Return the address for which an attempt is counted.
 
     :param sent: the peer of the connection, or a header that proxies add to. Only the last address of a list
-        is one that a proxy has seen; the client may have made up the others. Some proxies add the port.
+    is one that a proxy has seen; the client may have made up the others. Some proxies add the port.
     :returns: the address; for IPv6 its network of 64 bits, all of which a client may have.
     """
     text = sent.rpartition(",")[2].strip()
@@ -185,7 +185,7 @@ def counted_as(sent: str) -> str:
 
 
 def _next_page(wanted: str) -> str:
-    """The page that was asked for before, if it is one of ours, and can stand in a header."""
+    """Return the page of the first request, if it is a page of the console and valid in a header."""
     return wanted if wanted.startswith("/console/") and wanted.isprintable() else "/console"
 
 

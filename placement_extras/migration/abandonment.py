@@ -109,8 +109,8 @@ def abandon_adoption(
     """Give an adopted database back to OpenStack Placement.
 
     :param owner: project and user of consumers without a record, the same as in the adoption.
-    :raises Conflict: nothing was adopted, or the old tables refuse a row. With ``AbandonWay.REFUSE`` also
-        when a change would be lost. Nothing is changed then.
+    :raises Conflict: nothing was adopted, or the old tables refuse a row. ``AbandonWay.REFUSE`` also raises
+    it if a change would be lost. The database is then unchanged.
     :raises Unavailable: the database does not answer, or another program uses its tables.
     """
     with migration.exclusive_connection(url) as conn:
@@ -152,6 +152,7 @@ def _by_steps(
     outcome = AbandonOutcome()
     if record.way != adoption.CARRIED:
         relations.rename_tables(conn, {name: ASIDE + name for name in own_table_names(_table_names(conn))})
+        # A second run without an order of its own goes on with the order of the first one.
         chosen = AbandonWay(record.way) if way is AbandonWay.REFUSE else way
         try:
             outcome = _resolve_changes(conn, owner, chosen, ASIDE)

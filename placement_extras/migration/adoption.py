@@ -49,8 +49,8 @@ def adopt_database(
 
     :param owner: project and user of consumers that the source has no record of.
     :param skip_orphans: leave rows behind that refer to missing rows.
-    :raises Conflict: this is no database of OpenStack Placement, or it holds content that our tables cannot.
-        Nothing is changed then.
+    :raises Conflict: this is not a database of OpenStack Placement, or has content that our tables cannot
+    hold. The database is then unchanged.
     :raises Unavailable: the database does not answer, another program uses it, or an abandonment is half way.
     """
     with migration.exclusive_connection(url) as conn:
@@ -104,8 +104,8 @@ def _stock_revision(state: migration.FoundDatabase) -> str:
 def require_move_rights(conn: sa.Connection) -> None:
     """Check the rights of the database user, and that no table has a name that a move needs.
 
-    :raises Conflict: a right is missing, or another program's table has such a name. A later step would take
-        that table for ours.
+    :raises Conflict: a right is missing, or another program's table has such a name. A later step would treat
+    that table as ours.
     """
     relations.require_rights(conn, STOCK)
     needed = {
@@ -161,7 +161,7 @@ def _source_snapshot(
 
 
 def cancel_abandonment(conn: sa.Connection, record: AdoptionRecord) -> None:
-    """Rename our tables back that an abandonment had renamed, and record the database as adopted."""
+    """Undo the renames of an abandonment, and record the database as adopted."""
     present = set(sa.inspect(conn).get_table_names())
     relations.rename_tables(conn, {ASIDE + name: name for name in OURS if ASIDE + name in present})
     adoption.write(conn, AdoptionRecord(AdoptionStage.ADOPTED, record.revision))
@@ -169,7 +169,7 @@ def cancel_abandonment(conn: sa.Connection, record: AdoptionRecord) -> None:
 
 
 def restore_stock(conn: sa.Connection, prefix: str = "") -> None:
-    """Remove our tables and give the kept ones their old names.
+    """Remove our tables, and rename the kept ones to their old names.
 
     :param prefix: prefix of the names of our tables.
     """
@@ -183,9 +183,9 @@ def restore_stock(conn: sa.Connection, prefix: str = "") -> None:
 
 
 def own_table_names(present: set[str]) -> list[str]:
-    """Return the names in ``present`` of tables of ours.
+    """Return the names in ``present`` that belong to our tables.
 
-    Both schemas use some names. Such a table is ours when the other one is kept under its prefix.
+    Both schemas use some names. Such a table is ours if the other one is kept under its prefix.
     """
     return [name for name in OURS if name in present and (name not in STOCK or KEPT + name in present)]
 
@@ -201,7 +201,7 @@ class KeptTable:
 def list_kept_tables(url: str) -> Sequence[KeptTable]:
     """List the kept tables, in order of their names.
 
-    :raises Conflict: nothing was adopted, or the adoption or the way back is not complete.
+    :raises Conflict: the database was not adopted, or an adoption or abandonment is not complete.
     :raises Unavailable: the database does not answer.
     """
     with migration.exclusive_connection(url) as conn:
@@ -244,7 +244,7 @@ def _adoption_record(conn: sa.Connection) -> AdoptionRecord:
 
 
 def _kept_names(conn: sa.Connection) -> list[str]:
-    """Return the kept tables; a table stands before those that its foreign keys refer to."""
+    """Return the kept tables; each table comes before the tables that its foreign keys refer to."""
     kept = {KEPT + name for name in STOCK}
     ordered = (name for name, _ in sa.inspect(conn).get_sorted_table_and_fkc_names() if name is not None)
     return [name for name in reversed(list(ordered)) if name in kept]

@@ -100,7 +100,7 @@ def take_over(conf: cfg.ConfigOpts) -> str | None:
 
     This is a :class:`placement.maintenance.sync.Takeover`.
 
-    :return: a description for the operator; None where nothing was to be adopted.
+    :return: a description for the operator; None if there was no database to adopt.
     :raises Unavailable: the database does not answer, or cannot be adopted.
     """
     url = conf.placement_database.connection
@@ -124,7 +124,7 @@ def _is_stock(found: migration.FoundDatabase) -> bool:
 
 
 def run_abandon(conf: cfg.ConfigOpts, arguments: Namespace) -> int:
-    """Give an adopted database back to OpenStack Placement, in its own tables. Stop this service before."""
+    """Give an adopted database back to OpenStack Placement, in its own tables. Stop this service first."""
     way = (
         AbandonWay.CARRY_BACK
         if arguments.carry_back

@@ -1,4 +1,4 @@
-"""The content of a database in one shape, for our schema and for that of OpenStack Placement.
+"""The content of a database in one format, for our schema and the schema of OpenStack Placement.
 
 Both sides of an import yield the same columns, so that rows can be counted, summed and compared. Differences
 are listed item by item, with names and uuids.
@@ -83,10 +83,12 @@ class DatabaseContent:
             ]
             if "resource_class_id" in rows.c:
                 by_class = sa.select(rows.c.resource_class_id, *columns).group_by(rows.c.resource_class_id)
+                # Sums of MySQL are decimals.
                 for class_id, count, total in self.conn.execute(by_class):
                     found[_TITLES[table].format(self.classes[class_id])] = RowTally(count, int(total))
             else:
                 count, total = self.conn.execute(sa.select(*columns).select_from(rows)).one()
+                # The sum of no rows is NULL.
                 found[_TITLES[table]] = RowTally(count, int(total or 0))
         return found
 
@@ -104,6 +106,7 @@ class DatabaseContent:
         for row in rows:
             # sorted: the two sides may select the columns in different order
             columns = columns or sorted(row.keys() - _NOT_COMPARED)
+            # Ids differ between the two sides, names do not.
             if "resource_class_id" in row:
                 row["resource_class_id"] = self.classes.get(row["resource_class_id"])
             if "trait_id" in row:
@@ -166,9 +169,9 @@ INVENTORY_COLUMNS: Final = ("total", "reserved", "min_unit", "max_unit", "step_s
 class PortableContent:
     """The content of a database that clients can see, in memory. Only providers keep their row ids.
 
-    Values of a provider are its id, name, generation and the uuid of its parent. Those of an inventory are
-    :data:`INVENTORY_COLUMNS`. Those of a consumer with allocations are project, user, type and generation;
-        that of an allocation is the amount. Resource classes and traits are the custom ones: the release
+    Values of a provider are its id, name, generation and the uuid of its parent. An inventory has
+    :data:`INVENTORY_COLUMNS`. A consumer with allocations has project, user, type and generation, an
+    allocation its amount. Resource classes and traits are the custom ones: the release
         decides about the others.
 
     :param by_table: values by the name of our table and their key, such as (consumer, provider, class).

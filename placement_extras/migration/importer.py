@@ -61,12 +61,12 @@ def _consumer_uuids(source: StockContent) -> Iterator[str]:
 
 def _aggregate_uuids(source: StockContent) -> Iterator[str]:
     """Yield the uuids of aggregates with members, without dashes and in small letters."""
-    shorten_list = source.queries["provider_aggregates"].subquery()
-    yield from source.conn.execute(sa.select(shorten_list.c.aggregate).distinct()).scalars()
+    listed = source.queries["provider_aggregates"].subquery()
+    yield from source.conn.execute(sa.select(listed.c.aggregate).distinct()).scalars()
 
 
 def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
-    """Describe texts that are no uuids, and pairs of texts that are the same uuid."""
+    """Describe texts that are not uuids, and pairs of texts that spell the same uuid."""
     known: dict[str, str] = {}
     for text in texts:
         try:
@@ -74,15 +74,17 @@ def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
         except InvalidRequest:
             yield f"{what} {text!r}: that is no uuid"
             continue
+        # setdefault() returns this very object unless an earlier one is equal.
         if first is not text:
             yield f"{what} {text}: the same uuid as {first}, in another spelling"
 
 
 def _check_names(providers: Iterable[tuple[str, str | None]]) -> Iterator[str]:
-    """Describe providers without a name with a uuid that is the name of another provider."""
+    """Describe providers without a name if another provider has their uuid as its name."""
     known: dict[str, str] = {}  # a provider without a name gets its uuid as name
     for uuid, name in providers:
         first = known.setdefault(uuid if name is None else name, uuid)
+        # As above: another object is an earlier provider.
         if first is not uuid:
             yield f"resource provider {uuid}: {name or uuid!r} is the name of {first}, too"
 
@@ -176,7 +178,7 @@ def shorten_list(lines: Sequence[str]) -> str:
 
 
 def check_target(conn: sa.Connection, source: StockContent) -> bool:
-    """Whether our database holds the same as the source. False means that it is empty.
+    """Whether our database has the same content as the source. False means that it is empty.
 
     :raises Conflict: our database holds other content.
     """
@@ -259,6 +261,7 @@ def _copy(tx: WriteTransaction, source: StockContent) -> None:
     class_ids = _make_names(tx, source, resource_classes)
     trait_ids = _make_names(tx, source, traits)
     roots = _tree_roots(source).of
+    # New rows count as changes of now: the new epoch makes workers read all of them.
     counters = {row.id: row.counter for row in tx.conn.execute(sa.select(change_buckets))}
 
     def own_rows(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:

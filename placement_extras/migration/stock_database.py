@@ -180,13 +180,14 @@ class StockContent(DatabaseContent):
 
 
 def canonical_uuid(text: str) -> str:
-    """Return a uuid in the spelling of the API; the source stores aggregates as clients spelled them.
+    """Return a uuid in the spelling of the API; the source keeps the spelling of clients for aggregates.
 
     :raises InvalidRequest: the text is no uuid.
     """
     try:
         return str(uuid.UUID(text))
     except ValueError:
+        # The ValueError says no more than this.
         raise InvalidRequest(f"The source database holds {text!r} where a uuid should be.") from None
 
 
@@ -406,7 +407,7 @@ def _content_queries(
 
 
 def _unknown_consumers(conn: sa.Connection, t: StockTables, held: sa.Select[Any]) -> dict[str, int]:
-    """Return free ids for consumers without a row, which are from before Rocky."""
+    """Return free ids for consumers without a row, which date from before Rocky."""
     each = held.subquery()
     query = (
         sa.select(each.c.consumer_uuid)

@@ -1,14 +1,14 @@
-"""The planner: how many more guests of each flavor fit, and which moves would make room.
+"""The planner: counts the guests of each flavor that still fit, and finds moves that make room.
 
 Nouns
     A *flavor* is a request for allocation candidates, with a name. A *host* is a tree of providers, by its
     root. A *way* is the demand of one guest at a host: an amount of each of some *slots*. A slot is one
-    inventory. Hosts that share a provider are *coupled*: an amount that one takes of it is missing at the
-    other. All ways of a flavor take the same of each resource class. A way is dropped if another one takes
-    no more of any slot.
+    inventory. Hosts that share a provider are *coupled*: an amount that a guest of one host takes is missing
+    at the other. All ways of a flavor take the same amount of each resource class. A way is dropped if
+    another one takes no more of any slot.
 
-    A *lower bound* is a number of guests with places that were found. An *upper bound* is proved: no more
-    fit. Mostly both are the same. Otherwise it would take too long to find out.
+    A *lower bound* is a number of guests with known places. An *upper bound* is proved: no more guests fit.
+    Mostly both are equal; they differ if the exact number would take too long.
 
     A host is *full* for a flavor if no guest fits. Its *short* classes are those with too little free for the
     way that lacks the fewest classes. The free amounts of the other classes of the flavor are *stranded*.
@@ -18,14 +18,14 @@ Modules
     - ``capacity`` counts for the whole cloud and by aggregate, and gathers the short classes.
     - ``proportions`` counts several flavors at once. ``split_count`` counts guests that a topology policy
       splits over zones.
-    - ``cluster_simulation`` has the free amounts as guests come and go. In it ``drain_plan`` finds places for
-      the guests of some hosts, and ``migration_plan`` the fewest moves that make room.
+    - ``cluster_simulation`` has the free amounts while guests come and go. ``drain_plan`` uses it to find
+      places for the guests of some hosts, and ``migration_plan`` to find the fewest moves that make room.
     - ``trials`` is the journal of these searches, by which they undo changes.
     - ``handler`` reads where guests are, and answers; ``document`` makes the JSON. ``options`` and ``rules``
-      are apart, as tools load them without a handler.
+      are separate, because tools load them without a handler.
 
 The order of calls
-    The handler parses flavors, takes a view of the read model, and counts each flavor
+    The handler parses flavors, opens a view of the read model, and counts each flavor
     (:func:`~placement_extras.planner.capacity.count_flavor`). For moves and drains it reads the guests of
     some hosts from the database, and simulates on a later view.
 
@@ -41,6 +41,6 @@ A worked example
 
 Invariants
     - The search (``placement.search``) alone defines a way.
-    - A lower bound is exact for claims one by one at the places that were found: none is refused.
+    - As many claims as a lower bound succeed, one after the other, at the found places.
     - All work is counted (``placement.search.budget``).
 """

@@ -1,7 +1,7 @@
 """Counts the guests of a flavor that fit: in the whole cloud, without its worst host, and by aggregate.
 
-Hosts that share a provider are coupled: a guest on one takes from the others. For full hosts the short
-classes are named, and the free amounts that are stranded.
+Hosts that share a provider are coupled: a guest on one takes from the others. For full hosts the result names
+the short classes and the stranded amounts.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ MAX_RETRIED: Final = 32
 
 @dataclass(eq=False, slots=True)
 class CoupledHost:
-    """A host with resources that it shares with others, and its ways to serve the flavor.
+    """A host that shares resources with others, and its ways to serve the flavor.
 
-    Their slots are provider ids and classes.
+    Slots are provider ids and classes.
 
     ``free`` has the free amounts of these slots. ``alone`` is the number of guests that fit if guests of
-    other hosts take nothing. ``offered`` are the slots that it shares.
+    other hosts take nothing. ``offered`` are its shared slots.
     """
 
     tree: HostTree
@@ -56,7 +56,7 @@ class CoupledHost:
 
 
 class HostCoupling:
-    """All hosts that share, and the number of guests that fit on some of them.
+    """All coupled hosts, and the number of guests that fit on some of them.
 
     :param sharing: the ids of providers that share.
     """
@@ -69,7 +69,7 @@ class HostCoupling:
         self._group_of: dict[CoupledHost, int] = {}
 
     def couple_host(self, tree: HostTree, shared: Sequence[Provider]) -> CoupledHost:
-        """Return a host with the providers that share with it.
+        """Return a host together with the providers that share with it.
 
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
@@ -93,7 +93,7 @@ class HostCoupling:
         )
 
     def group_hosts(self, hosts: Sequence[CoupledHost]) -> None:
-        """Group these hosts, which are all that share: hosts of one group take from each other."""
+        """Group all coupled hosts: hosts of one group take from each other."""
         leader: dict[int, int] = {}
 
         def find_leader(root: int) -> int:
@@ -123,7 +123,7 @@ class HostCoupling:
         return sum([self._fit_group(group) for group in by_group.values()], NONE)
 
     def without_each(self) -> Iterator[tuple[HostTree, FitBounds]]:
-        """Yield each host, and how many guests fit on the others while its providers serve no guest."""
+        """Yield each host with the number of guests that fit on the others if its providers serve none."""
         fits = [self._fit_group(group) for group in self._groups]
         whole = sum(fits, NONE)
         for group, fit in zip(self._groups, fits, strict=True):
@@ -163,7 +163,7 @@ MAX_EXAMPLES: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class StrandedHost:
-    """A full host by its root: the stranded amounts by class, and the guests that these would serve."""
+    """A full host by its root: stranded amounts by class, and the guests that these could serve."""
 
     root: Provider
     stranded: Mapping[str, int]
@@ -174,8 +174,8 @@ class StrandedHost:
 class ClassShortage:
     """The number of full hosts where these classes are short, and the stranded amounts there, by class.
 
-    With enough of the short classes, ``guests`` more would fit. ``examples`` begin with the hosts with most
-    of these guests.
+    With enough of the short classes, ``guests`` more would fit. ``examples`` has some of these hosts, those
+    with most such guests first.
     """
 
     classes: tuple[str, ...]
@@ -196,10 +196,10 @@ class StrandedAmounts:
     def add(
         self, tree: HostTree, ways: FlavorFootprints, free: Free, shared: Collection[int] = frozenset()
     ) -> None:
-        """Note a host without room for any of the ways.
+        """Add a host without room for any of the ways.
 
-        :param shared: ids of providers that share with it, if slots are provider ids and classes. Their free
-            amounts are stranded at no host.
+        :param shared: ids of providers that share with it, if slots are provider ids and classes. Free
+        amounts of these providers are not stranded.
         """
         short = min(
             # the names break ties, so that equal hosts are gathered under the same classes
@@ -218,7 +218,7 @@ class StrandedAmounts:
         self._gathered[lacking.classes].add(tree, stranded, guests)
 
     def class_shortages(self) -> tuple[ClassShortage, ...]:
-        """Return the short classes, those of most hosts first."""
+        """Return the short classes, sorted by descending number of hosts."""
         ordered = sorted(self._gathered.items(), key=lambda item: (-item[1].hosts, item[0]))
         return tuple([gathered.shortage_of(classes) for classes, gathered in ordered])
 
@@ -276,10 +276,11 @@ _TREES: Final = 64
 class FlavorCapacity:
     """The number of guests of a flavor that fit.
 
-    - ``hosts`` could serve it if they, and the providers that share with them, were unused. A guest fits now
-      on ``candidate_hosts`` of these.
-    - ``worst`` is the root of the host with the largest loss if it fails; ``without_worst`` fit then.
-    - ``by_aggregate`` has the guests that fit on hosts with their root in each aggregate.
+    - ``hosts`` is the number of hosts that could serve the flavor if they, and the providers that share with
+      them, were unused. On ``candidate_hosts`` of these a guest fits now.
+    - ``worst`` is the root of the host with the largest loss if it fails; without it, ``without_worst``
+      guests fit.
+    - ``by_aggregate`` has, for each aggregate, the number of guests that fit on hosts with their root in it.
     - ``shortages`` are None if they are not known.
     """
 
@@ -297,7 +298,7 @@ class FlavorCapacity:
 class CloudHosts:
     """The hosts of a snapshot on which guests are counted.
 
-    :param avoided: ids of the roots of hosts that are not used; nor are the providers that they share.
+    :param avoided: ids of the roots of hosts that are left out, together with the providers that they share.
     """
 
     def __init__(
@@ -323,7 +324,7 @@ class CloudHosts:
 
 
 def count_flavor(cloud: CloudHosts, request: CandidatesRequest) -> FlavorCapacity:
-    """Return how many guests of a flavor fit if no others come.
+    """Return how many guests of a flavor fit if no guests of other flavors come.
 
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
@@ -419,9 +420,9 @@ class _FlavorCount:
         capacities: Mapping[Slot, int] | Sequence[int],
         shared: Collection[int] = frozenset(),
     ) -> None:
-        """Note a host without room that would have room if it were unused.
+        """Add a host without room that would have room if it were unused.
 
-        :param ways: those of all hosts of its structure; the host may be too small for some of them.
+        :param ways: the ways of all hosts of its structure; the host may be too small for some of them.
         """
         self._budget.spend(1 + len(ways.ways) // 4)
         kept = ways.ways_within(capacities)

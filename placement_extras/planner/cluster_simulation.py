@@ -1,4 +1,4 @@
-"""A cluster in which guests come and go: guests, the requests that they would make elsewhere, and room."""
+"""A simulated cluster: guests, their requests for other hosts, and the room on each host."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from placement_extras.planner.packing import (
 class HostedConsumer:
     """A consumer with all its allocations, by provider id and class, and the roots of its hosts.
 
-    ``request`` is its request elsewhere, one object for all equal requests. The original request is unknown.
-    So it asks for the held amounts, each class from one provider, and for no traits. A class that is held at
-    several providers comes from as many providers again, each with the other amounts that are held there. A
+    ``request`` is the request for a new place, one object for all equal requests. The original request is
+    unknown. So ``request`` has the held amounts, each class from one provider, and no traits. A class that is
+    held at several providers is requested from as many providers, each with the other amounts held there. A
     disabled host takes no guest.
     """
 
@@ -45,7 +45,7 @@ class HostedConsumer:
 
     @property
     def total_amounts(self) -> dict[str, int]:
-        """The sums of its allocations, by class."""
+        """The sums of the allocations, by class."""
         found: dict[str, int] = {}
         for (_, name), amount in self.held.items():
             found[name] = found.get(name, 0) + amount
@@ -86,7 +86,7 @@ _Amounts = tuple[tuple[str, int], ...]
 
 
 def _asked_groups(held: Mapping[Slot, int]) -> tuple[_Amounts, tuple[_Amounts, ...]]:
-    """Return the amounts of the group without a suffix, and of each group with one."""
+    """Return the amounts of the group without a suffix, and those of each group with a suffix."""
     providers = Counter(name for _, name in held)
     by_provider: dict[int, dict[str, int]] = {}
     for (provider_id, name), amount in held.items():
@@ -151,7 +151,7 @@ class ClusterSimulation:
         return self.snapshot.providers[next(root for root in roots if root not in self._by_root)]
 
     def take_amounts(self, amounts: Iterable[tuple[Slot, int]], times: int = 1) -> None:
-        """Have guests take these amounts.
+        """Take these amounts for guests.
 
         :param times: the number of guests; -1 gives the amounts back.
         """
@@ -166,7 +166,7 @@ class ClusterSimulation:
             self._touched[root] = changed
 
     def each_host(self) -> Iterator[Host]:
-        """Yield all hosts, for a caller that looks at each.
+        """Yield all hosts, and count the work of each against the budget.
 
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
@@ -176,21 +176,21 @@ class ClusterSimulation:
             yield host
 
     def serves_request(self, request: CandidatesRequest, host: Host) -> bool:
-        """Return whether a request has any way at a host, whatever is free.
+        """Return whether a request has any way at a host, regardless of free amounts.
 
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
         return bool(self._asking_of(request).finder.footprints_at(*host).ways)
 
     def ways_at(self, request: CandidatesRequest, host: Host) -> Sequence[Way]:
-        """Return all ways of a request at a host, whatever is free.
+        """Return all ways of a request at a host, regardless of free amounts.
 
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
         return self._keyed_ways(self._asking_of(request).finder.footprints_at(*host), host[0])
 
     def room_at(self, request: CandidatesRequest, host: Host) -> Iterator[Way]:
-        """Yield the ways of a request for which a host has enough now."""
+        """Yield the ways of a request that fit into the present free amounts of a host."""
         self.budget.spend()
         asking = self._asking_of(request)
         found = asking.finder.footprints_at(*host)
@@ -233,7 +233,7 @@ class ClusterSimulation:
         return found
 
     def _plain_free(self, found: FlavorFootprints, tree: HostTree) -> Free | None:
-        """Return the free amounts by slots of the tree if they are those of the beginning; else None."""
+        """Return the free amounts by slots of the tree, or None if they have changed since the beginning."""
         return None if self._touched.get(tree.root.id) or self.is_coupled(found, tree) else tree.free
 
     def is_coupled(self, found: FlavorFootprints, tree: HostTree) -> bool:
@@ -256,7 +256,7 @@ class _RequestRoom:
         self._left: Iterator[Host] | None = None
 
     def may_fit(self, found: FlavorFootprints, free: Free | None) -> bool:
-        """Return False if no guest fits into the free amounts; None stands for unknown amounts."""
+        """Return whether a guest may fit into the free amounts; None stands for unknown amounts."""
         if not found.ways or free is None:
             return bool(found.ways)
         if found not in self._formulas:
@@ -265,7 +265,7 @@ class _RequestRoom:
         return formula is None or formula(free) > 0
 
     def candidate_hosts(self, board: ClusterSimulation) -> Iterator[Host]:
-        """Yield the hosts that may have had room at the beginning, found on demand."""
+        """Yield the hosts that may have had room at the beginning. They are found on demand."""
         if self._left is None:
             self._left = self._look_for_room(board)
         number = 0

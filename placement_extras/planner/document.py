@@ -1,7 +1,6 @@
 """Capacity as a JSON document, as the API reference describes it.
 
-Only :mod:`placement_extras.planner.handler` uses it. It is apart, as the handler decides and this module
-shows.
+Only :mod:`placement_extras.planner.handler` uses this module: the handler decides, this module formats.
 """
 
 from collections.abc import Mapping

@@ -23,9 +23,9 @@ MAX_UNPLACED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class UnplacedGuest:
-    """A guest without a place, and whether it would have one if no other guest came.
+    """A guest without a place, and whether it would have a place alone.
 
-    ``root`` is that of the drained host.
+    ``root`` is the root of the drained host.
     """
 
     guest: HostedConsumer
@@ -35,7 +35,7 @@ class UnplacedGuest:
 
 @dataclass(frozen=True, slots=True)
 class DisplacedGuests:
-    """The guests that have to leave: their number, how many have a place, and the first ones without."""
+    """The guests of drained hosts: their number, the number with a place, and the first ones without."""
 
     guests: int
     fit: FitBounds
@@ -43,12 +43,12 @@ class DisplacedGuests:
 
 
 def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) -> DisplacedGuests:
-    """Return how many of the guests have a place after all of them have left.
+    """Return how many of the guests fit elsewhere after all of them have left.
 
     First the largest guests take the first places with room. If some guests are left, all orders are tried
     within limits.
 
-    :param board: all hosts without those of the guests.
+    :param board: all hosts except those of the guests.
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
     for guest in guests:
@@ -106,7 +106,7 @@ def _largest_first(guests: Sequence[HostedConsumer], budget: SearchBudget) -> li
 def _place_guests(
     board: ClusterSimulation, guests: Sequence[HostedConsumer]
 ) -> tuple[list[Way], list[HostedConsumer]]:
-    """Place guests one after the other at the first room; return their ways, and the guests that are left."""
+    """Place each guest at the first host with room; return their ways, and the guests without room."""
     taken, left = [], []
     # by the identity of the request, which guests of one flavor share
     places: dict[int, _FirstPlaces] = {}
@@ -123,7 +123,10 @@ def _place_guests(
 
 
 class _FirstPlaces:
-    """The first host with room for guests of one request. A host without room gets none while guests come."""
+    """The first host with room for guests of one request.
+
+    A host without room stays full while guests only come.
+    """
 
     def __init__(self, board: ClusterSimulation, guest: HostedConsumer) -> None:
         self._board = board
@@ -179,7 +182,7 @@ class _DrainSearch:
         self._best: tuple[HostedConsumer, ...] = ()
 
     def find_places(self, known: int, upper_bound: int) -> _DrainResult:
-        """Look for places for more guests.
+        """Search places for more guests.
 
         :param known: the number of guests with a place so far.
         :param upper_bound: the proved maximum.

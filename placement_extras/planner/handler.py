@@ -185,7 +185,7 @@ def _tree_members(snapshot: ModelSnapshot, roots: Collection[int]) -> set[int]:
 def _guests_on(
     snapshot: ModelSnapshot, roots: Collection[int], held: Sequence[HeldAmount], budget: SearchBudget
 ) -> list[HostedConsumer]:
-    """Return the guests that hold something of these hosts."""
+    """Return the guests with allocations on these hosts."""
     providers = snapshot.providers
     return [
         guest
@@ -204,7 +204,7 @@ _PLACING_SHARE: Final = 0.75
 
 @api_operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)
 def count_capacity(call: ApiRequest) -> Response:
-    """Count how many guests of some flavors fit, and name the obstacles to more. Nothing is stored."""
+    """Count how many guests of some flavors fit, and name the obstacles to more. The count is not stored."""
     body = call.parse_body(_BODY)
     asked, version = parse(body, call.service.request_forms)
     topologies = parse_topologies(body, asked)
@@ -326,7 +326,7 @@ def _disabled_warnings(
 
 
 def _possible_requests(asked: AskedCandidates) -> Iterator[CandidatesRequest]:
-    """Yield the request and its fallback."""
+    """Yield the request and, if there is one, its fallback."""
     yield asked.request
     if asked.fallback is not None:
         yield asked.fallback

@@ -25,7 +25,7 @@ _STAYING: Final = frozenset(("RESERVATION", "MIGRATION"))
 
 @dataclass(frozen=True, slots=True)
 class MigrationStep:
-    """A guest that moves from a host to another, both by their roots, and its way there.
+    """A guest that moves between hosts, both by their roots, and its way at the destination.
 
     ``allocations`` has the same amounts by the uuid of the provider and class.
     """
@@ -39,10 +39,10 @@ class MigrationStep:
 
 @dataclass(frozen=True, slots=True)
 class MigrationPlan:
-    """Moves, in their order, after which a guest fits at the host; each has room at its time.
+    """Moves, in their order, after which a guest fits at the host.
 
-    At least ``lower_bound`` moves are necessary; None if no moves make room. ``moves`` is None if none are
-    known.
+    Each moved guest has room at the time of its move. At least ``lower_bound`` moves are necessary; it is
+    None if no moves make room. ``moves`` is None if none are known.
     """
 
     moves: tuple[MigrationStep, ...] | None
@@ -62,7 +62,7 @@ def plan_with_fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
 
 
 def nearest_hosts(board: ClusterSimulation, request: CandidatesRequest) -> list[Host]:
-    """Return the hosts with guests to read: those that lack least for a guest, then any others.
+    """Return the hosts with guests to read. The hosts that lack least for a guest come first.
 
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
@@ -91,7 +91,7 @@ def make_room(
 
     :param hosts: the hosts with known guests, from :func:`nearest_hosts`.
     :param guests: the guests of these hosts.
-    :param all_known: False if there may be others on these hosts.
+    :param all_known: whether the hosts have no other guests.
     :raises placement.search.budget.BudgetExhausted: it takes too long.
     """
     room = next(board.find_rooms(request), None)
@@ -110,7 +110,7 @@ def make_room(
 
 
 class _TargetHost:
-    """A host that could serve the flavor, with its ways."""
+    """A host that could serve the flavor when empty, with the ways of the flavor there."""
 
     def __init__(self, host: Host, ways: Sequence[Way]) -> None:
         self.root = host[0].root
@@ -119,7 +119,7 @@ class _TargetHost:
 
 
 class _MigrationSearch:
-    """Moves guests on the board, and leaves it unchanged."""
+    """Tries moves in the simulation, which is unchanged afterwards."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class _MigrationSearch:
         self._seen: dict[frozenset[tuple[HostedConsumer, Way]], int] = {}
 
     def run(self) -> MigrationPlan:
-        """Return the fewest moves, or some moves if the search is too long."""
+        """Return the fewest moves, or any moves if the search takes too long."""
         least = self._least_moves()
         if math.isinf(least):
             return MigrationPlan(None, None, None)
@@ -254,7 +254,7 @@ class _MigrationSearch:
                 yield guest, where
 
     def _places_elsewhere(self, guest: HostedConsumer) -> Iterator[tuple[Provider, Way]]:
-        """Return the places for a guest now; its own amounts of shared providers are free for it."""
+        """Return the present places for a guest; its own amounts of shared providers count as free."""
         rooms = self._board.find_rooms(guest.request)
         if self._board.shares:
             held = self._holding[guest].items()
@@ -267,7 +267,7 @@ class _MigrationSearch:
         )
 
     def _is_at(self, root: int, slots: Iterable[tuple[Slot, int]]) -> bool:
-        """Return whether a guest with these slots is on that host, and does not only take what it shares."""
+        """Return whether a guest with these slots is on that host itself, beyond shared providers."""
         providers = self._board.snapshot.providers
         return any(
             providers[slot[0]].root_id == root and SHARES not in providers[slot[0]].traits
@@ -275,7 +275,7 @@ class _MigrationSearch:
         )
 
     def _try_moves(self, left: int) -> bool:
-        """Return whether this number of moves makes room; they stay made then.
+        """Return whether this number of moves makes room; if so, the moves are kept.
 
         :raises TriesExhausted: it takes too long to find out.
         """
@@ -334,7 +334,7 @@ class _MigrationSearch:
         return True
 
     def _put_guest(self, guest: HostedConsumer, root: int, amounts: dict[Slot, int]) -> None:
-        """Have a guest hold these amounts at that host instead of its present ones."""
+        """Replace the amounts of a guest by these amounts at that host."""
         self._board.take_amounts(self._holding[guest].items(), -1)
         for slot in self._holding[guest]:
             del self._holders[slot][guest]

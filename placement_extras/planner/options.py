@@ -1,6 +1,6 @@
 """The options of the planner, in the section of the API.
 
-They are apart from the handler, as programs without a planner register them.
+This module is separate from the handler, because programs without a planner register the options.
 """
 
 from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""Packs guests into free amounts: the footprints of a flavor at a host, and how many guests fit by these."""
+"""Packs guests into free amounts: finds footprints of a flavor at a host, and counts guests that fit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FitBounds:
         return FitBounds(self.lower_bound + other.lower_bound, self.upper_bound + other.upper_bound)
 
     def __sub__(self, other: FitBounds) -> FitBounds:
-        """The bounds without a part that the rest does not depend on."""
+        """The difference to the bounds of an independent part."""
         return FitBounds(self.lower_bound - other.lower_bound, self.upper_bound - other.upper_bound)
 
 
@@ -47,7 +47,7 @@ NONE: Final = FitBounds(0, 0)
 
 
 def one_way(way: Way) -> Callable[[Free], int]:
-    """Return a function that counts the guests that fit in one way; it is never negative."""
+    """Return a function that counts the guests that fit in one way. The count is never negative."""
     # one and two slots are the rule, and these functions run for each of thousands of hosts
     if len(way) == 1:
         ((only, each),) = way
@@ -73,7 +73,7 @@ def fit_function(found: FlavorFootprints, budget: SearchBudget) -> Callable[[Fre
 
 
 def fit_formula(ways: Sequence[Way]) -> Callable[[Free], int] | None:
-    """Return a function that counts the same by a formula; None if there is none.
+    """Return a function that computes the number of guests by a formula; None if no formula exists.
 
     A formula exists if the ways take equal amounts of common slots, and have no other slot in common.
     """
@@ -145,7 +145,7 @@ class _PackingSearch:
         return FitBounds(self._best, upper_bound)
 
     def bound_guests(self, first: int) -> int:
-        """Return an upper bound of the guests in the ways from this one on, by classes and slots."""
+        """Return an upper bound of the guests in the remaining ways, by classes and slots."""
         ways = self._ways[first:]
         if not ways:
             return 0
@@ -177,7 +177,7 @@ class _PackingSearch:
             self._left[slot] -= count * amount
 
     def _try_ways(self, index: int, count: int, upper_bound: int) -> None:
-        """Try all numbers of guests in the ways from this one on, while more than the best may fit."""
+        """Try all numbers of guests in the remaining ways, while the best result can be exceeded."""
         self._best = max(self._best, count)
         if self._best >= upper_bound or count + self.bound_guests(index) <= self._best:
             return
@@ -222,14 +222,14 @@ class FlavorFootprints:
         return tuple([way for way in self.ways if all(capacities[slot] >= part for slot, part in way)])
 
     def with_ways(self, ways: tuple[Way, ...]) -> FlavorFootprints:
-        """Return the same with some of the ways."""
+        """Return these footprints with only some of the ways."""
         return FlavorFootprints(
             ways, {slot: self.classes[slot] for way in ways for slot, _ in way}, self.coupled
         )
 
 
 def key_slots(tree: HostTree) -> Callable[[Slot], Slot]:
-    """Return a function from slots of a tree to provider ids and classes, which hosts have in common."""
+    """Return a function that maps slots of a tree to provider ids and classes, which coupled hosts share."""
     names = list(tree.kind.shape.slots)
 
     def key_slot(slot: Slot) -> Slot:
@@ -244,8 +244,8 @@ def key_slots(tree: HostTree) -> Callable[[Slot], Slot]:
 def most_by_volume(guests: int, asked: Mapping[str, Mapping[int, int]], there: Mapping[str, int]) -> int:
     """Return an upper bound of the guests that fit, by the sums of classes.
 
-    :param asked: by class and amount, the number of guests that ask for it.
-    :param there: by class, the free amount in all.
+    :param asked: the number of guests by class and requested amount.
+    :param there: by class, the sum of the free amounts.
     """
     bound = guests
     for name, sizes in asked.items():

@@ -23,9 +23,10 @@ _MAX_WAYS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class FlavorProportion:
-    """A flavor with its number of guests in each set; at most ``upper_bound`` of its guests fit alone.
+    """A flavor with its number of guests in each set.
 
-    Each of its guests gets one of the ``requests``: the first, or its fallback.
+    Without other flavors at most ``upper_bound`` of its guests fit. Each guest gets one of the ``requests``:
+    the first, or its fallback.
     """
 
     requests: tuple[CandidatesRequest, ...]
@@ -161,7 +162,7 @@ class _SetPlacing:
         self._journal.record_undo(_give_back, free, way, count)
 
     def _try_sets(self, sets: int) -> bool:
-        """Return whether this number of sets fits; the guests stay placed then.
+        """Return whether this number of sets fits; if so, the guests stay placed.
 
         :raises TriesExhausted: it takes too long to find out.
         """

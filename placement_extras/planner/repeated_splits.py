@@ -1,12 +1,12 @@
-"""Counts split guests at hosts where free amounts alone decide, without a search for each guest.
+"""Counts split guests without a search for each guest, at hosts where only free amounts matter.
 
-A request is plain if it has one group without required traits, and each class that is not split is at one
-provider of the host. The split of one guest is then a function of the rooms of the zones, and is remembered.
-A room counts up to what a guest asks for, so that hosts that are used differently have states in common.
+A request is plain if it has one group without required traits, and one provider of the host has each class
+that is not split. The split of one guest is then a function of the rooms of the zones, and is remembered. A
+room counts at most the requested amount, so that hosts with different usage have states in common.
 
 What always holds
-    A split that was the best one stays the best as long as it fits, since guests only take rooms away. So it
-    is repeated until one of its amounts is not free any more.
+    The best split stays the best as long as it fits, since guests only reduce rooms. So it is repeated until
+    one of its amounts is no longer free.
 """
 
 from collections.abc import Hashable, Sequence
@@ -43,10 +43,10 @@ _Zone = tuple[tuple[tuple[int, int, int, int, int], ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class _RepeatLayout:
-    """Where the classes of a request are in a class of trees.
+    """The places of the classes of a request in a class of trees.
 
-    ``rooms`` has class, position and slot by zone, ``rest`` the same of what is not split. ``zones`` are the
-    positions of the zones. ``names`` are the classes that are split.
+    ``rooms`` has class, position and slot of the split classes (``names``) by zone, ``rest`` those of the
+    other classes. ``zones`` are the positions of the zones.
     """
 
     names: tuple[str, ...]
@@ -56,7 +56,7 @@ class _RepeatLayout:
 
 
 class RepeatedSplits:
-    """The splits of one request, by the states of hosts."""
+    """The splits of one request, remembered by the states of hosts."""
 
     def __init__(
         self,
@@ -85,9 +85,9 @@ class RepeatedSplits:
         self._known: dict[Hashable, Amounts | None] = {}
 
     def count_guests(self, tree: HostTree, free: Sequence[int], limit: int) -> int | None:
-        """Return how many guests fit, at most ``limit``; None if free amounts alone do not decide.
+        """Return how many guests fit, at most ``limit``; None if more than free amounts matters.
 
-        :param free: what is free, by slot.
+        :param free: the free amounts by slot.
         :raises placement.search.budget.BudgetExhausted: the budget is spent.
         """
         if not self._is_plain:
@@ -127,7 +127,7 @@ class RepeatedSplits:
         return count
 
     def _list_rooms(self, tree: HostTree, layout: _RepeatLayout) -> _HostRooms:
-        """Return the rooms of a host by zone and class, as far as one guest can fill them."""
+        """Return the rooms of a host by zone and class, limited to the amounts of one guest."""
         found = []
         for zone in layout.rooms:
             by_class: dict[str, list[_HostRoom]] = {name: [] for name in layout.names}
@@ -143,7 +143,7 @@ class RepeatedSplits:
         return found
 
     def _order_zones(self, rooms: _HostRooms, free: Sequence[int]) -> list[_Zone]:
-        """Return the rooms with what is free of them, in an order that like hosts have in common."""
+        """Return the rooms with their free amounts, in an order that equivalent hosts have in common."""
         zones: list[_Zone] = [
             tuple(
                 [
@@ -171,7 +171,7 @@ class RepeatedSplits:
         return zones
 
     def _find_layout(self, tree: HostTree) -> _RepeatLayout | None:
-        """Return the layout of a class of trees; None if what is not split may come of several providers."""
+        """Return the layout of a class of trees; None if several providers may give an unsplit class."""
         names = zoned_classes(tree, [name for name in self._asked if name in SPLIT])
         self._budget.spend(len(tree.members))
 
@@ -205,7 +205,7 @@ class RepeatedSplits:
     def _split_guest(
         self, names: Sequence[str], zones: Sequence[_Zone], apart: Sequence[Sequence[int]]
     ) -> Amounts | None:
-        """Return the numbers of rooms and the amounts that one guest takes; None if it does not fit."""
+        """Return the rooms of one guest, by number, with their amounts; None if it does not fit."""
         now, when_empty, number = list[Zone](), list[Zone](), 0
         for zone in zones:
             rooms: dict[str, list[ZoneRoom]] = {}

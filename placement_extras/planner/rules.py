@@ -1,4 +1,4 @@
-"""The policy rules of the planner, apart from the handler: tools that list rules do not load it."""
+"""The policy rules of the planner. Tools that list rules load this module without the handler."""
 
 from typing import Final
 

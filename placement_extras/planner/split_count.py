@@ -4,8 +4,8 @@ If a guest always takes from one zone, and a zone has each class at one provider
 filtered and packed, which is exact. Otherwise the search of claims places one guest after the other on a copy
 of the host. That is the lower bound, and sums of free amounts give the upper bound.
 
-Only :mod:`placement_extras.planner.handler` uses it. It is apart from ``capacity``, as it uses the search of
-claims.
+Only :mod:`placement_extras.planner.handler` uses this module. It is separate from ``capacity``, because it
+uses the search of claims.
 """
 
 from __future__ import annotations
@@ -49,17 +49,16 @@ def count_split(
 ) -> FlavorCapacity:
     """Return how many guests of a flavor fit if a topology policy splits each of them.
 
-    Shortages of full hosts are not computed: they are None. Hosts that are left when the budget for placing
-    ends have no lower bound, and their number is in the answer.
-
-    :param placing: the budget for placing guests; without it, that of the cloud is also for this.
+    Shortages of full hosts are not computed: they are None. When the budget for placing ends, the remaining
+    hosts have no lower bound, and the answer has their number.
+    :param placing: the budget for placing guests; None uses the budget of the cloud.
     :raises placement.search.budget.BudgetExhausted: the budget of the cloud is spent.
     """
     return _SplitCount(cloud, request, topology, placing).run()
 
 
 def count_repeats(snapshot: ModelSnapshot, choice: HostChoice) -> int:
-    """Return how many guests can have the same choice, one after the other."""
+    """Return how many successive guests fit with the same choice."""
     return min(
         snapshot.providers[provider.id].free(name) // amount
         for provider, amounts in choice.resources
@@ -125,7 +124,7 @@ class _SplitCount:
         )
 
     def _look_at_coupled(self, hosts: Sequence[tuple[HostTree, Sequence[Provider]]]) -> tuple[int, int]:
-        """Return how many of these hosts could serve a guest if empty, and how many can now, each alone."""
+        """Return how many of these hosts could serve a guest when empty, and how many can now, each alone."""
         capable = able = 0
         for tree, shared in hosts if not self._uncounted else ():
             try:
@@ -140,7 +139,7 @@ class _SplitCount:
         return any(not self._bounds.asked.keys().isdisjoint(each.inventories) for each in sharing)
 
     def _count_host(self, tree: HostTree, shared: Sequence[Provider]) -> tuple[bool, FitBounds]:
-        """Return whether the empty host could serve a guest, and how many fit now."""
+        """Return whether the empty host could serve a guest, and how many guests fit now."""
         names = zoned_classes(tree, self._bounds.split)
         if not names or self._bounds.takes_of_one_provider(tree, names):
             ways = self._allowed_ways(tree, shared, names)
@@ -167,7 +166,7 @@ class _SplitCount:
     def _allowed_ways(
         self, tree: HostTree, shared: Sequence[Provider], names: tuple[str, ...]
     ) -> FlavorFootprints:
-        """Return the ways of an unsplit guest that take all split classes of one zone."""
+        """Return the ways of an unsplit guest that take all split classes from one zone."""
         ways = self._finder.footprints_at(tree, shared)
         if not names or not ways.ways:
             return ways
@@ -220,7 +219,7 @@ class _SplitCount:
 
 @dataclass(frozen=True, slots=True)
 class _CoupledCount:
-    """Guests on hosts that share providers: by root and by all roots of which they take something.
+    """Guests on hosts that share providers, by root and by all roots from which they take amounts.
 
     ``most`` has an upper bound of each host by its root, ``asked`` the amounts of a guest by class.
     """
@@ -231,7 +230,7 @@ class _CoupledCount:
     asked: Mapping[str, int]
 
     def fit_bounds(self, among: Collection[int] | None = None, without: int | None = None) -> FitBounds:
-        """Return how many fit, on the hosts of some roots, while one root and its providers serve none."""
+        """Return how many guests fit on the hosts of some roots, if one root and its providers serve none."""
         hosts = [
             (tree, shared)
             for tree, shared in self.hosts
@@ -259,7 +258,7 @@ class _CoupledCount:
 
 
 class _HostPlacing:
-    """Places guests on copies of single hosts, with what shares with them."""
+    """Places guests on copies of single hosts, together with the providers that share with them."""
 
     def __init__(
         self, cloud: CloudHosts, request: CandidatesRequest, topology: TopologyPolicy, budget: SearchBudget
@@ -276,7 +275,7 @@ class _HostPlacing:
         self._capable: dict[Hashable, bool] = {}
 
     def count_guests(self, tree: HostTree, shared: Sequence[Provider]) -> int:
-        """Return the number of guests that have a place at a host, one after the other."""
+        """Return how many successive guests fit at a host."""
         counted = self._repeated.count_guests(tree, tree.free, _NO_LIMIT)
         if counted is not None:
             return counted
@@ -291,7 +290,7 @@ class _HostPlacing:
         return self._known[state]
 
     def is_capable(self, tree: HostTree, shared: Sequence[Provider]) -> bool:
-        """Return whether a host could serve a guest with nothing used of it, nor of what shares with it."""
+        """Return whether a host could serve a guest if it and its sharing providers were unused."""
         counted = self._repeated.count_guests(tree, tree.capacities, 1)
         if counted is not None:
             return bool(counted)
@@ -305,9 +304,9 @@ class _HostPlacing:
     def copy_host(
         self, tree: HostTree, shared: Sequence[Provider], held: Mapping[int, Provider] | None = None
     ) -> ModelSnapshot:
-        """Return a snapshot of a host alone, with the trees that share with it.
+        """Return a snapshot with a host and the trees that share with it.
 
-        :param held: providers by id, as they are after guests were placed elsewhere.
+        :param held: providers by id, with the usage of guests placed on other hosts.
         """
         snapshot = self._cloud.snapshot
         ids = {each.id for each in tree.members}
@@ -316,7 +315,7 @@ class _HostPlacing:
         return ModelSnapshot((held or {}).get(each, snapshot.providers[each]) for each in ids)
 
     def first_choice(self, snapshot: ModelSnapshot, root: int) -> HostChoice | None:
-        """Return the choice of the next guest at a host; None if it has no place there."""
+        """Return the choice of the next guest at a host; None if it does not fit there."""
         self._budget.spend(1 + len(snapshot))
         choices = SplitChoices(snapshot, self._request, self._topology, self._distances, self._budget)
         return next((each for each in choices.choices_at(root) if each is not None), None)
@@ -357,7 +356,7 @@ class _AmountBounds:
         }
 
     def takes_of_one_provider(self, tree: HostTree, names: Sequence[str]) -> bool:
-        """Return whether each guest takes each split class of one provider, and all of them of one zone."""
+        """Return whether a guest takes all split classes from one zone, each from one provider."""
         zones = tree.kind.zone_positions
         if self._topology is not TopologyPolicy.SINGLE_NUMA and len(zones) > 1:
             return False
@@ -368,7 +367,7 @@ class _AmountBounds:
         return all(sum((at, name) in slots for at in zone) <= 1 for zone in zones for name in names)
 
     def most_guests(self, tree: HostTree, shared: Sequence[Provider]) -> int:
-        """Return an upper bound of the guests that fit at a host, with all that shares with it."""
+        """Return an upper bound of the guests that fit at a host and its sharing providers."""
         names = zoned_classes(tree, self.split)
         providers = (*tree.members, *shared)
         most = [self._most_of_class(name, names, tree, providers) for name in self.asked]

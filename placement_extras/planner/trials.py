@@ -1,8 +1,8 @@
 """Trials: changes that a search makes and undoes, and a limit of their number.
 
-Every search of the planner answers the same kind of question: whether some changes, one after the other, lead
-to a wanted state. It continues from each change, and undoes the change if that leads nowhere. The number of
-ways grows without bound. So after some tries a search stops, and a bound is answered instead.
+Every search of the planner looks for successive changes that lead to a wanted state. It continues from each
+change, and undoes the change if it leads nowhere. The number of combinations grows without bound. So a search
+stops after some tries, and the answer has a bound instead.
 
     for way in journal.try_each(ways):
         take(way)
@@ -44,7 +44,7 @@ class TrialJournal:
     def count_try(self) -> None:
         """Count one try.
 
-        :raises TriesExhausted: the limit was reached before.
+        :raises TriesExhausted: the limit is already reached.
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
         self._tries_left -= 1
@@ -53,11 +53,11 @@ class TrialJournal:
             raise TriesExhausted
 
     def record_undo(self, undo: Callable[..., object], *arguments: object) -> None:
-        """Record a change that was made, by the call that undoes it."""
+        """Record a change by the call that undoes it."""
         self._undoing.append((undo, arguments))
 
     def undo_changes(self, kept: int = 0) -> None:
-        """Undo changes, the last first, until ``kept`` are left."""
+        """Undo changes, the latest first, until ``kept`` are left."""
         while len(self._undoing) > kept:
             undo, arguments = self._undoing.pop()
             undo(*arguments)

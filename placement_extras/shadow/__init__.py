@@ -13,10 +13,11 @@ for all requests that did not overlap.
 
 **Requests that overlapped** may have happened in another order (:mod:`~placement_extras.shadow.replay`):
 
-- a write that the stock service accepted and ours refuses is asked again after the writes beside it;
-- a write that the stock service refused is not replayed: the reason may have been gone a moment later, and a
-write that ours accepted instead would stay;
-- a read that differs is asked again later; if it still differs it is ``raced``, which is no difference.
+- a write that the stock service accepted and ours refuses is sent again after the overlapping writes;
+- a write that the stock service refused is not replayed: its reason may disappear a moment later, and ours
+  could then accept the write;
+- a read that differs is sent again later; if it still differs, it is ``raced`` and not counted as a
+  difference.
 
 For example, with two writes of one provider's inventory, both sent with its generation 4::
 
@@ -26,9 +27,9 @@ For example, with two writes of one provider's inventory, both sent with its gen
 the copy of client 2 comes first. It was refused while client 1 was in flight, so it counts as raced and is
 not replayed. The copy of client 1 is replayed and answered 200.
 
-Two writes of one item at the same time, both without a generation, may be replayed in the wrong order. Later
-reads show that.
+Two simultaneous writes of one item, both without a generation, may be replayed in the wrong order. Later
+reads then differ.
 
-**In step** is our database as long as every write had the same outcome on both sides. Later differences may
+Our database is **in step** as long as every write has the same outcome on both sides. Later differences may
 follow from the first one, which the report names.
 """

@@ -1,7 +1,8 @@
 """Compares two answers, and recognises documented differences.
 
-The names of differences are those in ``doc/reference/deviations.yaml``. The ones that random requests meet
-are recognised. A refused claim leaves a consumer behind in OpenStack Placement, and its type shows later.
+``doc/reference/deviations.yaml`` has the names of differences. This module recognises those that random
+requests meet. One example is a refused claim, which leaves a consumer behind in OpenStack Placement; its type
+appears in later answers.
 """
 
 from __future__ import annotations
@@ -120,6 +121,7 @@ def _header_value(answer: ShadowAnswer, name: str) -> Any:
     value = answer.headers.get(name)
     if value is None:
         return None
+    # The order of the methods does not matter.
     if name == "allow":
         return {each.strip() for each in value.split(",")}
     return value.partition(";")[0]  # without parameters such as the charset
@@ -264,19 +266,19 @@ _EXTENSIONS: Final = "extensions"
 def explain_difference(
     exchange: ShadowExchange, difference: AnswerDifference, left_behind: OrphanConsumers
 ) -> str | None:
-    """Return the name of the documented deviation that the difference is, or None."""
+    """Return the name of the documented deviation for a difference, or None."""
     if left_behind.explains_difference(exchange, difference):
         return _ORPHANS
     return next((name for name, is_this in _RECOGNISED.items() if is_this(exchange, difference)), None)
 
 
 def refused_there_only(theirs: ShadowAnswer) -> str | None:
-    """Return the deviation by which only OpenStack Placement refuses a write, or None."""
+    """Return the deviation for a write that only OpenStack Placement refuses, or None."""
     return _ORPHANS if "expected 0 but got" in _sentence_of(theirs) else None
 
 
 def known_here_only(request: AskedRequest, theirs: ShadowAnswer) -> str | None:
-    """Return the deviation by which OpenStack Placement lacks a resource that ours has, or None."""
+    """Return the deviation for a resource that only our service has, or None."""
     path = unquote(urlsplit(request.path).path)
     return _EXTENSIONS if theirs.status == 404 and (path + "/").startswith("/ext/") else None
 
@@ -312,7 +314,10 @@ def _orphan_consumer(exchange: ShadowExchange, difference: AnswerDifference) -> 
 
 
 def _lowercase_class(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Whether a class is in small letters. Ours reports that before other errors of the request."""
+    """Whether a class is in small letters.
+
+    Our service reports such a class before other errors of the request.
+    """
     said = _sentence_of(exchange.ours)
     return (
         difference.what in ("status", "code", "words")
@@ -328,7 +333,7 @@ def _refused_mappings(exchange: ShadowExchange, difference: AnswerDifference) ->
 
 
 def _wrong_sums(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
-    """Whether the candidates of one side only have wrong sums there, and right ones in our answer."""
+    """Whether differing candidates have wrong sums in OpenStack Placement, and right ones in ours."""
     url = urlsplit(exchange.request.path)
     if difference.what != "body" or url.path != "/allocation_candidates":
         return False

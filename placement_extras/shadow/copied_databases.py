@@ -43,7 +43,7 @@ class CopiedDatabases:
 
 
 MAX_MOMENTS: Final = 20
-"""Snapshots that are taken at most to find one without a write in flight."""
+"""Maximum number of snapshots to try until one has no write in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +54,18 @@ class CopyMoment:
     latest: float
 
     def is_after(self, copy: MirroredRequest) -> bool:
-        """Whether a request was answered before, so that the copy holds its changes."""
+        """Whether a request was answered before this moment, so that the copy contains its changes."""
         return copy.started + copy.seconds < self.earliest
 
     def is_within(self, copy: MirroredRequest) -> bool:
-        """Whether a request was a write in flight at that moment; the copy may hold its changes or not."""
+        """Whether a request was a write in flight at this moment. Its changes may be in the copy or not."""
         return copy.is_write and copy.started < self.latest and not self.is_after(copy)
 
 
 def check_databases(databases: CopiedDatabases) -> None:
-    """Check that a copy can be made, without a change.
+    """Check that a copy can be made; change nothing.
 
-    :raises ServiceError: it cannot; the message says why.
+    :raises ServiceError: a copy cannot be made; the message has the reason.
     """
     with (
         open_database(databases.target) as database,
@@ -77,10 +77,10 @@ def check_databases(databases: CopiedDatabases) -> None:
 
 
 def copy(databases: CopiedDatabases, is_quiet: Callable[[CopyMoment], bool] = lambda _: True) -> CopyMoment:
-    """Copy the source into our database; writers of the source do not wait.
+    """Copy the source into our database without blocking writers of the source.
 
     :param is_quiet: whether no write was in flight at a moment. Then the copy holds exactly the changes
-        before it. Otherwise another moment is tried, up to :data:`MOMENTS` times.
+        before it. Otherwise another moment is tried, up to :data:`MAX_MOMENTS` times.
     :raises ServiceError: the database was not copied, and nothing is changed.
     """
     with open_database(databases.target) as database:

@@ -70,7 +70,7 @@ class ByteBacklog:
         return stub if copy.is_write and self.bytes + stub.size <= self._bounds.any_write else None
 
     def get(self, seconds: float | None = None) -> MirroredRequest | None:
-        """Wait for the next copy, at most ``seconds``; None after that time or at the end of the queue."""
+        """Return the next copy; None after ``seconds`` without one, or at the end of the queue."""
         with self._changed:
             self._changed.wait_for(lambda: self._copies or self._closed, seconds)
             if not self._copies:
@@ -103,7 +103,7 @@ class ByteBacklog:
 def _empty_copy(copy: MirroredRequest) -> MirroredRequest:
     """Return a copy without body and answer.
 
-    A lost write must be known, because both sides differ after it.
+    A lost write must be counted, because both sides differ afterwards.
     """
     request = ShadowRequest(copy.request.method, copy.request.path, (), b"")
     return replace(copy, request=request, received=None, missed=NO_ROOM)
@@ -173,9 +173,8 @@ class MirrorOutbox:
         try:
             while not self._waiting.has_ended:
                 message = pickle.dumps(self._next_delivery())
-                while (
-                    True
-                ):  # a delivery is sent again after a lost connection: a lost write would part the sides
+                # A delivery is sent again after a lost connection: a lost write would part the sides.
+                while True:
                     connection = connection or self._connect()
                     if connection is None:
                         return

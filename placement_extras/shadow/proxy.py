@@ -113,7 +113,7 @@ _CONNECTION_HEADERS: Final = frozenset(
 
 
 class RequestForwarder:
-    """WSGI application that passes requests on to a URL, and answers back.
+    """WSGI application that forwards requests to a URL and returns the answers.
 
     :param stock: URL of the stock service, with the prefix that it is mounted at.
     :param threads: maximum number of requests in flight.
@@ -132,7 +132,7 @@ class RequestForwarder:
         return urllib3.connection_from_url(self._stock, maxsize=number, timeout=timeout, retries=False)
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        """Pass one request on."""
+        """Forward one request."""
         body, rest = _read_body(environ)
         request = ShadowRequest(
             environ["REQUEST_METHOD"], _request_target(environ), _request_headers(environ), body
@@ -145,6 +145,7 @@ class RequestForwarder:
             self._in_flight.end_request(ticket, None, time.monotonic() - began, NO_ANSWER)
             LOG.warning("%s does not answer %s %s: %s", self._stock, request.method, request.path, error)
             return _bad_gateway(self._stock, start_response)
+        # Each ticket has to end, or settled_until() would stand still.
         except BaseException:
             self._in_flight.end_request(ticket, None, time.monotonic() - began, NO_ANSWER)
             raise
@@ -187,7 +188,7 @@ class RequestForwarder:
 
 
 class _PassingBody:
-    """The body of an answer that is passed on; keeps a copy."""
+    """The body of a forwarded answer; keeps a copy."""
 
     def __init__(
         self,
@@ -240,7 +241,7 @@ class _PassingBody:
             self._response.release_conn()
 
     def _read_rest(self) -> None:
-        """Read the rest of an answer after the client has left: its write is done and has to be replayed."""
+        """Read the rest of an answer after the client has left. The write is done and has to be replayed."""
         assert self._ticket is not None
         if not is_write(self._ticket.request.method):
             self._missed = CLIENT_LEFT
@@ -291,7 +292,7 @@ def _request_headers(environ: WSGIEnvironment) -> Headers:
 
 
 def _passed_on(headers: Iterable[tuple[str, str]]) -> Headers:
-    """Return the headers that are not about one connection, by their names or by the Connection header."""
+    """Return the headers to forward, without hop-by-hop headers and those named in Connection."""
     listed = tuple(headers)
     own = {
         each.strip().lower()
@@ -346,6 +347,7 @@ def run_proxy(
 def _end_with(control: Connection) -> None:
     with suppress(EOFError, OSError):
         control.recv_bytes()
+    # gunicorn answers the requests in flight before it ends at this signal.
     os.kill(os.getpid(), signal.SIGTERM)
 
 

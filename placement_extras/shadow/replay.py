@@ -1,4 +1,4 @@
-"""Replays requests of the stock service on ours: decides about their order and judges the answers."""
+"""Replays requests of the stock service on ours: determines their order and judges the answers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ReplayClient:
     def __call__(self, copy: MirroredRequest) -> tuple[ShadowAnswer, float]:
         """Return our answer and its time in seconds.
 
-        :raises UnansweredRequest: there is none.
+        :raises UnansweredRequest: our service does not answer.
         """
         pause, tries = 0.05, 0
         while True:
@@ -231,6 +231,7 @@ class RequestReplay:
         if not copy.is_write:
             return
         self._remember_number(copy.number)
+        # Only a replayed write changes the answers that postponed copies get.
         if outcome:
             self._try_again()
         for each in list(self._postponed.values()):
@@ -241,6 +242,7 @@ class RequestReplay:
         """Replay a write in flight during the copy of the database, which may hold its changes already."""
         self._note_write(copy)
         outcome = self._try_outcome(copy, last=True)
+        # With ``last`` there is always an outcome, which the type checker does not see.
         assert outcome is not None
         self._remember_number(copy.number)
         why = "the database was copied meanwhile"
@@ -265,7 +267,7 @@ class RequestReplay:
             del self._taken[next(iter(self._taken))]
 
     def _try_again(self) -> None:
-        """Ask postponed copies again, the oldest first, until no write among them succeeds."""
+        """Replay postponed copies again, the oldest first, until no write among them succeeds."""
         again = bool(self._postponed)
         while again:
             again = False
@@ -282,14 +284,12 @@ class RequestReplay:
     def _conclude_copy(self, copy: MirroredRequest) -> None:
         self._drop_postponed(copy)
         outcome = self._try_outcome(copy, last=True)
+        # For the type checker, as above.
         assert outcome is not None
         self.report(outcome)
 
     def _try_outcome(self, copy: MirroredRequest, *, last: bool = False) -> ReplayOutcome | None:
-        """Return the outcome, or None to ask again later.
-
-        A defect in one comparison does not end the others.
-        """
+        """Return the outcome, or None to try again later. An error ends only its own comparison."""
         try:
             return self._compare_copy(copy, last=last)
         except Exception:
@@ -320,6 +320,7 @@ class RequestReplay:
         exchange = ShadowExchange(copy.request, theirs, ours)
         found = find_differences(exchange)
         if not found:
+            # Later writes may have overtaken a postponed one, so its item is not known again.
             if copy.is_write and ours.status < 400 and copy.number not in self._postponed:
                 self.doubt.settle_write(copy, self._postponed)
             return ReplayOutcome(copy, ReplayVerdict.SAME, "", ours, seconds)
@@ -348,8 +349,8 @@ class RequestReplay:
     def _has_traits(self, copy: MirroredRequest) -> bool:
         """Whether our service has the traits that a request sets.
 
-        Of two such requests at once OpenStack Placement accepts the second with its old generation, because
-        it changes nothing. Ours refuses it, and the content is the same on both sides.
+        If two such requests come at once, OpenStack Placement accepts the second one with its old generation,
+        because it changes nothing. Our service refuses it, and the content is the same on both sides.
         """
         request = copy.request
         wanted = parse_body(request.body, JSON)

@@ -124,7 +124,7 @@ class OutcomeTally:
             self._seconds.labels(name, "ours").observe(outcome.seconds)
 
     def mark_parted(self, why: str) -> None:
-        """Record a reason, other than a request, why the content of the databases may differ from here on."""
+        """Record a reason, other than a request, for different content of the databases from here on."""
         with self._lock:
             self._set_parted({"time": _utc_now(), "request": "", "difference": why})
 
@@ -237,7 +237,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 @dataclass
 class ComparerStatus:
-    """State of the comparing process, beside its counts.
+    """State of the comparing process, in addition to its counts.
 
     :param left_out: copies that the answering process had no room for.
     :param doubt: items that several clients wrote at once.

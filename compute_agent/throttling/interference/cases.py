@@ -1,4 +1,4 @@
-"""Cases: one victim, one suspect, one control. A case and levels go in, a case and decisions come out."""
+"""Cases of one victim, one suspect and one control: pure functions to the next case and decisions."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class InterferenceCase:
     - ``watch`` is the name of the section.
     - ``before`` is the level of the victim's signal before the latest step, or before the first of giving
       back.
-    - ``limits`` are all steps that were taken, and the first ``depth`` of them are in force: the last is the
-      limit.
+    - ``limits`` are the limits of all steps, and the first ``depth`` of them are in force; the last of these
+      is the limit.
     - ``since`` is when the phase, or the step of it, began (monotonic seconds).
     - ``guilty``: a step has helped. ``exhausted``: no further step would help, or can be taken.
     """
@@ -85,7 +85,7 @@ class InterferenceCase:
     exhausted: bool = False
 
     def is_settled(self, time: float) -> bool:
-        """Whether this suspect can give no more, a while after its trial: only then another one is tried."""
+        """Whether this suspect cannot be limited further, so that another one may be tried."""
         # As long as a further step may help, another suspect would share the blame for it.
         return self.phase is CasePhase.HOLD and self.exhausted and time - self.since >= TRIAL_SECONDS
 
@@ -103,15 +103,16 @@ class InterferenceCase:
 
     @property
     def limit(self) -> float | None:
-        """The limit in force, in the lever's unit; None where there is none now."""
+        """The limit in force, in the lever's unit; None without one."""
         return self.limits[self.depth - 1] if self.depth else None
 
 
 @dataclass(frozen=True, slots=True)
 class CaseDecision:
-    """A decision, with the case as it is after it.
+    """A decision, with the case after it.
 
-    ``level`` is that of the victim's signal, ``watch`` that of the case if its section is still there.
+    ``level`` is the level of the victim's signal, ``watch`` the watch of the case if its section still
+    exists.
     """
 
     what: CaseVerdict
@@ -128,12 +129,12 @@ class CaseDecision:
 
     @property
     def changes_limit(self) -> bool:
-        """Whether it changes a limit."""
+        """Whether the decision changes a limit."""
         return self.what not in (CaseVerdict.GUILTY, CaseVerdict.ESCALATE, CaseVerdict.PREVIEW)
 
     @property
     def takes_away(self) -> bool:
-        """Whether it takes something from the suspect."""
+        """Whether the decision restricts the suspect."""
         return self.what in (CaseVerdict.TRY, CaseVerdict.FURTHER, CaseVerdict.RELAPSE)
 
 
@@ -141,7 +142,8 @@ class CaseDecision:
 class VictimLevels:
     """The victim at present: levels of both windows of a trial (None: not known), and of the latest window.
 
-    It ``suffers`` if that is above its threshold, and that ``lasts`` if it was for all of the window.
+    The victim ``suffers`` if the latest level is above its threshold; this ``lasts`` if it held for the whole
+    window.
     """
 
     first: float | None = None
@@ -165,8 +167,8 @@ def advance_case(
 ) -> Turn:
     """The case after another sample, at ``time``, and the decisions about it.
 
-    ``lower`` is the next lower limit of the suspect, None at the floor. As long as it ``waits`` for the trial
-    of another case nothing is given back; unless it ``tries`` no further step is.
+    ``lower`` is the next lower limit of the suspect, None at the floor. While it ``waits`` for the trial of
+    another case, no step is given back; without ``tries``, no further step is taken.
     """
     elapsed = time - case.since
     match case.phase:
@@ -195,16 +197,16 @@ def advance_case(
 
 
 def has_improved(case: InterferenceCase, seen: VictimLevels) -> bool:
-    """Whether the victim was better off in both windows."""
+    """Whether the level of the victim was lower in both windows."""
     # Relative to the level before: a trial is about this step, not about the threshold.
     line = case.before * (1 - IMPROVEMENT)
     return all(level is not None and level <= line for level in (seen.first, seen.second))
 
 
 def has_relapsed(case: InterferenceCase, seen: VictimLevels) -> bool:
-    """Whether the victim suffers, and more than it did as long as the guilty one was held.
+    """Whether the victim suffers more than during the hold of the suspect.
 
-    A victim that suffers no more than then does so by something else.
+    Otherwise its suffering has another cause.
     """
     worse = seen.latest is not None and case.before <= seen.latest * (1 - IMPROVEMENT)
     # Without a verdict there is nothing to relapse to: the limit was a trial that the agent did not see end.
@@ -237,7 +239,7 @@ def _judge_trial(
 
 
 def _try_further(case: InterferenceCase, level: float | None, lower: float | None, time: float) -> Turn:
-    """Another step, tried as the first was, from the present level; none at the lowest limit."""
+    """A trial of another step from the present level; none at the lowest limit."""
     if lower is None or level is None:
         return replace(case, exhausted=True), ()
     # Steps that were given back are forgotten: the next ones go down from the present limit.

@@ -1,4 +1,4 @@
-"""Decisions: state and samples in, state and decisions out. Nothing has happened until an executor acts."""
+"""Pure decisions, from state and samples to the next state. An executor carries them out."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def advance_state(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> tuple[InterferenceState, tuple[CaseDecision, ...]]:
-    """The state and the decisions after the newest of ``samples``: those of ten minutes, oldest first."""
+    """The state and the decisions after the newest of ``samples``, which cover ten minutes, oldest first."""
     now = samples[-1]
     tracks = observe_signals(watches, state, now)
     pairs = {pair: one for pair, one in state.pairs.items() if _is_remembered(one, now.time)}
@@ -144,7 +144,7 @@ def _open_cases(
     state: InterferenceState,
     samples: Sequence[GuestSamples],
 ) -> tuple[InterferenceState, list[CaseDecision]]:
-    """Open cases: one trial, unless there is one already, and those that watches in preview would open."""
+    """Open cases: one trial, unless one runs already, and the cases that watches in preview would open."""
     now, decisions = samples[-1], []
     pairs, cases = state.pairs, state.cases
     # One trial on a host at a time, or nothing could tell which limit helped.
@@ -169,7 +169,7 @@ def _open_cases(
 def _find_victims(
     watches: Sequence[InterferenceWatch], state: InterferenceState, now: GuestSamples
 ) -> Iterator[tuple[InterferenceWatch, SignalKey, float]]:
-    """The guests that are disturbed, by signal, with their level; those that suffer most first."""
+    """The disturbed guests by signal, with their levels, in descending order of suffering."""
     found = []
     for watch in watches:
         for key, track in state.tracks.items():
@@ -217,9 +217,10 @@ def _open_case(
 def _first_limit(
     signal: InterferenceSignal, suspect: GuestReading, knob: ThrottleControl, steps: ThrottleSteps
 ) -> float | None:
-    """A step down from the use of a suspect, if that is known: steps from its allotment might change nothing.
+    """The first limit of a suspect, by steps down from its use; None at the floor.
 
-    None at the floor; fewer steps than the signal begins with where it is reached before.
+    If the use is unknown, the steps begin at the allotment, and might have no effect. The floor may be
+    reached with fewer steps than the signal's first ones.
     """
     allotment = suspect.facts.allotments[knob]
     used, full = signal.amounts(suspect).get(knob.domain), allotment.full

@@ -1,4 +1,4 @@
-"""Evidence: how much more a victim suffers than it mostly does, and which suspects' use goes with that.
+"""Evidence: the excess of a victim's signal over its baseline, and suspects with correlated use.
 
 The baseline of a guest is learnt from itself. A suspect may be limited for the victim, shares the resource,
 and used more of it whenever the victim suffered more.
@@ -34,7 +34,7 @@ _ALPHA: Final = 1 - 0.5 ** (1 / HALF_LIFE)
 
 @dataclass(frozen=True, slots=True)
 class SignalBaseline:
-    """Mean and variance, to which older samples contribute less; ``count`` of samples, up to HALF_LIFE."""
+    """Mean and variance with lower weights of older samples; ``count`` of samples, up to HALF_LIFE."""
 
     mean: float = 0.0
     variance: float = 0.0
@@ -42,11 +42,11 @@ class SignalBaseline:
 
     @property
     def is_usable(self) -> bool:
-        """Whether enough was learnt."""
+        """Whether the baseline has enough samples."""
         return self.count >= LEARNING
 
     def violation_threshold(self, least: float, share: float) -> float:
-        """The value above which a sample is a violation: by 2 sigma, ``least``, and ``share`` of the mean."""
+        """The threshold of a violation: above the mean by 2 sigma, ``least``, and ``share`` of the mean."""
         return self.mean + max(SIGMAS * math.sqrt(self.variance), least, share * abs(self.mean))
 
     def with_value(self, value: float) -> SignalBaseline:
@@ -80,7 +80,7 @@ class SignalTrack:
     def with_sample(self, time: float, value: float, least: float, share: float, learns: bool) -> SignalTrack:
         """The track with another sample; without ``learns`` it leaves the baseline as it is.
 
-        A violation counts no more than the threshold: a level that becomes usual becomes the baseline, but
+        A violation counts with the value of the threshold, so that a lasting level becomes the baseline
         slowly.
         """
         # Judged by the baseline of before: a violation must not excuse itself.
@@ -99,16 +99,16 @@ class SignalTrack:
         )
 
     def without_recent(self) -> SignalTrack:
-        """The track without its recent samples; after a start, or when the guest was limited itself."""
+        """The track without its recent samples, for use after a start or a limit of the guest."""
         return replace(self, recent=(), since=math.inf) if self.recent else self
 
     def mean_level(self, time: float) -> float | None:
-        """The mean of the window up to now; None where nothing was measured in it."""
+        """The mean of the window up to now; None without a sample in it."""
         values = [value for at, value in self.recent if at > time - WINDOW_SECONDS]
         return sum(values) / len(values) if values else None
 
     def suffers_now(self, time: float) -> bool:
-        """Whether it is above the threshold now, as a mean over the window."""
+        """Whether the mean over the window up to now is above the threshold."""
         level = self.mean_level(time)
         return level is not None and level > self.threshold
 
@@ -136,9 +136,9 @@ _ALIKE: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class SuspectGuest:
-    """A guest, and how its use went with the signal of the victim.
+    """A guest, and the correlation of its use with the victim's signal.
 
-    ``part`` is how much of the signal's ups and downs its own explain, in its units of use.
+    ``part`` is the part of the signal's variation that its use explains, in units of use.
     """
 
     guest: str
@@ -212,7 +212,7 @@ def _used_amount(watch: InterferenceWatch, sample: GuestSamples, guest: str, dom
 
 
 def _correlate_pairs(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Pearson's correlation, and the part of the first that goes with the second, in units of the second."""
+    """Pearson's correlation, and the part of the first that the second explains, in units of the second."""
     if len(pairs) < 2:
         return 0.0, 0.0
     count = len(pairs)

@@ -1,7 +1,6 @@
-"""Signals: how guests suffer by others, which use of others causes it, and the watches that name signals.
+"""Signals of guests that suffer, the use of others that causes them, and the watches that name signals.
 
-A reading is what one guest did in a sample; a signal is a function of readings, so that another one is a row
-of a table.
+A reading has the values of one guest in a sample. A signal is a function of readings, and a row of a table.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class InterferenceSignal:
     - ``lever`` limits the amounts.
     - A violation is at least ``least`` above the mean, in the unit of the signal, and ``share`` of the mean
       above it.
-    - ``words``, ``unit``, ``scale`` and ``needs`` are for people.
+    - ``words``, ``unit``, ``scale`` and ``needs`` are for messages.
     - ``first_steps`` are taken at once to begin with, where one would hardly be seen.
     - ``reach``: where values are of the host as a whole, a guest on none of these CPUs has no part in it.
     """
@@ -92,7 +91,7 @@ class InterferenceSignal:
     first_steps: int = 1
 
     def format_value(self, value: float) -> str:
-        """A value for people."""
+        """A value as text for messages."""
         return f"{value * self.scale:.3g} {self.unit}"
 
 

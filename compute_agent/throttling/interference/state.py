@@ -1,8 +1,7 @@
 """The state of interference between rounds, and its JSON: cases, pairs, and learnt values of guests.
 
-Times are kept as seconds before or after the moment of saving, so that clocks that jump do no harm; the time
-in which no agent ran does not count. The limit of a trial is removed if the agent did not see the end of the
-trial.
+Times are kept as seconds before or after the moment of saving, so that jumps of clocks do no harm. The time
+without an agent does not count. The limit of a trial is removed if the agent ended during the trial.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ class SuspectPair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PairRecord:
-    """The record of a pair: until when it is left alone, and how often it was found guilty.
+    """The record of a pair: the time until which it is left alone, and the number of verdicts guilty.
 
-    ``verdicts`` are those of the day that began ``since``, with the first of them.
+    ``verdicts`` counts those of the day that began at ``since`` with the first of them.
     """
 
     aside_until: float = 0.0
@@ -63,7 +62,7 @@ class PairRecord:
 
 @dataclass(frozen=True, slots=True)
 class InterferenceState:
-    """All that outlives a round. Times are in monotonic seconds."""
+    """The state between rounds. Times are in monotonic seconds."""
 
     cases: tuple[InterferenceCase, ...] = ()
     pairs: Mapping[SuspectPair, PairRecord] = field(default_factory=dict)
@@ -78,7 +77,7 @@ class InterferenceState:
         return found
 
     def without_case(self, case: InterferenceCase) -> InterferenceState:
-        """The state when a case could not be carried out: the pair is left alone for a while."""
+        """The state after a case that could not be carried out: the pair is left alone for some time."""
         # By suspect and control: the phase may have changed since the decision.
         cases = tuple(one for one in self.cases if (one.suspect, one.knob) != (case.suspect, case.knob))
         return replace(self, cases=cases, pairs=put_aside(self.pairs, case, case.since))
@@ -87,7 +86,7 @@ class InterferenceState:
 def put_aside(
     pairs: Mapping[SuspectPair, PairRecord], case: InterferenceCase, time: float
 ) -> dict[SuspectPair, PairRecord]:
-    """The records, with the pair of a case left alone for a while."""
+    """The records, with the pair of a case left alone for some time."""
     pair = SuspectPair(case.watch, case.victim, case.suspect)
     record = pairs.get(pair, PairRecord())
     return {**pairs, pair: replace(record, aside_until=time + ASIDE_SECONDS)}

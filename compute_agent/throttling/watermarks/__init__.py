@@ -1,20 +1,19 @@
-"""Watermarks: pure decisions about a host that is short of something.
+"""Watermarks: pure decisions about a host that is short of a resource.
 
 Nouns
-    A *metric* is measured of the host and of each guest, as CPUs in use. Where there are several *domains*
-    (L3 caches) each has a value; metric and domain together are a *series*. A *watermark* has up to four
-    *thresholds* for a metric, one for each *action*: switch scheduling off, evict, throttle down, and
+    A *metric* is a measured value of the host and of each guest, such as CPUs in use. If a metric has several
+    *domains* (L3 caches), each has a value; metric and domain together are a *series*. A *watermark* has up
+    to four *thresholds* for a metric, one for each *action*: switch scheduling off, evict, throttle down, and
     throttle up. Below the last one limits are given back.
 
-    Usage above a threshold is a *breach*. The number of rounds that it has lasted is the *streak*. Only after
-    ``for_samples`` rounds something is done, and only after ``cool_down`` seconds of quiet something is given
-    back.
+    Usage above a threshold is a *breach*. The number of its successive rounds is the *streak*. Actions begin
+    after ``for_samples`` rounds, and giving back begins after ``cool_down`` seconds without a breach.
 
 Modules
-    - ``metrics`` describes metrics and orders of guests. Others than the built-in ones come by entry points.
+    - ``metrics`` describes metrics and orders of guests. Other packages add metrics by entry points.
     - ``sections`` has the watermarks of a configuration.
     - ``breaches`` compares them with snapshots over time.
-    - ``plan`` says what is to be done, by the ``state`` of what was done before.
+    - ``plan`` decides the actions of a round, by the ``state`` of earlier actions.
 
 A worked example
     Three best-effort guests use 1, 4 and 3 cores of the 4 that each may have; the watermark throttles down
@@ -24,7 +23,8 @@ A worked example
     would stay below the threshold of throttling up. At the top it is taken away.
 
 What always holds
-    - No more is done than closes the gap, where that can be computed; else one step in a round, or one guest.
-    - Nothing is given back in a round with a breach, nor so far that it would cause the next one.
-    - Guests get back in the reverse order what they gave.
+    - Actions stop as soon as the gap is closed, if this can be computed; otherwise a round has one step, or
+      one guest.
+    - No limit is given back in a round with a breach, nor so far that it would cause the next breach.
+    - Limits are removed in the reverse order.
 """

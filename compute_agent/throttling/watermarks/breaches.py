@@ -1,7 +1,7 @@
 """Breaches: usage above a threshold, its duration in rounds, and the choice of breaches for actions.
 
-State in, state out. A *watch* is one watermark on one domain for one action, and its *streak* how long usage
-has been above the threshold.
+Pure functions from state to state. A *watch* is one watermark on one domain for one action; its *streak* is
+the number of rounds with usage above the threshold.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class WatermarkWatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThresholdStreak:
-    """``samples`` in a row above the watermark, the latest included.
+    """The number of successive ``samples`` above the watermark, up to the latest one.
 
-    ``unseen`` rounds in a row were without a sample.
+    ``unseen`` is the number of the latest rounds without a sample.
 
     ``quiet_since`` is the time of the latest breach, or else when watching began.
     """
@@ -56,8 +56,8 @@ def observe_usage(
 ) -> dict[WatermarkWatch, ThresholdStreak]:
     """The streaks after another snapshot, of all domains that have been seen or are ``expected``.
 
-    A round without a sample changes nothing, as one reading may fail. After ``for_samples`` of them the
-    watermark is not watched any more, and does not count as in breach.
+    A round without a sample changes nothing, as one reading may fail. After ``for_samples`` such rounds the
+    watermark is no longer watched, and does not count as in breach.
     """
     after: dict[WatermarkWatch, ThresholdStreak] = {}
     for watermark in watermarks:
@@ -101,7 +101,7 @@ def is_confirmed(streaks: Streaks, watermark: WatermarkSection, action: Watermar
 
 
 def is_overloaded(streaks: Streaks) -> bool:
-    """Whether usage is above a watermark that costs guests something, for however short a time."""
+    """Whether usage is above a watermark with an action that restricts guests, regardless of the duration."""
     return any(
         streak.samples > 0
         for watch, streak in streaks.items()
@@ -111,13 +111,14 @@ def is_overloaded(streaks: Streaks) -> bool:
 
 
 def is_blind(streak: ThresholdStreak, watermark: WatermarkSection) -> bool:
-    """Whether there has been no sample for so long that the watermark is not watched any more."""
+    """Whether samples have been missing for so long that the watermark is no longer watched."""
     return streak.unseen >= watermark.for_samples
 
 
 def is_quiet(streak: ThresholdStreak, watermark: WatermarkSection, time: float, cool_down: float) -> bool:
-    """Whether it has been quiet long enough to give something back, as far as can be seen."""
-    # Unseen for one round is no quiet; unseen for good must not keep guests throttled for ever.
+    """Whether the time without a breach is long enough to give limits back."""
+    # One round without a sample does not count as quiet. If samples are missing for long, it does, or guests
+    # would stay throttled for ever.
     seen = streak.unseen == 0 or is_blind(streak, watermark)
     return seen and streak.samples == 0 and time - streak.quiet_since >= cool_down
 
@@ -158,7 +159,7 @@ class ThresholdExceeded:
         return ThrottleControl(self.used_lever.name, self.series.domain)
 
     def is_closed(self, usage: float) -> bool:
-        """Whether a usage is down to the target."""
+        """Whether a usage is at or below the target."""
         # Else a gap of a billionth would cost a guest another step.
         return usage <= self.target + _TOLERANCE * max(1.0, abs(self.target))
 

@@ -1,4 +1,4 @@
-"""Metrics that watermarks can name: how each is measured, and which guests are acted on first for its sake.
+"""Metrics that watermarks can name: their measurement, and their order of guests for actions.
 
 Another package offers a :class:`WatermarkMetric` under the entry point group ``compute_agent.qos.metrics``;
 no code here needs to know of it. The names that such a package needs are in :mod:`compute_agent.qos.metrics`.
@@ -58,7 +58,7 @@ def by_usage(guest: GuestUsage, series: MetricSeries) -> float:
 
 
 def by_cpu_use(guest: GuestUsage, series: MetricSeries) -> float:
-    """Largest use of CPU first, whatever metric is in question."""
+    """Largest use of CPU first, for any metric."""
     return -guest.usage.get(MetricSeries("cpu_usage"), 0.0)
 
 
@@ -81,7 +81,7 @@ MEMORY_ORDER: Final[Sorter] = combined_order(by_usage)
 
 
 def sort_guests(guests: Iterable[GuestUsage], sorter: Sorter, series: MetricSeries) -> list[GuestUsage]:
-    """The guests, the one that is acted on first at the front."""
+    """The guests, in the order of actions."""
     return sorted(guests, key=lambda guest: (*(key(guest, series) for key in sorter), guest.uuid))
 
 
@@ -167,8 +167,7 @@ def best_effort_cpu(now: MeasuringRound, before: MeasuringRound | None) -> Metri
 def pressure_measure(resource: str) -> Measure:
     """The pressure on ``resource`` (cpu, memory, io), in percent of the time.
 
-    Of guests none: a cgroup reports how much a guest suffers by a pressure, not how much of it the guest
-    causes.
+    Guests have no value: a cgroup reports the pressure that a guest suffers, not the pressure that it causes.
     """
 
     def measure_pressure(now: MeasuringRound, before: MeasuringRound | None) -> MetricUsage:
@@ -191,15 +190,15 @@ class MetricUnit(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WatermarkMetric:
-    """A metric, with the actions that can be taken for its sake.
+    """A metric, with its possible actions.
 
-    - ``action_priority``: 0 (lowest) to 10; metrics of a higher one are seen to first.
+    - ``action_priority``: 0 (lowest) to 10; metrics of a higher one come first.
     - ``measure`` tells its usage from two rounds.
     - ``sorter``: the order in which guests are acted on; None: the general order.
     - ``lever``: guests are throttled with it, and its step functions throttle and restore; None: guests are
       not throttled. ``throttle_quantified``: the amount that a throttle frees can be computed.
-    - ``evictable``: guests can be evicted for its sake.
-    - ``evict_quantified``: the amount that this frees can be computed.
+    - ``evictable``: guests can be evicted for it.
+    - ``evict_quantified``: the amount that an eviction frees can be computed.
     - ``evict`` makes a guest leave in a way of this metric's own; None: the agent's way. It is called with
       the guest's uuid, from a thread, and raises an exception when it fails.
     """
@@ -229,7 +228,7 @@ class WatermarkMetric:
 
     @property
     def can_throttle(self) -> bool:
-        """Whether guests can be throttled for its sake."""
+        """Whether guests can be throttled for this metric."""
         return self.lever is not None
 
 
@@ -310,7 +309,7 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
             self.levers[lever.name] = lever
 
     def metrics_moved_by(self, lever: str) -> list[WatermarkMetric]:
-        """The metrics that have guests throttled with a lever."""
+        """The metrics that throttle guests with a lever."""
         return [metric for metric in self.values() if metric.lever and metric.lever.name == lever]
 
 

@@ -1,8 +1,8 @@
-"""From a snapshot to a plan: the actions of this round, in this order, and nothing in excess.
+"""Plans: the necessary actions of a round, in order, from a snapshot.
 
-Pure functions; nothing has happened until an executor carries the plan out. Order: scheduling switch, evict,
-throttle down. Restoring comes only in a round without breach: in the reverse order of throttling, by steps,
-and not so far as to cause a new breach.
+Pure functions; an executor carries the plan out. The order is scheduling switch, evict, throttle down.
+Restoring comes only in a round without breach: in the reverse order of throttling, by steps, and not so far
+as to cause a new breach.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def make_plan(
 def plan_switch(
     rules: WatermarkRules, snapshot: UsageSnapshot, streaks: Streaks, state: WatermarkState
 ) -> list[SwitchScheduling]:
-    """The scheduling switch, where it has to be turned."""
+    """The change of the scheduling switch, if one is necessary."""
     action = WatermarkAction.DISABLE_SCHEDULING
     watermarks = [watermark for watermark in rules.watermarks if watermark.threshold_for(action) is not None]
     watches = [
@@ -161,7 +161,7 @@ def plan_throttles(
 def _can_be_precise(
     found: Sequence[ThresholdExceeded], snapshot: UsageSnapshot, untouchable: frozenset[str]
 ) -> bool:
-    """Whether it can be told when it is enough: all is quantified, and of each metric some use is known."""
+    """Whether the end of throttling can be computed: all metrics are quantified, and each has a known use."""
     for breach in found:
         guests = breach.find_candidates(snapshot, untouchable)
         # Guests that are all unknown are as good as a metric that is not quantified.
@@ -225,7 +225,7 @@ def _one_step(
 
 
 def _merge_throttles(plan: Iterable[ThrottleAction]) -> list[ThrottleAction]:
-    """One limit for a guest and a knob: the last and lowest, where several breaches asked for one."""
+    """One limit for each guest and control: the last and lowest, if several breaches request one."""
     merged: dict[tuple[str, ThrottleControl], ThrottleAction] = {}
     for throttle in plan:
         # Popped, not replaced: the place in the plan is that of the latest, which is restored first.
@@ -240,11 +240,11 @@ _COSTLY: Final = (WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
 
 @dataclass(frozen=True, slots=True)
 class _RestoreGate:
-    """Whether a control may be given back now, and how far usage of the series that it moves may rise.
+    """Whether limits of a control may be given back now, and the maximum usage of its series afterwards.
 
     - ``up`` is where giving back stops, ``down`` where guests would be throttled or evicted.
     - ``precise``: the effect of giving back can be computed; else one guest gets one step in a round.
-    - ``orphan``: nothing that the control moves has a watermark any more.
+    - ``orphan``: no series of the control has a watermark any longer.
     """
 
     open: bool = True
@@ -261,7 +261,7 @@ def plan_restores(
     state: WatermarkState,
     untouchable: frozenset[str],
 ) -> list[RestoreAction]:
-    """The limits to raise or take away."""
+    """The limits to raise or remove."""
     plan = []
     knobs = {one.knob for one in state.throttles}
     # One breach anywhere is enough: levers of one metric move others as well.
@@ -297,7 +297,7 @@ def plan_restores(
 def forgive_relapses(
     rules: WatermarkRules, snapshot: UsageSnapshot, streaks: Streaks, state: WatermarkState
 ) -> WatermarkState:
-    """The state without the relapses of levers that have not been needed for twice as long as they waited."""
+    """The state without relapses of levers that were not needed for twice their waiting time."""
     in_use = {one.knob.lever for one in state.throttles}
     return state.without_relapses(
         {
@@ -374,9 +374,9 @@ def _lowest_amount(
 def _cool_down(
     rules: WatermarkRules, watermark: WatermarkSection, state: WatermarkState, lever: str
 ) -> float:
-    """Seconds of quiet before something is given back.
+    """Seconds without a breach before limits are given back.
 
-    After each relapse it is longer, where the effect of giving back cannot be computed beforehand.
+    Each relapse makes the time longer if the effect cannot be computed.
     """
     # Giving back stops at the line by computation: a relapse then is new demand, and no mistake.
     if rules.registry[watermark.metric].throttle_quantified:

@@ -1,7 +1,7 @@
 """The watermarks of a configuration: the ``[watermark:NAME]`` sections, and contradictions between them.
 
-Rules are the watermarks with the registry of metrics and the sizes of steps; they say what a decision may
-expect of an action.
+Rules are the watermarks with the registry of metrics and the sizes of steps. They have the expected effects
+of actions.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class GuestSelector:
     max_priority: int | None = None
 
     def selects_guest(self, guest: GuestUsage) -> bool:
-        """Whether a watermark is about this guest; a protected one never."""
+        """Whether a watermark applies to this guest; it never applies to a protected one."""
         return (
             not guest.protected
             and (not self.classes or guest.qos_class in self.classes)
@@ -80,7 +80,7 @@ class GuestSelector:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkSection:
-    """The thresholds of one section. ``cool_down`` is in seconds; ``preview``: nothing is really done."""
+    """The thresholds of one section. ``cool_down`` is in seconds; ``preview``: actions are only reported."""
 
     name: str
     metric: str
@@ -309,7 +309,7 @@ class WatermarkRules:
         ]
 
     def throttled_series(self, state: WatermarkState) -> list[MetricSeries]:
-        """The series that throttles in force are about."""
+        """The series of the throttles in force."""
         return [
             MetricSeries(metric.name, one.knob.domain)
             for one in state.throttles
@@ -347,7 +347,7 @@ class WatermarkRules:
     def after_restore(
         self, snapshot: UsageSnapshot, guest: str, knob: ThrottleControl, before: float, after: float | None
     ) -> UsageSnapshot:
-        """The snapshot, at worst, once a guest's limit has gone up to ``after`` (None: there is none)."""
+        """The worst expected snapshot after a guest's limit has risen to ``after`` (None: no limit)."""
         one = snapshot.guests[guest]
         use = self._guest_consumption(one, knob)
         # A guest of which nothing is known is given back all the same: a throttle must end.
@@ -366,7 +366,7 @@ class WatermarkRules:
     def _with_scaled_use(
         self, snapshot: UsageSnapshot, guest: GuestUsage, knob: ThrottleControl, share: float
     ) -> UsageSnapshot:
-        """The snapshot with all metrics that the lever moves changed as the one that it limits."""
+        """The snapshot, with a proportional change of all metrics of the lever."""
         if share == 1.0:
             return snapshot
         usage = {}
@@ -395,4 +395,4 @@ def find_unenforceable(
         if reason := unmeasured_metrics.get(watermark.metric):
             yield f"{section} metric = {watermark.metric}: nothing is ever done, as {reason}"
         elif watermark.throttle_down and lever and (reason := unusable_levers.get(lever.name)):
-            yield f"{section} throttle_down: nobody is throttled, as {reason}"
+            yield f"{section} throttle_down: no guest is throttled, as {reason}"

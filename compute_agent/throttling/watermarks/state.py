@@ -1,6 +1,6 @@
 """The state of watermarks that outlives the agent: limits in force, evictions, the scheduling switch.
 
-Frozen; each action makes another one of it. In JSON it is a part of the state file of throttling.
+The state is frozen; each action returns a new one. As JSON it is a part of the state file of throttling.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ThrottledGuest:
 
 @dataclass(frozen=True, slots=True)
 class PendingEviction:
-    """A guest that was told to leave and has not been seen off yet, for the sake of ``metric``."""
+    """A guest that was asked to leave because of ``metric``, with an unfinished eviction."""
 
     guest: str
     metric: str
@@ -52,7 +52,7 @@ class WatermarkState:
     The rest is not saved, and begins again with each agent:
 
     - ``relapses`` counts, by lever, how often giving back led to another breach.
-    - ``giving_back`` are the levers of which the last action was to give something back.
+    - ``giving_back`` are the levers with giving back as their last action.
     """
 
     throttles: tuple[ThrottledGuest, ...] = ()
@@ -79,7 +79,7 @@ class WatermarkState:
         return found
 
     def after_action(self, action: WatermarkAct) -> WatermarkState:
-        """The state once an action has been taken."""
+        """The state after an action."""
         match action:
             case SwitchScheduling():
                 return replace(self, scheduling_off=action.off)
@@ -101,11 +101,11 @@ class WatermarkState:
                 return replace(self, throttles=self._throttles_after(action), giving_back=giving_back)
 
     def without_eviction(self, guest: str) -> WatermarkState:
-        """The state once an evicted guest has been seen off, or its eviction has been given up."""
+        """The state after the end of an eviction, or after it has been given up."""
         return replace(self, evictions=tuple(one for one in self.evictions if one.guest != guest))
 
     def with_guests(self, guests: Collection[str]) -> WatermarkState:
-        """The state without throttles of guests that are not there any more."""
+        """The state without throttles of guests that have left."""
         # Evictions stay: a guest that is gone has still to be seen off, with its allocation.
         throttles = tuple(one for one in self.throttles if one.guest in guests)
         return self if throttles == self.throttles else replace(self, throttles=throttles)
@@ -121,7 +121,7 @@ class WatermarkState:
         return tuple(one for one in self.throttles if (one.guest, one.knob) != (guest, knob))
 
     def _throttles_after(self, action: RestoreAction) -> tuple[ThrottledGuest, ...]:
-        """The throttles after giving back, in the old order: a guest that got a step is still next."""
+        """The throttles after giving back, in the old order: a guest with a step is still next."""
         if action.limit is None:
             return self._throttles_without(action.guest, action.knob)
         return tuple(

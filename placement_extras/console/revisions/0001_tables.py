@@ -1,6 +1,6 @@
 """Tables of sessions of the console, and of attempts to sign in, each in a slot of its subject.
 
-Where the revisions 0009 and 0010 of the core made these tables, they are taken with what they hold.
+Tables that the revisions 0009 and 0010 of the core made are kept with their content.
 """
 
 import sqlalchemy as sa

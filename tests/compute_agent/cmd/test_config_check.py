@@ -71,6 +71,20 @@ def test_a_placement_that_cannot_be_asked_fails_the_check(configure, live_placem
     assert warning in done.stderr
 
 
+def test_shared_cpus_in_isolcpus_and_tuned_are_warnings(configure, two_nodes):
+    (two_nodes / "sys/devices/system/cpu/isolated").write_text("1\n")
+    (two_nodes / "proc/77").mkdir(parents=True)
+    (two_nodes / "proc/77/comm").write_text("tuned\n")
+    ini = configure("cpu_dedicated_set = 0\ncpu_shared_set = 1", **{"qos_class:LSR": "isolation = quiet"})
+    status, found = check(ini)
+    assert status == 0
+    assert [text.split(":")[0] for text in found["warnings"]] == [
+        "TuneD runs and may write the masks that the agent keeps off quiet CPUs",
+        "shared CPU 1 in isolcpus of the boot line",
+    ]
+    assert build_world(load(["--config-file", str(ini)])).warnings == tuple(found["warnings"][1:])
+
+
 def test_an_option_that_does_not_exist_is_a_warning(configure):
     status, found = check(configure("cpu_dedicate_set = 0\ncpu_shared_set = 1"))
     assert (status, found["dedicated_cpus"]) == (3, "")
@@ -245,7 +259,7 @@ class TestWatermarks:
         assert (status, len(found["watermarks"])) == (0, 5)
         without_resctrl = "nothing is ever done, as no resctrl is mounted here that counts it"
         without_groups = (
-            "throttle_down: nobody is throttled, as process guests without groups of their own cannot be"
+            "throttle_down: no guest is throttled, as process guests without groups of their own cannot be"
             " limited: [cgroup] root is not set"
         )
         assert found["warnings"] == [
@@ -303,7 +317,7 @@ class TestInterference:
         }
         ini = configure("cpu_shared_set = 1", guests="driver = process", **sections)
         status, found = check(ini)
-        never = "nobody is ever limited for it, as"
+        never = "no guest is ever limited for it, as"
         without_resctrl = "no resctrl is mounted here that counts it (see [resctrl] mount)"
         assert status == 0
         assert found["warnings"] == [
@@ -313,8 +327,8 @@ class TestInterference:
             " virtual machines ([Errno 2] none)",
             "[interference:waiting] escalate_command: it will fail, as there is no program nosuch on PATH:"
             " give its whole path",
-            "[interference:waiting] mode = act: nobody is limited, as process guests without groups of their"
-            " own cannot be limited: [cgroup] root is not set",
+            "[interference:waiting] mode = act: no guest is limited, as process guests without groups of"
+            " their own cannot be limited: [cgroup] root is not set",
         ]
 
     def test_sections_with_effect_on_this_host_cause_no_warning(self, configure, captured):

@@ -165,10 +165,12 @@ def test_a_guest_is_shown_as_migrating_while_its_migration_holds_its_allocation(
     document = guest_document(cloud.view())
     assert document["migration"] == MIGRATION
     assert document["allocation"] == {NODES[0]: {"PCPU": 2}}
-    assert document["reason"] == f"migrating: what it has here is held by consumer {MIGRATION}"
+    assert document["reason"] == f"migrating: its allocation on this host belongs to consumer {MIGRATION}"
     assert cloud.metric("migrating_guests") == 1
     assert cloud.metric("unallocated_guests") == 0
-    assert f"stays where it is, migrating: what it has here is held by consumer {MIGRATION}" in caplog.text
+    assert (
+        f"is migrating: its allocation on this host belongs to consumer {MIGRATION}; its CPUs" in caplog.text
+    )
 
 
 def test_no_other_guest_gets_the_cpus_of_a_migrating_guest(cloud):
@@ -373,7 +375,7 @@ def test_guests_that_move_together_keep_their_cpus_with_either_migration(cloud, 
     with caplog.at_level(logging.INFO, "compute_agent"):
         cloud.report()
     assert cloud.view(GUEST).migration == GuestMigration(ANOTHER, (MIGRATION,))
-    assert f"held by consumer {ANOTHER}, or by {MIGRATION}, which hold as much" in caplog.text
+    assert f"belongs to consumer {ANOTHER}, or to {MIGRATION} with the same amounts" in caplog.text
     cloud.driver.end(cloud.driver.running[OTHER])
     cloud.post(**{ANOTHER: {}})
     cloud.report()

@@ -83,7 +83,7 @@ def test_the_likeliest_of_several_is_taken_and_the_others_are_told():
     found = one(MovedGuest("g", HELD, {}, owner=OWNER), *claims)
     assert found == GuestHolding(HELD, GuestMigration("b", ("a", "c")))
     assert str(found.migration) == (
-        "migrating: what it has here is held by consumer b, or by a or c, which hold as much"
+        "migrating: its allocation on this host belongs to consumer b, or to a or c with the same amounts"
     )
 
 

@@ -31,7 +31,7 @@ def told(app):
 
 def test_a_silent_agent_is_seen_in_the_fleet_and_on_its_host(client, told):
     uuid = world.uuid_of("edge-1")
-    assert "agent reported does not say" in read_answer(client, f"providers/{uuid}")
+    assert "agent reported no time" in read_answer(client, f"providers/{uuid}")
     told("edge-1", 60, 1800)
     assert "edge-1 open" in read_answer(client, "", name="edge-1")
     assert "is silent" not in read_answer(client, f"providers/{uuid}")

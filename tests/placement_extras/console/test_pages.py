@@ -122,7 +122,7 @@ def test_a_host_shows_its_nested_providers_and_the_consumers_that_hold_something
     assert "16 of 24 8 used" in text
     assert "95 GiB of 127 GiB 32 GiB used, 1 GiB of 128 GiB reserved, in steps of 2" in text
     assert "shares with ceph" in text
-    listed = text[text.index("Consumers, and what each holds") :]
+    listed = text[text.index("Consumers, with their allocations") :]
     guest, _ = listed.split(world.uuid_of("guest-1"))[1].split(world.uuid_of("guest-2"))
     assert f"INSTANCE {world.PROJECT} 32 GiB MEMORY_MB of compute-1_NUMA0 8 PCPU of compute-1_NUMA0" in guest
 
@@ -227,7 +227,7 @@ def test_all_consumers_are_on_some_page_and_a_later_page_says_that_it_is_the_las
     assert found == [[world.uuid_of("guest-1")], [world.uuid_of("guest-2")], []]
     assert 'rel="next"' in shown[0]
     assert 'rel="next"' not in shown[1]
-    assert "Nobody else holds anything here." in shown[2]
+    assert "There are no further allocations." in shown[2]
 
 
 def test_all_providers_of_a_large_tree_are_on_some_page_below_what_leads_to_them(client, monkeypatch):

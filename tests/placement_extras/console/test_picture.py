@@ -85,4 +85,4 @@ def test_the_page_of_a_host_draws_it(client):
     assert f"8 PCPU: 1, {world.uuid_of('guest-1')}</title>" in page
     assert 'aria-label="LLC of compute-1_NUMA0_L3_0: 4 of 14 held"' in page
     assert "style=" not in page
-    assert "How much of each inventory" in read_page(client, f"/console/providers/{host}")
+    assert "Shares of the consumers in each inventory" in read_page(client, f"/console/providers/{host}")

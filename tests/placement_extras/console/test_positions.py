@@ -18,9 +18,9 @@ def test_a_host_shows_cpus_ways_and_watermarks_that_its_agent_reports(client):
     markup = client.get(address).text
     assert 'aria-label="Ways 0-3 of the 15 of L3 0"' in markup
     assert '<rect class="g1" x="93.333%" width="6.667%" height="24"/>' in markup
-    assert "how much, not where" not in markup
+    assert "amounts, not positions" not in markup
     other = client.get(f"/console/providers/{world.uuid_of('compute-9')}").text
-    assert "how much, not where" in other
+    assert "amounts, not positions" in other
 
 
 def provider(attributes):

@@ -25,7 +25,7 @@ def test_broken_promises_are_seen_in_the_fleet_and_on_the_host(client, tell):
     assert "1 host of 8" in page
     assert "edge-1 open broken promises: 2 cpus, 1 quiet" in page
     shown = read_answer(client, f"providers/{uuid}")
-    assert "does not keep all promises to its guests: 2 cpus, 1 quiet." in shown
+    assert "breaks promises to its guests: 2 cpus, 1 quiet." in shown
 
 
 def test_a_number_is_no_broken_promise(client, tell):

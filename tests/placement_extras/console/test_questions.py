@@ -78,8 +78,8 @@ def test_capacity_is_counted_with_and_without_hosts(client):
         client, "capacity", flavors=flavors, excluded_hosts="compute-1", drain="on", moves="on"
     )
     assert int(re.search(r"small (\d+) fit", text)[1]) < before
-    assert "Of 2 consumers 2 have a place on the others" in text
-    assert "None is needed" in text
+    assert "2 of 2 consumers fit on the other hosts" in text
+    assert "No move is needed" in text
     assert "PCPU 1 238 GiB MEMORY_MB" in text
 
 
@@ -111,7 +111,7 @@ def test_a_consumer_is_found_by_its_uuid_and_shows_what_it_holds(client):
     text = read_answer(client, f"consumers/{guest}")
     assert f"INSTANCE project {world.PROJECT}" in text
     assert "compute-1_NUMA0 compute-1 32 GiB MEMORY_MB 8 PCPU" in text
-    assert "That is no uuid" in read_answer(client, "consumers", uuid="x")
+    assert "This is not a uuid" in read_answer(client, "consumers", uuid="x")
     assert client.get(f"/console/consumers/{EDGE}").status_code == HTTPStatus.NOT_FOUND
     assert client.get("/console/consumers/x").status_code == HTTPStatus.NOT_FOUND
 
@@ -132,9 +132,9 @@ def test_a_reader_sees_his_project_and_nothing_else(client):
 def test_a_reader_of_another_project_sees_nothing_of_this_one(client):
     headers = {**READER, "X-Auth-Token": "somebody:another"}
     page = client.get("/console/project", headers=headers)
-    assert "It holds nothing" in page.text
+    assert "The project has no allocations" in page.text
     other = client.get(f"/console/project?project_id={world.PROJECT}", headers=headers)
-    assert "It holds nothing" in other.text
+    assert "The project has no allocations" in other.text
 
 
 def form(client: Client, path: str) -> str:
@@ -172,7 +172,7 @@ def test_the_reason_goes_with_the_trait(app, client):
         admin("PUT", path, json={"resource_provider_generation": generation, "traits": traits})
     now = admin("GET", f"/ext/v1/trees/{EDGE}").json["resource_providers"][0]
     assert now["attributes"] == {}
-    assert "but not by the console" in read_answer(client, f"providers/{EDGE}")
+    assert "kept away by the agent of the host" in read_answer(client, f"providers/{EDGE}")
     admin("DELETE", path)
     generation = admin("GET", path).json["resource_provider_generation"]
     admin("PUT", path, json={"resource_provider_generation": generation, "traits": ["COMPUTE_NODE"]})
@@ -180,7 +180,7 @@ def test_the_reason_goes_with_the_trait(app, client):
 
 def test_a_host_that_others_disabled_is_not_enabled_here(client):
     host = f"/console/providers/{world.uuid_of('compute-9')}"
-    assert "but not by the console" in read_answer(client, f"providers/{world.uuid_of('compute-9')}")
+    assert "by the agent of the host" in read_answer(client, f"providers/{world.uuid_of('compute-9')}")
     mark = form(client, f"/console/providers/{EDGE}")
     answer = client.post(f"{host}/scheduling", data={"mark": mark, "do": "enable"})
     assert answer.status_code == HTTPStatus.BAD_REQUEST
@@ -203,7 +203,7 @@ def test_a_host_is_not_disabled_without_a_reason_nor_by_another_site_nor_without
 
 
 def test_an_administrator_sees_the_reservations_of_all_projects(app, client, monkeypatch):
-    assert "Reservations Nothing is reserved." in read_answer(client, "consumers")
+    assert "Reservations There are no reservations." in read_answer(client, "consumers")
     monkeypatch.setattr("placement_extras.console.consumers._PER_PAGE", 1)
     admin, made = Admin(app), []
     for number, project in enumerate((world.PROJECT, world.OTHER_PROJECT)):

@@ -103,7 +103,7 @@ def test_attributes_of_a_host_are_shown_as_text_and_odd_values_break_nothing(cli
     assert "&lt;b&gt;[compute] cpu_dedicated_set&lt;/b&gt;: CPU 99" in answer.text
     text = read_page(client, "/console/settings")
     assert "edge 7 4 1 1 0" in text
-    assert "compute-2 edge 6 It has not taken up generation 7 so far." in text
+    assert "compute-2 edge 6 It has not applied generation 7 yet." in text
     assert "compute-10 edge 8 It is ahead of its group" in text
     for page in ("0", "-1", "9" * 99, "x", "\N{SUPERSCRIPT TWO}"):
         assert client.get("/console/settings", query_string={"page": page}).status_code == HTTPStatus.OK
@@ -115,5 +115,5 @@ def test_the_page_of_a_host_shows_it_too_with_the_right_to_read_attributes(clien
     text = read_page(client, f"/console/providers/{world.uuid_of('compute-1')}")
     assert "settings of the fleet for edge generation 7" in text
     text = read_page(client, f"/console/providers/{world.uuid_of(world.LONG)}")
-    assert "does not follow the settings of its group: the revision" in text
+    assert "does not apply the settings of its group: the revision" in text
     assert client.get("/console/settings", headers=READER).status_code == HTTPStatus.FORBIDDEN

@@ -1,0 +1,140 @@
+"""Boot options of a host and programs beside the agent that matter to quiet and shared CPUs.
+
+Boot options: Documentation/admin-guide/kernel-parameters.txt of Linux. ``isolcpus`` takes CPUs out of load
+balancing, and ``nohz_full`` stops their tick while one thread runs. The kernel shows both in
+/sys/devices/system/cpu. A kernel without these files has the boot line alone.
+
+TuneD runs as the process ``tuned``, and its profile is in /etc/tuned/active_profile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from compute_agent.host import kernel_files
+from compute_agent.isolation.irqbalance import has_socket
+from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet, CpuSets, named_cpus
+from compute_agent.model.messages import printable_text
+
+ISOLCPUS: Final = "isolcpus"
+NOHZ_FULL: Final = "nohz_full"
+_CPU_FILES: Final = {
+    ISOLCPUS: "sys/devices/system/cpu/isolated",
+    NOHZ_FULL: "sys/devices/system/cpu/nohz_full",
+}
+_BOOT_LINE: Final = "proc/cmdline"
+_DOMAIN: Final = "domain"
+_FLAGS: Final = frozenset({_DOMAIN, "nohz", "managed_irq"})
+
+ACTIVE_PROFILE: Final = "etc/tuned/active_profile"
+_PROFILE_BYTES: Final = 200
+_TUNED: Final = "tuned"
+_BALANCER: Final = "irqbalance"
+
+
+@dataclass(frozen=True, slots=True)
+class BootIsolation:
+    """The CPUs of boot options.
+
+    :ivar unbalanced: CPUs of ``isolcpus``, among which the kernel moves no threads.
+    :ivar tickless: CPUs of ``nohz_full``.
+    """
+
+    unbalanced: CpuSet = frozenset()
+    tickless: CpuSet = frozenset()
+
+
+def read_boot_isolation(root: Path) -> BootIsolation:
+    """The CPUs of boot options of the host below ``root``; none where they cannot be read."""
+    line = (kernel_files.read_optional(f"{root}/{_BOOT_LINE}") or "").split()
+    return BootIsolation(_option_cpus(root, line, ISOLCPUS), _option_cpus(root, line, NOHZ_FULL))
+
+
+def _option_cpus(root: Path, line: list[str], option: str) -> CpuSet:
+    shown = kernel_files.read_optional(f"{root}/{_CPU_FILES[option]}")
+    if shown is not None:
+        return _parse_cpus(shown)
+    found: CpuSet = frozenset()
+    for word in line:
+        name, _, value = word.partition("=")
+        if name == option:
+            # The flags of isolcpus are before its CPUs; without a flag it is "domain".
+            words = value.split(",") if option == ISOLCPUS else [value]
+            flags = [word for word in words if word in _FLAGS]
+            cpus = _parse_cpus(",".join(word for word in words if word not in _FLAGS))
+            # The kernel takes the last one.
+            found = cpus if not flags or _DOMAIN in flags else frozenset()
+    return found
+
+
+def _parse_cpus(text: str) -> CpuSet:
+    """The CPUs of a list; none of anything else, such as ``(null)`` of a kernel that booted without them."""
+    try:
+        return cpuset.parse(text.strip())
+    except cpuset.BadCpuSet:
+        return frozenset()
+
+
+def boot_warnings(boot: BootIsolation, cpu_sets: CpuSets) -> Iterator[str]:
+    """Sentences about shared CPUs that boot options are not for."""
+    shared = (cpu_sets.shared | cpu_sets.emulator) - cpu_sets.dedicated
+    remedy = "name them in [compute] cpu_dedicated_set, or remove them from the boot line"
+    if cpus := shared & boot.unbalanced:
+        yield (
+            f"shared {named_cpus(cpus)} in {ISOLCPUS} of the boot line: the kernel does not balance threads"
+            f" there, so that floating guests stay on one of them; {remedy}"
+        )
+    if cpus := shared & boot.tickless - boot.unbalanced:
+        yield (
+            f"shared {named_cpus(cpus)} in {NOHZ_FULL} of the boot line: the kernel is entered more slowly"
+            f" there, which pays only for one busy thread a CPU; {remedy}"
+        )
+
+
+def writer_warnings(root: Path) -> list[str]:
+    """Sentences about running programs that write the masks of quiet CPUs, too."""
+    names = _process_names(root)
+    found = []
+    if _TUNED in names:
+        profile = _read_profile(root)
+        active = f" with profile {profile}" if profile else ""
+        found.append(
+            f"TuneD runs{active} and may write the masks that the agent keeps off quiet CPUs: stop it, or"
+            " leave the CPUs of [compute] cpu_dedicated_set out of its profile"
+        )
+    if _BALANCER in names and not has_socket(root):
+        found.append(
+            "irqbalance runs without a socket, so that it moves interrupts to quiet CPUs again: give it"
+            " IRQBALANCE_BANNED_CPULIST with the CPUs of [compute] cpu_dedicated_set, or stop it"
+        )
+    return found
+
+
+def _read_profile(root: Path) -> str:
+    """The active profiles of TuneD; empty where it has none."""
+    try:
+        content = kernel_files.read(f"{root}/{ACTIVE_PROFILE}", _PROFILE_BYTES)
+    except OSError:
+        return ""
+    return printable_text(" ".join(content.decode(errors="replace").split()))
+
+
+def _process_names(root: Path) -> set[str]:
+    """The names of these programs that run on the host."""
+    found: set[str] = set()
+    try:
+        with os.scandir(f"{root}/proc") as entries:
+            numbers = [entry.name for entry in entries if re.fullmatch("[0-9]+", entry.name, re.ASCII)]
+    except OSError:
+        return found
+    for number in numbers:
+        name = (kernel_files.read_optional(f"{root}/proc/{number}/comm") or "").strip()
+        if name in (_TUNED, _BALANCER):
+            found.add(name)
+    return found
