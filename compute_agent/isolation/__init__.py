@@ -12,8 +12,9 @@ ends, all masks have their originals again, byte for byte.
 
 The module :mod:`facts` reads the masks. The module :mod:`decision` is a pure function of facts, demand and
 originals. The module :mod:`control_groups` finds groups of the host and of guests, and :mod:`partitions`
-decides about partitions in the same way. The module :mod:`originals` keeps originals on disk, and
-:mod:`shell` writes the difference and reads it back.
+decides about partitions in the same way. The module :mod:`irqbalance` has irqbalance keep off quiet CPUs, and
+:mod:`surroundings` finds boot options and other programs that matter to them. The module :mod:`originals`
+keeps originals on disk, and :mod:`shell` writes the difference and reads it back.
 
 Invariants. No mask is written before its original is on disk. Masks never touch CPUs that another guest
 holds because of the agent. A mask that another program changes has that change as its original from then on.
