@@ -368,6 +368,7 @@ class ApiMethods:
         """The provider tree as derived, with the names the server knows, and as Placement has it."""
         load(EmptySchema(), params)
         tree = self._agent.reports.offered_tree
+        # A reader of its own: the reports' one is for their thread alone.
         reader = HostReporter(self._agent.client, self._agent.owned, lambda owned: None)
         try:
             reported = reader.read_reported(tree.root.uuid)
@@ -485,6 +486,7 @@ class ApiMethods:
     def release_retire(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Keep new guests away, and end the agent, so that the host can be released."""
         load(EmptySchema(), params)
+        # New guests are kept away first, because a host without an agent would not serve their claims.
         self._agent.maintenance.prepare_release()
         self._agent.end_agent()
         return {}
@@ -493,6 +495,7 @@ class ApiMethods:
         self, body: Mapping[str, Any]
     ) -> tuple[str, float, Allocation, ConsumerOwner | None]:
         guest_uuid = str(body.get("uuid") or uuid.uuid4())
+        # Before the request, since the answer may be of any moment after it.
         as_of, owner = time.monotonic(), None
         try:
             record = self._agent.client.get_allocations(guest_uuid)
@@ -509,6 +512,7 @@ class ApiMethods:
             raise RequestError(f"what guest {guest_uuid} may use cannot be learnt: {error}") from error
         if not self._agent.pipeline.host_state.root_known:
             self._agent.reports.wait_for_first(ROOT_SECONDS)  # an agent that has just started finds it out
+        # Read again: the wait may have brought another host state.
         world = self._agent.pipeline.host_state
         if not world.root_known:
             raise RequestError(

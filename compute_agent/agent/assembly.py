@@ -125,6 +125,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         undo.callback(host_driver.close)  # threads, connections and a lock, if anything below fails
         driver = host_driver.driver
         if (flavors := driver.flavor_source) is not None:
+            # nova-compute names its root provider as libvirtd names this host.
             root.use_hypervisor(lambda: flavors.host_name)
 
         # The worker and its controllers, and the configuration by which they are made
@@ -231,6 +232,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             promises,
         )
         in_force.add_followers((*early, *late))
+        # Nothing has failed, so the driver stays open.
         undo.pop_all()
     return AssembledAgent(
         state,

@@ -16,6 +16,7 @@ from compute_agent.model.guest import GuestIdentity
 from compute_agent.model.guest_settings import SETTING_NAMES, SettingSource, read_setting, setting_text
 from compute_agent.pipeline.guest_settings import ResolutionInput
 
+# JSON has no sets, so these travel as sorted lists.
 _SETS = ("resource_classes", "traits")
 
 

@@ -72,9 +72,9 @@ def interference_warnings(
         reasons = [unmeasured_metrics.get(metric, "") for metric in _METRICS[signal.name]]
         reasons += [_without_counters()] if signal.name == _CPI else []
         if reason := next(filter(None, reasons), ""):
-            yield f"{section} signal = {signal.name}: nobody is ever limited for it, as {reason}"
+            yield f"{section} signal = {signal.name}: no guest is ever limited for it, as {reason}"
         elif options.mode == "act" and (reason := unusable_levers.get(signal.lever.name, "")):
-            yield f"{section} mode = act: nobody is limited, as {reason}"
+            yield f"{section} mode = act: no guest is limited, as {reason}"
 
 
 def _without_counters() -> str:
@@ -144,6 +144,7 @@ def cpu_class_warnings(
                 f"[{CPU_CLASS}{name}] is of no CPU: name it in cpu_class of a [qos_class:NAME] or"
                 f" [guest_rule:NAME], or call it {IDLE} or {SHARED}"
             )
+        # As if all CPUs had the class, so that each setting that some CPU lacks is found.
         for reasons in decide_files(
             power, [CpuClassClaim(power.cpus, one, parked=one.park is not None)]
         ).missing.values():

@@ -204,6 +204,7 @@ def derive_tree(
         uuid, name = own_uuid, options.root_name(conf)
     derived = derive_provider_tree(topology, cpu_sets, settings, uuid, name, platform, positions)
     offered, device_warnings = add_devices(conf, derived, topology, owner.beside)
+    # Provider files come last, because they may add to each provider that was derived.
     files = options.provider_configs(conf)
     offered = with_isolation(offered, isolation_levels(conf, topology.online - cpu_sets.dedicated))
     tree, unused = with_additions(offered, files.configs)
@@ -263,6 +264,7 @@ def build_world(
     if topology is None:
         topology = read_topology(Path(conf.host.root))
     whose = root or owner_of(conf.compute.provider_tree)
+    # Only the agent itself remembers what it has seen; a check names a root and keeps nothing.
     acting = root_uuid is None
     topology = (learned_topology if acting else known_topology)(conf, topology)
     cpu_sets = resolve_cpu_sets(options.cpu_options(conf), topology)
@@ -278,6 +280,7 @@ def build_world(
     platform = offered_platform(control, classes.share_specs)
     derived = derive_tree(conf, topology, cpu_sets, classes.classes.keys(), platform, whose, root_uuid)
     tree = derived.tree
+    # The positions of pools are not known before the tree.
     cpu_sets = replace(cpu_sets, pooled=frozenset[int]().union(*derived.positions.values()))
     stopped = stopped_cpus(conf, topology, whose.beside)
     offline = filter(None, [cpu_sets.offline_warning, stopped_warning(stopped)])

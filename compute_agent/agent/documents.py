@@ -110,6 +110,7 @@ def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
     """Which guests are not as they should be, by what is the matter with them."""
     views = tuple(views)
     return {
+        # An empty allocation is an answer of Placement, and None is no answer.
         "unallocated_guests": [view.guest.uuid for view in views if view.allocation == {}],
         "unknown_guests": [view.guest.uuid for view in views if view.allocation is None],
         "refused_guests": [view.guest.uuid for view in views if view.refusal],

@@ -115,6 +115,7 @@ def of_action(
         case SetTraits(uuid, traits):
             had = reported[uuid].traits if uuid in reported else frozenset[str]()
             signs = [*(f"+{name}" for name in sorted(traits - had)), *(f"-{n}" for n in sorted(had - traits))]
+            # One iterator several times: each row takes the next few signs.
             for few in zip_longest(*[iter(signs)] * _TRAITS_IN_A_ROW, fillvalue=""):
                 yield PlannedChange(PLACEMENT, names.get(uuid, uuid), f"traits {' '.join(few).strip()}")
 
@@ -139,9 +140,12 @@ def look_up_owner(
     shape = conf.compute.provider_tree
     name = hypervisor_name(conf)
     explicit_own = shape not in (None, BESIDE)
+    # An explicit option outweighs what an earlier search has found.
     last = None if explicit_own else state.nova_root
     presumed = owner_of(shape, last, bool(state.owned))
     try:
+        # None searches even where the option says that the root is the agent's: nova-compute may write it,
+        # too.
         found = find_root(client, RootSearch(name, own, True if shape == BESIDE else None, last))
     except RootMissingError as error:
         return presumed, str(error), ""
@@ -167,6 +171,7 @@ def try_configuration(
     :raises OSError: the host cannot be read.
     """
     try:
+        # Made for its errors alone.
         PlacementClient.from_conf(options)
         host = configured_host(options, load_registry(), root=owner, root_uuid=NOBODY)
         _check_guests(options, parse_known_classes(options))
@@ -196,7 +201,8 @@ _READS: Final = frozenset(
     {
         *("name", "outage_reason", "starting_driver", "guests", "lost_guests", "thread_ids"),
         *("misplaced_threads", "observed_cpus"),
-        *("vcpu_affinity", "emulator_affinity", "cpu_limits", "memory_nodes"),
+        *("vcpu_affinity", "emulator_affinity", "helper_affinity", "stuck_helpers"),
+        *("cpu_limits", "memory_nodes"),
     }
 )
 """The methods of a driver that change nothing."""
@@ -232,6 +238,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
         recorders = [RecordingController(each) for each in controllers]
         pipeline = GuestPipeline(
             world,
+            # The class passes reads on by __getattr__, which the type checker does not see.
             cast(GuestDriver, _ReadOnlyDriver(driver)),
             recorders,
             lambda *saved: None,
@@ -251,6 +258,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
                 found = [PlannedChange(PLACEMENT, world.tree.root.name, whose)]
             else:
                 nameless = folder if uuid is None and not owner.beside else None
+                # Before the recorders are asked: this tells the worker what guests hold.
                 found = list(_in_placement(conf, client, reporter, driver, pipeline, nameless))
             return [*found, *(each for recorder in recorders for each in recorder.planned_changes())]
         finally:

@@ -95,6 +95,7 @@ class GuestConfigurator:
         :raises RequestError: there is none, or several have the name.
         """
         views = self.list_views()
+        # The name of one guest may be the uuid of another, so uuids come first.
         found = [view for view in views if view.guest.uuid == wanted] or [
             view for view in views if view.guest.name == wanted
         ]

@@ -47,6 +47,7 @@ def check_state_folder(conf: cfg.ConfigOpts) -> str:
     folder = Path(conf.state_path)
     if reason := _folder_fault(folder, check_folder):
         return reason
+    # A folder that is not there yet can be made if its closest parent takes it.
     there = next(part for part in (folder.absolute(), *folder.absolute().parents) if part.exists())
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         return ""
@@ -133,6 +134,7 @@ def resctrl_signature(conf: cfg.ConfigOpts) -> Any:
         names = files.list_folders()
     except ResctrlError as error:
         return mount, error.errno
+    # Only the mode of a foreign group matters: a locked group takes ways away from all others.
     foreign = (n for n in names if n not in NOT_GROUPS and not n.startswith(conf.resctrl.group_prefix))
     return mount, tuple((name, files.read_optional(group_path(name, "mode"))) for name in foreign)
 

@@ -98,6 +98,7 @@ class HttpServer:
     def _serve_request(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         try:
             return self._answer_request(environ, start_response)
+        # wsgiref would write the traceback to its standard error, which is dropped here.
         except Exception:
             LOG.exception("A request for %s could not be answered", environ.get("PATH_INFO"))
             start_response("500 Internal Server Error", [("Content-Type", "text/plain")])

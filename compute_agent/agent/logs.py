@@ -53,9 +53,11 @@ class EventHandler(logging.Handler):
         if isinstance(event, AgentEvent):
             try:
                 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+                    # The journal may hang, and no log line may wait for it.
                     sender.setblocking(False)
                     sender.sendto(journal_entry(record, event, self.format), self._path)
                     return
+            # The journal is away or its queue is full: standard error is the other way.
             except OSError:
                 pass
         self._rest.handle(record)
@@ -77,6 +79,7 @@ def journal_entry(
         "EVENT_GUEST_NAME": event.name,
         "EVENT_REASON": event.reason,
     }
+    # Names of files may have surrogates, which stand for bytes that are no UTF-8.
     return "".join(f"{name}={value}\n" for name, value in fields.items() if value).encode(
         errors="backslashreplace"
     )
@@ -129,6 +132,7 @@ class _LogFormatter(ContextFormatter):
 
     def format(self, record: logging.LogRecord) -> str:
         shown = copy.copy(record)  # other handlers have the record as it is
+        # oslo.log adds the exception to records from level WARNING on.
         shown.levelno = min(record.levelno, logging.INFO)
         if not (message := record.getMessage()).isprintable():
             shown.msg, shown.args = on_one_line(message), ()

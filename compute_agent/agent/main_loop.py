@@ -76,6 +76,7 @@ class MainLoop:
     def catch_signals(self) -> None:
         """Have signals wait for serve(). For the main thread, before the agent starts."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            # Only queued: the handler runs between two steps of the main thread, which may hold a lock.
             signal.signal(number, lambda number, frame: self._received.put(number))
 
     def serve_signals(self) -> None:

@@ -73,8 +73,10 @@ class MaintenanceMode:
         """
         if off and self._reports.is_beside:
             raise RequestError(f"nothing is changed: {DISABLE_SERVICE}")
+        # Held until the reports know it, so that two orders take effect in the order in which they are kept.
         with self._lock:
             again = off and self._said is not None and self._said.off
+            # Another reason does not change since when the host is disabled.
             since = self._said.since if again and self._said is not None else time.time()
             said = HostMaintenance(off, reason, since)
             try:
@@ -84,6 +86,7 @@ class MaintenanceMode:
             self._said = said
             LOG.info("The host was %s by an operator%s", _switch_verb(off), f": {reason}" if reason else "")
             self._reports.switch_scheduling(DisableCause.MAINTENANCE, off)
+        # Without the lock: while Placement is away, another order must not wait.
         if not self._reports.wait_for_switch(ANSWER_SECONDS):
             LOG.warning("The report to Placement that the host was %s is still pending", _switch_verb(off))
         return self.status_fields()

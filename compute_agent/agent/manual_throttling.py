@@ -83,6 +83,7 @@ class ManualThrottling:
                 raise RequestError(f"guest {guest} is being evicted already")
             self._evicting.add(guest.uuid)
         LOG.info("Guest %s is evicted, as a command asked", guest)
+        # In a thread of its own, because an eviction may take longer than a client waits.
         run_aside(MANUAL_EVICTION_THREAD, partial(self._see_off, guest), f"-{guest.uuid}")
 
     def _see_off(self, guest: Guest) -> None:

@@ -99,6 +99,7 @@ class RunSchema(SettingsSchema):
 class AdoptSchema(SettingsSchema):
     """Parameters of ``guest.adopt``."""
 
+    # Process 1 is init, which can be no guest.
     pid = fields.Integer(strict=True, validate=validate.Range(2))
     cgroup = fields.String(validate=[validate.Length(1), _check_argument])
 
@@ -146,6 +147,7 @@ class SetSchema(GuestSchema):
 class LimitSchema(GuestSchema):
     """Parameters of ``guest.limit``."""
 
+    # The kernel's least quota is 1 ms in a period of 100 ms.
     cpus = fields.Float(allow_none=True, load_default=None, validate=validate.Range(0.01, MAX_VCPUS))
 
 

@@ -89,6 +89,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
             start_thread(CONNECTION_THREAD, partial(self.process_request_thread, request, client_address))
             return
         LOG.warning("%s has %d connections and refuses another", type(self).__name__, self.max_connections)
+        # The thread that accepts connections must not wait for a client.
         request.setblocking(False)
         with contextlib.suppress(OSError):
             self.refuse_connection(request)
@@ -100,6 +101,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         now = time.monotonic()
         with self._guard:
             for connection, deadline in list(self._waited_for.items()):
+                # All have the same time to speak, so the rest are younger.
                 if deadline > now:
                     break
                 self._hang_up(connection)
@@ -125,6 +127,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         if oldest is None:
             return False
         self._hang_up(oldest)
+        # The closed connection makes its thread end, which notifies.
         return self._guard.wait_for(lambda: len(self._open) < self.max_connections, _SECONDS_TO_END)
 
     def _hang_up(self, connection: socket.socket) -> None:
@@ -165,6 +168,7 @@ class _SocketHandler(socketserver.StreamRequestHandler):
     server: SocketServer
 
     def handle(self) -> None:
+        # One byte more tells a line that is too long from one that just fits.
         try:
             line = self.rfile.readline(MAX_LINE + 1)
         except OSError:
@@ -195,6 +199,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         self._open_methods = frozenset(open_methods)
         check_folder(path.parent)
         _remove_left(path)
+        # A chmod(2) after bind(2) would leave a moment in which any user could connect.
         old = os.umask(0o117)
         try:
             super().__init__(str(path), _SocketHandler)
@@ -265,13 +270,14 @@ def _remove_left(path: Path) -> None:
     :raises OSError:
     """
     try:
+        # lstat(2), because a symbolic link is no socket that an agent has left.
         left = stat.S_ISSOCK(path.lstat().st_mode)
     except FileNotFoundError:
         return
     if not left:
         raise OSError(errno.EEXIST, f"cannot listen on {path}: it is no socket; move it away")
     if _is_listened_on(path):
-        raise OSError(errno.EADDRINUSE, f"cannot listen on {path}: somebody else does; set [daemon] socket")
+        raise OSError(errno.EADDRINUSE, f"cannot listen on {path}: another process does; set [daemon] socket")
     path.unlink(missing_ok=True)
 
 

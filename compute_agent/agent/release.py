@@ -220,6 +220,7 @@ class HostRelease:
                 LOG.info("%s of %s is released: %s", item.kind, item.name, item.detail)
                 rows.append(_release_row(item, DONE))
         failed = {(row.kind, row.name) for row in rows if row.outcome != DONE}
+        # Asked again: an item that is still found was not given back, or another program set it again.
         for item in self._release_items():
             if (item.kind, item.name) not in failed:
                 rows.append(
@@ -260,6 +261,7 @@ class HostRelease:
             guests = self._driver.guests()
         except DriverError as error:
             yield failed_item("guests", self._driver.name, error)
+        # All at once, since several controllers bind one guest, and their items are joined.
         found = [item for one in self._controllers for item in one.release(guests, self._online)]
         for item in combine_items(found):
             if item.kind == PINS and not self._options.pins and not item.cannot_be_released:
@@ -279,6 +281,7 @@ class HostRelease:
         said, state = self._state.state.maintenance, self._throttling.state.watermarks
         marked = root is not None and bool(root.traits & MARKS) and not self._beside
         if (
+            # Anything beside the switch means that limits or evictions are remembered.
             marked
             or state != WatermarkState(scheduling_off=state.scheduling_off)
             or (said is not None and said.off)

@@ -94,6 +94,7 @@ def _file_stamp(path: Path) -> tuple[int, int, int] | None:
         status = path.stat()
     except OSError:
         return None
+    # The size and the inode tell two writes within one tick of the clock apart.
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
@@ -220,6 +221,7 @@ class ConfigReloader:
 
         :raises TimeoutError: the worker has no time.
         """
+        # Held while the worker changes over, so that no reload of the main thread comes in between.
         with self._lock:
             conf = self._in_force.current
             options = conf.options

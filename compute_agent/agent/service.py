@@ -69,6 +69,7 @@ class HostAgent:
         try:
             refuse_if_released(folder)
             for part in (folder, folder / GUESTS_FOLDER):
+                # Temporary files of writes that a crash has interrupted.
                 remove_leftovers(part)
             self._parts = parts = assemble_agent(load_conf, options, folder)
         except BaseException:

@@ -32,13 +32,13 @@ class InterferenceList(AgentLister):
         ]
         if not watched:
             return (
-                "Not configured: nobody is watched without a section [interference:NAME] with a signal, such"
+                "Not configured: no guest is watched without section [interference:NAME] with a signal, such"
                 " as signal = run_delay."
             )
         return (
-            f"Nothing so far: of {', '.join(watched)} nobody is limited now, and no pair is remembered. A"
-            " guest is judged when it was read for five minutes; what was decided before is in"
-            " `compute-agent event list --kind verdict`."
+            f"Nothing so far: by {', '.join(watched)} no guest is limited now, and no pair is remembered. A"
+            " guest is judged after five minutes of samples; `compute-agent event list --kind verdict`"
+            " has earlier verdicts."
         )
 
 

@@ -17,6 +17,7 @@ lower. A guest with a quota may have a burst.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -52,6 +53,15 @@ class CpusetController(GuestController):
 
     def __init__(self, driver: CpuTuning) -> None:
         self._driver = driver
+        self.refused: Mapping[str, Sequence[str]] = {}
+
+    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
+        """Note which guests have helpers that could not be moved when they were pinned last."""
+        found = {}
+        for target in without_preserved(targets):
+            with contextlib.suppress(GuestGoneError):
+                found[target.guest.uuid] = self._driver.stuck_helpers(target.guest)
+        self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """The threads that run elsewhere, or would after the next start; None if all are in place."""

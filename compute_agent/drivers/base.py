@@ -198,6 +198,22 @@ class CpuTuning(Protocol):
         """
         ...
 
+    def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """The CPUs that the kernel lets tasks use that serve the guest outside its own processes.
+
+        By thread id. They are among the misplaced threads as well.
+
+        :raises GuestGoneError:
+        """
+        ...
+
+    def stuck_helpers(self, guest: Guest) -> Sequence[str]:
+        """Sentences on such tasks that could not be moved to the CPUs of the emulator.
+
+        :raises GuestGoneError:
+        """
+        ...
+
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """The kernel's limits where they differ from those ``wanted``; None if they agree.
 

@@ -46,6 +46,7 @@ def socket_paths(uri: str) -> tuple[Path, ...]:
     """
     try:
         parts = urlsplit(uri)
+    # urlsplit() raises it for a host in brackets that is no IPv6 address.
     except ValueError:
         return ()
     _, _, transport = parts.scheme.partition("+")
@@ -252,7 +253,7 @@ class DriverKind:
     :ivar lock: makes the lock on the guests, from the options and the name of the agent.
     :ivar open: makes the driver from the options, the folder of records and the lock. Without a lock the
         driver only reads.
-    :ivar unlimited: the reason why the CPU use of guests cannot be limited; empty if it can.
+    :ivar unlimited_reason: the reason why the CPU use of guests cannot be limited; empty if it can.
     """
 
     name: str
@@ -279,6 +280,7 @@ def open_driver(name: str, conf: cfg.ConfigOpts, folder: Path, lock: DriverLock 
     :raises OSError: the folder of records cannot be used.
     """
     kind = _find_kind(name)
+    # Before anything is opened: opening takes over guests, which may be another agent's.
     _lock_check(lock)()
     return kind.open(conf, folder, lock)
 
@@ -314,6 +316,7 @@ def _lock_processes(conf: cfg.ConfigOpts, holder: str) -> DriverLock:
 
 def _open_processes(conf: cfg.ConfigOpts, folder: Path, lock: DriverLock | None) -> GuestDriver:
     look_only = lock is None
+    # Opening a group enables its controllers, and a dry run changes nothing.
     groups = CgroupRoot.open(Path(conf.cgroup.root)) if conf.cgroup.root and not look_only else None
     return ProcessDriver(folder, groups, look_only)
 

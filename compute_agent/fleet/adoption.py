@@ -107,6 +107,7 @@ def follow_source(
         if sentence := rules.expiry_reason(present, now):
             raise FleetError(f"{present} is in force, but {sentence}")
         return None
+    # A refused revision counts as well: its generation must not get another content.
     known = [each for each in (present, fleet.refused_revision()) if each is not None]
     if reason := rules.refusal_reason(offered, fleet.group, known, now):
         raise FleetError(f"the revision {offered} is refused: {reason}")

@@ -104,6 +104,7 @@ def with_file(conf: cfg.ConfigOpts, below: Path) -> cfg.ConfigOpts:
     :raises cfg.Error: a value is wrong.
     """
     of_fleet = Path(conf.state_path) / kept.KEPT
+    # Without the revision in force, which takes the place of ``below`` otherwise.
     own = [name for name in conf.config_file or () if Path(name) != of_fleet]
     folders = [argument for name in conf.config_dir or () for argument in ("--config-dir", name)]
     return agent_conf.load(folders, own, [str(below)])

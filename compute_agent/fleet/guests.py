@@ -77,6 +77,7 @@ def _plain_value(name: str, text: str) -> str | int | bool:
         value = read_setting(name, text)
     except ValueError as error:
         raise ValueError(f"{name} = {text!r}: {error}") from error
+    # A bool is an int, too, and stays a bool.
     return value if isinstance(value, int) else str(value)
 
 
@@ -101,6 +102,7 @@ def plan_settings(wanted: ByGuest, applied: ByGuest, present: ByGuest) -> GuestS
         for name, value in options.items():
             now, before = present[guest][name], applied.get(guest, {}).get(name)
             if now != value and before is not None and now != before:
+                # The former value stays, so that the conflict is found again.
                 after.setdefault(guest, {})[name] = before
                 conflicts.append(
                     f"guest {guest}: {name} was set to '{now}' on the host, after the fleet had set"

@@ -66,6 +66,7 @@ def read(signed: bytes) -> FleetRevision:
     """
     head, end, _ = signed.partition(_END)
     found: dict[str, str] = {}
+    # Bytes that are no UTF-8 become a line that no field matches.
     for line in head.decode("utf-8", "replace").splitlines():
         field = _FIELD.fullmatch(line)
         if field is None or field[1] in found:

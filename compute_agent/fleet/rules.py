@@ -88,11 +88,14 @@ def forbidden_options(
     former = dict(_former_places(options))
     found = []
     for section, values in revision.items():
+        # oslo.config reads sections in any case, except for DEFAULT.
         normal = section if section == DEFAULT or ":" in section else section.lower()
         for name, value in values.items():
+            # A former name of an option sets the same option.
             group, option = former.get((normal, name), (normal, name))
             if reason := _forbidden_reason(group, option, auth_section):
                 found.append(f"[{section}] {name}: a revision may not have it ({reason}); set it on the host")
+            # oslo.config would put another option's value in its place, such as a password.
             elif _REFERENCE in value:
                 found.append(
                     f"[{section}] {name}: a revision may not refer to other options, as {value!r} does"

@@ -20,6 +20,7 @@ from compute_agent.fleet import revision
 from compute_agent.fleet.revision import MAX_BYTES, FleetError, FleetRevision
 
 _FIRST_LINE: Final = b"# compute-agent fleet revision 1, signed: "
+# Signed together with the text, so that no signature for another purpose fits.
 _PURPOSE: Final = b"compute-agent fleet revision 1\n"
 
 
@@ -59,6 +60,7 @@ def read(content: bytes, public_keys: Sequence[str]) -> FleetRevision:
     first, _, signed = content.partition(b"\n")
     if not first.startswith(_FIRST_LINE):
         raise FleetError("it does not begin as a revision does; `compute-agent fleet sign` makes one")
+    # All keys are read first: a wrong one in the options is an error even if another one fits.
     keys = [_load_public_key(each) for each in public_keys]
     try:
         signature = base64.b64decode(first.removeprefix(_FIRST_LINE), validate=True)

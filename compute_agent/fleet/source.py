@@ -160,6 +160,7 @@ def _late_message(deadline: float) -> str:
 
 def _over_https(address: str, context: ssl.SSLContext, deadline: float) -> bytes:
     parts = urlsplit(address)
+    # check_source() has found a host name; the type checker does not see that.
     assert parts.hostname is not None  # checked
     began = time.monotonic()
     plain = socket.create_connection((parts.hostname, parts.port or http.client.HTTPS_PORT), deadline)
@@ -174,6 +175,7 @@ def _over_https(address: str, context: ssl.SSLContext, deadline: float) -> bytes
         answer = connection.getresponse()
         if answer.status != _OK:
             raise OSError(f"it answers {answer.status} for {parts.path}")
+        # One byte more tells an answer that is too large.
         content = answer.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise OSError(f"the settings are larger than {MAX_BYTES} bytes")
@@ -198,10 +200,12 @@ def _ended_in_time(plain: socket.socket, left: float, deadline: float) -> Iterat
     try:
         yield
     except (OSError, http.client.HTTPException, ValueError):
+        # Otherwise the connection was shut down in time, and the error below says so.
         if not late.is_set():
             raise
     finally:
         timer.cancel()
+        # A timer that still runs could shut down a descriptor that another socket has by then.
         timer.join()
         plain.close()
         same.close()

@@ -141,6 +141,7 @@ def _uncore_domains(files: SysFiles, online: frozenset[int]) -> Iterator[UncoreD
         if match:
             # The firmware may number dies in another way than the topology; then the whole package counts.
             cpus = frozenset(cpu for cpu in cpus if places[cpu][1] == int(match[2])) or cpus
+        # The limits at boot, because the present ones may be the agent's own.
         least, most = (files.read_number(f"{folder}/initial_{file}") for file in (MIN_UNCORE, MAX_UNCORE))
         yield UncoreDomain(folder, cpus, least, most)
 

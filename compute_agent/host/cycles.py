@@ -23,6 +23,7 @@ _NUMBERS: Final = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "s390x": 331}
 HARDWARE: Final = ((0, 0), (0, 1))
 """Type and number of the events: cycles (of the CPU, not of a clock), and instructions."""
 
+# PERF_FORMAT_GROUP and PERF_FLAG_FD_CLOEXEC of perf_event.h, which have the same number by chance.
 _FORMAT_GROUP: Final = 1 << 3
 _CLOSE_ON_EXEC: Final = 1 << 3
 _ATTRIBUTES: Final = struct.Struct("=IIQQQQQIIQ")
@@ -34,6 +35,7 @@ _COUNTS: Final = struct.Struct("=QQQ")
 _SHARE_OF_FILES: Final = 4
 """The part of the limit of open files that counters may use: one in this number."""
 
+# Answers of hosts without these events.
 _NO_COUNTERS: Final = frozenset({errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL})
 
 
@@ -155,6 +157,7 @@ def _open_event(event: tuple[int, int], thread: int, group: int) -> int:
     if number is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     kind, config = event
+    # The kernel tells the versions of this structure apart by its size; 64 bytes are the first one.
     attributes = _ATTRIBUTES.pack(kind, _ATTRIBUTES.size, config, 0, 0, _FORMAT_GROUP, 0, 0, 0, 0)
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor: int = libc.syscall(number, attributes, thread, -1, group, _CLOSE_ON_EXEC)

@@ -26,6 +26,7 @@ def read(path: str, max_bytes: int | None = None) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         parts = []
+        # One read(2) of such a file may give less than there is.
         while part := os.read(descriptor, _CHUNK if max_bytes is None else min(max_bytes, _CHUNK)):
             parts.append(part)
             if max_bytes is not None and (max_bytes := max_bytes - len(part)) == 0:

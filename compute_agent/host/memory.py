@@ -185,6 +185,7 @@ def tell_types(nodes: Iterable[NumaNode], evidence: MemoryEvidence) -> dict[int,
     """The kind of memory of each node with memory, where it is known."""
     with_memory = [node for node in nodes if node.memory_kib]
     by_device = {**evidence.devices, **dict.fromkeys(evidence.gpus, MemoryType.GPU)}
+    # Nodes with CPUs and ordinary memory are the measure for all others.
     usual = [node.id for node in with_memory if node.cpus and node.id not in evidence.special]
     usual = [node for node in usual if node not in by_device]
     found = {}

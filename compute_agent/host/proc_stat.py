@@ -26,6 +26,7 @@ def parse_line(numbers: str) -> CpuTimes:
     :raises ValueError: the line has other words.
     """
     # user nice system idle iowait irq softirq steal; guest times are in user and nice already.
+    # Missing fields count as 0, and the guest times at the end are cut off.
     user, nice, system, idle, iowait, irq, softirq, steal = (*map(int, numbers.split()), *[0] * 8)[:8]
     busy = user + nice + system + irq + softirq
     return CpuTimes(busy, steal, busy + idle + iowait + steal)
@@ -107,6 +108,7 @@ def parse_process_stat(text: str) -> ProcessStat:
     # The second field is the command's name in brackets, which may itself have blanks and brackets. So the
     # fields are counted from the third, the state, which follows the last bracket.
     fields = text.rpartition(")")[2].split()
+    # The fields of proc_pid_stat(5) begin with 1, and two of them come before the state.
     return ProcessStat(
         is_dead=fields[0] in _DEAD_STATES,
         is_kernel_thread=bool(int(fields[6]) & _KERNEL_THREAD),

@@ -67,7 +67,7 @@ def _is_set(conf: cfg.ConfigOpts, option: str) -> bool:
 
 
 def root_name(conf: cfg.ConfigOpts) -> str:
-    """The name of the root provider: of the option, or the last one, or the host's name.
+    """The name of the root provider: from the option, else the last one, else the host's name.
 
     :raises IdentityError: the file with the last name is damaged.
     """

@@ -153,6 +153,7 @@ class HistoryWatch:
         }
 
     def _begin_older(self, older: OlderCopy, losses: Sequence[AllocationLoss]) -> None:
+        # Kept before anything shows it: a restart must not forget the decision.
         self._change_history(replace(self._history, older=older))
         self._older.set(1)
         self._recorder.record_event(
@@ -213,6 +214,7 @@ class ClaimWatch:
             if not held or view.migration is not None:
                 continue
             asked[uuid] = held
+            # Asked before, and it does not expire: a confirmed claim never does.
             if self._asked.get(uuid) == held and uuid not in self._expiring:
                 continue
             try:
@@ -220,6 +222,7 @@ class ClaimWatch:
                 if claim is not None and not (
                     self._confirms_claims and self._confirm_claim(client, view, claim)
                 ):
+                    # Placement tells seconds from now, so its clock and this one need not agree.
                     expiring[uuid] = time.time() + claim.seconds
                     if uuid not in self._expiring:
                         self._warn_expiry(view, claim)
@@ -282,6 +285,7 @@ def allocations_read(
     """
     world = pipeline.host_state
     providers = sorted(offering & {zone.uuid for zone in world.all_zones})
+    # A listing that lacks a zone is of no use, so all zones are read.
     if listing is not None and not listing.held.keys() >= set(providers):
         listing = None
     as_of = time.monotonic() if listing is None else listing.as_of
@@ -314,6 +318,7 @@ def allocations_read(
     losses = _find_losses(views, changed)
     if watch is not None and watch.withholds_losses(losses, sum(bool(view.allocation) for view in views)):
         changed = {uuid: changed[uuid] for uuid in changed.keys() - {loss.uuid for loss in losses}}
+        # An older copy may lack allocations of consumers without a guest, too.
         held = {**known, **held}
     guests = {view.guest.uuid for view in views}
     unclaimed = {consumer: held[consumer] for consumer in held.keys() - guests}
@@ -411,6 +416,7 @@ def _suitable_claims(world: HostState, view: GuestView, claims: Held) -> frozens
 
 def _suits_guest(world: HostState, view: GuestView, allocation: Allocation) -> bool:
     request = request_for(world, view.guest, allocation)
+    # A guest on shared CPUs fits anywhere, so the amounts alone decide.
     if view.assignment is None or not view.assignment.held_cpus:
         return request.pcpu == 0 and sum(demand.vcpu for demand in request.demands) == request.vcpus
     return refit_assignment(world.cpu_supply({}), request, view.assignment) is not None

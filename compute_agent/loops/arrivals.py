@@ -118,6 +118,7 @@ class PreStartHook:
         guest = self._expecting.expect_guest(description)
         self._last = time.monotonic()
         self._thread.wake()
+        # Half of the time is for Placement, half for the worker: the group can be made without an allocation.
         held, owner = self._held_by(guest.uuid, seconds / 2)
         self._pipeline.submit(GuestExpected(guest, held, owner)).result(seconds / 2)
         return guest
@@ -145,6 +146,7 @@ class PreStartHook:
 
     def _ask_placement(self, uuid: str) -> Future[ConsumerAllocations]:
         """Read the allocation of a guest in another thread: the client may wait longer than a start may."""
+        # All of these may hang, and an announced start must not wait for them.
         if not self._asking.acquire(blocking=False):
             refused: Future[ConsumerAllocations] = Future()
             refused.set_exception(TimeoutError(f"{_MAX_ASKING} earlier requests to Placement still hang"))
@@ -229,6 +231,7 @@ class GuestEvents:
                     handled = self._pipeline.submit(event)
                     if _is_for_reports(event):
                         handled.add_done_callback(lambda _: self._missed())
+                # One change must not cost the changes behind it.
                 except Exception:
                     LOG.exception("A change of guest %s could not be handed over", change.guest)
 
@@ -238,6 +241,7 @@ class GuestEvents:
             case ChangeKind.STOPPED:
                 return GuestStopped(guest, change.ending)
             case ChangeKind.CHANGED:
+                # The allocation stays: only settings or the main process have changed.
                 return GuestStarted(guest, None, since=since)
             case ChangeKind.STARTED | ChangeKind.FOUND:
                 started = change.kind is ChangeKind.STARTED

@@ -178,8 +178,10 @@ class HostAuditor:
         """
         self._pipeline.check_taken_over()
         world = self._pipeline.host_state
+        # A reader alone: it owns no names and keeps none.
         reader = HostReporter(self._client, {}, lambda owned: None)
         reported = reader.read_reported(world.tree.root.uuid)
+        # First, or allocations of guests that migrate would be found without a guest.
         self._read_migrations(frozenset(uuid for uuid, provider in reported.items() if provider.inventories))
         # Allocations before guests: a guest that starts in between got its allocation before its start.
         held = allocations_by_consumer(
@@ -278,6 +280,7 @@ class HostAuditor:
             )
 
         outcome = self._carry_out(guest.uuid, decide_record, options.heal, options.dry_run)
+        # Known amounts were taken for all guests before.
         if not guest.known:
             _take_amounts(free, allocation)
         return AuditOutcome(replace(finding, allocation=allocation), _HEAL, outcome)
@@ -296,6 +299,7 @@ class HostAuditor:
         """Compute the seconds since which an allocation is unchanged and without a guest."""
         known = self._pipeline.unclaimed_holdings.get(finding.consumer)
         if known is None or known.allocation != finding.allocation:
+            # It has changed since it was first seen, so its time begins again.
             return 0.0
         return time.monotonic() - known.since
 
@@ -359,6 +363,7 @@ def _audited_guest(
         "" if view is None else view.stray,
         "" if view is None or view.migration is None else view.migration.consumer,
         frozenset() if view is None or view.assignment is None else view.assignment.held_cpus,
+        # While it migrates, its place here belongs to the migration's consumer.
         {} if view is None or view.migration is not None else view.allocation or {},
         flavor.dedicated_vcpus,
         frozenset() if view is None or view.assignment is None else _pinned_vcpus(view.assignment),

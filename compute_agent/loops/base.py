@@ -123,6 +123,7 @@ class KeptFile(Generic[T]):
         """Read the content; None where it cannot be used. A file with other content is put aside."""
         try:
             return self._parse(read_own(self._path))
+        # There is no file before the first save.
         except FileNotFoundError:
             pass
         except UnsafeFileError as error:
@@ -149,6 +150,7 @@ class KeptFile(Generic[T]):
 
     def save(self, content: bytes, now: float) -> None:
         """Write the content. A full disk costs only what is learnt meanwhile, and is logged once."""
+        # Also before a write that fails: a full disk is tried again at the usual interval.
         self._saved = now
         try:
             write_durably(self._path, content)
@@ -176,5 +178,6 @@ def pause(failures: int, interval: float, longest: float, draw: Callable[[], flo
     """
     if failures == 0:
         return interval * (1 - _SPREAD + 2 * _SPREAD * draw())
+    # Limited, since the power of thousands of failures would overflow a float.
     whole = min(FIRST_PAUSE * 2.0 ** min(failures - 1, 30), longest)
     return whole * (_LEAST + (1 - _LEAST) * draw())

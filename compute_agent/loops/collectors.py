@@ -96,6 +96,7 @@ class _CollectorRunner:
     @property
     def failure_text(self) -> str:
         """The failure of the collector; empty without one."""
+        # Read once, because the other thread may end the call between two reads.
         began = self._began
         if began is not None and (seconds := time.monotonic() - began) > HANGING_SECONDS:
             return f"it has not answered for {int(seconds // 60)} minutes"
@@ -114,6 +115,7 @@ class _CollectorRunner:
     def _read_answer(self) -> _CollectorAnswer:
         if self._collector is None:
             loaded = self._point.load()
+            # An entry point names a collector, or a class or function that makes one.
             self._collector = loaded() if callable(loaded) else loaded
         classes = frozenset(self._collector.resource_classes)
         if not classes or not all(isinstance(name, str) and name.isprintable() for name in classes):
@@ -121,6 +123,7 @@ class _CollectorRunner:
         self.heard = replace(self.heard, classes=classes)  # even if it fails now
         told: dict[tuple[str, str], ClassMeasurement] = {}
         trouble = ""
+        # One more than it may report, to notice that there are more.
         for number, one in enumerate(islice(self._collector.collect(), MAX_MEASUREMENTS + 1)):
             try:
                 if number == MAX_MEASUREMENTS:
@@ -131,6 +134,7 @@ class _CollectorRunner:
                     raise ValueError(f"it reported {key[0]} of {key[1] or 'the host'!r} twice")
                 told[key] = measured
             except ValueError as error:
+                # The first fault is enough for the log, and the other measurements still count.
                 trouble = trouble or str(error)
         return _CollectorAnswer(classes, told, trouble)
 
@@ -242,6 +246,7 @@ class CollectorLoops:
             heard, before = runner.heard, self.known.get(name, CollectedClasses())
             classes = heard.classes or before.classes
             twice = sorted(classes & taken.keys())
+            # If two collectors report a class, the first one counts.
             classes -= taken.keys()
             taken |= dict.fromkeys(classes, name)
             found = _merge_answer(tree, classes, heard, before, now)

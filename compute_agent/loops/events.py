@@ -86,6 +86,7 @@ class EventLog:
             events = tuple(self._pending)
         if not events:
             return
+        # Written without the lock: a slow disk must not hold up the worker, which adds events.
         try:
             kept = self._store.append(events)
         except OSError as error:
@@ -94,6 +95,7 @@ class EventLog:
             self.trouble = str(error)
             return
         with self._lock:
+            # Newer events were added at the other end meanwhile.
             for _ in range(kept):
                 self._pending.popleft()
         if self.trouble:
@@ -176,6 +178,7 @@ class OomEvents:
             ["limit"],
             registry=registry,
         )
+        # Both series exist from the start, because Prometheus sees no increase from nothing to one.
         for limit in ("guest", "host"):
             self._kills.labels(limit)
         self._recent: deque[dict[str, Any]] = deque(maxlen=_KEPT)

@@ -70,6 +70,7 @@ class FleetGuests:
 
         :raises FleetError: the record of applied settings cannot be read or written.
         """
+        # Guests that are not known yet would count as absent, and their values would be forgotten.
         if not self._pipeline.has_taken_over:
             return []
         wanted = parse(written.read([revision]))
@@ -203,6 +204,7 @@ class FleetLoop:
         self._conf = conf.options
         state = _state_of(conf.options)
         with self._changing:
+            # The trouble stays until the next read of the source.
             self._show_state(replace(state, trouble=self._state.trouble, reasons=self._state.reasons))
         self._thread.wake()
 
@@ -264,6 +266,7 @@ class FleetLoop:
     def _apply_to_guests(self, conf: cfg.ConfigOpts) -> list[str]:
         """Apply the revision in force to guests, and return the obstacles."""
         revision = Path(conf.state_path) / KEPT
+        # The revision is not in force, such as after the host has left its group.
         if revision not in written.files_of(conf):
             return []
         try:
@@ -274,6 +277,7 @@ class FleetLoop:
     def _show_state(self, state: _FleetState) -> None:
         if state != self._state:
             self._state = state
+            # With another group the series of the former one would stay.
             self._generation.clear()
             self._generation.labels(state.group).set(state.generation)
             self._changed()

@@ -67,6 +67,7 @@ def ways_of(conf: ReloadedConfiguration) -> Mapping[str, Ways]:
             for cache in platform.l3.ids
         }
         for guest, group in controller.membership.items()
+        # A group may be gone since the last sync().
         if group in present.groups
     }
 

@@ -152,6 +152,7 @@ class ReclaimEstimator:
             offer = before.offer.next_offer(left, found.capacity, now)
             zones[node.uuid], estimates[node.uuid] = ZoneState(history, offer, breach), found
             labels = node.name, self.resource.name
+            # A preview offers nothing.
             self._gauges.offered.labels(*labels).set(offer.published if acts else 0)
             self._gauges.expected.labels(*labels).set(found.expected_use)
             if offer.published != before.offer.published:
@@ -319,6 +320,7 @@ class StolenTime:
         self._zones = zones
         if changed or self._file.is_due(now):
             self.save(now)
+        # A preview changes no report.
         return changed and self.mode == ACT
 
     def save(self, now: float) -> None:

@@ -305,6 +305,7 @@ class ReclaimLoop:
             else:
                 capacity = sum(one.memory_kib for one in held) / 1024 - has.reserved
             entitled = memory_entitlements(use.guests, nodes)
+            # More may be reserved than these nodes have.
             yield MeasuredZone(node, max(0.0, capacity), read_zone(use, nodes), entitled)
 
 

@@ -295,6 +295,7 @@ class ReportLoop:
                 return ReportOutcome(refusals=(ReportRefusal(planned, reason),))
         report = self._reporter.report_tree(self._with_additions(tree))
         if not report.refusals:
+            # After a refusal the reshape is looked for again in the next report.
             self._derived = tree
         return report
 
@@ -304,9 +305,11 @@ class ReportLoop:
             try:
                 return self._report_once()
             finally:
+                # Also after a failure: a starting guest must not wait for Placement for ever.
                 self._has_tried.set()
 
     def _take_client(self) -> None:
+        # Only between two reports, so that one report uses one client.
         if (client := self._next_client) is not None:
             self._next_client = None
             self._client = client
@@ -382,6 +385,7 @@ class ReportLoop:
         """Note that there is no root to report below; guests stay as they are."""
         if reason != self.status.waiting:
             LOG.warning("Nothing can be reported: %s", reason)
+        # Placement has answered, and only the root is missing.
         self._metrics.placement_up.set(1)
         self._metrics.last_report.set_to_current_time()
         self._metrics.reports.labels("waiting").inc()
@@ -394,6 +398,7 @@ class ReportLoop:
 
         :raises PlacementError:
         """
+        # Read once: switch_scheduling() replaces the mapping, and what is granted must be what was sent.
         causes = self._causes
         beside = self._pipeline.host_state.tree.beside
         if beside and any(causes.values()) and causes != self._granted:
@@ -454,6 +459,7 @@ class ReportLoop:
             self._take_client()
             self._reporter.read_reported(self._pipeline.host_state.tree.root.uuid)
             event = allocations_read(self._client, self._pipeline, self._reporter.offering_providers)
+            # Before accept_copy(), which forgets them.
             losses = self.history.withheld_losses
             self.history.accept_copy()
             if event is not None:

@@ -139,16 +139,19 @@ class RootWatch:
         self, client: PlacementClient, reporter: HostReporter, shape: str | None
     ) -> NovaRoot | None:
         name = self._root_name()
+        # nova-compute writes the agent's own root, so that provider is the one to work below.
         last = NovaRoot(self._own, name) if self._last is None and self._is_taken(reporter) else self._last
         search = RootSearch(name, self._own, True if shape == BESIDE else None, last)
         try:
             found = find_root(client, search)
         except FormerRootError as error:
+            # nova-compute can make its root once the agent's own has given up the name.
             stays = "; ".join(f"{each}: {each.reason}" for each in reporter.remove_own(self._own).refusals)
             if stays:
                 raise RootMissingError(f"{error}, and which cannot be removed: {stays}") from error
             raise
         except RootMissingError:
+            # What was read belongs to a root that is gone.
             reporter.forget_providers()
             raise
         if found is not None and last is not None and found.name != last.name and found.uuid == last.uuid:

@@ -59,6 +59,7 @@ def smooth_averages(
 
     Guests that are missing in ``use`` are dropped.
     """
+    # Exponential smoothing: after one window the former average still weighs 1/e.
     share = 1 - math.exp(-elapsed / window)
     found = {}
     for guest, cores in use.items():
@@ -171,6 +172,7 @@ class HostUseReader:
         now.close()
         reclaimed = frozenset(view.guest.uuid for view in views if lives_on_rest(view))
         self._before = _CounterReading(now, reclaimed)
+        # The round before has parsed this file, and keeps the result.
         first = None if before is None else before.parse_file(path, parse_cpu_times)
         if last is None or times is None or first is None or now.time - last.round.time > MAX_SECONDS:
             return None
@@ -253,6 +255,7 @@ class MemoryReader:
         # its memory is not counted as the others'.
         paths = {node: f"{now.root}/{NODE_FOLDER}/node{node}/meminfo" for node in nodes}
         found = {node: now.parse_file(path, parse_node_use) for node, path in paths.items()}
+        # A kernel without NUMA has no folders of nodes.
         if len(nodes) == 1 and found[nodes[0]] is None:
             found[nodes[0]] = now.parse_file(f"{now.root}/proc/meminfo", parse_node_use)
         swapped = now.parse_file(f"{now.root}/proc/meminfo", parse_swap_use) or 0.0
@@ -310,6 +313,7 @@ def _held_by(now: MeasuringRound, subject: MeasuredGuest, swaps: bool) -> _Memor
     """Read the memory of a guest; ``swaps`` tells whether the host uses swap at all."""
     group = subject.cgroup
     if group and (held := now.parse_file(f"{group}/memory.current", int)) is not None:
+        # The kernel can take inactive page cache back at once, so it is no need of the guest.
         files = now.parse_file(f"{group}/memory.stat", parse_inactive_file) or 0
         swapped = (now.parse_file(f"{group}/memory.swap.current", int) or 0) if swaps else 0
         parts = now.parse_file(f"{group}/memory.numa_stat", parse_parts) or {}

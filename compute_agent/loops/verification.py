@@ -201,8 +201,9 @@ class PromiseVerifier:
         try:
             ids = self._driver.thread_ids(guest)
             threads = {tid: cpus for tid in ids if (cpus := self._affinity_of(tid)) is not None}
+            helpers = self._driver.helper_affinity(guest)
             if promise is None:
-                return ObservedGuest(threads=threads)
+                return ObservedGuest(threads=threads, helpers=helpers)
             group = None
             if caches is not None and promise.group is not None:
                 group = caches.facts_of(promise.group, threads)
@@ -213,6 +214,7 @@ class PromiseVerifier:
                 self._driver.memory_nodes(guest, _NO_NODE) if promise.mems else None,
                 read_node_memory(guest.cgroup) if promise.mems else {},
                 group,
+                helpers=helpers,
             )
         except GuestGoneError:
             return ObservedGuest(problem="it has ended")

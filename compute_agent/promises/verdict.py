@@ -111,6 +111,7 @@ class ObservedGuest:
     :ivar memory: bytes by NUMA node; empty where the kernel does not count them.
     :ivar group: None: its group does not exist, or cannot be read.
     :ivar problem: the reason why it cannot be read at all.
+    :ivar helpers: CPUs of tasks outside its own processes that serve it, by thread id.
     """
 
     vcpus: Mapping[int, CpuSet] = field(default_factory=dict)
@@ -120,6 +121,7 @@ class ObservedGuest:
     memory: Mapping[int, int] = field(default_factory=dict)
     group: GroupFacts | None = None
     problem: str = ""
+    helpers: Mapping[int, CpuSet] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,11 @@ class _GuestJudge:
             elif promise.emulator_cpus & online and not guest.emulator <= promise.emulator_cpus:
                 has = cpuset.format(guest.emulator)
                 yield f"emulator threads may use {has} in place of {cpuset.format(promise.emulator_cpus)}"
+            astray = {tid: cpus for tid, cpus in guest.helpers.items() if not cpus <= promise.emulator_cpus}
+            if astray and promise.emulator_cpus & online:
+                tid, cpus = min(astray.items())
+                threads = _counted_things(astray, "helper thread")
+                yield f"{threads} elsewhere, such as {tid} on CPUs {cpuset.format(cpus)}"
         yield from self._list_intruders(promise.held)
 
     def _sibling_cpus(self) -> CpuSet | None:
@@ -272,7 +279,7 @@ class _GuestJudge:
         for uuid, other in sorted(self._facts.guests.items()):
             if uuid == self._promise.uuid:
                 continue
-            inside = frozenset().union(*other.threads.values()) & cpus
+            inside = frozenset().union(*other.threads.values(), *other.helpers.values()) & cpus
             if inside:
                 yield f"guest {uuid} may run on CPUs {cpuset.format(inside)}"
 

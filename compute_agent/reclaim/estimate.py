@@ -164,6 +164,7 @@ def spread_of(values: tuple[float, ...]) -> UseSpread:
     """Mean and standard deviation of values. There must be at least one."""
     # The module statistics is exact, and thirty times slower.
     mean = sum(values) / len(values)
+    # Rounding may make this difference negative.
     return UseSpread(mean, math.sqrt(max(0.0, sum(map(mul, values, values)) / len(values) - mean * mean)))
 
 

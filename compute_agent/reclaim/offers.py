@@ -63,11 +63,13 @@ class CapacityOffer:
         :param growth: the part of the capacity by which the offer grows at most.
         """
         elapsed = max(0.0, time - self.time) if self.time else 0.0
+        # After a gap the offer grows as after one interval.
         grown = self.level + growth * capacity * min(elapsed / GROWTH_SECONDS, 1.0)
         level = max(0.0, min(left, grown, capacity))
         whole = math.floor(level + _ROUNDING)
         if whole < self.published:
             return CapacityOffer(whole, level, time)
+        # Too little to be published, so the time above begins again.
         if whole < self.published + step_of(self.published):
             return replace(self, level=level, time=time, above_since=0.0)
         # The amount during a gap is unknown, and after a change of the clock its length is unknown, too.

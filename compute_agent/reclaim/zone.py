@@ -167,6 +167,7 @@ def _read_kib(text: str, *names: str) -> list[int]:
     kib = {}
     for line in text.splitlines():
         name, _, amount = line.rpartition(":")
+        # A node's file has "Node 0 MemTotal: 16 kB", so the name is the last word before the colon.
         kib[name.split()[-1] if name else ""] = amount.split()
     return [int(kib[name][0]) for name in names]
 

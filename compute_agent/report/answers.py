@@ -166,6 +166,7 @@ def check_shape(document: Any, shape: Any, place: str = "the answer") -> None:
 
 
 def _check_value(document: Any, kinds: tuple[type, ...], place: str) -> None:
+    # JSON has one kind of number, so a float may arrive as an integer.
     accepted = (*kinds, int) if float in kinds else kinds
     # bool is an int to Python, and JSON's true is no amount.
     if not isinstance(document, accepted) or isinstance(document, bool):

@@ -90,10 +90,13 @@ def resolve_holdings(
     found: dict[str, GuestHolding] = {}
     waiting: list[MovedGuest] = []
     for guest in guests:
+        # Its own allocation is back, or it never held one, or after a loss of state only the present one is
+        # known.
         if guest.own == guest.before or guest.before == {} or (guest.before is None and guest.own):
             found[guest.uuid] = GuestHolding(guest.own)
         # A known migration goes on: matching again could swap the claims of equal guests.
         elif guest.migration in free:
+            # A claim of one guest is no option for any other.
             found[guest.uuid] = GuestHolding(
                 free.pop(guest.migration).allocation, GuestMigration(guest.migration)
             )
@@ -114,6 +117,7 @@ def resolve_holdings(
 def _options(guest: MovedGuest, claims: Iterable[MigrationClaim]) -> list[str]:
     """Consumers that may be the migration of a guest, the likeliest first."""
     likely = [claim for claim in claims if _may_be(guest, claim)]
+    # By consumer in the end, so that each look finds the same order.
     likely.sort(key=lambda claim: (not _is_known_to_be(guest, claim), claim.consumer))
     return [claim.consumer for claim in likely]
 
@@ -313,6 +317,7 @@ def compare_holdings(
             findings.append(AuditFinding(FindingKind.KINDS, guest.uuid, guest.name, allocation, kinds))
         if overlaps := _overlapping_cpus(guest, running.values()):
             findings.append(AuditFinding(FindingKind.OVERLAP, guest.uuid, guest.name, allocation, overlaps))
+    # In the order in which the class lists the kinds, so that equal findings make equal reports.
     return sorted(findings, key=lambda finding: (list(FindingKind).index(finding.kind), finding.consumer))
 
 
@@ -367,6 +372,7 @@ def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) 
         return {"PCPU": own, **guest.resources}  # siblings that are kept empty count
     else:
         pcpu = min(own, guest.vcpus + extra)
+    # The emulator's CPU is no guest CPU.
     vcpu = guest.vcpus - (pcpu - extra if pcpu else 0)
     amounts = {"PCPU": pcpu, "VCPU": vcpu, **guest.resources}
     return {name: amount for name, amount in amounts.items() if amount > 0}
@@ -450,6 +456,7 @@ def decide_deletion(
     # Another program works on the consumer: its next request would undo a deletion, or lose an amount.
     if record.ours != finding.allocation:
         return "left: another program changes it"
+    # Nova itself removes it when the migration ends.
     if record.holds.consumer_type == MIGRATION_TYPE:
         return "left: a migration holds it"
     if age < options.min_age:

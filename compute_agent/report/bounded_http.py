@@ -82,7 +82,9 @@ def bounded_session(options: cfg.ConfigOpts.GroupAttr) -> requests.Session:
     session = requests.Session()
     # keystoneauth1 sets these only on sessions that it makes itself; older releases do not have them.
     tls = {name: options[name] for name in ("tls_ciphers", "tls_min_version") if name in options}
+    # Without a timeout, the limit of the whole round is the only one.
     adapter = BoundedAdapter(REQUEST_TIMEOUTS * options.timeout if options.timeout else ROUND_SECONDS, **tls)
+    # A copy, because mount() changes the dictionary.
     for scheme in list(session.adapters):
         session.mount(scheme, adapter)
     return session
@@ -98,6 +100,7 @@ class BoundedAdapter(TCPKeepAliveAdapter):
     def init_poolmanager(self, *arguments: Any, **options: Any) -> None:
         """Use connections that a watch can end."""
         super().init_poolmanager(*arguments, **options)
+        # urllib3 takes the class of its connections from the class of the pool.
         self.poolmanager.pool_classes_by_scheme = _POOLS
 
     def proxy_manager_for(self, *arguments: Any, **options: Any) -> Any:
@@ -131,6 +134,7 @@ class BoundedAdapter(TCPKeepAliveAdapter):
                     raise
             except AnswerTooLargeError:
                 raise
+            # A connection that the watch shuts down raises errors of all layers: ssl, http.client, urllib3.
             except Exception as error:
                 if watch.has_expired:
                     raise too_slow from error
@@ -143,6 +147,7 @@ class BoundedAdapter(TCPKeepAliveAdapter):
         # The attributes that requests itself sets after reading, so that `content`, `text`
         # and `json()` read nothing more.
         response._content = content
+        # The type stubs of requests do not have this attribute.
         response._content_consumed = True  # type: ignore[attr-defined]
         response.encoding = (
             response.encoding or "utf-8"
@@ -190,6 +195,7 @@ class _RequestWatch:
 
     def __init__(self, seconds: float) -> None:
         self.has_expired = False
+        # The timer's thread shuts down sockets while the thread of the request attaches them.
         self._lock = threading.Lock()
         self._twins: list[socket.socket] = []
         self._seconds = seconds
@@ -218,6 +224,7 @@ class _RequestWatch:
         twin = socket.socket(fileno=os.dup(connected.fileno()))
         with self._lock:
             self._twins.append(twin)
+            # The time was over before this connection was made.
             if self.has_expired:
                 _shut_down(twin)
 

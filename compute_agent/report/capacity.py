@@ -86,6 +86,7 @@ class FreeCapacity:
         found = {}
         for name, amount in amounts.items():
             homes = self.homes.get(name, {})
+            # VCPU is for shared CPUs, so it belongs to the CPUs that the guest floats on.
             cpus = (
                 (location.floating or location.own) if name == "VCPU" else (location.own or location.floating)
             )
@@ -103,6 +104,7 @@ class FreeCapacity:
         inventory = self._inventories.get(uuid, {}).get(name)
         if inventory is None:
             return 0  # derived, and not reported yet
+        # An integer, as in Placement.
         capacity = int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
         mine = has.get(uuid, {}).get(name, 0)
         # max_unit limits the whole allocation of a consumer on a provider. A capacity below
@@ -155,6 +157,7 @@ def _share(
     The rest goes to the places with the most weight, or the first in order. None if not enough is free; with
     ``exactly`` also if a part would have to go elsewhere.
     """
+    # Without weights the whole amount goes to the first places with room.
     if not any(weights):
         weights = [0] * len(free)
         ideal = list(weights)

@@ -156,6 +156,7 @@ class PlanExecution:
             except (ConcurrentUpdateError, UnavailableError):
                 raise
             except PlacementError as error:
+                # 400 and 409 concern this action alone; any other error would meet the next one as well.
                 if not isinstance(error, ConflictError) and error.status != 400:
                     raise
                 self._note_refusal(action, self._whose_name(action) or str(error))
@@ -170,6 +171,7 @@ class PlanExecution:
         if one is None or not self._client.has_trees():
             return 0, actions
         try:
+            # A tree may have only classes and traits that exist.
             for action in one.ahead:
                 self._perform_action(action)
             LOG.debug("Placement: %d changes of a tree", len(one.actions))

@@ -114,6 +114,7 @@ def keep_held_cpus(
                 )
                 for other in members:
                     slack = _cpus(other, name) - used[other.uuid] - reserved[other.uuid, name]
+                    # A provider that lacks CPUs itself has a negative slack.
                     part = max(0, min(missing, slack))
                     reserved[other.uuid, name] += part
                     missing -= part
@@ -214,6 +215,8 @@ def keep_withheld(
                 continue
             there = reported[node.uuid].inventories.get(name) if node.uuid in reported else None
             ratio = own.allocation_ratio
+            # Without an option the ratio in Placement stays, and the capacity follows from it (see
+            # settle_inventory).
             if there is not None and (name, "allocation_ratio") not in derived.configured:
                 ratio = there.allocation_ratio
             used = held(node.uuid, name) if there is not None else 0
@@ -309,6 +312,7 @@ def _keep_gone_devices(
         amounts = {name: held(uuid, name) for name in provider.inventories}
         if not any(amounts.values()):
             continue
+        # The parent may have gone together with the device.
         parent = provider.parent if derived.get(provider.parent or "") is not None else derived.root.uuid
         inventories = {name: replace(one, reserved=one.total) for name, one in provider.inventories.items()}
         traits = provider.traits & owned[uuid].traits

@@ -92,6 +92,7 @@ def settle_inventory(
         if there == own:
             continue
         if (name, each, there) in written:
+            # The agent's own value follows the derived one, except for a ratio that no option sets.
             if each == "allocation_ratio" and (name, each) not in configured and name not in EXCLUSIVE:
                 result = replace(result, allocation_ratio=there)
             continue
@@ -120,6 +121,7 @@ def _judge_value(
         return AdjustmentVerdict.OVERRULED, getattr(derived, field)
     # Placement accepts a reserve above the total; the agent caps it.
     if field == "reserved":
+        # A smaller reserve than the agent's own would offer units that the host does not have.
         least = derived.reserved if name in EXCLUSIVE else 0
         becomes: float = max(least, min(there, derived.total))
     else:
@@ -318,11 +320,13 @@ def _plan_steps(
         has = reported.get(node.uuid)
         if has is None:
             yield CreateProvider(node.uuid, node.name, node.parent)
+            # The plan goes on as if the provider existed and were empty.
             has = ReportedProvider(node.uuid, node.name, node.parent, generation=0)
         elif (has.name, has.parent) != (node.name, node.parent):
             yield UpdateProvider(node.uuid, node.name, node.parent)
         current[node.uuid] = has
 
+    # After the updates: providers have left their former parents, and Placement deletes none with children.
     yield from plan_deletions(reported, owned, derived)
     shrinking: list[Action] = []
     growing: list[Action] = []

@@ -138,13 +138,16 @@ class ProviderReader:
         before = _provider_generations(self.reported) or self.generations
         fresh = read(root_uuid)
         for stray in sorted(owned - fresh.keys()):
+            # One read brings a whole tree, maybe with the next strays in it.
             if stray not in fresh:
                 fresh |= read(stray)
         # A provider is gone, so the database may be another one, with other names.
         if self.reported.keys() - fresh.keys():
             self._known = None
+        # Only after everything was read: these providers stay stale after a failure.
         self._stale = frozenset()
         self.reported, self.generations = fresh, _provider_generations(fresh)
+        # Kept until take_evidence(), so that a later look does not hide it.
         self.evidence = self.evidence or went_back(before, self.generations)
         return dict(fresh)
 
@@ -171,6 +174,7 @@ class ProviderReader:
         for record in self._client.providers_in_tree(uuid):
             old = self.reported.get(record.uuid)
             if old is not None and old.generation == record.generation and record.uuid not in self._stale:
+                # Name and parent are in the listing itself.
                 fresh[record.uuid] = replace(old, name=record.name, parent=record.parent_uuid)
             else:
                 fresh[record.uuid] = self._read(record.uuid, record.name, record.parent_uuid)
@@ -178,6 +182,7 @@ class ProviderReader:
 
     def _read_whole(self, uuid: str) -> dict[str, ReportedProvider]:
         """The providers of a tree with their allocations, in one request; empty if nothing changed."""
+        # The time before the request: the answer may be of any moment since then.
         as_of, known = time.monotonic(), self._trees.get(uuid)
         try:
             tree = self._client.get_tree(uuid, "" if known is None else known.tag) or known
@@ -195,6 +200,7 @@ class ProviderReader:
             held[record["uuid"]] = {
                 consumer: each["resources"] for consumer, each in record["allocations"].items()
             }
+        # The earlier time, as the listing is as old as its oldest part.
         self._listing = HoldingsListing(as_of if self._listing is None else self._listing.as_of, held)
         return {record["uuid"]: provider_from_tree(record) for record in tree.providers}
 
@@ -272,6 +278,7 @@ class HostReporter:
             # The remembered providers may be wrong, such as after a restore of an older database.
             self.forget_providers()
             raise
+        # For the type checker: the last attempt returns or raises.
         raise AssertionError("unreachable")
 
     def plan_reshape(
@@ -315,6 +322,7 @@ class HostReporter:
                     return planned
                 try:
                     self._carry_out(tree, planned)
+                # Also after a failure: Placement may have carried out a request that it did not answer.
                 finally:
                     self.forget_providers()
                 return planned
@@ -325,6 +333,7 @@ class HostReporter:
                     "Another program changed providers meanwhile; the agent plans the reshape again: %s",
                     error,
                 )
+        # For the type checker, as above.
         raise AssertionError("unreachable")
 
     def _carry_out(self, tree: ProviderTree, planned: ReshapePlan) -> None:
@@ -335,8 +344,10 @@ class HostReporter:
         ahead = tuple(
             action for action in actions if isinstance(action, CreateResourceClass | CreateProvider)
         )
+        # One refusal is enough, because the reshape needs all of these providers.
         for refusal in PlanExecution(self._client, self.reader.reported).run(ahead).refusals:
             raise ConflictError("POST", "/resource_providers", refusal.reason, status=409)
+        # Read at the last moment, for the generations of the consumers.
         records = {consumer: self._client.get_allocations(consumer) for consumer in planned.allocations}
         self._client.send_reshape(to_body(planned, self.reader.reported, records))
         LOG.info(
@@ -363,6 +374,7 @@ class HostReporter:
         except Exception:
             self.forget_providers()
             raise
+        # For the type checker, as above.
         raise AssertionError("unreachable")
 
     def _switch_scheduling(self, root_uuid: str, causes: Causes) -> bool:
@@ -370,6 +382,7 @@ class HostReporter:
         if root is None or (wanted := switched_traits(root.traits, causes)) == root.traits:
             return False
         new = wanted - root.traits
+        # A provider can have a trait only once the trait exists.
         for mark in sorted(MARKS & (new - self.reader.known_names().traits)):
             self._client.create_trait(mark)
             self.reader.forget_names()
@@ -477,6 +490,7 @@ class HostReporter:
         result = PlanExecution(self._client, self.reader.reported).run(actions)
         if result.refusals:
             self.reader.mark_stale({getattr(refusal.action, "uuid", "") for refusal in result.refusals})
+        # The known names lack those that were just made.
         if any(isinstance(action, CreateTrait | CreateResourceClass) for action in actions):
             self.reader.forget_names()
         self._keep_owned(ownership_after(wanted, claims, self.reader.reported))
@@ -504,5 +518,6 @@ class HostReporter:
 
     def _keep_owned(self, owned: Ownership) -> None:
         if owned != self._owned:
+            # Saved first: a failure must not leave names in memory that the file does not have.
             self._remember(owned)
             self._owned = owned

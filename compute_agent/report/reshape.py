@@ -93,6 +93,7 @@ def plan_reshape(
     if not planner.moves:
         return ReshapePlan()
     for provider, resource_class in planner.stuck:
+        # The inventory has to stay, because its allocations do.
         wanted[provider][resource_class] = reported[provider].inventories[resource_class]
     changes = tuple(
         InventoryChange(uuid, before, after)
@@ -195,10 +196,12 @@ class _ReshapePlanner:
                 if converted and name == "VCPU":
                     sources["VCPU", "PCPU"][uuid] = amount
                 elif uuid not in self._wanted or name in self._wanted[uuid]:
+                    # The provider is another program's, or keeps the class, so nothing has to move.
                     continue
                 # The server has learned the standard class, or is a stock one now:
                 # amounts and provider stay.
                 elif (other := _OTHER_NAME.get(name)) in self._wanted[uuid]:
+                    # For the type checker: None is no key of the inventories.
                     assert other is not None
                     self._record_move(consumer, (name, other), {uuid: amount}, {uuid: amount})
                 elif name in MOVABLE and name in self._free.homes:
@@ -208,6 +211,7 @@ class _ReshapePlanner:
         # Each new class has one old class: PCPU comes from VCPU only if the guest held none.
         amounts = {name: sum(parts.values()) for (_, name), parts in sources.items()}
         if converted and location is not None:
+            # Siblings that the guest keeps empty count, too.
             amounts["PCPU"] = len(location.own)
         targets = self._find_capacity(consumer, amounts, sources, location)
         if isinstance(targets, str):
@@ -251,6 +255,7 @@ class _ReshapePlanner:
             self._free.take_amount(uuid, old, -amount)
             del mine[uuid][old]
             if not mine[uuid]:
+                # Placement refuses a provider without amounts.
                 del mine[uuid]
         for uuid, amount in targets.items():
             there = mine.setdefault(uuid, {})

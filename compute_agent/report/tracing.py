@@ -62,6 +62,7 @@ class RequestTracing:
     @contextmanager
     def trace_work(self, name: str) -> Iterator[None]:
         """Make the requests in this context parts of one trace."""
+        # The text of an exception may have secrets, so no span records it.
         with self._tracer.start_as_current_span(name, record_exception=False, set_status_on_exception=False):
             yield
 

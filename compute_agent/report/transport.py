@@ -43,6 +43,7 @@ PREFERRED_MICROVERSION: Final = (1, 39)
 MINIMUM_MICROVERSION: Final = (1, 28)
 
 _NO_EXTENSIONS: Final = (0, 0)
+# The last microversion before types of consumers (1.38).
 UNTYPED_MICROVERSION: Final = "1.37"
 
 _MAX_DETAIL: Final = 10_000
@@ -175,6 +176,7 @@ class PlacementTransport:
         """Send a request and return its response, if that is a success or has the ``expected`` status."""
         request_id = f"req-{uuid.uuid4()}"
         headers = {"Accept": "application/json", REQUEST_ID: request_id, **headers}
+        # Statuses become errors of this module, with the text of the answer.
         arguments: dict[str, Any] = {"headers": headers, "raise_exc": False}
         if body is not None:
             arguments["json"] = body
@@ -205,6 +207,7 @@ class PlacementTransport:
             self.adapter.invalidate()
             detail = f"an answer of Keystone or Placement makes no sense: {type(error).__name__}: {error}"
             raise PlacementError(method, url, detail) from error
+        # 404 is an ordinary answer, such as to the question whether a provider exists.
         LOG.log(
             logging.INFO if response.status_code >= 400 and response.status_code != 404 else logging.DEBUG,
             "%s %s: HTTP %d in %.3f s, %s",
@@ -251,6 +254,7 @@ def _short_reason(error: BaseException) -> str:
     while root is not None:
         if isinstance(root, OSError) and root.strerror:
             reason = root.strerror
+        # The innermost error has the reason of the system; the outer ones wrap it.
         root = root.__cause__ or root.__context__
     return f"{str(error).partition(': ')[0]}: {reason}" if reason else str(error)
 

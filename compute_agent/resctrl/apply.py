@@ -86,6 +86,7 @@ def _apply_step(files: ResctrlFilesystem, step: PlanStep, codec: BandwidthCodec 
             remove_group(files, step.group)
             raise
         return
+    # Only the values of this step are put back: another program may change others meanwhile.
     before = read_group_schemata(files, step.group).restricted_to(step.schemata)
     try:
         write_schemata(files, step.group, step.schemata, codec)
@@ -104,8 +105,10 @@ def _restore_schemata(
     try:
         # Only the differences: an unchanged line could be refused for a reason of its own.
         taken = before.changes_from(read_group_schemata(files, step.group))
+        # Usually there is nothing to undo: the kernel parses all lines before it applies any.
         if taken:
             files.write_file(group_path(step.group, "schemata"), str(taken))
     except ResctrlError as failure:
+        # As a note, so that the error still has the reason of the first failure.
         error.add_note(f"could not be undone: {failure}")
         LOG.error("Group %s has neither its old nor its new schemata: %s", step.group or "(default)", failure)

@@ -190,6 +190,7 @@ def rmids_to_use(platform: ResctrlPlatform, present: ResctrlGroups, ours: Callab
     """
     spare = spare_rmids(platform, present, ours)
     to_come = max(0, platform.max_groups - len(present.groups))
+    # The double negation rounds up, in favour of control groups.
     return spare - min(to_come, -(-spare // 2))
 
 
@@ -223,6 +224,7 @@ def monitoring_changes(
     there = {(group.name, name) for group in present.groups.values() for name in group.monitoring_groups}
     should = {(group, name) for name, group in wanted.items()}
     stale = sorted(one for one in there - should if ours(one[1]))
+    # A control group that is not made yet gets its monitoring group in a later round.
     missing = sorted(one for one in should - there if one[0] in present.groups)
     return tuple(monitoring_group(*one) for one in stale), tuple(monitoring_group(*one) for one in missing)
 
@@ -245,6 +247,7 @@ def descriptors_to_keep() -> int:
     """The number of counter files that may stay open: half of the process's limit."""
     # The other half is for sockets, the state file and libvirt.
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Without a limit: far more than the counters of any host.
     return 1 << 16 if soft == resource.RLIM_INFINITY else soft // 2
 
 
@@ -321,6 +324,7 @@ class CounterFiles:
         finally:
             # Also after an error, so that forget_group closes what is open.
             self._groups[group] = _OpenCounters(tuple(found), tuple(found.values()))
+        # A group without counters is possible, a missing one is an error.
         if not found and not (self._files.root / group).is_dir():
             raise ResctrlError(errno.ENOENT, str(self._files.root / folder))
         return self._groups[group]

@@ -100,6 +100,7 @@ def find_mount(root: Path) -> ResctrlMount | None:
     """
     for line in read_text(root / "proc/mounts").splitlines():
         fields = line.split()
+        # Fields as in fstab(5): source, mount point, type, options.
         if len(fields) >= 4 and fields[2] == "resctrl":
             # The kernel writes blanks and backslashes of a path as octal escapes, such as \\040.
             where = fields[1].encode().decode("unicode_escape")

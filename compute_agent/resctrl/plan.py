@@ -165,6 +165,7 @@ class _StepPlanner:
         if cache in group.exclusive:  # its moves write the exclusive mask later
             if now is None:
                 return default_ways
+            # This mask is in force and exclusive already, and its own moves begin from it.
             if before and before == self.held[cache].get(group.name):
                 return before
         others = NO_WAYS

@@ -295,6 +295,7 @@ def resolve_groups(
     shares: dict[str, ShareSpec] = {}
     for name, share in usable.items():
         group = sharing.by_class[name]
+        # Classes that share a group have the same effect, so the share of the first one counts.
         shares.setdefault(group, share)
         if group in names and group not in groups:
             groups[group] = TargetGroup(group, group_schemata(host, share, {}, {}, taken))
@@ -303,6 +304,7 @@ def resolve_groups(
         # The group of a class, or of guests with equal shares, already has its lines.
         if group not in groups:
             own = {cache: found.masks[group] for cache, found in exclusive.items() if group in found.masks}
+            # Amounts are of one guest, so they count only in a group of its own.
             bandwidth = demand.bandwidth if group == host.guest_group(demand.guest) else {}
             share = demand.share.overlaid_on(usable.get(demand.qos_class, ShareSpec()))
             shares[group] = share
@@ -398,6 +400,7 @@ def _limited_demand(
         if host.codec is None or domain is None:
             record_refusal(demand.guest, f"this host has no control of the bandwidth of L3 cache {cache}")
             continue
+        # A lower limit would become the hardware's minimum in any case.
         limit = max(limit, host.codec.min_percent)
         if cache in bandwidth:
             bandwidth[cache] = min(bandwidth[cache], limit)
@@ -453,6 +456,7 @@ def _admitted_groups(
     barred: Collection[str],
 ) -> frozenset[str]:
     """The names of the groups with room, the default group included."""
+    # Foreign groups have CLOSIDs, too.
     foreign = sum(1 for name in present.groups if name != DEFAULT_GROUP and not host.is_ours(name))
     wanted: dict[str, tuple[int, bool]] = dict.fromkeys(sharing.needed_groups, (0, False))
     for demand in demands:
@@ -500,6 +504,7 @@ def _exclusive_ways(
     record_refusal: _RefusalRecorder,
 ) -> dict[int, WayAssignment]:
     """The exclusive ways of the groups on each cache. Existing groups keep theirs."""
+    # Exclusive ways are of groups with a single guest, so one guest for each group is enough.
     guest_of = {group: guest for guest, group in membership.items()}
     wanted: dict[int, dict[str, int]] = {cache: {} for cache in host.partitions}
     for demand in demands:

@@ -276,6 +276,7 @@ def _parse_values(line: str, text: str, hexadecimal: bool) -> dict[int, int]:
     for part in filter(None, (piece.strip() for piece in text.split(";"))):
         domain, equals, value = part.partition("=")
         try:
+            # Handled below, together with numbers that cannot be read.
             if not equals:
                 raise ValueError
             number = WayMask.parse_hex(value).bits if hexadecimal else int(value)

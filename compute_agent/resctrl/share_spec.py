@@ -99,6 +99,7 @@ class ShareSpec:
         ):
             if asked and control is None:
                 raise BadShareError(f"this host has no control of {name}")
+        # The first reason is enough: the share is refused as a whole.
         for reason in self.unknown_domains(platform):
             raise BadShareError(reason)
 

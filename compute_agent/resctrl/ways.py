@@ -95,6 +95,8 @@ class _MoveSearch:
         windows = self.high - self.low - self.count + 1
         # One pass over the blocks instead of one over each window: this runs for every state.
         changes = [0] * (windows + 1)  # blocks in a window less those in the window below it
+        # The owner's block is the last one and does not count, so there are more sizes than positions
+        # (strict=False).
         for at, size in zip(state[: self.others], self.sizes, strict=False):
             changes[max(0, at - self.low - self.count + 1)] += 1
             changes[min(windows, at - self.low + size)] -= 1
@@ -314,11 +316,13 @@ def _moves_for(
         if place is not None:
             return (MaskMove(owner, own, place),)
     if _holes_allowed(partition.rules):
+        # Where masks may have holes any free ways will do, and nothing has to move.
         free = partition.pool - taken - own
         kept = WayMask.from_ways(list(own) + list(free)[: count - len(own)])
         return (MaskMove(owner, own, kept),)
     moves = []
     for name, after in plan_moves(partition.pool, others, owner, own, count):
+        # The owner's block is not among the others.
         moves.append(MaskMove(name, others.get(name, own), after))
         if name == owner:
             own = after

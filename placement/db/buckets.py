@@ -70,8 +70,8 @@ def explain_missing(present: Container[int]) -> str | None:
     if not count:
         return None
     return (
-        f"The table change_buckets of the database lacks {count} of its {len(ALL)} rows, as if somebody had"
-        " deleted them: run 'placement-manage db sync', which puts them back."
+        f"The table change_buckets of the database lacks {count} of its {len(ALL)} rows: they were"
+        " deleted. Run 'placement-manage db sync', which creates them again."
     )
 
 

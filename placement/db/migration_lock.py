@@ -132,7 +132,7 @@ class _ProcessLock:
                         )
                     return
             if time.monotonic() > deadline:
-                owner = watched.owner if watched else "somebody"
+                owner = watched.owner if watched else "another process"
                 raise Unavailable(f"{owner} is still migrating the database after {timeout:g} seconds.")
             time.sleep(_LOOK)
             stood_still += min(time.monotonic() - began, 1.0)

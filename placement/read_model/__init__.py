@@ -1,42 +1,42 @@
 """The read model: every resource provider in the memory of a worker, equal to the current database.
 
 Nouns
-    A *provider* is a resource provider with its inventories, traits, aggregates and usage. The *snapshot*
-    holds all providers, with the indexes that searches begin at. A provider and its descendants are a *tree*.
+    A *provider* is a resource provider with its inventories, traits, aggregates and usage. The *snapshot* has
+    all providers, with the indexes from which searches begin. A provider and its descendants are a *tree*.
     The *position* of a provider is its rank in the tree, by id.
 
-    Each inventory of a tree has a *slot*. Only the *free* amounts of the slots change when guests come and
-    go. Trees of one *structure* have the same parents, resource classes and portions (``min_unit``,
+    Each inventory of a tree has a *slot*. When guests come and go, only the *free* amounts of the slots
+    change. Trees of one *structure* have the same parents, resource classes and portions (``min_unit``,
     ``max_unit``, ``step_size``) at the same positions, and so the same slots. Trees of one *class* also have
-    the same traits. The result of a search for a tree holds for each tree of its class with the same free
+    the same traits. The result of a search for a tree is valid for each tree of its class with the same free
     amounts.
 
     Each provider belongs to a *bucket*, and each bucket of the database has a *counter*. A write to a
     provider increments the counter of its bucket and *stamps* the provider with the new value. The *version*
-    of the database is the sum of the counters and the history that they belong to. While it is the same,
-    nothing has changed. The *fingerprint* of a bucket is its number of providers and the sum of their stamps.
-    It proves that unchanged providers are those that were read before.
+    of the database is the sum of the counters and their history. While it is the same, nothing has changed.
+    The *fingerprint* of a bucket is its number of providers and the sum of their stamps. An equal fingerprint
+    proves that the unchanged providers are the known ones.
 
-    Expired reservations and claims are in no view. The version of the database comes with the time of its
-    clock. If anything has expired by then, the worker releases it before it answers.
+    No view has expired reservations and claims. The version of the database comes with the time of its clock.
+    If anything has expired by then, the worker releases it before it answers.
 
     The *file* of the model is a copy on disk, from which the next worker starts. It follows the database from
-    there, as it would from its memory.
+    the state in the file.
 
-    A request has its *turn* at the model, and no other request has one meanwhile. It sees a *view*. A long
+    A request has a *turn* at the model, one request at a time, and sees a *view* of it. A long
     request *yields* the lock and *pins* its snapshot: other requests then change a copy.
 
 Modules
-    - ``provider`` and ``trees`` have the nouns, ``index`` the places where a search begins; ``snapshot``
-      holds all of these.
+    - ``provider`` and ``trees`` have the classes of the nouns, ``index`` the starting points of searches;
+      ``snapshot`` combines them.
     - ``rows`` reads providers from the database; ``follower`` decides which to read, and checks the result.
     - ``feed`` gives requests their turns and their views.
     - ``columns`` encodes a model and decodes it; ``model_file`` decides when a worker may write and read it.
     - ``metrics`` counts updates, and shows the inventories to Prometheus.
 
 The order of calls
-    A request opens :meth:`~placement.read_model.feed.ReadModel.fresh_view`. That asks the database for its
-    version, takes the turn, and compares. If the version has changed, ``follower`` reads the stamped
+    A request opens :meth:`~placement.read_model.feed.ReadModel.fresh_view`. It reads the version of the
+    database, waits for the turn, and compares. If the version has changed, ``follower`` reads the stamped
     providers by ``rows``, and puts them into the snapshot. The request searches the snapshot of its view
     until the turn ends.
 
@@ -57,17 +57,18 @@ A worked example
     free index of VCPU has 8 for both.
 
     A worker knows the bucket of ``cn1_1`` at counter 40. A guest claims 2 VCPU there. The transaction adds a
-    random step, say 7, and stamps ``cn1_1`` with 47. It leaves the stamp of the description, as only usage
+    random step, say 7, and stamps ``cn1_1`` with 47. The stamp of the description stays, as only usage has
     changed. The next request finds that the sum has grown by 7, the bucket is at 47, and one provider in it
     has a stamp above 40. It reads only the usage of that provider. A new tree with (100, 3, 6) free replaces
-    that of ``cn1``. The tree of ``cn2`` stays the same object, and so does everything that is cached by it.
+    that of ``cn1``. The tree of ``cn2`` stays the same object, so caches with this tree as their key stay
+    valid.
 
 Invariants
-    - A view has all that was committed before its request came in.
+    - A view has all changes that were committed before the arrival of its request.
     - Providers and trees are never changed, only replaced: a tree is the same object until anything in it
       changes. So trees, structures and classes are keys of caches, by identity.
     - A snapshot that was updated step by step equals a new one of the same providers.
     - A pinned snapshot is never changed.
-    - If anything does not fit (a counter below the known one, another history, another fingerprint),
-      everything is read again: the database is right, and the model only a copy.
+    - After any contradiction (a counter below the known one, another history, another fingerprint) everything
+      is read again: the model is only a copy of the database.
 """

@@ -8,9 +8,9 @@ The format has five parts:
 - the columns, one after the other;
 - the SHA-256 of all these.
 
-The reader trusts nothing. Numbers are looked up in lists of known length, and types of texts and the shape of
-trees are checked. So content that another program wrote can be wrong, but can do nothing, and is refused
-where it is inconsistent.
+The reader checks everything: numbers are looked up in lists of known length, and types of texts and the shape
+of trees are verified. So content of another program may be wrong, but cannot execute anything, and
+inconsistent content is refused.
 """
 
 import hashlib
@@ -50,14 +50,14 @@ _SETS: Final = ("inventories", "inventory_times", "used", "traits", "aggregates"
 
 
 class DamagedFile(Exception):
-    """The content is no complete model."""
+    """The content is not a complete model."""
 
 
 @dataclass(frozen=True)
 class WritableModel:
     """A model to be written, which does not change meanwhile.
 
-    ``stamps`` has the last change of each provider, by its id. ``history`` is that of
+    ``stamps`` has the last change of each provider, by its id. ``history`` has the value of
     :class:`~placement.db.position.DatabaseVersion`.
     """
 
@@ -106,7 +106,7 @@ class _TypedColumns(dict[str, tuple[str, bytes]]):
 def encode_model(model: WritableModel, pause: Callable[[], None]) -> Iterator[bytes]:
     """Yield the bytes of a model, in parts.
 
-    :param pause: called after some milliseconds of work each.
+    :param pause: called again after each few milliseconds of work.
     """
     columns = _TypedColumns()
     # by identity: equal values of providers are one object, and hashing it for each would take longer
@@ -206,9 +206,9 @@ def _pausing_chunks(values: Iterable[T], pause: Callable[[], None]) -> Iterator[
 
 
 def decode_model(content: bytes) -> tuple[str, ModelState]:
-    """Return the history that a model belongs to, and its state.
+    """Return the history and the state of a model.
 
-    :raises DamagedFile: the content is no model.
+    :raises DamagedFile: the content is not a model.
     """
     try:
         return _decode_checked(memoryview(content))
@@ -255,7 +255,7 @@ class _ReadColumns:
         return found
 
     def read_sets(self, name: str, make: Callable[[Iterable[T]], Any], members: Collection[T]) -> list[Any]:
-        """Return sets of these members, of the sizes of the column."""
+        """Return sets of these members, with the sizes in the column."""
         sizes = self.read_numbers(f"{name}.sizes")
         # islice would make smaller sets, without an error
         if sum(sizes) != len(members):
@@ -383,7 +383,7 @@ def _distinct_parts(columns: _ReadColumns, times: Sequence[float]) -> dict[str, 
 
 
 def _check_trees(parents: Sequence[int], roots: Sequence[int]) -> None:
-    """Check that each parent is in the tree of its child, and each provider without one is a root.
+    """Check that each parent is in the tree of its child, and that each provider without a parent is a root.
 
     Both are numbered from one. Circles are found when trees are made.
     """

@@ -1,17 +1,16 @@
 """Keeps a worker's :class:`~placement.read_model.snapshot.ModelSnapshot` equal to the database.
 
-Before it answers, a worker asks for the version of the database: the sum of all change counters, and the
-history that they belong to. Counters only grow, so that the same answer means that nothing has changed.
-Otherwise the worker finds the buckets with changed counters. It reads the providers stamped since, all in one
-snapshot of the database.
+Before it answers, a worker reads the version of the database: the sum of all change counters, and their
+history. Counters only grow, so the same version means that nothing has changed. Otherwise the worker finds
+the buckets with changed counters, and reads the providers stamped since, all in one snapshot of the database.
 
-That misses nothing while the database continues its history. A database restored from a backup does not, nor
-a standby that took over before it had everything. Counters may then be below those read before, or other
-changes may have raised them again. Mostly the server identifies its history (:mod:`placement.db.position`).
-Besides, counters grow by random numbers (:mod:`placement.db.buckets`), so that stamps and sums of another
-history differ. If anything does not fit, everything is read again.
+This finds every change while the database continues its history. A database restored from a backup does not
+continue it, and neither does a standby that took over too early. Counters may then be below the known ones,
+or other changes may have raised them again. Mostly the server identifies its history
+(:mod:`placement.db.position`). Besides, counters grow by random numbers (:mod:`placement.db.buckets`), so
+stamps and sums of another history differ. After any contradiction everything is read again.
 
-Requests have turns at the model. A long request yields between slices, and other requests pass in between.
+Requests have turns at the model. A long request yields between slices of work, and other requests run then.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class ReadGate:
         self.pin_count = 0
 
     def pin_snapshot(self, snapshot: ModelSnapshot) -> None:
-        """Pin the snapshot: it does not change until :meth:`unpin_snapshot` is called as often.
+        """Pin the snapshot: it does not change until the same number of calls of :meth:`unpin_snapshot`.
 
         Call it within the turn: it makes the trees, which no later reader may do.
         """
@@ -88,7 +87,7 @@ class ReadGate:
 
 
 class ReadTurn:
-    """The turn of one request: it begins when no other request has the model, and ends with the context."""
+    """The turn of one request, from the moment when the model is free to the end of the context."""
 
     def __init__(self, gate: ReadGate) -> None:
         self._gate = gate
@@ -143,7 +142,7 @@ _PAUSE: Final = 1.0
 
 
 class ModelView:
-    """The providers and names that a request sees, as of its arrival."""
+    """The providers and names at the arrival of a request."""
 
     def __init__(
         self,
@@ -158,21 +157,21 @@ class ModelView:
         self._stamps = stamps
 
     def change_seq(self, provider: Provider) -> int:
-        """Return a number that changes with the provider, including the holders of its resources.
+        """Return a number that changes with the provider and with its allocations.
 
         Only for requests that have not yielded.
         """
         return self._stamps[buckets.bucket_of(provider.uuid)][provider.id]
 
     def yield_lock(self) -> None:
-        """Let other requests run. The view stays unchanged, even if these change the model.
+        """Let other requests run. The view stays unchanged, even if other requests change the model.
 
         :raises placement.exceptions.Unavailable: too many long requests have yielded already.
         """
         self._turn.yield_lock(self.snapshot)
 
     def yield_after(self, check: Callable[[], None]) -> Callable[[], None]:
-        """Return a function for long searches to call regularly: ``check``, which may raise, then a yield."""
+        """Return a function for long searches: it calls ``check``, which may raise, and yields the lock."""
 
         def yield_lock() -> None:
             check()
@@ -249,9 +248,9 @@ class ReadModel:
 
     @contextmanager
     def recent_view(self, seconds: float) -> Iterator[ModelView]:
-        """Return the model with every change committed this many seconds ago, or later ones.
+        """Return the model with at least every change that was committed this number of seconds ago.
 
-        For writes that the database checks again in their transaction. One question to the database serves
+        Only for writes that the database checks again in their transaction. One query of the version serves
         many of them.
 
         :raises placement.exceptions.Unavailable: the database does not answer.
@@ -283,10 +282,10 @@ class ReadModel:
 
     @contextmanager
     def pinned_snapshot(self) -> Iterator[tuple[ModelSnapshot, int]]:
-        """Return the snapshot of the last request, and the number of updates then.
+        """Return the snapshot of the last request, and its number of updates.
 
-        The snapshot is pinned until the context ends. It takes no turn, so that no request waits for it, and
-        does not count as a long request.
+        The snapshot is pinned until the context ends. No turn is necessary, so no request waits, and the
+        caller does not count as a long request.
 
         :raises placement.exceptions.Unavailable: the model is not up to date.
         """
@@ -346,7 +345,7 @@ class ReadModel:
             self._writer.start_if_due()
 
     def _load_file(self, file: ModelFile) -> None:
-        """Begin with the state of the file, which is not proven yet."""
+        """Begin with the state of the file, which is not yet compared with the database."""
         try:
             with without_collection():
                 self._history, self._state = decode_model(file.read())
@@ -375,7 +374,7 @@ class ReadModel:
             self.reread += 1
 
     def _follow_database(self, conn: sa.Connection, state: ModelState, history: str) -> FullReread | None:
-        """Update the state; return why only reading everything again helps, or None.
+        """Update the state; return the reason why everything has to be read again, or None.
 
         :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
         """

@@ -1,6 +1,6 @@
 """Reads the state of the model from the database, and follows the database from there.
 
-All of a state is read in one snapshot of the database. If anything does not fit, the state is dropped; see
+A whole state is read in one snapshot of the database. After a contradiction the state is dropped; see
 :mod:`placement.read_model.feed`.
 """
 
@@ -133,7 +133,7 @@ def read_all(conn: sa.Connection) -> ModelState:
 
 
 def follow_database(conn: sa.Connection, state: ModelState) -> FullReread | None:
-    """Update the state; return why only reading everything again helps, or None.
+    """Update the state; return the reason why everything has to be read again, or None.
 
     :raises sqlalchemy.exc.SQLAlchemyError: the database does not answer.
     """
@@ -153,7 +153,7 @@ def follow_database(conn: sa.Connection, state: ModelState) -> FullReread | None
 
 
 def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
-    """Apply the changes; return why that does not suffice, or None."""
+    """Apply the changes; return the reason why they are not enough, or None."""
     batch = StatementBatch(conn)
     rows_of_buckets = batch.add(_counters, {}).rows
     now = {bucket: (counter, deletions) for bucket, counter, deletions in rows_of_buckets}
@@ -204,7 +204,7 @@ def _apply_changes(conn: sa.Connection, state: ModelState) -> FullReread | None:
 
 
 def _apply(conn: sa.Connection, state: ModelState, changed: rows.ChangedBuckets) -> None:
-    """Apply the changed providers; those with changed usage alone need less reading."""
+    """Apply the changed providers; providers with only changed usage need less reading."""
     used = rows.sum_up(changed.used, state.names)
     described, usage = [], []
     for row in changed.providers:
@@ -241,7 +241,7 @@ def without_collection() -> Iterator[None]:
 
 
 def _is_unmoved(row: rows.ProviderVersion, known: Provider) -> bool:
-    """Return whether the provider has the same name and place as before."""
+    """Return whether name, parent and root of the provider are unchanged."""
     return (row.uuid, row.name, row.parent_id, row.root_id) == (
         known.uuid,
         known.name,

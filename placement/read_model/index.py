@@ -1,8 +1,7 @@
 """Indexes of a snapshot, updated with each change.
 
-They have providers by trait, aggregate and class. Trees are indexed by their free amount of a class, where
-searches of crowded clouds begin. For each class there are sums of the used amounts and capacities of whole
-trees.
+They index providers by trait, aggregate and class, and trees by their free amount of a class, from which
+searches of crowded clouds begin. Sums by class have the used amounts and capacities of whole trees.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def _tree_sums(tree: HostTree, places: Iterable[tuple[int, int]]) -> tuple[int, 
 
 
 class FreeIndex:
-    """The roots of trees, by the most of one resource class that one of their providers could give now.
+    """The roots of trees, by the largest free amount of a resource class at one of their providers.
 
     It has two columns, in ascending order of amounts and, where these are equal, of roots.
 
@@ -95,7 +94,7 @@ class FreeIndex:
         return new
 
     def add(self, amount: int, root: int) -> None:
-        """Note that the tree of this root could give this amount."""
+        """Add the tree of this root with its amount."""
         # an insertion moves the rest of the column: for a hundred thousand trees less than a megabyte
         at = self._row_of(amount, root)
         self._amounts.insert(at, amount)
@@ -133,9 +132,9 @@ class FreeIndexes:
         self._own: set[str] | None = None
 
     def copy(self) -> FreeIndexes:
-        """Return a copy to be changed, while this one must not change any more.
+        """Return a copy for changes; afterwards this one must not change.
 
-        The copy shares the indexes, and replaces those that it changes.
+        The copy shares the indexes, and replaces an index before it changes it.
         """
         new = FreeIndexes()
         new._by_class, new._own = self._by_class.copy(), set()
@@ -171,7 +170,7 @@ class FreeIndexes:
         self._by_class, self._own = {name: FreeIndex(each) for name, each in rows.items()}, None
 
     def replace(self, root: int, old: HostTree | None, new: HostTree | None) -> None:
-        """Replace the tree of this root; None means that there is no tree before, or after."""
+        """Replace the tree of this root; None stands for no tree, before or after."""
         before = old.max_free if old else {}
         after = new.max_free if new else {}
         for name, amount in before.items():
@@ -208,7 +207,7 @@ _AT_ONCE: Final = 1024
 class MergedIds(Sequence[int]):
     """The union of several sequences in ascending order, in ascending order.
 
-    It is merged lazily: a reader of the first ids does not pay for the others.
+    The union is merged lazily, so a reader of the first ids does not pay for the others.
     """
 
     def __init__(self, of: Sequence[Sequence[int]]) -> None:
@@ -245,8 +244,8 @@ class MergedIds(Sequence[int]):
 class _CopiedIndex(dict[K, C]):
     """Provider ids by a common property, in collections that are never empty.
 
-    A copy shares the collections with its original, and replaces those that it changes. Once there is a copy,
-    the original must not change.
+    A copy shares the collections with its original, and replaces a collection before it changes it. After the
+    first copy the original must not change.
     """
 
     def __init__(self) -> None:
@@ -291,18 +290,18 @@ class ProviderIndex(_CopiedIndex[K, set[int]]):
         return new
 
     def add_all(self, key: K, provider_ids: Iterable[int]) -> None:
-        """Note that these providers have the property."""
+        """Add the property to these providers."""
         self._own_members(key, set).update(provider_ids)
         # of this key only: roots of other names stay known
         self.roots.pop(key, None)
 
     def add(self, key: K, provider_id: int) -> None:
-        """Note that the provider has the property."""
+        """Add the property to the provider."""
         self._own_members(key, set).add(provider_id)
         self.roots.pop(key, None)
 
     def discard(self, key: K, provider_id: int) -> None:
-        """Note that the provider has lost the property."""
+        """Remove the property from the provider."""
         members = self._own_members(key, set)
         members.discard(provider_id)
         self.roots.pop(key, None)
@@ -327,11 +326,11 @@ class FamilyIndex(_CopiedIndex[int, list[int]]):
                 members.append(provider_id)
 
     def add(self, key: int, provider_id: int) -> None:
-        """Note that the provider belongs to the tree, which does not have it yet."""
+        """Add a provider to the tree, which does not have it yet."""
         insort(self._own_members(key, list), provider_id)
 
     def discard(self, key: int, provider_id: int) -> None:
-        """Note that the provider has left the tree."""
+        """Remove the provider from the tree."""
         members = self._own_members(key, list)
         del members[bisect_left(members, provider_id)]
         if not members:

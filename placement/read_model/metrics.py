@@ -1,6 +1,7 @@
 """Metrics of the read model: its updates, and the inventories of its providers.
 
-Imported only if metrics are enabled: prometheus_client reads the environment when it is imported.
+This module is imported only if metrics are enabled, because prometheus_client reads the environment at
+import.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ _PER_INVENTORY: Final = 4
 class ModelMetrics:
     """Counters of this worker in a registry, and gauges that each scrape computes.
 
-    :param max_provider_series: the largest number of series about providers that a scrape may get.
+    :param max_provider_series: the maximum number of series about providers in a scrape.
     """
 
     def __init__(self, model: ReadModel, registry: CollectorRegistry, max_provider_series: int) -> None:

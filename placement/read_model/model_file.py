@@ -1,7 +1,7 @@
-"""The file from which the next worker starts: which worker may write it, and when it can be trusted.
+"""The file of the model, from which the next worker starts: its writer, its lock and its checks.
 
-All workers of a machine share one file, which is complete at all times: a writer makes another file beside
-it, and renames that. The writer holds a lock file beside it.
+All workers of a machine share one file, which is complete at all times: a writer creates another file beside
+it, and renames it. Meanwhile the writer holds a lock file.
 """
 
 import fcntl
@@ -39,9 +39,9 @@ class ModelFile:
         self.path = path
 
     def read(self) -> bytes:
-        """Read all of it.
+        """Read the whole file.
 
-        :raises OSError: it cannot be read; FileNotFoundError: there is none.
+        :raises OSError: it cannot be read; FileNotFoundError: it does not exist.
         :raises DamagedFile: another user may have written it, or it is too large.
         """
         # no link and no pipe: the folder may be writable for others
@@ -87,12 +87,12 @@ class ModelFile:
         return size
 
     def discard(self) -> None:
-        """Remove it, so that no worker reads it again."""
+        """Remove the file, so that no worker reads it again."""
         with suppress(OSError):
             os.unlink(self.path)
 
     def written_at(self) -> float:
-        """Return when it was written, in seconds since 1970; minus infinity if never."""
+        """Return the time of the last write, in seconds since 1970; minus infinity without one."""
         try:
             return os.stat(self.path).st_mtime
         except OSError:
@@ -118,7 +118,7 @@ class ModelFile:
 
 
 class ModelFileWriter:
-    """Writes the model of a worker from time to time, if no other worker has, in its own thread.
+    """Writes the model of a worker periodically, in its own thread, unless another worker has written it.
 
     :param model: returns the model to write.
     """
@@ -181,7 +181,7 @@ class ModelFileWriter:
 
 
 class _WriterPace:
-    """Leaves the processor, and the interpreter, to requests for most of the time."""
+    """Pauses the writer, so that requests have the processor and the interpreter most of the time."""
 
     def __init__(self) -> None:
         self.worked = 0.0

@@ -1,4 +1,4 @@
-"""A resource provider with its inventories, as the read model has it.
+"""A resource provider of the read model, with its inventories.
 
 Resource classes, traits and aggregates are names (interned strings), so that no search has to translate ids.
 """
@@ -25,9 +25,9 @@ def capacity(total: int, reserved: int, allocation_ratio: float) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The amount of one resource class that a provider has, and the portions in which it gives it.
+    """The amount of one resource class at a provider, and the portions that guests may take.
 
-    Equal inventories of several providers are one object; the time of a write is in the provider.
+    Equal inventories of several providers are one object, so the provider has the time of the last write.
     """
 
     total: int
@@ -45,11 +45,11 @@ class Inventory:
         object.__setattr__(self, "capacity", capacity(self.total, self.reserved, self.allocation_ratio))
 
     def is_portion(self, amount: int) -> bool:
-        """Return whether ``amount`` can be given at once, whatever is free."""
+        """Return whether one allocation can have ``amount``, regardless of the free amount."""
         return self.min_unit <= amount <= self.max_unit and amount % self.step_size == 0
 
     def accepts_amount(self, amount: int, used: int) -> bool:
-        """Return whether ``amount`` can be allocated at once beside a usage of ``used``."""
+        """Return whether one allocation can have ``amount`` beside a usage of ``used``."""
         return self.is_portion(amount) and used + amount <= self.capacity
 
 
@@ -59,7 +59,7 @@ Attribute = str | float
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """A resource provider with all that belongs to it. Never changed, only replaced.
+    """A resource provider with inventories, traits, aggregates and usage. It is never changed, only replaced.
 
     ``updated_at`` is in seconds since 1970 (UTC), as all times of the model.
     """
@@ -83,12 +83,12 @@ class Provider:
     """The time when each of its inventories was written, in their order; one time if all are equal."""
 
     def offered_at(self, name: str) -> float:
-        """Return when the inventory of a resource class was written."""
+        """Return the time of the last write of the inventory of a class."""
         times = self.inventory_times
         return times[0] if len(times) == 1 else times[list(self.inventories).index(name)]
 
     def free(self, name: str) -> int:
-        """Return the unused amount of a resource class; negative if more is used than there is."""
+        """Return the unused amount of a resource class; negative if more than the capacity is used."""
         return self.inventories[name].capacity - self.used.get(name, 0)
 
 

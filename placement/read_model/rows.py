@@ -1,4 +1,4 @@
-"""Reads providers, and all that belongs to them, from the database."""
+"""Reads providers, with their inventories, traits, aggregates and usage, from the database."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -128,9 +128,10 @@ def read_names(conn: sa.Connection) -> NameTable:
 
 
 class SharedValues:
-    """Equal values as one object: thousands of hosts differ in few inventories and sets of traits.
+    """Keeps equal values as one object.
 
-    It forgets all from time to time, so that values that no provider has any more are not kept for good.
+    Thousands of hosts differ in few inventories and sets of traits. All values are dropped from time to time,
+    so that values without a provider are not kept for good.
     """
 
     def __init__(self) -> None:
@@ -171,7 +172,7 @@ class BucketFingerprint(NamedTuple):
 
 
 def fingerprint_summand(change_seq: int) -> int:
-    """Return the part of a ``change_seq`` that counts in the total of a :class:`BucketFingerprint`."""
+    """Return the summand of a ``change_seq`` in the total of a :class:`BucketFingerprint`."""
     # the low bits of random steps tell two histories apart as well as all of them
     return change_seq & _SUMMED_BITS
 
@@ -308,7 +309,7 @@ def _assemble_providers(
     names: NameTable,
     shared: SharedValues,
 ) -> Iterator[tuple[ProviderVersion, Provider]]:
-    """Yield the providers of these rows with their parts, which are read first and dropped when used."""
+    """Yield the providers of these rows. Their parts are read first, and dropped after use."""
     owned_inventories: dict[int, tuple[Any, ...]] = {}
     owned_times: dict[int, tuple[float, ...]] = {}
     for provider_id, class_id, written_at, *values in parts["inventories"]:
@@ -361,7 +362,7 @@ def _assemble_providers(
 
 
 def _shorten_times(times: tuple[float, ...]) -> tuple[float, ...]:
-    """Return times as :attr:`~placement.read_model.provider.Provider.inventory_times` has them."""
+    """Return times in the form of :attr:`~placement.read_model.provider.Provider.inventory_times`."""
     return times[:1] if len(set(times)) == 1 else times
 
 

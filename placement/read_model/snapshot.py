@@ -1,4 +1,4 @@
-"""The read model: every resource provider, as one worker sees it.
+"""The read model: every resource provider, in the memory of one worker.
 
 Plain data in indexed dictionaries. :mod:`placement.read_model.feed` fills and updates it, and
 :mod:`placement.search` searches it.
@@ -36,7 +36,7 @@ _ANEW_SHARE: Final = 0.1
 class ModelSnapshot:
     """All providers, and the indexes that searches start from.
 
-    A long search keeps reading it while other requests want to change it: they change a :meth:`copy`.
+    While a long search still reads a snapshot, other requests change a :meth:`copy` of it.
     """
 
     def __init__(self, providers: Iterable[Provider] = ()) -> None:
@@ -90,9 +90,9 @@ class ModelSnapshot:
         self._stale.update(self.trees)
 
     def copy(self) -> "ModelSnapshot":
-        """Return the same snapshot to be changed; this one must not change any more.
+        """Return a copy for changes; afterwards this one must not change.
 
-        Both hold the same providers, trees and sets while these stay unchanged.
+        Both share providers, trees and sets until these change.
         """
         new = ModelSnapshot()
         new.providers = self.providers.copy()
@@ -118,8 +118,7 @@ class ModelSnapshot:
     def with_usage(self, used: Mapping[int, Mapping[str, int]]) -> "ModelSnapshot":
         """Return the snapshot with this usage of some providers, by their ids, for reading only.
 
-        It shares everything with this one that does not depend on usage. Neither may change while it is
-        needed.
+        It shares all parts with this one that do not depend on usage. Neither may change while it is in use.
         """
         self.whole_trees()
         # indexes by names are shared, as usage does not change them
@@ -156,7 +155,7 @@ class ModelSnapshot:
         return self._roots
 
     def whole_trees(self) -> Mapping[int, HostTree]:
-        """Return every tree by the id of its root; each is the same object until anything in it changes."""
+        """Return every tree by the id of its root; a tree is the same object until it changes."""
         if not self._stale:
             return self._whole
         anew = len(self._stale) > len(self._whole) * _ANEW_SHARE
@@ -239,7 +238,7 @@ class ModelSnapshot:
     def zone_distances(self) -> Distances:
         """Return the distances of NUMA nodes of a host, by the ids of their providers in ascending order.
 
-        Units are those of the ACPI SLIT: 10 is local. The larger one of two directions counts; unknown
+        Units are those of the ACPI SLIT: 10 is local. The larger of the two directions counts; unknown
         distances are missing.
         """
         if self._distances is None:
@@ -281,7 +280,7 @@ class ModelSnapshot:
             self._forget_attributes()
 
     def remove(self, provider_id: int) -> None:
-        """Remove a provider; a missing one is no error."""
+        """Remove a provider; a missing one is not an error."""
         old = self.providers.get(provider_id)
         if old is not None:
             self._unlink_provider(old, None)

@@ -1,11 +1,11 @@
-"""Whole trees of providers, as a search needs them.
+"""Whole trees of providers, in the form for searches.
 
 Thousands of hosts differ in names and usage alone. They are of one :class:`TreeClass`. The result of a search
-for one tree holds for every other tree of the class with the same free amounts. A layout has the positions of
-the requested classes in a tree, in an order that ignores all other providers.
+for one tree is valid for every other tree of the class with the same free amounts. A layout has the positions
+of the requested classes in a tree, in an order that ignores all other providers.
 
-These classes hold for every request. :mod:`placement.search.equivalence` derives from them, and from the
-attributes that a request reads, the trees that are the same to it.
+These classes are independent of requests. :mod:`placement.search.equivalence` derives equivalent trees for
+one request from them and from the attributes that the request reads.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class TreeStructure:
         return found
 
     def with_most(self, free: tuple[int, ...]) -> tuple[tuple[int, ...], Mapping[str, int]]:
-        """Return the free amounts, and for each class the most that one provider could give at once.
+        """Return the free amounts, and for each class the largest amount that one provider can give at once.
 
         Trees with equal free amounts, such as empty ones, mostly get the same objects.
         """
@@ -233,7 +233,7 @@ def _lineage_of(at: int, parents: Sequence[int | None]) -> tuple[int, ...]:
 
 
 class TreeClass:
-    """A structure, and the traits of each provider; one object for all such trees, equal only to itself."""
+    """A structure with the traits of each provider: one object for all such trees, equal only to itself."""
 
     __slots__ = ("__weakref__", "_zones", "shape", "traits")
 
@@ -246,7 +246,7 @@ class TreeClass:
 
     @property
     def zone_positions(self) -> tuple[tuple[int, ...], ...]:
-        """The positions of the providers of each zone, the NUMA node first; else all are one zone."""
+        """The positions of the providers of each zone, the NUMA node first; one zone without nodes."""
         if self._zones is None:
             self._zones = tuple(_find_zones(self.shape.lineages, self.traits))
         return self._zones
@@ -270,7 +270,7 @@ def _find_zones(
 class ProviderSet:
     """Providers that one candidate may combine, in a fixed order; equal only to itself.
 
-    The first ``own`` of them are those of a tree of the structure, the others share with it. ``uuids`` are in
+    The first ``own`` of them belong to a tree of the structure, the others share with it. ``uuids`` are in
     the form of answers.
     """
 
@@ -290,7 +290,7 @@ class ProviderSet:
 
     @property
     def uuids(self) -> tuple[bytes, ...]:
-        """The uuids as answers have them, made on demand: there may be a million, and few are in answers."""
+        """The uuids in the form of answers, computed on demand, as few of them are in answers."""
         if self._uuids is None:
             self._uuids = tuple([each.uuid.encode() for each in self.members])
         return self._uuids
@@ -301,7 +301,7 @@ class HostTree(ProviderSet):
 
     - ``capacities`` and ``free`` have the capacity and the free amount of each slot; a free amount is
       negative if more is used than there is.
-    - ``max_free`` has, by class, the most that one of the providers could give at once.
+    - ``max_free`` has, by class, the largest amount that one provider can give at once.
     - ``aggregates`` are those of each provider, ``all_aggregates`` those of any.
     """
 
@@ -328,7 +328,7 @@ class HostTree(ProviderSet):
         self.max_free = max_free
 
     def beside_shared(self, shared: Sequence[Provider], uuids: tuple[bytes, ...]) -> ProviderSet:
-        """Return the set of these providers and those that share with them, which have these uuids."""
+        """Return the set of these providers and of the providers with these uuids, which share with them."""
         return ProviderSet((*self.members, *shared), self.kind.shape, self.uuids + uuids)
 
     def when_empty(self, shared: Sequence[Provider]) -> ProviderSet:
@@ -350,7 +350,7 @@ class HostTree(ProviderSet):
 
 
 class _EqualObjects:
-    """All but the usage of trees, for trees with providers that have the same objects."""
+    """The parts of trees without usage, common to trees with identical objects."""
 
     __slots__ = ("aggregates", "all_aggregates", "capacities", "kind", "unused")
 
@@ -441,7 +441,7 @@ class TreeClasses:
 
 
 def _structure_features(members: Sequence[Provider]) -> Iterator[Hashable]:
-    """Yield all that determines a structure."""
+    """Yield the features that determine a structure."""
     positions: dict[int | None, int] = {each.id: at for at, each in enumerate(members)}
     for each in members:
         yield positions.get(each.parent_id)

@@ -35,7 +35,7 @@ _TIDY_SECONDS: Final = 600.0
 _PUBLIC: Final = (SIGN_IN, "/console/sign-out", "/console/static/")
 _ADMITTED: Final = "placement_extras.console.admitted"
 _UNAVAILABLE: Final = 503
-_CANNOT_ASK: Final = "The Identity service is temporarily unavailable, so that nobody knows who you are."
+_CANNOT_ASK: Final = "The Identity service is temporarily unavailable, so your session cannot be checked."
 
 
 def begin_session(service: PlacementService, access: TokenAccess) -> VisitorSession:

@@ -78,7 +78,7 @@ def change_scheduling(visit: PageRequest, uuid: str) -> Response:
     reason = " ".join(request.form.get("reason", "").split())[:_MAX_REASON]
     disabled = request.form.get("do") == "disable"
     if disabled and not reason:
-        raise InvalidRequest("Please say why the host is disabled: the next visitor will want to know.")
+        raise InvalidRequest("Please give a reason, which other visitors see on the page of the host.")
     by = (visit.visitor.user_name or visit.visitor.user_id or "")[:_MAX_REASON]
     for tries_left in reversed(range(_TRIES)):
         with visit.service.model.fresh_view() as view:

@@ -152,6 +152,7 @@ def _by_steps(
     outcome = AbandonOutcome()
     if record.way != adoption.CARRIED:
         relations.rename_tables(conn, {name: ASIDE + name for name in own_table_names(_table_names(conn))})
+        # A second run without an order of its own goes on with the order of the first one.
         chosen = AbandonWay(record.way) if way is AbandonWay.REFUSE else way
         try:
             outcome = _resolve_changes(conn, owner, chosen, ASIDE)

@@ -83,10 +83,12 @@ class DatabaseContent:
             ]
             if "resource_class_id" in rows.c:
                 by_class = sa.select(rows.c.resource_class_id, *columns).group_by(rows.c.resource_class_id)
+                # Sums of MySQL are decimals.
                 for class_id, count, total in self.conn.execute(by_class):
                     found[_TITLES[table].format(self.classes[class_id])] = RowTally(count, int(total))
             else:
                 count, total = self.conn.execute(sa.select(*columns).select_from(rows)).one()
+                # The sum of no rows is NULL.
                 found[_TITLES[table]] = RowTally(count, int(total or 0))
         return found
 
@@ -104,6 +106,7 @@ class DatabaseContent:
         for row in rows:
             # sorted: the two sides may select the columns in different order
             columns = columns or sorted(row.keys() - _NOT_COMPARED)
+            # Ids differ between the two sides, names do not.
             if "resource_class_id" in row:
                 row["resource_class_id"] = self.classes.get(row["resource_class_id"])
             if "trait_id" in row:

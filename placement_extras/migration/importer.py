@@ -61,8 +61,8 @@ def _consumer_uuids(source: StockContent) -> Iterator[str]:
 
 def _aggregate_uuids(source: StockContent) -> Iterator[str]:
     """Yield the uuids of aggregates with members, without dashes and in small letters."""
-    shorten_list = source.queries["provider_aggregates"].subquery()
-    yield from source.conn.execute(sa.select(shorten_list.c.aggregate).distinct()).scalars()
+    listed = source.queries["provider_aggregates"].subquery()
+    yield from source.conn.execute(sa.select(listed.c.aggregate).distinct()).scalars()
 
 
 def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
@@ -74,6 +74,7 @@ def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
         except InvalidRequest:
             yield f"{what} {text!r}: that is no uuid"
             continue
+        # setdefault() returns this very object unless an earlier one is equal.
         if first is not text:
             yield f"{what} {text}: the same uuid as {first}, in another spelling"
 
@@ -83,6 +84,7 @@ def _check_names(providers: Iterable[tuple[str, str | None]]) -> Iterator[str]:
     known: dict[str, str] = {}  # a provider without a name gets its uuid as name
     for uuid, name in providers:
         first = known.setdefault(uuid if name is None else name, uuid)
+        # As above: another object is an earlier provider.
         if first is not uuid:
             yield f"resource provider {uuid}: {name or uuid!r} is the name of {first}, too"
 
@@ -259,6 +261,7 @@ def _copy(tx: WriteTransaction, source: StockContent) -> None:
     class_ids = _make_names(tx, source, resource_classes)
     trait_ids = _make_names(tx, source, traits)
     roots = _tree_roots(source).of
+    # New rows count as changes of now: the new epoch makes workers read all of them.
     counters = {row.id: row.counter for row in tx.conn.execute(sa.select(change_buckets))}
 
     def own_rows(rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:

@@ -195,6 +195,7 @@ def commit_step(conn: sa.Connection) -> None:
 
 def _rename_belongings(conn: sa.Connection, old: str, new: str) -> None:
     for name, kind in conn.execute(_BELONGINGS, {"name": old}).all():
+        # The table gets a prefix or loses it, and its indexes follow.
         if new.endswith(old):
             changed = new.removesuffix(old) + name
         else:

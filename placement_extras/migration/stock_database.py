@@ -187,6 +187,7 @@ def canonical_uuid(text: str) -> str:
     try:
         return str(uuid.UUID(text))
     except ValueError:
+        # The ValueError says no more than this.
         raise InvalidRequest(f"The source database holds {text!r} where a uuid should be.") from None
 
 

@@ -266,6 +266,7 @@ class _StockWriter:
         new = self._table_change("provider_aggregates").new
         known = self._aggregate_ids()
         missing = sorted({aggregate for _, aggregate in new} - known.keys())
+        # Of several spellings the oldest row is used.
         by_name = {name: min(ids) for name, ids in known.items()}
         by_name |= self._ids_of(t.aggregates, t.aggregates.c.uuid, missing)
         self._insert(
@@ -294,6 +295,7 @@ class _StockWriter:
         users = self._ids_of(t.users, t.users.c.external_id, {values[key][1] for key in keys})
         kinds = {values[key][2] for key in keys} - {None}
         types = self._ids_of(t.types, t.types.c.name, kinds) if kinds else {}
+        # A consumer without allocations may still have a row.
         stored = set(self._conn.execute(sa.select(t.consumers.c.uuid)).scalars())
         rows: list[RowValues] = []
         for key in keys:
@@ -334,6 +336,7 @@ class _StockWriter:
         if not missing:
             return present
         self._insert(table, ({column.name: name, **self._creation_times(self._now)} for name in missing))
+        # Read again, for the ids that the database has given.
         return {name: row_id for name, row_id in self._conn.execute(query) if name in wanted}
 
     def _change_time(self, table: str, key: ContentKey) -> datetime:
@@ -348,6 +351,7 @@ class _StockWriter:
     def _delete(self, table: sa.Table, rows: Iterable[RowValues]) -> None:
         for chosen in _row_batches(rows):
             statement = sa.delete(table).where(
+                # SQLAlchemy uses the bare names of columns itself, for the values of SET.
                 *(table.c[name] == sa.bindparam(f"the_{name}") for name in chosen[0])
             )
             self._conn.execute(

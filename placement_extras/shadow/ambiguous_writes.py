@@ -49,6 +49,7 @@ class WrittenKeys:
         owners = (claim.get(name) for claim in written.values() for name in _OWNERS)
         names = {*map(str.lower, _UUID.findall(text)), *(each for each in owners if isinstance(each, str))}
         things = frozenset(_written_items(path, written, body))
+        # A POST to a part of a provider adds to it; other methods replace it.
         whole = path in _LISTS or (request.method != "POST" and path in things)
         return cls(request, things, frozenset(names or {each.rpartition("/")[2] for each in things}), whole)
 
@@ -172,6 +173,7 @@ def _differing_parts(there: Any, here: Any) -> Iterator[str]:
                 yield name
                 yield from _differing_parts(there.get(name), here.get(name))
     elif isinstance(there, list) and isinstance(here, list):
+        # Each service may order its lists freely.
         yield from {*map(_json_text, there)} ^ {*map(_json_text, here)}
     elif there != here:
         yield from (_json_text(there), _json_text(here))

@@ -100,6 +100,7 @@ def _run_processes(
     """
     # a forked child would inherit the other ends of the pipes, which then never report their end
     context = multiprocessing.get_context("spawn")
+    # Only a process with this key may send copies, because they are unpickled.
     key = secrets.token_bytes()
     processes, controls = [], []
     for target, its_settings in ((run_follower, settings), (run_proxy, proxy)):
@@ -111,6 +112,7 @@ def _run_processes(
         controls.append(ours)
     follower, server = processes
     stopped, stop = context.Pipe(duplex=False)
+    # The handler only ends the wait below: it runs between any two steps of the main thread.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.send_bytes(b"."))
     try:

@@ -121,6 +121,7 @@ def _header_value(answer: ShadowAnswer, name: str) -> Any:
     value = answer.headers.get(name)
     if value is None:
         return None
+    # The order of the methods does not matter.
     if name == "allow":
         return {each.strip() for each in value.split(",")}
     return value.partition(";")[0]  # without parameters such as the charset

@@ -173,9 +173,8 @@ class MirrorOutbox:
         try:
             while not self._waiting.has_ended:
                 message = pickle.dumps(self._next_delivery())
-                while (
-                    True
-                ):  # a delivery is sent again after a lost connection: a lost write would part the sides
+                # A delivery is sent again after a lost connection: a lost write would part the sides.
+                while True:
                     connection = connection or self._connect()
                     if connection is None:
                         return

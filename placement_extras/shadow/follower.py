@@ -63,6 +63,7 @@ def run_follower(
     # a terminal sends it to all processes; the parent decides when to end
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     set_up_log()
+    # Clients must not wait for the comparison.
     with suppress(OSError):
         os.nice(_NICENESS)
     ShadowFollower(settings, address, key).run(control)
@@ -116,12 +117,14 @@ class ShadowFollower:
                     LOG.warning("A connection to the comparing process was refused: %s", error)
                     self._stopped.wait(0.1)
                 continue
+            # The former connection is gone, and so are copies that it had not sent.
             if self.status.processes:
                 self._tally.mark_parted(ENDED)
             self.status.processes += 1
             with connection, suppress(EOFError, OSError):
                 while True:
                     delivery = connection.recv()
+                    # recv() unpickles whatever the other process has sent.
                     assert isinstance(delivery, OutboxDelivery)
                     # an answering process ended before it connected, and its copies are lost
                     if delivery.predecessors >= self.status.processes:
@@ -130,6 +133,7 @@ class ShadowFollower:
                     self.status.left_out = delivery.left_out
                     if delivery.copy is not None:
                         self._backlog.put(delivery.copy)
+                    # Only after the copy is in the backlog: this says that all writes before are there.
                     self._settled = delivery.settled
 
     def _replay_all(self) -> None:
@@ -148,6 +152,7 @@ class ShadowFollower:
     def _report_failure(self, why: str) -> None:
         LOG.error("Requests are passed on and not compared any more: %s", why)
         self.status.phase = f"failed: {why}"
+        # Nothing reads the copies any more, and they must not fill the memory.
         while self._backlog.get() is not None:
             self.status.unread += 1
 

@@ -145,6 +145,7 @@ class RequestForwarder:
             self._in_flight.end_request(ticket, None, time.monotonic() - began, NO_ANSWER)
             LOG.warning("%s does not answer %s %s: %s", self._stock, request.method, request.path, error)
             return _bad_gateway(self._stock, start_response)
+        # Each ticket has to end, or settled_until() would stand still.
         except BaseException:
             self._in_flight.end_request(ticket, None, time.monotonic() - began, NO_ANSWER)
             raise
@@ -346,6 +347,7 @@ def run_proxy(
 def _end_with(control: Connection) -> None:
     with suppress(EOFError, OSError):
         control.recv_bytes()
+    # gunicorn answers the requests in flight before it ends at this signal.
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -231,6 +231,7 @@ class RequestReplay:
         if not copy.is_write:
             return
         self._remember_number(copy.number)
+        # Only a replayed write changes the answers that postponed copies get.
         if outcome:
             self._try_again()
         for each in list(self._postponed.values()):
@@ -241,6 +242,7 @@ class RequestReplay:
         """Replay a write in flight during the copy of the database, which may hold its changes already."""
         self._note_write(copy)
         outcome = self._try_outcome(copy, last=True)
+        # With ``last`` there is always an outcome, which the type checker does not see.
         assert outcome is not None
         self._remember_number(copy.number)
         why = "the database was copied meanwhile"
@@ -282,6 +284,7 @@ class RequestReplay:
     def _conclude_copy(self, copy: MirroredRequest) -> None:
         self._drop_postponed(copy)
         outcome = self._try_outcome(copy, last=True)
+        # For the type checker, as above.
         assert outcome is not None
         self.report(outcome)
 
@@ -317,6 +320,7 @@ class RequestReplay:
         exchange = ShadowExchange(copy.request, theirs, ours)
         found = find_differences(exchange)
         if not found:
+            # Later writes may have overtaken a postponed one, so its item is not known again.
             if copy.is_write and ours.status < 400 and copy.number not in self._postponed:
                 self.doubt.settle_write(copy, self._postponed)
             return ReplayOutcome(copy, ReplayVerdict.SAME, "", ours, seconds)

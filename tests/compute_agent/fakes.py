@@ -22,6 +22,7 @@ class FakeDriver:
         self.affinities = {}
         self.vcpu_cpus = {}
         self.emulator_cpus = {}
+        self.helpers, self.stuck = {}, {}
         self.limits = {}
         self.nodes = {}
         self.blockio, self.without_blockio = {}, []
@@ -86,6 +87,14 @@ class FakeDriver:
     def emulator_affinity(self, guest):
         self._threads(guest)
         return self.emulator_cpus.get(guest.uuid, frozenset())
+
+    def helper_affinity(self, guest):
+        self._threads(guest)
+        return dict(self.helpers.get(guest.uuid, {}))
+
+    def stuck_helpers(self, guest):
+        self._threads(guest)
+        return tuple(self.stuck.get(guest.uuid, ()))
 
     def cpu_limits(self, guest, wanted):
         self._threads(guest)

@@ -124,6 +124,7 @@ def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str
 def device_paths(numbers: Iterable[str]) -> list[str]:
     """The files in /dev of devices with these numbers (``MAJOR:MINOR``): libvirt names devices by files."""
     links = (os.path.realpath(f"/sys/dev/block/{number}") for number in sorted(numbers))
+    # A device that was unplugged has no folder any more.
     return [f"/dev/{os.path.basename(link)}" for link in links if os.path.isdir(link)]
 
 
@@ -147,6 +148,7 @@ def set_item(domain: Any, item: str, value: Item, flag: int) -> None:
 
 
 def _parse_rates(element: ElementTree.Element) -> DeviceRates:
+    # libvirt shows 0 for no limit.
     return DeviceRates(*(int(element.findtext(key) or 0) or None for key in _KEYS))
 
 
@@ -368,6 +370,7 @@ def _read_binding(root: ElementTree.Element) -> MemoryBinding:
     memory = root.find("numatune/memory")
     if memory is None:
         return MemoryBinding()
+    # ``strict`` is libvirt's default (formatdomain.html, NUMA Node Tuning).
     return MemoryBinding(memory.get("mode", "strict"), cpuset.parse(memory.get("nodeset", "")))
 
 
@@ -384,6 +387,7 @@ def _read_pins(root: ElementTree.Element) -> tuple[Pins, frozenset[ThreadRole]]:
     for pin in () if tune is None else tune:
         match pin.tag:
             case "vcpupin":
+                # No role has the number -1, so a pin without a number counts for nothing.
                 role = ThreadRole(vcpu=int(pin.get("vcpu", -1)))
             case "iothreadpin":
                 role = ThreadRole(iothread=int(pin.get("iothread", 0)))

@@ -117,6 +117,7 @@ class ExpectedDomains:
         # once.
         owners = {key: one.owner or self._usual_owner() for key, one in waiting.items()}
         found = []
+        # Processes older than all announcements need no look at their command lines.
         oldest = frozenset.intersection(*(one.older for one in waiting.values()))
         for pid in procfs.all_pids():
             if pid in oldest:
@@ -222,6 +223,7 @@ class DomainTable:
         :raises DriverError: libvirtd does not list its domains.
         """
         active = {domain.UUIDString(): domain for domain in self._connection.active_domains()}
+        # Read without the lock: only this thread changes the table.
         known = self._running.keys()
         # Lost domains are looked at each time: no event tells that their fault was mended.
         suspects = (known | active.keys() if everything else known ^ active.keys()) | self._lost.keys()
@@ -242,6 +244,8 @@ class DomainTable:
             if reason and known is not None and known.is_alive:
                 return  # It runs, and its former description is good enough.
             before = None if known is None else known.guest
+            # The same object is the same run, because _describe_domain() keeps the known process while it is
+            # alive.
             same = known is not None and found is not None and known.process is found.process
             with self._lock:
                 if known is not None and found is not None and same:
@@ -289,6 +293,7 @@ class DomainTable:
                 if known.is_alive:
                     LOG.warning("The definition of guest %s cannot be read: %s", known.guest, error)
                 return
+            # A defect that one definition meets must not keep the driver from all others.
             except Exception:
                 LOG.exception("The definition of guest %s cannot be read", known.guest)
                 return
@@ -334,7 +339,8 @@ class DomainTable:
             if domain is None:
                 return None
             xml = domain.XMLDesc(0)
-            if domain_metadata.run_number(xml) is None:
+            number = domain_metadata.run_number(xml)
+            if number is None:
                 return None
             description, binding = domain_metadata.describe_domain(xml), parse_binding(xml)
             blockio, soft_limit = parse_live(xml)
@@ -373,7 +379,14 @@ class DomainTable:
             constraints=constraints,
         )
         return RunningDomain(
-            guest, process, source, definition, binding, blockio=blockio, soft_limit=soft_limit
+            guest,
+            process,
+            source,
+            definition,
+            binding,
+            blockio=blockio,
+            soft_limit=soft_limit,
+            number=number,
         )
 
     def _with_pins(

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from compute_agent.drivers import memory_limits, procfs
@@ -36,6 +37,7 @@ from compute_agent.drivers.libvirt.connection import LibvirtConnection
 from compute_agent.drivers.libvirt.domain_definition import RESTRICTIVE, SOFT_LIMIT, MemoryBinding
 from compute_agent.drivers.libvirt.domain_metadata import read_flavor
 from compute_agent.drivers.libvirt.domain_table import DomainTable, ExpectedDomains
+from compute_agent.drivers.libvirt.helpers import STATE_FOLDER, HelperFinder, HelperPins
 from compute_agent.drivers.libvirt.running_domain import DomainTuning, RunningDomain
 from compute_agent.drivers.memory_limits import OomScores, OomWatch
 from compute_agent.model.guest import Guest
@@ -79,13 +81,18 @@ class LibvirtDriver:
     name = "libvirt"
 
     def __init__(
-        self, uri: str, look_interval: float = 10.0, lock: Callable[[], None] = lambda: None
+        self,
+        uri: str,
+        look_interval: float = 10.0,
+        lock: Callable[[], None] = lambda: None,
+        state_folder: Path = STATE_FOLDER,
     ) -> None:
         """Connect, and look which domains run. The thread waits for a libvirtd that is away.
 
         :param look_interval: seconds between two looks at all domains and definitions; longer with many
             domains.
         :param lock: called before each connection; raises DriverError if another agent has the domains.
+        :param state_folder: that of libvirt's driver of QEMU.
         :raises DriverError: libvirt-python is missing.
         """
         # libvirt's event thread puts uuids here; it must not call libvirt, nor wait for this driver's thread.
@@ -94,6 +101,7 @@ class LibvirtDriver:
         self._table = DomainTable(self.name, self._connection, self._report_change)
         self._expected = ExpectedDomains(self.name, self._connection.usual_owner)
         self._oom, self._scores = OomWatch(), OomScores()
+        self._helpers = HelperPins(HelperFinder(state_folder))
         self._listener: Listener | None = None
         self._absence = ""
         self._listed = False
@@ -182,6 +190,7 @@ class LibvirtDriver:
             try:
                 with self._on_domain(known, "cannot be shut down") as domain:
                     domain.shutdown()
+            # A GuestGoneError is a DriverError as well, and here it ends the whole call.
             except GuestGoneError:
                 raise
             except DriverError as error:
@@ -231,6 +240,7 @@ class LibvirtDriver:
         with contextlib.suppress(DriverError, self._connection.libvirt.libvirtError):
             domain = self._connection.find_domain(known.guest.uuid)
             return domain is not None and bool(domain.isActive())
+        # A libvirtd without an answer says nothing about the guest, and its process is alive.
         return True
 
     # Inner parts: the thread
@@ -330,6 +340,7 @@ class LibvirtDriver:
         """The threads with other CPUs than ``settings`` give their roles, with the CPUs that they have."""
         known = self._table.find_living(guest)
         found = {tid: has for tid, (_, has) in known.process.misplaced_threads(settings).items()}
+        found |= self._helpers.misplaced_tasks(known, settings.emulator_cpus)
         # Pins that libvirt does not know yet are reported as a misplaced main thread, so that they are set
         # again through libvirt once it answers.
         if known.unreported and (has := procfs.thread_affinity(guest.pid)) is not None:
@@ -358,16 +369,26 @@ class LibvirtDriver:
         known.unreported = True
         with contextlib.suppress(DriverError):
             known.pin_rest(settings)
+        moved = self._helpers.move_tasks(known, settings.emulator_cpus, is_final=False)
         with self._on_domain(known, "cannot be pinned") as domain:
             tuning = self._domain_tuning(domain)
             tuning.pin_threads(roles, settings)
             known.pin_rest(settings)
+            moved += self._helpers.move_tasks(known, settings.emulator_cpus)
             with self._table.changing:
                 known.note_definition(tuning.persist_pins(known.definition, settings))
         known.unreported = False
         if left := known.process.misplaced_threads(settings):
             raise DriverError(f"guest {guest} has threads that cannot be pinned: {sorted(left)}")
-        return len(misplaced)
+        return len(misplaced) + moved
+
+    def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """The CPUs of processes such as swtpm, and of the kernel's threads of vhost."""
+        return self._helpers.read_affinity(self._table.find_living(guest))
+
+    def stuck_helpers(self, guest: Guest) -> Sequence[str]:
+        """Sentences on these that could not be moved."""
+        return self._helpers.list_stuck(self._table.find_living(guest))
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """The CPUs of the thread of each guest CPU; empty if one thread runs all guest CPUs."""

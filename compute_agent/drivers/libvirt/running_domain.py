@@ -42,8 +42,10 @@ from compute_agent.drivers.libvirt.domain_definition import (
     set_item,
 )
 from compute_agent.drivers.libvirt.qemu import QemuProcess, ThreadRole, wanted_cpus
-from compute_agent.host.kernel_files import read, read_text
+from compute_agent.drivers.procfs import ProcessIdentity
+from compute_agent.host.kernel_files import read, read_optional, read_text
 from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Guest
 from compute_agent.model.messages import DriverError, GuestGoneError, full_name
 from compute_agent.model.resource import BlockIo
@@ -76,6 +78,14 @@ class DomainGroup:
             return self._unified_limits() if self.unified else self._legacy_limits()
         except OSError:
             return None
+
+    def emulator_threads(self) -> list[int]:
+        """The ids of all threads in the group of the main thread; none when the domain has ended."""
+        # The group of version 2 is threaded: a read of cgroup.procs fails there.
+        name = "cgroup.threads" if self.unified else "tasks"
+        words = (read_optional(f"{self.folders[-1]}/{_OF_MAIN_THREAD}/{name}") or "").split()
+        # A thread outside of the reader's pid namespace has the id 0.
+        return [int(word) for word in words if word.isdigit() and word != "0"]
 
     def libvirt_shares(self, weight: int) -> int:
         """The ``cpu_shares`` of libvirt for a weight. libvirt passes the number to the kernel unchanged."""
@@ -123,6 +133,7 @@ class DomainGroup:
 
         :raises OSError:
         """
+        # Rounded, because cores as a float need not give back the exact microseconds.
         if self.unified and burst_microseconds(wanted) > round(has.burst * PERIOD):
             self._write_burst(wanted)
 
@@ -181,6 +192,15 @@ def _mount_points() -> Mapping[str, Path]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class SettledTask:
+    """A task that has other CPUs than it should have, after the attempt to move it, and the reason."""
+
+    wanted: CpuSet
+    has: CpuSet
+    reason: str
+
+
 @dataclass(slots=True)
 class RunningDomain:
     """One run of a domain.
@@ -194,6 +214,8 @@ class RunningDomain:
     :ivar soft_limit: its present soft limit of memory in KiB; None: no limit.
     :ivar refused_soft_limit: libvirt's reason; empty: it refused none.
     :ivar refused_blockio: the block I/O that libvirt refused, with the reason.
+    :ivar number: the number that libvirt gave this run; empty if not known.
+    :ivar settled: helper tasks that could not be moved to the CPUs wanted.
     """
 
     guest: Guest
@@ -208,6 +230,8 @@ class RunningDomain:
     soft_limit: int | None = None
     refused_soft_limit: str = ""
     refused_blockio: tuple[BlockIo | None, str] | None = None
+    number: str = ""
+    settled: dict[ProcessIdentity, SettledTask] = field(default_factory=dict)
     _group: DomainGroup | None = None
 
     @property
@@ -250,6 +274,7 @@ class RunningDomain:
             for tid, (it, _) in misplaced.items():
                 try:
                     os.sched_setaffinity(tid, wanted_cpus(it, settings))
+                # A thread that has ended needs no pin.
                 except ProcessLookupError:
                     continue
                 except OSError as error:

@@ -125,6 +125,7 @@ class ProcessDriver:
         # held process ends with the agent.
         try:
             if self._groups is not None and self._groups.make_group(guest_uuid).process_ids():
+                # An OSError, so that it is undone like a refusal of the kernel.
                 raise OSError(f"there are processes in its group {group_name(guest_uuid)} already")
             record = self._move_to_group(record)
             self._table.add(record, child)
@@ -184,6 +185,7 @@ class ProcessDriver:
             adopted=True,
             whole_group=source is not None,
             declared=tuple(declared),
+            # Read before the process moves into a group of the agent.
             origin_cgroup=procfs.cgroup_path(identity.pid),
         )
         # The record names the group, so the move comes first. After a crash in between, the group can be
@@ -342,6 +344,7 @@ class ProcessDriver:
             if record.own_group is not None:
                 record.own_group.confine_cpus(wanted)
             seen: set[int] = set()
+            # Until a pass finds no new process: one may fork while others are pinned.
             while fresh := [
                 pid for pid in _guest_processes(self._table.running_record(guest.uuid))[0] if pid not in seen
             ]:
@@ -363,6 +366,16 @@ class ProcessDriver:
         """Always empty: the threads of a process are all alike."""
         self._table.running_record(guest.uuid)
         return frozenset()
+
+    def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """Always empty: all processes of a guest are its own."""
+        self._table.running_record(guest.uuid)
+        return {}
+
+    def stuck_helpers(self, guest: Guest) -> Sequence[str]:
+        """Always empty, as above."""
+        self._table.running_record(guest.uuid)
+        return ()
 
     def cpu_limits(self, guest: Guest, wanted: CpuLimits) -> CpuLimits | None:
         """Weight and quota of the guest's group where they differ from those wanted.
@@ -430,6 +443,7 @@ class ProcessDriver:
             for name, amount in todo.items():
                 if name != memory_limits.OOM_SCORE and record.own_group is not None:
                     record.own_group.limit_memory(name, amount)
+            # The kernel protects a group only as far as the groups above it (cgroup-v2.rst, memory.low).
             if memory_limits.LOW in todo and self._groups is not None:
                 self._groups.protect_guests()
             if memory_limits.OOM_SCORE in todo:
@@ -493,6 +507,7 @@ def _signal_guest(record: ProcessRecord, number: signal.Signals) -> None:
     else:
         targets = [record.identity.pid] if procfs.is_alive(record.identity) else []
     for pid in targets:
+        # It may have ended since the list was made.
         with contextlib.suppress(ProcessLookupError):
             # A started guest leads its own process group. An adopted process may be in the group of a shell
             # or a service, which must not be stopped with it.

@@ -94,6 +94,7 @@ class PidWatch(Generic[Key]):
                 return
             self._closed = True
         os.write(self._wake_write, b"x")
+        # A listener may close the driver from this thread, which cannot wait for itself.
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -115,6 +116,7 @@ class PidWatch(Generic[Key]):
                 except Exception:
                     LOG.exception("Could not handle the end of %s", key)
         with self._lock:
+            # From here on is_running() knows nothing, and the table asks /proc.
             self._watched.clear()
         with contextlib.suppress(OSError):
             for watched in list(self._selector.get_map().values()):
@@ -156,6 +158,7 @@ class ProcessTable:
         self.oom = OomWatch()
         records, self._unusable = store.load()
         for record in records:
+            # Added first, because current_record() looks for it in the table.
             self._records[record.uuid] = record
             if self.current_record(record.uuid) is None:
                 if look_only:

@@ -377,6 +377,7 @@ class RecordStore:
             # A copied file would make one process two guests.
             if path != self._path(record.uuid):
                 raise ValueError(f"it is the record of guest {record.uuid}")
+        # Whatever the file contains: one unusable record must not cost the others.
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return UnusableRecord(path, f"{type(error).__name__}: {error}")
         # The path is derived and not read: the folder may have moved, and content must not choose a file.
@@ -458,6 +459,7 @@ def parse_settings(content: Mapping[str, Any], strict: bool = True) -> GuestSett
     if "memory_type" in values:
         values["memory_type"] = MemoryType(values["memory_type"])
     for name, value in values.items():
+        # Exact types, because True is an int, too.
         if type(value) is not type(known[name]):
             raise ValueError(f"{name} cannot be {value!r}")
     settings = GuestSettings(**values)

@@ -395,4 +395,4 @@ def find_unenforceable(
         if reason := unmeasured_metrics.get(watermark.metric):
             yield f"{section} metric = {watermark.metric}: nothing is ever done, as {reason}"
         elif watermark.throttle_down and lever and (reason := unusable_levers.get(lever.name)):
-            yield f"{section} throttle_down: nobody is throttled, as {reason}"
+            yield f"{section} throttle_down: no guest is throttled, as {reason}"

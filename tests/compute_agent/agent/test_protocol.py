@@ -228,7 +228,7 @@ def test_no_socket_is_created_in_a_folder_that_others_can_write(tmp_path):
 
 
 def test_a_socket_that_another_process_listens_on_is_not_replaced(path):
-    with pytest.raises(OSError, match=f"cannot listen on {path}: somebody else does"):
+    with pytest.raises(OSError, match=f"cannot listen on {path}: another process does"):
         SocketServer(path, {})
     assert call_agent(path, "echo", {}) == {}
 

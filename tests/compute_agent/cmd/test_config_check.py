@@ -259,7 +259,7 @@ class TestWatermarks:
         assert (status, len(found["watermarks"])) == (0, 5)
         without_resctrl = "nothing is ever done, as no resctrl is mounted here that counts it"
         without_groups = (
-            "throttle_down: nobody is throttled, as process guests without groups of their own cannot be"
+            "throttle_down: no guest is throttled, as process guests without groups of their own cannot be"
             " limited: [cgroup] root is not set"
         )
         assert found["warnings"] == [
@@ -317,7 +317,7 @@ class TestInterference:
         }
         ini = configure("cpu_shared_set = 1", guests="driver = process", **sections)
         status, found = check(ini)
-        never = "nobody is ever limited for it, as"
+        never = "no guest is ever limited for it, as"
         without_resctrl = "no resctrl is mounted here that counts it (see [resctrl] mount)"
         assert status == 0
         assert found["warnings"] == [
@@ -327,8 +327,8 @@ class TestInterference:
             " virtual machines ([Errno 2] none)",
             "[interference:waiting] escalate_command: it will fail, as there is no program nosuch on PATH:"
             " give its whole path",
-            "[interference:waiting] mode = act: nobody is limited, as process guests without groups of their"
-            " own cannot be limited: [cgroup] root is not set",
+            "[interference:waiting] mode = act: no guest is limited, as process guests without groups of"
+            " their own cannot be limited: [cgroup] root is not set",
         ]
 
     def test_sections_with_effect_on_this_host_cause_no_warning(self, configure, captured):

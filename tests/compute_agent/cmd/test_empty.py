@@ -7,14 +7,18 @@ import pytest
 from compute_agent.cmd.base import AgentLister
 from tests.compute_agent.cmd.agents import run_here
 
-CALM = "Nothing so far: of [interference:cpu] signal = run_delay nobody is limited now"
+CALM = "Nothing so far: by [interference:cpu] signal = run_delay no guest is limited now"
 OFF = "Not configured: nothing is measured without [capacity] mode, steal or collectors."
 
 
 @pytest.mark.parametrize(
     ("command", "section", "why"),
     [
-        ("interference list", "", "Not configured: nobody is watched without a section [interference:NAME]"),
+        (
+            "interference list",
+            "",
+            "Not configured: no guest is watched without section [interference:NAME]",
+        ),
         ("interference list", "[interference:cpu]\nsignal = run_delay", CALM),
         ("capacity show", "", OFF),
         ("capacity show", "[capacity]\nmode = preview", "There is nothing to measure: "),

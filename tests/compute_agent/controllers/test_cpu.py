@@ -3,7 +3,7 @@
 import pytest
 
 from compute_agent.controllers.base import GuestTarget
-from compute_agent.controllers.cpu import CpuController, cpu_weight
+from compute_agent.controllers.cpu import CpuController, CpusetController, cpu_weight
 from compute_agent.drivers.base import CpuLimits, QuotaError
 from compute_agent.model.guest import CpuAssignment
 from compute_agent.model.guest_settings import GuestSettings
@@ -212,3 +212,15 @@ def test_missing_files_of_the_kernel_are_reasons_of_refusal(driver, target):
     plain = CpuController(driver, {"BE"})
     plain.sync((held,), ())
     assert plain.refused == {}
+
+
+def test_helpers_that_cannot_be_moved_are_refusals(driver, target):
+    controller = CpusetController(driver)
+    driver.stuck["a"] = ["its helper swtpm (30) stays on CPUs 0-1: Invalid argument"]
+    controller.sync([target()], ())
+    assert controller.refused == {"a": tuple(driver.stuck["a"])}
+    driver.stuck.clear()
+    controller.sync([target()], ())
+    assert controller.refused == {}
+    driver.running.clear()
+    controller.sync([target()], ())

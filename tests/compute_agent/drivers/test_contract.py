@@ -186,6 +186,8 @@ def test_a_stopped_guest_is_reported_and_gone(driver, guest):
         driver.vcpu_threads,
         driver.vcpu_affinity,
         driver.emulator_affinity,
+        driver.helper_affinity,
+        driver.stuck_helpers,
         lambda it: driver.apply_cpu_settings(it, PINNED),
         lambda it: driver.definition_drift(it, PINNED),
         lambda it: driver.cpu_limits(it, CpuLimits(1)),

@@ -73,6 +73,7 @@ def test_a_guest_without_a_place_has_no_promise_of_cpus(host):
         ({"vcpus": {0: cpus(2), 1: ALL}}, "guest CPU 1 may use 0-7 in place of 3"),
         ({"emulator": cpus(2)}, "emulator threads may use 2 in place of 0-1"),
         ({"threads": {}}, "it has no threads"),
+        ({"helpers": {30: cpus(1), 31: ALL}}, "1 helper thread elsewhere, such as 31 on CPUs 0-7"),
         (
             {"vcpus": {}, "emulator": cpus(), "threads": {10: cpus(2), 12: cpus(5)}},
             "1 thread elsewhere, such as 12 on CPUs 5",
@@ -81,6 +82,12 @@ def test_a_guest_without_a_place_has_no_promise_of_cpus(host):
 )
 def test_threads_elsewhere_break_the_promise_of_cpus(host, changes, found):
     assert verdicts(PINNED, with_guest(host, **changes)) == {PromiseKind.CPUS: (BROKEN, found)}
+
+
+def test_a_helper_of_another_guest_on_dedicated_cpus_breaks_the_promise(host):
+    other = ObservedGuest(threads={20: cpus(4)}, helpers={30: cpus(2, 4)})
+    facts = replace(host, guests={**host.guests, "b": other})
+    assert verdicts(PINNED, facts) == {PromiseKind.CPUS: (BROKEN, "guest b may run on CPUs 2")}
 
 
 def test_another_guest_on_dedicated_cpus_breaks_the_promise(host):

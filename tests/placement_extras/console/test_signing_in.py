@@ -322,7 +322,7 @@ def test_an_identity_service_that_is_away_is_said_to_be_away(browser, identity):
     identity.away = True
     answer = browser.get("/console/")
     assert (answer.status_code, answer.headers["Retry-After"]) == (HTTPStatus.SERVICE_UNAVAILABLE, "5")
-    assert "nobody knows who you are" in answer.text
+    assert "your session cannot be checked" in answer.text
     identity.away = False
     assert browser.get("/console/").status_code == HTTPStatus.OK
 

@@ -17,7 +17,7 @@ UNUSABLE = {"memory_bandwidth": "there is no control", "cpu_quota": "there are n
         ("cpu_usage", {"throttle_down": 8, "throttle_up": 6}, UNMEASURED, {}, None),
         (
             "cpu_usage", {"throttle_down": 8, "throttle_up": 6}, {}, UNUSABLE,
-            "throttle_down: nobody is throttled, as there are no groups",
+            "throttle_down: no guest is throttled, as there are no groups",
         ),
         ("cpu_usage", {"evict": 8}, {}, UNUSABLE, None),
         ("memory_usage", {"evict": 8}, UNMEASURED, UNUSABLE, None),
@@ -31,7 +31,7 @@ UNUSABLE = {"memory_bandwidth": "there is no control", "cpu_quota": "there are n
         ),
         (
             "memory_bandwidth", {"throttle_down": 8, "throttle_up": 6}, {}, UNUSABLE,
-            "throttle_down: nobody is throttled, as there is no control",
+            "throttle_down: no guest is throttled, as there is no control",
         ),
     ],
 )  # fmt: skip

@@ -1,0 +1,274 @@
+"""The tasks that serve a guest outside its QEMU process, and their CPUs.
+
+libvirtd starts helpers of a domain as processes: swtpm, virtiofsd, passt. Those of a starting domain are in
+the group of its main thread. Those that are plugged in later stay in libvirtd's own group.
+
+From Linux 6.4 on, the kernel's workers of vhost are threads of QEMU. Up to Linux 6.3 they are kernel threads
+``vhost-PID``, in the group of the thread that made them. Without that group they have all CPUs of the host.
+
+The members of a group of the main thread are known. Other helpers have pid files in libvirt's state folder.
+Their names begin with the number of the domain's run. Users of helpers may write into some of its folders. So
+a pid counts only for a process with the name of a helper, and in no group of another domain.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from compute_agent.drivers import procfs
+from compute_agent.drivers.libvirt.running_domain import DomainGroup, RunningDomain, SettledTask, find_group
+from compute_agent.drivers.procfs import ProcessIdentity
+from compute_agent.host.kernel_files import read_optional
+from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.messages import printable_text
+
+STATE_FOLDER: Final = Path("/run/libvirt/qemu")
+"""The state folder of libvirt's driver of QEMU on hosts."""
+
+_FOLDERS: Final = ("", "swtpm", "passt", "slirp", "dbus")
+"""The folders of the state folder that have pid files of helpers."""
+
+_PID_FILE: Final = re.compile(r"(?P<number>[0-9]{1,10})-.+\.pid", re.ASCII | re.DOTALL)
+_MAX_PID_FILE: Final = 32
+_MAX_PID_FILES: Final = 10_000
+
+_HELPERS: Final = frozenset(
+    {
+        "swtpm",
+        "virtiofsd",
+        "passt",
+        "passt.avx2",
+        "slirp-helper",
+        "vhost-user-gpu",
+        "dbus-daemon",
+        "nbdkit",
+        "qemu-pr-helper",
+    }
+)
+"""The names of processes that libvirt starts for a domain (``src/qemu/qemu_extdevice.c``)."""
+
+_KERNEL_THREADS: Final = "/proc/2/task/2/children"
+_VHOST: Final = re.compile(r"vhost-([0-9]{1,10})", re.ASCII)
+
+_LISTING_SECONDS: Final = 5.0
+"""How long lists of pid files and of kernel threads count: all guests of a round have the same ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class HelperTask:
+    """A thread that serves a guest outside its QEMU process, and the CPUs that it may use."""
+
+    identity: ProcessIdentity
+    name: str
+    cpus: CpuSet
+
+
+class HelperFinder:
+    """Finds the helper tasks of guests. For any thread."""
+
+    def __init__(
+        self, state_folder: Path = STATE_FOLDER, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``clock`` has seconds."""
+        self._state_folder = state_folder
+        self._clock = clock
+        self._pid_files: tuple[float, Mapping[str, frozenset[int]]] | None = None
+        self._workers: tuple[float, Mapping[int, frozenset[int]]] | None = None
+
+    def find_tasks(self, known: RunningDomain) -> list[HelperTask]:
+        """The helper tasks of a running domain; none when it has ended."""
+        pid, group = known.guest.pid, known.domain_group
+        threads = procfs.thread_ids(pid)
+        if not threads or not known.is_alive:
+            return []
+        found = {}
+        for tid in self._list_ids(known, group, threads):
+            # A thread of QEMU that was made meanwhile is not in the list above.
+            if tid not in threads and not os.path.exists(f"/proc/{pid}/task/{tid}"):
+                found[tid] = _describe_task(tid)
+        return [task for task in found.values() if task is not None]
+
+    def _list_ids(
+        self, known: RunningDomain, group: DomainGroup | None, threads: frozenset[int]
+    ) -> Iterator[int]:
+        if group is not None:
+            for tid in group.emulator_threads():
+                # Other threads of the kernel are the host's, such as the one that splits huge pages.
+                if not procfs.is_kernel_thread(tid) or _VHOST.fullmatch(procfs.thread_name(tid, tid)):
+                    yield tid
+        else:
+            workers = self._list_workers()
+            start = known.process.identity.start_time
+            for owner in workers.keys() & threads:
+                # A worker is younger than the process that made it.
+                yield from (
+                    tid
+                    for tid in workers[owner]
+                    if (found := procfs.identify_process(tid)) is not None and found.start_time >= start
+                )
+        if known.number:
+            for pid in self._list_pid_files().get(known.number, ()):
+                if pid != known.guest.pid and _is_helper(pid, group):
+                    yield from procfs.thread_ids(pid)
+
+    def _list_workers(self) -> Mapping[int, frozenset[int]]:
+        """The kernel threads of vhost by the thread that made them."""
+        now = self._clock()
+        if self._workers is None or now - self._workers[0] >= _LISTING_SECONDS:
+            found = defaultdict(set)
+            for word in (read_optional(_KERNEL_THREADS) or "").split():
+                match = _VHOST.fullmatch(procfs.thread_name(int(word), int(word)))
+                # In a container, process 2 and its children may be anything, with any name.
+                if match is not None and procfs.is_kernel_thread(int(word)):
+                    found[int(match[1])].add(int(word))
+            self._workers = now, {owner: frozenset(tids) for owner, tids in found.items()}
+        return self._workers[1]
+
+    def _list_pid_files(self) -> Mapping[str, frozenset[int]]:
+        """The processes in pid files by the number of a domain's run, without those that several claim."""
+        now = self._clock()
+        if self._pid_files is None or now - self._pid_files[0] >= _LISTING_SECONDS:
+            found: dict[str, set[int]] = defaultdict(set)
+            claims: dict[int, set[str]] = defaultdict(set)
+            for number, path in self._list_paths():
+                pid = _read_pid(path)
+                if pid:
+                    found[number].add(pid)
+                    claims[pid].add(number)
+            self._pid_files = (
+                now,
+                {
+                    number: frozenset(pid for pid in pids if len(claims[pid]) == 1)
+                    for number, pids in found.items()
+                },
+            )
+        return self._pid_files[1]
+
+    def _list_paths(self) -> Iterator[tuple[str, str]]:
+        for name in _FOLDERS:
+            try:
+                with os.scandir(self._state_folder / name) as entries:
+                    for _, entry in zip(range(_MAX_PID_FILES), entries, strict=False):
+                        if match := _PID_FILE.fullmatch(entry.name):
+                            yield match["number"], entry.path
+            except OSError:
+                continue
+
+
+def _read_pid(path: str) -> int:
+    """The pid in a file; 0 without one."""
+    try:
+        # The user of a helper may put anything there, such as a FIFO that would hold the reader up.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return 0
+        text = os.read(descriptor, _MAX_PID_FILE).strip()
+    except OSError:
+        return 0
+    finally:
+        os.close(descriptor)
+    return int(text) if text.isdigit() and len(text) <= 10 else 0
+
+
+def _is_helper(pid: int, group: DomainGroup | None) -> bool:
+    """Whether a process may be a helper of the domain with this group."""
+    if procfs.thread_name(pid, pid) not in _HELPERS or procfs.is_kernel_thread(pid):
+        return False
+    has = find_group(pid)
+    return has is None or has == group
+
+
+def _describe_task(tid: int) -> HelperTask | None:
+    # The identity comes first, so that the CPUs are those of this task or of a younger one.
+    identity, cpus = procfs.identify_process(tid), procfs.thread_affinity(tid)
+    if identity is None or cpus is None or not procfs.is_alive(identity):
+        return None
+    return HelperTask(identity, printable_text(procfs.thread_name(tid, tid)), cpus)
+
+
+class HelperPins:
+    """Sets the CPUs of helper tasks."""
+
+    def __init__(self, finder: HelperFinder) -> None:
+        self._finder = finder
+
+    def read_affinity(self, known: RunningDomain) -> dict[int, CpuSet]:
+        """The CPUs of each helper task, by thread id."""
+        return {task.identity.pid: task.cpus for task in self._finder.find_tasks(known)}
+
+    def misplaced_tasks(self, known: RunningDomain, cpus: CpuSet) -> dict[int, CpuSet]:
+        """The helper tasks with other CPUs, without those that cannot move, by thread id."""
+        return {task.identity.pid: task.cpus for task in self._list_misplaced(known, cpus)}
+
+    def move_tasks(self, known: RunningDomain, cpus: CpuSet, is_final: bool = True) -> int:
+        """Give the helper tasks these CPUs; return how many changed.
+
+        :param is_final: whether the groups of the domain allow these CPUs by now, so that a refusal counts.
+        """
+        changed, tried = 0, set[ProcessIdentity]()
+        for _ in range(procfs.MAX_PASSES):
+            tasks = [task for task in self._list_misplaced(known, cpus) if task.identity not in tried]
+            if not tasks:
+                break
+            for task in tasks:
+                tried.add(task.identity)
+                has, reason = _move_task(task, cpus)
+                changed += has not in (None, task.cpus)
+                if has is not None and has != cpus and is_final:
+                    known.settled[task.identity] = SettledTask(cpus, has, reason)
+        return changed
+
+    def list_stuck(self, known: RunningDomain) -> tuple[str, ...]:
+        """Sentences on helper tasks that stay on other CPUs."""
+        if not known.settled:
+            return ()
+        tasks = {task.identity: task for task in self._finder.find_tasks(known)}
+        return tuple(
+            f"its helper {tasks[identity].name} ({identity.pid}) stays on CPUs"
+            f" {cpuset.format(settled.has)}: {settled.reason}"
+            for identity, settled in tuple(known.settled.items())
+            if identity in tasks and not settled.has <= settled.wanted
+        )
+
+    def _list_misplaced(self, known: RunningDomain, cpus: CpuSet) -> list[HelperTask]:
+        tasks = self._finder.find_tasks(known)
+        present = {task.identity for task in tasks}
+        for identity in known.settled.keys() - present:
+            known.settled.pop(identity, None)
+        return [task for task in tasks if task.cpus != cpus and not _is_settled(known, task, cpus)]
+
+
+def _is_settled(known: RunningDomain, task: HelperTask, cpus: CpuSet) -> bool:
+    settled = known.settled.get(task.identity)
+    return settled is not None and (settled.wanted, settled.has) == (cpus, task.cpus)
+
+
+def _move_task(task: HelperTask, cpus: CpuSet) -> tuple[CpuSet | None, str]:
+    """Set the CPUs of a task.
+
+    :return: the CPUs that it has then, None if it is gone, and the reason for others than wanted.
+    """
+    tid = task.identity.pid
+    # The kernel may have given the id to another task since.
+    if not procfs.is_alive(task.identity):
+        return None, ""
+    reason = "its control group has no others"
+    try:
+        os.sched_setaffinity(tid, cpus)
+    except ProcessLookupError:
+        return None, ""
+    except OSError as error:
+        reason = os.strerror(error.errno or 0)
+    return procfs.thread_affinity(tid), reason
