@@ -245,6 +245,7 @@ class GuestEvents:
                 return GuestStarted(guest, None, since=since)
             case ChangeKind.STARTED | ChangeKind.FOUND:
                 started = change.kind is ChangeKind.STARTED
+                # Before the request, since the answer may be of any moment after it.
                 as_of = time.monotonic()
                 try:
                     record = self._client.get_allocations(guest.uuid)
@@ -252,6 +253,7 @@ class GuestEvents:
                     LOG.warning("The allocation of guest %s is not known yet: %s", guest, error)
                     return GuestStarted(guest, None, as_of, since, started)
                 world, owner = self._pipeline.host_state, holder_of(record)
+                # Without the root it is not known which providers are this host's.
                 if not world.root_known:
                     return GuestStarted(guest, None, as_of, since, started, owner)
                 allocation = world.own_part(record.resources)

@@ -330,6 +330,7 @@ class HostAuditor:
                 self._client.set_allocations(wanted)
             except ConflictError as error:
                 reason = f"refused: {error}"
+                # Any other conflict, such as a full provider, would be the same at the next try.
                 if isinstance(error, ConcurrentUpdateError):
                     continue
                 break

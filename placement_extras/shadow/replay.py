@@ -110,6 +110,7 @@ class ReplayClient:
         if self.token is not None:
             headers.discard(_TOKEN_HEADER)
             headers[_TOKEN_HEADER] = self.token
+        # No redirect is followed: the answer itself is compared.
         response = self._pool.urlopen(
             request.method,
             self._prefix + request.path,
@@ -235,6 +236,7 @@ class RequestReplay:
         if outcome:
             self._try_again()
         for each in list(self._postponed.values()):
+            # No write beside it is left that could change its answer.
             if not each.beside - self._taken.keys():
                 self._conclude_copy(each)
 
