@@ -149,9 +149,8 @@ class BoundedAdapter(TCPKeepAliveAdapter):
         response._content = content
         # The type stubs of requests do not have this attribute.
         response._content_consumed = True  # type: ignore[attr-defined]
-        response.encoding = (
-            response.encoding or "utf-8"
-        )  # guessing an encoding takes minutes for a large answer
+        # Without an encoding requests would guess one, which takes minutes for a large answer.
+        response.encoding = response.encoding or "utf-8"
         return response
 
 

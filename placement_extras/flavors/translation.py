@@ -65,9 +65,8 @@ def _check_serial_ports(guest: FlavorGuest) -> None:
 def _check_cpu_topology(guest: FlavorGuest) -> None:
     """Check the image's sockets, cores and threads against its maximum, and that against the flavor's."""
     for part in _TOPOLOGY_PARTS:
-        guest.both_numbers(
-            f"cpu_{part}"
-        )  # the flavor's numbers are preferences; Nova only checks that they are numbers
+        # the flavor's numbers are preferences; Nova only checks that they are numbers
+        guest.both_numbers(f"cpu_{part}")
         most, most_of_image = guest.both_numbers(f"cpu_max_{part}")
         if most and most_of_image > most:
             raise contradiction_error("hw", f"cpu_max_{part}", str(most), str(most_of_image))
