@@ -140,7 +140,7 @@ class _LogFormatter(ContextFormatter):
 
 
 class RateLimitedHandler(logging.Handler):
-    """Passes warnings on, but what was just said again once a minute only, in short and with a count."""
+    """Passes warnings on; a repeated one only once a minute, in short and with a count."""
 
     def __init__(
         self, pass_on: Callable[[logging.LogRecord], object], clock: Callable[[], float] = time.monotonic

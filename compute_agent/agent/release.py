@@ -295,7 +295,7 @@ class HostRelease:
             yield ReleaseItem(SCHEDULING, name, detail, _bound_call(self._let_in, reporter))
 
     def _let_in(self, reporter: HostReporter) -> None:
-        """The state first: an agent that worked here again would go by it."""
+        """Let new guests in. The state comes first: an agent that worked here again would act by it."""
         self._throttling.keep_watermarks(WatermarkState(scheduling_off=False))
         self._state.keep_maintenance(HostMaintenance(False))
         if not self._beside:
