@@ -162,7 +162,7 @@ class ReclaimEstimator:
         shown = frozenset(one.node.name for one in measured)
         self._gauges.forget_providers(self.resource.name, self._shown - shown)
         self._shown = shown
-        # An agent that starts anew goes on from the last offers and breaches, so these are written at once.
+        # An agent that starts again goes on from the last offers and breaches, so these are written at once.
         if published or broken or self._file.is_due(now):
             self.save(now)
         return published
