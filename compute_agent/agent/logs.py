@@ -34,6 +34,7 @@ def journal_is_stderr(environment: Mapping[str, str] = os.environ, descriptor: i
     try:
         status = os.fstat(descriptor)
     except OSError:
+        # Standard error is closed.
         return False
     return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 

@@ -133,6 +133,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
     def _hang_up(self, connection: socket.socket) -> None:
         """End a connection, so that its thread ends, too."""
         del self._waited_for[connection]
+        # The client may have ended it already.
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
@@ -287,6 +288,7 @@ def _is_listened_on(path: Path) -> bool:
         try:
             connection.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):
+            # Nothing listens: an agent that was killed has left its socket.
             return False
         except BlockingIOError:
             return True  # the queue of the listener is full

@@ -211,6 +211,7 @@ class HostRelease:
             try:
                 item.give_back()
             except GuestGoneError:
+                # The settings of a guest that has ended are gone, too.
                 continue
             except (DriverError, PlacementError, BadSchemataError, OSError) as error:
                 LOG.error("%s of %s cannot be released: %s", item.kind, item.name, error)

@@ -267,6 +267,7 @@ def _show_value(value: Any) -> str:
     try:
         return printable_text(repr(value))
     except ValueError:
+        # Python prints no number of more than 4300 digits (sys.set_int_max_str_digits).
         return "a number without end"
 
 

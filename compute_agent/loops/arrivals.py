@@ -223,6 +223,7 @@ class GuestEvents:
         self._thread.stop(timeout)
 
     def _hand_over(self) -> None:
+        # An empty queue ends the loop.
         with contextlib.suppress(queue.Empty):
             while True:
                 change, since = self._changes.get_nowait()

@@ -57,6 +57,7 @@ def locate_guests(driver: GuestDriver, world: HostState) -> dict[str, CpuLocatio
         try:
             threads = driver.thread_ids(guest)
         except GuestGoneError:
+            # It has ended since it was listed.
             continue
         found = frozenset(cpus for tid in threads if (cpus := procfs.thread_affinity(tid)) is not None)
         if found:
@@ -241,6 +242,7 @@ class HostAuditor:
             try:
                 flavor = self._read_flavor(guest)
             except GuestGoneError:
+                # It has ended since it was listed.
                 continue
             self._flavors[guest.uuid] = flavor
             location = locations.get(guest.uuid, CpuLocation())

@@ -119,6 +119,7 @@ def _read_applied(path: Path) -> dict[str, dict[str, str | int | bool]]:
         if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
             raise ValueError("it has another form")
     except FileNotFoundError:
+        # Nothing was applied so far.
         return {}
     except (OSError, ValueError) as error:
         raise FleetError(

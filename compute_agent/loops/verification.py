@@ -94,6 +94,7 @@ class CacheState:
         try:
             tasks = read_tasks(self.control.files, group)
         except (ResctrlError, ValueError):
+            # The group was removed meanwhile.
             return None
         return group_facts(self.layout, self.present, group, tasks, threads)
 

@@ -341,6 +341,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         finally:
             if hasattr(body, "close"):
                 body.close()
+        # The answer is complete: what was not sent yet is sent later, or the client has left.
         with suppress(OSError):
             connection.flush()
         return bool(response.should_close())

@@ -248,6 +248,7 @@ class _PassingBody:
         if not is_write(self._ticket.request.method):
             self._missed = CLIENT_LEFT
             return
+        # _read() has noted why the answer is incomplete.
         with suppress(HTTPError, OSError):
             while not self._missed and self._read():
                 pass

@@ -144,6 +144,7 @@ def _made_uuid(copy: MirroredRequest) -> str | None:
     try:
         return str(UUID(location.rpartition("/")[2]))
     except ValueError:
+        # A refused request has no location.
         return None
 
 
@@ -365,6 +366,7 @@ class RequestReplay:
         try:
             there, _ = self.ask(replace(copy, request=replace(request, method="GET", body=b"")))
         except UnansweredRequest:
+            # Without an answer the traits are not known.
             return False
         return _trait_names(there.body) is not None and _trait_names(there.body) == _trait_names(wanted)
 

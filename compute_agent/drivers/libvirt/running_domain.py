@@ -161,6 +161,7 @@ def find_group(pid: int) -> DomainGroup | None:
     try:
         lines = read_text(f"/proc/{pid}/cgroup").splitlines()
     except (FileNotFoundError, ProcessLookupError):
+        # The process has ended.
         return None
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
     # A host with both versions has the controller cpu in one of them; a line of version 1 that names it wins.
