@@ -97,7 +97,9 @@ def send_events_to_journal(root: logging.Logger) -> None:
 VERBOSE_LOGGERS: Final = "keystoneauth"
 """The logger of the library that warns, at length and at every attempt, of what does not answer."""
 
+# A line a minute shows that an outage goes on.
 PAUSE_SECONDS: Final = 60.0
+# Characters of a repeated warning, of which the log has the whole text already.
 _SHORT: Final = 100
 
 

@@ -138,6 +138,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
             connection.shutdown(socket.SHUT_RDWR)
 
 
+# A request is about one guest. An answer may list all guests and providers of the host.
 MAX_LINE: Final = 1 << 20
 MAX_ANSWER: Final = 256 << 20
 """Bytes."""

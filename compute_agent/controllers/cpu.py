@@ -137,6 +137,7 @@ def _target_settings(target: GuestTarget, assignment: CpuAssignment) -> CpuSetti
 
 QUOTA: Final = ThrottleControl("cpu_quota")
 
+# A guest with one CPU weighs as much as a new group of the kernel.
 _PER_CPU: Final = 100
 # The kernel's default ``cpu.weight`` of a new group.
 _DEFAULT_WEIGHT: Final = 100

@@ -15,6 +15,7 @@ from typing import Final
 
 from compute_agent.model import cpuset
 
+# Nearly all of these files fit into one read of this size.
 _CHUNK: Final = 1 << 16
 
 

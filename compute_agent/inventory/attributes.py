@@ -52,7 +52,9 @@ _OURS: Final = frozenset(
         *(BROKEN_PROMISES, REPORTED_AT, REPORT_DUE),
     }
 )
+# The kernel's cpu_capacity of the fastest kind of core.
 _FULL_CAPACITY: Final = 1024
+# Two reports may fail before the agent counts as stopped.
 _MISSED: Final = 3
 
 

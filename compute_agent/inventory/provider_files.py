@@ -32,6 +32,7 @@ _MAX_BYTES: Final = 1 << 18
 _MAX_AMOUNT: Final = 2**31 - 1
 """The largest number in an inventory of Placement, and the default of ``max_unit``."""
 
+# Placement refuses more: OpenStack Placement keeps ratios as floats of single precision.
 _MAX_RATIO: Final = 3.4e38
 _UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _CUSTOM: Final = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")

@@ -38,6 +38,7 @@ _FOLDERS: Final = ("", "swtpm", "passt", "slirp", "dbus")
 """The folders of the state folder that have pid files of helpers."""
 
 _PID_FILE: Final = re.compile(r"(?P<number>[0-9]{1,10})-.+\.pid", re.ASCII | re.DOTALL)
+# A helper may write to these folders: neither a long file nor many of them may hold the agent up.
 _MAX_PID_FILE: Final = 32
 _MAX_PID_FILES: Final = 10_000
 

@@ -55,6 +55,7 @@ from compute_agent.model.resource import BlockIo
 _OF_MAIN_THREAD: Final = "emulator"
 _BETWEEN: Final = "libvirt"
 
+# The defaults of cpu.shares and cpu.weight stand for the same share.
 _DEFAULT_SHARES: Final = 1024
 _DEFAULT_WEIGHT: Final = 100
 # The kernel's lowest cpu.shares of cgroup v1.
