@@ -222,6 +222,7 @@ def _with_homes(zones: list[HostZone], shape: str) -> tuple[HostZone, ...]:
     candidates = [zone for zone in zones if shape == "l3" or (shape == "numa" and zone.node is not None)]
     homes: dict[str, frozenset[int]] = {}
     taken: frozenset[int] = frozenset()
+    # Inner zones first, then outer ones; NUMA nodes before caches in both.
     for zone in sorted(candidates, key=lambda zone: (zone.parent is None, zone.node is None)):
         homes[zone.name] = zone.cpus - taken
         taken |= zone.cpus

@@ -205,6 +205,7 @@ def _parse_hex(name: str, text: str, limit: int) -> int:
     try:
         value = int(text, 16)
     except ValueError:
+        # The text of int() says no more than this.
         raise ValueError(f"{name} {text!r} is not a hexadecimal number") from None
     if not 0 <= value <= limit:
         raise ValueError(f"{name} {text} is not between 0 and {limit:X}")

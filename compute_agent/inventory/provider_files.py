@@ -69,6 +69,7 @@ def files_in(location: str) -> tuple[Path, ...]:
     :raises OSError: the folder cannot be listed.
     """
     try:
+        # Hidden files are left out, as by the glob of Nova.
         names = sorted(name for name in os.listdir(location) if name.endswith(".yaml") and name[0] != ".")
     except FileNotFoundError:
         return ()
