@@ -155,6 +155,7 @@ class StatementBatch:
             raise known from error
 
     def _exchange_all(self, waiting: Sequence[StatementAnswer], *, commit: bool) -> None:
+        # imported here, as it needs psycopg
         from placement.db import pipeline
 
         dialect = self._conn.dialect
