@@ -98,6 +98,7 @@ def of_zone(
     nodes = [other for other in zones if other.node is not None and other.node.id in told]
     if 1 < len(nodes) <= _MAX_DISTANCES:
         for other in nodes:
+            # The list above has no other zones, which the type checker does not see.
             assert other.node is not None
             found[DISTANCE + child_uuid(root_uuid, other.name)] = told[other.node.id]
     return found

@@ -99,6 +99,7 @@ class StatementAnswer:
         """
         if self.received is None:
             self._batch.send()
+        # send() has received it, or raised an error
         assert self.received is not None
         return self.received
 

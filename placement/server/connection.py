@@ -114,6 +114,7 @@ class ClientConnection:
         """
         if self.request is None and not self._read_headers():
             return False
+        # _read_headers() has made it
         assert self._body is not None
         end = self._body.end_position(self._received)
         if end is None:

@@ -244,6 +244,7 @@ class _PassingBody:
 
     def _read_rest(self) -> None:
         """Read the rest of an answer after the client has left. The write is done and has to be replayed."""
+        # close() has looked at it
         assert self._ticket is not None
         if not is_write(self._ticket.request.method):
             self._missed = CLIENT_LEFT
