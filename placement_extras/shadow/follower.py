@@ -89,6 +89,7 @@ class ShadowFollower:
     def run(self, control: Connection) -> None:
         """Run until the other end of ``control`` is closed."""
         server = ReportServer(self._settings.report, self.status)
+        # both threads may hang in a request or a connection, and must not keep the process from ending
         replaying = threading.Thread(target=self._replay_all, name="shadow-replay", daemon=True)
         try:
             threading.Thread(target=self._receive, name="shadow-receive", daemon=True).start()
