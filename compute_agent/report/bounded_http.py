@@ -42,7 +42,7 @@ REQUEST_TIMEOUTS: Final = 3
 ROUND_SECONDS: Final = 300.0
 """Limit in seconds of all requests of one report: the first one of a large host sends some hundred."""
 
-# The size and the time of an answer are checked after each piece.
+# The size of an answer is checked after each piece.
 _PIECE_BYTES: Final = 2**16
 
 _LOCAL: Final = threading.local()
