@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -317,7 +318,10 @@ class ApiMethods:
 
     def guest_set(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Give a running guest other settings, in effect when this returns."""
-        guest = self._agent.configurator.change_guest(params)
+        try:
+            guest = self._agent.configurator.change_guest(params)
+        except FutureTimeoutError as error:
+            raise RequestError(_BUSY) from error
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_limit(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -361,7 +365,10 @@ class ApiMethods:
         except DriverError as error:
             raise RequestError(str(error)) from error
         # The driver's own event comes some time later: the next request must not list the guest any more.
-        self._agent.pipeline.submit(GuestStopped(guest)).result(ANSWER_SECONDS)
+        gone = self._agent.pipeline.submit(GuestStopped(guest))
+        # The guest has ended, though a busy worker takes the event later.
+        with suppress(FutureTimeoutError):
+            gone.result(ANSWER_SECONDS)
         return {"uuid": guest.uuid, "name": guest.name}
 
     def inventory(self, params: Mapping[str, Any]) -> dict[str, Any]:

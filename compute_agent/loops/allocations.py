@@ -192,6 +192,8 @@ class ClaimWatch:
         self._recorder = recorder or EventRecorder()
         self._asked: dict[str, Allocation] = {}
         self._expiring: Mapping[str, float] = {}
+        # By guest, why its claim was not read: each reason is logged once.
+        self._unknown: Mapping[str, str] = {}
 
     def claim_end(self, uuid: str) -> float | None:
         """The end of a guest's claim, in seconds since the epoch; None if no end is known."""
@@ -209,6 +211,7 @@ class ClaimWatch:
         """
         expiring: dict[str, float] = {}
         asked: dict[str, Allocation] = {}
+        unknown: dict[str, str] = {}
         for view in views:
             uuid, held = view.guest.uuid, view.allocation
             if not held or view.migration is not None:
@@ -229,8 +232,14 @@ class ClaimWatch:
             except UnavailableError:
                 raise
             except PlacementError as error:
-                LOG.warning("Whether the claim of guest %s expires is not known: %s", view.guest, error)
-        self._asked, self._expiring = asked, expiring
+                # Asked again at the next read: a claim that nothing follows would expire without a word.
+                del asked[uuid]
+                if uuid in self._expiring:
+                    expiring[uuid] = self._expiring[uuid]
+                unknown[uuid] = str(error)
+                if self._unknown.get(uuid) != unknown[uuid]:
+                    LOG.warning("Whether the claim of guest %s expires is not known: %s", view.guest, error)
+        self._asked, self._expiring, self._unknown = asked, expiring, unknown
 
     @property
     def _confirms_claims(self) -> bool:

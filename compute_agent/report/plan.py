@@ -514,7 +514,8 @@ def provider_from_tree(record: Mapping[str, Any]) -> ReportedProvider:
     return ReportedProvider(
         record["uuid"],
         record["name"],
-        record["parent_provider_uuid"],
+        # A server may leave out the parent of a root.
+        record.get("parent_provider_uuid"),
         record["generation"],
         {name: from_api(inventory) for name, inventory in record["inventories"].items()},
         frozenset(record["traits"]),

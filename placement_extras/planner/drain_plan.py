@@ -67,9 +67,11 @@ def displace_guests(board: ClusterSimulation, guests: Sequence[HostedConsumer]) 
         request: _FirstPlaces(board, guest).next_way() is not None
         for request, guest in {id(each.request): each for each in left}.items()
     }
+    # A guest without a place when nothing else is placed has none in any plan.
     upper_bound = len(guests) - sum([not alone[id(each.request)] for each in left])
     # the volume bound is only worked out where some guest was left
     upper_bound = min(upper_bound, _by_volume(board, guests))
+    # A guest that was placed was never asked about alone: it has a place.
     search = _DrainSearch(board, [each for each in largest if alone.get(id(each.request), True)])
     if len(guests) - len(left) < upper_bound:
         found = search.find_places(len(guests) - len(left), upper_bound)
@@ -189,7 +191,7 @@ class _DrainSearch:
         """
         if not self._is_small():
             return _DrainResult(upper_bound, None)
-        #: the number of tried guests that may be without a place
+        # the number of tried guests that may be without a place: each search has to place one more guest
         spare = len(self.guests) - known - 1
         least = len(self.guests) - upper_bound
         unplaced: tuple[HostedConsumer, ...] | None = None

@@ -83,6 +83,7 @@ def parse(body: dict[str, Any], forms: RequestForms) -> tuple[dict[str, AskedCan
             common = {each: body[each] for each in ("microversion", "strict")}
             found[name] = explanation.parse({**flavor, **common}, forms)
         except InvalidRequest as error:
+            # The inner error is not chained: the new text says all of it, and the flavor.
             raise InvalidRequest(f"Flavor {name!r}: {error.detail}", error.code) from None
     return found, explanation.version_of(body)
 
@@ -137,6 +138,7 @@ class GuestRelocator:
         :raises InvalidRequest: there are too many of them.
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
+        # This view is left before the database is read: a view holds a turn, for which other requests wait.
         with self._model.fresh_view() as view:
             members = _tree_members(view.snapshot, _ids(view.snapshot, hosts))
         held, complete = self._held_amounts(members)
@@ -144,6 +146,7 @@ class GuestRelocator:
             raise InvalidRequest(
                 f"Consumers on the hosts of 'excluded_hosts' hold more than {MAX_HELD} amounts: name fewer."
             )
+        # Another view: the model may have gone on while the database was read.
         with self._model.fresh_view() as view:
             avoided, budget = _ids(view.snapshot, hosts), self._make_budget(view)
             guests = _guests_on(view.snapshot, avoided, held, budget)
@@ -159,6 +162,7 @@ class GuestRelocator:
             roots = {tree.root.id for tree, _ in nearest_hosts(board, request)}
             members = _tree_members(view.snapshot, roots)
         held, complete = self._held_amounts(members)
+        # The guests that were read are newer than the first view.
         with self._model.fresh_view() as view:
             board = ClusterSimulation(view.snapshot, self._make_budget(view), _ids(view.snapshot, avoided))
             hosts = [host for host in board.hosts if host[0].root.id in roots]
@@ -211,6 +215,7 @@ def count_capacity(call: ApiRequest) -> Response:
     flavors = {name: each.request for name, each in asked.items()}
     fallbacks = {name: each.fallback for name, each in asked.items() if each.fallback is not None}
     deadline = call.service.conf.api.capacity_deadline
+    # CPU time of this thread, as budgets count it: waiting for other threads costs a request nothing.
     end = thread_time() + deadline
     counted: dict[str, FlavorCapacity] = {}
     fallen_back: dict[str, FlavorCapacity] = {}

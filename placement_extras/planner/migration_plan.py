@@ -56,6 +56,7 @@ def plan_with_fewest(makings: Iterable[MigrationPlan]) -> MigrationPlan:
     :param makings: at least one.
     """
     found = list(makings)
+    # A request without any plan loses to each that has one.
     least = min(found, key=lambda each: math.inf if each.moves is None else len(each.moves))
     bounds = [each.lower_bound for each in found if each.lower_bound is not None]
     return replace(least, lower_bound=min(bounds, default=None))
@@ -259,6 +260,8 @@ class _MigrationSearch:
         if self._board.shares:
             held = self._holding[guest].items()
             self._board.take_amounts(held, -1)
+            # Read to the end at once: the generator looks at free amounts, and the guest's own are free only
+            # here.
             found = list(rooms)
             self._board.take_amounts(held)
             rooms = iter(found)
@@ -283,6 +286,7 @@ class _MigrationSearch:
         if not least:
             return True
         if least > left:
+            # Where not even all guests' leaving would do, more moves would not either: nothing was cut off.
             self._cut = self._cut or not math.isinf(least)
             return False
         state = frozenset(
@@ -317,6 +321,7 @@ class _MigrationSearch:
             if self._board.free(slot) < amount
             for guest in self._holders.get(slot, {})
         }
+        # Guests that this number of moves has no use for may help when there is one move more.
         self._cut = self._cut or len(found) < len(self._guests)
         return list(found)
 
@@ -328,6 +333,7 @@ class _MigrationSearch:
             uuid = self._board.snapshot.providers[provider_id].uuid
             allocations.setdefault(uuid, {})[name] = amount
         self._moves.append(MigrationStep(guest, source, root, way, allocations))
+        # The last entry is undone first: the guest is back before its move is forgotten.
         self._journal.record_undo(self._moves.pop)
         self._journal.record_undo(self._put_guest, guest, source.id, self._holding[guest])
         self._put_guest(guest, root.id, dict(way))
@@ -344,6 +350,7 @@ class _MigrationSearch:
         self._note_holder(guest)
         self._board.take_amounts(amounts.items())
         if self._board.shares:
+            # Any host's bound may count an amount of a shared provider.
             self._needed.clear()
         for each in roots:
             self._needed.pop(each, None)

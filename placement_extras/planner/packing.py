@@ -139,6 +139,7 @@ class _PackingSearch:
         self._left = left
         # no search where the bound is reached already, which is the rule
         if self._best < upper_bound and len(self._ways) <= _MAX_WAYS:
+            # When the tries are used up, the best packing and the bound are both still true.
             with suppress(TriesExhausted):
                 self._try_ways(0, 0, upper_bound)
                 upper_bound = self._best

@@ -90,6 +90,7 @@ def _find_places(cloud: CloudHosts, shares: Sequence[FlavorProportion]) -> list[
                 if host.ways.ways:
                     places.append((common, host.ways.ways))
         else:
+            # A copy, which all flavors take from: the tree itself belongs to the snapshot.
             free = own.setdefault(tree.root.id, list(tree.free))
             for places, ways in zip(by_request, found, strict=True):
                 if ways.ways:

@@ -219,6 +219,7 @@ class RepeatedSplits:
             when_empty.append(unused)
         asked = {name: self._asked[name] for name in names}
         if not apart:
+            # Without known distances all zones count as equally far.
             apart = [[REMOTE] * len(zones)] * len(zones)
         found = best_splits(self._topology, asked, now, when_empty, apart, self._budget)
         return None if found is None else tuple((at, amount) for at, _, amount in found[1][0])

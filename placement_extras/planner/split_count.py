@@ -51,6 +51,7 @@ def count_split(
 
     Shortages of full hosts are not computed: they are None. When the budget for placing ends, the remaining
     hosts have no lower bound, and the answer has their number.
+
     :param placing: the budget for placing guests; None uses the budget of the cloud.
     :raises placement.search.budget.BudgetExhausted: the budget of the cloud is spent.
     """
@@ -297,6 +298,7 @@ class _HostPlacing:
         likeness = self._host_likeness(tree, shared)
         if likeness not in self._capable:
             used = self.copy_host(tree, shared)
+            # Room for the kind of host does not depend on the guests of today.
             empty = ModelSnapshot(replace(each, used={}) for each in used)
             self._capable[likeness] = self.first_choice(empty, tree.root.id) is not None
         return self._capable[likeness]

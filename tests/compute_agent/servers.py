@@ -55,5 +55,6 @@ def running(kind, folder):
 
 def client_of(url, folder):
     """An agent's client of the server at `url`, configured by a file in `folder`."""
-    text = f"[placement]\nauth_type = admin_token\nendpoint = {url}\ntoken = admin\n"
+    # The stock service retries a conflict up to ten times, which may take 10 s on a loaded machine.
+    text = f"[placement]\nauth_type = admin_token\nendpoint = {url}\ntoken = admin\ntimeout = 60\n"
     return PlacementClient.from_conf(load_text(folder, text))

@@ -96,6 +96,8 @@ FOREIGN: Final = {
     "test without touching production Placement": "howto/try-beside-openstack-placement",
     "restore lost database": "howto/restore-the-database",
     "remaining capacity for a flavor": "howto/how-much-more-fits",
+    "cheapest host first": "howto/choose-by-price",
+    "changed rows since last poll": "howto/follow-changes",
 }
 """Questions in words that our pages do not use, or with a word that the page lacks."""
 
