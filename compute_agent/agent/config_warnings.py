@@ -21,6 +21,7 @@ from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.conf import find_unknown_options
 from compute_agent.conf.cpu_class import CPU_CLASS
 from compute_agent.conf.interference import INTERFERENCE
+from compute_agent.conf.isolation import MOVE
 from compute_agent.conf.policy import FOLLOW
 from compute_agent.conf.qos import guest_rule_sections, interference_sections, qos_class_sections
 from compute_agent.controllers.cpu_class_plan import CpuClassClaim, decide_files
@@ -188,6 +189,11 @@ def config_warnings(
         found.append(
             "[guests] unallocated = ignore has no effect with [policy] name = follow, which leaves all guests"
             " where they are: remove it"
+        )
+    if conf.isolation.emulator == MOVE and conf.policy.name not in (None, FOLLOW):
+        found.append(
+            f"[isolation] emulator = {MOVE} has no effect with [policy] name = {conf.policy.name}: it is for"
+            f" hosts with name = {FOLLOW}; remove it"
         )
     if _asks_quiet(conf):
         found += writer_warnings(Path(conf.host.root))

@@ -27,6 +27,7 @@ from compute_agent.classes.blockio_classes import parse_blockio_classes
 from compute_agent.classes.cpu_classes import parse_cpu_classes, parse_cpu_pools
 from compute_agent.classes.guest_classes import parse_classes
 from compute_agent.classification.resolution import parse_policy
+from compute_agent.conf.isolation import MOVE
 from compute_agent.conf.policy import DEFAULT_POLICY, FOLLOW
 from compute_agent.conf.qos import cpu_pool_sections
 from compute_agent.controllers.base import KernelController
@@ -40,6 +41,7 @@ from compute_agent.controllers.cpu_class import (
     KernelFiles,
 )
 from compute_agent.controllers.cpu_class_plan import ClassBinding
+from compute_agent.controllers.emulator import STAYING_EMULATORS, EmulatorController, EmulatorSettings
 from compute_agent.controllers.isolation import NO_ISOLATION, IsolationController, IsolationSettings
 from compute_agent.controllers.memory import MemoryController, MemoryLimitController
 from compute_agent.controllers.resctrl import ResctrlController
@@ -59,6 +61,7 @@ from compute_agent.inventory.provider_files import with_additions
 from compute_agent.inventory.provider_tree import ProviderTree
 from compute_agent.inventory.resctrl import CachePlatform
 from compute_agent.inventory.traits import with_isolation
+from compute_agent.isolation.emulator import EmulatorCpus
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.isolation.originals import ORIGINALS_FILE, OriginalsFile, OriginalStore
 from compute_agent.isolation.surroundings import boot_warnings, read_boot_isolation
@@ -364,6 +367,13 @@ def build_controllers(
             world.cpu_sets,
             parking_rules(conf, world.topology, world.cpu_sets, world.tree.beside),
         ),
+        emulator=EmulatorSettings(
+            conf.isolation.emulator == MOVE,
+            EmulatorCpus(
+                world.cpu_sets.emulator - world.cpu_sets.pooled,
+                {node.id: node.cpus for node in world.topology.numa_nodes},
+            ),
+        ),
         isolation=IsolationSettings(
             {name: one.isolation for name, one in known.items()},
             world.cpu_sets.dedicated,
@@ -403,6 +413,7 @@ class ControllerSettings:
     memory_types: Mapping[int, MemoryType] = field(default_factory=dict)
     blockio_classes: Mapping[str, BlockIoClass] = field(default_factory=dict)
     cpu_classes: CpuClasses = NO_CPU_CLASSES
+    emulator: EmulatorSettings = STAYING_EMULATORS
     isolation: IsolationSettings = NO_ISOLATION
     cache_shares: Mapping[str, ShareSpec] = field(default_factory=dict)
 
@@ -424,11 +435,13 @@ def make_controllers(
     :param drift_counter: makes a controller's counter, by its name, of files that other programs changed.
     """
     files = KernelFiles(root)
-    pinning = (CpusetController(driver),) if settings.pins else ()
+    pinning: KernelController = EmulatorController(driver, settings.emulator)
+    if settings.pins:
+        pinning = CpusetController(driver)
     caches = () if control is None else (ResctrlController(driver, control, settings.cache_shares),)
     return (
         # Pins first: a weight means little on CPUs that a guest is about to leave.
-        *pinning,
+        pinning,
         CpuController(driver, settings.best_effort, settings.cpu_shares),
         MemoryLimitController(
             driver, settings.memory_shares, settings.memory_overhead, settings.limits_pages

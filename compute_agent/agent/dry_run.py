@@ -198,7 +198,7 @@ _READS: Final = frozenset(
     {
         *("name", "outage_reason", "starting_driver", "guests", "lost_guests", "thread_ids"),
         *("misplaced_threads", "observed_cpus"),
-        *("vcpu_affinity", "emulator_affinity", "helper_affinity", "stuck_helpers"),
+        *("vcpu_affinity", "emulator_affinity", "helper_affinity", "emulator_threads", "stuck_helpers"),
         *("cpu_limits", "memory_nodes"),
     }
 )

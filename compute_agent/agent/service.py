@@ -27,6 +27,7 @@ from compute_agent.agent.main_loop import MainLoop, ReceivedSignals
 from compute_agent.agent.protocol import RequestError
 from compute_agent.agent.release import refuse_if_released
 from compute_agent.agent.reload import ConfigurationLoader
+from compute_agent.conf.isolation import MOVE
 from compute_agent.controllers.base import find_controller
 from compute_agent.controllers.cpu_class import cpu_class_status
 from compute_agent.controllers.isolation import isolation_status
@@ -258,7 +259,10 @@ class HostAgent:
         :raises DriverError:
         """
         holders, recorder = self.reports.history.known_owners, self._parts.recorder
-        auditor = HostAuditor(self.pipeline, self.driver, self.client, self.reports.wake, recorder, holders)
+        moves = self.options.isolation.emulator == MOVE
+        auditor = HostAuditor(
+            self.pipeline, self.driver, self.client, self.reports.wake, recorder, holders, moves
+        )
         return auditor.run_audit(options)
 
     def list_holders(self) -> list[CpuHolder]:

@@ -8,7 +8,7 @@ Guests (:class:`RunningGuests`, :class:`GuestThreads`), CPUs (:class:`CpuTuning`
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
@@ -204,6 +204,41 @@ class CpuTuning(Protocol):
         By thread id. They are among the misplaced threads as well.
 
         :raises GuestGoneError:
+        """
+        ...
+
+    def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """The CPUs of each thread that runs no guest CPU, with those of helper_affinity(), by thread id.
+
+        Own threads are left out where they cannot be told from those of guest CPUs.
+
+        :raises GuestGoneError:
+        """
+        ...
+
+    def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
+        """Move some of emulator_threads() to these CPUs, as far as restore_emulator() can undo it.
+
+        :return: how many threads changed.
+        :raises GuestGoneError:
+        :raises DriverError: the pins cannot be set now.
+        """
+        ...
+
+    def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
+        """The threads with other pins than the definition for the next start, with the CPUs that they have.
+
+        :param online: the CPUs that they can have.
+        :raises GuestGoneError:
+        """
+        ...
+
+    def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
+        """Pin emulator threads by the definition again; return how many changed.
+
+        :param online: the CPUs that they can have.
+        :raises GuestGoneError:
+        :raises DriverError:
         """
         ...
 

@@ -18,6 +18,7 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestDriver, GuestFlavor
 from compute_agent.events.event import EventKind as EventKind
 from compute_agent.events.event import EventRecorder, NamedSubject
+from compute_agent.isolation.emulator import find_misplaced, tell_misplaced
 from compute_agent.loops.allocations import allocations_by_consumer, allocations_read, hand_over
 from compute_agent.loops.base import WakeReport
 from compute_agent.model.cpuset import CpuSet
@@ -130,6 +131,8 @@ MAX_ATTEMPTS: Final = 4
 
 _HEAL, _DELETE, _MOVE = "--heal", "--delete", "guest move"
 
+_MOVE_EMULATOR: Final = "[isolation] emulator = move"
+
 _NOVA_REMEDIES: Final = {
     FindingKind.UNALLOCATED: "nova-manage placement heal_allocations",
     FindingKind.UNUSED: "nova-manage placement audit",
@@ -157,12 +160,15 @@ class HostAuditor:
         changed: WakeReport,
         recorder: EventRecorder | None = None,
         holders: Mapping[str, ConsumerOwner] = MappingProxyType({}),
+        moves_emulator: bool = False,
     ) -> None:
         """Prepare an audit.
 
         :param changed: called after a change of allocations.
         :param holders: the owners of guests by uuid.
+        :param moves_emulator: whether the agent moves threads from dedicated CPUs where it follows.
         """
+        self._moves_emulator = moves_emulator
         self._holders = holders
         self._recorder = recorder or EventRecorder()
         self._pipeline = pipeline
@@ -211,6 +217,8 @@ class HostAuditor:
                     outcome = self._delete_allocation(finding, options)
                 case FindingKind.STRAY:
                     outcome = AuditOutcome(finding, _MOVE)
+                case FindingKind.EMULATOR if not self._moves_emulator:
+                    outcome = AuditOutcome(finding, _MOVE_EMULATOR)
                 case _:
                     outcome = AuditOutcome(finding)
             LOG.debug("Audit: %s", outcome)
@@ -237,17 +245,29 @@ class HostAuditor:
     def _audited_guests(self) -> list[AuditedGuest]:
         views = {view.guest.uuid: view for view in self._pipeline.guest_views()}
         locations = locate_guests(self._driver, self._pipeline.host_state)
+        held = frozenset[int]().union(
+            *(view.assignment.held_cpus for view in views.values() if view.assignment is not None)
+        )
         found = []
         for guest in self._driver.guests():
             try:
                 flavor = self._read_flavor(guest)
+                misplaced = self._tell_misplaced(views.get(guest.uuid), held)
             except GuestGoneError:
                 # It has ended since it was listed.
                 continue
             self._flavors[guest.uuid] = flavor
             location = locations.get(guest.uuid, CpuLocation())
-            found.append(_audited_guest(guest, flavor, views.get(guest.uuid), location))
+            audited = _audited_guest(guest, flavor, views.get(guest.uuid), location)
+            found.append(replace(audited, misplaced=misplaced))
         return found
+
+    def _tell_misplaced(self, view: GuestView | None, held: CpuSet) -> str:
+        """A sentence on threads on dedicated CPUs, where another program pins guests; empty without any."""
+        if view is None or view.assignment is None or not self._pipeline.host_state.follows_kernel:
+            return ""
+        threads = self._driver.emulator_threads(view.guest)
+        return tell_misplaced(find_misplaced(threads, view.assignment, held))
 
     def _read_flavor(self, guest: Guest) -> GuestFlavor:
         return (

@@ -141,6 +141,7 @@ def make_promises(view: GuestView, level: IsolationLevel, caches: CacheState | N
         quiet=is_quiet,
         # Each level has the promises of the levels before it.
         alone=is_quiet and level is not IsolationLevel.QUIET,
+        given=place.given,
     )
 
 

@@ -64,6 +64,7 @@ class GuestPromises:
     :ivar mems: NUMA nodes of its memory; empty: any.
     :ivar group: the name of its resctrl group; None: it has no promise of caches.
     :ivar caches: by L3 cache id.
+    :ivar given: another program placed the guest.
     """
 
     uuid: str
@@ -77,6 +78,7 @@ class GuestPromises:
     caches: Mapping[int, CachePromise] = field(default_factory=dict)
     quiet: bool = False
     alone: bool = False
+    given: bool = False
 
     @property
     def cpus(self) -> CpuSet:
@@ -194,7 +196,9 @@ class _GuestJudge:
         if promise.vcpu_cpus:
             cpus = cpuset.format(frozenset().union(*promise.vcpu_cpus))
             kind = "dedicated CPUs" if promise.held else "shared CPUs"
-            yield self._judge_promise(PromiseKind.CPUS, f"{kind} {cpus}", self._cpu_faults())
+            yield self._judge_promise(
+                PromiseKind.CPUS, f"{kind} {cpus}", self._cpu_faults(), self._cpu_limits()
+            )
         siblings = self._sibling_cpus()
         if siblings is not None:
             text = f"no other guest on CPUs {cpuset.format(siblings)}" if siblings else "it has no siblings"
@@ -260,11 +264,19 @@ class _GuestJudge:
                 has = cpuset.format(guest.emulator)
                 yield f"emulator threads may use {has} in place of {cpuset.format(promise.emulator_cpus)}"
             astray = {tid: cpus for tid, cpus in guest.helpers.items() if not cpus <= promise.emulator_cpus}
-            if astray and promise.emulator_cpus & online:
+            if astray and promise.emulator_cpus & online and not promise.given:
                 tid, cpus = min(astray.items())
                 threads = _counted_things(astray, "helper thread")
                 yield f"{threads} elsewhere, such as {tid} on CPUs {cpuset.format(cpus)}"
         yield from self._list_intruders(promise.held)
+
+    def _cpu_limits(self) -> Iterator[str]:
+        """Threads that another program leaves on dedicated CPUs of guest CPUs."""
+        promise, guest = self._promise, self._guest
+        others = guest.emulator.union(*guest.helpers.values())
+        inside = others & promise.held & frozenset().union(*promise.vcpu_cpus)
+        if promise.given and inside:
+            yield f"threads that run no guest CPU may use CPUs {cpuset.format(inside)}"
 
     def _sibling_cpus(self) -> CpuSet | None:
         """The CPUs that no other guest may use for the thread policy; None without such a promise."""

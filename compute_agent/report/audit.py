@@ -186,6 +186,7 @@ class FindingKind(enum.StrEnum):
     STRAY = "guest on CPUs outside the sets"
     OVERLAP = "guests on the same CPUs"
     KINDS = "guest CPUs of another kind than ordered"
+    EMULATOR = "emulator threads on dedicated CPUs"
     MIGRATING = "guest that migrates"
 
 
@@ -205,6 +206,7 @@ class AuditedGuest:
     :ivar known: its allocation, as the agent remembers it.
     :ivar dedicated_vcpus: guest CPUs that its mask names.
     :ivar pinned_vcpus: guest CPUs that run on ``held`` CPUs only.
+    :ivar misplaced: words about its threads on dedicated CPUs that run no guest CPU.
     """
 
     uuid: str
@@ -221,6 +223,7 @@ class AuditedGuest:
     known: Allocation = field(default_factory=dict)
     dedicated_vcpus: CpuSet = frozenset()
     pinned_vcpus: CpuSet = frozenset()
+    misplaced: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +318,10 @@ def compare_holdings(
             findings.append(AuditFinding(FindingKind.STRAY, guest.uuid, guest.name, allocation, guest.stray))
         if kinds := _kind_differences(guest):
             findings.append(AuditFinding(FindingKind.KINDS, guest.uuid, guest.name, allocation, kinds))
+        if guest.misplaced:
+            findings.append(
+                AuditFinding(FindingKind.EMULATOR, guest.uuid, guest.name, allocation, guest.misplaced)
+            )
         if overlaps := _overlapping_cpus(guest, running.values()):
             findings.append(AuditFinding(FindingKind.OVERLAP, guest.uuid, guest.name, allocation, overlaps))
     # In the order in which the class lists the kinds, so that equal findings make equal reports.

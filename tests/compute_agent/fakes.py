@@ -23,6 +23,7 @@ class FakeDriver:
         self.vcpu_cpus = {}
         self.emulator_cpus = {}
         self.helpers, self.stuck = {}, {}
+        self.emulators, self.immovable = {}, set()
         self.limits = {}
         self.nodes = {}
         self.blockio, self.without_blockio = {}, []
@@ -91,6 +92,26 @@ class FakeDriver:
     def helper_affinity(self, guest):
         self._threads(guest)
         return dict(self.helpers.get(guest.uuid, {}))
+
+    def emulator_threads(self, guest):
+        return {**self.emulators.get(guest.uuid, {}), **self.helper_affinity(guest)}
+
+    def move_emulator(self, guest, threads, cpus):
+        self._threads(guest)
+        if self.broken is not None:
+            raise self.broken
+        moved = set(threads) & self.emulators[guest.uuid].keys() - self.immovable
+        self.emulators[guest.uuid].update(dict.fromkeys(moved, cpus))
+        return len(moved)
+
+    def moved_emulator(self, guest, online):
+        self._threads(guest)
+        pin = guest.constraints.emulator & online
+        has = self.emulators.get(guest.uuid, {})
+        return {tid: cpus for tid, cpus in has.items() if pin and cpus != pin}
+
+    def restore_emulator(self, guest, online):
+        return self.move_emulator(guest, self.moved_emulator(guest, online), guest.constraints.emulator)
 
     def stuck_helpers(self, guest):
         self._threads(guest)

@@ -4,7 +4,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from compute_agent.controllers import blockio, cpu, cpu_class, isolation, memory, resctrl
+from compute_agent.controllers import blockio, cpu, cpu_class, emulator, isolation, memory, resctrl
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.resource import RESOURCE_CLASSES
 
@@ -17,6 +17,7 @@ CONTROLLERS = {
     memory.MemoryLimitController.name,
     blockio.BlockIoController.name,
     cpu_class.CpuClassController.name,
+    emulator.EmulatorController.name,
     isolation.IsolationController.name,
     resctrl.ResctrlController.name,
 }

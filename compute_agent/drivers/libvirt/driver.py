@@ -14,7 +14,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +32,7 @@ from compute_agent.drivers.base import (
     OomKill,
 )
 from compute_agent.drivers.cgroup import GuestCgroup
-from compute_agent.drivers.libvirt import domain_definition, qemu
+from compute_agent.drivers.libvirt import domain_definition, emulator_pins, qemu
 from compute_agent.drivers.libvirt.connection import LibvirtConnection
 from compute_agent.drivers.libvirt.domain_definition import RESTRICTIVE, SOFT_LIMIT, MemoryBinding
 from compute_agent.drivers.libvirt.domain_metadata import read_flavor
@@ -387,6 +387,35 @@ class LibvirtDriver:
     def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """The CPUs of processes such as swtpm, and of the kernel's threads of vhost."""
         return self._helpers.read_affinity(self._table.find_living(guest))
+
+    def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """The CPUs of the threads of QEMU that run no guest CPU, and of helper_affinity()."""
+        known = self._table.find_living(guest)
+        return emulator_pins.read_threads(known.process) | self._helpers.read_affinity(known)
+
+    def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
+        """Move those of these threads for which the definition has pins, and helpers among them."""
+        known = self._table.find_living(guest)
+        host = self._connection.host_cpus
+        with self._on_domain(known, "cannot be pinned") as domain:
+            tuning = self._domain_tuning(domain)
+            moved = emulator_pins.move_threads(known, tuning, host, threads, cpus)
+        return moved + self._helpers.move_tasks(known, cpus, only=threads)
+
+    def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
+        """The threads of QEMU with other pins than the persistent definition has."""
+        known = self._table.find_living(guest)
+        return emulator_pins.find_moved(known, self._connection.host_cpus, online)
+
+    def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
+        """Pin these by the definition again. Helpers on the same CPUs may use all that their groups allow."""
+        known, host = self._table.find_living(guest), self._connection.host_cpus
+        moved = emulator_pins.find_moved(known, host, online)
+        helpers = self._helpers.read_affinity(known)
+        with self._on_domain(known, "cannot be pinned") as domain:
+            changed = emulator_pins.restore_threads(known, self._domain_tuning(domain), host, online)
+        together = {tid for tid, cpus in helpers.items() if cpus in moved.values()}
+        return changed + self._helpers.move_tasks(known, online, only=together)
 
     def stuck_helpers(self, guest: Guest) -> Sequence[str]:
         """Sentences on these that could not be moved."""

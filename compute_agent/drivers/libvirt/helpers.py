@@ -18,7 +18,7 @@ import re
 import stat
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -215,14 +215,25 @@ class HelperPins:
         """The helper tasks with other CPUs, without those that cannot move, by thread id."""
         return {task.identity.pid: task.cpus for task in self._list_misplaced(known, cpus)}
 
-    def move_tasks(self, known: RunningDomain, cpus: CpuSet, is_final: bool = True) -> int:
+    def move_tasks(
+        self,
+        known: RunningDomain,
+        cpus: CpuSet,
+        is_final: bool = True,
+        only: Collection[int] | None = None,
+    ) -> int:
         """Give the helper tasks these CPUs; return how many changed.
 
+        :param only: the thread ids of those to move; None: all.
         :param is_final: whether the groups of the domain allow these CPUs by now, so that a refusal counts.
         """
         changed, tried = 0, set[ProcessIdentity]()
         for _ in range(procfs.MAX_PASSES):
-            tasks = [task for task in self._list_misplaced(known, cpus) if task.identity not in tried]
+            tasks = [
+                task
+                for task in self._list_misplaced(known, cpus)
+                if task.identity not in tried and (only is None or task.identity.pid in only)
+            ]
             if not tasks:
                 break
             for task in tasks:

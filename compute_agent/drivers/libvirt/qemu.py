@@ -111,6 +111,17 @@ class QemuProcess:
                 found[tid] = (it, has)
         return found
 
+    def find_elsewhere(
+        self, wanted: Mapping[ThreadRole, frozenset[int]]
+    ) -> dict[int, tuple[ThreadRole, frozenset[int]]]:
+        """The threads of some roles with other CPUs than wanted, each with its role and its CPUs."""
+        found = {}
+        for tid, role in self.thread_roles().items() if wanted else ():
+            has = procfs.thread_affinity(tid) if role in wanted else None
+            if has is not None and has != wanted[role]:
+                found[tid] = (role, has)
+        return found
+
 
 def find_process(guest_uuid: str, owner: str, among: Iterable[int] | None = None) -> QemuProcess | None:
     """The process of a domain; None if there is none.

@@ -14,7 +14,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -371,6 +371,22 @@ class ProcessDriver:
         """Always empty: all processes of a guest are its own."""
         self._table.running_record(guest.uuid)
         return {}
+
+    def emulator_threads(self, guest: Guest) -> Mapping[int, frozenset[int]]:
+        """Always empty: the threads of a process are all alike."""
+        return self.helper_affinity(guest)
+
+    def move_emulator(self, guest: Guest, threads: Collection[int], cpus: frozenset[int]) -> int:
+        """Change nothing, as above."""
+        return len(self.helper_affinity(guest))
+
+    def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
+        """Always empty, as above."""
+        return self.helper_affinity(guest)
+
+    def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
+        """Change nothing, as above."""
+        return len(self.helper_affinity(guest))
 
     def stuck_helpers(self, guest: Guest) -> Sequence[str]:
         """Always empty, as above."""

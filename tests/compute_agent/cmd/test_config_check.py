@@ -418,3 +418,11 @@ def test_a_collector_that_is_not_installed_is_refused(configure):
     status, found = check(configure("cpu_shared_set = 1", capacity="collectors = wat"))
     assert status == 1
     assert "[capacity] collectors: no installed package has a collector wat" in found["refusals"][0]
+
+
+@pytest.mark.parametrize(("policy", "warned"), [("static", True), ("follow", False)])
+def test_moved_emulator_threads_are_for_hosts_where_another_program_pins(configure, policy, warned):
+    status, found = check(configure("cpu_shared_set = 1", policy=policy, isolation="emulator = move"))
+    text = f"[isolation] emulator = move has no effect with [policy] name = {policy}"
+    assert status == 0
+    assert [one.startswith(text) for one in about(found["warnings"], "isolation")] == [True] * warned

@@ -32,7 +32,17 @@ def classes():
 
 def test_all_controllers_are_known_to_the_test():
     assert [one.name for one in classes()] == [
-        *("blockio", "cpu", "cpu_class", "cpuset", "isolation", "memory", "memory_limit", "resctrl")
+        *(
+            "blockio",
+            "cpu",
+            "cpu_class",
+            "cpuset",
+            "emulator",
+            "isolation",
+            "memory",
+            "memory_limit",
+            "resctrl",
+        )
     ]
 
 
@@ -45,11 +55,11 @@ def test_a_controller_answers_everything_that_it_is_asked(controller, method):
 def test_one_list_makes_all_controllers():
     stores = object(), object()
     made = make_controllers(FakeDriver([0]), object(), ControllerSettings(), *stores, Path("/"))
-    assert {type(one) for one in made} == set(classes())
     following = make_controllers(FakeDriver([0]), None, ControllerSettings(pins=False), *stores, Path("/"))
     assert [one.name for one in following] == [
-        *("cpu", "memory_limit", "blockio", "cpu_class", "isolation", "memory")
+        *("emulator", "cpu", "memory_limit", "blockio", "cpu_class", "isolation", "memory")
     ]
+    assert {type(one) for one in (*made, *following)} == set(classes())
 
 
 class Differing(GuestController):

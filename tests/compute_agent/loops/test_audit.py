@@ -50,10 +50,10 @@ class OrderedDriver(FakeDriver):
 class AuditedHost:
     """A host that has reported, and what is audited of it."""
 
-    def __init__(self, client, monkeypatch):
+    def __init__(self, client, monkeypatch, policy="topology-aware"):
         self.client = client
         self.driver = OrderedDriver()
-        world = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+        world = HostState(TOPOLOGY, SETS, TREE, POLICIES[policy])
         self.pipeline = make_pipeline(world, self.driver)
         self.pipeline.start({})
         reporter = HostReporter(client, {}, lambda owned: None)
@@ -276,3 +276,25 @@ class TestDeletion:
         with pytest.raises(DriverError):
             rig.audit(DELETE)
         assert rig.held(OTHER) != {}
+
+
+@pytest.mark.parametrize(("moves", "remedy"), [(False, "[isolation] emulator = move"), (True, "")])
+def test_emulator_threads_that_another_program_leaves_on_dedicated_cpus_are_found(
+    client, monkeypatch, moves, remedy
+):
+    rig = AuditedHost(client, monkeypatch, "follow")
+    try:
+        own, shared = frozenset({min(SETS.dedicated)}), SETS.shared
+        guest = rig.run()
+        rig.driver.vcpu_cpus[GUEST], rig.driver.emulator_cpus[GUEST] = {0: own}, own
+        rig.driver.emulators[GUEST] = {7: own, 8: shared}
+        rig.pipeline.submit(ReconcileGuests()).result(10)
+        auditor = HostAuditor(rig.pipeline, rig.driver, client, lambda: None, moves_emulator=moves)
+        [found] = [one for one in auditor.run_audit(HealOptions()) if one.finding.kind.name == "EMULATOR"]
+        assert (found.finding.consumer, found.remedy) == (guest.uuid, remedy)
+        text = f"threads that run no guest CPU may use dedicated CPUs {min(own)}: 7"
+        assert found.finding.detail == text
+        rig.driver.emulators[GUEST] = {7: shared, 8: shared}
+        assert "EMULATOR" not in {kind for kind, _, _ in rig.audit()}
+    finally:
+        rig.pipeline.stop()

@@ -84,6 +84,22 @@ def test_threads_elsewhere_break_the_promise_of_cpus(host, changes, found):
     assert verdicts(PINNED, with_guest(host, **changes)) == {PromiseKind.CPUS: (BROKEN, found)}
 
 
+def test_threads_that_another_program_leaves_on_dedicated_cpus_limit_the_promise(host):
+    """Nova does so, where it has no cpu_shared_set."""
+    given = replace(PINNED, emulator_cpus=cpus(2, 3), given=True)
+    found = "threads that run no guest CPU may use CPUs 2-3"
+    facts = with_guest(host, emulator=cpus(2, 3))
+    assert verdicts(given, facts) == {PromiseKind.CPUS: (LIMITED, found)}
+    given = replace(PINNED, given=True)
+    assert verdicts(given, host) == {PromiseKind.CPUS: (KEPT, "")}
+    facts = with_guest(host, helpers={30: ALL})
+    assert verdicts(given, facts) == {PromiseKind.CPUS: (LIMITED, found)}
+    # Its own dedicated CPU.
+    alone = replace(PINNED, emulator_cpus=cpus(4), held=cpus(2, 3, 4), given=True)
+    facts = with_guest(host, emulator=cpus(4), threads={10: cpus(4), 11: cpus(2), 12: cpus(3)})
+    assert verdicts(alone, facts) == {PromiseKind.CPUS: (KEPT, "")}
+
+
 def test_a_helper_of_another_guest_on_dedicated_cpus_breaks_the_promise(host):
     other = ObservedGuest(threads={20: cpus(4)}, helpers={30: cpus(2, 4)})
     facts = replace(host, guests={**host.guests, "b": other})

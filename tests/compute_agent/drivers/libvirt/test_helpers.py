@@ -279,3 +279,36 @@ class TestRealDomains:
             assert driver.helper_affinity(guest) == {helper: emulator}
             assert driver.misplaced_threads(guest, settings) == {}
         assert driver.stuck_helpers(guest) == ()
+
+    def test_emulator_threads_are_moved_and_have_the_pins_of_the_definition_again(
+        self, libvirtd, driver, start
+    ):
+        pins = "<cputune><emulatorpin cpuset='1'/></cputune>"
+        xml = libvirtd.xml(vcpus=2).replace("<os>", f"{pins}<os>")
+        domain = libvirtd.connection.defineXML(xml)
+        domain.create()
+        [guest] = wait_for(driver.guests, "the guest is seen")
+        wait_for(lambda: len(driver.vcpu_affinity(guest)) == 2, "the threads have names")
+        helper = start("swtpm", ONE)
+        (libvirtd.folder / f"root/run/libvirt/qemu/{domain.ID()}-a-swtpm.pid").write_text(f"{helper}\n")
+        before = driver.emulator_threads(guest)
+        iothreads = {tid for tid in before if procfs.thread_name(guest.pid, tid) == "IO iothread1"}
+        vcpus = driver.vcpu_affinity(guest)
+        assert {cpus for tid, cpus in before.items() if tid not in iothreads} == {ONE}
+        assert driver.moved_emulator(guest, BOTH) == {}
+
+        assert driver.move_emulator(guest, before, ZERO) > 0
+        after = driver.emulator_threads(guest)
+        # The definition has no pin of the I/O thread that it could get back.
+        assert {cpus for tid, cpus in after.items() if tid not in iothreads} == {ZERO}
+        assert {after[tid] for tid in iothreads} == {before[tid] for tid in iothreads}
+        assert driver.vcpu_affinity(guest) == vcpus
+        assert domain.emulatorPinInfo() == (True, False)
+        assert domain.emulatorPinInfo(libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG) == (False, True)
+
+        assert driver.moved_emulator(guest, BOTH).keys() == before.keys() - iothreads - {helper}
+        driver.restore_emulator(guest, BOTH)
+        given_back = driver.emulator_threads(guest)
+        assert given_back.pop(helper) == BOTH
+        assert given_back == {tid: cpus for tid, cpus in before.items() if tid != helper}
+        assert driver.moved_emulator(guest, BOTH) == {}

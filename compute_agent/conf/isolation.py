@@ -1,0 +1,33 @@
+"""Section ``[isolation]``: threads that run no guest CPU, where another program pins guests."""
+
+from typing import Any, Final
+
+from oslo_config import cfg
+
+GROUP: Final = "isolation"
+MOVE: Final = "move"
+
+OPTS: Final = [
+    cfg.StrOpt(
+        "emulator",
+        default="leave",
+        choices=[
+            ("leave", "threads stay where the other program pins them; audit and guest verify list them"),
+            (MOVE, "threads go to shared CPUs of the guest's NUMA nodes"),
+        ],
+        help="Treatment of emulator and I/O threads, workers of vhost and helpers such as swtpm on dedicated"
+        " CPUs of guests, with [policy] name = follow. Nova leaves these threads there, unless cpu_shared_set"
+        " and hw:emulator_threads_policy say otherwise. With other policies such threads are on shared CPUs"
+        " anyway.",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Make section [isolation] known to ``conf``."""
+    conf.register_opts(OPTS, group=GROUP)
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """The options by section, for the sample file."""
+    return [(GROUP, OPTS)]

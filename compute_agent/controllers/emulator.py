@@ -1,0 +1,132 @@
+"""Controller ``emulator``: threads that run no guest CPU leave dedicated CPUs.
+
+It is for hosts where another program pins guests. It acts only with ``[isolation] emulator = move``, and only
+on threads for which the definition of their domain has pins. These pins are what the threads get back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from compute_agent.controllers.base import (
+    PINS,
+    GuestController,
+    GuestTarget,
+    ReleaseItem,
+    items_by_guest,
+    without_preserved,
+)
+from compute_agent.drivers.base import CpuTuning
+from compute_agent.inventory.provider_tree import ProviderNode
+from compute_agent.isolation.emulator import EmulatorCpus, find_misplaced, tell_misplaced
+from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.guest import Guest
+from compute_agent.model.messages import GuestGoneError
+
+NO_SHARED: Final = "no shared CPU is free for them"
+NO_PIN: Final = (
+    "the kernel does not move them, or the domain's definition has no pin that they could get back"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatorSettings:
+    """The configuration.
+
+    :ivar moves: whether threads are moved.
+    """
+
+    moves: bool = False
+    cpus: EmulatorCpus = field(default_factory=EmulatorCpus)
+
+
+STAYING_EMULATORS: Final = EmulatorSettings()
+
+
+class EmulatorController(GuestController):
+    """Moves emulator threads, workers of vhost and helpers from dedicated CPUs to shared ones."""
+
+    name = "emulator"
+
+    def __init__(self, driver: CpuTuning, settings: EmulatorSettings) -> None:
+        self._driver = driver
+        self._settings = settings
+        self._held: CpuSet = frozenset()
+        #: Threads that stayed, with their dedicated CPUs, by guest: they are not tried again.
+        self._left: dict[str, Mapping[int, CpuSet]] = {}
+        self.refused: Mapping[str, Sequence[str]] = {}
+
+    def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
+        """Note the CPUs that guests hold, and the threads that stay on them."""
+        self._held = frozenset[int]().union(
+            *(target.assignment.held_cpus for target in targets if target.assignment is not None)
+        )
+        present = {target.guest.uuid for target in targets}
+        self._left = {uuid: left for uuid, left in self._left.items() if uuid in present}
+        self.refused = dict(self._list_refused(targets)) if self._settings.moves else {}
+
+    def _list_refused(self, targets: Sequence[GuestTarget]) -> Iterator[tuple[str, Sequence[str]]]:
+        for target in without_preserved(targets):
+            try:
+                misplaced = self._find_misplaced(target)
+            except GuestGoneError:
+                continue
+            if not misplaced:
+                self._left.pop(target.guest.uuid, None)
+            elif not self._choose_cpus(target):
+                yield target.guest.uuid, (f"{tell_misplaced(misplaced)}; {NO_SHARED}",)
+            elif misplaced == self._left.get(target.guest.uuid):
+                yield target.guest.uuid, (f"{tell_misplaced(misplaced)}; {NO_PIN}",)
+
+    def describe_drift(self, target: GuestTarget) -> str | None:
+        """The threads on dedicated CPUs; None if there are none, or if they cannot move."""
+        if not self._settings.moves:
+            return None
+        misplaced = self._find_misplaced(target)
+        if misplaced == self._left.get(target.guest.uuid) or not self._choose_cpus(target):
+            return None
+        return tell_misplaced(misplaced) or None
+
+    def apply(self, target: GuestTarget) -> bool:
+        """Move the threads on dedicated CPUs; return whether any moved."""
+        if self.describe_drift(target) is None:
+            return False
+        misplaced = self._find_misplaced(target)
+        moved = self._driver.move_emulator(target.guest, misplaced, self._choose_cpus(target))
+        left = self._find_misplaced(target)
+        if left:
+            self._left[target.guest.uuid] = left
+        else:
+            self._left.pop(target.guest.uuid, None)
+        return bool(moved)
+
+    def describe_change(self, target: GuestTarget, difference: str) -> str:
+        """The threads, and the CPUs that they would get."""
+        return f"{difference} -> {cpuset.format(self._choose_cpus(target))}"
+
+    def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
+        """The pins of threads that differ from those in the definition of their domain."""
+
+        def of_guest(guest: Guest) -> Iterator[ReleaseItem]:
+            moved = self._driver.moved_emulator(guest, online)
+            if moved:
+                has = f"emulator CPUs {cpuset.format(frozenset().union(*moved.values()))}"
+                give_back = partial(self._driver.restore_emulator, guest, online)
+                yield ReleaseItem(PINS, str(guest), has, give_back)
+
+        return items_by_guest(guests, PINS, of_guest)
+
+    def _find_misplaced(self, target: GuestTarget) -> dict[int, CpuSet]:
+        if target.assignment is None:
+            return {}
+        threads = self._driver.emulator_threads(target.guest)
+        return find_misplaced(threads, target.assignment, self._held)
+
+    def _choose_cpus(self, target: GuestTarget) -> CpuSet:
+        if target.assignment is None:
+            return frozenset()
+        return self._settings.cpus.choose_cpus(target.assignment, self._held, target.online)

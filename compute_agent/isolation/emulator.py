@@ -1,0 +1,60 @@
+"""Threads that run no guest CPU, and the CPUs that they belong on where another program pins guests.
+
+Pure functions. Such threads are those of QEMU beside the guest CPUs, workers of vhost, and helpers. They
+belong on shared CPUs of the guest's NUMA nodes. With the emulator policy ``isolate`` the guest has a
+dedicated CPU for them, which none of its guest CPUs uses. All other dedicated CPUs are for guest CPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from compute_agent.model import cpuset
+from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.guest import CpuAssignment
+
+_SHOWN: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatorCpus:
+    """The CPUs of a host for threads that run no guest CPU.
+
+    :ivar shared: CPUs of ``cpu_shared_set``.
+    :ivar nodes: the CPUs of NUMA nodes by number.
+    """
+
+    shared: CpuSet = frozenset()
+    nodes: Mapping[int, CpuSet] = field(default_factory=dict)
+
+    def choose_cpus(self, place: CpuAssignment, held: CpuSet, online: CpuSet) -> CpuSet:
+        """The shared CPUs in the NUMA nodes of a guest, or else all of them; empty if there are none.
+
+        :param held: the CPUs that guests hold.
+        """
+        free = self.shared & online - held
+        near = frozenset[int]().union(*(cpus for cpus in self.nodes.values() if cpus & place.cpus))
+        return free & near or free
+
+
+def find_misplaced(threads: Mapping[int, CpuSet], place: CpuAssignment, held: CpuSet) -> dict[int, CpuSet]:
+    """The threads that may use dedicated CPUs against the policy, each with these CPUs.
+
+    :param threads: the CPUs of threads of a guest that run no guest CPU, by thread id.
+    :param place: where the guest runs.
+    :param held: the CPUs that guests hold, all together.
+    """
+    reserved = held - (place.held_cpus - place.cpus)
+    return {tid: cpus & reserved for tid, cpus in threads.items() if cpus & reserved}
+
+
+def tell_misplaced(misplaced: Mapping[int, CpuSet]) -> str:
+    """A sentence on misplaced threads; empty without any."""
+    if not misplaced:
+        return ""
+    cpus = cpuset.format(frozenset().union(*misplaced.values()))
+    tids = ", ".join(map(str, sorted(misplaced)[:_SHOWN]))
+    more = f" and {len(misplaced) - _SHOWN} more" if len(misplaced) > _SHOWN else ""
+    return f"threads that run no guest CPU may use dedicated CPUs {cpus}: {tids}{more}"
