@@ -99,6 +99,11 @@ class GuestCache:
         # Controllers notice an end by sync() alone, for example to remove its cache group.
         self.synced = False
 
+    def discard(self, uuid: str) -> None:
+        """Forget a guest if it is here."""
+        if uuid in self._guests:
+            self.remove(uuid)
+
     def lose_guest(self, uuid: str, saved: SavedGuest) -> None:
         """Keep the CPUs of a guest that may still run, but that the driver cannot manage."""
         self.lost[uuid] = saved

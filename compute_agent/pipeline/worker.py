@@ -379,16 +379,17 @@ class GuestPipeline:
             event.environment,
             event.declared,
         )
-        entry = self._new_entry(guest, event, assignment)
-        self._cache.add(entry)
-        self._placer.sync()
-        self._enforcer.apply(self.host_state, but=entry)  # Floating guests leave its CPUs first.
         try:
+            entry = self._new_entry(guest, event, assignment)
+            self._cache.add(entry)
+            self._placer.sync()
+            self._enforcer.apply(self.host_state, but=entry)  # Floating guests leave its CPUs first.
             self._enforcer.apply_to(entry, self.host_state)
             driver.release(guest)
-        except DriverError:
-            # Its program has not begun, so the guest can be removed without a trace.
-            self._cache.remove(guest.uuid)
+        except Exception:
+            # Its program has not begun, so the guest can be removed without a trace. A guest that stayed held
+            # after an unexpected error would keep its CPUs and never run.
+            self._cache.discard(guest.uuid)
             driver.discard(guest)
             raise
         self._tell_start(entry, "Guest %s (pid %d) started%s")

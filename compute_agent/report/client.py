@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from compute_agent.model.guest import ConsumerAllocations
-from compute_agent.report.answers import EachValue, MaybeNull, NotFoundError
+from compute_agent.report.answers import EachValue, MaybeNull, NotFoundError, PlacementError
 from compute_agent.report.transport import UNTYPED_MICROVERSION, PlacementTransport, as_json
 
 _ATTRIBUTES_SINCE: Final = (1, 8)
@@ -212,9 +212,14 @@ class PlacementClient(PlacementTransport):
 
         :raises ConcurrentUpdateError: a provider has another generation than the request says.
         :raises ConflictError: a name is taken, or an inventory to remove is in use.
+        :raises PlacementError: also where the answer lacks a provider.
         """
-        answer = self.send_request("POST", "/ext/v1/trees", {"resource_providers": providers}, shape=_WRITTEN)
-        return {record["uuid"]: record["generation"] for record in answer["resource_providers"]}
+        path = "/ext/v1/trees"
+        answer = self.send_request("POST", path, {"resource_providers": providers}, shape=_WRITTEN)
+        generations = {record["uuid"]: record["generation"] for record in answer["resource_providers"]}
+        if missing := sorted({provider["uuid"] for provider in providers} - generations.keys()):
+            raise PlacementError("POST", path, f"the answer lacks the providers {', '.join(missing)}")
+        return generations
 
     # Names
 

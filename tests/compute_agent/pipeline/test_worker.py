@@ -226,6 +226,18 @@ class TestReconcile:
         assert rig.pipeline.guest_views()[0].pending == ()
         assert rig.observed("a") == {1}
 
+    @pytest.mark.parametrize(
+        "error", [DriverError("not now"), RuntimeError("a defect")], ids=["driver", "other"]
+    )
+    def test_a_guest_that_cannot_be_pinned_is_not_left_held(self, rig, error):
+        rig.driver.broken = error
+        with pytest.raises(type(error)):
+            rig.run("a", (0, 1, 0))
+        assert rig.pipeline.guest_views() == []
+        assert rig.driver.running == {}
+        rig.driver.broken = None
+        assert rig.run("a", (0, 1, 0)).assignment.dedicated == rig.observed("a")
+
     def test_a_guest_with_a_missed_end_is_removed(self, rig):
         guest = rig.run("a", (0, 1, 0)).guest
         rig.driver.discard(guest)

@@ -340,6 +340,21 @@ class TestWholeTrees:
             reporter.report_tree(numa_tree())
         assert reporter.report_tree(numa_tree()).sent == 0
 
+    def test_an_answer_without_a_provider_is_an_error(self, client, memory, monkeypatch):
+        send = client.send_request
+
+        def shortened(method, url, *arguments, **options):
+            answer = send(method, url, *arguments, **options)
+            if url == "/ext/v1/trees":
+                answer["resource_providers"].pop()
+            return answer
+
+        monkeypatch.setattr(client, "send_request", shortened)
+        reporter = memory.reporter(client)
+        with pytest.raises(PlacementError, match="the answer lacks the providers"):
+            reporter.report_tree(numa_tree())
+        assert reporter.report_tree(numa_tree()).sent == 0
+
     @pytest.mark.parametrize("status", [403, 404, 405, 413])
     def test_where_trees_are_not_let_through_ordinary_requests_are(self, client, memory, monkeypatch, status):
         respond = type(client)._get_response
