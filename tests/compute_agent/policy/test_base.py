@@ -137,11 +137,11 @@ class TestPlacing:
 
     def test_emulator_threads_are_in_the_nodes_of_their_guest_where_zones_are_larger(self, policy):
         whole = ProviderDemand("host", TOPOLOGY.online, 2)
-        found = policy(supply(other={1}), GuestRequest("guest", 2, (whole,)))
+        found = policy(supply(other={1, 2}), GuestRequest("guest", 2, (whole,)))
         assert (found.held_cpus, found.emulator_cpus) == ({5, 6}, {7})
         # A node without shared CPUs has none to give.
         sets = CpuSets(SETS.dedicated, frozenset({3}), frozenset({3}))
-        assert policy(supply(sets, other={1}), GuestRequest("guest", 2, (whole,))).emulator_cpus == {3}
+        assert policy(supply(sets, other={1, 2}), GuestRequest("guest", 2, (whole,))).emulator_cpus == {3}
 
     def test_emulator_threads_are_in_the_node_of_a_cache_without_shared_cpus(self, policy):
         cache = ProviderDemand("L3 2", frozenset({5, 6}), 2)
