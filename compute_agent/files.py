@@ -183,6 +183,7 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
+        # The first error is the one to report.
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         if isinstance(error, OSError) and error.filename is None:
@@ -219,6 +220,7 @@ def put_aside(path: Path) -> Path:
     # The time in the name sorts as text, so the first names are the oldest.
     names = sorted(name for name in os.listdir(path.parent) if name.startswith(path.name + _ASIDE))
     for name in names[:-MAX_ASIDE]:
+        # One file too many does no harm, and the new one is aside already.
         with contextlib.suppress(OSError):
             os.unlink(path.with_name(name))
     return aside

@@ -190,6 +190,7 @@ def start_thread(role: ThreadSpec, work: Callable[[], object], suffix: str = "")
 
 
 def _start(name: str, work: Callable[[], object]) -> threading.Thread:
+    # A thread that hangs, such as in a call of libvirt, must not keep the process from ending.
     thread = threading.Thread(target=work, name=name, daemon=True)
     thread.start()
     return thread

@@ -166,9 +166,10 @@ def run_tests(arguments: Sequence[str]) -> int:
         "-x",
         "-p",
         "no:cacheprovider",
+        # instead of that of conftest.py
         "--hypothesis-profile",
         "mutants",
-    ]  # instead of that of conftest.py
+    ]
     return int(pytest.main([*options, *arguments], [Limits()]))
 
 

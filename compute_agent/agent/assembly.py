@@ -110,6 +110,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         state = StateFile(folder / STATE_FILE)
         throttling = ThrottlingFile(folder, state)
         saved, registry = state.state, load_registry()
+        # An agent that owns providers has decided about the root before.
         root = RootWatch(
             options, provider_tree.load_or_create(folder), saved.nova_root, bool(saved.owned), state
         )

@@ -84,7 +84,7 @@ from compute_agent.throttling.watermarks.metrics import MetricRegistry
 LOG = logging.getLogger(__name__)
 
 
-NOBODY: Final = "00000000-0000-0000-0000-000000000000"
+NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
 """Stands for the uuid of a root that is not there so far."""
 
 
@@ -146,7 +146,7 @@ def pools_of(
     if not (pools and beside):
         return pools, lay_out_pools(pools, cpu_sets, topology), []
     warning = (
-        f"[{CPU_POOL}{pools[0].name}] has no effect beside nova-compute: which CPUs are whose is its own."
+        f"[{CPU_POOL}{pools[0].name}] has no effect beside nova-compute, which divides the CPUs itself."
         " Remove the section"
     )
     return (), {}, [warning]
@@ -201,7 +201,7 @@ def derive_tree(
         pools, positions, ignored = pools_of(conf, guest_classes, cpu_sets, topology, owner.beside)
     settings = options.settings(conf)
     if owner.beside:
-        root = NovaRoot(NOBODY, options.hypervisor_name(conf)) if owner.novas is None else owner.novas
+        root = NovaRoot(NO_UUID, options.hypervisor_name(conf)) if owner.novas is None else owner.novas
         uuid, name, settings = root.uuid, root.name, replace(settings, provider_tree=BESIDE)
     else:
         uuid, name = own_uuid, options.root_name(conf)
@@ -381,6 +381,7 @@ def build_controllers(
         ),
         cache_shares=guest_classes.share_specs,
     )
+    # A mount that is off may be read, and not changed.
     control = None if resctrl.off else resctrl.control
     originals = OriginalsFile(Path(conf.state_path) / ORIGINALS_FILE)
     return make_controllers(
@@ -505,7 +506,9 @@ def configured_host(
     root_uuid: str | None = None,
     acting: bool = False,
 ) -> ConfiguredHost:
-    """See ``build_world`` for ``topology``, ``root`` and ``root_uuid``, ``open_resctrl`` for ``acting``.
+    """Read this host by these options, and check that both fit together.
+
+    See ``build_world`` for ``topology``, ``root`` and ``root_uuid``, ``open_resctrl`` for ``acting``.
 
     :raises ConfigError: the configuration is refused.
     :raises cfg.Error: it is.

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from oslo_config import cfg
 
 from compute_agent.agent.configured_host import (
-    NOBODY,
+    NO_UUID,
     ControllerFactory,
     build_controllers,
     build_world,
@@ -173,7 +173,7 @@ def try_configuration(
     try:
         # Made for its errors alone.
         PlacementClient.from_conf(options)
-        host = configured_host(options, load_registry(), root=owner, root_uuid=NOBODY)
+        host = configured_host(options, load_registry(), root=owner, root_uuid=NO_UUID)
         _check_guests(options, parse_known_classes(options))
         if factory is not None:
             factory.build_controllers(options, host.resctrl, host.world)
@@ -193,9 +193,6 @@ def _check_guests(options: cfg.ConfigOpts, known: KnownClasses) -> None:
             if missing := known.missing_class(name, value):
                 raise FleetError(f"[guest:{guest}] {name}: {missing}")
 
-
-NO_UUID: Final = "00000000-0000-0000-0000-000000000000"
-"""Stands for the uuid of a root provider that is made at the first start."""
 
 _READS: Final = frozenset(
     {
@@ -230,6 +227,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     world = build_world(conf, root_uuid=uuid or NO_UUID, control=resctrl.control, root=owner)
     usable = libvirtd_is_usable(conf.libvirt.uri)
     choice = choose_driver(conf.guests.driver, usable, saved.driver, len(saved.guests))
+    # A driver that changes nothing needs no lock.
     driver = open_driver(choice.name, conf, folder / GUESTS_FOLDER, lock=None)
     try:
         if driver.outage_reason:

@@ -39,7 +39,7 @@ Health = Callable[[], tuple[bool, dict[str, Any]]]
 
 
 class _MetricsServer(LimitedThreads, WSGIServer):
-    """Requests are small, and so are answers: the whole exchange is waited for, and no longer."""
+    """A server of small answers: a connection has one limit of time for its whole exchange."""
 
     max_connections = 32
 
@@ -120,7 +120,7 @@ class HttpServer:
 
 
 class AgentListeners:
-    """Both of them, as long as they are open."""
+    """The open listeners of one agent: the UNIX socket, and HTTP if it has a port."""
 
     def __init__(
         self,

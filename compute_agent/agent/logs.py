@@ -34,6 +34,7 @@ def journal_is_stderr(environment: Mapping[str, str] = os.environ, descriptor: i
     try:
         status = os.fstat(descriptor)
     except OSError:
+        # Standard error is closed.
         return False
     return environment.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}"
 
@@ -96,7 +97,9 @@ def send_events_to_journal(root: logging.Logger) -> None:
 VERBOSE_LOGGERS: Final = "keystoneauth"
 """The logger of the library that warns, at length and at every attempt, of what does not answer."""
 
+# A line a minute shows that an outage goes on.
 PAUSE_SECONDS: Final = 60.0
+# Characters of a repeated warning, of which the log has the whole text already.
 _SHORT: Final = 100
 
 
@@ -140,7 +143,7 @@ class _LogFormatter(ContextFormatter):
 
 
 class RateLimitedHandler(logging.Handler):
-    """Passes warnings on, but what was just said again once a minute only, in short and with a count."""
+    """Passes warnings on; a repeated one only once a minute, in short and with a count."""
 
     def __init__(
         self, pass_on: Callable[[logging.LogRecord], object], clock: Callable[[], float] = time.monotonic

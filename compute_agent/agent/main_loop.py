@@ -74,13 +74,13 @@ class MainLoop:
         self._received = received
 
     def catch_signals(self) -> None:
-        """Have signals wait for serve(). For the main thread, before the agent starts."""
+        """Have signals wait for serve_signals(). For the main thread, before the agent starts."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             # Only queued: the handler runs between two steps of the main thread, which may hold a lock.
             signal.signal(number, lambda number, frame: self._received.put(number))
 
     def serve_signals(self) -> None:
-        """Live until SIGTERM or SIGINT, then stop the agent. SIGHUP reloads. After the agent started."""
+        """Work until SIGTERM or SIGINT, then stop the agent; SIGHUP reloads. For after the start."""
         due = time.monotonic() + self._agent.reconcile_interval
         prune_due = time.monotonic()
         try:

@@ -122,7 +122,7 @@ def causes_kept(state: AgentState, scheduling_off: bool | None, has_watermarks: 
 
     ``scheduling_off`` is what watermarks have left behind.
     """
-    # Where nothing can switch it off nothing has to be waited for until it may be switched on again.
+    # Without watermarks nothing would ever end this cause, so it ends at the start.
     by_watermarks = scheduling_off if has_watermarks else False
     by_operator = None if state.maintenance is None else state.maintenance.off
     causes = {DisableCause.WATERMARK: by_watermarks, DisableCause.MAINTENANCE: by_operator}

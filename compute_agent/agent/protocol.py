@@ -48,7 +48,7 @@ CONNECTION_THREAD: Final = ThreadSpec(
 class LimitedThreads(socketserver.ThreadingMixIn):
     """Mixin for a TCP or UNIX server of socketserver that limits its threads.
 
-    A connection may be silent for at most ``receive_timeout`` seconds, until its handler calls received().
+    A connection may be silent for at most ``receive_timeout`` seconds, until its handler calls end_reading().
     When all threads are taken, a new connection replaces the one that has been silent for longest. So silent
     connections do not keep others out. A new connection is refused only if every thread is serving a request.
     """
@@ -66,7 +66,7 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         super().__init__(*arguments, **options)
 
     def end_reading(self, connection: socket.socket) -> None:
-        """All that was waited for has come: what follows may take as long as it takes."""
+        """Wait for nothing more of a connection: its request is complete, and the answer may take long."""
         with self._guard:
             self._waited_for.pop(connection, None)
 
@@ -131,12 +131,14 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         return self._guard.wait_for(lambda: len(self._open) < self.max_connections, _SECONDS_TO_END)
 
     def _hang_up(self, connection: socket.socket) -> None:
-        """Its thread finds the end of the connection, and ends."""
+        """End a connection, so that its thread ends, too."""
         del self._waited_for[connection]
+        # The client may have ended it already.
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
 
 
+# A request is about one guest. An answer may list all guests and providers of the host.
 MAX_LINE: Final = 1 << 20
 MAX_ANSWER: Final = 256 << 20
 """Bytes."""
@@ -287,6 +289,7 @@ def _is_listened_on(path: Path) -> bool:
         try:
             connection.connect(str(path))
         except (ConnectionRefusedError, FileNotFoundError):
+            # Nothing listens: an agent that was killed has left its socket.
             return False
         except BlockingIOError:
             return True  # the queue of the listener is full

@@ -211,6 +211,7 @@ class HostRelease:
             try:
                 item.give_back()
             except GuestGoneError:
+                # The settings of a guest that has ended are gone, too.
                 continue
             except (DriverError, PlacementError, BadSchemataError, OSError) as error:
                 LOG.error("%s of %s cannot be released: %s", item.kind, item.name, error)
@@ -295,7 +296,7 @@ class HostRelease:
             yield ReleaseItem(SCHEDULING, name, detail, _bound_call(self._let_in, reporter))
 
     def _let_in(self, reporter: HostReporter) -> None:
-        """The state first: an agent that worked here again would go by it."""
+        """Let new guests in. The state comes first: an agent that worked here again would act by it."""
         self._throttling.keep_watermarks(WatermarkState(scheduling_off=False))
         self._state.keep_maintenance(HostMaintenance(False))
         if not self._beside:

@@ -168,6 +168,7 @@ class ConfigReloader:
         """Look whether configuration or hardware changed since the last time, and apply that."""
         signature = host_signature(self._in_force.current.options)
         if signature.differs_from(self._signature, self._pipeline.host_state.powered):
+            # Kept before the reload: a refused configuration is tried again when something changes once more.
             self._signature = signature
             self.reload()
 

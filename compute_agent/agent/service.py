@@ -140,6 +140,7 @@ class HostAgent:
     def stop(self) -> None:
         """Stop listening and working; guests stay as they are."""
         parts = self._parts
+        # No request may come in while the parts end.
         if self._listeners is not None:
             self._listeners.close()
         for loop in reversed((*parts.early, *parts.late)):
@@ -148,6 +149,7 @@ class HostAgent:
         self.pipeline.stop()
         parts.events.stop()  # last, as the worker records events to its end
         parts.host_driver.close()
+        # From here on another agent may work on the folder.
         os.close(self._lock)
         LOG.info("The agent stopped; its guests run on")
 

@@ -97,6 +97,7 @@ def make_rule(
 
 
 def _compile_pattern(texts: Iterable[str]) -> re.Pattern[str]:
+    # Each translation ends with \Z, so the alternatives match whole texts.
     return re.compile("|".join(map(fnmatch.translate, texts)))
 
 

@@ -154,6 +154,7 @@ def _next_generation(target: Path, private: bytes) -> int:
     try:
         present = target.read_bytes()
     except FileNotFoundError:
+        # It is the first revision at this target.
         return 1
     try:
         return signature.read(present, [signature.public_key(private)]).generation + 1

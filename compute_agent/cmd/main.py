@@ -167,6 +167,7 @@ def _version() -> str:
     try:
         return version("placement-compute")
     except PackageNotFoundError:
+        # The program runs from its source, which was not installed.
         return "not installed"
 
 

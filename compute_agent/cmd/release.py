@@ -68,6 +68,7 @@ class ReleaseCommand(AgentLister):
             release.remove_mark(folder, LOCK_TIMEOUT)
             return _COLUMNS, []
         release.mark_released(folder)
+        # Without an agent there is nothing to end.
         with contextlib.suppress(DaemonUnreachableError):
             self.ask_daemon("release.retire")
         with open_release(conf, ReleaseOptions(**wanted), LOCK_TIMEOUT) as found:

@@ -206,6 +206,7 @@ class GuestController(KernelController):
                     change = self.describe_change(target, difference)
                     yield PlannedChange(self.name, str(target.guest), change)
             except GuestGoneError:
+                # A guest that has ended needs no change.
                 continue
             except (DriverError, OSError) as error:
                 yield PlannedChange(self.name, str(target.guest), f"cannot be done: {error}")

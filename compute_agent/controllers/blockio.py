@@ -100,6 +100,7 @@ class BlockIoController(GuestController):
         try:
             return [*reasons, *self._driver.blockio_missing(target.guest, self._resolved[name])]
         except GuestGoneError:
+            # A guest that has ended lacks nothing.
             return []
 
 

@@ -59,6 +59,7 @@ class CpusetController(GuestController):
         """Note which guests have helpers that could not be moved when they were pinned last."""
         found = {}
         for target in without_preserved(targets):
+            # A guest that has ended has no helpers.
             with contextlib.suppress(GuestGoneError):
                 found[target.guest.uuid] = self._driver.stuck_helpers(target.guest)
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
@@ -136,6 +137,7 @@ def _target_settings(target: GuestTarget, assignment: CpuAssignment) -> CpuSetti
 
 QUOTA: Final = ThrottleControl("cpu_quota")
 
+# A guest with one CPU weighs as much as a new group of the kernel.
 _PER_CPU: Final = 100
 # The kernel's default ``cpu.weight`` of a new group.
 _DEFAULT_WEIGHT: Final = 100
@@ -185,6 +187,7 @@ class CpuController(GuestController):
             if wanted.quota is not None:
                 self._driver.cpu_limits(target.guest, wanted)
         except GuestGoneError:
+            # A guest that has ended lacks nothing.
             return ()
         except QuotaError as error:
             self._uncapped.add(target.guest.uuid)

@@ -180,6 +180,7 @@ class MemoryLimitController(GuestController):
                 )
             pages = self._driver.huge_page_use(target.guest) if limits.huge_pages else {}
         except GuestGoneError:
+            # A guest that has ended lacks nothing.
             return
         for size, amount in limits.huge_pages or ():
             if pages.get(size, 0) > amount:

@@ -404,6 +404,7 @@ class ResctrlController(KernelController):
             try:
                 self._move_guest(guests[uuid], self.membership[uuid])
             except GuestGoneError:
+                # A guest that has ended has no threads to move.
                 continue
             except (DriverError, OSError) as error:
                 failure = failure or error

@@ -215,6 +215,7 @@ class GuestCgroup:
         # A guest, such as a container runtime, may make groups of its own below its group.
         found: list[int] = []
         for folder in self._walk_tree():
+            # A group may go while the tree is walked.
             with contextlib.suppress(OSError):
                 found.extend(map(int, kernel_files.read(f"{folder}/cgroup.procs").split()))
         return found

@@ -183,6 +183,7 @@ def pin_threads(pid: int, cpus: frozenset[int]) -> int:
             try:
                 os.sched_setaffinity(tid, cpus)
             except ProcessLookupError:
+                # The thread has ended since it was listed.
                 continue
             changed += 1
     return changed
@@ -204,6 +205,7 @@ def descendants_of(pid: int) -> list[int]:
             try:
                 children = read(f"/proc/{parent}/task/{tid}/children")
             except OSError:
+                # The thread has ended, and its children have another parent in the process.
                 continue
             found.extend(int(child) for child in children.split())
     return found

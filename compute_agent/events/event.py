@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from compute_agent.model.messages import full_name, printable_text
 
+# Up to this number a float keeps whole numbers exact, and readers of JSON may have floats alone.
 _MAX_ID: Final = 1 << 53
 
 

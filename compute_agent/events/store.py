@@ -69,6 +69,7 @@ class EventStore:
             self._size + len(line) > self.max_bytes // 2 or self._count + 1 > max(1, self.max_events // 2)
         ):
             self._start_file()
+        # append() has opened the file.
         assert self._descriptor is not None
         try:
             _write(self._descriptor, line)

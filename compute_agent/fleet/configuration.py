@@ -136,6 +136,7 @@ def file_origins(conf: cfg.ConfigOpts) -> dict[Path, str]:
     try:
         revision = fleet.kept_revision()
     except FleetError:
+        # The loop of the fleet reports a revision that cannot be used.
         return {}
     return {} if revision is None else {path: f"fleet {revision} ({path})"}
 

@@ -131,6 +131,7 @@ def _uncore_domains(files: SysFiles, online: frozenset[int]) -> Iterator[UncoreD
     try:
         names = sorted(entry.name for entry in (files.root / _UNCORE).iterdir())
     except OSError:
+        # The folder exists only with the driver intel_uncore_frequency.
         return
     dies = {name: match for name in names if (match := _PACKAGE_DIE.fullmatch(name))}
     for name in dies or [name for name in names if name.startswith("uncore")]:

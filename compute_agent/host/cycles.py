@@ -84,6 +84,7 @@ class PerfEvents:
         """Count these threads, and no others, and return their counts."""
         most = _threads_allowed() if self._most is None else self._most
         if len(threads) > most:
+            # The same answer as where the kernel refuses a file, because an operator has the same remedy.
             threads, self.missing_reason = (
                 (),
                 _explain_error(OSError(errno.EMFILE, os.strerror(errno.EMFILE))),
@@ -94,8 +95,10 @@ class PerfEvents:
         for thread in threads:
             try:
                 found[thread] = self._count_thread(thread)
+            # The thread has ended since it was listed.
             except ProcessLookupError:
                 continue
+            # The kernel shows a counter in error state as an empty file, which cannot be unpacked.
             except (OSError, struct.error) as error:
                 if isinstance(error, PermissionError):
                     refused = _explain_error(error)

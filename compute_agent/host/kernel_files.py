@@ -15,6 +15,7 @@ from typing import Final
 
 from compute_agent.model import cpuset
 
+# Nearly all of these files fit into one read of this size.
 _CHUNK: Final = 1 << 16
 
 
@@ -48,6 +49,7 @@ def read_piece(path: str) -> bytes:
         found = os.read(descriptor, _CHUNK)
     finally:
         os.close(descriptor)
+    # A full buffer does not tell whether it was all of the file.
     return found if len(found) < _CHUNK else read(path)
 
 
@@ -81,6 +83,7 @@ def write_text(path: str, text: str) -> None:
 
     :raises OSError: the file is missing, or the kernel refused the text.
     """
+    # The kernel's files ignore O_TRUNC. The ordinary files of a test's tree must not keep older text.
     descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(descriptor, text.encode())

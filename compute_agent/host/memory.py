@@ -112,6 +112,7 @@ def read_tiers(files: SysFiles) -> Mapping[int, int]:
 
 def _huge_pages(files: SysFiles, folder: str) -> Mapping[int, int]:
     sizes = files.list_numbers(folder, "hugepages-", "kB")
+    # This number has the pages in use as well: an inventory is all that the node has.
     return {size: files.read_number(f"{folder}/hugepages-{size}kB/nr_hugepages") or 0 for size in sizes}
 
 
@@ -159,6 +160,7 @@ def read_evidence(files: SysFiles, nodes: Iterable[NumaNode], tiers: Mapping[int
     """Read the files; ``tiers`` are the kernel's memory tiers of nodes."""
     devices: dict[int, MemoryType] = {}
     special: set[int] = set()
+    # A DAX device with another driver is a file for programs, and no memory of a node.
     for name in filter(_DAX_DEVICE.fullmatch, files.list_names(DAX_MEMORY)):
         target = files.read_number(f"{DAX_DEVICES}/{name}/target_node")
         path = files.read_link(f"{DAX_DEVICES}/{name}") or ""

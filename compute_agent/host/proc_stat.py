@@ -70,6 +70,7 @@ def _parts_of_ticks(
     found = {}
     for cpu, last in now.items():
         first = before.get(cpu)
+        # Times can go backwards: iowait, a part of the total, decreases at times (proc_stat(5)).
         if first is not None and last.total > first.total and ticks(last) >= ticks(first):
             found[cpu] = min(1.0, (ticks(last) - ticks(first)) / (last.total - first.total))
     return found
@@ -80,6 +81,7 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _KERNEL_THREAD: Final = 0x00200000
 """PF_KTHREAD in the flags of a task (include/linux/sched.h)."""
 
+# Zombies, and dead processes with the letters of newer and older kernels.
 _DEAD_STATES: Final = frozenset("ZXx")
 
 

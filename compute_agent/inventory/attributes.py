@@ -52,7 +52,9 @@ _OURS: Final = frozenset(
         *(BROKEN_PROMISES, REPORTED_AT, REPORT_DUE),
     }
 )
+# The kernel's cpu_capacity of the fastest kind of core.
 _FULL_CAPACITY: Final = 1024
+# Two reports may fail before the agent counts as stopped.
 _MISSED: Final = 3
 
 
@@ -96,6 +98,7 @@ def of_zone(
     nodes = [other for other in zones if other.node is not None and other.node.id in told]
     if 1 < len(nodes) <= _MAX_DISTANCES:
         for other in nodes:
+            # The list above has no other zones, which the type checker does not see.
             assert other.node is not None
             found[DISTANCE + child_uuid(root_uuid, other.name)] = told[other.node.id]
     return found
@@ -220,6 +223,7 @@ def _with_homes(zones: list[HostZone], shape: str) -> tuple[HostZone, ...]:
     candidates = [zone for zone in zones if shape == "l3" or (shape == "numa" and zone.node is not None)]
     homes: dict[str, frozenset[int]] = {}
     taken: frozenset[int] = frozenset()
+    # Inner zones first, then outer ones; NUMA nodes before caches in both.
     for zone in sorted(candidates, key=lambda zone: (zone.parent is None, zone.node is None)):
         homes[zone.name] = zone.cpus - taken
         taken |= zone.cpus

@@ -60,6 +60,7 @@ def lay_out_pools(pools: Sequence[CpuPool], cpu_sets: CpuSets, topology: HostTop
         )
     _check_traits(pools)
     found: dict[str, CpuSet] = {}
+    # Pools with named CPUs first: the others take of what these leave.
     for pool in sorted(pools, key=lambda pool: (not pool.cpus, pool.name)):
         taken = frozenset[int]().union(*found.values())
         if pool.cpus:
@@ -196,6 +197,7 @@ def keep_pools(state_path: Path, tree: ProviderTree) -> None:
         before = {}
     merged = {**{uuid: one for uuid, one in before.items() if uuid not in present}, **present}
     if merged != before:
+        # The present pools are the last ones, so the former are dropped first.
         kept = dict(list(merged.items())[-_MAX_KEPT:])
         write_durably(path, json.dumps(kept, indent=1).encode())
 

@@ -332,6 +332,7 @@ def _zone_traits(zone: HostZone, control: CachePlatform, topology: HostTopology)
     domain = control.domains.get(zone.l3.id)
     if domain is None or domain.ways <= 0:
         return frozenset()
+    # Where resctrl shows no sizes, all ways count as equal parts of the cache.
     way_kib = domain.way_kib or (zone.l3.size_kib or 0) // domain.ways
     return frozenset({traits.way_size_trait(way_kib)} if way_kib else ())
 

@@ -25,6 +25,7 @@ _FIELDS: Final = ("domain", "bus", "slot", "function")
 _LIMITS: Final = {"domain": 0xFFFF, "bus": 0xFF, "slot": 0x1F, "function": 0x7}
 _WIDTHS: Final = {"domain": 4, "bus": 2, "slot": 2, "function": 1}
 _ANY: Final = "*"
+# The ids of vendors and products have four hexadecimal digits.
 _MAX_ID: Final = 0xFFFF
 _NAME_LIMIT: Final = 255
 _NAME: Final = re.compile(r"[A-Z0-9_]+", re.ASCII)
@@ -204,6 +205,7 @@ def _parse_hex(name: str, text: str, limit: int) -> int:
     try:
         value = int(text, 16)
     except ValueError:
+        # The text of int() says no more than this.
         raise ValueError(f"{name} {text!r} is not a hexadecimal number") from None
     if not 0 <= value <= limit:
         raise ValueError(f"{name} {text} is not between 0 and {limit:X}")

@@ -185,6 +185,7 @@ def remember_topology(folder: Path, topology: HostTopology) -> HostTopology:
     content = _content(after)
     if before is None or _content(before) != content:
         try:
+            # A file that is there and was not recalled is damaged.
             if before is None and (folder / FILE_NAME).exists():
                 put_aside(folder / FILE_NAME)
             write_durably(folder / FILE_NAME, content)
@@ -231,6 +232,7 @@ def _read_document(document: Mapping[str, Any]) -> HostTopology:
             CpuCache(int(level), str(kind), int(one), size, ways, cpuset.parse(text))
             for level, kind, one, size, ways, text in data["caches"]
         ),
+        # The kernel shows the memory of a node also while its CPUs are offline.
         numa_nodes=tuple(NumaNode(int(one), cpuset.parse(text), 0) for one, text in data["nodes"]),
         online=cpus,
         present=cpus,

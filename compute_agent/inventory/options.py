@@ -96,6 +96,7 @@ def hypervisor_name(conf: cfg.ConfigOpts) -> str:
     try:
         found = socket.getaddrinfo(name, None, flags=socket.AI_CANONNAME)
     except OSError:
+        # Where the resolver fails, libvirt takes the host's name as well.
         return name
     canonical = next((entry[3] for entry in found if entry[3]), name)
     return name if canonical.startswith("localhost") else canonical

@@ -32,6 +32,7 @@ _MAX_BYTES: Final = 1 << 18
 _MAX_AMOUNT: Final = 2**31 - 1
 """The largest number in an inventory of Placement, and the default of ``max_unit``."""
 
+# Placement refuses more: OpenStack Placement keeps ratios as floats of single precision.
 _MAX_RATIO: Final = 3.4e38
 _UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _CUSTOM: Final = re.compile(r"CUSTOM_[A-Z0-9_]{1,248}")
@@ -68,6 +69,7 @@ def files_in(location: str) -> tuple[Path, ...]:
     :raises OSError: the folder cannot be listed.
     """
     try:
+        # Hidden files are left out, as by the glob of Nova.
         names = sorted(name for name in os.listdir(location) if name.endswith(".yaml") and name[0] != ".")
     except FileNotFoundError:
         return ()
@@ -267,6 +269,7 @@ def _show_value(value: Any) -> str:
     try:
         return printable_text(repr(value))
     except ValueError:
+        # Python prints no number of more than 4300 digits (sys.set_int_max_str_digits).
         return "a number without end"
 
 

@@ -158,6 +158,7 @@ def load_or_create(state_path: Path) -> str:
     """
     secure_folder(state_path)
     path = state_path / FILE_NAME
+    # A lock file of its own, since a write replaces the other file.
     lock = open_own(state_path / f"{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -223,6 +223,7 @@ class GuestEvents:
         self._thread.stop(timeout)
 
     def _hand_over(self) -> None:
+        # An empty queue ends the loop.
         with contextlib.suppress(queue.Empty):
             while True:
                 change, since = self._changes.get_nowait()
@@ -245,6 +246,7 @@ class GuestEvents:
                 return GuestStarted(guest, None, since=since)
             case ChangeKind.STARTED | ChangeKind.FOUND:
                 started = change.kind is ChangeKind.STARTED
+                # Before the request, since the answer may be of any moment after it.
                 as_of = time.monotonic()
                 try:
                     record = self._client.get_allocations(guest.uuid)
@@ -252,6 +254,7 @@ class GuestEvents:
                     LOG.warning("The allocation of guest %s is not known yet: %s", guest, error)
                     return GuestStarted(guest, None, as_of, since, started)
                 world, owner = self._pipeline.host_state, holder_of(record)
+                # Without the root it is not known which providers are this host's.
                 if not world.root_known:
                     return GuestStarted(guest, None, as_of, since, started, owner)
                 allocation = world.own_part(record.resources)

@@ -58,6 +58,7 @@ def locate_guests(driver: GuestDriver, world: HostState) -> dict[str, CpuLocatio
         try:
             threads = driver.thread_ids(guest)
         except GuestGoneError:
+            # It has ended since it was listed.
             continue
         found = frozenset(cpus for tid in threads if (cpus := procfs.thread_affinity(tid)) is not None)
         if found:
@@ -253,6 +254,7 @@ class HostAuditor:
                 flavor = self._read_flavor(guest)
                 misplaced = self._tell_misplaced(views.get(guest.uuid), held)
             except GuestGoneError:
+                # It has ended since it was listed.
                 continue
             self._flavors[guest.uuid] = flavor
             location = locations.get(guest.uuid, CpuLocation())
@@ -350,6 +352,7 @@ class HostAuditor:
                 self._client.set_allocations(wanted)
             except ConflictError as error:
                 reason = f"refused: {error}"
+                # Any other conflict, such as a full provider, would be the same at the next try.
                 if isinstance(error, ConcurrentUpdateError):
                     continue
                 break

@@ -188,6 +188,7 @@ class CollectorLoops:
         """Use these collectors from now on, and forget all others."""
         before = self.runners
         if names and not before:
+            # Only at the beginning: later the amounts of present collectors are newer than the file.
             self.known = self._file.load() or {}
         points = installed_collectors()
         self.runners = {
@@ -199,6 +200,7 @@ class CollectorLoops:
             before[name].stop()
         self.known = {name: one for name, one in self.known.items() if name in self.runners}
         self._troubles = {name: what for name, what in self._troubles.items() if name in self.runners}
+        # The next round makes the series of the remaining collectors again.
         self._failing.clear()
         self._offered.clear()
 
@@ -244,6 +246,8 @@ class CollectorLoops:
         known: dict[str, CollectedClasses] = {}
         for name, runner in self.runners.items():
             heard, before = runner.heard, self.known.get(name, CollectedClasses())
+            # Before its first answer a collector has its classes of the last agent, so that they stay
+            # withheld.
             classes = heard.classes or before.classes
             twice = sorted(classes & taken.keys())
             # If two collectors report a class, the first one counts.
@@ -363,6 +367,7 @@ def withhold_classes(tree: ProviderTree, known: Mapping[str, CollectedClasses], 
             found = one.collected.get((resource_class, node.uuid), CollectedAmount())
             amount = _largest_offer(node, resource_class) - found.offered_amount(now)
             withheld = more.setdefault(node.uuid, dict(node.withheld))
+            # Others, such as steal time, may withhold of this class as well: the larger amount counts.
             withheld[resource_class] = max(amount, withheld.get(resource_class, 0))
     nodes = (replace(node, withheld=more[node.uuid]) if node.uuid in more else node for node in tree.nodes)
     return replace(tree, nodes=tuple(nodes))

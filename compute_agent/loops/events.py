@@ -209,6 +209,7 @@ class OomEvents:
     def report_kills(self) -> None:
         """Report new kills. Guests are read only after the host's counter of kills has changed."""
         on_host = kills_on_host(self._vmstat)
+        # Where the host does not count kills, the guests are read each time.
         if on_host is None or on_host != self._on_host:
             self._on_host, self._looks_due = on_host, _LOOKS
         if self._looks_due == 0:

@@ -119,6 +119,7 @@ def _read_applied(path: Path) -> dict[str, dict[str, str | int | bool]]:
         if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
             raise ValueError("it has another form")
     except FileNotFoundError:
+        # Nothing was applied so far.
         return {}
     except (OSError, ValueError) as error:
         raise FleetError(
@@ -136,6 +137,7 @@ def _write_applied(path: Path, applied: ByGuest) -> None:
 
 
 _STOP_SECONDS: Final = 2.0
+# A host without a fleet has nothing to follow; a reload wakes the thread.
 _IDLE_SECONDS: Final = 3600.0
 _MAX_TOLD: Final = 250
 """Characters of a trouble in Placement's attribute."""
@@ -245,6 +247,7 @@ class FleetLoop:
         except (FleetError, ConfigError) as error:
             reason = FleetTrouble.SOURCE if isinstance(error, SourceError) else FleetTrouble.REVISION
             taken, trouble, reasons = None, str(error), {reason}
+        # The kept revision is in force also while its source cannot be read.
         obstacles = self._apply_to_guests(conf)
         if obstacles:
             reasons.add(FleetTrouble.GUESTS)

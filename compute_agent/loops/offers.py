@@ -102,6 +102,7 @@ class ReclaimEstimator:
         """The time when estimates were switched on."""
         self._shown: frozenset[str] = frozenset()
         """Names of the providers with series."""
+        # Bounded, as nothing takes them while rounds fail.
         self._blamed: deque[tuple[str, str]] = deque(maxlen=1000)
         """Provider and cause of each throttling or eviction of a guest on reclaimed capacity."""
 
@@ -135,9 +136,8 @@ class ReclaimEstimator:
     ) -> bool:
         """Take one round of measurements; return whether an offer has changed."""
         zones, estimates, published, broken = {}, {}, False, False
-        measured = tuple(
-            measured
-        )  # before _take_blamed(): the read may fail, and the next round needs the blame
+        # Before _take_blamed(): the read may fail, and the next round needs the blame.
+        measured = tuple(measured)
         blamed = self._take_blamed()
         for one in measured:
             node = one.node
@@ -162,6 +162,7 @@ class ReclaimEstimator:
         shown = frozenset(one.node.name for one in measured)
         self._gauges.forget_providers(self.resource.name, self._shown - shown)
         self._shown = shown
+        # An agent that starts again goes on from the last offers and breaches, so these are written at once.
         if published or broken or self._file.is_due(now):
             self.save(now)
         return published
@@ -254,6 +255,7 @@ class ReclaimEstimator:
 
 def _is_of_now(zone: ZoneState, now: float) -> bool:
     """Tell whether an offer is new enough; after a start it may be the offer of the agent before."""
+    # Only the age of the readings decides this, so guests and capacity may be left out.
     return not estimate_use(zone.history, {}, 0.0, EstimateLimits(), now).untold
 
 

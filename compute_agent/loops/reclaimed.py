@@ -247,6 +247,7 @@ class ReclaimLoop:
 
     def run_round(self) -> None:
         """Measure once in the calling thread, and apply the measurement."""
+        # Guests are missing before that, and so would be their entitlements.
         if not self._pipeline.has_taken_over:
             return
         self.switch_estimators()

@@ -195,6 +195,7 @@ class HostUseReader:
             GuestUse(
                 view.guest.uuid,
                 float(view.guest.settings.vcpus),
+                # A guest without a place may run on any CPU.
                 usable if view.assignment is None else view.assignment.cpus & usable,
                 cores.get(view.guest.uuid),
                 view.guest.uuid in reclaimed,

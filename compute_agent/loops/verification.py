@@ -94,6 +94,7 @@ class CacheState:
         try:
             tasks = read_tasks(self.control.files, group)
         except (ResctrlError, ValueError):
+            # The group was removed meanwhile.
             return None
         return group_facts(self.layout, self.present, group, tasks, threads)
 
@@ -184,6 +185,7 @@ class PromiseVerifier:
     def _read_verdicts(self) -> list[PromiseVerdict]:
         conf, world = self._in_force.current, self._pipeline.host_state
         online = world.topology.online
+        # Nothing is promised to a guest that the agent leaves alone.
         views = [view for view in self._pipeline.guest_views() if not view.guest.settings.preserve]
         caches = read_caches(conf.controllers, views, world.all_zones, online)
         promises = {view.guest.uuid: make_promises(view, self._level_of(view), caches) for view in views}
@@ -252,5 +254,6 @@ class PromiseVerifier:
     def _process_ids(self, guest: Guest) -> Sequence[int]:
         try:
             return self._driver.process_ids(guest)
+        # Its main process is known without an answer.
         except (DriverError, OSError):
             return (guest.pid,)

@@ -217,6 +217,7 @@ class SampleStore:
             _prepare_file(self._engine)
         with self._engine.begin() as connection:
             rows = list(self._rows(connection, self._pending))
+            # A clock that was set back gives a time twice: the later sample counts.
             connection.execute(insert(SAMPLES).prefix_with("OR REPLACE"), rows)
             if _forget_before(connection, time - self.retention):
                 self._targets.clear()
@@ -248,6 +249,7 @@ class SampleStore:
 
     def _put_aside(self, error: Exception) -> bool:
         """Rename a damaged or foreign file, so that it can be examined. Returns whether it was one."""
+        # The low byte of an extended code is the primary one (sqlite.org/rescode.html).
         code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0) & 0xFF
         if code not in _DAMAGED and not isinstance(error, OtherContentError):
             return False

@@ -187,6 +187,7 @@ class GuestEnforcer:
             try:
                 controller.apply(target)
             except GuestGoneError:
+                # The limits of a guest that has ended are gone, too.
                 return
             except (DriverError, OSError) as error:
                 self._note_failure(controller, error)

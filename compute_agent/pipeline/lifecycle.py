@@ -289,6 +289,7 @@ class GuestLifecycle:
         try:
             assignment = self._placer.read_back(guest, observe_guest(self._driver, guest))
         except GuestGoneError:
+            # It ended before it was taken over.
             return
         limits = dict(self._limits.get(guest.uuid, {}))
         entry = CachedGuest(guest, held, assignment, limits=limits, owner=owner)

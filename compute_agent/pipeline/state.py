@@ -79,6 +79,7 @@ class StateFile:
         self.path = path
         self._lock = threading.Lock()
         self._state = _load(path)
+        # An absent file differs from any state, so that the first write makes it.
         self._saved: AgentState | None = self._state if path.exists() else None
 
     @property

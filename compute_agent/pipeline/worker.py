@@ -272,6 +272,7 @@ class GuestPipeline:
     # The worker
 
     def _handle_queued(self) -> None:
+        # An empty queue ends the loop.
         with contextlib.suppress(queue.Empty):
             while True:
                 self._answer_event(*self._queue.get_nowait())

@@ -232,6 +232,7 @@ class CpuSupply:
     def taken_cpus(self, request: GuestRequest) -> CpuSet:
         """The CPUs that other guests hold."""
         held = self.holdings
+        # Copied only for a guest that holds something already: a new one does not.
         if request.guest in held:
             held = {guest: cpus for guest, cpus in held.items() if guest != request.guest}
         return frozenset().union(*held.values())
@@ -311,6 +312,7 @@ def build_assignment(
     if not dedicated and not floating:
         return PlacementRefusal(_why_not_shared(supply, request))
     pinned = used = _used_cpus(supply, request, dedicated, withheld)
+    # The last used CPU is the emulator's; _is_isolated() and read_back() go by that order.
     if request.emulator_policy is EmulatorPolicy.ISOLATE and len(used) > 1:
         pinned, emulator = used[:-1], frozenset(used[-1:])
     else:
@@ -390,6 +392,7 @@ def in_place(fresh: CpuAssignment, current: CpuAssignment, request: GuestRequest
     if frozenset().union(*pinned) != frozenset().union(*were_pinned):
         return fresh
     floating = [cpus for cpus in fresh.vcpu_cpus if not cpus <= own]
+    # All floating guest CPUs have the same CPUs.
     vcpu_cpus = tuple(cpus if cpus <= own else floating[0] for cpus in current.vcpu_cpus)
     return replace(fresh, vcpu_cpus=vcpu_cpus)
 
@@ -445,6 +448,7 @@ def floating_cpus(supply: CpuSupply, request: GuestRequest) -> CpuSet:
     online = supply.topology.online
     if not request.demands:
         shared, lent = supply.cpu_sets.open_shared & online, supply.lent.get("", frozenset())
+        # Lent CPUs may be taken back at any time, so they are never all that a guest has.
         return shared | lent if shared else shared
     found: CpuSet = frozenset()
     for demand in request.demands:

@@ -174,6 +174,7 @@ def _place_within(
 ) -> CpuAssignment | PlacementRefusal | None:
     if (lost := _first_empty(limits)) is not None:
         return _refuse_in_place(f"guest CPU {lost} may use only CPUs that are offline")
+    # What a policy refuses without limits, it would refuse with them.
     first = policy(supply, request)
     if isinstance(first, PlacementRefusal):
         return PlacementRefusal(first.reason, leave=True)

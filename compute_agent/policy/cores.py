@@ -142,6 +142,7 @@ def _with_one_more(amounts: Amounts, plan: CorePlan | None) -> CorePlan | None:
     if not left:
         return None
     kind = min(left, key=lambda kind: (kind.whole, kind.free))
+    # A whole core with other free threads is broken, and a broken core with one free thread is used up.
     broken = (1 if kind.free > 1 else 0) if kind.whole else (-1 if kind.free == 1 else 0)
     return CorePlan(CoreCost(plan.cost.cores + 1, plan.cost.broken + broken), plan.filled, kind)
 
@@ -234,8 +235,10 @@ def core_demand(request: GuestRequest, demand: ProviderDemand) -> CoreDemand:
     """A demand in cores. Isolated guest CPUs have one core each, divided over zones as the PCPU are."""
     if request.thread_policy is not ThreadPolicy.ISOLATE:
         return CoreDemand(request.thread_policy, demand.pcpu)
+    # The CPU of the emulator threads is the last one that is chosen, so it comes from the last zone.
     is_last = demand is [each for each in request.demands if each.pcpu][-1]
     extra = is_last and request.has_emulator_cpu
+    # Rounded down: place_guest() compares the sum over all zones.
     cores = request.used_pcpu * demand.pcpu // request.pcpu
     return CoreDemand(request.thread_policy, demand.pcpu, cores, extra)
 

@@ -143,6 +143,8 @@ def _choose_best(
         # The load of siblings counts after the cores: an idle sibling is not worth another cache.
         return *ranked[:6], sum(map(beside, choose_cpus(group, want, beside))), *ranked[6:]
 
+    # The next kind of group is worse by the first criterion, so it is asked for only without one of this
+    # kind.
     for groups in (_single_pieces, _in_one_node, _across_nodes):
         possible = list(groups(topology, available, want))
         if len(possible) > 1:
@@ -167,6 +169,7 @@ def _rank_group(topology: HostTopology, group: Group, found: CoreCost, count: in
     - free CPUs left in the used pieces: the tightest fit leaves the largest holes elsewhere
     """
     left = sum(len(free.cpus) for free in group) - count
+    # The pieces before the last are filled, apart from cores that the thread policy cannot use.
     last = group[-1]
     breaks = int(left > 0 and len(last.cpus) == len(last.piece.cpus))
     if len(group) == 1:
@@ -209,6 +212,7 @@ def _across_nodes(
         _collect_pieces(capacities, want, start, rings)
         for start in _distinct_pieces(available)
         for near in [_by_distance(topology, start, available)]
+        # The nearest pieces first, or the fewest pieces at any distance: the rank decides between both.
         for rings in (near, [[free for ring in near for free in ring]])
     )
 
@@ -275,4 +279,5 @@ def _total_distance(topology: HostTopology, nodes: Iterable[int | None]) -> int:
 def _node_distance(topology: HostTopology, one: int | None, other: int | None) -> int:
     if one == other or one is None or other is None:
         return LOCAL_DISTANCE
+    # As the kernel's REMOTE_DISTANCE, which stands for distances that no firmware tells.
     return topology.distances.get(one, {}).get(other, 2 * LOCAL_DISTANCE)

@@ -211,6 +211,7 @@ def _shared_cores(topology: HostTopology, supply: CpuSupply, request: GuestReque
     """The cost of cores shared with others: by the use of the less busy guest, where it was measured."""
     cores = {topology.threads_of(cpu) for cpu in cpus}
     own = frozenset(supply.holdings.get(request.guest, frozenset()))
+    # A guest's use is spread evenly over its CPUs, so each of them has the same.
     mine = max((supply.busy[cpu] for cpu in own if cpu in supply.busy), default=None)
     cost = 0.0
     for guest, held in supply.holdings.items():

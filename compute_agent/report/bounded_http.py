@@ -42,6 +42,7 @@ REQUEST_TIMEOUTS: Final = 3
 ROUND_SECONDS: Final = 300.0
 """Limit in seconds of all requests of one report: the first one of a large host sends some hundred."""
 
+# The size of an answer is checked after each piece.
 _PIECE_BYTES: Final = 2**16
 
 _LOCAL: Final = threading.local()
@@ -149,9 +150,8 @@ class BoundedAdapter(TCPKeepAliveAdapter):
         response._content = content
         # The type stubs of requests do not have this attribute.
         response._content_consumed = True  # type: ignore[attr-defined]
-        response.encoding = (
-            response.encoding or "utf-8"
-        )  # guessing an encoding takes minutes for a large answer
+        # Without an encoding requests would guess one, which takes minutes for a large answer.
+        response.encoding = response.encoding or "utf-8"
         return response
 
 

@@ -278,6 +278,7 @@ class PlacementClient(PlacementTransport):
         try:
             claim = self.send_request("GET", f"/ext/v1/claims/{consumer}", shape=_CLAIM)["claim"]
         except NotFoundError:
+            # The consumer has no claim, or a confirmed one, which never expires.
             return None
         return ExpiringClaim(claim["consumer_generation"], claim["expires_in"])
 

@@ -84,6 +84,7 @@ def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedP
     for action in rest:
         match action:
             case CreateProvider(uuid, name, parent):
+                # The answer has the generation, so that any number does here.
                 after[uuid] = ReportedProvider(uuid, name, parent, generation=0)
             case SetInventories(uuid, inventories):
                 after[uuid] = replace(after.get(uuid) or providers[uuid], inventories=dict(inventories))

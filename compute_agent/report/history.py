@@ -171,6 +171,7 @@ def _give_back(client: PlacementClient, held: HeldAllocation, dry_run: bool) -> 
         if dry_run:
             return WOULD
         client.set_allocations(_as_held(record, held, held.holder, client.knows_consumer_types()))
+    # All further consumers would wait for the same answer.
     except UnavailableError:
         raise
     except ConflictError as error:

@@ -313,6 +313,7 @@ def _plan_steps(
     classes = {name for node in derived.ours for name in node.inventories}
     yield from map(CreateResourceClass, sorted(classes - known.classes))
     traits = {name for node in derived.ours for name in node.traits}
+    # A client can create custom traits only; unknown_traits() names the others.
     yield from (CreateTrait(name) for name in sorted(traits - known.traits) if name.startswith(CUSTOM_PREFIX))
 
     current: dict[str, ReportedProvider] = {}
@@ -489,6 +490,7 @@ def ownership_after(
     for uuid, claim in claims.items():
         node, has = derived.get(uuid), reported.get(uuid)
         if node is None and has is None:
+            # Neither derived nor in Placement: nothing is left to own.
             continue
         classes = frozenset() if node is None else frozenset(node.inventories)
         traits = frozenset() if node is None else node.traits

@@ -112,6 +112,7 @@ def find_root(client: PlacementClient, search: RootSearch) -> NovaRoot | None:
         return None
     last, record = search.last, client.provider_record(search.name)
     if record is None and last is not None:
+        # A provider that is gone gives an empty answer here, and no error.
         record = next((one for one in client.providers_in_tree(last.uuid) if one.uuid == last.uuid), None)
     if search.beside is None and last is None:
         return _discover_root(client, record)

@@ -107,6 +107,7 @@ class PlacementTransport:
 
     def _find_extensions(self) -> tuple[int, int]:
         try:
+            # Not by send_request(), which would wait for the lock that is held here.
             answer = self._send("GET", "/ext/v1", None, {}, {"version": {"max_version": str}})
             return _version("GET", "/ext/v1", answer["version"]["max_version"])
         except (NotFoundError, CredentialsError):  # a proxy may refuse paths that it does not know
@@ -130,6 +131,7 @@ class PlacementTransport:
         return parse_microversion(self.chosen_microversion()) > parse_microversion(UNTYPED_MICROVERSION)
 
     def _negotiate_microversion(self) -> str:
+        # Not by send_request(), which needs the result of this.
         document = self._send("GET", "/", None, {}, {"versions": [{"max_version": str}]})
         offered = (_version("GET", "/", entry["max_version"]) for entry in document["versions"])
         newest = max(offered, default=(0, 0))
@@ -200,6 +202,7 @@ class PlacementTransport:
             raise UnavailableError(method, url, f"no answer: {_short_reason(error)}; {_WHERE}") from error
         except ks_exceptions.EndpointNotFound as error:
             raise UnavailableError(method, url, f"{error}; {_WHICH}") from error
+        # Others, such as errors of discovery, may end by themselves.
         except ks_exceptions.ClientException as error:
             raise UnavailableError(method, url, str(error)) from error
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -282,9 +285,8 @@ def _error_for(method: str, url: str, response: Any) -> PlacementError:
     try:
         first = response.json()["errors"][0]
         code, detail = first.get("code"), str(first.get("detail") or detail)[:_MAX_DETAIL]
-        detail = detail.strip().rpartition("\n\n")[
-            2
-        ]  # OpenStack Placement puts a general sentence before the specific one
+        # OpenStack Placement puts a general sentence before the specific one.
+        detail = detail.strip().rpartition("\n\n")[2]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         pass  # a proxy or an older server answered: the plain text is all there is
     kind = PlacementError

@@ -136,9 +136,8 @@ class BandwidthTotals:
             before = self._last.get(key)
             self._last[key] = (sample.time, value)
             if before is None:
-                self.bytes.setdefault(
-                    key, 0
-                )  # present from the start, so that rate() sees the first increase
+                # Present from the start, so that rate() sees the first increase.
+                self.bytes.setdefault(key, 0)
                 continue
             grown = value - before[1]
             if grown < 0:  # the common case stays without a call: thousands of counters a round

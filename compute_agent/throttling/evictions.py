@@ -29,6 +29,7 @@ _AT_A_TIME: Final = 8
 """Guests that are stopped together; the others wait, so that a round of evictions takes not all of
 libvirtd."""
 
+# The worker may be applying a configuration to many guests.
 _ANSWER_SECONDS: Final = 50.0
 _POLL_SECONDS: Final = 0.1
 

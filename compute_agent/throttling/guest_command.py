@@ -81,6 +81,7 @@ def _last_output(process: subprocess.Popen[bytes], deadline: float) -> str:
 
     :raises subprocess.TimeoutExpired: it is later than the deadline (monotonic).
     """
+    # Popen has made it, because of PIPE.
     assert process.stdout is not None
     words = b""
     with selectors.DefaultSelector() as selector:

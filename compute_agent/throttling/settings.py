@@ -50,7 +50,7 @@ def read_settings(conf: cfg.ConfigOpts, registry: MetricRegistry) -> ThrottlingS
 
     :raises ConfigError: naming section and option of a contradiction.
     """
-    # First: watermarks and watches name classes, and refuse those that there are not.
+    # First, because watermarks and watches may name only classes that exist.
     classes = parse_classes(conf)
     return ThrottlingSettings(
         build_rules(conf, registry, classes),

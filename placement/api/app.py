@@ -26,6 +26,7 @@ from placement.api import (
 from placement.api.ext import attributes, changes, claims, explanations, reservations, trees
 from placement.api.ext import root as ext
 
+# The same limit as in placement.server, for other WSGI servers.
 _MAX_BODY: Final = 64 * 1024 * 1024
 
 BLUEPRINTS: Final = (

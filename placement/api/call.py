@@ -218,6 +218,7 @@ def api_operation(
 
 
 def _other_methods(method: str) -> list[str]:
+    # a request that has come to a handler has a rule
     assert request.url_rule is not None
     same_path = (each for each in current_app.url_map.iter_rules() if each.rule == request.url_rule.rule)
     return sorted({name for each in same_path for name in each.methods or ()} - {method})

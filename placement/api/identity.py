@@ -84,6 +84,7 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
 
         :raises CannotAsk: there was no answer; the message has the reason.
         """
+        # The expected answer: the token does not exist, and Keystone has said so to this service.
         with suppress(auth_token.InvalidToken):
             self._identity_server.verify_token("none")
 
@@ -214,6 +215,7 @@ class _IdentityServer:
 
     def invalidate(self) -> None:
         """Have the service sign in again before the next question."""
+        # Without a login of its own the service has no token to forget.
         with suppress(ks_exceptions.MissingAuthPlugin):
             self._server.invalidate()
 
@@ -254,6 +256,7 @@ def _is_of_identity(error: ks_exceptions.NotFound) -> bool:
     try:
         body = None if error.response is None else error.response.json()
     except ValueError:
+        # Something else than Keystone answered, such as a proxy.
         return False
     return isinstance(body, dict) and isinstance(body.get("error"), dict)
 

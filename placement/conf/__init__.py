@@ -39,6 +39,7 @@ def installed_version() -> str:
     try:
         return version("placement-compute")
     except PackageNotFoundError:
+        # The program runs from its source, which was not installed.
         return "not installed"
 
 

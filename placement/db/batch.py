@@ -99,6 +99,7 @@ class StatementAnswer:
         """
         if self.received is None:
             self._batch.send()
+        # send() has received it, or raised an error
         assert self.received is not None
         return self.received
 
@@ -155,6 +156,7 @@ class StatementBatch:
             raise known from error
 
     def _exchange_all(self, waiting: Sequence[StatementAnswer], *, commit: bool) -> None:
+        # imported here, as it needs psycopg
         from placement.db import pipeline
 
         dialect = self._conn.dialect

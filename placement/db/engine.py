@@ -214,6 +214,7 @@ def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> No
         if returned is None or time.monotonic() - returned < trusted:
             return
         dbapi = engine.dialect.dbapi
+        # an engine with a connection has loaded its driver
         assert dbapi is not None
         try:
             with nullcontext() if timeout is None else _brief_timeout(connection, timeout):

@@ -67,6 +67,7 @@ def of_driver(dialect: sa.Dialect, error: Any, connection: Any) -> exc.DBAPIErro
     base = dialect.loaded_dbapi.Error
     lost = is_elsewhere(error) or dialect.is_disconnect(error, connection, None)
     made = exc.DBAPIError.instance(None, None, error, base, dialect=dialect, connection_invalidated=lost)
+    # instance() gives other errors back only if they are not the driver's
     assert isinstance(made, exc.DBAPIError)
     return made
 

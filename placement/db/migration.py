@@ -27,6 +27,7 @@ LOG = logging.getLogger(__name__)
 _LOCKING: Final = ("postgresql", "sqlite")
 """Databases with transactions that can exclude others: on SQLite a writing one does from its beginning."""
 _LOCK_ID: Final = 0x706C6163  # of PostgreSQL's advisory lock
+# Another process may be migrating a large database.
 _LOCK_TIMEOUT: Final = 600
 
 EXACT: Final = frozenset({"0001", "0002"})

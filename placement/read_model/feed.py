@@ -237,6 +237,7 @@ class ReadModel:
                     position = self._database.position()
                 if position != self._position:
                     self._update_state(position.history)
+                # no position is known before the first update, so there has been one by now
                 assert self._state is not None
                 self._current_at = max(self._current_at, asked_at)
                 if position.clock < self._state.next_expiry or not expires:
@@ -258,6 +259,7 @@ class ReadModel:
         with ReadTurn(self._gate) as turn:
             known = self._state is not None and self._position is not None
             if known and time.monotonic() - self._current_at <= seconds:
+                # the variable above says so, which the type checker does not see
                 assert self._state is not None
                 yield ModelView(self._state.snapshot, self._state.names, turn, self._state.stamps)
                 return
@@ -266,6 +268,7 @@ class ReadModel:
 
     def _release_expired(self, now: float) -> bool:
         """Release expired allocations; return whether any may have been released."""
+        # fresh_view() asks for this only where there is such a function
         assert self._give_back_expired is not None
         # one thread does it for all
         with self._expiring:

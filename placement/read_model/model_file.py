@@ -81,6 +81,7 @@ class ModelFile:
                 os.fsync(fd)
             os.rename(new, self.path)
         except BaseException:
+            # The first error is the one to report.
             with suppress(OSError):
                 os.unlink(new)
             raise

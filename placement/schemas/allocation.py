@@ -124,5 +124,6 @@ def _consumer_schema(base: type[StrictSchema], version: Microversion, **fields: 
 
 def _make_schema(base: type[StrictSchema], fields: dict[str, Any]) -> StrictSchema:
     schema = base.from_dict(fields, name=base.__name__)()
+    # from_dict() makes a subclass of the base, which its types do not say
     assert isinstance(schema, StrictSchema)
     return schema

@@ -16,6 +16,7 @@ from placement.schemas.base import (
 from placement.store.inventories import InventoryValues
 
 RESOURCE_CLASS: Final = "^[A-Z0-9_]+$"
+# The largest float of single precision, as in OpenStack Placement (SQL_SP_FLOAT_MAX).
 _MAX_RATIO: Final = 3.40282e38
 
 

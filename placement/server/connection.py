@@ -99,6 +99,7 @@ class ClientConnection:
         try:
             data = self.sock.recv(_MAX_AT_ONCE)
         except BlockingIOError:
+            # There is nothing to read yet.
             return True
         if data and self.is_idle:
             self.deadline = time.monotonic() + HEADERS_TIMEOUT
@@ -113,6 +114,7 @@ class ClientConnection:
         """
         if self.request is None and not self._read_headers():
             return False
+        # _read_headers() has made it
         assert self._body is not None
         end = self._body.end_position(self._received)
         if end is None:
@@ -199,6 +201,7 @@ class ClientConnection:
             try:
                 sent = self.sock.send(memoryview(self._unsent)[:_MAX_AT_ONCE])
             except BlockingIOError:
+                # The client has to read before more can be sent.
                 return False
             del self._unsent[:sent]
             self._taken += sent
@@ -214,6 +217,7 @@ class ClientConnection:
 
         Otherwise the client may lose the answer.
         """
+        # The client may have closed its end already.
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_WR)
             self.sock.recv(_MAX_AT_ONCE)

@@ -150,6 +150,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             threading.Thread(target=self._answer_all, daemon=True).start()
         next_tick = 0.0
         while self.alive or self._is_stopping(listeners):
+            # while it stops it looks more often, as it ends with its last request
             for fd, _ in self._loop.poll(_TICK if self.alive else 0.1):
                 if fd in listeners:
                     self._accept_client(listeners[fd])
@@ -182,6 +183,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
             each for each in self._connections.values() if each.is_idle and each.fd not in self._busy
         ]:
             self._close(each)
+        # a second earlier than gunicorn would kill this worker
         return bool(self._connections) and time.monotonic() - self._stop_began < self.cfg.graceful_timeout - 1
 
     def _accept_client(self, listener: Any) -> None:
@@ -196,6 +198,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
                 return
             self._close(self._connections[first])
         if sock.family != socket.AF_UNIX:
+            # otherwise the last piece of an answer would wait for an acknowledgement (Nagle's algorithm)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = ClientConnection(self.cfg, sock, peer, listener.getsockname())
         self._connections[connection.fd] = connection
@@ -341,6 +344,7 @@ class BufferingWorker(Worker):  # type: ignore[misc]  # gunicorn has no types
         finally:
             if hasattr(body, "close"):
                 body.close()
+        # The answer is complete: what was not sent yet is sent later, or the client has left.
         with suppress(OSError):
             connection.flush()
         return bool(response.should_close())

@@ -130,6 +130,7 @@ def confirm_claim(
     )
     if seconds is not None:
         answer = write(tx, {consumer: seconds}, [row.id])
+        # there is an answer, as one claim expires
         assert answer is not None
         return float(answer.rows[0][1])
     # the next generation would end the expiry as well, but the row would stay until its time

@@ -217,6 +217,7 @@ def remaining_claim(
         # again under the lock: the check before the search may be out of date
         if row is None or found is None or not found.serves_claim(project_id, group):
             raise unusable_reservation(reservation, project_id)
+    # there is a claim at least, for which the loop would have refused a missing one
     assert row is not None
     held = [each for each in locked.holdings if each.consumer == reservation]
     names = _class_names(tx, {each.class_id for each in held})

@@ -78,6 +78,7 @@ class ConsoleApplication:
         """Return the function that makes the console; None if the console is not enabled."""
         if not conf.console.enabled:
             return None
+        # the packages of the console are loaded only where it is enabled
         from placement_extras.console.assembly import mount_console
 
         return mount_console

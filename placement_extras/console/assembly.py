@@ -30,6 +30,7 @@ def mount_console(service: PlacementService, handlers: "WSGIApplication") -> "WS
     if is_open:
         return _OpenAdmission(NoAuth(pages))
     APPLICATION.check_options(service.conf)
+    # only signing in needs cryptography, which check_options() has found
     from placement_extras.console import signing_in
     from placement_extras.console.admission import SessionAdmission, note_admitted
 

@@ -29,6 +29,7 @@ def find_consumer(visit: PageRequest) -> str | Response:
             reserved = ask_api("GET", "/ext/v1/reservations", page) | {"after": after}
         return render_template("consumers.html", text=text[:64], is_wrong=bool(text), reserved=reserved)
     answer = redirect(url_for("consumers.show_consumer", uuid=uuid), HTTPStatus.SEE_OTHER, Response)
+    # redirect() makes an object of its last argument, which its types do not say
     assert isinstance(answer, Response)
     return answer
 

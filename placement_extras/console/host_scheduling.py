@@ -91,5 +91,6 @@ def change_scheduling(visit: PageRequest, uuid: str) -> Response:
             if refusal.code != CONCURRENT_UPDATE or not tries_left:
                 raise
     answer = redirect(url_for("hosts.show_provider", uuid=root.uuid), HTTPStatus.SEE_OTHER, Response)
+    # redirect() makes an object of its last argument, which its types do not say
     assert isinstance(answer, Response)
     return answer

@@ -31,6 +31,7 @@ def show_home(visit: PageRequest) -> Response:
     """Show the first page: the hosts, or the project of a visitor without the right to see hosts."""
     endpoint = "hosts.show_fleet" if visit.may_use(*SEE_HOSTS) else "consumers.show_project"
     answer = redirect(url_for(endpoint), Response=Response)
+    # redirect() makes an object of its last argument, which its types do not say
     assert isinstance(answer, Response)
     return answer
 

@@ -191,5 +191,6 @@ def _next_page(wanted: str) -> str:
 
 def _redirect_to(path: str) -> Response:
     answer = redirect(request.environ.get("SCRIPT_NAME", "") + path, HTTPStatus.SEE_OTHER, Response)
+    # redirect() makes an object of its last argument, which its types do not say
     assert isinstance(answer, Response)
     return answer

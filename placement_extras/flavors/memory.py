@@ -130,9 +130,8 @@ def _page_size(text: str) -> str | int:
     raise refusal_error(f"a size of memory pages cannot be {text!r}")
 
 
-_MAX_DIGITS: Final = (
-    9  # of a number of NUMA nodes; Python refuses to convert very long texts, with another error
-)
+# of a number of NUMA nodes; Python refuses to convert very long texts, with another error
+_MAX_DIGITS: Final = 9
 
 
 def check_nodes(guest: FlavorGuest, pinning: CpuPinning) -> None:

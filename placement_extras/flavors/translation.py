@@ -23,6 +23,7 @@ from placement_extras.flavors.pinning import DEDICATED, MIXED, CpuPinning
 from placement_extras.flavors.spelling import FlavorWarnings
 
 _GIB: Final = 1 << 30
+# Nova's maximum of each part where neither flavor nor image has one.
 _MAX_TOPOLOGY: Final = 65536
 _TOPOLOGY_PARTS: Final = ("sockets", "cores", "threads")
 
@@ -36,6 +37,7 @@ def check_guest(guest: FlavorGuest) -> None:
     _check_serial_ports(guest)
     _check_cpu_topology(guest)
     guest.agreed_flag("pmu")
+    # Nova does not look at the queues of a guest with one CPU.
     if guest.flavor.vcpus > 1:
         guest.agreed_flag("vif_multiqueue_enabled")
     _check_left_out(guest)
@@ -65,9 +67,8 @@ def _check_serial_ports(guest: FlavorGuest) -> None:
 def _check_cpu_topology(guest: FlavorGuest) -> None:
     """Check the image's sockets, cores and threads against its maximum, and that against the flavor's."""
     for part in _TOPOLOGY_PARTS:
-        guest.both_numbers(
-            f"cpu_{part}"
-        )  # the flavor's numbers are preferences; Nova only checks that they are numbers
+        # the flavor's numbers are preferences; Nova only checks that they are numbers
+        guest.both_numbers(f"cpu_{part}")
         most, most_of_image = guest.both_numbers(f"cpu_max_{part}")
         if most and most_of_image > most:
             raise contradiction_error("hw", f"cpu_max_{part}", str(most), str(most_of_image))
@@ -129,6 +130,7 @@ def _translate_guest(flavor: NovaFlavor, rules: TranslationRules) -> FlavorTrans
     spelling.warn_unknown_names(flavor, warnings)
     fallback = None
     if pinned.policy == DEDICATED and not rules.disable_fallback_pcpu_query:
+        # the warnings of the first request name the same parts
         fallback = _candidates_request(_gather_groups(guest, None, rules, FlavorWarnings()), root)
     return FlavorTranslation(_candidates_request(gathered, root), fallback, warnings.all_sentences())
 
@@ -142,6 +144,7 @@ def _gather_groups(
     if pinned is not None:
         _add_cpus(groups, guest.flavor.vcpus, pinned)
     add_devices(groups, guest, rules)
+    # An amount in the extra specs takes the place of the flavor's, also where it is 0.
     if not groups.has_amount("VCPU") and not groups.has_amount("PCPU"):
         groups.set_amount("VCPU", guest.flavor.vcpus)
     if not groups.has_amount("MEMORY_MB"):

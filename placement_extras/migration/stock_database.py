@@ -116,6 +116,7 @@ class StockContent(DatabaseContent):
                 row["consumer_id"] = self.unknown_consumers[consumer]
         if "used" in row:
             row["used"] = int(row["used"])  # a sum of MySQL is a decimal
+        # The source has times of UTC without a zone.
         if isinstance(row.get("updated_at"), datetime):
             row["updated_at"] = row["updated_at"].replace(tzinfo=UTC).timestamp()
         return row
@@ -331,6 +332,7 @@ def _content_queries(
     providers = sa.select(
         p.id,
         p.uuid,
+        # Both columns allow NULL in the source.
         sa.func.coalesce(p.name, p.uuid).label("name"),
         sa.func.coalesce(p.generation, 0).label("generation"),
         p.parent_provider_id.label("parent_id"),

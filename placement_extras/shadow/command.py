@@ -125,6 +125,7 @@ def _run_processes(
         # the server first: it hands its last copies to the follower
         for process, control in ((server, controls[1]), (follower, controls[0])):
             control.close()
+            # The requests in flight have SECONDS_TO_STOP; the rest is for the end of the process itself.
             process.join(SECONDS_TO_STOP + 5)
             if process.is_alive():
                 process.kill()
@@ -174,6 +175,7 @@ def _settings(conf: cfg.ConfigOpts) -> FollowerSettings:
             incomplete_owner(conf),
             tuple(conf.placement.additional_resource_classes),
         )
+    # An IPv6 address has brackets on the command line, and none in the address of a server.
     return FollowerSettings(
         conf.ours, conf.ours_token, databases, conf.copy_after, (host.strip("[]"), int(port))
     )

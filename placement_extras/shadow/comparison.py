@@ -91,6 +91,7 @@ class AnswerDifference:
 def find_differences(exchange: ShadowExchange) -> list[AnswerDifference]:
     """Return the differences that matter to clients."""
     theirs, ours = exchange.theirs, exchange.ours
+    # Everything else that differs follows from the status.
     if theirs.status != ours.status:
         return [
             AnswerDifference(

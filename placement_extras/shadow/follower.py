@@ -89,6 +89,7 @@ class ShadowFollower:
     def run(self, control: Connection) -> None:
         """Run until the other end of ``control`` is closed."""
         server = ReportServer(self._settings.report, self.status)
+        # both threads may hang in a request or a connection, and must not keep the process from ending
         replaying = threading.Thread(target=self._replay_all, name="shadow-replay", daemon=True)
         try:
             threading.Thread(target=self._receive, name="shadow-receive", daemon=True).start()
@@ -121,6 +122,7 @@ class ShadowFollower:
             if self.status.processes:
                 self._tally.mark_parted(ENDED)
             self.status.processes += 1
+            # The process at the other end has ended.
             with connection, suppress(EOFError, OSError):
                 while True:
                     delivery = connection.recv()

@@ -65,6 +65,7 @@ class InFlight:
         with self._lock:
             ticket = FlightTicket(self._next, request, time.monotonic())
             self._next += 1
+            # Reads beside each other cannot change each other's answers.
             writes = is_write(request.method)
             for other in self._open.values():
                 if writes:
@@ -175,6 +176,7 @@ class RequestForwarder:
         # urllib3 would add its own values where the client sent none
         for name in ("Accept-Encoding", "User-Agent"):
             headers.setdefault(name, SKIP_HEADER)
+        # The answer is passed on piece by piece, and as compressed as it came.
         return pool.urlopen(
             request.method,
             self._prefix + request.path,
@@ -242,10 +244,12 @@ class _PassingBody:
 
     def _read_rest(self) -> None:
         """Read the rest of an answer after the client has left. The write is done and has to be replayed."""
+        # close() has looked at it
         assert self._ticket is not None
         if not is_write(self._ticket.request.method):
             self._missed = CLIENT_LEFT
             return
+        # _read() has noted why the answer is incomplete.
         with suppress(HTTPError, OSError):
             while not self._missed and self._read():
                 pass
@@ -359,6 +363,7 @@ class _ProxyServer(BundledServer):
         self._address = address
         self._key = key
         self._outbox: MirrorOutbox | None = None
+        # Each fork adds one, so that the first process has no predecessors.
         self._predecessors = -1
         super().__init__()
 

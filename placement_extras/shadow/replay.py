@@ -110,6 +110,7 @@ class ReplayClient:
         if self.token is not None:
             headers.discard(_TOKEN_HEADER)
             headers[_TOKEN_HEADER] = self.token
+        # No redirect is followed: the answer itself is compared.
         response = self._pool.urlopen(
             request.method,
             self._prefix + request.path,
@@ -143,6 +144,7 @@ def _made_uuid(copy: MirroredRequest) -> str | None:
     try:
         return str(UUID(location.rpartition("/")[2]))
     except ValueError:
+        # A refused request has no location.
         return None
 
 
@@ -235,6 +237,7 @@ class RequestReplay:
         if outcome:
             self._try_again()
         for each in list(self._postponed.values()):
+            # No write beside it is left that could change its answer.
             if not each.beside - self._taken.keys():
                 self._conclude_copy(each)
 
@@ -363,6 +366,7 @@ class RequestReplay:
         try:
             there, _ = self.ask(replace(copy, request=replace(request, method="GET", body=b"")))
         except UnansweredRequest:
+            # Without an answer the traits are not known.
             return False
         return _trait_names(there.body) is not None and _trait_names(there.body) == _trait_names(wanted)
 

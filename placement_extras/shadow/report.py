@@ -105,6 +105,7 @@ class OutcomeTally:
         with self._lock:
             line = self.lines.setdefault(name, TallyLine())
             line.verdicts[outcome.verdict] += 1
+            # The reasons of these two differ each time, so they are kept as stories below.
             if outcome.why and outcome.verdict not in (ReplayVerdict.DIFFERENT, ReplayVerdict.DOUBTFUL):
                 self.whys[outcome.verdict, _reason_class(outcome)] += 1
             if copy.received is not None:
@@ -117,6 +118,7 @@ class OutcomeTally:
                 self.doubtful.append(_describe_outcome(outcome))
             if outcome.parts:
                 self._set_parted(_describe_outcome(outcome))
+        # The metrics have locks of their own.
         self._requests.labels(name, outcome.verdict.value).inc()
         if copy.received is not None:
             self._seconds.labels(name, "stock").observe(copy.seconds)
@@ -296,6 +298,7 @@ class ReportServer:
 
     def __init__(self, address: tuple[str, int], status: ComparerStatus) -> None:
         self._server = ThreadingHTTPServer(address, _handler_class(status))
+        # A client that reads slowly must not keep the process from ending.
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="shadow-report", daemon=True).start()
 

@@ -176,9 +176,8 @@ def _places() -> Iterator[None]:
 
 
 def _running(setup: str, installed: Installed) -> Iterator[DocumentMachine]:
-    folder = Path(
-        tempfile.mkdtemp(prefix="doc-", dir="/tmp")
-    )  # paths of UNIX sockets are limited to 107 bytes
+    # paths of UNIX sockets are limited to 107 bytes
+    folder = Path(tempfile.mkdtemp(prefix="doc-", dir="/tmp"))
     shell = None
     try:
         command = [*_NAMESPACES, "bash", "-c", _SETUP, "setup", *_folders(folder), "--"]

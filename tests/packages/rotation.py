@@ -24,9 +24,8 @@ class Rotation:
         text = (ETC / program / f"{program}.logrotate").read_text()
         assert RULES[program] in text
         text = text.replace(RULES[program], f"{logs}/")
-        self._rules.write_text(
-            re.sub(r"^ *su .*\n", "", text, flags=re.M)
-        )  # the files belong to the user of the test
+        # the files belong to the user of the test
+        self._rules.write_text(re.sub(r"^ *su .*\n", "", text, flags=re.M))
         self._rules.chmod(0o644)
 
     def __call__(self, *options: str) -> str:

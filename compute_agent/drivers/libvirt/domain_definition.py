@@ -167,6 +167,7 @@ _SHARES: Final = re.compile(r"[0-9]{1,10}", re.ASCII)
 # Notes grow by a few entries in the life of a domain; more were not written by the agent.
 _MAX_NOTED: Final = 64
 _PIN: Final = re.compile(r"(e|i?[0-9]{1,5})=([0-9,-]{1,4096})", re.ASCII)
+# More pins than a domain has threads were not written by the agent.
 _MAX_PINS: Final = 16384
 
 Pin = tuple[ThreadRole, frozenset[int]]

@@ -259,6 +259,7 @@ def _strict_nodes(element: ElementTree.Element) -> frozenset[int]:
 _MIB_IN_GIB: Final = 1024
 # The largest amount that Placement takes for one allocation.
 _MAX_AMOUNT: Final = (1 << 31) - 1
+# A longer number is above the largest amount in any case, and takes long to convert.
 _MAX_DIGITS: Final = 20
 # Suffixes of groups as in Placement 1.33. ``\Z`` and not ``$``, which also matches before a final newline.
 _RESOURCES: Final = re.compile(r"resources(?P<group>[A-Za-z0-9_-]{0,64}):(?P<name>[A-Z0-9_]+)\Z")

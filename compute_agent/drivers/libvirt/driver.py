@@ -185,6 +185,7 @@ class LibvirtDriver:
     def stop(self, guest: Guest, timeout: float) -> None:
         """Shut the domain down by ACPI; destroy it if it still runs after ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
+        # A guest that has ended needs no stop.
         with contextlib.suppress(GuestGoneError):
             known = self._table.find_living(guest)
             try:
@@ -280,6 +281,7 @@ class LibvirtDriver:
         if time.monotonic() >= self._next_look:
             self._look_on()
         pause = max(self._next_look - time.monotonic(), 0.0)
+        # No event has come before the next look.
         with contextlib.suppress(queue.Empty):
             if (message := self._messages.get(timeout=pause)) is not None:
                 self._table.look_at(message)

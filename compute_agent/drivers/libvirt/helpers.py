@@ -38,6 +38,7 @@ _FOLDERS: Final = ("", "swtpm", "passt", "slirp", "dbus")
 """The folders of the state folder that have pid files of helpers."""
 
 _PID_FILE: Final = re.compile(r"(?P<number>[0-9]{1,10})-.+\.pid", re.ASCII | re.DOTALL)
+# A helper may write to these folders: neither a long file nor many of them may hold the agent up.
 _MAX_PID_FILE: Final = 32
 _MAX_PID_FILES: Final = 10_000
 
@@ -161,6 +162,7 @@ class HelperFinder:
                         if match := _PID_FILE.fullmatch(entry.name):
                             yield match["number"], entry.path
             except OSError:
+                # An installation without such helpers may lack the folder.
                 continue
 
 
@@ -170,6 +172,7 @@ def _read_pid(path: str) -> int:
         # The user of a helper may put anything there, such as a FIFO that would hold the reader up.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
+        # It is gone, or a link.
         return 0
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -279,6 +282,7 @@ def _move_task(task: HelperTask, cpus: CpuSet) -> tuple[CpuSet | None, str]:
     try:
         os.sched_setaffinity(tid, cpus)
     except ProcessLookupError:
+        # The task has ended since the check.
         return None, ""
     except OSError as error:
         reason = os.strerror(error.errno or 0)

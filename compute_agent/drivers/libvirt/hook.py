@@ -131,6 +131,7 @@ def install_hook(hooks: Path, socket: Path) -> bool:
         beside.chmod(0o755)
         beside.replace(path)
     except OSError:
+        # The first error is the one to report.
         with contextlib.suppress(OSError):
             beside.unlink()
         raise

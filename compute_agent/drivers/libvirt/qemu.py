@@ -166,4 +166,5 @@ def _user_ids(owner: str) -> frozenset[int]:
     try:
         return frozenset({pwd.getpwnam(owner).pw_uid})
     except KeyError:
+        # Without a known user QEMU may be root's, or the agent's own user's in a session of libvirt.
         return frozenset({0, os.geteuid()})

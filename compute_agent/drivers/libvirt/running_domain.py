@@ -55,6 +55,7 @@ from compute_agent.model.resource import BlockIo
 _OF_MAIN_THREAD: Final = "emulator"
 _BETWEEN: Final = "libvirt"
 
+# The defaults of cpu.shares and cpu.weight stand for the same share.
 _DEFAULT_SHARES: Final = 1024
 _DEFAULT_WEIGHT: Final = 100
 # The kernel's lowest cpu.shares of cgroup v1.
@@ -161,6 +162,7 @@ def find_group(pid: int) -> DomainGroup | None:
     try:
         lines = read_text(f"/proc/{pid}/cgroup").splitlines()
     except (FileNotFoundError, ProcessLookupError):
+        # The process has ended.
         return None
     paths = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
     # A host with both versions has the controller cpu in one of them; a line of version 1 that names it wins.

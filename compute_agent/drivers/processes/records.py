@@ -140,6 +140,7 @@ class GuestLogs:
                         )
                         LOG.debug("Removed %d bytes of %s", removed, name)
                 except FileNotFoundError:
+                    # It was removed since the folder was listed.
                     continue
                 except OSError as error:
                     self._warn_once(guest_uuid, f"has a log that cannot be shortened: {error}")

@@ -142,9 +142,8 @@ def test_threads_that_appear_later_come_into_the_group(kernel, start):
     target = kernel.guest("one", process)
     assert monitored(kernel, target) == {"one"}
     wait_for(lambda: len(list(target.threads())) >= 2)
-    other = (
-        start()
-    )  # by its own way into the class's group, not as the child of a thread that is in the group
+    # by its own way into the class's group, not as the child of a thread that is in the group
+    other = start()
     target = kernel.guest("one", process, other)
     kernel.take(target)
     assert groups.read_tasks(kernel.files, f"{CLASS.group}/mon_groups/test.mon.one") == set(target.threads())

@@ -239,9 +239,8 @@ def test_a_group_removed_by_another_program_is_made_again(tree):
     targets = [LS, monitored_guest("one")]
     monitor.measure_targets(targets, 0.0)
     made.files.remove_folder("a.class.LS")
-    monitor.measure_targets(
-        targets, 1.0
-    )  # files that are open in a folder tell nothing of its end; those of a kernel do
+    # files that are open in a folder tell nothing of its end; those of a kernel do
+    monitor.measure_targets(targets, 1.0)
     monitor.measure_targets(targets, SYNC_SECONDS)
     assert uses(monitor.newest)["one"].caches == {}
     made.files.make_folder("a.class.LS")

@@ -279,10 +279,11 @@ class TestRestart:
 
     def test_without_a_state_file_each_guest_cpu_stays_where_it_is(self, rig):
         rig.run("a", (0, 2, 0), vcpus=2)
+        # as a policy before this one had it
         rig.driver.vcpu_cpus["a"] = {
             0: frozenset({2}),
             1: frozenset({1}),
-        }  # as a policy before this one had it
+        }
         rig.restart(saved={})
         (view,) = rig.pipeline.guest_views()
         assert view.assignment.vcpu_cpus == ({2}, {1})

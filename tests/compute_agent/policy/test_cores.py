@@ -104,9 +104,8 @@ def test_a_choice_among_many_broken_cores_is_fast():
 
 @pytest.mark.parametrize("policy", [ThreadPolicy.PREFER, ThreadPolicy.REQUIRE, ThreadPolicy.ISOLATE])
 def test_a_core_with_one_online_thread_is_used_up_rather_than_broken(policy):
-    host = machine(
-        cores=6, threads=3, offline=frozenset({1, 2, 4, 5, 8})
-    )  # of one, one, two and three threads
+    # of one, one, two and three threads
+    host = machine(cores=6, threads=3, offline=frozenset({1, 2, 4, 5, 8}))
     chance = random.Random(7)
     for _ in range(300):
         free = frozenset(cpu for cpu in sorted(host.online) if chance.random() < 0.6)

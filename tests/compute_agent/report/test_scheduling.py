@@ -114,9 +114,8 @@ def test_an_agent_without_a_memory_turns_it_back(reporter, client):
 def test_a_service_that_was_disabled_in_nova_stays_disabled(reporter, client):
     traits, generation = client.get_traits(ROOT)
     client.set_traits(ROOT, traits | {DISABLED}, generation)
-    assert not reporter.switch_scheduling(
-        ROOT, KEEP_AWAY
-    )  # what is there meanwhile is found out by reading again
+    # what is there meanwhile is found out by reading again
+    assert not reporter.switch_scheduling(ROOT, KEEP_AWAY)
     reporter.report_tree(numa_tree())
     assert not reporter.switch_scheduling(ROOT, LET_IN)
     assert client.get_traits(ROOT)[0] == {COMPUTE, DISABLED}

@@ -205,9 +205,8 @@ def test_writers_of_one_provider_come_one_after_the_other(database: ServiceDatab
 def test_opposite_orders_of_locking_do_not_end_in_failure(
     database: ServiceDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        buckets, "random_step", lambda: 1
-    )  # so that the counter tells how often it was incremented
+    # so that the counter tells how often it was incremented
+    monkeypatch.setattr(buckets, "random_step", lambda: 1)
 
     def work(uuids: list[str]) -> None:
         def both(tx: WriteTransaction) -> None:

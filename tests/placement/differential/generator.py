@@ -286,9 +286,8 @@ class Generator:
         self.version = max(self.version, (1, 9 + self.chance(0.95)))
         query: list[tuple[str, str]] = []
         suffixes = ["", *self.random.choice([[], [], ["1"], ["1", "2"], ["_A"], ["_A", "_B"], ["_", "_A"]])]
-        bare = (
-            len(suffixes) > 2 and self.version >= (1, 36) and self.chance(0.2)
-        )  # the last class has no inventory
+        # the last class has no inventory
+        bare = len(suffixes) > 2 and self.version >= (1, 36) and self.chance(0.2)
         for suffix in suffixes[self.chance(0.3) and len(suffixes) > 1 :]:
             is_bare = bare and suffix == suffixes[-1]
             if not is_bare:

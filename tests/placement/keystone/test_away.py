@@ -69,9 +69,8 @@ def test_requests_to_a_hanging_keystone_have_a_default_timeout(keystone: Keyston
     sections = authtoken(keystone).replace("http_connect_timeout", "# http_connect_timeout")
     with placement(tmp_path, sections) as running:
         with keystone.frozen():
-            assert (
-                running.status("gAAAAAB-any-token") == 503
-            )  # shorter, because a test waits for at most two minutes
+            # shorter, because a test waits for at most two minutes
+            assert running.status("gAAAAAB-any-token") == 503
         wait_for(partial(gets, running, keystone.identity.token(CALLERS["admin"])))
 
 

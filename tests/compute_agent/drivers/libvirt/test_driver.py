@@ -540,9 +540,8 @@ def test_memory_that_was_bound_can_be_bound_again(driver, watched, libvirtd, two
     assert driver.bind_memory(guest, ZERO)
     two_nodes.setattr(driver._table, "look_at", lambda uid: None)  # a late event of the start, for one
     with driver._table.changing:  # nor one that is being looked at
-        driver._table.find_living(guest).binding = MemoryBinding(
-            "restrictive", ONE
-        )  # as if it had been elsewhere
+        # as if it had been elsewhere
+        driver._table.find_living(guest).binding = MemoryBinding("restrictive", ONE)
     assert driver.memory_nodes(guest, ZERO) == ONE
     assert driver.bind_memory(guest, ZERO)
     assert driver.memory_nodes(guest, frozenset()) == ZERO

@@ -121,9 +121,8 @@ def test_an_older_snapshot_refuses_no_claim(admin: Admin, monkeypatch: pytest.Mo
     """The first search uses an older snapshot, the second the current one."""
     monkeypatch.setattr(service, "_RECENT", math.inf)
     only = make_provider(admin, "cn", VCPU=4)
-    assert (
-        admin("GET", "/allocation_candidates?resources=VCPU:1").status_code == 200
-    )  # the snapshot that is old from here on
+    # the snapshot that is old from here on
+    assert admin("GET", "/allocation_candidates?resources=VCPU:1").status_code == 200
     taken = take_all(admin, only)
     assert taken.status_code == 204
     refused = post_claims(admin, new_claim())
