@@ -316,7 +316,8 @@ def build_assignment(
     if request.emulator_policy is EmulatorPolicy.ISOLATE and len(used) > 1:
         pinned, emulator = used[:-1], frozenset(used[-1:])
     else:
-        emulator = shared_emulator_cpus(supply, request, held) or frozenset(used) or floating
+        own = frozenset(used) or floating
+        emulator = shared_emulator_cpus(supply, request, held, own) or own
     per_vcpu = _spread_over_vcpus(pinned, floating, request)
     empty = frozenset(dedicated).difference(used) if len(used) < len(dedicated) else frozenset()
     mems = memory_of(supply, request, frozenset().union(*per_vcpu), bool(dedicated))
@@ -466,13 +467,21 @@ def _why_not_shared(supply: CpuSupply, request: GuestRequest) -> str:
     return f"{zones} has no shared CPUs that no other guest holds, and the guest holds no PCPU"
 
 
-def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet) -> CpuSet:
-    """The shared CPUs for emulator threads: in the guest's zones, or else anywhere outside of pools."""
+def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet, own: CpuSet) -> CpuSet:
+    """The shared CPUs for emulator threads: in the guest's zones, or else anywhere outside of pools.
+
+    Of these, the ones in the NUMA nodes of its guest CPUs, if there are any.
+
+    :param own: the CPUs of its guest CPUs.
+    """
     everywhere = supply.cpu_sets.emulator & supply.topology.online - held
     if not everywhere:
         return everywhere
     zones: CpuSet = frozenset().union(*(demand.cpus for demand in request.demands))
-    return (everywhere & zones) or everywhere - supply.cpu_sets.pooled
+    usable = (everywhere & zones) or everywhere - supply.cpu_sets.pooled
+    nodes = supply.topology.nodes_of(own)
+    near = frozenset(cpu for cpu in usable if supply.topology.node_of(cpu) in nodes)
+    return near or usable
 
 
 def _used_cpus(

@@ -248,7 +248,7 @@ def _make_assignment(
     held = supply.taken_cpus(request).union(dedicated)
     own = frozenset().union(*vcpu_cpus)
     demanded = request.constraints.emulator & supply.topology.online
-    emulator = alone or demanded - held or demanded or shared_emulator_cpus(supply, request, held) or own
+    emulator = alone or demanded - held or demanded or shared_emulator_cpus(supply, request, held, own) or own
     mems = memory_of(supply, request, own, bool(dedicated))
     return CpuAssignment(vcpu_cpus, emulator, dedicated, withheld, mems)
 

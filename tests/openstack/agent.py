@@ -42,17 +42,26 @@ name = follow
 """
 
 
-@dataclass(frozen=True)
+@dataclass
 class CloudAgent:
     """A running agent."""
 
     folder: Path
+    program: Program | None = None
 
     def ask(self, *command: str, good: tuple[int, ...] = (0,)) -> Any:
         """Run a command of the agent and return its answer."""
         return json.loads(
             run([*_command(self.folder), *command, "-f", "json"], self.folder, _IMPORTS, good=good)
         )
+
+    def restart_with(self, section: str) -> None:
+        """Start it again with one more section of its configuration."""
+        assert self.program is not None
+        self.program.stop()
+        with (self.folder / "compute-agent.conf").open("a") as file:
+            file.write(section)
+        self.program.start()
 
     def has_reported(self) -> bool:
         """Whether the agent's reports are complete."""
@@ -82,7 +91,10 @@ def agent(ground: Ground, host: CloudHost) -> Iterator[CloudAgent]:
         host_tree(folder / "host")
         FakeResctrl.of(INTEL, folder / "host" / "sys/fs/resctrl")
         made = CloudAgent(folder)
-        with Program("compute-agent", [*_command(folder), "run"], folder, made.has_reported, _IMPORTS):
+        made.program = Program(
+            "compute-agent", [*_command(folder), "run"], folder, made.has_reported, _IMPORTS
+        )
+        with made.program:
             yield made
 
 

@@ -24,6 +24,8 @@ _UPDATES: Final = 100
 """Number of updates of both."""
 _SECONDS: Final = 600.0
 _ATTEMPTS: Final = 3
+_CONFIG: Final = 2
+"""VIR_DOMAIN_AFFECT_CONFIG: the persistent definition."""
 
 
 def test_agent_and_nova_compute_do_not_change_each_others_reports(
@@ -94,7 +96,12 @@ def test_agent_and_nova_compute_do_not_change_each_others_reports(
             assert {each.path for each in writes} == {passing}
             assert all(each.status < 300 for each in writes)
             assert known() == told
-            assert beside.audit() == []
+            # Nova leaves emulator threads on dedicated CPUs, unless the flavor has a policy for them.
+            [left] = beside.audit()
+            assert (left["finding"], left["consumer"]) == (
+                "emulator threads on dedicated CPUs",
+                servers.uuid("dedicated"),
+            )
             assert _root(known()) == _root(before)
             assert known().allocations == before.allocations
             assert pins() == pinned
@@ -102,6 +109,12 @@ def test_agent_and_nova_compute_do_not_change_each_others_reports(
             running.hosts[REAL].stop()
             running.start(REAL)
             assert known().providers.keys() == there
+            beside.restart_with("[isolation]\nemulator = move\n")
+            wait_for_cloud(lambda: beside.audit() == [], "emulator threads are on shared CPUs")
+            assert pins() == pinned
+            domain = openstack.libvirtd.connection.lookupByUUIDString(servers.uuid("dedicated"))
+            live, nova = domain.emulatorPinInfo(), domain.emulatorPinInfo(_CONFIG)
+            assert (live, nova) == ((True, False), (False, True))
             servers.delete("dedicated")
             wait_for_cloud(lambda: "dedicated" not in known().allocations, "it holds nothing")
             wait_for_cloud(lambda: beside.audit() == [], "the agent knows")

@@ -135,6 +135,18 @@ class TestPlacing:
     def test_fewer_guest_cpus_than_amounts_have_several_each(self, policy):
         assert policy(supply(), request((0, 2, 0), vcpus=1)).vcpu_cpus == ({1, 2},)
 
+    def test_emulator_threads_are_in_the_nodes_of_their_guest_where_zones_are_larger(self, policy):
+        whole = ProviderDemand("host", TOPOLOGY.online, 2)
+        found = policy(supply(other={1, 2}), GuestRequest("guest", 2, (whole,)))
+        assert (found.held_cpus, found.emulator_cpus) == ({5, 6}, {7})
+        # A node without shared CPUs has none to give.
+        sets = CpuSets(SETS.dedicated, frozenset({3}), frozenset({3}))
+        assert policy(supply(sets, other={1, 2}), GuestRequest("guest", 2, (whole,))).emulator_cpus == {3}
+
+    def test_emulator_threads_are_in_the_node_of_a_cache_without_shared_cpus(self, policy):
+        cache = ProviderDemand("L3 2", frozenset({5, 6}), 2)
+        assert policy(supply(), GuestRequest("guest", 2, (cache,))).emulator_cpus == {7}
+
     def test_a_dedicated_guest_on_a_host_without_shared_cpus(self, policy):
         sets = CpuSets(SETS.dedicated, frozenset(), frozenset())
         found = policy(supply(sets), request((0, 2, 0), vcpus=2))
