@@ -77,8 +77,9 @@ OPTS: Final = [
         default=1.0,
         min=0.0,
         max=100.0,
-        help="Percent of hours in which the agent expects the largest guest to use all its CPUs, regardless"
-        " of its use in the last day.",
+        help="Reserve for rare peaks that one day of measurements does not show: the agent assumes that the"
+        " largest guest uses all its CPUs in this percentage of hours. A larger value, up to 50, lowers the"
+        " offer.",
     ),
 ]
 

@@ -9,7 +9,8 @@ Guests with dedicated CPUs have a weight as well, because their emulator threads
 A guest of a class that ranks no higher than best effort gets a hundredth of that weight. A guest that holds
 nothing counts as one CPU.
 
-A class may have another weight for each CPU, or be idle (``cpu.idle``), which is less than any weight.
+A class may set its own weight per CPU that a guest holds, or be idle (``cpu.idle``), which ranks below all
+weights.
 
 The quota is the temporary limit that throttling sets, or the cap of a guest on reclaimed CPUs, whichever is
 lower. A guest with a quota may have a burst.

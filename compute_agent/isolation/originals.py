@@ -107,7 +107,11 @@ class OriginalsFile:
                 self._kept = parse_originals(content)
             except ValueError as error:
                 self._damaged = True
-                LOG.error("%s cannot be used: %s; masks stay as they are until a reboot", self._path, error)
+                LOG.error(
+                    "%s cannot be used: %s; interrupts keep their present CPU masks until a reboot",
+                    self._path,
+                    error,
+                )
         return self._kept
 
     def keep_originals(self, originals: OriginalMasks) -> None:

@@ -1,4 +1,4 @@
-"""The allocations of this host's consumers, and two dangers to them: older databases and expiring claims.
+"""The allocations of this host's consumers, and two dangers to them: restored databases and expiring claims.
 
 An older copy of Placement's database lacks allocations of running guests. The guests keep their holdings
 until no guest would lose anything, or until an operator accepts the copy (see

@@ -1,4 +1,4 @@
-"""Makes nothing: the console has the tables that this made in a branch of its own.
+"""Does nothing. The console's own Alembic branch makes the tables that this migration once made.
 
 The number stays, as there are databases at it.
 """

@@ -164,7 +164,7 @@ class _SignInOutage(_IdentityOutage):
 
     def log_end(self, seconds: float) -> None:
         """Log the end of the outage."""
-        LOG.warning("The Identity service answers again when users sign in, after %.0f seconds", seconds)
+        LOG.warning("The Identity service answers sign-ins again, after %.0f seconds", seconds)
 
 
 class _IdentityServer:

@@ -32,10 +32,10 @@ Placement-Ext-Incomplete: deadline then says that there may be more. If it has
 found none, the answer is 400 with the code placement.ext.search_too_long. It
 names the group of the request that found no place.
 
-Half of the threads of a worker may run a search that takes longer than some
-hundredths of a second (placement-api --threads; two under another web server).
-One more such search is answered 503, and the client tries again, so that the
-other threads stay free for short requests. A worker with one thread has none
+At most half of a worker's threads (placement-api --threads) may run searches
+longer than some hundredths of a second at the same time. Under another web
+server at most two may. One more such search is answered 503, and the client
+tries again, so that the other threads stay free for short requests. A worker with one thread has none
 to spare. There this option is the longest time that one client may keep all
 others waiting.
 """,
@@ -50,8 +50,8 @@ has the results so far, and its field incomplete names the missing parts. The co
 come first, then reasons, then changes that would help. If not even the first are known in time, the answer is
 400 with the code placement.ext.search_too_long.
 
-Explanations count among the long searches that [api] candidates_deadline
-limits for each worker.
+An explanation occupies one of a worker's places for long searches; their
+number is in [api] candidates_deadline.
 """,
     ),
     cfg.BoolOpt(

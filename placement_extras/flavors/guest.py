@@ -1,4 +1,4 @@
-"""A flavor and its image together: reads the settings of one feature from both.
+"""A guest's flavor and image, read together: the settings of a feature may come from either.
 
 Nova refuses an image if a known property has a value of the wrong type. So all known properties are listed
 here with their former names, even if they do not affect a request.

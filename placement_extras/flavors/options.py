@@ -33,15 +33,17 @@ class PciAliasType(types.ConfigType):
         """
         said = json.loads(value)
         if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):
-            raise ValueError("an alias is a JSON object of texts")
+            raise ValueError("the alias is not a JSON object with texts")
         if unknown := said.keys() - set(_FIELDS):
-            raise ValueError(f"an alias has no {', '.join(sorted(unknown))}, only {', '.join(_FIELDS)}")
+            raise ValueError(
+                f"the alias has unknown fields: {', '.join(sorted(unknown))}; known are {', '.join(_FIELDS)}"
+            )
         if not said.get("name", "").strip():
-            raise ValueError("an alias has a name")
+            raise ValueError("the alias has no name")
         ids = [said.get(name, "") for name in ("vendor_id", "product_id")]
         if not said.get("resource_class") and not all(map(_ID.fullmatch, ids)):
             raise ValueError(
-                "an alias has a resource_class, or a vendor_id and a product_id of four hex digits"
+                "the alias needs resource_class, or vendor_id and product_id with four hex digits each"
             )
         return said
 

@@ -184,7 +184,7 @@ class _DrainSearch:
         self._best: tuple[HostedConsumer, ...] = ()
 
     def find_places(self, known: int, upper_bound: int) -> _DrainResult:
-        """Search places for more guests.
+        """Look for places for more guests.
 
         :param known: the number of guests with a place so far.
         :param upper_bound: the proved maximum.

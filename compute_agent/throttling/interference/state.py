@@ -41,7 +41,7 @@ class SuspectPair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PairRecord:
-    """The record of a pair: the time until which it is left alone, and the number of verdicts guilty.
+    """The record of a pair: the time until which it is left alone, and the number of guilty verdicts.
 
     ``verdicts`` counts those of the day that began at ``since`` with the first of them.
     """

@@ -28,14 +28,18 @@ def rehearse_usage(
         names = ", ".join(sorted({one.metric for one in rules.watermarks})) or "none"
         raise ValueError(f"no watermark is of {metric}; there are watermarks of {names}")
     amount = parse_threshold(usage, rules.registry[metric].unit)
+    measured = [series for series in snapshot.host if series.metric == metric]
+    if not measured:
+        raise ValueError(f"{metric} is not measured yet: try again after the next round")
     imagined = {
         series: known
-        for series in snapshot.host
-        if series.metric == metric
-        and (known := amount.absolute_amount(snapshot.capacity.get(series))) is not None
+        for series in measured
+        if (known := amount.absolute_amount(snapshot.capacity.get(series))) is not None
     }
     if not imagined:
-        raise ValueError(f"{metric} is not measured so far, or its capacity is not known: use an amount")
+        raise ValueError(
+            f"the capacity for {metric} is not known; give a number such as 12G, not a percentage"
+        )
     snapshot = replace(snapshot, host={**snapshot.host, **imagined})
     streaks: Streaks = {}
     for _ in range(max(one.for_samples for one in watched)):

@@ -86,7 +86,7 @@ class RelaxationSearch:
         self._asked = asked_amounts(found.request)
 
     def find_relaxations(self) -> Iterator[RequestRelaxation]:
-        """Yield the smallest changes with which the request fits; without changes it does not.
+        """Yield the smallest changes that make the request fit, which does not fit unchanged.
 
         :raises placement.search.budget.BudgetExhausted: it takes too long to find the next.
         """

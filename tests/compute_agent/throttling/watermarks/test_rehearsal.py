@@ -47,7 +47,7 @@ def test_higher_up_guests_are_kept_away_and_evicted():
     [
         ("io_pressure", "50%", "no watermark is of io_pressure; there are watermarks of cpu_usage, memory"),
         ("cpu_usage", "much", "'much' is no threshold"),
-        ("memory_usage", "50%", "its capacity is not known: use an amount"),
+        ("memory_usage", "50%", "the capacity for memory_usage is not known; give a number such as 12G"),
     ],
 )
 def test_impossible_rehearsals_are_refused(metric, usage, words):
