@@ -293,7 +293,7 @@ class MapField(SchemaField):
         if self.max_properties is not None and len(value) > self.max_properties:
             raise violation_error(
                 "maxProperties",
-                f"{len(value)} properties are too many, the maximum is {{self.max_properties}}",
+                f"{len(value)} properties are too many, the maximum is {self.max_properties}",
             )
         named: dict[Any, tuple[Any, fields.Field[Any]]] = {}
         for key, item in value.items():

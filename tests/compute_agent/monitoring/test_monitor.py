@@ -311,7 +311,7 @@ def test_when_rmids_run_out_guests_of_higher_priority_have_them(tree, rmids, mon
     assert monitor.unmonitored_guests == {one.guest for one in guests} - set(monitored)
     scarce = len(monitored) < 3
     assert monitor.exhaustion_count == scarce
-    assert len([record for record in caplog.records if "not enough RMIDs" in record.message]) == scarce
+    assert len([record for record in caplog.records if "too few RMIDs" in record.message]) == scarce
 
 
 def test_a_monitored_guest_takes_precedence_over_new_ones_of_its_priority(tree):
