@@ -50,10 +50,8 @@ def parkable_cpus(conf: cfg.ConfigOpts, beside: bool) -> CpuSet:
 
 def dedicated_cpus(conf: cfg.ConfigOpts) -> CpuSet:
     """The CPUs that ``[compute] cpu_dedicated_set`` names, whatever their state."""
-    try:
-        return cpuset.parse(conf.compute.cpu_dedicated_set or "")
-    except cpuset.BadCpuSet:  # the code that reads the sets reports this error
-        return frozenset()
+    # The code that reads the sets reports an error in them.
+    return cpuset.parse_or_empty(conf.compute.cpu_dedicated_set)
 
 
 def park_mode(conf: cfg.ConfigOpts) -> ParkMode | None:

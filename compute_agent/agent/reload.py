@@ -160,7 +160,7 @@ class ConfigReloader:
         self._signature = host_signature(host.options)
 
     @property
-    def list_warnings(self) -> list[str]:
+    def all_warnings(self) -> list[str]:
         """Sentences on the choice of the driver, and on options that wait for a restart or have no effect."""
         return [*filter(None, [self._driver.notice]), *self._waiting, *self._config_warnings]
 
@@ -204,7 +204,7 @@ class ConfigReloader:
             self._in_force.current = host.with_controllers(client, controllers)
             self._config_warnings, self._waiting = warnings, waiting
             logs.set_level(options)
-            for warning in self.list_warnings:
+            for warning in self.all_warnings:
                 LOG.warning("%s", warning)
             off = host.resctrl.off
             if off != self.resctrl.off:

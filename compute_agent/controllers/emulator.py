@@ -84,19 +84,14 @@ class EmulatorController(GuestController):
 
     def describe_drift(self, target: GuestTarget) -> str | None:
         """The threads on dedicated CPUs; None if there are none, or if they cannot move."""
-        if not self._settings.moves:
-            return None
-        misplaced = self._find_misplaced(target)
-        if misplaced == self._left.get(target.guest.uuid) or not self._choose_cpus(target):
-            return None
-        return tell_misplaced(misplaced) or None
+        return tell_misplaced(self._find_movable(target)) or None
 
     def apply(self, target: GuestTarget) -> bool:
         """Move the threads on dedicated CPUs; return whether any moved."""
-        if self.describe_drift(target) is None:
+        movable = self._find_movable(target)
+        if not movable:
             return False
-        misplaced = self._find_misplaced(target)
-        moved = self._driver.move_emulator(target.guest, misplaced, self._choose_cpus(target))
+        moved = self._driver.move_emulator(target.guest, movable, self._choose_cpus(target))
         left = self._find_misplaced(target)
         if left:
             self._left[target.guest.uuid] = left
@@ -125,6 +120,13 @@ class EmulatorController(GuestController):
             return {}
         threads = self._driver.emulator_threads(target.guest)
         return find_misplaced(threads, target.assignment, self._held)
+
+    def _find_movable(self, target: GuestTarget) -> dict[int, CpuSet]:
+        """The misplaced threads, except where they have stayed before, or no CPU is free for them."""
+        if not self._settings.moves or not self._choose_cpus(target):
+            return {}
+        misplaced = self._find_misplaced(target)
+        return {} if misplaced == self._left.get(target.guest.uuid) else misplaced
 
     def _choose_cpus(self, target: GuestTarget) -> CpuSet:
         if target.assignment is None:

@@ -32,7 +32,7 @@ from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Guest
 from compute_agent.model.guest_settings import GuestSettings, IsolationLevel
-from compute_agent.model.messages import DriverError
+from compute_agent.model.messages import DriverError, named_few
 
 _NONE_HELD = "isolation = {} is for dedicated CPUs, and the guest holds none"
 
@@ -142,8 +142,7 @@ class IsolationController(KernelController):
         for cpus in self._isolator.plan_bans(demand):
             together[cpuset.format(cpus) or "those of its environment"].append("bans of irqbalance")
         for change, subjects in sorted(together.items()):
-            more = f" and {len(subjects) - 1} more" if len(subjects) > 1 else ""
-            yield PlannedChange(self.name, f"{subjects[0]}{more}", change)
+            yield PlannedChange(self.name, named_few(subjects, 1), change)
 
     def release(self, guests: Sequence[Guest], online: frozenset[int]) -> Iterator[ReleaseItem]:
         """All masks that were written, as one thing."""

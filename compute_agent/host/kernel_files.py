@@ -91,6 +91,16 @@ def write_text(path: str, text: str) -> None:
         os.close(descriptor)
 
 
+KTHREADD: Final = 2
+"""The number of the process that is the parent of all kernel threads."""
+
+
+def list_kernel_threads(root: Path) -> list[str] | None:
+    """The numbers of the kernel's threads on the host below ``root``; None if they cannot be read."""
+    text = read_optional(f"{root}/proc/{KTHREADD}/task/{KTHREADD}/children")
+    return None if text is None else text.split()
+
+
 LOG = logging.getLogger(__name__)
 
 
@@ -169,6 +179,15 @@ class SysFiles:
         """The sorted names in a folder; none without the folder."""
         try:
             return sorted(entry.name for entry in (self.root / folder).iterdir())
+        except OSError as error:
+            LOG.debug("Cannot list %s: %s", self.root / folder, error)
+            return []
+
+    def list_folders(self, folder: str) -> list[str]:
+        """The sorted names of folders in a folder, without links; none without the folder."""
+        try:
+            with os.scandir(self.root / folder) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except OSError as error:
             LOG.debug("Cannot list %s: %s", self.root / folder, error)
             return []

@@ -23,7 +23,7 @@ from compute_agent.inventory.provider_tree import (
     device_name,
 )
 from compute_agent.inventory.traits import NUMA_ROOT
-from compute_agent.model.messages import ConfigError
+from compute_agent.model.messages import ConfigError, named_few
 
 _SHOWN: Final = 5
 """Maximum number of addresses in a sentence."""
@@ -92,19 +92,14 @@ def _device_warnings(selected: Sequence[PciDevice]) -> Iterable[str]:
     without_iommu = [device.address for device in selected if device.iommu_group is None]
     if without_iommu:
         yield (
-            f"{OPTION}: {_address_list(without_iommu)} cannot be given to domains, since the IOMMU is off:"
-            " boot with intel_iommu=on or amd_iommu=on, and enable VT-d or AMD-Vi in the firmware"
+            f"{OPTION}: {named_few(without_iommu, _SHOWN)} cannot be given to domains, since the IOMMU is"
+            " off: boot with intel_iommu=on or amd_iommu=on, and enable VT-d or AMD-Vi in the firmware"
         )
     if narrow := [device for device in selected if device.link.is_degraded]:
         lanes = ", ".join(
             f"{device.address} x{device.link.width} of x{device.link.max_width}" for device in narrow[:_SHOWN]
         )
         yield f"{OPTION}: devices work with fewer lanes than they have: {lanes}. Check slot and riser"
-
-
-def _address_list(addresses: Sequence[str]) -> str:
-    more = len(addresses) - _SHOWN
-    return ", ".join(addresses[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def with_devices(
@@ -137,9 +132,9 @@ def with_devices(
     warnings = []
     if unknown and zones:
         warnings.append(
-            f"{OPTION}: the kernel does not show the NUMA node of {_address_list(unknown)}: below the root"
-            " provider no query joins them with CPUs of their node. Write the node to numa_node of the device"
-            " in /sys/bus/pci/devices, if you know it"
+            f"{OPTION}: the kernel does not show the NUMA node of {named_few(unknown, _SHOWN)}: below the"
+            " root provider no query joins them with CPUs of their node. Write the node to numa_node of the"
+            " device in /sys/bus/pci/devices, if you know it"
         )
     return replace(tree, nodes=(*tree.nodes, *added)), tuple(warnings)
 

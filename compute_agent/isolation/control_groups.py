@@ -73,7 +73,7 @@ class GroupReader:
             yield from self._list_foreign("", guests)
 
     def _list_foreign(self, parent: str, guests: Collection[str]) -> Iterator[str]:
-        for name in self._list_children(parent):
+        for name in self._files.list_folders(f"{CONTROL_GROUPS}/{parent}"):
             group = f"{parent}/{name}" if parent else name
             if name.startswith(_GUEST_PREFIXES) or group in guests:
                 continue
@@ -87,7 +87,10 @@ class GroupReader:
         return (
             group == _MACHINES
             or any(guest == group or guest.startswith(f"{group}/") for guest in guests)
-            or any(name.startswith(_GUEST_PREFIXES) for name in self._list_children(group))
+            or any(
+                name.startswith(_GUEST_PREFIXES)
+                for name in self._files.list_folders(f"{CONTROL_GROUPS}/{group}")
+            )
         )
 
     def find_group(self, pid: int) -> str:
@@ -171,14 +174,6 @@ class GroupReader:
         # systemd's sd_booted(3): the folder is there if systemd is the init system.
         is_own = self.root == Path("/") and os.path.isdir("/run/systemd/system")
         return shutil.which("systemctl") if is_own else None
-
-    def _list_children(self, group: str) -> list[str]:
-        folder = "/".join(filter(None, (str(self.root), CONTROL_GROUPS, group)))
-        try:
-            with os.scandir(folder) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-        except OSError:
-            return []
 
     def _is_populated(self, group: str) -> bool:
         return "populated 1" in (self._files.text(f"{CONTROL_GROUPS}/{group}/cgroup.events") or "")

@@ -14,6 +14,7 @@ from typing import Final
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import CpuAssignment
+from compute_agent.model.messages import named_few
 
 _SHOWN: Final = 4
 
@@ -55,6 +56,5 @@ def tell_misplaced(misplaced: Mapping[int, CpuSet]) -> str:
     if not misplaced:
         return ""
     cpus = cpuset.format(frozenset().union(*misplaced.values()))
-    tids = ", ".join(map(str, sorted(misplaced)[:_SHOWN]))
-    more = f" and {len(misplaced) - _SHOWN} more" if len(misplaced) > _SHOWN else ""
-    return f"threads that run no guest CPU may use dedicated CPUs {cpus}: {tids}{more}"
+    tids = named_few([str(tid) for tid in sorted(misplaced)], _SHOWN)
+    return f"threads that run no guest CPU may use dedicated CPUs {cpus}: {tids}"

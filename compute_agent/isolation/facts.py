@@ -52,7 +52,6 @@ _PASSTHROUGH: Final = re.compile(r"vfio-[a-z]+\S*\(([0-9a-f:.]+)\)", re.ASCII)
 """The action of an interrupt of a device that a guest has: ``vfio-msix[0](0000:3b:00.0)``."""
 
 
-_KERNEL_THREADS: Final = "proc/2/task/2/children"
 """The threads of the kernel, all of which are children of kthreadd."""
 
 _STAT: Final = re.compile(
@@ -274,8 +273,8 @@ class MaskReader:
         match = MASK_PATH.fullmatch(path)
         if match is not None and match["thread"]:
             # A process may have the number now, or the thread may be bound to one CPU for good.
-            threads, thread = self._files.text(_KERNEL_THREADS), match["thread"]
-            is_ended = threads is not None and thread not in threads.split()
+            threads, thread = kernel_files.list_kernel_threads(self.root), match["thread"]
+            is_ended = threads is not None and thread not in threads
             return is_ended or (self._files.text(f"proc/{thread}/stat") is not None and thread in self._fixed)
         if match is not None and match["group"]:
             # The file comes and goes with the controller; the group does not.
@@ -286,10 +285,9 @@ class MaskReader:
         """The processes in the root of the control groups; None where the host has no such groups."""
         if not self.groups.has_cpusets:
             return None
-        threads = set((self._files.text(_KERNEL_THREADS) or "").split())
+        threads = {str(kernel_files.KTHREADD), *(kernel_files.list_kernel_threads(self.root) or ())}
         present = (self._files.text(f"{CONTROL_GROUPS}/cgroup.procs") or "").split()
-        # Process 2 is kthreadd, the parent of all kernel threads.
-        return len(set(present) - threads - {"2"})
+        return len(set(present) - threads)
 
     def read_cpus(self, path: str) -> CpuSet | None:
         """The CPUs of one mask; None where it cannot be read."""
@@ -319,7 +317,7 @@ class MaskReader:
 
     def renew_threads(self) -> None:
         """Have threads of interrupts follow these again: the kernel gave them all CPUs with a partition."""
-        for thread in (self._files.text(_KERNEL_THREADS) or "").split():
+        for thread in kernel_files.list_kernel_threads(self.root) or []:
             match = _STAT.match(self._files.text(f"proc/{thread}/stat") or "")
             found = None if match is None else _INTERRUPT_THREAD.match(match["name"])
             if found is not None:
@@ -346,7 +344,7 @@ class MaskReader:
         yield from self._read_interrupts(known)
         for path in (
             WORKQUEUE_MASK,
-            *(f"{WORKQUEUES}/{name}/cpumask" for name in self._list_folders(WORKQUEUES)),
+            *(f"{WORKQUEUES}/{name}/cpumask" for name in self._files.list_folders(WORKQUEUES)),
         ):
             yield from self._read_mask(path, MaskKind.WORKQUEUE)
         yield from self._read_threads()
@@ -379,14 +377,14 @@ class MaskReader:
     def _read_interrupts(self, known: Collection[str]) -> Iterator[KernelMask]:
         for number in self._files.list_numbers(INTERRUPTS, ""):
             path = f"{INTERRUPTS}/{number}/smp_affinity_list"
-            actions = printable_text(", ".join(self._list_folders(f"{INTERRUPTS}/{number}")))
+            actions = printable_text(", ".join(self._files.list_folders(f"{INTERRUPTS}/{number}")))
             # An interrupt without an action never fires, and takes the default when it gets one.
             if actions or path in known:
                 yield from self._read_mask(path, MaskKind.INTERRUPT, actions)
 
     def _read_threads(self) -> Iterator[KernelMask]:
         """The threads of the kernel that can move."""
-        present = (self._files.text(_KERNEL_THREADS) or "").split()
+        present = kernel_files.list_kernel_threads(self.root) or []
         self._reads += 1
         self._fixed = set() if self._reads % _TRUSTED_READS == 0 else self._fixed.intersection(present)
         for thread in present:
@@ -471,10 +469,3 @@ class MaskReader:
                     ]
                 found |= dict.fromkeys(devices, uuid)
         return found
-
-    def _list_folders(self, folder: str) -> list[str]:
-        try:
-            with os.scandir(f"{self.root}/{folder}") as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
-        except OSError:
-            return []

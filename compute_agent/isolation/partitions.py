@@ -161,7 +161,7 @@ class _PartitionPlanner:
             self._refused[target.uuid].append(NO_REMOTE)
             return
         # The pins of a guest come first: a partition of other CPUs would make them fail.
-        if _cpus(state.cpus) != target.cpus:
+        if cpuset.parse_or_empty(state.cpus) != target.cpus:
             return
         self._kinds[target.group] = target.partition_kind
         if state.partition == target.partition_kind:
@@ -177,7 +177,7 @@ class _PartitionPlanner:
             self._exclusive[group] |= target.cpus
             above = self._facts.groups.get(group, GroupState())
             filled = _path(group, GROUP_CPUS) in self._originals
-            lacks = target.cpus <= _cpus(above.exclusive) and not target.cpus <= above.passed
+            lacks = target.cpus <= cpuset.parse_or_empty(above.exclusive) and not target.cpus <= above.passed
             if filled or (lacks and not above.cpus and state.partition != target.partition_kind):
                 self._filled.add(group)
 
@@ -202,10 +202,10 @@ class _PartitionPlanner:
             if group in self._filled and not state.cpus:
                 yield _path(group, GROUP_CPUS), cpuset.format(self._facts.online)
             path = _path(group, _EXCLUSIVE)
-            wanted = self._exclusive[group] | _cpus(self._originals.get(path, ""))
+            wanted = self._exclusive[group] | cpuset.parse_or_empty(self._originals.get(path, ""))
             if path not in self._originals:
-                wanted |= _cpus(state.exclusive)
-            if _cpus(state.exclusive) != wanted:
+                wanted |= cpuset.parse_or_empty(state.exclusive)
+            if cpuset.parse_or_empty(state.exclusive) != wanted:
                 yield path, cpuset.format(wanted)
 
     def _is_wanted(self, group: str, file: str) -> bool:
@@ -223,7 +223,7 @@ class _PartitionPlanner:
 
     def _has_changed(self, path: str, has: str) -> bool:
         """Whether a file differs from its original. The kernel has no way back from CPUs to none."""
-        is_all = path.endswith(f"/{GROUP_CPUS}") and _cpus(has) >= self._facts.online
+        is_all = path.endswith(f"/{GROUP_CPUS}") and cpuset.parse_or_empty(has) >= self._facts.online
         return has != self._originals[path] and not (is_all and not self._originals[path])
 
     def _original_text(self, path: str) -> str:
@@ -326,13 +326,6 @@ def _path(group: str, file: str) -> str:
 def _group_of(path: str) -> str:
     match = PARTITION_PATH.fullmatch(path)
     return "" if match is None else match["group"]
-
-
-def _cpus(text: str | None) -> CpuSet:
-    try:
-        return cpuset.parse(text or "")
-    except cpuset.BadCpuSet:
-        return frozenset()
 
 
 def _state_word(state: str | None) -> str:

@@ -9,14 +9,13 @@ TuneD runs as the process ``tuned``, and its profile is in /etc/tuned/active_pro
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from compute_agent.host import kernel_files
+from compute_agent.host.kernel_files import SysFiles
 from compute_agent.isolation.irqbalance import has_socket
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, CpuSets, named_cpus
@@ -52,14 +51,16 @@ class BootIsolation:
 
 def read_boot_isolation(root: Path) -> BootIsolation:
     """The CPUs of boot options of the host below ``root``; none where they cannot be read."""
-    line = (kernel_files.read_optional(f"{root}/{_BOOT_LINE}") or "").split()
-    return BootIsolation(_option_cpus(root, line, ISOLCPUS), _option_cpus(root, line, NOHZ_FULL))
+    files = SysFiles(root)
+    line = (files.text(_BOOT_LINE) or "").split()
+    return BootIsolation(_option_cpus(files, line, ISOLCPUS), _option_cpus(files, line, NOHZ_FULL))
 
 
-def _option_cpus(root: Path, line: list[str], option: str) -> CpuSet:
-    shown = kernel_files.read_optional(f"{root}/{_CPU_FILES[option]}")
+def _option_cpus(files: SysFiles, line: list[str], option: str) -> CpuSet:
+    # A kernel that booted without the option shows "(null)".
+    shown = files.text(_CPU_FILES[option])
     if shown is not None:
-        return _parse_cpus(shown)
+        return cpuset.parse_or_empty(shown)
     found: CpuSet = frozenset()
     for word in line:
         name, _, value = word.partition("=")
@@ -67,18 +68,10 @@ def _option_cpus(root: Path, line: list[str], option: str) -> CpuSet:
             # The flags of isolcpus are before its CPUs; without a flag it is "domain".
             words = value.split(",") if option == ISOLCPUS else [value]
             flags = [word for word in words if word in _FLAGS]
-            cpus = _parse_cpus(",".join(word for word in words if word not in _FLAGS))
+            cpus = cpuset.parse_or_empty(",".join(word for word in words if word not in _FLAGS))
             # The kernel takes the last one.
             found = cpus if not flags or _DOMAIN in flags else frozenset()
     return found
-
-
-def _parse_cpus(text: str) -> CpuSet:
-    """The CPUs of a list; none of anything else, such as ``(null)`` of a kernel that booted without them."""
-    try:
-        return cpuset.parse(text.strip())
-    except cpuset.BadCpuSet:
-        return frozenset()
 
 
 def boot_warnings(boot: BootIsolation, cpu_sets: CpuSets) -> Iterator[str]:
@@ -127,14 +120,6 @@ def _read_profile(root: Path) -> str:
 
 def _process_names(root: Path) -> set[str]:
     """The names of these programs that run on the host."""
-    found: set[str] = set()
-    try:
-        with os.scandir(f"{root}/proc") as entries:
-            numbers = [entry.name for entry in entries if re.fullmatch("[0-9]+", entry.name, re.ASCII)]
-    except OSError:
-        return found
-    for number in numbers:
-        name = (kernel_files.read_optional(f"{root}/proc/{number}/comm") or "").strip()
-        if name in (_TUNED, _BALANCER):
-            found.add(name)
-    return found
+    files = SysFiles(root)
+    names = (files.text(f"proc/{number}/comm") for number in files.list_numbers("proc", ""))
+    return {name for name in names if name in (_TUNED, _BALANCER)}

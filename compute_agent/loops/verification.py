@@ -42,8 +42,6 @@ from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.resctrl.resolution import GuestDemand
 from compute_agent.resctrl.schemata import BadSchemataError
 
-_UNISOLATED: Final = (IsolationLevel.UNSET, IsolationLevel.SHARED)
-
 _NO_NODE: Final = frozenset({-1})
 """NUMA nodes that no guest is bound to: drivers answer with the binding itself."""
 
@@ -130,7 +128,7 @@ def make_promises(view: GuestView, level: IsolationLevel, caches: CacheState | N
     found = GuestPromises(guest.uuid, guest.name, group=group, caches=shares)
     if place is None:
         return found
-    is_quiet = bool(place.held_cpus) and level not in _UNISOLATED
+    is_quiet = bool(place.held_cpus) and level.is_quiet
     return replace(
         found,
         vcpu_cpus=place.vcpu_cpus,
@@ -139,8 +137,7 @@ def make_promises(view: GuestView, level: IsolationLevel, caches: CacheState | N
         thread_policy=guest.settings.thread_policy,
         mems=place.mems,
         quiet=is_quiet,
-        # Each level has the promises of the levels before it.
-        alone=is_quiet and level is not IsolationLevel.QUIET,
+        alone=is_quiet and level is IsolationLevel.ALONE,
         given=place.given,
     )
 

@@ -61,6 +61,14 @@ def parse(text: str) -> frozenset[int]:
     return frozenset(included - excluded)
 
 
+def parse_or_empty(text: str | None) -> frozenset[int]:
+    """CPU numbers of a list; the empty set for a missing text, or one that is no CPU set."""
+    try:
+        return parse(text or "")
+    except BadCpuSet:
+        return frozenset()
+
+
 def format(cpus: Iterable[int]) -> str:
     """The shortest list of ``cpus``, as the kernel prints it: ``0-3,8``; the empty set is an empty text."""
     ranges: list[tuple[int, int]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Final
 from uuid import UUID
@@ -46,6 +47,12 @@ def on_one_line(text: str) -> str:
     if text.isprintable():  # the common case, and this runs hundreds of times a round
         return text
     return "".join(it if it.isprintable() else "\N{REPLACEMENT CHARACTER}" for it in text)
+
+
+def named_few(names: Sequence[str], most: int) -> str:
+    """The first names, ``most`` of them, and the number of the others: ``a, b and 3 more``."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def printable_text(text: str) -> str:

@@ -18,8 +18,6 @@ from compute_agent.resctrl.groups import ResctrlGroups
 from compute_agent.resctrl.layout import ResctrlLayout, cache_mask
 from compute_agent.resctrl.ways import NO_WAYS
 
-_KTHREADD: Final = 2
-_CHILDREN: Final = f"proc/{_KTHREADD}/task/{_KTHREADD}/children"
 _ALLOWED: Final = re.compile(r"^Cpus_allowed_list:\s*(\S*)$", re.MULTILINE)
 _NAME: Final = re.compile(r"^Name:\s*(.*)$", re.MULTILINE)
 
@@ -47,7 +45,7 @@ class TaskReader:
         """
         if not cpus:
             return
-        kernel = {_KTHREADD, *map(int, (self._files.text(_CHILDREN) or "").split())}
+        kernel = {kernel_files.KTHREADD, *map(int, kernel_files.list_kernel_threads(self._root) or ())}
         count = 0
         for pid in self._files.list_numbers("proc", ""):
             if pid in guests or pid in kernel:

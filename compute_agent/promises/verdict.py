@@ -12,6 +12,7 @@ from compute_agent.isolation.facts import KernelMask
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, named_cpus
 from compute_agent.model.guest_settings import ThreadPolicy
+from compute_agent.model.messages import named_few
 
 
 class PromiseKind(enum.StrEnum):
@@ -221,7 +222,7 @@ class _GuestJudge:
             yield self._judge_quiet(f"no movable work of the kernel on CPUs {held}")
         if promise.alone:
             tasks = [f"{task.name} ({task.tid})" for task in self._facts.tasks if task.cpus & promise.held]
-            faults = [f"{_named_few(tasks)} may run there"] if tasks else []
+            faults = [f"{named_few(tasks, _SHOWN)} may run there"] if tasks else []
             yield self._judge_promise(PromiseKind.ALONE, f"no process of the host on CPUs {held}", faults)
 
     def _judge_promise(
@@ -383,18 +384,13 @@ class _GuestJudge:
             # An interrupt that the kernel keeps fires on one CPU of its mask.
             if (mask.reached_cpus if is_fixed else mask.cpus) & self._promise.held:
                 (fixed if is_fixed else movable).append(mask.in_words)
-        faults = [f"{_named_few(movable)} may run there"] if movable else []
-        limits = [f"the kernel keeps {_named_few(fixed)} there"] if fixed else []
+        faults = [f"{named_few(movable, _SHOWN)} may run there"] if movable else []
+        limits = [f"the kernel keeps {named_few(fixed, _SHOWN)} there"] if fixed else []
         return self._judge_promise(PromiseKind.QUIET, promised, faults, limits)
 
 
 def _counted_things(things: Mapping[int, object] | frozenset[int], noun: str) -> str:
     return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
-
-
-def _named_few(names: list[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def count_broken(verdicts: Iterable[PromiseVerdict]) -> dict[PromiseKind, int]:

@@ -1,5 +1,6 @@
 """Plain SQL on the database of a test, beside the service."""
 
+from collections.abc import Callable
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,3 +19,16 @@ def read_scalar(url: str, query: str) -> Any:
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     with engine.connect() as conn:
         return conn.exec_driver_sql(query).scalar_one()
+
+
+def read_tables(url: str, is_wanted: Callable[[str], bool]) -> dict[str, list[str]]:
+    """Read all rows of the tables with a wanted name."""
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    metadata = sa.MetaData()
+    with engine.connect() as conn:
+        metadata.reflect(conn)
+        return {
+            table.name: sorted(map(repr, conn.execute(sa.select(table))))
+            for table in metadata.tables.values()
+            if is_wanted(table.name)
+        }

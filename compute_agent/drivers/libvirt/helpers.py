@@ -26,7 +26,7 @@ from typing import Final
 from compute_agent.drivers import procfs
 from compute_agent.drivers.libvirt.running_domain import DomainGroup, RunningDomain, SettledTask, find_group
 from compute_agent.drivers.procfs import ProcessIdentity
-from compute_agent.host.kernel_files import read_optional
+from compute_agent.host.kernel_files import list_kernel_threads
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.messages import printable_text
@@ -57,7 +57,6 @@ _HELPERS: Final = frozenset(
 )
 """The names of processes that libvirt starts for a domain (``src/qemu/qemu_extdevice.c``)."""
 
-_KERNEL_THREADS: Final = "/proc/2/task/2/children"
 _VHOST: Final = re.compile(r"vhost-([0-9]{1,10})", re.ASCII)
 
 _LISTING_SECONDS: Final = 5.0
@@ -126,7 +125,7 @@ class HelperFinder:
         now = self._clock()
         if self._workers is None or now - self._workers[0] >= _LISTING_SECONDS:
             found = defaultdict(set)
-            for word in (read_optional(_KERNEL_THREADS) or "").split():
+            for word in list_kernel_threads(Path("/")) or ():
                 match = _VHOST.fullmatch(procfs.thread_name(int(word), int(word)))
                 # In a container, process 2 and its children may be anything, with any name.
                 if match is not None and procfs.is_kernel_thread(int(word)):

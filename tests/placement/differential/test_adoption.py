@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from benchmarks.reference import Reference
 from benchmarks.servers import OpenStack
@@ -19,6 +18,7 @@ from tests.databases import DatabaseServer
 from tests.placement.builders import claim_body, inventories_body
 from tests.placement.differential.services import Request, ServiceClient, ShadowAnswer
 from tests.placement.running import Admin, application
+from tests.placement.sql import read_tables
 
 pytestmark = pytest.mark.slow
 
@@ -117,16 +117,8 @@ WRITES = {
 }
 
 
-def contents(url: str, only: str = "") -> dict[str, list[str]]:
-    engine = sa.create_engine(url, poolclass=sa.NullPool)
-    metadata = sa.MetaData()
-    with engine.connect() as conn:
-        metadata.reflect(conn)
-        return {
-            table.name: sorted(map(repr, conn.execute(sa.select(table))))
-            for table in metadata.tables.values()
-            if table.name.startswith(only)
-        }
+def contents(url: str) -> dict[str, list[str]]:
+    return read_tables(url, lambda name: True)
 
 
 def fill(client: ServiceClient) -> None:

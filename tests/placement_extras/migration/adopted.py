@@ -1,7 +1,6 @@
 """The contents of an adopted database, and changes of each kind in one."""
 
-import sqlalchemy as sa
-
+from tests.placement.sql import read_tables
 from tests.placement_extras.migration import reference_world as world
 
 NEW_HOST, NEW_SERVER = world.uuid("a", 77), world.uuid("c", 77)
@@ -9,15 +8,7 @@ NEW_HOST, NEW_SERVER = world.uuid("a", 77), world.uuid("c", 77)
 
 def contents(url):
     """Return all rows by table, without the lock that a killed move leaves."""
-    engine = sa.create_engine(url, poolclass=sa.NullPool)
-    metadata = sa.MetaData()
-    with engine.connect() as conn:
-        metadata.reflect(conn)
-        return {
-            table.name: sorted(map(repr, conn.execute(sa.select(table))))
-            for table in metadata.tables.values()
-            if table.name != "placement_migration_lock"
-        }
+    return read_tables(url, lambda name: name != "placement_migration_lock")
 
 
 def write(service):

@@ -82,11 +82,7 @@ def kernel_threads(host, monkeypatch):
     real = procfs.thread_name
     monkeypatch.setattr(procfs, "thread_name", lambda pid, tid: names.get(tid) or real(pid, tid))
     monkeypatch.setattr(procfs, "is_kernel_thread", names.__contains__)
-    monkeypatch.setattr(
-        helpers,
-        "read_optional",
-        lambda path: " ".join(map(str, names)) if path == helpers._KERNEL_THREADS else None,
-    )
+    monkeypatch.setattr(helpers, "list_kernel_threads", lambda root: [str(tid) for tid in names])
     return names
 
 
