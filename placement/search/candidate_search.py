@@ -414,7 +414,7 @@ def find_candidates(
         size += looking.size_of(more)
     if budget.ended and not found:
         raise _too_much(request, budget)
-    return found
+    return found if in_turn else _host_by_host(found)
 
 
 class CandidatesByHost:
@@ -496,6 +496,15 @@ def unused_patterns(
     :raises BudgetExhausted: (the function) the budget is spent.
     """
     return CandidateSearch(snapshot, request, None, budget).unused_patterns
+
+
+def _host_by_host(offers: list[Offer]) -> list[Offer]:
+    """Return offers with those of one provider set next to each other, in the order of the first ones."""
+    by_set: dict[ProviderSet, list[Offer]] = {}
+    for offer in offers:
+        by_set.setdefault(offer[0], []).append(offer)
+    # mostly each set has one batch
+    return offers if len(by_set) == len(offers) else [*chain.from_iterable(by_set.values())]
 
 
 def _while_it_lasts(offers: Iterable[Offer]) -> Iterator[Offer]:
