@@ -45,12 +45,15 @@ def complete_assignments(
     options: Sequence[Sequence[Provider]],
     rng: random.Random | None = None,
     kinds: AssignmentKinds | None = None,
+    *,
+    distinct_only: bool = False,
 ) -> Iterator[Sequence[Provider] | None]:
     """Yield every way to serve the needs, each once: one of its options for each need.
 
     With ``rng`` they come in random order, with ``kinds`` one of all equivalent ways before the others. None
     means that the search rests.
 
+    :param distinct_only: with ``kinds``, yield none of the others.
     :raises placement.search.budget.BudgetExhausted: the search has taken too long.
     """
     if rng is not None:
@@ -68,11 +71,15 @@ def complete_assignments(
         if kinds is None:
             yield from _run_through(rules, options, small)
         else:
-            yield from _distinct_first(rules, options, small, kinds)
+            yield from _distinct_first(rules, options, small, kinds, distinct_only)
 
 
 def _distinct_first(
-    rules: RequestRules, options: Sequence[Sequence[Provider]], small: bool, kinds: AssignmentKinds
+    rules: RequestRules,
+    options: Sequence[Sequence[Provider]],
+    small: bool,
+    kinds: AssignmentKinds,
+    distinct_only: bool,
 ) -> Iterator[Sequence[Provider] | None]:
     """Yield one of all equivalent ways, then one for each set of amounts, then all others.
 
@@ -85,6 +92,9 @@ def _distinct_first(
         passes.append((_run_through(rules, options, small, visited=visited), _RESTS_OF_FIRST_PASS))
     if kinds.any_needs_equal:
         passes.append((_run_through(rules, options, small, kinds=kinds), 1))
+    if distinct_only:
+        yield from passes[0][0]
+        return
     yielded: set[tuple[int, ...]] = set()
     for ways, max_rests in passes:
         rests = 0

@@ -102,6 +102,8 @@ class CandidateSearch:
         request: CandidatesRequest,
         rng: random.Random | None,
         budget: SearchBudget,
+        *,
+        distinct_only: bool = False,
     ) -> None:
         self.budget = budget
         self._snapshot = snapshot
@@ -135,7 +137,7 @@ class CandidateSearch:
         self._distinct_plans: dict[Hashable, CompiledRequest | None] = {}
         self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
         # shared by all plans: trees of two structures may have the same positions of options
-        self._searched = SearchResults(1)
+        self._searched = SearchResults(1, distinct_only=distinct_only)
         self._when_empty: dict[CompiledRequest, PatternBatch] = {}
         self._known_unused: dict[int, Provider] = {}
         #: sets of sharing providers that served a tree which gave nothing itself
@@ -425,6 +427,8 @@ class CandidatesByHost:
 
     :param each_root: whether such a candidate comes once for every root.
     :param among: the ids of the roots that are searched; None for all.
+    :param distinct_only: whether candidates may be left out that differ from another one only in equal
+        providers and equal groups.
     """
 
     def __init__(
@@ -435,8 +439,9 @@ class CandidatesByHost:
         *,
         each_root: bool = False,
         among: Container[int] | None = None,
+        distinct_only: bool = False,
     ) -> None:
-        self._looking = CandidateSearch(snapshot, request, None, budget)
+        self._looking = CandidateSearch(snapshot, request, None, budget, distinct_only=distinct_only)
         self._each_root = each_root
         self._among = among
         #: keys of the candidates of sharing providers alone

@@ -54,10 +54,13 @@ class SearchResults:
     """Results of a request at some trees, for others that are equivalent.
 
     :param batch: number of patterns that are searched for at once.
+    :param distinct_only: where trees have many ways, find only one of those that differ in equal providers
+        and equal groups.
     """
 
-    def __init__(self, batch: int) -> None:
+    def __init__(self, batch: int, *, distinct_only: bool) -> None:
         self.batch = batch
+        self.distinct_only = distinct_only
         #: by all that decides on patterns: all batches in a tuple, or an iterator that is copied for each use
         self.batches: dict[Hashable, Iterable[PatternBatch]] = {}
         #: by the positions chosen for the needs
@@ -267,7 +270,8 @@ class CompiledRequest:
         # the general way works on providers, as the rules do; patterns have positions
         positions_of = {members[at].id: at for found in options for at in found}
         providers = [[members[at] for at in found] for found in options]
-        for chosen in complete_assignments(rules, providers, rng, kinds):
+        only = self._searched.distinct_only
+        for chosen in complete_assignments(rules, providers, rng, kinds, distinct_only=only):
             if chosen is None:
                 yield None
             else:
