@@ -6,7 +6,7 @@ from itertools import groupby
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 
 from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
@@ -15,11 +15,17 @@ from placement.search.candidate_search import find_candidates
 from placement.search.candidates import AllocationCandidate, candidates_of
 from placement.search.request import CandidatesRequest, RequestGroup
 from placement.search.rules import NeedAssignment
+from tests.examples import examples
 from tests.placement.search.asking import comparable, find
 from tests.placement.search.brute import all_candidates
 from tests.placement.search.device_hosts import GPU, class_of, device_requests, unlike_hosts
 from tests.placement.search.snapshots import Spec, build
-from tests.placement.search.test_against_brute_force import EXAMPLES, check, exhaustive
+
+exhaustive = settings(
+    max_examples=examples(450),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -29,13 +35,15 @@ def _wide_from_the_start() -> Iterator[None]:
         yield
 
 
-@settings(exhaustive, max_examples=EXAMPLES * 3)
+@exhaustive
 @given(unlike_hosts(), device_requests())
 def test_search_finds_every_way_to_give_devices(snapshot: ModelSnapshot, request: CandidatesRequest) -> None:
-    check(snapshot, request)
+    found = [comparable(candidate) for candidate in find(snapshot, request)]
+    assert len(found) == len({*found})
+    assert {*found} == all_candidates(snapshot, request)
 
 
-@settings(exhaustive, max_examples=EXAMPLES * 3)
+@exhaustive
 @given(unlike_hosts(), device_requests())
 def test_the_first_candidates_of_each_host_are_all_distinct(
     snapshot: ModelSnapshot, request: CandidatesRequest
@@ -51,7 +59,7 @@ def test_the_first_candidates_of_each_host_are_all_distinct(
         assert len({*first}) == number
 
 
-@settings(exhaustive, max_examples=EXAMPLES * 3)
+@exhaustive
 @given(unlike_hosts(), device_requests())
 def test_a_limit_leaves_one_candidate_of_each_class(
     snapshot: ModelSnapshot, request: CandidatesRequest
