@@ -178,7 +178,7 @@ def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
         # limits of the server, which hold however the worker is stopped: locks are given back in any case
         "options": " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in settings.items()),
         "connect_timeout": options.connect_timeout,
-        # the kernel ends a connection whose packets are not acknowledged; keepalives find a peer that is
+        # the driver of the dialect: the URL may leave the driver out
         # silent
         "tcp_user_timeout": options.connect_timeout * 1000,
         "keepalives_idle": options.connect_timeout,
@@ -220,7 +220,7 @@ def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> No
 
     @sa.event.listens_for(engine, "checkout")
     def _test_connection(connection: Any, record: Any, proxy: object) -> None:
-        # None: a new connection, whose server has just answered
+        # None: a new connection, to which the server has just answered
         returned = record.info.get(_RETURNED)
         if returned is None or time.monotonic() - returned < trusted:
             return
