@@ -264,8 +264,8 @@ class ReportLoop:
     def _plan_reshape(
         self, how: Callable[..., ReshapePlan | InfeasibleReshape]
     ) -> ReshapePlan | InfeasibleReshape:
-        world = self._pipeline.host_state
-        return how(world.tree, self._locate(), world.zone_cpus)
+        host_state = self._pipeline.host_state
+        return how(host_state.tree, self._locate(), host_state.zone_cpus)
 
     def _report_host(self) -> ReportOutcome:
         """Report the host.

@@ -7,7 +7,7 @@ import pytest
 import requests
 
 from compute_agent import conf as agent_conf
-from compute_agent.agent.configured_host import build_world
+from compute_agent.agent.configured_host import build_host_state
 from compute_agent.host.pci_devices import PciDevice, PciLink
 from compute_agent.inventory.derive import InventorySettings, derive_provider_tree
 from compute_agent.inventory.device_providers import nearest_cpu_nodes, offer_devices, with_devices
@@ -203,9 +203,9 @@ def host(tmp_path, write_ini, shape):
 
 
 def test_one_query_finds_a_device_with_cpus_of_its_node(host, shape, client, live_placement):
-    world = build_world(agent_conf.load(config_files=[str(host)]), root_uuid=ROOT)
-    HostReporter(client, {}, lambda owned: None).report_tree(world.tree)
-    node_of = {node.uuid: min(node.numa_nodes, default=None) for node in world.tree.nodes}
+    host_state = build_host_state(agent_conf.load(config_files=[str(host)]), root_uuid=ROOT)
+    HostReporter(client, {}, lambda owned: None).report_tree(host_state.tree)
+    node_of = {node.uuid: min(node.numa_nodes, default=None) for node in host_state.tree.nodes}
 
     def candidates(query):
         answer = requests.get(
@@ -228,4 +228,4 @@ def test_one_query_finds_a_device_with_cpus_of_its_node(host, shape, client, liv
 def test_devices_are_refused_beside_nova_compute(tmp_path: Path, write_ini) -> None:
     ini = write_ini(compute="provider_tree = beside", pci=f"device_spec = {GPU}")
     with pytest.raises(ConfigError, match=r"set \[pci\] report_in_placement in nova.conf"):
-        build_world(agent_conf.load(config_files=[str(ini)]), root_uuid=ROOT)
+        build_host_state(agent_conf.load(config_files=[str(ini)]), root_uuid=ROOT)
