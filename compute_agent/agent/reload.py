@@ -211,7 +211,12 @@ class ConfigReloader:
                 LOG.info("Cache and bandwidth control is %s", f"off: {off}" if off else "on")
             self.resctrl = host.resctrl
             # The worker first: loops must not ask controllers that it does not have.
-            self._pipeline.submit(HostStateChanged(host.host_state, controllers)).result()
+            changed = self._pipeline.submit(HostStateChanged(host.host_state, controllers))
+            try:
+                changed.result(WORKER_SECONDS)
+            except TimeoutError:
+                # It waits in the queue and will be done. This thread also has to stop the agent when asked.
+                LOG.warning("The guests change to the new configuration once the worker is free")
             self._in_force.reload()
         return ""
 
