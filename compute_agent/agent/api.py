@@ -520,13 +520,13 @@ class ApiMethods:
         if not self._agent.pipeline.host_state.root_known:
             self._agent.reports.wait_for_first(ROOT_SECONDS)  # an agent that has just started finds it out
         # Read again: the wait may have brought another host state.
-        world = self._agent.pipeline.host_state
-        if not world.root_known:
+        host_state = self._agent.pipeline.host_state
+        if not host_state.root_known:
             raise RequestError(
                 f"what guest {guest_uuid} may use cannot be told before the root provider of this host is"
                 " known: see compute-agent status"
             )
-        return guest_uuid, as_of, world.own_part(resources), owner
+        return guest_uuid, as_of, host_state.own_part(resources), owner
 
     def _guest_document(self, view: GuestView) -> dict[str, Any]:
         return guest_document(view, self._agent.reports.claims.claim_end(view.guest.uuid))

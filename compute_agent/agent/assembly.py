@@ -121,7 +121,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         events = EventLog(options, metrics.registry)
         recorder = EventRecorder(events.add)
         ProcessCollector(registry=metrics.registry)  # what the agent itself costs
-        holder = f"pid {os.getpid()}, agent of {host.world.tree.root.name}, state folder {folder}"
+        holder = f"pid {os.getpid()}, agent of {host.host_state.tree.root.name}, state folder {folder}"
         host_driver = open_host_driver(options, state, folder / GUESTS_FOLDER, holder, metrics)
         undo.callback(host_driver.close)  # threads, connections and a lock, if anything below fails
         driver = host_driver.driver
@@ -132,11 +132,12 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         # The worker and its controllers, and the configuration by which they are made
         factory = ControllerFactory(driver, state, metrics)
         conf = host.with_controllers(
-            PlacementClient.from_conf(options), factory.build_controllers(options, host.resctrl, host.world)
+            PlacementClient.from_conf(options),
+            factory.build_controllers(options, host.resctrl, host.host_state),
         )
         manual = ManualSettings(folder / MANUAL_FILE)
         pipeline = GuestPipeline(
-            host.world,
+            host.host_state,
             driver,
             conf.controllers,
             state.keep_guests,

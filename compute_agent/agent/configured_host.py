@@ -54,8 +54,7 @@ from compute_agent.inventory import cpu_pools, options, provider_tree
 from compute_agent.inventory.cpu_pools import Positions, lay_out_pools
 from compute_agent.inventory.cpu_sets import resolve_cpu_sets
 from compute_agent.inventory.derive import BESIDE, SHAPES, derive_provider_tree
-from compute_agent.inventory.device_providers import offer_devices, with_devices
-from compute_agent.inventory.device_spec import OPTION as DEVICE_SPEC
+from compute_agent.inventory.device_providers import foreign_attributes, offer_devices, with_devices
 from compute_agent.inventory.device_spec import parse_device_specs
 from compute_agent.inventory.provider_files import with_additions
 from compute_agent.inventory.provider_tree import ProviderTree
@@ -229,22 +228,21 @@ def add_devices(
     """Add the providers of PCI devices that the option selects.
 
     :returns: the tree, and sentences on devices that need the operator's attention.
-    :raises ConfigError: the option is wrong, or the root belongs to nova-compute.
+    :raises ConfigError: the option is wrong.
     """
     specs = parse_device_specs(conf.pci.device_spec)
-    if not specs:
+    describes = beside and conf.pci.nodes == "attributes"
+    if not (specs or describes):
         return tree, ()
-    if beside:
-        raise ConfigError(
-            f"{DEVICE_SPEC} offers devices a second time beside nova-compute, which reports its own: remove"
-            " it here, and set [pci] report_in_placement in nova.conf"
-        )
-    offer = offer_devices(specs, read_pci_devices(Path(conf.host.root)))
+    devices = read_pci_devices(Path(conf.host.root))
+    offer = offer_devices(specs, devices)
     added, warnings = with_devices(tree, offer.providers, topology)
+    if describes:
+        added = replace(added, device_attributes=foreign_attributes(devices, topology))
     return added, (*offer.warnings, *warnings)
 
 
-def build_world(
+def build_host_state(
     conf: cfg.ConfigOpts,
     topology: HostTopology | None = None,
     root_uuid: str | None = None,
@@ -338,7 +336,7 @@ def build_controllers(
     conf: cfg.ConfigOpts,
     driver: GuestDriver,
     resctrl: HostResctrl,
-    world: HostState,
+    host_state: HostState,
     store: FormerStore,
     metrics: AgentMetrics,
 ) -> tuple[KernelController, ...]:
@@ -353,31 +351,31 @@ def build_controllers(
     known = guest_classes.classes
     cpu_classes = parse_cpu_classes(conf)
     settings = ControllerSettings(
-        pins=policy_of(conf, world.tree.beside) != FOLLOW,
+        pins=policy_of(conf, host_state.tree.beside) != FOLLOW,
         best_effort=frozenset(guest_classes.best_effort),
         cpu_shares={name: one.cpu for name, one in known.items()},
         memory_shares={name: one.memory for name, one in known.items()},
         memory_overhead=conf.compute.memory_overhead,
-        limits_pages=conf.compute.huge_pages and not world.tree.beside,
-        memory_types=world.topology.memory_types,
+        limits_pages=conf.compute.huge_pages and not host_state.tree.beside,
+        memory_types=host_state.topology.memory_types,
         blockio_classes=parse_blockio_classes(conf),
         cpu_classes=CpuClasses(
             cpu_classes,
             {name: ClassBinding(one.rank, cpu_classes.get(one.cpu_class)) for name, one in known.items()},
-            world.cpu_sets,
-            parking_rules(conf, world.topology, world.cpu_sets, world.tree.beside),
+            host_state.cpu_sets,
+            parking_rules(conf, host_state.topology, host_state.cpu_sets, host_state.tree.beside),
         ),
         emulator=EmulatorSettings(
             conf.isolation.emulator == MOVE,
             EmulatorCpus(
-                world.cpu_sets.emulator - world.cpu_sets.pooled,
-                {node.id: node.cpus for node in world.topology.numa_nodes},
+                host_state.cpu_sets.emulator - host_state.cpu_sets.pooled,
+                {node.id: node.cpus for node in host_state.topology.numa_nodes},
             ),
         ),
         isolation=IsolationSettings(
             {name: one.isolation for name, one in known.items()},
-            world.cpu_sets.dedicated,
-            {node.id: node.cpus for node in world.topology.numa_nodes},
+            host_state.cpu_sets.dedicated,
+            {node.id: node.cpus for node in host_state.topology.numa_nodes},
         ),
         cache_shares=guest_classes.share_specs,
     )
@@ -472,13 +470,13 @@ class ControllerFactory:
     metrics: AgentMetrics
 
     def build_controllers(
-        self, conf: cfg.ConfigOpts, resctrl: HostResctrl, world: HostState
+        self, conf: cfg.ConfigOpts, resctrl: HostResctrl, host_state: HostState
     ) -> tuple[KernelController, ...]:
         """The controllers of a configuration on this host.
 
         :raises ConfigError:
         """
-        return build_controllers(conf, self.driver, resctrl, world, self.store, self.metrics)
+        return build_controllers(conf, self.driver, resctrl, host_state, self.store, self.metrics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,7 +485,7 @@ class ConfiguredHost:
 
     options: cfg.ConfigOpts
     resctrl: HostResctrl
-    world: HostState
+    host_state: HostState
     settings: ThrottlingSettings
 
     def with_controllers(
@@ -508,7 +506,7 @@ def configured_host(
 ) -> ConfiguredHost:
     """Read this host by these options, and check that both fit together.
 
-    See ``build_world`` for ``topology``, ``root`` and ``root_uuid``, ``open_resctrl`` for ``acting``.
+    See ``build_host_state`` for ``topology``, ``root`` and ``root_uuid``, ``open_resctrl`` for ``acting``.
 
     :raises ConfigError: the configuration is refused.
     :raises cfg.Error: it is.
@@ -516,6 +514,6 @@ def configured_host(
     :raises OSError: the host cannot be read.
     """
     resctrl = open_resctrl(options, acting)
-    world = build_world(options, topology, root_uuid=root_uuid, control=resctrl.control, root=root)
+    host_state = build_host_state(options, topology, root_uuid=root_uuid, control=resctrl.control, root=root)
     settings = read_settings(options, registry)
-    return ConfiguredHost(options, resctrl, world, settings)
+    return ConfiguredHost(options, resctrl, host_state, settings)

@@ -395,19 +395,19 @@ class StatusSources:
 def agent_document(shown: StatusSources) -> dict[str, Any]:
     """The agent's state, for the command line."""
     pipeline, driver = shown.pipeline, shown.host_driver.driver
-    world, views = pipeline.host_state, pipeline.guest_views()
+    host_state, views = pipeline.host_state, pipeline.guest_views()
     return {
         "pid": os.getpid(),
-        "provider": world.tree.root.name,
-        "provider_uuid": world.tree.root.uuid,
-        "provider_is": root_keeper(world.tree.beside),
+        "provider": host_state.tree.root.name,
+        "provider_uuid": host_state.tree.root.uuid,
+        "provider_is": root_keeper(host_state.tree.beside),
         **status_document(shown.reports.status),
         **shown.reports.history.status_fields(),
         **shown.maintenance.status_fields(),
         "config_error": shown.config_error,
         **shown.fleet,
         "warnings": list(shown.warnings),
-        "policy": policy_of(shown.options, world.tree.beside),
+        "policy": policy_of(shown.options, host_state.tree.beside),
         "driver": driver.name,
         "driver_status": shown.host_driver.status,
         "cache_control": f"off: {shown.resctrl.off}" if shown.resctrl.off else "on",

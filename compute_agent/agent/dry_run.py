@@ -18,7 +18,7 @@ from compute_agent.agent.configured_host import (
     NO_UUID,
     ControllerFactory,
     build_controllers,
-    build_world,
+    build_host_state,
     configured_host,
 )
 from compute_agent.agent.host_access import GUESTS_FOLDER, STATE_FILE, open_resctrl
@@ -176,7 +176,7 @@ def try_configuration(
         host = configured_host(options, load_registry(), root=owner, root_uuid=NO_UUID)
         _check_guests(options, parse_known_classes(options))
         if factory is not None:
-            factory.build_controllers(options, host.resctrl, host.world)
+            factory.build_controllers(options, host.resctrl, host.host_state)
     except (PlacementError, IdentityError, FleetError, RequestError, cfg.Error) as error:
         raise ConfigError(str(error)) from error
 
@@ -224,7 +224,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     limits = look_up_state(folder, saved.former_watermarks).guest_limits(settings.foreign_levers)
     client = _ReadOnlyClient.from_conf(conf)
     owner, whose, _ = look_up_owner(conf, client, saved, uuid or NO_UUID)
-    world = build_world(conf, root_uuid=uuid or NO_UUID, control=resctrl.control, root=owner)
+    host_state = build_host_state(conf, root_uuid=uuid or NO_UUID, control=resctrl.control, root=owner)
     usable = libvirtd_is_usable(conf.libvirt.uri)
     choice = choose_driver(conf.guests.driver, usable, saved.driver, len(saved.guests))
     # A driver that changes nothing needs no lock.
@@ -232,10 +232,10 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
     try:
         if driver.outage_reason:
             raise DriverError(driver.outage_reason)
-        controllers = build_controllers(conf, driver, resctrl, world, _KeptValues(saved), AgentMetrics())
+        controllers = build_controllers(conf, driver, resctrl, host_state, _KeptValues(saved), AgentMetrics())
         recorders = [RecordingController(each) for each in controllers]
         pipeline = GuestPipeline(
-            world,
+            host_state,
             # The class passes reads on by __getattr__, which the type checker does not see.
             cast(GuestDriver, _ReadOnlyDriver(driver)),
             recorders,
@@ -253,7 +253,7 @@ def dry_run(conf: cfg.ConfigOpts) -> list[PlannedChange]:
         try:
             reporter = HostReporter(client, saved.owned, lambda owned: None)
             if owner.beside and owner.novas is None:
-                found = [PlannedChange(PLACEMENT, world.tree.root.name, whose)]
+                found = [PlannedChange(PLACEMENT, host_state.tree.root.name, whose)]
             else:
                 nameless = folder if uuid is None and not owner.beside else None
                 # Before the recorders are asked: this tells the worker what guests hold.
@@ -274,23 +274,25 @@ def _in_placement(
     nameless: Path | None,
 ) -> Iterator[PlannedChange]:
     """Changes in Placement; then the worker knows allocations. ``nameless`` is a folder without a uuid."""
-    world = pipeline.host_state
-    first = first_tree(world.tree, conf)
+    host_state = pipeline.host_state
+    first = first_tree(host_state.tree, conf)
     try:
-        if nameless is not None and (taken := client.provider_named(world.tree.root.name)) is not None:
+        if nameless is not None and (taken := client.provider_named(host_state.tree.root.name)) is not None:
             reason = (
                 f"refused: it exists with the uuid {taken}. If it is this host's, write that into"
                 f" {nameless / provider_tree.FILE_NAME} first"
             )
-            yield PlannedChange(PLACEMENT, world.tree.root.name, reason)
+            yield PlannedChange(PLACEMENT, host_state.tree.root.name, reason)
         planned = reporter.plan_reshape(
-            world.tree, by_consumer(locate_guests(driver, world), pipeline.guest_views()), world.zone_cpus
+            host_state.tree,
+            by_consumer(locate_guests(driver, host_state), pipeline.guest_views()),
+            host_state.zone_cpus,
         )
-        names = {zone.uuid: zone.name for zone in world.all_zones}
-        reported = reporter.read_reported(world.tree.root.uuid)
+        names = {zone.uuid: zone.name for zone in host_state.all_zones}
+        reported = reporter.read_reported(host_state.tree.root.uuid)
         names |= {each.uuid: each.name for each in reported.values()}
         if isinstance(planned, InfeasibleReshape):
-            yield PlannedChange(PLACEMENT, world.tree.root.name, f"refused: {planned.reason}")
+            yield PlannedChange(PLACEMENT, host_state.tree.root.name, f"refused: {planned.reason}")
         else:
             yield from (of_move(move, names) for move in planned.moves)
         for action in reporter.plan_report(first):
@@ -300,7 +302,7 @@ def _in_placement(
             pipeline.submit(event).result(_SECONDS)
     except PlacementError as error:
         reason = f"cannot be asked, so it is not known what guests hold: {error}"
-        yield PlannedChange(PLACEMENT, world.tree.root.name, reason)
+        yield PlannedChange(PLACEMENT, host_state.tree.root.name, reason)
 
 
 class RecordingController(KernelController):

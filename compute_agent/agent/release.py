@@ -423,7 +423,7 @@ def _bound_call(function: Callable[..., object], *arguments: object) -> Callable
 
 
 def survey_host(
-    world: HostState,
+    host_state: HostState,
     driver: GuestDriver,
     control: ResctrlHandle | None,
     client: PlacementClient,
@@ -433,10 +433,10 @@ def survey_host(
     root: Path,
 ) -> list[ReleaseRow]:
     """Everything to give back of the host that an agent works on. ``root`` is the folder of /sys."""
-    uuid, online = world.tree.root.uuid, world.topology.online
-    controllers = releasing_controllers(driver, control, state, root, world.follows_kernel)
+    uuid, online = host_state.tree.root.uuid, host_state.topology.online
+    controllers = releasing_controllers(driver, control, state, root, host_state.follows_kernel)
     made = HostRelease(
-        driver, controllers, client, state, throttling, uuid, online, options, world.tree.beside
+        driver, controllers, client, state, throttling, uuid, online, options, host_state.tree.beside
     )
     return made.list_rows()
 

@@ -16,7 +16,7 @@ from compute_agent.agent.config_warnings import config_warnings
 from compute_agent.agent.configured_host import (
     ConfiguredHost,
     ControllerFactory,
-    build_world,
+    build_host_state,
     configured_host,
 )
 from compute_agent.agent.dry_run import try_configuration
@@ -35,7 +35,7 @@ from compute_agent.loops.base import ConfigurationInForce
 from compute_agent.loops.root_watch import RootWatch
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.messages import ConfigError
-from compute_agent.pipeline.events import WorldChanged
+from compute_agent.pipeline.events import HostStateChanged
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.answers import PlacementError
@@ -73,7 +73,7 @@ def host_signature(conf: cfg.ConfigOpts) -> HostSignature:
             read_optional(f"{system}/node/online"),
             *(read_optional(str(pool)) for pool in pools),
             # Devices come and go with hotplug, and virtual functions with sriov_numvfs.
-            pci_addresses(Path(conf.host.root)) if conf.pci.device_spec else (),
+            pci_addresses(Path(conf.host.root)) if conf.pci.device_spec or conf.pci.nodes != "none" else (),
             host_access.resctrl_signature(conf),
         ),
     )
@@ -193,12 +193,12 @@ class ConfigReloader:
         try:
             self._root.reload(options)
             host = configured_host(options, self._registry, topology, root=self._root.owner, acting=True)
-            controllers = self._factory.build_controllers(options, host.resctrl, host.world)
+            controllers = self._factory.build_controllers(options, host.resctrl, host.host_state)
             warnings = self._warnings_of(host)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until an operator decides.
             known = known_topology(self._in_force.current.options, topology)
-            self._pipeline.submit(WorldChanged(replace(self._pipeline.host_state, topology=known)))
+            self._pipeline.submit(HostStateChanged(replace(self._pipeline.host_state, topology=known)))
             return str(error)
         with self._lock:
             self._in_force.current = host.with_controllers(client, controllers)
@@ -211,7 +211,12 @@ class ConfigReloader:
                 LOG.info("Cache and bandwidth control is %s", f"off: {off}" if off else "on")
             self.resctrl = host.resctrl
             # The worker first: loops must not ask controllers that it does not have.
-            self._pipeline.submit(WorldChanged(host.world, controllers)).result()
+            changed = self._pipeline.submit(HostStateChanged(host.host_state, controllers))
+            try:
+                changed.result(WORKER_SECONDS)
+            except TimeoutError:
+                # It waits in the queue and will be done. This thread also has to stop the agent when asked.
+                LOG.warning("The guests change to the new configuration once the worker is free")
             self._in_force.reload()
         return ""
 
@@ -226,13 +231,13 @@ class ConfigReloader:
         with self._lock:
             conf = self._in_force.current
             options = conf.options
-            world = build_world(options, control=self.resctrl.control, root=owner)
+            host_state = build_host_state(options, control=self.resctrl.control, root=owner)
             if owner.beside == self._pipeline.host_state.tree.beside:
-                self._pipeline.submit(WorldChanged(world)).result(WORKER_SECONDS)
+                self._pipeline.submit(HostStateChanged(host_state)).result(WORKER_SECONDS)
                 return
-            controllers = self._factory.build_controllers(options, self.resctrl, world)
+            controllers = self._factory.build_controllers(options, self.resctrl, host_state)
             self._in_force.current = replace(conf, controllers=controllers)
-            self._pipeline.submit(WorldChanged(world, controllers)).result(WORKER_SECONDS)
+            self._pipeline.submit(HostStateChanged(host_state, controllers)).result(WORKER_SECONDS)
             self._in_force.reload()
 
     def check_options(self, options: cfg.ConfigOpts, /) -> None:

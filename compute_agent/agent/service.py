@@ -276,8 +276,10 @@ class HostAgent:
     def survey_release(self, options: release.ReleaseOptions) -> list[release.ReleaseRow]:
         """Everything there is to give back when this host is left."""
         root, control = Path(self.options.host.root), self._parts.reloader.resctrl.control
-        world, state, throttling = self.pipeline.host_state, self._parts.state, self._parts.throttling
-        return release.survey_host(world, self.driver, control, self.client, state, throttling, options, root)
+        host_state, state, throttling = self.pipeline.host_state, self._parts.state, self._parts.throttling
+        return release.survey_host(
+            host_state, self.driver, control, self.client, state, throttling, options, root
+        )
 
     def end_agent(self) -> None:
         """Have the main thread end the agent, as at SIGTERM."""

@@ -15,7 +15,7 @@ from oslo_config import cfg
 from compute_agent.agent.classification_check import check_guests
 from compute_agent.agent.config_warnings import config_warnings
 from compute_agent.agent.configured_host import (
-    build_world,
+    build_host_state,
     check_options,
     derive_tree,
     policy_of,
@@ -370,8 +370,8 @@ class InventoryShow(AgentLister):
         if parsed_args.derived:
             conf = self.load_conf()
             owner, *_ = _root_owner(conf, None)
-            world = build_world(conf, None, PLACEHOLDER, open_resctrl(conf).control, owner)
-            return _DERIVED, _inventory_rows(world.tree)
+            host_state = build_host_state(conf, None, PLACEHOLDER, open_resctrl(conf).control, owner)
+            return _DERIVED, _inventory_rows(host_state.tree)
         return ("provider", "kind", "name", "derived", "reported", "differs", "set_by"), _comparison_rows(
             self.ask_daemon("inventory")
         )

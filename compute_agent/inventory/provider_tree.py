@@ -49,7 +49,8 @@ class ProviderNode:
     :ivar numa_nodes: NUMA nodes in the zone or around it; ``l3_ids`` are the L3 caches.
     :ivar pool: the name of a pool, if the provider stands for its part of a zone. Then it has only these
         CPUs.
-    :ivar device: the address of the PCI device that the provider stands for. It has no CPUs then.
+    :ivar device: the address of the PCI device that the provider stands for, or the switch or root complex
+        above some devices. It has no CPUs then.
     :ivar withheld: amounts by class to reserve on top of the inventory, as far as no guest holds them.
     """
 
@@ -73,11 +74,13 @@ class ProviderTree:
 
     :ivar configured: resource classes and fields that options of the ini file set.
     :ivar beside: whether the root belongs to nova-compute. The agent does not write it then.
+    :ivar device_attributes: attributes of PCI devices that nova-compute reports, by address.
     """
 
     nodes: tuple[ProviderNode, ...]
     configured: frozenset[tuple[str, Field]] = frozenset()
     beside: bool = False
+    device_attributes: Mapping[str, Mapping[str, str | float]] = field(default_factory=dict, hash=False)
 
     @property
     def root(self) -> ProviderNode:

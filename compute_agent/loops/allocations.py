@@ -292,8 +292,8 @@ def allocations_read(
     :raises PlacementError:
     :raises OSError: the decision about losses cannot be kept.
     """
-    world = pipeline.host_state
-    providers = sorted(offering & {zone.uuid for zone in world.all_zones})
+    host_state = pipeline.host_state
+    providers = sorted(offering & {zone.uuid for zone in host_state.all_zones})
     # A listing that lacks a zone is of no use, so all zones are read.
     if listing is not None and not listing.held.keys() >= set(providers):
         listing = None
@@ -317,7 +317,7 @@ def allocations_read(
     if any(view.allocation != {} for view in views if view.guest.uuid in records):
         # Nova may have moved their allocations to migrations while the listing was being read.
         held = allocations_by_consumer(client, providers)
-    found = _find_holdings(client, world, views, records, held, known)
+    found = _find_holdings(client, host_state, views, records, held, known)
     changed = {
         view.guest.uuid: holding
         for view in views
@@ -374,7 +374,7 @@ def _holds_the_same(view: GuestView, held: Held) -> bool:
 
 def _find_holdings(
     client: PlacementClient,
-    world: HostState,
+    host_state: HostState,
     views: Iterable[GuestView],
     records: Mapping[str, ConsumerAllocations],
     held: Held,
@@ -387,7 +387,9 @@ def _find_holdings(
     spoken_for |= {it.migration.consumer for it in views if it.migration and it.guest.uuid not in records}
     free = {consumer: allocation for consumer, allocation in held.items() if consumer not in spoken_for}
     suitable = {
-        view.guest.uuid: _suitable_claims(world, view, free) for view in waiting if view.allocation is None
+        view.guest.uuid: _suitable_claims(host_state, view, free)
+        for view in waiting
+        if view.allocation is None
     }
     wanted = [view.allocation for view in waiting if view.allocation]
     current = {view.migration.consumer for view in waiting if view.migration}
@@ -395,7 +397,7 @@ def _find_holdings(
     for consumer, allocation in free.items():
         if allocation in wanted or consumer in current or any(consumer in each for each in suitable.values()):
             record = client.get_allocations(consumer)
-            if part := world.own_part(record.resources):
+            if part := host_state.own_part(record.resources):
                 new = known.get(consumer) != part
                 claims.append(
                     MigrationClaim(consumer, part, _record_owner(record), record.consumer_type, new)
@@ -403,7 +405,7 @@ def _find_holdings(
     moved = []
     for view in waiting:
         uuid = view.guest.uuid
-        own, migration = world.own_part(records[uuid].resources), view.migration
+        own, migration = host_state.own_part(records[uuid].resources), view.migration
         consumer = "" if migration is None else migration.consumer
         owner = _record_owner(records[uuid])
         moved.append(MovedGuest(uuid, view.allocation, own, consumer, owner, suitable.get(uuid, frozenset())))
@@ -416,19 +418,19 @@ def _record_owner(record: ConsumerAllocations) -> Owner | None:
     return record.project_id, record.user_id
 
 
-def _suitable_claims(world: HostState, view: GuestView, claims: Held) -> frozenset[str]:
+def _suitable_claims(host_state: HostState, view: GuestView, claims: Held) -> frozenset[str]:
     """Find the consumers with claims that fit a guest and its present CPUs."""
     return frozenset(
-        consumer for consumer, allocation in claims.items() if _suits_guest(world, view, allocation)
+        consumer for consumer, allocation in claims.items() if _suits_guest(host_state, view, allocation)
     )
 
 
-def _suits_guest(world: HostState, view: GuestView, allocation: Allocation) -> bool:
-    request = request_for(world, view.guest, allocation)
+def _suits_guest(host_state: HostState, view: GuestView, allocation: Allocation) -> bool:
+    request = request_for(host_state, view.guest, allocation)
     # A guest on shared CPUs fits anywhere, so the amounts alone decide.
     if view.assignment is None or not view.assignment.held_cpus:
         return request.pcpu == 0 and sum(demand.vcpu for demand in request.demands) == request.vcpus
-    return refit_assignment(world.cpu_supply({}), request, view.assignment) is not None
+    return refit_assignment(host_state.cpu_supply({}), request, view.assignment) is not None
 
 
 def allocations_by_consumer(

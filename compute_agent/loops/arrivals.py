@@ -141,8 +141,8 @@ class PreStartHook:
             )
             known = self._pipeline.unclaimed_holdings.get(uuid)
             held = None if known is None else known.allocation
-        world = self._pipeline.host_state
-        return (world.own_part(held) if held is not None and world.root_known else None), owner
+        host_state = self._pipeline.host_state
+        return (host_state.own_part(held) if held is not None and host_state.root_known else None), owner
 
     def _ask_placement(self, uuid: str) -> Future[ConsumerAllocations]:
         """Read the allocation of a guest in another thread: the client may wait longer than a start may."""
@@ -253,11 +253,11 @@ class GuestEvents:
                 except PlacementError as error:
                     LOG.warning("The allocation of guest %s is not known yet: %s", guest, error)
                     return GuestStarted(guest, None, as_of, since, started)
-                world, owner = self._pipeline.host_state, holder_of(record)
+                host_state, owner = self._pipeline.host_state, holder_of(record)
                 # Without the root it is not known which providers are this host's.
-                if not world.root_known:
+                if not host_state.root_known:
                     return GuestStarted(guest, None, as_of, since, started, owner)
-                allocation = world.own_part(record.resources)
+                allocation = host_state.own_part(record.resources)
                 if not allocation and self._held_something(guest.uuid):
                     # The next report decides whether Placement has an older copy of its database.
                     return GuestStarted(guest, None, as_of, since, started, owner)

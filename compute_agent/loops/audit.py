@@ -47,7 +47,7 @@ from compute_agent.report.history import ConsumerOwner
 from compute_agent.report.reporter import HostReporter
 
 
-def locate_guests(driver: GuestDriver, world: HostState) -> dict[str, CpuLocation]:
+def locate_guests(driver: GuestDriver, host_state: HostState) -> dict[str, CpuLocation]:
     """Read the locations of running guests by uuid.
 
     :raises DriverError: the driver does not answer.
@@ -63,7 +63,7 @@ def locate_guests(driver: GuestDriver, world: HostState) -> dict[str, CpuLocatio
         found = frozenset(cpus for tid in threads if (cpus := procfs.thread_affinity(tid)) is not None)
         if found:
             settings[guest.uuid], affinities[guest.uuid] = guest.settings, found
-    return from_affinities(settings, affinities, world)
+    return from_affinities(settings, affinities, host_state)
 
 
 def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]) -> dict[str, CpuLocation]:
@@ -93,27 +93,27 @@ class ConsumerLocations:
 
 
 def from_affinities(
-    settings: Mapping[str, GuestSettings], affinities: Mapping[str, frozenset[CpuSet]], world: HostState
+    settings: Mapping[str, GuestSettings], affinities: Mapping[str, frozenset[CpuSet]], host_state: HostState
 ) -> dict[str, CpuLocation]:
     """Derive the locations of guests from the CPU sets of their threads (a set of sets for each guest).
 
     The CPUs of threads that run within the dedicated set only are a guest's own, unless another guest has
     such threads there. Threads that may run elsewhere as well, such as the emulator's, float.
     """
-    dedicated = world.cpu_sets.dedicated
+    dedicated = host_state.cpu_sets.dedicated
     bound = {
         uuid: frozenset[int]().union(*(cpus for cpus in sets if cpus <= dedicated))
         for uuid, sets in affinities.items()
     }
     # With the legacy vcpu_pin_set alone the sets are the same, and nothing tells pinned from floating.
-    ambiguous = bool(dedicated & world.cpu_sets.shared)
+    ambiguous = bool(dedicated & host_state.cpu_sets.shared)
     found: dict[str, CpuLocation] = {}
     for uuid, sets in affinities.items():
         observed = frozenset[int]().union(*sets)
         used = bound[uuid]
         # Thread policy isolate keeps the dedicated CPUs beside those in use empty.
         isolated = settings[uuid].thread_policy is ThreadPolicy.ISOLATE
-        own = used | (world.topology.siblings_of(used) & dedicated if isolated else frozenset())
+        own = used | (host_state.topology.siblings_of(used) & dedicated if isolated else frozenset())
         others = frozenset[int]().union(*(cpus for other, cpus in bound.items() if other != uuid))
         if not used or own & others:
             found[uuid] = CpuLocation(floating=observed)
@@ -184,19 +184,19 @@ class HostAuditor:
         :raises DriverError: running guests are not known, so that nothing was repaired.
         """
         self._pipeline.check_taken_over()
-        world = self._pipeline.host_state
+        host_state = self._pipeline.host_state
         # A reader alone: it owns no names and keeps none.
         reader = HostReporter(self._client, {}, lambda owned: None)
-        reported = reader.read_reported(world.tree.root.uuid)
+        reported = reader.read_reported(host_state.tree.root.uuid)
         # First, or allocations of guests that migrate would be found without a guest.
         self._read_migrations(frozenset(uuid for uuid, provider in reported.items() if provider.inventories))
         # Allocations before guests: a guest that starts in between got its allocation before its start.
         held = allocations_by_consumer(
-            self._client, [zone.uuid for zone in world.all_zones if zone.uuid in reported]
+            self._client, [zone.uuid for zone in host_state.all_zones if zone.uuid in reported]
         )
         guests = {guest.uuid: guest for guest in self._audited_guests()}
         inventories = {uuid: provider.inventories for uuid, provider in reported.items()}
-        free = FreeCapacity(reader.server_tree(world.tree), inventories, held)
+        free = FreeCapacity(reader.server_tree(host_state.tree), inventories, held)
         findings = compare_holdings(
             guests.values(), held, self._inactive_guests(), self._pipeline.guest_migrations
         )
@@ -209,7 +209,7 @@ class HostAuditor:
             if options.consumers and finding.consumer not in options.consumers:
                 continue
             match finding.kind:
-                case kind if world.tree.beside and kind in _NOVA_REMEDIES:
+                case kind if host_state.tree.beside and kind in _NOVA_REMEDIES:
                     outcome = AuditOutcome(finding, _NOVA_REMEDIES[kind])
                 case FindingKind.UNALLOCATED:
                     outcome = self._create_allocation(finding, guests[finding.consumer], free, options)

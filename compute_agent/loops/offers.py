@@ -303,15 +303,15 @@ class StolenTime:
             self._zones = self._file.load() or {}
         self.mode = mode
 
-    def run_round(self, use: HostUse, world: HostState, now: float) -> bool:
+    def run_round(self, use: HostUse, host_state: HostState, now: float) -> bool:
         """Apply a reading; return whether the withheld CPUs have changed."""
         if self.mode == OFF:
             return False
         zones, changed = {}, False
-        for node in world.tree.providers_of(VCPU):
+        for node in host_state.tree.providers_of(VCPU):
             cpus = node.inventories[VCPU].total
             before = self._zones.get(node.uuid, StolenReserve())
-            part = stolen_part(use.stolen, world.own_cpus(node) & world.cpu_sets.shared)
+            part = stolen_part(use.stolen, host_state.own_cpus(node) & host_state.cpu_sets.shared)
             found = before.with_part(part, cpus, now)
             zones[node.uuid] = found
             self._taken.labels(node.name).set(found.counted_part * cpus)

@@ -287,9 +287,9 @@ class ReclaimLoop:
 
     def measure_cpus(self, use: HostUse) -> Iterator[MeasuredZone]:
         """List the zones of shared CPUs with their use."""
-        world = self._pipeline.host_state
-        for node in world.tree.providers_of(RECLAIMED_VCPU):
-            shared = reclaimable_cpus(node, world.cpu_sets)
+        host_state = self._pipeline.host_state
+        for node in host_state.tree.providers_of(RECLAIMED_VCPU):
+            shared = reclaimable_cpus(node, host_state.cpu_sets)
             entitled = guest_entitlements(use.guests, shared)
             yield MeasuredZone(node, float(len(shared)), read_zone(use, shared), entitled)
 

@@ -264,8 +264,8 @@ class ReportLoop:
     def _plan_reshape(
         self, how: Callable[..., ReshapePlan | InfeasibleReshape]
     ) -> ReshapePlan | InfeasibleReshape:
-        world = self._pipeline.host_state
-        return how(world.tree, self._locate(), world.zone_cpus)
+        host_state = self._pipeline.host_state
+        return how(host_state.tree, self._locate(), host_state.zone_cpus)
 
     def _report_host(self) -> ReportOutcome:
         """Report the host.
@@ -482,5 +482,6 @@ def status_document(status: ReportStatus, now: Callable[[], float] = time.time) 
         "waiting_huge_pages": list(status.not_offered.pages),
         "waiting_pool_cpus": list(status.not_offered.cpus),
         "waiting_removed_classes": list(status.not_offered.removed),
+        "waiting_devices": list(status.not_offered.devices),
         "not_withheld": list(status.not_offered.not_withheld),
     }

@@ -97,9 +97,9 @@ class RootWatch:
         self._hypervisor = name
 
     def follow_root(
-        self, client: PlacementClient, reporter: HostReporter, world: HostState
+        self, client: PlacementClient, reporter: HostReporter, host_state: HostState
     ) -> RootOwner | None:
-        """Find the root, and return its owner if the agent has to work below another root than ``world`` has.
+        """Find the root, and return its owner if it is another root than that of ``host_state``.
 
         :raises RootMissingError: nova-compute has to make it first.
         :raises PlacementError:
@@ -113,7 +113,7 @@ class RootWatch:
             self._remember_root(self._find_root(client, reporter, shape))
         self._decided = True
         owner = self.owner
-        if not _differs_from(world, owner):
+        if not _differs_from(host_state, owner):
             return None
         if owner.novas is not None:
             root = full_name(owner.novas.name, owner.novas.uuid)
@@ -181,9 +181,9 @@ class RootWatch:
             self._last = root
 
 
-def _differs_from(world: HostState, owner: RootOwner) -> bool:
-    root = world.tree.root
-    present = (world.root_known, world.tree.beside)
+def _differs_from(host_state: HostState, owner: RootOwner) -> bool:
+    root = host_state.tree.root
+    present = (host_state.root_known, host_state.tree.beside)
     return present != (owner.known, owner.beside) or (
         owner.novas is not None and (root.uuid, root.name) != (owner.novas.uuid, owner.novas.name)
     )

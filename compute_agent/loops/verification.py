@@ -180,16 +180,16 @@ class PromiseVerifier:
             ]
 
     def _read_verdicts(self) -> list[PromiseVerdict]:
-        conf, world = self._in_force.current, self._pipeline.host_state
-        online = world.topology.online
+        conf, host_state = self._in_force.current, self._pipeline.host_state
+        online = host_state.topology.online
         # Nothing is promised to a guest that the agent leaves alone.
         views = [view for view in self._pipeline.guest_views() if not view.guest.settings.preserve]
-        caches = read_caches(conf.controllers, views, world.all_zones, online)
+        caches = read_caches(conf.controllers, views, host_state.all_zones, online)
         promises = {view.guest.uuid: make_promises(view, self._level_of(view), caches) for view in views}
         # All guests, as a preserved one may run on the CPUs of another.
         guests = self._pipeline.guests()
         found = {guest.uuid: self._read_guest(guest, promises.get(guest.uuid), caches) for guest in guests}
-        facts = self._with_host(HostFacts(world.topology, found), promises.values(), guests)
+        facts = self._with_host(HostFacts(host_state.topology, found), promises.values(), guests)
         return judge_promises(promises.values(), facts)
 
     def _level_of(self, view: GuestView) -> IsolationLevel:

@@ -132,26 +132,26 @@ class GuestEnforcer:
         for entry in self.cache:
             self.cache.mark_pending(entry)
 
-    def compare_all(self, world: HostState) -> None:
+    def compare_all(self, host_state: HostState) -> None:
         """Mark each guest and controller where the kernel differs from the target."""
         self.cache.synced = False
-        self._sync(world)
+        self._sync(host_state)
         for entry in self.cache:
-            self._compare_guest(entry, world)
+            self._compare_guest(entry, host_state)
 
-    def apply(self, world: HostState, but: CachedGuest | None = None) -> None:
+    def apply(self, host_state: HostState, but: CachedGuest | None = None) -> None:
         """Put all pending changes into effect; failed ones stay pending.
 
         Guests that float come first: they leave the CPUs that others are about to be pinned to.
 
         :param but: a guest to leave out, which its caller handles.
         """
-        self._sync(world)
+        self._sync(host_state)
         for controller in self._controllers:
             waiting = [entry for entry in self.cache.pending_for(controller.name) if entry is not but]
-            for entry in sorted(waiting, key=lambda entry: _is_pinned(entry, world)):
+            for entry in sorted(waiting, key=lambda entry: _is_pinned(entry, host_state)):
                 try:
-                    changed = controller.apply(self._target_for(entry, world))
+                    changed = controller.apply(self._target_for(entry, host_state))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
                 except GuestGoneError:
                     pass  # Its stop event is in the queue.
@@ -160,16 +160,16 @@ class GuestEnforcer:
                     continue
                 entry.pending.discard(controller.name)
 
-    def apply_to(self, entry: CachedGuest, world: HostState) -> None:
+    def apply_to(self, entry: CachedGuest, host_state: HostState) -> None:
         """Put the pending changes of one guest into effect.
 
         :raises DriverError: of the first controller that fails; the next ones are not called.
         """
-        self._sync(world)
+        self._sync(host_state)
         for controller in self._controllers:
             if controller.name in entry.pending:
                 try:
-                    changed = controller.apply(self._target_for(entry, world))
+                    changed = controller.apply(self._target_for(entry, host_state))
                     LOG.debug("%s: guest %s %s", controller.name, entry.guest, _OUTCOMES[changed])
                 # The sender of an order hears of errors of the driver alone, so an error of a file becomes
                 # one.
@@ -177,11 +177,11 @@ class GuestEnforcer:
                     raise DriverError(f"{controller.name}: {error}") from error
                 entry.pending.discard(controller.name)
 
-    def lift_limits(self, entry: CachedGuest, world: HostState) -> None:
+    def lift_limits(self, entry: CachedGuest, host_state: HostState) -> None:
         """Lift the limits of a guest that gets the setting ``preserve``. A failure is logged."""
         # Cleared before the target is made, which has a copy of them.
         entry.limits.clear()
-        target = self._target_for(entry, world)
+        target = self._target_for(entry, host_state)
         # Limits of cache groups belong to sync(), which drops them with the guest's target.
         for controller in (each for each in self._controllers if not each.acts_early):
             try:
@@ -192,12 +192,12 @@ class GuestEnforcer:
             except (DriverError, OSError) as error:
                 self._note_failure(controller, error)
 
-    def expect_guest(self, guest: Guest, allocation: Allocation | None, world: HostState) -> None:
+    def expect_guest(self, guest: Guest, allocation: Allocation | None, host_state: HostState) -> None:
         """Prepare for a guest that is about to start: its cache group, and its CPUs online."""
         self._expected.add(guest, allocation)
-        self._sync(world)
+        self._sync(host_state)
 
-    def begin_guest(self, guest: Guest, world: HostState) -> None:
+    def begin_guest(self, guest: Guest, host_state: HostState) -> None:
         """Put the process of an expected guest into its cache group, before its start is over.
 
         :raises DriverError: a controller cannot do it.
@@ -207,10 +207,10 @@ class GuestEnforcer:
         # only so that its CPUs are online.
         if one is None or one.guest.settings.preserve:
             return
-        self._sync(world)
+        self._sync(host_state)
         for controller in self._early_controllers():
             try:
-                controller.apply(_target_of(one, world))
+                controller.apply(_target_of(one, host_state))
             except OSError as error:
                 raise DriverError(f"{controller.name}: {error}") from error
         self._expected.note_delay(guest)
@@ -233,16 +233,16 @@ class GuestEnforcer:
             waiting = sum(1 for _ in self.cache.pending_for(controller.name))
             self._metrics.pending.labels(controller.name).set(waiting)
 
-    def _sync(self, world: HostState) -> None:
+    def _sync(self, host_state: HostState) -> None:
         if self.cache.synced:
             return
         # Preserved guests are among the targets: others must not get what they hold.
-        targets = [self._target_for(entry, world) for entry in self.cache]
-        expected = [_target_of(one, world) for one in self._expected.waiting_guests()]
+        targets = [self._target_for(entry, host_state) for entry in self.cache]
+        expected = [_target_of(one, host_state) for one in self._expected.waiting_guests()]
         synced = True
         for controller in self._controllers:
             try:
-                controller.sync([*targets, *expected] if controller.awaits else targets, world.all_zones)
+                controller.sync([*targets, *expected] if controller.awaits else targets, host_state.all_zones)
             # Not synced: the next event calls all controllers again.
             except (DriverError, OSError) as error:
                 self._note_failure(controller, error)
@@ -269,11 +269,11 @@ class GuestEnforcer:
             refusals = sum(entry.guest.uuid in controller.refused for entry in self.cache)
             self._metrics.refused_settings.labels(controller.name).set(refusals)
 
-    def _compare_guest(self, entry: CachedGuest, world: HostState) -> None:
+    def _compare_guest(self, entry: CachedGuest, host_state: HostState) -> None:
         # The agent must not change this guest, so no difference of it is drift.
         if entry.guest.settings.preserve:
             return
-        target = self._target_for(entry, world)
+        target = self._target_for(entry, host_state)
         for controller in self._controllers:
             # A change that is pending is no drift.
             if controller.name in entry.pending:
@@ -293,37 +293,41 @@ class GuestEnforcer:
                 self._metrics.drift.labels(controller.name).inc()
                 entry.pending.add(controller.name)
 
-    def _target_for(self, entry: CachedGuest, world: HostState) -> GuestTarget:
-        online, spare = self._online_cpus(world), frozenset[int]()
+    def _target_for(self, entry: CachedGuest, host_state: HostState) -> GuestTarget:
+        online, spare = self._online_cpus(host_state), frozenset[int]()
         # All CPUs of the guest are offline: it borrows those that no other guest holds.
         if entry.assignment is not None and online.isdisjoint(entry.assignment.cpus):
             others = [held for uuid, held in self.cache.held_cpus().items() if uuid != entry.guest.uuid]
             spare = online.difference(*others)
         return GuestTarget(entry.guest, entry.assignment, online, entry.allocation, dict(entry.limits), spare)
 
-    def _online_cpus(self, world: HostState) -> CpuSet:
+    def _online_cpus(self, host_state: HostState) -> CpuSet:
         """The CPUs that are online at the moment: a power manager may have changed them."""
         return (
-            world.reachable_cpus if self._read_online is None else self.refresh_online(world).topology.online
+            host_state.reachable_cpus
+            if self._read_online is None
+            else self.refresh_online(host_state).topology.online
         )
 
-    def refresh_online(self, world: HostState) -> HostState:
+    def refresh_online(self, host_state: HostState) -> HostState:
         """The host state with the CPUs that are online at the moment."""
         # This is called for each guest, so the file is read only where a power manager changes it.
-        if self._read_online is None or not world.powered:
-            return world
-        return world.with_online(self._read_online())
+        if self._read_online is None or not host_state.powered:
+            return host_state
+        return host_state.with_online(self._read_online())
 
     def _note_failure(self, controller: KernelController, error: Exception) -> None:
         LOG.error("%s: %s; the agent tries again", controller.name, error)
         self._metrics.controller_failures.labels(controller.name).inc()
 
 
-def _target_of(one: ExpectedGuest, world: HostState) -> GuestTarget:
+def _target_of(one: ExpectedGuest, host_state: HostState) -> GuestTarget:
     # Without a place: libvirt itself sets CPUs and memory during the start.
-    return GuestTarget(one.guest, None, world.topology.online, one.allocation)
+    return GuestTarget(one.guest, None, host_state.topology.online, one.allocation)
 
 
-def _is_pinned(entry: CachedGuest, world: HostState) -> bool:
+def _is_pinned(entry: CachedGuest, host_state: HostState) -> bool:
     """Whether a guest runs on dedicated CPUs."""
-    return entry.assignment is not None and not world.topology.usable.isdisjoint(entry.assignment.dedicated)
+    return entry.assignment is not None and not host_state.topology.usable.isdisjoint(
+        entry.assignment.dedicated
+    )

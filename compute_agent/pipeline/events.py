@@ -126,13 +126,13 @@ class AllocationsRead:
 
 
 @dataclass(frozen=True, slots=True)
-class WorldChanged:
+class HostStateChanged:
     """The configuration or the hardware changed.
 
     :ivar controllers: replace the current ones; None: these stay.
     """
 
-    world: HostState
+    host_state: HostState
     controllers: Sequence[KernelController] | None = None
 
 
@@ -198,7 +198,7 @@ Event = (
     | GuestAppeared
     | GuestStopped
     | AllocationsRead
-    | WorldChanged
+    | HostStateChanged
     | ConfigureGuest
     | LimitGuest
     | MoveGuest

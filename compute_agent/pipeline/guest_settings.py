@@ -227,7 +227,7 @@ class GuestClassifier:
         """The problems that were reported, by guest."""
 
     def classify_guest(
-        self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, world: HostState
+        self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, host_state: HostState
     ) -> Guest:
         """The guest with its settings, resolved from driver, flavor, rules and operators."""
         # A guest that was never resolved may come with settings of its driver alone.
@@ -235,8 +235,8 @@ class GuestClassifier:
             guest.declared if guest.setting_sources else {**guest.settings.chosen_values, **guest.declared}
         )
         found = resolve_settings(
-            world.classification,
-            guest_facts(guest, allocation, owner, world),
+            host_state.classification,
+            guest_facts(guest, allocation, owner, host_state),
             guest.settings.vcpus,
             declared,
             guest.declared_by,
@@ -252,11 +252,11 @@ class GuestClassifier:
         )
 
     def resolution_input(
-        self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, world: HostState
+        self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, host_state: HostState
     ) -> ResolutionInput:
         """The inputs of a guest's settings, to resolve them by other rules."""
         return ResolutionInput(
-            guest, guest_facts(guest, allocation, owner, world), self.manual.values(guest.uuid)
+            guest, guest_facts(guest, allocation, owner, host_state), self.manual.values(guest.uuid)
         )
 
     def report_problems(self, guest: Guest) -> None:
@@ -287,7 +287,7 @@ class GuestClassifier:
 
 
 def guest_facts(
-    guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, world: HostState
+    guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None, host_state: HostState
 ) -> GuestFacts:
     """The facts of a guest for rules.
 
@@ -303,5 +303,5 @@ def guest_facts(
         "" if owner is None else owner.user_id,
         "" if owner is None else owner.consumer_type or "",
         frozenset().union(*held.values()),
-        frozenset().union(*(zone.traits for zone in world.all_zones if zone.uuid in held)),
+        frozenset().union(*(zone.traits for zone in host_state.all_zones if zone.uuid in held)),
     )

@@ -168,7 +168,7 @@ class HostState:
         return "; ".join(parts) or "nothing"
 
 
-def request_for(world: HostState, guest: Guest, allocation: Allocation) -> GuestRequest:
+def request_for(host_state: HostState, guest: Guest, allocation: Allocation) -> GuestRequest:
     """The request of a guest, from its settings and its allocation of this host's providers.
 
     Before PCPU existed, guests with dedicated CPUs were allocated VCPU; the fall-back query of nova-scheduler
@@ -176,9 +176,9 @@ def request_for(world: HostState, guest: Guest, allocation: Allocation) -> Guest
     CPUs for their VCPU.
     """
     settings = guest.settings
-    asked = cpu_demands(world, allocation)
+    asked = cpu_demands(host_state, allocation)
     vcpu, pcpu = sum(one.vcpu for one in asked), sum(one.pcpu for one in asked)
-    if world.cpu_sets.is_both and not pcpu and guest.dedicated and guest.dedicated == vcpu:
+    if host_state.cpu_sets.is_both and not pcpu and guest.dedicated and guest.dedicated == vcpu:
         asked = tuple(replace(one, pcpu=one.vcpu, vcpu=0) for one in asked)
     return GuestRequest(
         guest=guest.uuid,
@@ -186,50 +186,52 @@ def request_for(world: HostState, guest: Guest, allocation: Allocation) -> Guest
         demands=asked,
         thread_policy=settings.core_policy,
         emulator_policy=settings.emulator_policy,
-        dedicated=0 if world.cpu_sets.is_legacy else guest.dedicated,
+        dedicated=0 if host_state.cpu_sets.is_legacy else guest.dedicated,
         constraints=guest.constraints,
-        mems=memory_nodes(world, guest, allocation),
+        mems=memory_nodes(host_state, guest, allocation),
         dedicated_vcpus=guest.dedicated_vcpus,
     )
 
 
-def memory_nodes(world: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
+def memory_nodes(host_state: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
     """The NUMA nodes for the memory of a guest; empty: the allocation names no node.
 
     These are the nodes of its allocation that have the type of memory in its settings. An allocation that
     names no node leaves all nodes of that type. If no node is left, the nodes of the allocation count.
     """
-    held, wanted = held_nodes(world, allocation), guest.settings.memory_type
+    held, wanted = held_nodes(host_state, allocation), guest.settings.memory_type
     if wanted is MemoryType.ANY:
         return held
-    kinds = world.topology.memory_types
+    kinds = host_state.topology.memory_types
     of_kind = frozenset(node for node, kind in kinds.items() if kind is wanted)
     return (held & of_kind if held else of_kind) or held
 
 
-def held_nodes(world: HostState, allocation: Allocation) -> frozenset[int]:
+def held_nodes(host_state: HostState, allocation: Allocation) -> frozenset[int]:
     """The NUMA nodes that a guest's allocation of memory names; empty if it names none.
 
     Memory of the root provider may come from any node. Nodes without memory are left out.
     """
     classes = (MEMORY, RECLAIMED_MEMORY)
     held = [
-        zone for zone in world.all_zones if any(allocation.get(zone.uuid, {}).get(name) for name in classes)
+        zone
+        for zone in host_state.all_zones
+        if any(allocation.get(zone.uuid, {}).get(name) for name in classes)
     ]
     if any(zone.parent is None for zone in held):
         return frozenset()
     # No memory can be bound to a node that has CPUs alone.
-    present = {node.id for node in world.topology.numa_nodes if node.memory_kib}
+    present = {node.id for node in host_state.topology.numa_nodes if node.memory_kib}
     return frozenset[int]().union(*(zone.numa_nodes for zone in held)) & present
 
 
-def cpu_demands(world: HostState, allocation: Allocation) -> tuple[ProviderDemand, ...]:
+def cpu_demands(host_state: HostState, allocation: Allocation) -> tuple[ProviderDemand, ...]:
     """The CPUs that an allocation has of each zone, in the order of the zones."""
-    found, pools = [], world.has_pools
-    for node in world.all_zones:
+    found, pools = [], host_state.has_pools
+    for node in host_state.all_zones:
         amounts = allocation.get(node.uuid, {})
         pcpu, vcpu = amounts.get("PCPU", 0), amounts.get("VCPU", 0) + amounts.get(RECLAIMED_VCPU, 0)
         if pcpu or vcpu:
-            around = world.surrounding_cpus(node) if pools else frozenset()
-            found.append(ProviderDemand(node.name, world.own_cpus(node), pcpu, vcpu, node.pool, around))
+            around = host_state.surrounding_cpus(node) if pools else frozenset()
+            found.append(ProviderDemand(node.name, host_state.own_cpus(node), pcpu, vcpu, node.pool, around))
     return tuple(found)

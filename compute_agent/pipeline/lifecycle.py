@@ -117,7 +117,7 @@ class GuestLifecycle:
         if entry is None:
             # A guest that was lost until now still runs on its former CPUs.
             lost = self._cache.lost.get(guest.uuid)
-            place = lost.assignment if lost and self._placer.world.places_guests else None
+            place = lost.assignment if lost and self._placer.host_state.places_guests else None
             held = self._held_before(guest, allocation)
             owner = owner or self._owners.get(guest.uuid)
             self._cache.add(
@@ -138,13 +138,13 @@ class GuestLifecycle:
             entry.migration = None if through is None else through.migration
         self._placer.place_guest(entry)
         # Only a guest that has just started is stopped: one that runs already has work to lose.
-        if started and entry.refusal and self._placer.world.refuse_unplaced:
+        if started and entry.refusal and self._placer.host_state.refuse_unplaced:
             self._stop_unplaced(entry)
 
     def _classify_guest(
         self, guest: Guest, allocation: Allocation | None, owner: ConsumerOwner | None
     ) -> Guest:
-        found = self._classifier.classify_guest(guest, allocation, owner, self._placer.world)
+        found = self._classifier.classify_guest(guest, allocation, owner, self._placer.host_state)
         self._classifier.report_problems(found)
         return found
 
@@ -165,7 +165,7 @@ class GuestLifecycle:
             self._classifier.report_change(before, guest)
         # Throttling passes over preserved guests, so their limits would never be lifted.
         if guest.settings.preserve and not before.settings.preserve and entry.limits:
-            self._enforcer.lift_limits(entry, self._placer.world)
+            self._enforcer.lift_limits(entry, self._placer.host_state)
         entry.guest = guest
         self._cache.mark_pending(entry)
         return True
@@ -227,13 +227,13 @@ class GuestLifecycle:
         for uuid, guest in running.items():
             if (old := saved.get(uuid)) is not None:
                 # Without pinning the saved CPUs say nothing about where the guest runs.
-                assignment = old.assignment if self._placer.world.places_guests else None
+                assignment = old.assignment if self._placer.host_state.places_guests else None
                 limits = dict(self._limits.get(uuid, {}))
                 owner = self._owners.get(uuid)
                 found = self._classify_guest(guest, old.allocation, owner)
                 entry = CachedGuest(found, old.allocation, assignment, limits=limits, owner=owner)
                 if limits and found.settings.preserve:
-                    self._enforcer.lift_limits(entry, self._placer.world)
+                    self._enforcer.lift_limits(entry, self._placer.host_state)
                 self._cache.add(entry)
                 # The state file does not say which guest follows its migration, but an equal allocation shows
                 # it.
@@ -280,7 +280,7 @@ class GuestLifecycle:
                 LOG.info("Guest %s, which the driver could not manage, has ended: its CPUs are free", uuid)
                 self._cache.forget_lost(uuid)
         self._placer.follow_guests()
-        self._enforcer.compare_all(self._placer.world)
+        self._enforcer.compare_all(self._placer.host_state)
 
     def _find_guest(self, guest: Guest) -> None:
         """Add a guest that is neither in the cache nor in the saved state."""
@@ -307,11 +307,11 @@ class GuestLifecycle:
         known = self._cache.unclaimed.get(guest.uuid) or self._cache.lost.get(guest.uuid)
         if reported is not None or known is None or known.allocation is None:
             return reported
-        allocation = self._placer.world.own_part(known.allocation)
+        allocation = self._placer.host_state.own_part(known.allocation)
         LOG.info(
             "Guest %s keeps the last known allocation of its consumer: %s",
             guest,
-            self._placer.world.in_words(allocation),
+            self._placer.host_state.in_words(allocation),
         )
         return allocation
 

@@ -27,12 +27,12 @@ LOG = logging.getLogger(__name__)
 class GuestPlacer:
     """Gives the guests of the cache their assignments on a host. Used by the worker only.
 
-    :ivar world: the host state; the worker replaces it.
+    :ivar host_state: the host state; the worker replaces it.
     """
 
     def __init__(
         self,
-        world: HostState,
+        host_state: HostState,
         cache: GuestCache,
         observe: Callable[[Guest], KernelPlacement],
         recorder: EventRecorder,
@@ -41,7 +41,7 @@ class GuestPlacer:
 
         :param observe: reads where the kernel lets a guest run; may raise GuestGoneError.
         """
-        self.world = world
+        self.host_state = host_state
         self._recorder = recorder
         self._cache = cache
         self._observe = observe
@@ -61,27 +61,27 @@ class GuestPlacer:
 
         :return: None: the agent does not place this guest.
         """
-        world = self.world
-        request = request_for(world, guest, allocation)
-        is_placed = world.places_guests and not guest.settings.preserve
-        if not is_placed or not (request.demands or world.place_unallocated):
+        host_state = self.host_state
+        request = request_for(host_state, guest, allocation)
+        is_placed = host_state.places_guests and not guest.settings.preserve
+        if not is_placed or not (request.demands or host_state.place_unallocated):
             LOG.debug(
                 "Guest %s is not placed, because of its policy, a setting or a missing allocation", guest
             )
             return None
         if (refusal := self._admit_to_pools(guest, request, current)) is not None:
             return refusal
-        supply = world.cpu_supply(self._cache.held_cpus(), self.use)
+        supply = host_state.cpu_supply(self._cache.held_cpus(), self.use)
         if current is not None and (kept := refit_within(supply, request, current)) is not None:
-            LOG.debug("Guest %s stays on its CPUs, which meet %s", guest, world.in_words(allocation))
+            LOG.debug("Guest %s stays on its CPUs, which meet %s", guest, host_state.in_words(allocation))
             return kept
-        decision = world.policy(supply, request)
+        decision = host_state.policy(supply, request)
         LOG.debug(
             "Guest %s with allocation %s and thread policy %s, for which %d CPUs are free, gets %s",
             guest,
-            world.in_words(allocation),
+            host_state.in_words(allocation),
             request.thread_policy,
-            len(world.cpu_sets.dedicated - supply.taken_cpus(request)),
+            len(host_state.cpu_sets.dedicated - supply.taken_cpus(request)),
             decision,
         )
         return decision
@@ -90,7 +90,7 @@ class GuestPlacer:
         self, guest: Guest, request: GuestRequest, current: CpuAssignment | None
     ) -> PlacementRefusal | None:
         """The reason why a guest is not admitted to the pools of its allocation; None if it is."""
-        if self.world.pools_only and (outside := refuse_outside(request.demands)) is not None:
+        if self.host_state.pools_only and (outside := refuse_outside(request.demands)) is not None:
             return outside
         wanted = {demand.pool: demand.cpus for demand in request.demands if demand.pool}
         if not wanted:
@@ -104,7 +104,7 @@ class GuestPlacer:
                 if entry.assignment is not None and not entry.refusal and entry.guest.uuid != guest.uuid
             ]
             members = max(sum(not cpus.isdisjoint(other) for other in others) for cpus in wanted.values())
-        return admit_guest(self.world.pools, wanted, guest.settings.qos_class, members)
+        return admit_guest(self.host_state.pools, wanted, guest.settings.qos_class, members)
 
     def place_guest(self, entry: CachedGuest) -> None:
         """Place a guest again. A guest without a place is kept off the CPUs of others."""
@@ -154,7 +154,7 @@ class GuestPlacer:
 
     def _is_followed(self, entry: CachedGuest) -> bool:
         """Whether the agent accepts the CPUs of a guest, by policy ``follow`` or setting ``preserve``."""
-        return self.world.follows_kernel or entry.guest.settings.preserve
+        return self.host_state.follows_kernel or entry.guest.settings.preserve
 
     def _follow_guest(self, entry: CachedGuest) -> None:
         try:
@@ -163,10 +163,10 @@ class GuestPlacer:
             return  # Its stop event is in the queue.
         before, entry.refusal = entry.assignment, ""
         # The memory of a preserved guest stays where it is, too.
-        if self.world.follows_kernel and not entry.guest.settings.preserve:
+        if self.host_state.follows_kernel and not entry.guest.settings.preserve:
             found = replace(found, mems=self._memory_of_kind(entry, found.mems))
         self._cache.assign_cpus(
-            entry, found_assignment(self.world.cpu_sets, entry.guest.settings.vcpus, found)
+            entry, found_assignment(self.host_state.cpu_sets, entry.guest.settings.vcpus, found)
         )
         if entry.assignment != before:
             self._tell_place(entry, "Guest %s is found%s")
@@ -181,8 +181,8 @@ class GuestPlacer:
         wanted = entry.guest.settings.memory_type
         if wanted is MemoryType.ANY:
             return bound
-        kinds = self.world.topology.memory_types
-        nodes = memory_nodes(self.world, entry.guest, entry.allocation or {})
+        kinds = self.host_state.topology.memory_types
+        nodes = memory_nodes(self.host_state, entry.guest, entry.allocation or {})
         of_kind = frozenset(node for node in nodes if kinds.get(node) is wanted)
         return of_kind if of_kind and bound <= of_kind else bound
 
@@ -192,7 +192,7 @@ class GuestPlacer:
         Refused guests may find a place where CPUs were given back. Floating guests leave CPUs that are held
         now, and come back to free ones. A guest with dedicated CPUs keeps them.
         """
-        if not self.world.places_guests:
+        if not self.host_state.places_guests:
             # If the policy places guests again, the next pass must look at all of them.
             self._synced = None
             for entry in self._cache:
@@ -203,7 +203,7 @@ class GuestPlacer:
         # A guest that finds a place may give up CPUs that serve another refused guest. Each pass places at
         # least one guest, so there are at most as many passes as guests.
         for _ in range(len(self._cache) + 1):
-            present = self.world, self._cache.held_cpus()
+            present = self.host_state, self._cache.held_cpus()
             if present == self._synced:
                 return
             for entry in self._cache:
@@ -219,13 +219,13 @@ class GuestPlacer:
         if not entry.stray:
             return None
         supply, request = self._supply_and_request(entry)
-        return self.world.policy(supply, request)
+        return self.host_state.policy(supply, request)
 
     def _log_strays(self) -> None:
         """Warn, once each, of guests that hold CPUs outside the current CPU sets."""
-        sets, reachable = self.world.cpu_sets, self.world.reachable_cpus
+        sets, reachable = self.host_state.cpu_sets, self.host_state.reachable_cpus
         # With policy none the agent does not know the CPUs of guests.
-        is_known = self.world.places_guests or self.world.follows_kernel
+        is_known = self.host_state.places_guests or self.host_state.follows_kernel
         for entry in self._cache:
             guest = entry.guest
             stray = ""
@@ -241,17 +241,19 @@ class GuestPlacer:
 
     def _cpus_in_reach(self, entry: CachedGuest) -> CpuSet | None:
         """The CPUs that a guest's allocation reaches; None without pools or without an allocation."""
-        if not entry.allocation or not self.world.has_pools:
+        if not entry.allocation or not self.host_state.has_pools:
             return None
-        demands = request_for(self.world, entry.guest, entry.allocation).demands
+        demands = request_for(self.host_state, entry.guest, entry.allocation).demands
         return frozenset().union(*(demand.cpus for demand in demands))
 
     def _keep_apart(self) -> None:
         """Make all floating guests run on CPUs that no guest holds."""
-        sets, reachable = self.world.cpu_sets, self.world.reachable_cpus
+        sets, reachable = self.host_state.cpu_sets, self.host_state.reachable_cpus
         held = frozenset[int]().union(*self._cache.held_cpus().values())
-        floated_on = sets.shared | sets.emulator | (sets.dedicated if self.world.lends_cpus else frozenset())
-        before, self._contested = self._contested, (self.world, held & floated_on)
+        floated_on = (
+            sets.shared | sets.emulator | (sets.dedicated if self.host_state.lends_cpus else frozenset())
+        )
+        before, self._contested = self._contested, (self.host_state, held & floated_on)
         # Usually no guest holds a CPU that others float on, before or after: then all keep their places, and
         # an event costs no search for each guest.
         idle = self._contested == before and not self._contested[1]
@@ -280,13 +282,15 @@ class GuestPlacer:
         current = entry.assignment
         if request.constraints != UNCONSTRAINED:
             return  # Its definition names CPUs, and confining it could break that.
-        if current is not None and may_stay(current, supply.taken_cpus(request), self.world.reachable_cpus):
+        if current is not None and may_stay(
+            current, supply.taken_cpus(request), self.host_state.reachable_cpus
+        ):
             return
         place = keep_dedicated(supply, request, current) if current is not None else None
         decision = place or self.decide_place(entry.guest, {})
         # With [guests] unallocated = ignore a guest without an allocation is left alone, but only once the
         # allocation is known to be empty.
-        unsure = decision is None and self.world.places_guests and bool(supply.taken_cpus(request))
+        unsure = decision is None and self.host_state.places_guests and bool(supply.taken_cpus(request))
         if unsure or isinstance(decision, PlacementRefusal):
             decision = confine_guest(supply, request)
         if decision is not None and current is not None:
@@ -332,27 +336,27 @@ class GuestPlacer:
             )
 
     def _supply_and_request(self, entry: CachedGuest) -> tuple[CpuSupply, GuestRequest]:
-        request = request_for(self.world, entry.guest, entry.allocation or {})
-        return self.world.cpu_supply(self._cache.held_cpus(), self.use), request
+        request = request_for(self.host_state, entry.guest, entry.allocation or {})
+        return self.host_state.cpu_supply(self._cache.held_cpus(), self.use), request
 
     def rebalance_guests(self) -> None:
         """Move the running guest that gains most, if moves are configured and it gains enough."""
-        world = self.world
-        if world.rebalance_gain is None:
+        host_state = self.host_state
+        if host_state.rebalance_gain is None:
             return
         guests = [
-            (request_for(world, entry.guest, entry.allocation), entry.assignment)
+            (request_for(host_state, entry.guest, entry.allocation), entry.assignment)
             for entry in self._cache
             # A guest without a settled place stays: a move now could undo what is about to happen.
             if entry.allocation
             and entry.assignment
             and not (entry.refusal or entry.pending or entry.migration or entry.guest.settings.preserve)
         ]
-        supply = world.cpu_supply(self._cache.held_cpus(), self.use)
-        present = (world, guests, supply.holdings, self.use)
+        supply = host_state.cpu_supply(self._cache.held_cpus(), self.use)
+        present = (host_state, guests, supply.holdings, self.use)
         if present == self._balanced:
             return
-        move = best_move(supply, world.policy, guests, world.rebalance_gain)
+        move = best_move(supply, host_state.policy, guests, host_state.rebalance_gain)
         entry = self._cache.get(move.guest) if move is not None else None
         if move is None or entry is None:
             self._balanced = present
@@ -365,16 +369,16 @@ class GuestPlacer:
 
     def place_reason(self, allocation: Allocation | None) -> str:
         """The reason of a guest's place in words: its allocation, and the CPUs that were free."""
-        world = self.world
-        if world.follows_kernel:
+        host_state = self.host_state
+        if host_state.follows_kernel:
             return "another program pinned it there, which policy follow accepts"
         if allocation is None:
             return "its allocation is not known yet"
         held = frozenset[int]().union(*self._cache.held_cpus().values())
-        dedicated = world.cpu_sets.dedicated
+        dedicated = host_state.cpu_sets.dedicated
         free = f"{len(dedicated - held)} of {len(dedicated)} dedicated CPUs free"
-        name = next((name for name, policy in POLICIES.items() if policy is world.policy), "")
-        return f"it holds {world.in_words(allocation)}; policy {name} left {free}"
+        name = next((name for name, policy in POLICIES.items() if policy is host_state.policy), "")
+        return f"it holds {host_state.in_words(allocation)}; policy {name} left {free}"
 
     def _tell_place(self, entry: CachedGuest, message: str) -> None:
         reason = self.place_reason(entry.allocation)
@@ -384,10 +388,10 @@ class GuestPlacer:
 
     def read_back(self, guest: Guest, found: KernelPlacement) -> CpuAssignment | None:
         """The assignment of a guest without a saved state, from the CPUs that the kernel has for it."""
-        if not self.world.places_guests:
+        if not self.host_state.places_guests:
             return None
-        supply = self.world.cpu_supply(self._cache.held_cpus(), self.use)
-        request = request_for(self.world, guest, {})
+        supply = self.host_state.cpu_supply(self._cache.held_cpus(), self.use)
+        request = request_for(self.host_state, guest, {})
         return read_back(supply, request, found.cpus, found.vcpu_cpus, found.mems)
 
 

@@ -32,12 +32,12 @@ from compute_agent.pipeline.events import (
     GuestExpected,
     GuestStarted,
     GuestStopped,
+    HostStateChanged,
     LimitGuest,
     MoveGuest,
     ReconcileGuests,
     StartGuest,
     UseMeasured,
-    WorldChanged,
 )
 from compute_agent.pipeline.guest_cache import (
     CachedGuest,
@@ -127,7 +127,7 @@ class GuestPipeline:
 
     def __init__(
         self,
-        world: HostState,
+        host_state: HostState,
         driver: GuestDriver,
         controllers: Sequence[KernelController],
         save: Callable[[Mapping[str, SavedGuest], Mapping[str, Allocation], Mapping[str, str]], None],
@@ -149,7 +149,7 @@ class GuestPipeline:
         self._save = save
         self._metrics = metrics
         self._cache = self._enforcer.cache
-        self._placer = GuestPlacer(world, self._cache, partial(observe_guest, driver), recorder)
+        self._placer = GuestPlacer(host_state, self._cache, partial(observe_guest, driver), recorder)
         self._classifier = GuestClassifier(manual or ManualSettings(), recorder)
         #: dedicated CPUs that were offline at the last event
         self._stopped: CpuSet = frozenset()
@@ -213,7 +213,7 @@ class GuestPipeline:
     @property
     def host_state(self) -> HostState:
         """The host state behind the worker's decisions."""
-        return self._placer.world
+        return self._placer.host_state
 
     @property
     def has_taken_over(self) -> bool:
@@ -304,11 +304,11 @@ class GuestPipeline:
 
     def handle_event(self, event: Event) -> GuestView | CpuAssignment | None:
         """Handle one event to its end. The worker's thread calls it, and tests do."""
-        if isinstance(event, WorldChanged):
-            self._placer.world = event.world
+        if isinstance(event, HostStateChanged):
+            self._placer.host_state = event.host_state
             if event.controllers is not None:
                 self._enforcer.use_controllers(event.controllers)
-        self._placer.world = self._enforcer.refresh_online(self.host_state)
+        self._placer.host_state = self._enforcer.refresh_online(self.host_state)
         self._report_stopped()
         try:
             self._take_over()
@@ -340,7 +340,7 @@ class GuestPipeline:
                 if held is not None:
                     self._cache.hold_for(held, as_of)
                 self._read_allocations(allocations, migrations, owners, as_of)
-            case WorldChanged():
+            case HostStateChanged():
                 # Settings come before places, because the policy goes by them.
                 for entry in self._cache:
                     self._lifecycle.classify_again(entry)

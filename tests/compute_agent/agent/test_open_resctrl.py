@@ -12,7 +12,7 @@ from compute_agent.model.cpuset import FormerValues
 from compute_agent.pipeline.metrics import AgentMetrics
 from tests.compute_agent.builders import load_text
 from tests.compute_agent.fakes import FakeDriver
-from tests.compute_agent.pipeline.fake_host import WORLD
+from tests.compute_agent.pipeline.fake_host import HOST_STATE
 from tests.compute_agent.resctrl import fake
 
 
@@ -40,7 +40,7 @@ def mounted(tmp_path, options="rw"):
 
 def names(conf, resctrl):
     store, metrics = SimpleNamespace(former_values=FormerValues()), AgentMetrics()
-    made = build_controllers(conf, FakeDriver([0]), resctrl, WORLD, store, metrics)
+    made = build_controllers(conf, FakeDriver([0]), resctrl, HOST_STATE, store, metrics)
     return [controller.name for controller in made]
 
 

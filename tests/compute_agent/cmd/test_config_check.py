@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from compute_agent.agent.configured_host import build_world
+from compute_agent.agent.configured_host import build_host_state
 from compute_agent.conf import load
 from compute_agent.files import secure_folder
 from tests.compute_agent.cmd.agents import MAIN, run_here
@@ -82,7 +82,7 @@ def test_shared_cpus_in_isolcpus_and_tuned_are_warnings(configure, two_nodes):
         "TuneD runs and may write the masks that the agent keeps off quiet CPUs",
         "shared CPU 1 in isolcpus of the boot line",
     ]
-    assert build_world(load(["--config-file", str(ini)])).warnings == tuple(found["warnings"][1:])
+    assert build_host_state(load(["--config-file", str(ini)])).warnings == tuple(found["warnings"][1:])
 
 
 def test_an_option_that_does_not_exist_is_a_warning(configure):
@@ -160,7 +160,7 @@ def test_a_dedicated_cpu_that_nova_took_offline_counts_once_it_was_seen(configur
     online.write_text("0-1\n")
     conf = load(config_files=[str(ini)])
     secure_folder(Path(conf.state_path))
-    build_world(conf)
+    build_host_state(conf)
     online.write_text("1\n")
     status, found = check(ini)
     assert (status, found["dedicated_cpus"]) == (0, "0")

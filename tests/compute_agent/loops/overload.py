@@ -124,9 +124,11 @@ class Overload:
         """Another agent with what the one before has saved."""
         self.state = StateFile(self.folder / "state.json")
         self.metrics = CollectorRegistry()
-        world = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+        host_state = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
         controllers = self.controllers()
-        self.pipeline = GuestPipeline(world, self.driver, controllers, self.state.keep_guests, AgentMetrics())
+        self.pipeline = GuestPipeline(
+            host_state, self.driver, controllers, self.state.keep_guests, AgentMetrics()
+        )
         settings = self.settings()
         self.file = self.state_file()
         self.arbiter = LimitArbiter(self.pipeline)

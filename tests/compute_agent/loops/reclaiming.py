@@ -36,8 +36,8 @@ class ReclaimingHost:
         self.folder, self.tree, self.now = folder, tree, 3.6e9
         self.ticks, self.stolen, self.cpu_seconds = [0.0] * 9, 0.0, {}
         self.driver, self.events, self.wakes = FakeDriver(TOPOLOGY.online), [], 0
-        world = HostState(TOPOLOGY, SETS, tree, POLICIES["topology-aware"])
-        self.pipeline = make_pipeline(world, self.driver, kind=CalledPipeline)
+        host_state = HostState(TOPOLOGY, SETS, tree, POLICIES["topology-aware"])
+        self.pipeline = make_pipeline(host_state, self.driver, kind=CalledPipeline)
         self.pipeline.start({})
         self.pipeline.stop()
         self.mode, self.steal, self.memory = "act", "off", False

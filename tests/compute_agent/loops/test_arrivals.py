@@ -10,9 +10,11 @@ from compute_agent.loops.arrivals import GuestEvents
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import ReconcileGuests
-from tests.compute_agent.pipeline.fake_host import SETS, WORLD, FakeHost
+from tests.compute_agent.pipeline.fake_host import HOST_STATE, SETS, FakeHost
 
-REFUSING = replace(WORLD, cpu_sets=CpuSets(SETS.dedicated, frozenset(), frozenset()), refuse_unplaced=True)
+REFUSING = replace(
+    HOST_STATE, cpu_sets=CpuSets(SETS.dedicated, frozenset(), frozenset()), refuse_unplaced=True
+)
 
 
 @pytest.mark.parametrize(

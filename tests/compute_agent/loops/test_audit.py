@@ -53,14 +53,14 @@ class AuditedHost:
     def __init__(self, client, monkeypatch, policy="topology-aware"):
         self.client = client
         self.driver = OrderedDriver()
-        world = HostState(TOPOLOGY, SETS, TREE, POLICIES[policy])
-        self.pipeline = make_pipeline(world, self.driver)
+        host_state = HostState(TOPOLOGY, SETS, TREE, POLICIES[policy])
+        self.pipeline = make_pipeline(host_state, self.driver)
         self.pipeline.start({})
         reporter = HostReporter(client, {}, lambda owned: None)
         self.loop = ReportLoop(reporter, client, self.pipeline, AgentMetrics(), 60, 300)
         client.create_provider(ELSEWHERE, "elsewhere", None)
         client.set_inventories(ELSEWHERE, {"PCPU": {"total": 8}}, 0)
-        monkeypatch.setattr(audit_module, "locate_guests", lambda driver, world: self.locations())
+        monkeypatch.setattr(audit_module, "locate_guests", lambda driver, host_state: self.locations())
         self.report()
 
     def locations(self):

@@ -22,7 +22,7 @@ TREE = ProviderTree((ProviderNode("h", "11111111-0000-4000-8000-000000000000", N
 DEDICATED, SHARED = frozenset(range(10)), frozenset(range(10, 14))
 
 
-def world(dedicated=DEDICATED, shared=SHARED, topology=TOPOLOGY):
+def host_state(dedicated=DEDICATED, shared=SHARED, topology=TOPOLOGY):
     return HostState(topology, CpuSets(dedicated, shared, shared), TREE, POLICIES["none"])
 
 
@@ -32,7 +32,7 @@ def pinned_guest(*affinities, vcpus=2, **policies):
 
 def located(here=None, **guests):
     settings = {name: settings for name, (settings, _) in guests.items()}
-    return from_affinities(settings, {name: cpus for name, (_, cpus) in guests.items()}, here or world())
+    return from_affinities(settings, {name: cpus for name, (_, cpus) in guests.items()}, here or host_state())
 
 
 PINNED = CpuLocation(own=frozenset({2, 4}), pinned_vcpus=2)
@@ -88,7 +88,7 @@ def test_siblings_that_another_guest_uses_are_not_kept_empty():
 
 
 def test_no_guest_counts_as_pinned_where_the_sets_are_identical():
-    assert located(world(DEDICATED, DEDICATED), one=pinned_guest({2}, {4})) == {
+    assert located(host_state(DEDICATED, DEDICATED), one=pinned_guest({2}, {4})) == {
         "one": CpuLocation(own=frozenset({2, 4}))
     }
 
@@ -103,7 +103,7 @@ def test_locations_of_real_processes_are_found(two_cpus, tmp_path):
             driver.adopt_guest(
                 f"22222222-0000-4000-8000-00000000000{name}", name, GuestSettings(), process.pid
             )
-        found = locate_guests(driver, world(frozenset({0}), frozenset({1}), topology))
+        found = locate_guests(driver, host_state(frozenset({0}), frozenset({1}), topology))
     finally:
         driver.close()
         for process in processes:

@@ -19,7 +19,7 @@ from compute_agent.loops.audit import HostAuditor, by_consumer
 from compute_agent.loops.reports import ReportLoop
 from compute_agent.model.guest import GuestMigration
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.pipeline.events import ReconcileGuests, StartGuest, WorldChanged
+from compute_agent.pipeline.events import HostStateChanged, ReconcileGuests, StartGuest
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.pipeline.state import StateFile
@@ -34,7 +34,7 @@ from tests.placement.builders import claim_body
 
 GUEST, OTHER, NEXT = (f"22222222-0000-4000-8000-00000000000{n}" for n in (1, 2, 3))
 MIGRATION, ANOTHER = "44444444-0000-4000-8000-000000000001", "44444444-0000-4000-8000-000000000002"
-WORLD = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+HOST_STATE = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
 NOVA = "1.36"
 SECONDS = 20
 
@@ -65,10 +65,10 @@ class MigrationCloud:
         client.set_inventories(ELSEWHERE, {"PCPU": {"total": 8}, "VCPU": {"total": 8}}, 0)
         self.report()
 
-    def start(self, world=WORLD):
+    def start(self, host_state=HOST_STATE):
         self.state = StateFile(self.folder / "state.json")
         self.metrics = AgentMetrics()
-        self.pipeline = make_pipeline(world, self.driver, self.metrics, self.state.keep_guests)
+        self.pipeline = make_pipeline(host_state, self.driver, self.metrics, self.state.keep_guests)
         saved = self.state.state
         self.pipeline.start(saved.guests, unclaimed=saved.unclaimed, migrations=saved.migrations)
         self.locate = dict
@@ -77,10 +77,10 @@ class MigrationCloud:
             reporter, self.client, self.pipeline, self.metrics, 60, 300, lambda: self.locate()
         )
 
-    def restart(self, world=WORLD):
+    def restart(self, host_state=HOST_STATE):
         """The agent is killed, and starts again."""
         self.pipeline.stop()
-        self.start(world)
+        self.start(host_state)
 
     def settle(self):
         self.pipeline.submit(ReconcileGuests()).result(SECONDS)
@@ -193,7 +193,7 @@ def test_a_guest_on_shared_cpus_is_migrating_as_well(cloud):
 
 
 def test_unallocated_guests_are_ignored_and_migrating_ones_are_none(cloud):
-    cloud.restart(replace(WORLD, place_unallocated=False))
+    cloud.restart(replace(HOST_STATE, place_unallocated=False))
     cloud.boot()
     cloud.give_to(MIGRATION)
     cloud.claim()
@@ -473,7 +473,7 @@ def test_a_reshape_moves_the_allocation_of_the_migration_to_the_guests_node(clou
     cloud.locate = lambda: by_consumer({GUEST: location}, cloud.pipeline.guest_views())
     flat = ProviderTree((replace(TREE.root, inventories={"PCPU": ProviderInventory(4, max_unit=4)}),))
     former = tuple(replace(node, inventories={}) for node in TREE.nodes[1:])
-    cloud.pipeline.submit(WorldChanged(replace(WORLD, tree=flat, former=former))).result(SECONDS)
+    cloud.pipeline.submit(HostStateChanged(replace(HOST_STATE, tree=flat, former=former))).result(SECONDS)
     planned = cloud.loop.reshape(dry_run=False)
     assert {move.consumer for move in planned.moves} == {MIGRATION}
     cloud.settle()
@@ -481,7 +481,7 @@ def test_a_reshape_moves_the_allocation_of_the_migration_to_the_guests_node(clou
     assert cloud.client.get_allocations(GUEST).resources == {ELSEWHERE: {"PCPU": 2}}
     cloud.report()
     assert (cloud.cpus(), cloud.view().migration) == ({1, 5}, GuestMigration(MIGRATION))
-    cloud.pipeline.submit(WorldChanged(WORLD)).result(SECONDS)
+    cloud.pipeline.submit(HostStateChanged(HOST_STATE)).result(SECONDS)
     planned = cloud.loop.reshape(dry_run=False)
     assert cloud.client.get_allocations(MIGRATION).resources == {NODES[0]: {"PCPU": 1}, NODES[1]: {"PCPU": 1}}
     cloud.report()

@@ -6,7 +6,7 @@ import pytest
 
 from compute_agent.inventory.derive import BESIDE, InventorySettings, derive_provider_tree
 from compute_agent.model.resource import RECLAIMED_MEMORY, RECLAIMED_VCPU
-from compute_agent.pipeline.events import WorldChanged
+from compute_agent.pipeline.events import HostStateChanged
 from compute_agent.reclaim.estimate import SYSTEM, ZoneHistory, ZoneReading
 from compute_agent.reclaim.offers import MEMORY_FILE, CapacityOffer, ZoneState, dump
 from tests.compute_agent.builders import find_view
@@ -207,7 +207,7 @@ def test_below_the_root_of_nova_compute_memory_is_measured_for_the_whole_host(tm
     tree = derive_provider_tree(TOPOLOGY, SETS, settings, TREE.root.uuid, "host")
     (node,) = tree.providers_of(RECLAIMED_MEMORY)
     rig = MemoryReclaimingHost(tmp_path)
-    rig.pipeline.handle_event(WorldChanged(replace(rig.pipeline.host_state, tree=tree)))
+    rig.pipeline.handle_event(HostStateChanged(replace(rig.pipeline.host_state, tree=tree)))
     rig.rounds(1, a=1000)
     (zone,) = rig.loop.measure_memory(rig.now)
     assert (zone.node, zone.capacity) == (node, MIB - 192)

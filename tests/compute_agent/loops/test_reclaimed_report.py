@@ -27,9 +27,9 @@ class ReclaimReporting:
     def __init__(self, client):
         self.client, self.offers = client, {}
         driver = FakeDriver(TOPOLOGY.online)
-        world = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+        host_state = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
         metrics = AgentMetrics()
-        pipeline = make_pipeline(world, driver, metrics)
+        pipeline = make_pipeline(host_state, driver, metrics)
         pipeline.start({})
         self.pipeline = pipeline
         self.reporter = HostReporter(client, {}, lambda owned: None)

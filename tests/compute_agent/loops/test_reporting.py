@@ -13,7 +13,7 @@ from compute_agent.loops.reports import ReportLoop, status_document
 from compute_agent.model.cpuset import CpuSets
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError
-from compute_agent.pipeline.events import StartGuest, WorldChanged
+from compute_agent.pipeline.events import HostStateChanged, StartGuest
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
 from compute_agent.policy import POLICIES
@@ -52,8 +52,8 @@ class ReportingHost:
         self.locate = dict
         self.driver = FakeDriver(TOPOLOGY.online)
         self.metrics = AgentMetrics()
-        world = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
-        self.pipeline = make_pipeline(world, self.driver, self.metrics)
+        host_state = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+        self.pipeline = make_pipeline(host_state, self.driver, self.metrics)
         self.pipeline.start({})
         self.reporter = HostReporter(client, {}, keep_owned)
         # No report of the interval's: what is reported while a test waits has another reason.
@@ -339,7 +339,9 @@ def test_new_guests_are_kept_away_even_where_the_tree_is_refused(rig, client):
     rig.loop.report_now()
     client.create_provider("33333333-0000-4000-8000-000000000001", "other", None)
     nodes = tuple(replace(node, name="other" if node.uuid == ROOT else node.name) for node in TREE.nodes)
-    rig.pipeline.submit(WorldChanged(replace(rig.pipeline.host_state, tree=ProviderTree(nodes)))).result(10)
+    rig.pipeline.submit(HostStateChanged(replace(rig.pipeline.host_state, tree=ProviderTree(nodes)))).result(
+        10
+    )
     rig.loop.switch_scheduling(DisableCause.WATERMARK, True)
     assert not rig.loop.report_now()
     assert "COMPUTE_STATUS_DISABLED" in client.get_traits(ROOT)[0]

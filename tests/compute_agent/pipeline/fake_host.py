@@ -22,23 +22,23 @@ TREE = ProviderTree(
         *(ProviderNode(f"h_{n.id}", f"node{n.id}", "root", cpus=n.cpus) for n in TOPOLOGY.numa_nodes),
     )
 )
-WORLD = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
+HOST_STATE = HostState(TOPOLOGY, SETS, TREE, POLICIES["topology-aware"])
 ALL = TOPOLOGY.online
 
 
 class FakeHost:
     """A pipeline on a fake host; its events are handled in the calling thread."""
 
-    def __init__(self, world=WORLD):
+    def __init__(self, host_state=HOST_STATE):
         self.driver = FakeDriver(ALL)
         self.saved, self.unclaimed = {}, {}
         self.full_disk = False
         self.metrics = AgentMetrics()
-        self.new_pipeline(world)
+        self.new_pipeline(host_state)
 
-    def new_pipeline(self, world=WORLD):
+    def new_pipeline(self, host_state=HOST_STATE):
         """Make another pipeline, as a restart of the agent does."""
-        self.pipeline = make_pipeline(world, self.driver, self.metrics, self._save)
+        self.pipeline = make_pipeline(host_state, self.driver, self.metrics, self._save)
 
     def take_over(self):
         """Have the pipeline know the running guests; its thread has ended afterwards."""
@@ -50,8 +50,8 @@ class FakeHost:
             raise OSError(28, "No space left on device")
         self.saved, self.unclaimed = dict(guests), dict(unclaimed)
 
-    def restart(self, saved=None, world=WORLD):
-        self.new_pipeline(world)
+    def restart(self, saved=None, host_state=HOST_STATE):
+        self.new_pipeline(host_state)
         unclaimed = self.unclaimed if saved is None else {}
         self.pipeline.start(self.saved if saved is None else saved, unclaimed=unclaimed)
         self.pipeline.stop()

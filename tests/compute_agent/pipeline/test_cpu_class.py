@@ -5,8 +5,8 @@ from types import SimpleNamespace
 from compute_agent.controllers.cpu_class import CpuClassController, CpuClasses
 from compute_agent.controllers.cpu_class_plan import ClassBinding
 from compute_agent.model.cpuset import CpuClass, FormerValues
-from compute_agent.pipeline.events import GuestStopped, ReconcileGuests, WorldChanged
-from tests.compute_agent.pipeline.fake_host import SETS, WORLD, FakeHost
+from compute_agent.pipeline.events import GuestStopped, HostStateChanged, ReconcileGuests
+from tests.compute_agent.pipeline.fake_host import HOST_STATE, SETS, FakeHost
 from tests.compute_agent.power_trees import CPUS, xeon
 
 FAST = CpuClass("fast", "performance")
@@ -18,7 +18,7 @@ def test_a_class_is_in_force_before_the_first_instruction_and_ends_with_the_gues
     store.keep_former_values = lambda former: setattr(store, "former_values", former)
     configured = CpuClasses({"fast": FAST}, {"LS": ClassBinding(10, FAST)}, SETS)
     controller = CpuClassController(rig.driver, configured, store, files, rig.metrics.drift.labels("x").inc)
-    rig.handle(WorldChanged(WORLD, (controller,)))
+    rig.handle(HostStateChanged(HOST_STATE, (controller,)))
 
     def governor():
         return files.read(f"{CPUS}/cpufreq/policy1/scaling_governor")

@@ -5,16 +5,16 @@ import pytest
 from compute_agent.events.event import EventRecorder
 from compute_agent.pipeline.events import AllocationsRead, GuestStopped, ReconcileGuests
 from compute_agent.pipeline.worker import GuestPipeline, GuestRefusedError
-from tests.compute_agent.pipeline.fake_host import WORLD, FakeHost
+from tests.compute_agent.pipeline.fake_host import HOST_STATE, FakeHost
 
 
 class RecordingHost(FakeHost):
-    def new_pipeline(self, world=WORLD):
-        super().new_pipeline(world)
+    def new_pipeline(self, host_state=HOST_STATE):
+        super().new_pipeline(host_state)
         self.events = []
         controllers = self.pipeline._enforcer._controllers
         self.pipeline = GuestPipeline(
-            world, self.driver, controllers, self._save, self.metrics, EventRecorder(self.events.append)
+            host_state, self.driver, controllers, self._save, self.metrics, EventRecorder(self.events.append)
         )
 
     def told(self):

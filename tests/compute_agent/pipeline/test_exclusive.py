@@ -15,10 +15,10 @@ from compute_agent.pipeline.events import (
     AllocationsRead,
     GuestStarted,
     GuestStopped,
+    HostStateChanged,
     MoveGuest,
     ReconcileGuests,
     StartGuest,
-    WorldChanged,
 )
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.metrics import AgentMetrics
@@ -45,7 +45,7 @@ SETS = {
 OFFLINE = [NONE, frozenset({3}), frozenset({4, 5, 8}), cpus(0, 5)]
 
 
-def world(sets, offline=NONE, policy="topology-aware", gain=None, refuse=False):
+def host_state(sets, offline=NONE, policy="topology-aware", gain=None, refuse=False):
     """Two NUMA nodes of three cores with two threads; some CPUs may be offline."""
     topology = machine(nodes=2, cores=3, threads=2, offline=offline)
     tree = ProviderTree(
@@ -84,7 +84,7 @@ class History:
         self.chance = random.Random(seed)
         self.driver = Watchful(cpus(0, 11))
         self.saved, self.unclaimed = {}, {}
-        self.world = world("both")
+        self.host_state = host_state("both")
         self.names = (f"g{number}" for number in itertools.count())
         self.clock = itertools.count(1)
         self.new_pipeline()
@@ -93,7 +93,7 @@ class History:
 
     def new_pipeline(self):
         controllers = (CpusetController(self.driver),)
-        self.pipeline = GuestPipeline(self.world, self.driver, controllers, self.save, AgentMetrics())
+        self.pipeline = GuestPipeline(self.host_state, self.driver, controllers, self.save, AgentMetrics())
         self.driver.pipeline = self.pipeline
 
     def save(self, guests, unclaimed, migrations):
@@ -150,7 +150,7 @@ class History:
             self.driver.discard(guest)
             event = self.chance.choice([GuestStopped(guest), ReconcileGuests()])
             self.pipeline.handle_event(event)
-            if isinstance(event, ReconcileGuests) and self.world.rebalance_gain:
+            if isinstance(event, ReconcileGuests) and self.host_state.rebalance_gain:
                 return None
         return {name}
 
@@ -160,14 +160,14 @@ class History:
         return set(told)
 
     def change(self):
-        self.world = world(
+        self.host_state = host_state(
             self.chance.choice(list(SETS)),
             self.chance.choice(OFFLINE),
             self.chance.choice(["topology-aware", "topology-aware", "static"]),
             self.chance.choice([None, 2.0]),
             self.chance.random() < 0.2,
         )
-        self.pipeline.handle_event(WorldChanged(self.world))
+        self.pipeline.handle_event(HostStateChanged(self.host_state))
 
     def restart(self):
         if self.chance.random() < 0.3:
@@ -187,7 +187,7 @@ class History:
             if self.chance.random() < 0.3:
                 self.driver.affinities[name] = dict.fromkeys(self.driver.affinities[name], cpus(0, 11))
         self.pipeline.handle_event(ReconcileGuests())
-        return None if self.world.rebalance_gain else set()
+        return None if self.host_state.rebalance_gain else set()
 
     def move(self):
         if (name := self.some_guest()) is not None:
@@ -208,7 +208,7 @@ class History:
     def check(self):
         views = self.views()
         assert views.keys() == self.driver.running.keys()
-        online = self.world.topology.online
+        online = self.host_state.topology.online
         held = {
             name: view.assignment.held_cpus for name, view in views.items() if view.assignment is not None
         }

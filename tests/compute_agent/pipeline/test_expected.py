@@ -12,12 +12,12 @@ from compute_agent.pipeline.events import (
     GuestExpected,
     GuestStarted,
     GuestStopped,
+    HostStateChanged,
     ReconcileGuests,
-    WorldChanged,
 )
 from compute_agent.pipeline.guest_cache import CachedGuest, GuestCache
 from tests.compute_agent.builders import build_guest
-from tests.compute_agent.pipeline.fake_host import WORLD, FakeHost, Recorder
+from tests.compute_agent.pipeline.fake_host import HOST_STATE, FakeHost, Recorder
 
 HOLDS = {"node0": {"VCPU": 1, "LLC": 4}}
 HERE = os.getpid()  # a process that is there for as long as the test
@@ -39,7 +39,7 @@ def rig():
 @pytest.fixture
 def controllers(rig):
     controllers = Recorder(), Early()
-    rig.handle(WorldChanged(WORLD, controllers))
+    rig.handle(HostStateChanged(HOST_STATE, controllers))
     return controllers
 
 
@@ -97,7 +97,7 @@ def test_no_delay_is_measured_without_a_working_early_controller(rig, controller
     started(rig, HERE)
     assert rig.pipeline.guest_views()[0].cache_delay is None
     other = FakeHost()
-    other.handle(WorldChanged(WORLD, (Recorder(),)))
+    other.handle(HostStateChanged(HOST_STATE, (Recorder(),)))
     started(other, HERE)
     assert other.pipeline.guest_views()[0].cache_delay is None
 

@@ -10,26 +10,26 @@ from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.pipeline.events import (
     AllocationsRead,
     GuestStarted,
+    HostStateChanged,
     MoveGuest,
     ReconcileGuests,
-    WorldChanged,
 )
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.policy import POLICIES
 from tests.compute_agent.builders import find_view
 from tests.compute_agent.pipeline import fake_host
-from tests.compute_agent.pipeline.fake_host import WORLD
+from tests.compute_agent.pipeline.fake_host import HOST_STATE
 
-FOLLOWING = replace(WORLD, policy=POLICIES["follow"])
+FOLLOWING = replace(HOST_STATE, policy=POLICIES["follow"])
 SHARED = frozenset({3, 7})
 
 
 class NovaPinnedHost(fake_host.FakeHost):
     """Guests that Nova pins."""
 
-    def new_pipeline(self, world=FOLLOWING):
+    def new_pipeline(self, host_state=FOLLOWING):
         controllers = (CpuController(self.driver, {"BE"}),)
-        self.pipeline = GuestPipeline(world, self.driver, controllers, self._save, self.metrics)
+        self.pipeline = GuestPipeline(host_state, self.driver, controllers, self._save, self.metrics)
 
     def boot(self, uuid, pins, emulator=SHARED, held=None):
         guest = self.driver.create_guest(uuid, uuid, GuestSettings(len(pins)), ())
@@ -128,7 +128,7 @@ def test_a_command_moves_no_followed_guest(rig):
 def test_pins_that_changed_during_a_restart_are_followed(rig):
     rig.boot("a", one(1), held={"node0": {"PCPU": 1}})
     rig.pin("a", one(2))
-    rig.restart(world=FOLLOWING)
+    rig.restart(host_state=FOLLOWING)
     assert rig.assignment("a").dedicated == (2,)
 
 
@@ -141,8 +141,8 @@ def test_the_pins_of_a_found_guest_are_followed(rig):
 
 def test_another_policy_continues_from_the_followed_pins_and_back(rig):
     rig.boot("a", one(2), held={"node0": {"PCPU": 1}})
-    rig.handle(WorldChanged(WORLD))
+    rig.handle(HostStateChanged(HOST_STATE))
     assert rig.assignment("a").dedicated == (2,)
     assert not rig.assignment("a").given
-    rig.handle(WorldChanged(FOLLOWING))
+    rig.handle(HostStateChanged(FOLLOWING))
     assert rig.assignment("a").given

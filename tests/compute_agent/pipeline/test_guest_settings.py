@@ -19,41 +19,41 @@ from compute_agent.pipeline.events import (
     ConfigureGuest,
     GuestStarted,
     GuestStopped,
+    HostStateChanged,
     LimitGuest,
     ReconcileGuests,
     StartGuest,
-    WorldChanged,
 )
 from compute_agent.pipeline.guest_settings import GONE_SECONDS, ManualSettings
 from compute_agent.pipeline.worker import GuestPipeline
 from compute_agent.report.history import ConsumerOwner
 from tests.compute_agent.builders import find_view
-from tests.compute_agent.pipeline.fake_host import WORLD, FakeHost
+from tests.compute_agent.pipeline.fake_host import HOST_STATE, FakeHost
 
 QUOTA = ThrottleControl("cpu_quota")
 
 
-def world_with(*rules, **fields):
+def host_state_with(*rules, **fields):
     """The usual host with these rules: name, matches and settings of each."""
     made = tuple(
         make_rule(name, order, matches, settings) for order, (name, matches, settings) in enumerate(rules)
     )
-    return replace(WORLD, classification=ClassificationPolicy(made, **fields))
+    return replace(HOST_STATE, classification=ClassificationPolicy(made, **fields))
 
 
 class ClassifyingHost(FakeHost):
     """A fake host with a file of settings by hand, a clock for it, and events that are kept."""
 
-    def __init__(self, folder, world=WORLD):
+    def __init__(self, folder, host_state=HOST_STATE):
         self.path, self.now, self.events = folder / guest_settings.FILE_NAME, 0.0, []
-        super().__init__(world)
+        super().__init__(host_state)
 
-    def new_pipeline(self, world=WORLD):
+    def new_pipeline(self, host_state=HOST_STATE):
         self.manual = ManualSettings(self.path, lambda: self.now)
         controllers = (CpusetController(self.driver), CpuController(self.driver, frozenset({"BE"})))
         recorder = EventRecorder(self.events.append)
         self.pipeline = GuestPipeline(
-            world, self.driver, controllers, self._save, self.metrics, recorder, manual=self.manual
+            host_state, self.driver, controllers, self._save, self.metrics, recorder, manual=self.manual
         )
 
     def setting(self, name, uuid="a"):
@@ -89,12 +89,12 @@ def test_the_class_of_a_flavor_reaches_the_controllers(rig):
 def test_a_rule_of_a_reload_applies_to_running_guests(rig):
     rig.start_domain(identity=GuestIdentity(project_name="lab"))
     assert rig.setting("qos_class") == ("LS", "default")
-    rig.handle(WorldChanged(world_with(("night", {"project": ["lab"]}, {"qos_class": "BE"}))))
+    rig.handle(HostStateChanged(host_state_with(("night", {"project": ["lab"]}, {"qos_class": "BE"}))))
     assert rig.setting("qos_class") == ("BE", "rule night")
     assert rig.weight() == 1
     event = rig.events[-1]
     assert (event.kind, event.text) == ("configure", "Guest a is set to qos_class = BE (rule night)")
-    rig.handle(WorldChanged(world_with(default_qos_class="LSR")))
+    rig.handle(HostStateChanged(host_state_with(default_qos_class="LSR")))
     assert rig.setting("qos_class") == ("LSR", "default")
 
 
@@ -103,7 +103,7 @@ def test_rules_match_allocation_and_owner_of_a_guest(rig):
         ("cpus", {"resource_class": ["PCPU"]}, {"qos_class": "LSR"}),
         ("type", {"consumer_type": ["BATCH"], "project": ["p"]}, {"qos_class": "BE"}),
     )
-    rig.new_pipeline(world_with(*rules))
+    rig.new_pipeline(host_state_with(*rules))
     rig.start_domain(owner=ConsumerOwner("p", "u", "BATCH"))
     assert rig.setting("qos_class") == ("BE", "rule type")
     rig.handle(AllocationsRead({"a": {"node0": {"PCPU": 1}}}, 2.0))
@@ -169,7 +169,7 @@ def test_settings_of_a_process_go_with_its_end(rig):
 
 
 def test_settings_of_a_process_at_its_start_count_even_if_they_are_defaults(rig):
-    rig.new_pipeline(world_with(default_qos_class="BE"))
+    rig.new_pipeline(host_state_with(default_qos_class="BE"))
     event = StartGuest(
         "a", "a", GuestSettings(), ("x",), {"node0": {"VCPU": 1}}, 1.0, declared=("qos_class",)
     )
@@ -197,7 +197,7 @@ def test_settings_that_cannot_be_kept_are_refused_and_stay_as_they_were(rig, mon
 def test_a_problem_is_logged_once_also_after_a_reboot(rig, caplog):
     wrong = GuestIdentity(extra_specs={"compute_agent:preserve": "true"})
     guest = rig.start_domain(identity=wrong)
-    rig.handle(WorldChanged(WORLD))
+    rig.handle(HostStateChanged(HOST_STATE))
     rig.driver.end(guest)
     rig.handle(GuestStopped(guest))
     rig.start_domain(identity=wrong)

@@ -23,7 +23,7 @@ TREE = ProviderTree(
         ProviderNode("h_0", "node0", "root", cpus=TOPOLOGY.online),
     )
 )
-WORLD = HostState(
+HOST_STATE = HostState(
     TOPOLOGY, CpuSets(TOPOLOGY.online - SHARED, SHARED, SHARED), TREE, POLICIES["topology-aware"]
 )
 
@@ -38,7 +38,7 @@ WORLD = HostState(
     ],
 )
 def test_a_guest_leaves_a_core_that_two_keep_busy(rebalance_gain, use, moved):
-    rig = FakeHost(replace(WORLD, rebalance_gain=rebalance_gain))
+    rig = FakeHost(replace(HOST_STATE, rebalance_gain=rebalance_gain))
     for uuid in "ab":
         rig.run(uuid, (0, 1, 0))
     assert {uuid: rig.observed(uuid) for uuid in "ab"} == {"a": {2}, "b": {3}}
@@ -52,7 +52,7 @@ def test_a_guest_leaves_a_core_that_two_keep_busy(rebalance_gain, use, moved):
 
 
 def test_a_new_guest_comes_beside_the_least_busy():
-    rig = FakeHost(WORLD)
+    rig = FakeHost(HOST_STATE)
     for uuid in "abcd":
         rig.run(uuid, (0, 1, 0))
     for uuid in "bd":  # of the cores 2-3, 4-5 and 6-7 two are broken now

@@ -29,15 +29,15 @@ TREE = ProviderTree(
         ),
     )
 )
-WORLD = replace(fake_host.WORLD, topology=TOPOLOGY, tree=TREE)
+HOST_STATE = replace(fake_host.HOST_STATE, topology=TOPOLOGY, tree=TREE)
 
 
 class MemoryHost(fake_host.FakeHost):
     """A fake host with a pipeline that binds memory, too."""
 
-    def new_pipeline(self, world=WORLD):
-        controllers = (MemoryController(self.driver, world.topology.memory_types),)
-        self.pipeline = GuestPipeline(world, self.driver, controllers, self._save, self.metrics)
+    def new_pipeline(self, host_state=HOST_STATE):
+        controllers = (MemoryController(self.driver, host_state.topology.memory_types),)
+        self.pipeline = GuestPipeline(host_state, self.driver, controllers, self._save, self.metrics)
 
     def hold(self, allocation, uuid="a", vcpus=1, **settings):
         settings = GuestSettings(vcpus, **settings)
@@ -49,7 +49,7 @@ class MemoryHost(fake_host.FakeHost):
 
 @pytest.fixture
 def rig():
-    return MemoryHost(WORLD)
+    return MemoryHost(HOST_STATE)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_memory_goes_along_when_the_guest_holds_that_of_another_node(rig):
 
 def test_memory_is_not_bound_to_a_node_without_memory(rig):
     without = replace(TOPOLOGY, numa_nodes=(*NODES[:2], replace(NODES[2], memory_kib=0)))
-    rig.new_pipeline(replace(WORLD, topology=without))
+    rig.new_pipeline(replace(HOST_STATE, topology=without))
     rig.hold({"node0": {"PCPU": 1}, "node2": {"MEMORY_MB": 64}})
     assert rig.nodes() == {0}
 
@@ -134,15 +134,15 @@ def test_an_agent_without_state_and_placement_leaves_memory_where_it_is(rig, all
     assert rig.nodes() == ({0} if "PCPU" in allocation["node0"] else set())
 
 
-FOLLOWING = replace(WORLD, policy=POLICIES["follow"])
+FOLLOWING = replace(HOST_STATE, policy=POLICIES["follow"])
 
 
 class FollowingHost(MemoryHost):
     """A fake host with guests that another program pins, such as Nova."""
 
-    def new_pipeline(self, world=FOLLOWING):
-        controllers = (MemoryController(self.driver, world.topology.memory_types, binds_all=False),)
-        self.pipeline = GuestPipeline(world, self.driver, controllers, self._save, self.metrics)
+    def new_pipeline(self, host_state=FOLLOWING):
+        controllers = (MemoryController(self.driver, host_state.topology.memory_types, binds_all=False),)
+        self.pipeline = GuestPipeline(host_state, self.driver, controllers, self._save, self.metrics)
 
     def boot(self, kind="any", bound=(), uuid="a"):
         guest = self.driver.create_guest(uuid, uuid, GuestSettings(1, memory_type=MemoryType(kind)), ())

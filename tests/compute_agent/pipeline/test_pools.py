@@ -15,7 +15,7 @@ from compute_agent.inventory.derive import InventorySettings, derive_provider_tr
 from compute_agent.inventory.provider_tree import child_uuid
 from compute_agent.model.cpuset import CpuPool, CpuSets
 from compute_agent.model.guest_settings import GuestSettings
-from compute_agent.pipeline.events import AllocationsRead, GuestStopped, StartGuest, WorldChanged
+from compute_agent.pipeline.events import AllocationsRead, GuestStopped, HostStateChanged, StartGuest
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.worker import GuestRefusedError
 from compute_agent.policy import POLICIES
@@ -28,7 +28,7 @@ NODE = {number: child_uuid(ROOT, f"NUMA_{number}") for number in (0, 1)}
 GOLD = {number: child_uuid(ROOT, f"NUMA_{number}_POOL_gold") for number in (0, 1)}
 
 
-def world(*pools, former=(), policy="topology-aware"):
+def host_state(*pools, former=(), policy="topology-aware"):
     shared = frozenset({0, 4})
     sets = CpuSets(TOPOLOGY.online - shared, shared, shared)
     laid = lay_out_pools(pools, sets, TOPOLOGY)
@@ -57,7 +57,7 @@ class PooledHost(fake_host.FakeHost):
 
 
 def test_only_members_run_in_the_pool():
-    rig = PooledHost(world(gold()))
+    rig = PooledHost(host_state(gold()))
     rig.hold("in", {GOLD[0]: {"PCPU": 2}}, 2)
     rig.hold("floating in", {GOLD[1]: {"VCPU": 1}})
     rig.hold("rest", {NODE[0]: {"PCPU": 1}})
@@ -70,7 +70,7 @@ def test_only_members_run_in_the_pool():
 
 
 def test_a_guest_without_a_place_stays_off_the_pool():
-    rig = PooledHost(world(gold((0, 4))))
+    rig = PooledHost(host_state(gold((0, 4))))
     rig.hold("a", {NODE[0]: {"PCPU": 1}})
     rig.handle(AllocationsRead({"a": {}}, 2.0))
     assert rig.cpus() == {"a": {1, 2, 3, 5, 6, 7}}, "there are no shared CPUs of no pool"
@@ -84,7 +84,7 @@ def test_a_guest_without_a_place_stays_off_the_pool():
     ],
 )
 def test_a_guest_that_the_pool_does_not_admit_is_refused(pool, reason):
-    rig = PooledHost(world(pool))
+    rig = PooledHost(host_state(pool))
     rig.hold("a", {GOLD[0]: {"PCPU": 1}})
     with pytest.raises(GuestRefusedError, match=reason):
         rig.hold("b", {GOLD[0]: {"PCPU": 1}}, qos_class="BE")
@@ -98,10 +98,10 @@ def test_a_guest_that_the_pool_does_not_admit_is_refused(pool, reason):
 
 
 def test_a_new_pool_takes_no_cpu_from_a_guest():
-    rig = PooledHost(world())
+    rig = PooledHost(host_state())
     rig.hold("a", {NODE[0]: {"PCPU": 3}}, 3)
     rig.hold("b", {NODE[1]: {"VCPU": 1}})
-    rig.handle(WorldChanged(world(gold())))
+    rig.handle(HostStateChanged(host_state(gold())))
     assert rig.cpus()["a"] == {1, 2, 3}
     assert "CPUs 2-3 are not of the pool" in rig.view("a").stray
     assert rig.cpus()["b"] == {0}, "no shared CPU of its zone is left for it"
@@ -110,13 +110,13 @@ def test_a_new_pool_takes_no_cpu_from_a_guest():
 
 
 def test_a_pool_that_shrinks_or_goes_leaves_its_members_where_they_are():
-    before = world(gold((1, 2, 3)))
+    before = host_state(gold((1, 2, 3)))
     rig = PooledHost(before)
     rig.hold("a", {GOLD[0]: {"PCPU": 3}}, 3)
-    rig.handle(WorldChanged(world(gold((1, 2)))))
+    rig.handle(HostStateChanged(host_state(gold((1, 2)))))
     assert rig.cpus()["a"] == {1, 2, 3}
     assert "CPU 3 is not of the pool" in rig.view("a").stray
-    rig.handle(WorldChanged(world(former=before.tree.nodes)))
+    rig.handle(HostStateChanged(host_state(former=before.tree.nodes)))
     assert rig.cpus()["a"] == {1, 2, 3}
     # A reshape has it hold what it has of the zone.
     rig.handle(AllocationsRead({"a": {NODE[0]: {"PCPU": 3}}}, 2.0))
@@ -124,17 +124,17 @@ def test_a_pool_that_shrinks_or_goes_leaves_its_members_where_they_are():
 
 
 def test_guests_of_a_pool_keep_their_cpus_over_a_restart_of_the_agent():
-    here = world(gold())
+    here = host_state(gold())
     rig = PooledHost(here)
     rig.hold("a", {GOLD[0]: {"PCPU": 2}}, 2)
     rig.hold("b", {GOLD[1]: {"VCPU": 1}})
     before = rig.cpus()
-    rig.restart(world=here)
+    rig.restart(host_state=here)
     assert rig.cpus() == before
 
 
 def test_a_pool_grows_by_idle_cpus_and_returns_them_to_guests_that_hold_them():
-    rig = PooledHost(world(gold((4, 7), max_cpus=3)))
+    rig = PooledHost(host_state(gold((4, 7), max_cpus=3)))
     rig.hold("floats", {GOLD[1]: {"VCPU": 1}})
     assert rig.cpus()["floats"] == {4, 6, 7}
     rig.hold("a", {NODE[1]: {"PCPU": 2}}, 2)
@@ -146,19 +146,19 @@ def test_a_pool_grows_by_idle_cpus_and_returns_them_to_guests_that_hold_them():
 
 
 def test_guests_under_static_plus_float_on_all_cpus_that_no_guest_holds():
-    rig = PooledHost(world(policy="static-plus"))
+    rig = PooledHost(host_state(policy="static-plus"))
     rig.hold("floats", {NODE[0]: {"VCPU": 1}})
     rig.hold("mixed", {NODE[0]: {"PCPU": 1, "VCPU": 1}}, 2)
     assert rig.cpus() == {"floats": {0, 2, 3}, "mixed": {0, 1, 2, 3}}
     assert rig.view("mixed").assignment.vcpu_cpus == ({1}, {0, 2, 3})
     before = rig.cpus()
-    rig.restart(saved={}, world=world(policy="static-plus"))
+    rig.restart(saved={}, host_state=host_state(policy="static-plus"))
     assert rig.cpus()["floats"] == before["floats"], "nobody takes what it floats on for its own"
     assert not rig.view("floats").assignment.held_cpus
 
 
 def test_static_pools_has_no_place_for_guests_outside_of_pools():
-    rig = PooledHost(world(gold((2, 3)), policy="static-pools"))
+    rig = PooledHost(host_state(gold((2, 3)), policy="static-pools"))
     rig.hold("a", {GOLD[0]: {"PCPU": 1}})
     with pytest.raises(GuestRefusedError, match="guests run only in pools, but it holds CPUs of h_NUMA_0"):
         rig.hold("b", {NODE[0]: {"PCPU": 1}})
@@ -181,15 +181,15 @@ CHANGES = st.one_of(
 @settings(max_examples=60)
 @given(st.lists(CHANGES, max_size=8))
 def test_no_change_of_pools_takes_cpus_from_a_guest(changes):
-    here = world()
+    here = host_state()
     rig = PooledHost(here)
     former = {}
     for number, (what, detail) in enumerate(changes):
         before = {view.guest.uuid: view.assignment.held_cpus for view in rig.pipeline.guest_views()}
         if what == "pool":
             former |= {node.uuid: node for node in here.tree.nodes if node.pool}
-            here = world(*detail, former=former.values())
-            rig.handle(WorldChanged(here))
+            here = host_state(*detail, former=former.values())
+            rig.handle(HostStateChanged(here))
         elif what == "start":
             provider, pcpu, vcpu = detail
             if here.tree.get(provider) is not None and pcpu + vcpu:

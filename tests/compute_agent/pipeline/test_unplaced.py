@@ -12,20 +12,20 @@ from compute_agent.pipeline.events import (
     AllocationsRead,
     GuestStarted,
     GuestStopped,
+    HostStateChanged,
     LimitGuest,
     MoveGuest,
     ReconcileGuests,
-    WorldChanged,
 )
 from compute_agent.pipeline.worker import GuestRefusedError
 from compute_agent.policy import POLICIES
 from tests.compute_agent.builders import find_view
 from tests.compute_agent.inventory.machines import machine
-from tests.compute_agent.pipeline.fake_host import ALL, SETS, TREE, WORLD, FakeHost
+from tests.compute_agent.pipeline.fake_host import ALL, HOST_STATE, SETS, TREE, FakeHost
 
 NOTHING = frozenset()
-DEDICATED_ONLY = replace(WORLD, cpu_sets=CpuSets(SETS.dedicated, NOTHING, NOTHING))
-ALL_DEDICATED = replace(WORLD, cpu_sets=CpuSets(ALL, NOTHING, NOTHING))
+DEDICATED_ONLY = replace(HOST_STATE, cpu_sets=CpuSets(SETS.dedicated, NOTHING, NOTHING))
+ALL_DEDICATED = replace(HOST_STATE, cpu_sets=CpuSets(ALL, NOTHING, NOTHING))
 NO_SHARED_CPUS = "the host has no shared CPUs, and the guest holds no PCPU"
 
 
@@ -117,7 +117,7 @@ class TestWithoutSharedCpus:
         starts(rig, "free")
         rig.run("first", (0, 1, 0))
         rig.driver.affinities["free"] = dict.fromkeys(rig.driver.affinities["free"], ALL)
-        rig.restart(world=DEDICATED_ONLY)
+        rig.restart(host_state=DEDICATED_ONLY)
         assert (rig.observed("first"), rig.observed("free")) == ({1}, ALL - {1})
         assert find_view(rig.pipeline, "free").refusal == NO_SHARED_CPUS
 
@@ -150,7 +150,7 @@ class TestWithoutSharedCpus:
         rig = FakeHost(ALL_DEDICATED)
         starts(rig, "free", vcpus=2)
         rig.run("first", (0, 1, 0))
-        rig.restart(saved={}, world=ALL_DEDICATED)
+        rig.restart(saved={}, host_state=ALL_DEDICATED)
         rig.run("second", (0, 3, 0), vcpus=3)
         assert rig.observed("free") == {4, 5, 6, 7}
 
@@ -170,11 +170,11 @@ class TestWithoutSharedCpus:
 class TestRefusedToRun:
     """A guest that starts without a place is stopped with ``[guests] unplaced = refuse``."""
 
-    WORLD = replace(DEDICATED_ONLY, refuse_unplaced=True)
+    HOST_STATE = replace(DEDICATED_ONLY, refuse_unplaced=True)
 
     @pytest.fixture
     def rig(self):
-        rig = FakeHost(self.WORLD)
+        rig = FakeHost(self.HOST_STATE)
         rig.run("paid", (0, 2, 0), vcpus=2)
         return rig
 
@@ -188,7 +188,7 @@ class TestRefusedToRun:
 
     def test_a_running_guest_without_a_place_is_not_stopped(self, rig):
         rig.handle(AllocationsRead({"paid": {}}, 2.0))
-        rig.restart(world=self.WORLD)
+        rig.restart(host_state=self.HOST_STATE)
         assert rig.observed("paid") == ALL
 
     def test_changed_settings_are_no_start(self, rig):
@@ -230,11 +230,11 @@ class TestRefusedToRun:
 class TestGuestsLeftAlone:
     """A guest known to hold nothing is left alone with ``[guests] unallocated = ignore``."""
 
-    WORLD = replace(WORLD, place_unallocated=False)
+    HOST_STATE = replace(HOST_STATE, place_unallocated=False)
 
     @pytest.fixture
     def rig(self):
-        return FakeHost(self.WORLD)
+        return FakeHost(self.HOST_STATE)
 
     def unknown(self, rig):
         guest = rig.driver.create_guest("unknown", "unknown", GuestSettings(), ())
@@ -262,12 +262,12 @@ class TestGuestsLeftAlone:
 
     def test_policy_none_leaves_a_guest_with_unknown_allocation_where_it_is(self, rig):
         rig.run("paid", (0, 2, 0), vcpus=2)
-        rig.handle(WorldChanged(replace(self.WORLD, policy=POLICIES["none"])))
+        rig.handle(HostStateChanged(replace(self.HOST_STATE, policy=POLICIES["none"])))
         self.unknown(rig)
         assert rig.observed("unknown") == ALL
 
 
-SWAPPED = replace(WORLD, cpu_sets=CpuSets(frozenset({5, 6}), frozenset({1, 2, 3}), frozenset({1, 2, 3})))
+SWAPPED = replace(HOST_STATE, cpu_sets=CpuSets(frozenset({5, 6}), frozenset({1, 2, 3}), frozenset({1, 2, 3})))
 
 
 class TestSetsThatMovedUnderAGuest:
@@ -282,7 +282,7 @@ class TestSetsThatMovedUnderAGuest:
         return rig
 
     def moved(self, rig):
-        rig.handle(WorldChanged(SWAPPED))
+        rig.handle(HostStateChanged(SWAPPED))
 
     def test_a_guest_on_cpus_that_left_the_sets_stays_and_is_reported_once(self, rig, caplog):
         self.moved(rig)
@@ -303,39 +303,41 @@ class TestSetsThatMovedUnderAGuest:
         assert rig.observed("before") == {1, 2, 3}
 
     def test_a_guest_is_not_started_without_a_remaining_shared_cpu(self, rig):
-        rig.handle(WorldChanged(replace(WORLD, cpu_sets=CpuSets(NOTHING, frozenset({1, 2}), NOTHING))))
+        rig.handle(
+            HostStateChanged(replace(HOST_STATE, cpu_sets=CpuSets(NOTHING, frozenset({1, 2}), NOTHING)))
+        )
         with pytest.raises(GuestRefusedError, match="h_0 has no shared CPUs that no other guest holds"):
             rig.run("b", (0, 0, 1))
 
     def test_sets_that_moved_during_a_restart_are_reported(self, rig):
         rig.run("b")
-        rig.restart(world=SWAPPED)
+        rig.restart(host_state=SWAPPED)
         assert (rig.observed("a"), rig.observed("b")) == ({1, 2}, {3})
         assert find_view(rig.pipeline, "a").stray == self.STRAY
 
     def test_an_offline_cpu_is_reported_too_and_its_guest_runs_on_the_others(self, rig, caplog):
         offline = machine(nodes=2, cores=4, offline=frozenset({2}))
         tree = replace(TREE, nodes=tuple(replace(n, cpus=n.cpus - {2}) for n in TREE.nodes))
-        rig.handle(WorldChanged(replace(WORLD, topology=offline, tree=tree)))
+        rig.handle(HostStateChanged(replace(HOST_STATE, topology=offline, tree=tree)))
         rig.handle(ReconcileGuests())
         assert find_view(rig.pipeline, "a").stray == "CPU 2 is offline"
         assert rig.observed("a") == {1}
         with caplog.at_level("INFO"):
-            rig.handle(WorldChanged(WORLD))
+            rig.handle(HostStateChanged(HOST_STATE))
         assert find_view(rig.pipeline, "a").stray == ""
         assert "Guest a no longer holds CPUs outside the current CPU sets" in caplog.text
 
     def test_a_guest_with_all_cpus_offline_runs_on_those_that_no_guest_holds(self, rig):
         rig.run("b", (1, 1, 0))
         offline = machine(nodes=2, cores=4, offline=frozenset({1, 2}))
-        rig.handle(WorldChanged(replace(DEDICATED_ONLY, topology=offline)))
+        rig.handle(HostStateChanged(replace(DEDICATED_ONLY, topology=offline)))
         assert (rig.observed("a"), rig.observed("b")) == ({0, 3, 4, 6, 7}, {5})
         rig.run("c", (1, 1, 0))
         assert (rig.observed("a"), rig.observed("c")) == ({0, 3, 4, 7}, {6})
 
     def test_policy_none_shows_no_guest_as_holder_of_cpus(self, rig):
         self.moved(rig)
-        rig.handle(WorldChanged(replace(SWAPPED, policy=POLICIES["none"])))
+        rig.handle(HostStateChanged(replace(SWAPPED, policy=POLICIES["none"])))
         assert (
             find_view(rig.pipeline, "a").stray,
             find_view(rig.pipeline, "a").assignment,
@@ -350,7 +352,7 @@ class TestSetsThatMovedUnderAGuest:
     def test_a_requested_move_leads_into_the_current_sets(self, rig):
         larger = replace(SWAPPED, cpu_sets=CpuSets(frozenset({0, 3, 5}), frozenset({1, 2}), NOTHING))
         rig.run("b")
-        rig.handle(WorldChanged(larger))
+        rig.handle(HostStateChanged(larger))
         planned = rig.handle(MoveGuest("a", dry_run=True))
         assert (planned.held_cpus, rig.observed("a"), rig.observed("b")) == ({0, 3}, {1, 2}, ALL - {1, 2})
         assert rig.handle(MoveGuest("a")).held_cpus == {0, 3}
@@ -367,7 +369,7 @@ class TestSetsThatMovedUnderAGuest:
 
     def test_rebalancing_moves_a_guest_off_cpus_that_left_the_sets(self, rig):
         larger = CpuSets(frozenset({0, 3, 5}), frozenset({1, 2}), NOTHING)
-        rig.handle(WorldChanged(replace(WORLD, cpu_sets=larger, rebalance_gain=2.0)))
+        rig.handle(HostStateChanged(replace(HOST_STATE, cpu_sets=larger, rebalance_gain=2.0)))
         assert rig.observed("a") == {1, 2}
         rig.handle(ReconcileGuests())
         assert rig.observed("a") == {0, 3}
@@ -375,7 +377,7 @@ class TestSetsThatMovedUnderAGuest:
 
 def test_floating_guests_leave_pinned_cpus_of_the_legacy_pin_set():
     pins = frozenset({1, 2, 5})
-    rig = FakeHost(replace(WORLD, cpu_sets=CpuSets(pins, pins, pins)))
+    rig = FakeHost(replace(HOST_STATE, cpu_sets=CpuSets(pins, pins, pins)))
     rig.run("shared")
     assert rig.observed("shared") == {1, 2, 5}
     rig.run("own", (0, 2, 0), vcpus=2)
@@ -413,7 +415,7 @@ class TestOrderedDedicatedAndAllocatedShared:
         assert find_view(rig.pipeline, "g").refusal
 
     def test_a_dedicated_flavor_with_vcpu_is_stopped_at_its_start_by_option(self):
-        rig = FakeHost(replace(WORLD, refuse_unplaced=True))
+        rig = FakeHost(replace(HOST_STATE, refuse_unplaced=True))
         self.start(rig, {"VCPU": 2})
         assert rig.driver.running == {}
 
@@ -425,7 +427,7 @@ class TestOrderedDedicatedAndAllocatedShared:
 
     def test_its_vcpu_are_dedicated_where_vcpu_pin_set_backs_both_classes(self):
         both = frozenset({1, 2, 3})
-        rig = FakeHost(replace(WORLD, cpu_sets=CpuSets(both, both, both)))
+        rig = FakeHost(replace(HOST_STATE, cpu_sets=CpuSets(both, both, both)))
         self.start(rig, {"VCPU": 2})
         assert find_view(rig.pipeline, "g").refusal == ""
         assert len(find_view(rig.pipeline, "g").assignment.dedicated) == 2
@@ -433,7 +435,7 @@ class TestOrderedDedicatedAndAllocatedShared:
 
     def test_a_dedicated_flavor_floats_where_vcpu_pin_set_backs_vcpu_alone(self):
         """The host has no PCPU, and a cpu_shared_set for emulator threads alone."""
-        rig = FakeHost(replace(WORLD, cpu_sets=CpuSets(NOTHING, frozenset({1, 2, 3}), frozenset({7}))))
+        rig = FakeHost(replace(HOST_STATE, cpu_sets=CpuSets(NOTHING, frozenset({1, 2, 3}), frozenset({7}))))
         self.start(rig, {"VCPU": 2})
         view = find_view(rig.pipeline, "g")
         assert (view.refusal, view.assignment.vcpu_cpus) == ("", (frozenset({1, 2, 3}),) * 2)

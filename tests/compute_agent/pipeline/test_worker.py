@@ -14,17 +14,17 @@ from compute_agent.pipeline.events import (
     AllocationsRead,
     GuestStarted,
     GuestStopped,
+    HostStateChanged,
     LimitGuest,
     ReconcileGuests,
     StartGuest,
-    WorldChanged,
 )
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.state import SavedGuest
 from compute_agent.pipeline.worker import GuestRefusedError
 from compute_agent.policy import POLICIES
 from tests.compute_agent.inventory.machines import machine
-from tests.compute_agent.pipeline.fake_host import ALL, SETS, WORLD, FakeHost, Recorder
+from tests.compute_agent.pipeline.fake_host import ALL, HOST_STATE, SETS, FakeHost, Recorder
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ class TestUnallocated:
         assert rig.metric("unallocated_guests") == 1
 
     def test_a_guest_without_allocation_stays_where_it_is_by_option(self):
-        rig = FakeHost(replace(WORLD, place_unallocated=False))
+        rig = FakeHost(replace(HOST_STATE, place_unallocated=False))
         assert rig.run("a").assignment is None
         assert rig.observed("a") == ALL
 
@@ -176,7 +176,7 @@ class TestUnclaimed:
     def test_the_allocation_of_a_guest_that_ended_without_the_agent_stays_known(self, rig):
         guest = rig.run("absent", (0, 3, 0), vcpus=3).guest
         del rig.driver.running["absent"], rig.driver.affinities["absent"]
-        rig.restart(world=rig.pipeline.host_state)
+        rig.restart(host_state=rig.pipeline.host_state)
         assert rig.pipeline.unclaimed_holdings.keys() == {guest.uuid}
 
     def test_the_age_of_an_unclaimed_allocation_is_kept_while_it_stays_the_same(self, rig):
@@ -323,7 +323,7 @@ class TestRestart:
         guest = rig.run("a", (0, 1, 0)).guest
         rig.driver.affinities["a"][guest.pid + 1000] = ALL
         writes = rig.driver.writes
-        rig.restart(saved=saved, world=replace(WORLD, policy=POLICIES["none"]))
+        rig.restart(saved=saved, host_state=replace(HOST_STATE, policy=POLICIES["none"]))
         rig.handle(AllocationsRead({"a": {"node0": {"PCPU": 2}}}, 2.0))
         assert rig.observed("a") == {1}
         assert rig.driver.writes == writes
@@ -387,23 +387,23 @@ class TestWorldChanges:
     def test_guests_stay_when_their_cpus_leave_the_sets(self, rig):
         rig.run("a", (0, 2, 0))
         smaller = CpuSets(frozenset({5, 6}), SETS.shared, SETS.emulator)
-        rig.handle(WorldChanged(replace(WORLD, cpu_sets=smaller)))
+        rig.handle(HostStateChanged(replace(HOST_STATE, cpu_sets=smaller)))
         assert rig.observed("a") == {1, 2}
 
     def test_shared_guests_follow_the_shared_set(self, rig):
         rig.run("a")
         larger = CpuSets(SETS.dedicated, frozenset({0, 3, 7}), frozenset({0, 3, 7}))
-        rig.handle(WorldChanged(replace(WORLD, cpu_sets=larger)))
+        rig.handle(HostStateChanged(replace(HOST_STATE, cpu_sets=larger)))
         assert rig.observed("a") == {0, 3, 7}
 
     def test_a_cpu_that_went_offline_costs_its_guest_only_that_cpu(self, rig):
         rig.run("a", (0, 2, 0), vcpus=2)
         offline = machine(nodes=2, cores=4, offline=frozenset({2}))
-        rig.handle(WorldChanged(replace(WORLD, topology=offline)))
+        rig.handle(HostStateChanged(replace(HOST_STATE, topology=offline)))
         rig.handle(ReconcileGuests())
         assert rig.observed("a") == {1}
         assert rig.pipeline.guest_views()[0].assignment.dedicated == (1, 2)
-        rig.handle(WorldChanged(WORLD))
+        rig.handle(HostStateChanged(HOST_STATE))
         rig.handle(ReconcileGuests())
         assert rig.observed("a") == {1, 2}
 
@@ -458,7 +458,7 @@ def test_guests_are_remembered_while_the_driver_does_not_know_them(rig, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(rig.driver, "guests", away)
         rig.pipeline.start(saved)
-        for event in (ReconcileGuests(), WorldChanged(WORLD), AllocationsRead({}, 1.0)):
+        for event in (ReconcileGuests(), HostStateChanged(HOST_STATE), AllocationsRead({}, 1.0)):
             assert rig.pipeline.submit(event).result(10) is None
         with pytest.raises(DriverError, match="libvirtd is away"):
             rig.pipeline.submit(StartGuest("b", "b", GuestSettings(), ("x",), {}, 1.0)).result(10)
@@ -478,7 +478,7 @@ class TestControllers:
     @pytest.fixture
     def recorder(self, rig):
         recorder = Recorder()
-        rig.handle(WorldChanged(WORLD, (recorder,)))
+        rig.handle(HostStateChanged(HOST_STATE, (recorder,)))
         return recorder
 
     def test_every_controller_gets_the_allocation_of_a_guest(self, rig, recorder):
@@ -509,7 +509,7 @@ class TestControllers:
     def test_each_new_controller_is_applied_to_every_guest(self, rig, recorder):
         rig.run("a", (0, 1, 0))
         other = Recorder()
-        rig.handle(WorldChanged(WORLD, (other,)))
+        rig.handle(HostStateChanged(HOST_STATE, (other,)))
         assert other.applied.keys() == {"a"}
 
     def test_a_limit_is_in_effect_when_it_is_answered(self, rig, recorder):

@@ -116,8 +116,8 @@ def worlds(draw):
 
 
 @given(worlds())
-def test_every_claim_of_a_migration_is_some_guests_and_nobodys_twice(world):
-    guests, claims, truth = world
+def test_every_claim_of_a_migration_is_some_guests_and_nobodys_twice(host_state):
+    guests, claims, truth = host_state
     found = resolve_holdings(guests, claims)
     assert found.keys() == {guest.uuid for guest in guests}
     used = [holding.migration.consumer for holding in found.values() if holding.migration]
@@ -134,9 +134,9 @@ def test_every_claim_of_a_migration_is_some_guests_and_nobodys_twice(world):
 
 
 @given(worlds())
-def test_the_largest_number_of_guests_keep_their_places(world):
+def test_the_largest_number_of_guests_keep_their_places(host_state):
     """Judged by trying all ways to give the claims out."""
-    guests, claims, _ = world
+    guests, claims, _ = host_state
     guests = guests[:4]
     found = sum(holding.migration is not None for holding in resolve_holdings(guests, claims).values())
     takers = [guest for guest in guests if guest.own != guest.before]
@@ -153,6 +153,6 @@ def test_the_largest_number_of_guests_keep_their_places(world):
 
 
 @given(worlds())
-def test_the_order_of_consumers_does_not_matter(world):
-    guests, claims, _ = world
+def test_the_order_of_consumers_does_not_matter(host_state):
+    guests, claims, _ = host_state
     assert resolve_holdings(guests, claims) == resolve_holdings(guests, claims[::-1])
