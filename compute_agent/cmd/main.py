@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -16,45 +15,88 @@ from cliff.help import HelpCommand
 
 from compute_agent.cmd.base import Commands, ConfigMixin
 
-_MODULES: Final[Mapping[str, Sequence[str]]] = {
-    "allocations": ("allocations",),
-    "audit": ("audit",),
-    "blockio": ("classes", "noise"),
-    "capacity": ("capacity",),
-    "config": ("config", "host"),
-    "cpu": ("classes", "noise"),
-    "event": ("event",),
-    "fleet": ("fleet",),
-    "guest": ("guest", "event"),
-    "host": ("host",),
-    "interference": ("interference",),
-    "inventory": ("host",),
-    "libvirt": ("libvirt",),
-    "metrics": ("metrics",),
-    "qos": ("classes", "noise"),
-    "release": ("release",),
-    "reshape": ("reshape",),
-    "resctrl": ("resctrl",),
-    "run": ("run",),
-    "status": ("status",),
-    "top": ("top",),
-    "topology": ("host",),
-    "watermark": ("watermark",),
-}
-"""Modules of this folder by the first word of their commands."""
-
-WORDS: Final = tuple(_MODULES)
+WORDS: Final = (
+    *(
+        "allocations",
+        "audit",
+        "blockio",
+        "capacity",
+        "config",
+        "cpu",
+        "event",
+        "fleet",
+        "guest",
+        "host",
+        "interference",
+        "inventory",
+        "libvirt",
+        "metrics",
+        "qos",
+        "release",
+        "reshape",
+        "resctrl",
+        "run",
+    ),
+    *("status", "top", "topology", "watermark"),
+)
 """First words of commands."""
 
 
 def commands_of(word: str) -> Commands:
-    """The commands that begin with a word."""
-    # By name, as most modules import a part of the agent, which takes longer than most commands.
-    modules = [import_module(f"compute_agent.cmd.{name}") for name in _MODULES[word]]
-    known: dict[str, type[Command]] = {}
-    for module in modules:
-        known |= module.COMMANDS
-    return {words: one for words, one in known.items() if words.split()[0] == word}
+    """The commands that begin with a word.
+
+    Only their module is imported, as most need a part of the agent.
+    """
+    match word:
+        case "allocations":
+            from compute_agent.cmd.allocations import COMMANDS
+        case "audit":
+            from compute_agent.cmd.audit import COMMANDS
+        case "blockio" | "cpu" | "qos":
+            from compute_agent.cmd import classes, noise
+
+            return _begin_with(word, {**classes.COMMANDS, **noise.COMMANDS})
+        case "capacity":
+            from compute_agent.cmd.capacity import COMMANDS
+        case "config":
+            from compute_agent.cmd import config, host
+
+            return _begin_with(word, {**config.COMMANDS, **host.COMMANDS})
+        case "event":
+            from compute_agent.cmd.event import COMMANDS
+        case "fleet":
+            from compute_agent.cmd.fleet import COMMANDS
+        case "guest":
+            from compute_agent.cmd import event, guest
+
+            return _begin_with(word, {**event.COMMANDS, **guest.COMMANDS})
+        case "interference":
+            from compute_agent.cmd.interference import COMMANDS
+        case "libvirt":
+            from compute_agent.cmd.libvirt import COMMANDS
+        case "metrics":
+            from compute_agent.cmd.metrics import COMMANDS
+        case "release":
+            from compute_agent.cmd.release import COMMANDS
+        case "reshape":
+            from compute_agent.cmd.reshape import COMMANDS
+        case "resctrl":
+            from compute_agent.cmd.resctrl import COMMANDS
+        case "run":
+            from compute_agent.cmd.run import COMMANDS
+        case "status":
+            from compute_agent.cmd.status import COMMANDS
+        case "top":
+            from compute_agent.cmd.top import COMMANDS
+        case "watermark":
+            from compute_agent.cmd.watermark import COMMANDS
+        case _:  # host, inventory, topology
+            from compute_agent.cmd.host import COMMANDS
+    return _begin_with(word, COMMANDS)
+
+
+def _begin_with(word: str, commands: Commands) -> Commands:
+    return {words: one for words, one in commands.items() if words.split()[0] == word}
 
 
 class AgentCommandManager(CommandManager):
