@@ -318,7 +318,7 @@ class ApiMethods:
 
     def guest_set(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Give a running guest other settings, in effect when this returns."""
-        with _refusals():
+        with _refuse_request():
             guest = self._agent.configurator.change_guest(params)
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
@@ -326,7 +326,7 @@ class ApiMethods:
         """Limit the CPU use of a guest by hand, or limit it no more; in effect when this returns."""
         body = load(LimitSchema(), params)
         guest = self._agent.configurator.find_guest(body["guest"]).guest
-        with _refusals():
+        with _refuse_request():
             self._agent.manual_throttling.limit_cpus(guest, body["cpus"])
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
@@ -341,7 +341,9 @@ class ApiMethods:
         body = load(MoveSchema(), params)
         view = self._agent.configurator.find_guest(body["guest"])
         moving = MoveGuest(view.guest.uuid, body["dry_run"])
-        with _refusals(GuestRefusedError, DriverError, intro=f"guest {view.guest.uuid} cannot be moved: "):
+        with _refuse_request(
+            GuestRefusedError, DriverError, intro=f"guest {view.guest.uuid} cannot be moved: "
+        ):
             place = self._agent.pipeline.submit(moving).result(ANSWER_SECONDS)
         if body["dry_run"]:
             return move_document(view, place, "would be moved")
@@ -351,7 +353,7 @@ class ApiMethods:
     def guest_stop(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """End a guest; its allocation stays, as that is its owner's."""
         guest = self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]).guest
-        with _refusals(DriverError):
+        with _refuse_request(DriverError):
             self._agent.driver.stop(guest, float(self._agent.options.guests.stop_timeout))
         # The driver's own event comes some time later: the next request must not list the guest any more.
         gone = self._agent.pipeline.submit(GuestStopped(guest))
@@ -366,7 +368,7 @@ class ApiMethods:
         tree = self._agent.reports.offered_tree
         # A reader of its own: the reports' one is for their thread alone.
         reader = HostReporter(self._agent.client, self._agent.owned, lambda owned: None)
-        with _refusals(PlacementError):
+        with _refuse_request(PlacementError):
             reported = reader.read_reported(tree.root.uuid)
             tree = reader.reportable_tree(tree, reported)
         owned = assume_ownership(tree, reported, self._agent.owned)
@@ -392,7 +394,7 @@ class ApiMethods:
 
     def reshape(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Move what guests hold to where the provider tree has it now, or just tell what would move."""
-        with _refusals(PlacementError, DriverError):
+        with _refuse_request(PlacementError, DriverError):
             planned = self._agent.reports.reshape(load(ReshapeSchema(), params)["dry_run"])
         if isinstance(planned, InfeasibleReshape):
             raise RequestError(f"the reshape cannot be: {planned.reason}")
@@ -403,7 +405,7 @@ class ApiMethods:
     def resctrl_groups(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """All resctrl groups, those of others included."""
         load(EmptySchema(), params)
-        with _refusals(ResctrlError, BadSchemataError):
+        with _refuse_request(ResctrlError, BadSchemataError):
             return self._agent.resctrl_groups()
 
     def audit(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -418,7 +420,7 @@ class ApiMethods:
             min_age=body["min_age"],
             consumers=frozenset(body["consumers"]),
         )
-        with _refusals(PlacementError, DriverError):
+        with _refuse_request(PlacementError, DriverError):
             outcomes = self._agent.audit(options)
         return audit_document(
             outcomes, {zone.uuid: zone.name for zone in self._agent.pipeline.host_state.all_zones}
@@ -427,7 +429,7 @@ class ApiMethods:
     def allocations_accept(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Believe what Placement says of guests, though it may have an older copy; what they lose by that."""
         load(EmptySchema(), params)
-        with _refusals(PlacementError, DriverError, OSError):
+        with _refuse_request(PlacementError, DriverError, OSError):
             losses = self._agent.reports.accept_allocations()
         names = {zone.uuid: zone.name for zone in self._agent.pipeline.host_state.all_zones}
         return [loss_document(loss, names) for loss in losses]
@@ -440,7 +442,7 @@ class ApiMethods:
     def watermark_test(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Predict the actions of the watermarks of a metric at a usage."""
         body = load(WatermarkTestSchema(), params)
-        with _refusals(ValueError):
+        with _refuse_request(ValueError):
             return self._agent.rehearse_watermarks(body["metric"], body["usage"])
 
     def interference_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -510,14 +512,14 @@ class ApiMethods:
 
     def _begin_guest(self, event: StartGuest | AdoptGuest) -> GuestView:
         """Start or adopt a guest, and let a report read the generations of its allocation."""
-        with _refusals(GuestRefusedError, DriverError):
+        with _refuse_request(GuestRefusedError, DriverError):
             view: GuestView = self._agent.pipeline.submit(event).result(ANSWER_SECONDS)
         self._agent.reports.wake()
         return view
 
 
 @contextmanager
-def _refusals(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
+def _refuse_request(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
     """Errors of these kinds, and a worker that does not answer in time, refuse the request."""
     try:
         yield
