@@ -81,13 +81,13 @@ class GuestMetrics(Collector):
 
     def describe(self) -> Iterator[Metric]:
         """The metrics without values: the registry needs their names before the first scrape."""
-        return iter(_GuestFamilies().all)
+        return iter(_GuestFamilies().all_families)
 
     def collect(self) -> Iterator[Metric]:
         """The metrics of the guests with the most CPU time since the last scrape."""
         families, most = _GuestFamilies(), self._max_guests()
         if most == 0:
-            return iter(families.all)
+            return iter(families.all_families)
         views = {view.guest.uuid: view for view in self._guests.guest_views()}
         subjects = self._subjects.build_subjects([*views.values()], self._classes())
         now = MeasuringRound(time.monotonic(), self._root, subjects)
@@ -105,7 +105,7 @@ class GuestMetrics(Collector):
             families.add_use(uuid, counted.get(uuid), held.get(uuid))
             if subject.cgroup:
                 families.add_group(measured, subject)
-        return iter(families.all)
+        return iter(families.all_families)
 
     def _choose_guests(
         self, guests: Iterable[str], counted: Mapping[str, float], most: int | None
@@ -174,7 +174,7 @@ class _GuestFamilies:
         )
 
     @property
-    def all(self) -> tuple[Metric, ...]:
+    def all_families(self) -> tuple[Metric, ...]:
         """The families in the order of a scrape."""
         return (
             self._info,

@@ -133,7 +133,8 @@ def test_a_domain_that_ends_during_its_description_is_no_error(libvirtd, monkeyp
 
     def find_and_end(self, guest_uuid):
         domain = find_domain(self, guest_uuid)
-        domain.destroy()
+        if domain is not None:
+            domain.destroy()
         return domain
 
     libvirtd.run()
