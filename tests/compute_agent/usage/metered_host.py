@@ -1,4 +1,4 @@
-"""A host with guests whose groups have files of cgroup v2."""
+"""A host with guests that have groups with files of cgroup v2."""
 
 from prometheus_client import CollectorRegistry
 
