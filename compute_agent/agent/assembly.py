@@ -57,6 +57,7 @@ from compute_agent.throttling.executor import ThrottleExecutor
 from compute_agent.throttling.state_file import ThrottlingFile
 from compute_agent.throttling.telemetry import ThrottleTelemetry
 from compute_agent.throttling.watermarks.metrics import load_registry
+from compute_agent.usage.guest_metrics import GuestMetrics
 from compute_agent.usage.subjects import open_allotments
 
 
@@ -197,6 +198,15 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         monitored = MonitoredGuests(driver, pipeline, in_force)
         monitoring = CacheMonitoring(conf, monitored, metrics.registry)
         limits = LimitArbiter(pipeline)
+        GuestMetrics(
+            pipeline,
+            driver,
+            lambda: in_force.current.settings.classes,
+            limits.requested_limits,
+            lambda: in_force.current.options.metrics.guests,
+            metrics.registry,
+            options.host.root,
+        )
         evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
         executor = ThrottleExecutor(
             registry,
