@@ -23,7 +23,7 @@ A worked example
     ``root_required=!COMPUTE_STATUS_DISABLED``.
 
 Invariants
-    - Without rules of our own, Nova 34.0.0 is the judge: it sends the same query, or refuses the guest as well
+    - Without rules of our own, Nova 34.0.0 is the judge: it sends the same query, or refuses the guest, too
       (``tests/nova/test_flavors.py``). A query that Placement would refuse is refused here at once.
       This service also asks for its own resource classes, which Nova drops. Texts that Nova drops because it
       does not understand them are dropped here, too, with a warning.

@@ -118,8 +118,8 @@ Nova. It needs disable_fallback_pcpu_query = true.
         "huge_pages",
         default=False,
         help="""
-Request huge pages (CUSTOM_HUGE_PAGES_1GB) instead of MEMORY_MB for flavors whose
-hw:mem_page_size is a size of them. Set it where all agents offer their pages
+Request huge pages (CUSTOM_HUGE_PAGES_1GB) instead of MEMORY_MB if a flavor has
+hw:mem_page_size with a size of them. Set it where all agents offer their pages
 ([compute] huge_pages); Nova requests MEMORY_MB.
 """,
     ),
