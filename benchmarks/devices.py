@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
