@@ -41,7 +41,7 @@ def nested_sets(draw: st.DrawFn) -> list[Set]:
 
 
 def host(sets: Sequence[Set], taken: Set) -> ModelSnapshot:
-    """A host whose providers nest as its sets do."""
+    """A host with providers that nest like its sets."""
     specs = [Spec("host", None, {"VCPU": 1})]
     above: dict[str, str] = {}
     for number, members in enumerate(sets):
@@ -73,7 +73,7 @@ def offered(snapshot: ModelSnapshot, size: int) -> set[Set]:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(nested_sets(), st.frozensets(st.sampled_from([f"d{number}" for number in range(8)]), max_size=4))
-def test_exactly_the_sets_whose_members_are_all_free_are_offered(sets: list[Set], taken: Set) -> None:
+def test_a_set_is_offered_while_all_its_members_are_free(sets: list[Set], taken: Set) -> None:
     snapshot = host(sets, taken)
     for size in {len(each) for each in sets}:
         assert offered(snapshot, size) == {each for each in sets if len(each) == size and not each & taken}
