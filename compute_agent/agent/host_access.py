@@ -175,7 +175,7 @@ def open_host_driver(
     choice = choose_driver(
         conf.guests.driver, libvirtd_is_usable(conf.libvirt.uri), last.driver, len(last.guests)
     )
-    LOG.info("Guests are those of driver %s", choice.name)
+    LOG.info("The agent manages guests of driver %s", choice.name)
     if choice.notice:
         LOG.warning("%s", choice.notice)
     lock = lock_for(choice.name, conf, holder)

@@ -82,7 +82,7 @@ class ManualThrottling:
             if guest.uuid in self._evicting:
                 raise RequestError(f"guest {guest} is being evicted already")
             self._evicting.add(guest.uuid)
-        LOG.info("Guest %s is evicted, as a command asked", guest)
+        LOG.info("A command evicts guest %s", guest)
         # In a thread of its own, because an eviction may take longer than a client waits.
         run_aside(MANUAL_EVICTION_THREAD, partial(self._see_off, guest), f"-{guest.uuid}")
 

@@ -177,7 +177,7 @@ class ConfigReloader:
         self.error = self._take_up()
         self._refused.set(bool(self.error))
         if self.error:
-            LOG.error("The old configuration stays: %s", self.error)
+            LOG.error("The old configuration stays in force: %s", self.error)
         else:
             LOG.info("The configuration and the host were read again")
 

@@ -47,7 +47,7 @@ class AuditCommand(AgentLister):
             default=DEFAULT_MIN_AGE,
             metavar="SECONDS",
             help="how long the agent must have known an allocation without a guest before it is deleted;"
-            f" after a restart it begins to count anew. The default is {DEFAULT_MIN_AGE:.0f}.",
+            f" after a restart the count begins again. The default is {DEFAULT_MIN_AGE:.0f}.",
         )
         parser.add_argument(
             "--consumer",

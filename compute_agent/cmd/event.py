@@ -39,7 +39,7 @@ class _EventLister(AgentLister):
             action="append",
             choices=list(map(str, EventKind)),
             metavar="KIND",
-            help=f"only those of a kind: {', '.join(EventKind)}; may be given several times",
+            help=f"only events of this kind: {', '.join(EventKind)}; may be given several times",
         )
         return parser
 

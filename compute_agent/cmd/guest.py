@@ -32,14 +32,14 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cpu-class",
-        help="class of its dedicated CPUs: the name of a section [cpu_class:NAME]; empty for that of its QoS"
-        " class",
+        help="class of the guest's dedicated CPUs: the name of a section [cpu_class:NAME]; empty to use"
+        " that of its QoS class",
     )
     parser.add_argument(
         "--isolation",
         choices=ISOLATION_LEVELS,
-        help="whether interrupts and other work of the host may run on its dedicated CPUs (shared) or not"
-        " (quiet); default: isolation of its class",
+        help="whether interrupts and other work of the host may run on the guest's dedicated CPUs (shared)"
+        " or not (quiet); default: the option isolation of its class",
     )
     parser.add_argument(
         "--spread",
@@ -149,7 +149,7 @@ class GuestAdopt(_GuestStart):
             "--cgroup",
             metavar="PATH",
             help="folder of a cgroup (version 2), such as /sys/fs/cgroup/work; all its processes move to a"
-            " cgroup of the guest, which ends with the last of them",
+            " cgroup of the guest, and the guest ends when the last of them ends",
         )
         return parser
 

@@ -36,8 +36,8 @@ class ReleaseCommand(AgentLister):
         parser.add_argument(
             "--pins",
             action="store_true",
-            help="also let guests run on all CPUs with memory of all NUMA nodes, and remove weights and"
-            " limits of memory",
+            help="also remove pins, CPU weights and memory limits, so that guests run on all CPUs with"
+            " memory of all NUMA nodes",
         )
         parser.add_argument(
             "--provider",

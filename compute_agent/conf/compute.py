@@ -105,8 +105,8 @@ COMPUTE_OPTS: Final = [
     ),
     cfg.StrOpt(
         "resource_provider_name",
-        help="Name of the root provider. Default: the name that it had before; at the first start the host's"
-        " fully qualified domain name. If the value changes, the agent renames the provider. Beside"
+        help="Name of the root provider. Default: its former name, or at the first start the host's fully"
+        " qualified domain name. If the value changes, the agent renames the provider. Beside"
         " nova-compute, set the name of the hypervisor in Nova; the default is then the name that libvirt"
         " reports.",
     ),
@@ -128,8 +128,8 @@ COMPUTE_OPTS: Final = [
         "huge_pages",
         default=False,
         help="Whether huge pages of the host are offered to guests, as CUSTOM_HUGE_PAGES_2MB and similar"
-        " classes on the provider of their NUMA node. MEMORY_MB then no longer contains this memory. It"
-        " shrinks when guests hold no more than the rest.",
+        " classes on the provider of their NUMA node. MEMORY_MB then no longer contains this memory."
+        " MEMORY_MB shrinks as soon as the allocations of guests fit the remaining memory.",
     ),
     cfg.MultiStrOpt(
         "reserved_huge_pages",
@@ -155,9 +155,9 @@ COMPUTE_OPTS: Final = [
     cfg.BoolOpt(
         "report_positions",
         default=False,
-        help="Whether the CPUs and cache ways of guests and the lines of watermarks are reported to"
-        " Placement,"
-        " as attributes of the agent's first provider. The console draws them. Each start or end of a guest"
+        help="Whether the CPUs and cache ways of guests and the thresholds of watermarks are reported to"
+        " Placement, as attributes of the agent's first provider. The console draws them. Each start or end"
+        " of a guest"
         " then causes one more write to Placement. The attributes affect no decision.",
     ),
 ]

@@ -102,8 +102,8 @@ GUESTS_OPTS: Final = [
         type=DurationType(),
         default="5m",
         help="Time between two comparisons of the promises to guests with the kernel, in seconds or as 5m,"
-        " 1h: CPUs, siblings, NUMA nodes, caches, bandwidth and isolation. Broken ones are events, a metric,"
-        " and an attribute of the host. 0 compares only for `compute-agent guest verify`.",
+        " 1h: CPUs, siblings, NUMA nodes, caches, bandwidth and isolation. Broken promises are events, a"
+        " metric, and an attribute of the host. With 0 only `compute-agent guest verify` compares.",
     ),
     cfg.Opt(
         "log_retention",

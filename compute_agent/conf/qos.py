@@ -105,14 +105,14 @@ WATERMARK_OPTS: Final = [
         "for_samples",
         default=3,
         min=1,
-        help="Number of consecutive rounds with usage above a line (an amount of this section) before the"
-        " agent acts.",
+        help="Number of consecutive rounds with usage above a threshold of this section before the agent"
+        " acts.",
     ),
     cfg.FloatOpt(
         "cool_down",
         default=30.0,
         min=0.0,
-        help="Seconds that the metric has to stay below all lines before the agent restores throttled"
+        help="Seconds that the metric has to stay below all thresholds before the agent restores throttled"
         " guests, or lets new guests in. For some metrics, such as pressures, the agent cannot compute the"
         " effect of a restore. For these the time doubles after each restore that led to a new breach, up to"
         " 16 times.",
@@ -220,8 +220,8 @@ QOS_CLASS_OPTS: Final = [
         "reclaimed_cap",
         min=1,
         max=1000,
-        help="Percent of the reclaimed CPUs that a guest holds (CUSTOM_RECLAIMED_VCPU) and that it gets at"
-        " most, also while other CPUs are idle. Default: no limit.",
+        help="Maximum CPU time of a guest, in percent of the reclaimed CPUs that it holds"
+        " (CUSTOM_RECLAIMED_VCPU), also while other CPUs are idle. Default: no limit.",
     ),
     cfg.StrOpt(
         "cpu_class",

@@ -113,9 +113,9 @@ class DriverLock:
                 self._take_lock(self.mark)
             except UnsafeFileError as error:
                 # Another user could replace the file and lock the agent out.
-                LOG.warning("No lock is taken in %s: %s", self.mark.parent, error)
+                LOG.warning("The agent takes no lock in %s: %s", self.mark.parent, error)
             except OSError as error:
-                LOG.debug("No lock is taken in %s: %s", self.mark.parent, error)
+                LOG.debug("The agent takes no lock in %s: %s", self.mark.parent, error)
 
     def release(self) -> None:
         """Release the locks. The files stay: removing one would let a third agent lock a new file."""

@@ -331,7 +331,7 @@ class GuestLifecycle:
             # It ended by itself meanwhile, which is as good.
             pass
         except DriverError as error:
-            LOG.error("Guest %s has no place and cannot be stopped: %s", guest, error)
+            LOG.error("Guest %s has no CPUs and cannot be stopped: %s", guest, error)
             return
         self._recorder.record_done(
             LOG.error, EventKind.STOP, guest, "Guest %s was stopped, as it has no place: %s", reason

@@ -261,7 +261,7 @@ class GuestPipeline:
             try:
                 self._take_over()
             except DriverError as error:
-                LOG.error("The guests cannot be taken over: %s; the agent tries again", error)
+                LOG.error("The agent cannot take over the running guests: %s; it tries again", error)
         # Started in any case: each event tries again to take over.
         self._thread.start()
 

@@ -149,7 +149,11 @@ class GuestEvictions:
             if self._still_runs(guest):
                 raise
             # A migration, say, that ended with an error after the guest had arrived elsewhere.
-            LOG.info("Guest %s has left in spite of an error: %s", guest, error)
+            LOG.info(
+                "Guest %s does not run here any more, although its eviction reported an error: %s",
+                guest,
+                error,
+            )
         deadline = time.monotonic() + self._settings.evict_grace
         # A driver that has asked is not believed: the guest may ignore it, and its command may do nothing.
         while self._still_runs(guest):
@@ -178,7 +182,7 @@ class GuestEvictions:
             except PlacementError as error:
                 if str(error) != logged:
                     logged = str(error)
-                    LOG.warning("The allocation of guest %s is not given back yet: %s", name, logged)
+                    LOG.warning("The allocation of guest %s is not removed yet: %s", name, logged)
             self._wait(pause)
             pause = min(2 * pause, _MAX_PAUSE)
         LOG.warning("Guest %s was started again: it keeps its allocation", name)
@@ -203,7 +207,7 @@ class GuestEvictions:
             return
         # With the generation even where nothing is left: a claim made meanwhile, on another host, must stay.
         client.set_allocations(held.without_providers(ours))
-        LOG.info("Guest %s gave back %s", name, self._pipeline.host_state.in_words(ours))
+        LOG.info("The allocation of guest %s is removed: %s", name, self._pipeline.host_state.in_words(ours))
 
     def _wait(self, seconds: float) -> None:
         if self._ended.wait(seconds):

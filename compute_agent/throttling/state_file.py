@@ -285,7 +285,7 @@ def _read_former(path: Path, now: float) -> InterferenceState | None:
         try:
             put_aside(path)
         except OSError as failure:
-            LOG.warning("%s cannot be put aside: %s", path, failure)
+            LOG.warning("%s cannot be renamed: %s", path, failure)
     return None
 
 

@@ -86,7 +86,7 @@ class GcScheduler:
         if took > _LONG:
             gc.freeze()
             LOG.debug(
-                "A collection of garbage took %.0f ms and freed %d objects; the rest is frozen",
+                "Python's garbage collection took %.0f ms and freed %d objects; later collections skip the others",
                 1000 * took,
                 found,
             )

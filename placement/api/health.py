@@ -63,7 +63,7 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
         except Unavailable:
             pass  # the error of the database is no answer for clients without a token
         except Exception:
-            LOG.exception("The health check could not ask the database")
+            LOG.exception("The health check could not query the database")
         finally:
             with self._lock:
                 self._reason, self._asking = reason, False

@@ -29,7 +29,7 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         min=1,
         help=(
             "Number of requests that each process serves at the same time: one computes, others wait for the "
-            "database. Half of them may be long searches for allocation candidates."
+            "database. At most half of these requests may be long searches for allocation candidates."
         ),
     ),
 )

@@ -25,16 +25,16 @@ hosts.
         "incomplete_consumer_project_id",
         default=MISSING_CONSUMER,
         help="""
-The project of consumers that clients made before microversion 1.8. These did
-not name a project.
+The project of consumers that clients made before microversion 1.8. Such
+requests did not name a project.
 """,
     ),
     cfg.StrOpt(
         "incomplete_consumer_user_id",
         default=MISSING_CONSUMER,
         help="""
-The user of consumers that clients made before microversion 1.8. These did not
-name a user.
+The user of consumers that clients made before microversion 1.8. Such requests
+did not name a user.
 """,
     ),
     cfg.IntOpt(
@@ -43,8 +43,8 @@ name a user.
         min=0,
         help="""
 Number of times that the server itself retries to write allocations after a
-concurrent change of the same resource provider. After these the client gets a
-conflict.
+concurrent change of the same resource provider. After these attempts the
+client gets a conflict.
 """,
     ),
     cfg.IntOpt(
@@ -65,8 +65,8 @@ randomize_allocation_candidates the sample is drawn from at most this number.
             ("breadth-first", "One candidate of each root provider in turn."),
         ],
         help="""
-Order in which candidates are generated. It decides which of them are answered
-when max_allocation_candidates or the limit of the request ends the list.
+Order in which candidates are generated. It decides which candidates are in the
+answer if max_allocation_candidates or the limit of the request ends the list.
 """,
     ),
     cfg.StrOpt(
@@ -91,9 +91,9 @@ everything is in random order.
         default=["LLC", "MBA"],
         item_type=types.String(max_length=255, regex=r"^(?!CUSTOM_)[A-Z][A-Z0-9_]*$"),
         help="""
-Resource classes that exist from the start beside the standard ones: LLC
-counts last-level cache, MBA memory bandwidth. An empty list leaves the standard
-classes alone. Names have capital letters, digits and underscores, and begin
+Resource classes that exist from the start beside the standard ones: LLC counts
+last-level cache, MBA memory bandwidth. With an empty list only the standard
+classes exist. Names have capital letters, digits and underscores, and begin
 with a letter. They do not begin with CUSTOM_, the prefix of classes that
 clients create.
 """,
@@ -108,10 +108,10 @@ a machine use one file. Its folder has to be writable for the service alone,
 such as /var/lib/placement/model. One of the workers writes the file every five
 minutes if there were changes.
 
-Before it is used, the file is compared with the database. A file that is
-damaged, or of another database, is removed with a line in the log. So is one of
-a database that was restored from a backup since. Removing the file does no
-harm. Without this option there is no file.
+A worker compares the file with the database before it uses the file. A file
+that is damaged, or of another database, is removed with a line in the log. A
+file from before a restore of the database is removed, too. Removing the file
+does no harm. Without this option there is no file.
 """,
     ),
 ]

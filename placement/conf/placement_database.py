@@ -64,9 +64,10 @@ answered 503. Keep it below the timeout of the web server's workers.
         min=2,
         help="""
 Seconds that the database may take to accept a connection, or to answer the
-question before each answer of the service. The same limit applies to any sign
-of life on the network. After it requests are answered 503, and one request at a
-time tries whether the database answers again.
+check for changes before each answer of the service. The network connection to
+the database may be silent for at most this time. After it requests are
+answered 503, and one request at a time tries whether the database answers
+again.
 """,
     ),
     cfg.FloatOpt(
@@ -75,10 +76,10 @@ time tries whether the database answers again.
         min=1.0,
         help="""
 Seconds that the database may take for a statement, without the time that it
-waits for locks (lock_timeout). PostgreSQL and MariaDB end the statement then. A
-worker without an answer a second later drops the connection. The longest
-statements read everything when a worker starts. For 10,000 hosts they take a
-fraction of a second.
+waits for locks (lock_timeout). PostgreSQL and MariaDB end the statement then.
+If no answer has come a second later, the worker closes the connection. The
+longest statements read everything when a worker starts. For 10,000 hosts they
+take a fraction of a second.
 """,
     ),
     cfg.FloatOpt(
@@ -86,10 +87,10 @@ fraction of a second.
         default=5.0,
         min=1.0,
         help="""
-Seconds that a transaction with locks may be without a statement until
-PostgreSQL or MariaDB ends it. So a worker that is frozen, or on a lost host,
-keeps others waiting for at most this time. A worker that was only slow starts
-its transaction again. Keep it below lock_timeout.
+Seconds after which PostgreSQL or MariaDB ends a transaction that holds locks
+and sends no further statement. So a worker that is frozen, or on a lost host,
+blocks others for at most this time. A worker that was only slow starts its
+transaction again. Keep it below lock_timeout.
 """,
     ),
     cfg.IntOpt(
@@ -101,8 +102,8 @@ its transaction again. Keep it below lock_timeout.
 In a Galera cluster, the statements before which a node first applies the
 commits of the others: the sum of 1 (reading), 2 (UPDATE and DELETE) and 4
 (INSERT). With 7 no answer is older than a write that another node has
-confirmed, whichever nodes the workers are connected to. A smaller sum is right
-only where all workers use the same node at a time. Other databases ignore the
+confirmed, whichever nodes the workers are connected to. Use a smaller sum only
+if all workers use the same node at any time. Other databases ignore the
 option.
 """,
     ),

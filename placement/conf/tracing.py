@@ -38,8 +38,9 @@ OTEL_RESOURCE_ATTRIBUTES.
         min=0.0,
         max=1.0,
         help="""
-Share of the requests that leave traces, among those without a traceparent of an
-authenticated client. A traceparent itself says whether its trace is wanted.
+Share of the requests that leave traces, among those without a traceparent of
+an authenticated client. For the others, the traceparent says whether the
+request is traced.
 """,
     ),
 ]

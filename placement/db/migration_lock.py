@@ -128,7 +128,8 @@ class _ProcessLock:
                 if free and self._take_row(row):
                     if row.owner:
                         LOG.warning(
-                            "the migration of %s was interrupted; this one takes over its lock", row.owner
+                            "the migration by %s was interrupted; this migration takes over its lock",
+                            row.owner,
                         )
                     return
             if time.monotonic() > deadline:

@@ -5,7 +5,7 @@ from typing import Final
 from oslo_config import cfg
 
 GROUP: Final = cfg.OptGroup(
-    "console", title="Console", help="Pages for people, in a browser, below /console."
+    "console", title="Console", help="The console: pages for a browser, below /console."
 )
 
 OPTIONS: list[cfg.Opt] = [

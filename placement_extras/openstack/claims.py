@@ -302,7 +302,7 @@ def _add_request_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="<criterion>=<weight>",
         action="append",
         default=[],
-        help="Criterion to choose the best place by, such as pack=1 or attribute:price=-2 (may be repeated)",
+        help="Criterion for the best place, such as pack=1 or attribute:price=-2 (may be repeated)",
     )
 
 

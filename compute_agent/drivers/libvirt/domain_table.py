@@ -258,7 +258,7 @@ class DomainTable:
                     self._lost[guest_uuid] = reason
                 was_lost = not reason and self._lost.pop(guest_uuid, None) is not None
                 if was_lost:
-                    LOG.info("Domain %s is not lost any more", guest_uuid)
+                    LOG.info("The agent manages domain %s again", guest_uuid)
         # Reported without the locks, as the listener may ask the table.
         if before is not None and not same:
             self._report_change(ChangeKind.STOPPED, before)
