@@ -13,8 +13,8 @@ from placement.exceptions import Unavailable
 class PeerOutage(ABC):
     """Keeps requests from waiting for a peer that accepts requests and does not answer.
 
-    A worker has few threads. If each of them waited until its limit, none would be left for requests that do
-    not need the peer, such as health checks.
+    A worker has few threads. If each request waited until its limit, no thread would be left for requests
+    that do not need the peer, such as health checks.
     """
 
     #: the answer to the refused requests

@@ -39,7 +39,10 @@ class MaintenanceStore(Protocol):
 
 
 class MaintenanceMode:
-    """The operator's switch. It is kept before it takes effect, and outlives the agent."""
+    """The operator's switch.
+
+    The order is stored before it takes effect, and survives restarts of the agent.
+    """
 
     def __init__(
         self,
@@ -82,7 +85,9 @@ class MaintenanceMode:
             try:
                 self._store.keep_maintenance(said)
             except OSError as error:
-                raise RequestError(f"nothing is changed, as it cannot be remembered: {error}") from error
+                raise RequestError(
+                    f"nothing is changed, because the change cannot be stored: {error}"
+                ) from error
             self._said = said
             LOG.info("The host was %s by an operator%s", _switch_verb(off), f": {reason}" if reason else "")
             self._reports.switch_scheduling(DisableCause.MAINTENANCE, off)
@@ -92,7 +97,7 @@ class MaintenanceMode:
         return self.status_fields()
 
     def prepare_release(self) -> None:
-        """Keep new guests away before a release ends the agent, unless that is so or is nova-compute's to do.
+        """Keep new guests away before a release ends the agent, unless that is done, or nova-compute's task.
 
         :raises RequestError: that cannot be remembered.
         """

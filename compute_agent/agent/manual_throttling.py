@@ -34,7 +34,7 @@ class GuestLeaving(Protocol):
     """Sees guests off; see :class:`compute_agent.throttling.evictions.GuestEvictions`."""
 
     def stop_guest(self, uuid: str) -> None:
-        """Make a guest leave, and see that it has left."""
+        """Make a guest leave the host, and check that it has left."""
         ...
 
     def give_back(self, uuid: str) -> None:
@@ -73,7 +73,7 @@ class ManualThrottling:
         self._recorder.record_done(LOG.info, EventKind.THROTTLE_DOWN, guest, message, cores, reason=OWNER)
 
     def evict_guest(self, guest: Guest) -> None:
-        """Have a guest leave, as an eviction by a watermark does. Its outcome is an event.
+        """Have a guest leave, as an eviction by a watermark does. The outcome is recorded as an event.
 
         :raises RequestError: the guest is preserved, or is on its way already.
         """

@@ -54,7 +54,7 @@ class HostAgent:
     def __init__(self, load_conf: ConfigurationLoader) -> None:
         """Read configuration, host and state.
 
-        Nothing is changed but the state folder, and that resctrl is mounted if the configuration says so.
+        This changes only the state folder, and mounts resctrl if configured.
 
         :raises ConfigError: it is a configuration to refuse.
         :raises cfg.Error:

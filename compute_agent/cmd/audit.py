@@ -19,7 +19,7 @@ class AuditCommand(AgentLister):
     """Compare the guests of this host with their allocations in Placement.
 
     Findings are guests without an allocation, allocations without a guest, amounts that differ from those of
-    the guest, and guests without a place. The list also has guests that migrate; these are no fault.
+    the guest, and guests without a place. The list also has guests that migrate; these are not faults.
 
     The exit status is that of nova-manage placement audit. 0: there are no findings. 3: there are findings.
     4: all findings were repaired. 1: an error.

@@ -1,4 +1,4 @@
-"""Commands about decisions of the agent. They read the kept events, without the daemon."""
+"""Commands about decisions of the agent. These commands read the stored events without the daemon."""
 
 from __future__ import annotations
 

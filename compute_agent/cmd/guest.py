@@ -105,7 +105,7 @@ class _GuestStart(ShowOne):
 class GuestRun(_GuestStart):
     """Start a process as a guest, pinned before its first instruction.
 
-    Such as: guest run --vcpus 2 -- COMMAND ARG...
+    Example: guest run --vcpus 2 -- COMMAND ARG...
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -201,8 +201,8 @@ _VERDICT: Final = ("guest", "name", "kind", "state", "promised", "found")
 class GuestVerify(AgentLister):
     """Compare the promises to guests with what the kernel shows now.
 
-    Promises are its CPUs, their siblings, NUMA nodes, cache, memory bandwidth and its level of isolation. A
-    promise is kept, broken, limited (throttling, or work that the kernel does not move) or unknown.
+    The promises are its CPUs, their siblings, NUMA nodes, cache, memory bandwidth and its level of isolation.
+    A promise is kept, broken, limited (throttling, or work that the kernel does not move) or unknown.
 
     The exit status is 0 if no promise is broken, 3 if one is, and 1 for an error.
     """

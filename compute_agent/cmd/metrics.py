@@ -1,4 +1,7 @@
-"""Commands about the use of caches and memory bandwidth. They read the kept samples, without the daemon."""
+"""Commands about the use of caches and memory bandwidth.
+
+These commands read the stored samples without the daemon.
+"""
 
 from __future__ import annotations
 

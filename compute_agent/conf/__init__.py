@@ -13,8 +13,8 @@ Modules
 
 Order of calls
     :func:`load` registers all options, reads the files, and registers the families that the files have. It
-    then reads each value once, as oslo.config checks a value only when it is read. Each room may import this
-    one.
+    then reads each value once, as oslo.config checks a value only when it is read. Each package of the agent
+    may import this one.
 """
 
 import contextlib

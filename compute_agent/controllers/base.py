@@ -1,7 +1,8 @@
 """The interface of controllers: each sets a part of the kernel, describes its changes, and undoes them.
 
-A new controller implements :class:`KernelController`. One that looks at one guest at a time inherits the rest
-from :class:`GuestController`. Dry run, reconcile and release ask all controllers in the order in which
+A new controller implements :class:`KernelController`. A controller that handles one guest at a time inherits
+the rest from :class:`GuestController`. Dry run, reconcile and release ask all controllers in the order in
+which
 :mod:`compute_agent.agent.configured_host` makes them.
 """
 
@@ -58,7 +59,7 @@ FAILED: Final = "failed"
 """Prefix of the reason of an item that cannot be given back."""
 
 PINS: Final = "pins"
-"""The kind of items that bind a guest for good. They are given back on demand only; limits always are."""
+"""The kind of items that bind a guest for good. A release removes pins only on demand, but limits always."""
 
 
 @dataclass(frozen=True, slots=True)

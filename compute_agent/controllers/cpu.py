@@ -171,7 +171,7 @@ class CpuController(GuestController):
         self._uncapped: set[str] = set()
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note which guests cannot have all that their class says."""
+        """Note which guests cannot have all settings of their class."""
         self._uncapped.clear()
         found = {target.guest.uuid: self._list_missing(target) for target in without_preserved(targets)}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}

@@ -248,12 +248,12 @@ class _PlanBuilder:
                 yield cpu_power.GOVERNOR, governor
             else:
                 there = ", ".join(domain.governors) or "none"
-                self.note_missing(wanted, f"governor = {governor}: the kernel has {there} here", domain.cpus)
+                self.note_missing(wanted, f"governor = {governor}: this kernel has {there}", domain.cpus)
         if preference is not None:
             text = f"energy_performance_preference = {preference}"
             if preference not in domain.preferences:
                 there = ", ".join(domain.preferences) or "none"
-                self.note_missing(wanted, f"{text}: the kernel has {there} here", domain.cpus)
+                self.note_missing(wanted, f"{text}: this kernel has {there}", domain.cpus)
             elif governor == "performance" != preference and domain.driver in _ONE_PREFERENCE:
                 self.note_missing(
                     wanted,
@@ -288,9 +288,7 @@ class _PlanBuilder:
                     self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
                 else:
                     there = ", ".join(states) or "none"
-                    self.note_missing(
-                        wanted, f"disabled_c_states = {state}: the kernel has {there} here", [cpu]
-                    )
+                    self.note_missing(wanted, f"disabled_c_states = {state}: this kernel has {there}", [cpu])
             if claim.parked and wanted.park is ParkMode.C_STATE:
                 # A CPU with one state left enters it whatever the kernel expects of the length of the sleep.
                 deep = [state for state in states if state not in wanted.disabled_c_states]
@@ -318,7 +316,7 @@ class _PlanBuilder:
         """Note a CPU without cpufreq, as in most virtual machines."""
         self._classes[wanted.name].add(cpu)
         if wanted.governor or wanted.energy_preference or wanted.min_frequency or wanted.max_frequency:
-            self.note_missing(wanted, "governor, frequencies: the kernel has no cpufreq here", [cpu])
+            self.note_missing(wanted, "governor, frequencies: this kernel has no cpufreq", [cpu])
 
     def _bound_texts(
         self,
@@ -340,9 +338,7 @@ class _PlanBuilder:
             khz = known[bound] if isinstance(bound, NamedFrequency) else bound
             text = f"{option} = {bound}"
             if bound is not None and khz is None:
-                self.note_missing(
-                    wanted, f"{text}: the kernel does not tell that frequency here", domain.cpus
-                )
+                self.note_missing(wanted, f"{text}: this kernel does not report that frequency", domain.cpus)
             elif khz is not None and domain.min_khz is not None and domain.max_khz is not None:
                 # The kernel clamps silently; the note tells the operator which value is in force.
                 within = min(max(khz, domain.min_khz), domain.max_khz)

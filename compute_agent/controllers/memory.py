@@ -165,7 +165,10 @@ class MemoryLimitController(GuestController):
         self.refused: Mapping[str, Sequence[str]] = {}
 
     def sync(self, targets: Sequence[GuestTarget], zones: Sequence[ProviderNode]) -> None:
-        """Note which guests use more than they may have. They are reported and not killed."""
+        """Note which guests use more than they may have.
+
+        Guests above their limit are reported and not killed.
+        """
         found = {target.guest.uuid: tuple(self._limit_refusals(target)) for target in targets}
         self.refused = {uuid: reasons for uuid, reasons in found.items() if reasons}
 

@@ -271,7 +271,7 @@ class ResctrlController(KernelController):
         resolution, plan = outcome.resolution, outcome.plan_changes
         # The same demands as last time, and still steps to take: another program changed these groups.
         if wanted == self._wanted:
-            # A group to be removed is one of a guest that has left, which is no drift.
+            # A group to be removed is one of a guest that has left, which is not drift.
             self._repaired = frozenset(step.group for step in plan.steps if not isinstance(step, RemoveGroup))
         self._wanted = wanted
         self.membership = resolution.membership
@@ -453,7 +453,7 @@ class ResctrlController(KernelController):
 def _give_back_groups(control: ResctrlHandle, steps: Sequence[PlanStep]) -> None:
     """Carry out the steps that give ways and bandwidth back.
 
-    :raises ResctrlError: of the first group that the kernel holds up; the others are given back.
+    :raises ResctrlError: of the first group that the kernel does not release; the others are released.
     """
     for error in apply.apply_plan(control.files, steps, control.codec).values():
         raise error

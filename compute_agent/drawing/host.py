@@ -42,7 +42,7 @@ _FRAME: Final = {
     CpuRole.BOTH: 'stroke="#22272b" stroke-width="1.6" stroke-dasharray="9 3"',
     CpuRole.HOST: 'stroke="#78868f"',
 }
-"""Frames by role. They differ by more than colour: solid, dashed, or only a grey filling."""
+"""Frames by role. The frames differ by more than colour: solid, dashed, or only a grey filling."""
 
 _STRIPES: Final = 4
 """Maximum number of guests on one CPU with a stripe each; further guests have none."""

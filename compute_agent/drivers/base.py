@@ -64,7 +64,7 @@ class RunningGuests(Protocol):
     def lost_guests(self) -> Mapping[str, str]:
         """The guests that may run and that the driver cannot manage: by uuid, with the reason and the remedy.
 
-        They are not among ``guests()``. They keep their CPUs and memory as long as they run here.
+        Lost guests are not among ``guests()``. They keep their CPUs and memory as long as they run here.
         """
         ...
 
@@ -73,7 +73,10 @@ class RunningGuests(Protocol):
         ...
 
     def stop(self, guest: Guest, timeout: float) -> None:
-        """Stop the guest: by request, and by force after ``timeout`` seconds. An ended guest is no error."""
+        """Stop the guest: by request, and by force after ``timeout`` seconds.
+
+        An ended guest is not an error.
+        """
         ...
 
 
@@ -258,7 +261,9 @@ class CpuTuning(Protocol):
         ...
 
     def missing_limits(self, guest: Guest, wanted: CpuLimits) -> Sequence[str]:
-        """Sentences about the parts of ``wanted`` that this guest cannot have. Without them it has the rest.
+        """Sentences about the parts of ``wanted`` that this guest cannot have.
+
+        The guest gets all other parts.
 
         :raises GuestGoneError:
         """
@@ -309,7 +314,7 @@ class OomKill:
 
 
 class MemoryTuning(Protocol):
-    """The NUMA nodes of guests' memory, its limits, and the kernel's kills for want of it."""
+    """The NUMA nodes of guests' memory, its limits, and the kernel's kills for lack of memory."""
 
     def memory_nodes(self, guest: Guest, wanted: frozenset[int]) -> frozenset[int] | None:
         """The NUMA nodes of the guest's memory where they differ from those ``wanted``.

@@ -46,7 +46,7 @@ def socket_paths(uri: str) -> tuple[Path, ...]:
     """
     try:
         parts = urlsplit(uri)
-    # urlsplit() raises it for a host in brackets that is no IPv6 address.
+    # urlsplit() raises it for a host in brackets that is not an IPv6 address.
     except ValueError:
         return ()
     _, _, transport = parts.scheme.partition("+")
@@ -106,7 +106,7 @@ class DriverLock:
                 " lock_path to a folder that this agent can write to"
             ) from error
         # The second lock is a precaution for containers. A folder of libvirtd that is absent, read-only or
-        # writable by others is no reason to stop an agent that has the first lock.
+        # writable by others is not a reason to stop an agent that has the first lock.
         if self.mark is not None:
             try:
                 check_folder(self.mark.parent)
@@ -221,7 +221,7 @@ def choose_driver(configured: str | None, usable: bool, remembered: str, guests:
     if remembered == _LIBVIRT:
         return DriverChoice(
             _LIBVIRT,
-            "libvirtd cannot be had, but the guests of this host are domains, and so the driver stays"
+            "libvirtd is not available, but the guests of this host are domains, so the driver stays"
             f" {_LIBVIRT} and waits for it. If they are to be processes from now on, set [guests] driver ="
             f" {_PROCESS}",
         )
@@ -230,12 +230,13 @@ def choose_driver(configured: str | None, usable: bool, remembered: str, guests:
     if guests:
         return DriverChoice(
             _PROCESS,
-            f"libvirtd is here, but the {guests} guests of this host are processes, and so the driver stays"
+            f"libvirtd is available, but the {guests} guests of this host are processes, so the driver stays"
             f" {_PROCESS}. If they are to be domains from now on, set [guests] driver = {_LIBVIRT}",
         )
     return DriverChoice(
         _LIBVIRT,
-        f"Guests are domains from now on, as libvirtd is here and there was no process guest left. If they"
+        "Guests are domains from now on, because libvirtd is available and no process guest was left. If"
+        " they"
         f" are to be processes, set [guests] driver = {_PROCESS}",
     )
 
@@ -333,7 +334,7 @@ def _without_groups(root: str | None) -> str:
     try:
         controllers = kernel_files.read_text(str(Path(root) / "cgroup.controllers")).split()
     except OSError as error:
-        return f"[cgroup] root = {root} is no group of cgroup v2 ({error.strerror})"
+        return f"[cgroup] root = {root} is not a group of cgroup v2 ({error.strerror})"
     return "" if "cpu" in controllers else f"[cgroup] root = {root} has not the controller cpu"
 
 

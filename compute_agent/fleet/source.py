@@ -73,9 +73,7 @@ def check_source(source: str) -> None:
     """
     if not is_address(source):
         if not os.path.isabs(source):
-            raise FleetError(
-                f"[fleet] source = {source}: it has to be an absolute path, or begin with https://"
-            )
+            raise FleetError(f"[fleet] source = {source}: use an absolute path, or an address with https://")
         return
     try:
         parts = urlsplit(source)

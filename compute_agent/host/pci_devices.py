@@ -40,7 +40,7 @@ class PciLink:
     def is_degraded(self) -> bool:
         """Whether the link has fewer lanes than the device supports.
 
-        A low speed is no fault: devices that save power lower it.
+        A low speed is not a fault: devices that save power lower it.
         """
         # A width of 0 is a link that is down or a virtual function, which has no link of its own.
         return bool(self.width and self.max_width and self.width < self.max_width)
@@ -106,7 +106,10 @@ def read_pci_devices(root: Path) -> tuple[PciDevice, ...]:
 
 
 def pci_addresses(root: Path) -> tuple[str, ...]:
-    """List the addresses of the PCI devices that are there now. One folder, for each round."""
+    """List the addresses of the PCI devices that are there now.
+
+    The function reads one folder, so that each round can call it.
+    """
     return tuple(SysFiles(root).list_names(PCI_DEVICES))
 
 

@@ -104,7 +104,7 @@ class ProcessStat:
 def parse_process_stat(text: str) -> ProcessStat:
     """Parse a /proc/PID/stat.
 
-    :raises ValueError: a field is no number.
+    :raises ValueError: a field is not a number.
     :raises LookupError: fields are missing.
     """
     # The second field is the command's name in brackets, which may itself have blanks and brackets. So the

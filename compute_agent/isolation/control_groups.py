@@ -146,7 +146,7 @@ class GroupReader:
                 kernel_files.write_text(file, "+cpuset\n")
 
     def _set_property(self, unit: str, text: str) -> bool:
-        """Tell systemd the CPUs of a unit, where it runs and knows the unit."""
+        """Tell systemd the CPUs of a unit, if systemd runs and knows the unit."""
         program = self._find_systemctl()
         if program is None or time.monotonic() < self._systemd_due:
             return False

@@ -4,8 +4,8 @@ A mask keeps its original as long as that touches no quiet CPU. Otherwise it has
 the best sinks. An interrupt without such a part gets one sink, that with the fewest interrupts since boot.
 Sinks, best first: CPUs outside the dedicated set, then dedicated CPUs that no guest holds; of each, those of
 the device's NUMA node first. CPUs that guests hold are never sinks. The interrupts of a guest's own
-passthrough device go to the CPUs of that guest. The processes of the host keep off as the kernel's work does:
-``cpuset.cpus`` of their control groups are masks.
+passthrough device go to the CPUs of that guest. Processes of the host keep off in the same way:
+``cpuset.cpus`` of their control groups are masks, too.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class _MaskPlanner:
         return mask.reached_cpus or (self._facts.online if is_group(mask) else mask.cpus)
 
     def _group_cpus(self, cpus: CpuSet) -> CpuSet:
-        """The CPUs of a group; empty if it has all, as that is no mask either."""
+        """The CPUs of a group; empty if it has all, as that is not a mask either."""
         return frozenset() if self._facts.possible and cpus >= self._facts.possible else cpus
 
     def _list_loose(self) -> Iterator[StuckMask]:

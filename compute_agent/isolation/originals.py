@@ -1,7 +1,7 @@
 """The originals of masks, in one file of the state folder: their contents before the agent's first write.
 
-The file is written before the first mask is, so that an agent that was killed at any moment finds it. It is
-of one boot: a reboot gives all masks back.
+The file is written before the first mask is, so that an agent that was killed at any moment finds it. The
+file is valid for one boot, because a reboot restores all masks.
 """
 
 from __future__ import annotations
@@ -173,20 +173,20 @@ def _read_originals(data: Any) -> OriginalMasks:
 
 def _read_ban(key: str, ban: Any) -> KeptBan:
     if BALANCER_KEY.fullmatch(key) is None:
-        raise ValueError(f"{key!r} is no socket of irqbalance")
+        raise ValueError(f"{key!r} is not a socket of irqbalance")
     return KeptBan(cpuset.parse(kept_json.text(ban["base"])), cpuset.parse(kept_json.text(ban["written"])))
 
 
 def _read_text(path: str, text: Any) -> str:
     if PARTITION_PATH.fullmatch(path) is None or "/../" in path or not is_partition_text(path, text):
-        raise ValueError(f"{path!r} is no file of a partition")
+        raise ValueError(f"{path!r} is not a file of a partition")
     return kept_json.text(text)
 
 
 def _read_original(path: str, one: Any) -> OriginalMask:
     # The agent writes to these files as root: a path from elsewhere is not believed.
     if MASK_PATH.fullmatch(path) is None or "/../" in path:
-        raise ValueError(f"{path!r} is no mask")
+        raise ValueError(f"{path!r} is not a mask")
     text = kept_json.text(one["text"])
     written = tuple(cpuset.parse(kept_json.text(cpus)) for cpus in one["written"])
     return OriginalMask(parse_mask_text(path, text), text, kept_json.text(one["names"]), written)

@@ -75,7 +75,8 @@ class HistoryWatch:
         self._recorder = recorder or EventRecorder()
         self._older = Gauge(
             "compute_agent_placement_older",
-            "Whether Placement has an older copy of its database (1), so that guests keep what they hold.",
+            "Whether Placement has an older copy of its database (1), so that guests keep their CPUs,"
+            " cache and bandwidth.",
             registry=metrics.registry,
         )
         self._evidence = ""
@@ -140,7 +141,7 @@ class HistoryWatch:
         with self._lock:
             self._evidence = ""
             if self.older_copy is not None:
-                self._end_older("an operator accepted what it says")
+                self._end_older("an operator accepted the loss")
             self._withheld_losses = ()
 
     def status_fields(self) -> dict[str, Any]:
@@ -160,7 +161,7 @@ class HistoryWatch:
             LOG.error,
             EventKind.HISTORY,
             None,
-            "Placement has an older copy of its database: %s; %d guests keep what they hold."
+            "Placement has an older copy of its database: %s; %d guests keep their CPUs, cache and bandwidth."
             " compute-agent audit --heal brings their allocations back,"
             " compute-agent allocations accept takes from them what Placement does not have",
             older.reason,
@@ -171,7 +172,7 @@ class HistoryWatch:
         self._change_history(replace(self._history, older=None))
         self._older.set(0)
         self._recorder.record_event(
-            LOG.info, EventKind.HISTORY, None, "What Placement says of guests is believed again: %s", why
+            LOG.info, EventKind.HISTORY, None, "The agent follows Placement's allocations again: %s", why
         )
 
     def _change_history(self, history: PlacementHistory) -> None:
@@ -263,7 +264,8 @@ class ClaimWatch:
             LOG.warning,
             EventKind.CLAIM,
             view.guest,
-            "Guest %s loses what it holds in %.0f s, as its claim expires: confirm it (PUT /ext/v1/claims),"
+            "Guest %s loses its allocation in %.0f s, because its claim expires: confirm it (PUT"
+            " /ext/v1/claims),"
             " or have the agent do so by [guests] confirm_claims",
             claim.seconds,
         )

@@ -201,7 +201,7 @@ class GuestEvents:
             ARRIVALS_THREAD,
             self._hand_over,
             until_woken,
-            log_failures(LOG, "Changes of guests cannot be handed over"),
+            log_failures(LOG, "Changes of guests cannot be passed to the worker"),
             keep=self._hand_over,
         )
 

@@ -360,7 +360,7 @@ class HostAuditor:
                 LOG.info,
                 EventKind.AUDIT,
                 NamedSubject(consumer),
-                "The audit made consumer %s hold %s",
+                "The audit created the allocation of consumer %s: %s",
                 wanted.resources or "nothing",
             )
             self._changed()

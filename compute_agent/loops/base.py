@@ -1,7 +1,7 @@
 """Base classes of loops: their threads, pauses, configuration and files.
 
-Pauses between reports vary around their mean. Hosts that lost Placement at one moment would otherwise all
-come back at one moment, in each interval again.
+Pauses between reports vary around their mean. Otherwise hosts that lost Placement at the same moment would
+all return at the same moment, in each interval.
 
 A kept file holds the knowledge of a loop, so that the next start continues with it.
 """

@@ -119,7 +119,7 @@ class _CollectorRunner:
             self._collector = loaded() if callable(loaded) else loaded
         classes = frozenset(self._collector.resource_classes)
         if not classes or not all(isinstance(name, str) and name.isprintable() for name in classes):
-            raise ValueError("resource_classes are no names of classes")
+            raise ValueError("resource_classes are not names of resource classes")
         self.heard = replace(self.heard, classes=classes)  # even if it fails now
         told: dict[tuple[str, str], ClassMeasurement] = {}
         trouble = ""

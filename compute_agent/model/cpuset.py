@@ -26,7 +26,7 @@ _PART: Final = re.compile(r"(\^?)\s*([0-9]+)(?:\s*-\s*([0-9]+))?", re.ASCII)
 
 
 class BadCpuSet(ValueError):
-    """A text that is no CPU set; ``part`` is the piece that is wrong."""
+    """A text that is not a CPU set; ``part`` is the piece that is wrong."""
 
     def __init__(self, text: str, part: str, why: str) -> None:
         super().__init__(f"bad CPU set {text!r}: {part!r} {why}")
@@ -40,7 +40,7 @@ def parse(text: str) -> frozenset[int]:
     Blanks around parts and empty parts are allowed, as they are in the kernel; an empty text is the empty
     set.
 
-    :raises BadCpuSet: a part is no CPU number, range or exclusion.
+    :raises BadCpuSet: a part is not a CPU number, range or exclusion.
     """
     included: set[int] = set()
     excluded: set[int] = set()
@@ -62,7 +62,7 @@ def parse(text: str) -> frozenset[int]:
 
 
 def parse_or_empty(text: str | None) -> frozenset[int]:
-    """CPU numbers of a list; the empty set for a missing text, or one that is no CPU set."""
+    """CPU numbers of a list; the empty set for a missing text, or one that is not a CPU set."""
     try:
         return parse(text or "")
     except BadCpuSet:

@@ -220,7 +220,7 @@ DEFAULT_VALUES: Final[Mapping[str, Any]] = {
 def read_setting(name: str, text: str) -> Any:
     """The value of a setting from its text.
 
-    :raises ValueError: the text is no value of the setting; the message has the possible ones.
+    :raises ValueError: the text is not a value of the setting; the message has the possible ones.
     """
     return _READERS[name](text)
 

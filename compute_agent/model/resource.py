@@ -105,7 +105,7 @@ GUEST_DISKS: Final = "guest"
 
 @dataclass(frozen=True, slots=True)
 class DeviceRates:
-    """Upper limits of a guest's I/O on one device, in bytes and operations a second. None is no limit."""
+    """Upper limits of a guest's I/O on one device, in bytes and operations a second. None is not a limit."""
 
     read_bytes: int | None = None
     write_bytes: int | None = None
@@ -175,7 +175,7 @@ class BlockIoClass:
 class MemoryShare:
     """Settings of memory of a class of guests, in percent of what a guest holds of ``MEMORY_MB``.
 
-    :ivar high: above it the kernel slows the guest down and reclaims its memory; None is no limit.
+    :ivar high: above it the kernel slows the guest down and reclaims its memory; None is not a limit.
     :ivar low: up to it the kernel reclaims memory of other guests first.
     :ivar oom_score_adj: the kernel's, -1000 to 1000. Processes with a higher one are killed first.
     """
@@ -196,7 +196,7 @@ class CpuShare:
     :ivar cpu_weight: weight of each VCPU and PCPU of a guest; None: 100, or 1 for ``BE`` and below.
     :ivar cpu_idle: guests run only where no other group wants to.
     :ivar cpu_burst: percent of a guest's quota that it may save up and use later.
-    :ivar reclaimed_cap: percent of its reclaimed CPUs that a guest gets at most; None is no limit.
+    :ivar reclaimed_cap: percent of its reclaimed CPUs that a guest gets at most; None is not a limit.
     """
 
     cpu_weight: int | None = None

@@ -275,7 +275,7 @@ class GuestEnforcer:
             return
         target = self._target_for(entry, host_state)
         for controller in self._controllers:
-            # A change that is pending is no drift.
+            # A change that is pending is not drift.
             if controller.name in entry.pending:
                 continue
             try:

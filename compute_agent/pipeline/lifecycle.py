@@ -160,7 +160,7 @@ class GuestLifecycle:
         before = entry.guest
         if guest == before:
             return False
-        # Settings of a new run are no change of a running guest.
+        # Settings of a new run are not a change of a running guest.
         if guest.pid == before.pid:
             self._classifier.report_change(before, guest)
         # Throttling passes over preserved guests, so their limits would never be lifted.

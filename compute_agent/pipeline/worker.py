@@ -73,7 +73,8 @@ class GuestOverview:
         """Set the gauges of guests by kind, on a host with this topology."""
         metrics, entries = self._metrics, list(self._cache)
         metrics.guests.set(len(entries))
-        # An empty allocation is an answer of Placement, and None is no answer: the next gauge counts these.
+        # An empty allocation is an answer of Placement, and None is not an answer: the next gauge counts
+        # these.
         metrics.unallocated_guests.set(sum(entry.allocation == {} for entry in entries))
         metrics.unknown_guests.set(sum(entry.allocation is None for entry in entries))
         metrics.migrating_guests.set(sum(entry.migration is not None for entry in entries))

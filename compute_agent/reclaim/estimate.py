@@ -169,7 +169,7 @@ def spread_of(values: tuple[float, ...]) -> UseSpread:
 
 
 STALE_SECONDS: Final = 900.0
-"""Age in seconds above which the last reading is no basis of an estimate."""
+"""Age in seconds above which the last reading is not a basis of an estimate."""
 
 # The first hour is the guest's start, which often says little about its later use.
 KNOWN_HOURS: Final = 2

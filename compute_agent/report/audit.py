@@ -96,7 +96,7 @@ def resolve_holdings(
             found[guest.uuid] = GuestHolding(guest.own)
         # A known migration goes on: matching again could swap the claims of equal guests.
         elif guest.migration in free:
-            # A claim of one guest is no option for any other.
+            # A claim of one guest is not an option for any other.
             found[guest.uuid] = GuestHolding(
                 free.pop(guest.migration).allocation, GuestMigration(guest.migration)
             )
@@ -379,7 +379,7 @@ def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) 
         return {"PCPU": own, **guest.resources}  # siblings that are kept empty count
     else:
         pcpu = min(own, guest.vcpus + extra)
-    # The emulator's CPU is no guest CPU.
+    # The emulator's CPU is not a guest CPU.
     vcpu = guest.vcpus - (pcpu - extra if pcpu else 0)
     amounts = {"PCPU": pcpu, "VCPU": vcpu, **guest.resources}
     return {name: amount for name, amount in amounts.items() if amount > 0}
@@ -388,7 +388,7 @@ def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) 
 def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
     """The difference between a guest's allocations and its needs, in words.
 
-    Dedicated CPUs that it holds for empty siblings are no difference.
+    Dedicated CPUs that it holds for empty siblings are not a difference.
     """
     wanted = {"PCPU": 0, "VCPU": 0} | needed_amounts(guest, holds)
     if holds.get("PCPU", 0) == len(guest.location.own) > wanted["PCPU"] and guest.location.pinned_vcpus:

@@ -192,7 +192,7 @@ class ProviderReader:
             return self._read_each(uuid)
         if tree is None:
             raise PlacementError(
-                "GET", f"/ext/v1/trees/{uuid}", "an answer to a question not asked", status=304
+                "GET", f"/ext/v1/trees/{uuid}", "the answer does not match the request", status=304
             )
         self._trees[uuid] = tree
         held = {} if self._listing is None else dict(self._listing.held)

@@ -25,7 +25,7 @@ from compute_agent.report.answers import PlacementError
 from compute_agent.report.client import PlacementClient, ProviderRecord
 
 _ALSO_OURS = frozenset({os_traits.COMPUTE_NODE, os_traits.COMPUTE_STATUS_DISABLED})
-"""Traits with the prefix of nova-compute that the agent sets, too, so that they are no evidence of it."""
+"""Traits with the prefix of nova-compute that the agent sets, too, so that they are not evidence of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ def find_root(client: PlacementClient, search: RootSearch) -> NovaRoot | None:
         )
     if record.parent_uuid is not None:
         raise RootMissingError(
-            f"the provider {full_name(record.name, record.uuid)} is below another one, and so is no root of"
+            f"the provider {full_name(record.name, record.uuid)} is below another one, so it is not a root of"
             " nova-compute's: [compute] resource_provider_name has to be the hypervisor's name in Nova"
         )
     if record.uuid == search.own and not is_novas(client.get_traits(record.uuid)[0]):

@@ -208,7 +208,7 @@ class PlacementTransport:
         except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             # keystoneauth1 does not check answers, and would keep a token from a malformed one.
             self.adapter.invalidate()
-            detail = f"an answer of Keystone or Placement makes no sense: {type(error).__name__}: {error}"
+            detail = f"an answer of Keystone or Placement is invalid: {type(error).__name__}: {error}"
             raise PlacementError(method, url, detail) from error
         # 404 is an ordinary answer, such as to the question whether a provider exists.
         LOG.log(
@@ -242,7 +242,7 @@ def as_json(method: str, url: str, response: Any, shape: Any) -> Any:
         document = response.json()
         check_shape(document, shape)
     except BadAnswerError as error:
-        detail = f"the answer makes no sense: {error}"
+        detail = f"the answer is invalid: {error}"
         raise PlacementError(method, url, detail, status=response.status_code) from error
     except (ValueError, RecursionError) as error:
         detail = f"the answer is not JSON: {response.text[:200]!r}"
@@ -265,7 +265,7 @@ def _short_reason(error: BaseException) -> str:
 def parse_microversion(text: str) -> tuple[int, int]:
     """The two numbers of a version such as ``1.39``.
 
-    :raises ValueError: the text is no version.
+    :raises ValueError: the text is not a version.
     """
     major, _, minor = text.partition(".")
     return int(major), int(minor or 0)

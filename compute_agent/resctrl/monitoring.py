@@ -71,7 +71,7 @@ def monitoring_group(group: str, name: str) -> str:
 
 
 def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bool:
-    """Make a monitoring group. An existing one is no error.
+    """Make a monitoring group. An existing one is not an error.
 
     :returns: whether it exists; False where the kernel has no RMID for it.
     :raises ResctrlError: the kernel refused it for another reason.

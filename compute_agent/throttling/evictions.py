@@ -158,7 +158,7 @@ class GuestEvictions:
         # A driver that has asked is not believed: the guest may ignore it, and its command may do nothing.
         while self._still_runs(guest):
             if time.monotonic() >= deadline:
-                raise EvictionFailedError("it still runs, though it was told to leave")
+                raise EvictionFailedError("it still runs after it was asked to stop")
             self._wait(_POLL_SECONDS)
         # The driver reports it as well, some time later; the worker must know before the allocation goes.
         with contextlib.suppress(FutureTimeoutError):

@@ -113,5 +113,5 @@ def missing_program(command: str) -> str:
     if not words or shutil.which(words[0]):
         return ""
     if os.path.dirname(words[0]):
-        return f"{words[0]} is no program that can be executed"
+        return f"{words[0]} is not an executable program"
     return f"there is no program {words[0]} on PATH: give its whole path"

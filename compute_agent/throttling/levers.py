@@ -33,7 +33,7 @@ class ThrottleSteps:
 
     def __post_init__(self) -> None:
         if not 0 < self.step < 1 or not 0 < self.min_share <= 1:
-            raise ValueError(f"step {self.step} or min_share {self.min_share} is no share")
+            raise ValueError(f"step {self.step} or min_share {self.min_share} is not a share")
 
 
 def lowest_limit(allotment: GuestAllotment, steps: ThrottleSteps) -> float:

@@ -1,7 +1,7 @@
 """Authentication: only the version documents are answered without a token.
 
-Both strategies are WSGI middlewares. They leave a caller in the environment
-(:mod:`placement.api.context`) and answer 401 in the API's own error format.
+Both strategies are WSGI middlewares. They put the caller into the environment (:mod:`placement.api.context`)
+and answer 401 in the API's own error format.
 """
 
 import logging
@@ -85,9 +85,9 @@ class NoAuth:
 class KeystoneAuth:
     """Admits requests with a token that keystonemiddleware's ``auth_token`` confirms.
 
-    Others are refused in the format of this API. A token that the Identity service does not confirm is 401,
-    whatever ``[keystone_authtoken] delay_auth_decision`` says. Without an answer of the Identity service it
-    is 503.
+    Other requests are refused in the format of this API. A token that the Identity service does not confirm
+    is 401, whatever ``[keystone_authtoken] delay_auth_decision`` says. If the Identity service does not
+    answer, the status is 503.
     """
 
     def __init__(self, app: "WSGIApplication", conf: cfg.ConfigOpts) -> None:

@@ -49,7 +49,7 @@ class ApiRequest:
     def query_parameters(self) -> list[tuple[str, str]]:
         """The parameters of the query string, in its order.
 
-        :raises InvalidRequest: it has bytes that are no text.
+        :raises InvalidRequest: it has bytes that are not text.
         """
         try:
             unquote_to_bytes(request.query_string).decode()
@@ -65,7 +65,7 @@ class ApiRequest:
     def authorize(self, rule: str, target: Mapping[str, Any] | None = None) -> None:
         """Check that a rule allows the caller to do this.
 
-        :raises placement.exceptions.Forbidden: it does not.
+        :raises placement.exceptions.Forbidden: the policy does not allow the rule.
         """
         self.service.enforcer.authorize(context.caller_of(request.environ), rule, target)
 
@@ -181,7 +181,7 @@ def api_operation(
 ) -> Callable[[Handler], Handler]:
     """Make a function the handler of one operation of the API.
 
-    :param rule: the policy rule that has to allow it; None if the handler asks by itself.
+    :param rule: the policy rule that has to allow it; None if the handler checks the policy itself.
     :param since: the microversion that introduced the operation; ``before`` is the status in older ones.
     :param reads_json: whether the body has to be JSON; another one is answered 415.
     :param writes_json: whether the answer is JSON; a client that does not accept it gets 406.
@@ -225,7 +225,7 @@ def _other_methods(method: str) -> list[str]:
 
 
 def check_body_headers() -> None:
-    """Refuse a length that is no number, and a body without a media type.
+    """Refuse a length that is not a number, and a body without a media type.
 
     :raises BadRequest: naming the header.
     """

@@ -61,7 +61,7 @@ class DatabaseHealthcheck(HealthcheckBaseExtension):
                 _OK if migration.find_obstacle(migration.find_database(self._url)) is None else _OTHER_SCHEMA
             )
         except Unavailable:
-            pass  # the error of the database is no answer for clients without a token
+            pass  # the error of the database is not an answer for clients without a token
         except Exception:
             LOG.exception("The health check could not query the database")
         finally:

@@ -64,7 +64,7 @@ class TokenAccess:
 class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library has no types
     """The middleware in front of ``app``, with the options of ``[keystone_authtoken]``.
 
-    A call raises :class:`CannotAsk` for a token that it does not remember and cannot ask about.
+    A call raises :class:`CannotAsk` for a token that is not cached, if the Identity service cannot be asked.
 
     :raises ValueError: the options cannot be used; nothing is connected then.
     """
@@ -150,7 +150,7 @@ class _IdentityOutage(outage.PeerOutage):
 class _SignInOutage(_IdentityOutage):
     """An outage of signing in, apart from that of tokens: clients without a token choose these questions.
 
-    One domain with its users in a directory that hangs is enough for an answer that comes too late.
+    A hanging user directory of one domain is enough to delay an answer.
     """
 
     def log_begin(self, error: Exception) -> None:

@@ -109,7 +109,7 @@ def existing_provider(snapshot: ModelSnapshot, uuid: str) -> Provider:
 def path_uuid(uuid: str) -> str:
     """Return the uuid of a path in its canonical form, as in the database.
 
-    :raises placement.exceptions.NotFound: it is no uuid, so there is no such provider.
+    :raises placement.exceptions.NotFound: it is not a uuid, so there is no such provider.
     """
     canonical = canonical_uuid(uuid)
     if canonical is None:

@@ -36,7 +36,7 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
 
 # agents keep their connections from report to report
 _MAX_CONNECTIONS: Final = 10_000
-"""Connections of a worker, if it may open as many files."""
+"""Maximum number of connections of a worker, if its limit of open files allows them."""
 _SECONDS_TO_STOP: Final = 15
 """Seconds that a stopping worker has for the requests that it serves."""
 # a socket in the file system is for the owner and the group

@@ -55,13 +55,16 @@ def _check_port(address: tuple[str, int]) -> None:
     """Bind the address for a moment, as the server will."""
     family = socket.AF_INET6 if is_ipv6(address[0]) else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # as the server does, so that closed connections of its predecessor are no obstacle
+        # as the server does, so that closed connections of its predecessor are not an obstacle
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
 
 
 def _check_path(path: Path) -> None:
-    """Check that the server may make its socket there. It replaces a socket, and nothing else."""
+    """Check that the server may make its socket there.
+
+    The server replaces an existing socket, but no other file.
+    """
     if not path.parent.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, f"{path.parent} is not a folder")
     if not os.access(path.parent, os.W_OK | os.X_OK):
@@ -132,7 +135,7 @@ def _no_arguments(parser: ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ManageCommand:
-    """A command of ``placement-manage``. Its help is the docstring of ``run``.
+    """A command of ``placement-manage``. The help of the command is the docstring of ``run``.
 
     :param words: its name, of one word or two (``db sync``).
     :param add_arguments: adds the arguments of its command line.

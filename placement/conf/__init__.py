@@ -57,7 +57,7 @@ def new_config(
     - configuration files;
     - defaults.
 
-    :param config_files: exactly these files. None stands for those of the environment
+    :param config_files: exactly these files. None stands for the files of the environment
         (:func:`files_from_environment`), or else for the usual places: ``~/.placement``,
         ``/etc/placement/placement.conf`` and ``placement.conf.d``.
     :param cli_opts: further options of one command.

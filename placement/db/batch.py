@@ -45,7 +45,7 @@ class PreparedStatement:
         self.returns_rows = isinstance(statement, sa.Select)
 
     def text_and_values(self, dialect: sa.Dialect, values: Values) -> tuple[str, Any]:
-        """Return the text and the values for the driver: in order, or by name if that is its style."""
+        """Return the text and the values for the driver: in order, or by name if the driver takes names."""
         kind = f"{dialect.name}+{dialect.driver}"
         compiled = self._compiled.get(kind)
         if compiled is None:

@@ -60,7 +60,10 @@ class ChangeProbe:
             raise errors.of_driver(self._dialect, error, None) from error
 
     def _asked_for(self, question: str) -> DatabaseVersion:
-        """Return the answer to another query, which replaces the present one if the server accepts it."""
+        """Try another query, and return its answer.
+
+        If the server accepts it, it replaces the present query.
+        """
         before, self._question = self._question, question
         try:
             return self._ask_kept()

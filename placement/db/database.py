@@ -132,7 +132,7 @@ class WriteTransaction:
     def note_changed(
         self, provider_ids: Iterable[int], *, generation: bool, usage_only: bool = False
     ) -> None:
-        """Note that these (locked) providers have changed; ``generation`` raises theirs by one.
+        """Note that these locked providers have changed; ``generation`` also raises their generations by one.
 
         With ``usage_only`` only their usage has changed, which readers follow faster.
         """

@@ -23,8 +23,8 @@ Nouns
     The *file* of the model is a copy on disk, from which the next worker starts. It follows the database from
     the state in the file.
 
-    A request has a *turn* at the model, one request at a time, and sees a *view* of it. A long
-    request *yields* the lock and *pins* its snapshot: other requests then change a copy.
+    Requests use the model one at a time, in *turns*; each request sees a *view* of the model. A long request
+    *yields* the lock and *pins* its snapshot: other requests then change a copy.
 
 Modules
     - ``provider`` and ``trees`` have the classes of the nouns, ``index`` the starting points of searches;
@@ -34,11 +34,10 @@ Modules
     - ``columns`` encodes a model and decodes it; ``model_file`` decides when a worker may write and read it.
     - ``metrics`` counts updates, and shows the inventories to Prometheus.
 
-The order of calls
-    A request opens :meth:`~placement.read_model.feed.ReadModel.fresh_view`. It reads the version of the
-    database, waits for the turn, and compares. If the version has changed, ``follower`` reads the stamped
-    providers by ``rows``, and puts them into the snapshot. The request searches the snapshot of its view
-    until the turn ends.
+The order of calls A request opens :meth:`~placement.read_model.feed.ReadModel.fresh_view`. It reads the
+    version of the database, waits for its turn, and compares the version with that of the model. If the
+    version has changed, ``follower`` reads the stamped providers by ``rows``, and puts them into the
+    snapshot. The request searches the snapshot of its view until the turn ends.
 
 Imports
     The search, the API, the store (``provider`` and ``rows`` alone) and the extras import it. It imports

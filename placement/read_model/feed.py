@@ -72,7 +72,7 @@ class ReadGate:
     def pin_snapshot(self, snapshot: ModelSnapshot) -> None:
         """Pin the snapshot: it does not change until the same number of calls of :meth:`unpin_snapshot`.
 
-        Call it within the turn: it makes the trees, which no later reader may do.
+        Call this within the turn, because it makes the trees, which later readers must not do.
         """
         snapshot.whole_trees()
         with self.counting:

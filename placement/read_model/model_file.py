@@ -32,7 +32,7 @@ _MAX_SIZE: Final = 1 << 30
 class ModelFile:
     """The file of this name.
 
-    :param path: in a folder in which the workers may write.
+    :param path: the file, in a folder in which the workers may write.
     """
 
     def __init__(self, path: str) -> None:

@@ -11,7 +11,7 @@ providers.
 
 The two loops here take back choices without a journal of changes. They run for each tree of each request, and
 a journal, as the planner has one, would add a call to every choice. Both are generators, so that candidates
-are found as the caller asks for them.
+are found on demand.
 
 Only :mod:`placement.search.compiled_request` uses it, and tests compare it with brute force. It knows
 providers and rules, but neither patterns nor caches.
@@ -100,7 +100,7 @@ class DeadEnds:
     def _provider_signature(self, provider: Provider, serves: Sequence[int]) -> Hashable:
         """Return a key: two providers with equal keys can be swapped in any assignment.
 
-        They are leaves below the same parent, or have no relatives at all.
+        Equivalent providers are leaves below the same parent, or have no relatives at all.
         """
         rules = self._assignment.rules
         # its own id as the signature: it is like no other one
@@ -265,7 +265,8 @@ def _run_through(assignment: NeedAssignment, order: Sequence[int], small: bool) 
     """Run through all complete assignments. Yields True at each one, and False when the search rests.
 
     There is no recursion, as requests may have hundreds of groups. Most requests never meet a dead end. After
-    the first one the search checks that the other needs have a place before each step, unless it is small.
+    the first assignment the search checks that the other needs have a place before each step, unless it is
+    small.
     """
     options, budget = assignment.options, assignment.rules.budget
     tried = [0] * len(order)  # options of the need at each depth

@@ -87,7 +87,7 @@ class ConditionWords:
 
 @dataclass(frozen=True, slots=True)
 class IndexedNames:
-    """Names in an index of the snapshot. Each candidate has a provider with one of them.
+    """Names in an index of the snapshot. Each candidate has a provider with one of these names.
 
     ``at_root``: the provider is the root of the anchoring tree. ``spans_trees``: a name of a root counts for
     all providers of its tree.
@@ -109,7 +109,7 @@ class ProviderCondition(ABC):
 
     # class variables rather than methods: the registry reads them before there is any condition
     name: ClassVar[str]
-    """Its name in explanations."""
+    """The name of the condition in explanations."""
     field: ClassVar[str]
     """Field of :class:`RequestGroup` (with ``of_roots``, of :class:`CandidatesRequest`) that states it."""
     words: ClassVar[ConditionWords]
@@ -172,7 +172,10 @@ class ProviderCondition(ABC):
                 yield IndexedNames(getattr(snapshot, self.index), tuple(names), self.of_roots)
 
     def named_providers(self, snapshot: ModelSnapshot) -> set[int] | None:
-        """Return the ids of the only providers that can meet it, where it names them; else None."""
+        """Return the ids of the only providers that can meet the condition, if it names providers.
+
+        Otherwise None.
+        """
         return None
 
     def is_unknown(self, snapshot: ModelSnapshot) -> bool:

@@ -244,7 +244,7 @@ class LikeTrees:
 def regroup_trees(
     snapshot: ModelSnapshot, request: CandidatesRequest, groups: Iterable[LikeTrees], budget: SearchBudget
 ) -> list[LikeTrees]:
-    """Group trees again for a weaker request: trees of one group may differ now, those of two be alike.
+    """Group trees again for a weaker request: trees of one group may differ now, and trees of two be alike.
 
     :param groups: the trees as they were grouped for the whole request.
     :raises placement.search.budget.BudgetExhausted: it takes too long.

@@ -77,7 +77,7 @@ class IdleConnections:
     A connection at rest has no open request, and its client can connect again without loss. The others wait
     for a request, or a part of one, or take an answer slowly. A new connection is about to send a request, so
     connections at rest are closed first. But a client may open any number of connections without a request:
-    these are closed first as soon as they have more than half of the places.
+    these are closed first as soon as they are more than half of all connections.
 
     :param most: the maximum number of connections.
     """

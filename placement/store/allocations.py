@@ -414,7 +414,7 @@ def release(database: ServiceDatabase, consumer: str) -> None:
         return None
 
     released = database.write(release_all)
-    # read after the commit: nothing to release is no reason to roll back, as nothing was written
+    # read after the commit: nothing to release is not a reason to roll back, as nothing was written
     if released is not None and released.scalars == [_NOBODY]:
         raise no_allocations(consumer)
 

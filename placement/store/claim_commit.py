@@ -74,7 +74,7 @@ def group_members(rows: Rows) -> Members:
     return {name: frozenset(each) for name, each in found.items()}
 
 
-# pools are no hosts (groups.hosts_of), so that the answer says which providers share
+# pools are not hosts (groups.hosts_of), so that the answer says which providers share
 _sharing: Final = (
     sa.select(provider_traits.c.provider_id)
     .join(traits, traits.c.id == provider_traits.c.trait_id)
@@ -143,7 +143,8 @@ def is_worthwhile(
 ) -> bool:
     """Return whether an attempt without reading is worthwhile.
 
-    Only the first attempt is, for new consumers, on a database that takes several statements at once.
+    Only the first attempt is worthwhile, for new consumers, on a database that takes several statements at
+    once.
 
     :param chosen: by uuid all providers on which the choices depend, as they were at the time of the choice.
     """

@@ -78,7 +78,7 @@ Members = Mapping[str, frozenset[GroupMember]]
 def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
     """Return the hosts of a consumer, by the ids of their roots.
 
-    A provider that shares with others, such as a pool of disk, is no host, unless there is no other.
+    A provider that shares with others, such as a pool of disk, is not a host, unless there is no other.
 
     :param taken: for each provider of its allocations, the id of the root, and whether it shares.
     """

@@ -81,7 +81,7 @@ class PresentProvider:
     def differs_from(self, wanted: ProviderDescription) -> bool:
         """Return whether the provider differs from the description."""
         return any(
-            # as values, so that the order in which a client lists them is no difference
+            # as values, so that the order in which a client lists them is not a difference
             part is not None and part != present
             for part, present in (
                 (wanted.inventories, self.inventories),

@@ -166,7 +166,7 @@ def _trait_name(name: str) -> str:
 def add_devices(groups: GroupBuilder, guest: FlavorGuest, rules: TranslationRules) -> None:
     """Add a group for each device that the flavor names.
 
-    :raises InvalidRequest: an alias is unknown, or the extra spec is no list of aliases.
+    :raises InvalidRequest: an alias is unknown, or the extra spec is not a list of aliases.
     """
     spec = guest.specs.get(SPEC)
     if spec is None:

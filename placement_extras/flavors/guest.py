@@ -310,7 +310,7 @@ class FlavorGuest:
     def both_numbers(self, name: str) -> tuple[int, int]:
         """Return the numbers of a feature in the flavor and in the image, each 0 if missing.
 
-        :raises InvalidRequest: the text of the flavor is no number.
+        :raises InvalidRequest: the text of the flavor is not a number.
         """
         spec = self.specs.get(f"hw:{name}", "0")
         try:

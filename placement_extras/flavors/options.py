@@ -29,7 +29,7 @@ class PciAliasType(types.ConfigType):
     def __call__(self, value: str) -> Mapping[str, str]:
         """Parse an alias.
 
-        :raises ValueError: the text is no JSON object, or has no resource class and no ids of a device.
+        :raises ValueError: the text is not a JSON object, or has no resource class and no ids of a device.
         """
         said = json.loads(value)
         if not isinstance(said, dict) or not all(isinstance(each, str) for each in said.values()):

@@ -20,7 +20,7 @@ from placement_extras.migration.stock_database import open_source
 
 LOG = logging.getLogger(__name__)
 
-# characters; a file that is no URL, such as a device, must not fill the memory
+# characters; a file that is not a URL, such as a device, must not fill the memory
 _MAX_URL: Final = 64 * 1024
 _STANDARD_INPUT: Final = "-"
 

@@ -72,7 +72,7 @@ def _check_spellings(what: str, texts: Iterable[str]) -> Iterator[str]:
         try:
             first = known.setdefault(canonical_uuid(text), text)
         except InvalidRequest:
-            yield f"{what} {text!r}: that is no uuid"
+            yield f"{what} {text!r}: that is not a uuid"
             continue
         # setdefault() returns this very object unless an earlier one is equal.
         if first is not text:

@@ -156,7 +156,7 @@ class ClusterSimulation:
         :param times: the number of guests; -1 gives the amounts back.
         """
         for slot, amount in amounts:
-            # an entry of zero is no entry, so that it is known which hosts are as they were
+            # an entry of zero is not an entry, so that it is known which hosts are as they were
             before = self._taken.pop(slot, 0)
             after = before + times * amount
             if after:

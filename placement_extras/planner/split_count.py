@@ -79,7 +79,7 @@ class _SplitCount:
     ) -> None:
         self._cloud = cloud
         self._budget = cloud.budget
-        #: the end of the budget for placing, if it is no error
+        #: the end of the budget for placing, if it is not an error
         self._end: tuple[type[BudgetExhausted], ...] = () if placing is None else (BudgetExhausted,)
         #: number of hosts where guests could not be placed in time
         self._uncounted = 0

@@ -202,7 +202,7 @@ class LibvirtConnection:
         An ended domain refuses nothing. A domain in another job, such as a migration or a snapshot, takes the
         call once the job is over (``src/conf/virdomainjob.c``: "cannot acquire state change lock").
 
-        :raises libvirtError: libvirtd is away, which is no refusal either.
+        :raises libvirtError: libvirtd is away, which is not a refusal either.
         """
         timed_out = error.get_error_code() == self.libvirt.VIR_ERR_OPERATION_TIMEOUT
         # A full queue of jobs has no code of its own.

@@ -66,7 +66,7 @@ class DomainBlockIo:
         return found if self.weight is None else found | {WEIGHT: self.weight}
 
     def with_items(self, items: Mapping[str, Item]) -> DomainBlockIo:
-        """The same with these items set."""
+        """The same block I/O with these items set."""
         rates = {item: value for item, value in items.items() if isinstance(value, DeviceRates)}
         weight = items.get(WEIGHT, self.weight)
         return DomainBlockIo(
@@ -228,7 +228,7 @@ class DomainDefinition:
     def demanded_pins(self, host: frozenset[int]) -> dict[ThreadRole, frozenset[int]]:
         """The pins of another program, without those to all CPUs of the ``host``.
 
-        ``<vcpu cpuset>`` is no pin: it is the default of threads without one.
+        ``<vcpu cpuset>`` is not a pin: it is the default of threads without one.
         """
         own = self.own_pins
         return {
@@ -274,7 +274,7 @@ class DomainDefinition:
 def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
     """The definition in the inactive XML of a domain.
 
-    :raises ValueError: it is no XML, or a value cannot be read.
+    :raises ValueError: it is not XML, or a value cannot be read.
     """
     root = parse(inactive_xml)
     note = root.find(f"metadata/{{{NAMESPACE}}}tuned")
@@ -306,7 +306,7 @@ def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
 def parse_live(domain_xml: str) -> tuple[DomainBlockIo, int | None]:
     """The block I/O in the XML of a running domain, and its soft limit of memory in KiB.
 
-    :raises ValueError: it is no XML, or a number cannot be read.
+    :raises ValueError: it is not XML, or a number cannot be read.
     """
     root = parse(domain_xml)
     return parse_blockio(root), _soft_limit(root)
@@ -315,7 +315,7 @@ def parse_live(domain_xml: str) -> tuple[DomainBlockIo, int | None]:
 def parse_binding(domain_xml: str) -> MemoryBinding:
     """The binding of a domain's memory.
 
-    :raises ValueError: it is no XML.
+    :raises ValueError: it is not XML.
     """
     return _read_binding(parse(domain_xml))
 

@@ -66,9 +66,9 @@ _MAX_LENGTH: Final = 8 << 20
 # Several functions parse the live XML and the inactive XML of one domain in turn, so two entries are enough.
 @functools.lru_cache(maxsize=2)
 def parse(domain_xml: str) -> ElementTree.Element:
-    """The root element of a text. It is shared by all callers, so none may change it.
+    """The root element of a text. All callers share the element, so none may change it.
 
-    :raises ValueError: it is no XML, or not as libvirt writes it.
+    :raises ValueError: it is not XML, or not as libvirt writes it.
     """
     if len(domain_xml) > _MAX_LENGTH:
         raise ValueError(f"XML of {len(domain_xml)} characters")
@@ -128,7 +128,7 @@ def describe_domain(domain_xml: str) -> DomainDescription:
     declared: dict[str, Any] = {}
     problems: list[str] = []
     for element, text in _our_settings(root).items():
-        # Elements of a later release are no problem.
+        # Elements of a later release are not a problem.
         if element not in _ELEMENTS:
             continue
         try:
@@ -161,7 +161,7 @@ def usual_owner(capabilities: str) -> str:
 
     It is option ``user`` of qemu.conf; empty if there is none.
 
-    :raises ValueError: it is no XML.
+    :raises ValueError: it is not XML.
     """
     for model in parse(capabilities).iterfind("host/secmodel"):
         if model.findtext("model") == "dac":
@@ -224,7 +224,7 @@ _STRICT: Final = "strict"
 def parse_constraints(domain_xml: str) -> PlacementConstraints:
     """The demands in the XML of a domain.
 
-    :raises ValueError: it is no XML, or a set of CPUs or nodes cannot be read.
+    :raises ValueError: it is not XML, or a set of CPUs or nodes cannot be read.
     """
     root = parse(domain_xml)
     # libvirt numbers cells without an id in their order.
@@ -352,7 +352,7 @@ def _dedicated_vcpus(specs: Mapping[str, str], vcpus: int) -> frozenset[int] | N
 
 
 def _read_amount(text: str | None) -> int:
-    """A text as an amount that Placement can have; 0 if it is no number."""
+    """A text as an amount that Placement can have; 0 if it is not a number."""
     text = (text or "").strip()
     if not text.isascii() or not text.isdecimal():
         return 0

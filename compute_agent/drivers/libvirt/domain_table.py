@@ -319,7 +319,10 @@ class DomainTable:
         except DriverError as error:
             if not self._connection.is_open:
                 raise
-            reason = f"{error}. Until that is mended it is not managed, and keeps what it holds"
+            reason = (
+                f"{error}. Until that is corrected the agent does not manage the domain, which keeps"
+                " its CPUs, cache and bandwidth"
+            )
             if reason != known_reason:
                 LOG.error("%s", reason)
         except Exception as error:

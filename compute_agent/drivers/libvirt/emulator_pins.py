@@ -1,7 +1,8 @@
 """Threads of QEMU that run no guest CPU, on other CPUs than the definition of their domain says, and back.
 
-Where another program pins guests, its pins in the definition are what such threads get back. So only threads
-with a pin there are moved. Only the running domain is changed: its next start is the other program's.
+If another program pins guests, such threads get back its pins in the definition. So only threads with a pin
+there are moved. The agent changes only the running domain, because the other program decides about its next
+start.
 """
 
 from __future__ import annotations

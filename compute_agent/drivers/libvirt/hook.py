@@ -88,7 +88,9 @@ def hook_path(hooks: Path) -> Path:
 
 
 def state(hooks: Path, socket: Path | None = None) -> HookState:
-    """The state of the hook. One of another release, for another ``socket``, or not executable, is outdated.
+    """The state of the hook.
+
+    A hook of another release, for another ``socket``, or that is not executable, counts as outdated.
 
     :raises OSError: the folder cannot be read.
     """

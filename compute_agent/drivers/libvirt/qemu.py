@@ -29,7 +29,7 @@ _ALL_VCPUS: Final = "ALL CPUs/"
 class ThreadRole:
     """The role of a thread: guest CPU ``vcpu``, I/O thread ``iothread``, or all guest CPUs.
 
-    Without any of these it is a thread of the emulator.
+    A thread without any of these is a thread of the emulator.
     """
 
     vcpu: int | None = None

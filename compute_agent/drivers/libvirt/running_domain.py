@@ -149,7 +149,7 @@ class DomainGroup:
     def _legacy_limits(self) -> CpuLimits:
         """The limits of cgroup v1 (Documentation/scheduler/sched-bwc.rst), in terms of version 2."""
         shares, quota = (self._read_number(name) for name in ("cpu.shares", "cpu.cfs_quota_us"))
-        # A quota of -1 is no limit.
+        # A quota of -1 is not a limit.
         weight = max(round(shares * _DEFAULT_WEIGHT / _DEFAULT_SHARES), 1)
         return CpuLimits(weight, quota / self._read_number("cpu.cfs_period_us") if quota > 0 else None)
 
@@ -251,7 +251,8 @@ class RunningDomain:
     def note_definition(self, definition: DomainDefinition) -> None:
         """Note that the agent changed the definition to this one.
 
-        Its new text is not known. The former text must not count as read: another program may restore it.
+        The new text of the definition is not known. The former text must not count as read: another program
+        may restore it.
         """
         if definition != self.definition:
             self.definition, self.source = definition, ""

@@ -200,9 +200,9 @@ class ProcessDriver:
         return record.as_guest()
 
     def stop(self, guest: Guest, timeout: float) -> None:
-        """Stop the guest: SIGTERM, and SIGKILL after ``timeout`` seconds. An ended guest is no error.
+        """Stop the guest: SIGTERM, and SIGKILL after ``timeout`` seconds. An ended guest is not an error.
 
-        :raises DriverError: it does not end by SIGKILL either, as while it waits for a disk.
+        :raises DriverError: it does not end even after SIGKILL, for example while it waits for a disk.
         """
         record = self._table.known_record(guest.uuid)
         deadline = time.monotonic() + timeout
@@ -354,7 +354,7 @@ class ProcessDriver:
             raise DriverError(f"guest {guest} cannot be pinned to {sorted(wanted)}: {error}") from error
         misplaced = self.misplaced_threads(guest, settings)
         if misplaced:
-            raise DriverError(f"guest {guest}: the kernel did not take the affinity of {sorted(misplaced)}")
+            raise DriverError(f"guest {guest}: the kernel did not accept the affinity of {sorted(misplaced)}")
         return changed
 
     def vcpu_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
@@ -417,7 +417,7 @@ class ProcessDriver:
     def bind_memory(self, guest: Guest, wanted: frozenset[int]) -> bool:
         """Write the NUMA nodes of the guest's group if they differ, and read back.
 
-        The kernel moves the memory. That of a guest without a group stays where it is.
+        The kernel moves the memory. The memory of a guest without a group stays on its nodes.
         """
         group = self._group_of(guest)
         # Once for all guests: the reason is the same, and a host may have hundreds of them.
@@ -491,7 +491,7 @@ class ProcessDriver:
         except OSError as error:
             raise DriverError(f"guest {guest} cannot have {line!r} in {name}: {error}") from error
         if left := self.blockio_drift(guest, wanted):
-            raise DriverError(f"guest {guest}: the kernel did not take it: {left}")
+            raise DriverError(f"guest {guest}: the kernel did not accept it: {left}")
         return True
 
     def blockio_missing(self, guest: Guest, wanted: BlockIo) -> Sequence[str]:

@@ -48,7 +48,7 @@ def adoptable_group(
 
     :param groups: the groups of all guests.
     :param guests: the uuids of the guests.
-    :raises DriverError: it is no group or has no process, or the system, the agent or another guest is in it.
+    :raises DriverError: it is not a group, is empty, or contains the system, the agent or another guest.
     """
     if groups is None:
         raise DriverError(
@@ -83,7 +83,7 @@ def _find_objection(group: GuestCgroup, groups: CgroupRoot, guests: Collection[s
     """The reason why a group cannot be a guest; empty if it can."""
     folder, root = group.folder, groups.folder.resolve()
     if not (folder / "cgroup.procs").is_file() or not (folder / "cgroup.controllers").is_file():
-        return "it is no group of cgroup v2"
+        return "it is not a group of cgroup v2"
     if root.is_relative_to(folder):
         return f"it holds all guests ([cgroup] root is {root})"
     # A group of a guest that is not known was left by an agent that crashed while it adopted; that may go on.

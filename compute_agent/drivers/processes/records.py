@@ -73,7 +73,7 @@ class EndedLog:
 
 
 def choose_logs(logs: Iterable[EndedLog], now: float, retention: float, max_bytes: int) -> list[EndedLog]:
-    """The logs to remove: old ones, and the oldest of the others while they take too much room.
+    """The logs to remove: old ones, and the oldest of the others while they take too much space.
 
     :param now: seconds since the epoch.
     :param retention: seconds that a log is kept after the guest's end.
@@ -400,8 +400,8 @@ def parse_record(content: Any) -> ProcessRecord:
 
     :raises ValueError: a field cannot be used.
     :raises KeyError: a field is missing.
-    :raises TypeError: the content is no object.
-    :raises AttributeError: the content is no object.
+    :raises TypeError: the content is not an object.
+    :raises AttributeError: the content is not an object.
     """
     number = content["format"]
     # type() and not isinstance(): True is an int.
@@ -417,7 +417,7 @@ def parse_record(content: Any) -> ProcessRecord:
         raise ValueError(f"{cgroup!r} is not the group of guest {guest_uuid}")
     command = content["command"]
     if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
-        raise ValueError("the command is no list of words")
+        raise ValueError("the command is not a list of words")
     return ProcessRecord(
         uuid=guest_uuid,
         name=_typed_value(content, "name", str),
@@ -482,7 +482,7 @@ def _chosen_settings(settings: GuestSettings) -> dict[str, Any]:
 def _read_identity(content: Mapping[str, Any]) -> ProcessIdentity:
     pid = _typed_value(content, "pid", int)
     if pid < 1:
-        raise ValueError(f"{pid} is no process id")
+        raise ValueError(f"{pid} is not a process id")
     return ProcessIdentity(
         pid, _typed_value(content, "start_time", int), _typed_value(content, "boot_id", str)
     )

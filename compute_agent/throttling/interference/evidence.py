@@ -151,7 +151,7 @@ def find_suspects(
 ) -> list[SuspectGuest]:
     """All suspects in the newest of ``samples``, the likeliest first."""
     now = samples[-1]
-    # Current classes and CPUs: a guest that has moved away is no suspect.
+    # Current classes and CPUs: a guest that has moved away is not a suspect.
     reading = now.readings[victim]
     signal = watch.signal
     # Samples without the victim say nothing of it.

@@ -217,7 +217,7 @@ class WatermarkMetric:
     def __post_init__(self) -> None:
         # It is an option's value, a label of Prometheus and a word of the log.
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name, re.ASCII):
-            raise ValueError(f"{self.name!r} is no name of a metric: small letters, digits and _")
+            raise ValueError(f"{self.name!r} is not a name of a metric: small letters, digits and _")
         if not 0 <= self.action_priority <= 10:
             raise ValueError(f"{self.name}: action_priority {self.action_priority} is not within 0..10")
         # A contradiction within a package is found when it is loaded, and not by the first plan.

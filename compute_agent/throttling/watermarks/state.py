@@ -174,5 +174,5 @@ def state_from_json(content: Any) -> WatermarkState:
 def _positive_limit(value: Any) -> float:
     # A limit of 0 stops a guest for good, and NaN compares with nothing: neither comes from here.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise ValueError(f"{value!r} is no limit")
+        raise ValueError(f"{value!r} is not a limit")
     return float(value)

@@ -48,7 +48,7 @@ class PlacedClaim:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedClaim:
-    """The first wanted claim that finds no place beside those before it, by its number, and the scenario."""
+    """The number of the first wanted claim without a place beside the earlier ones, and the scenario."""
 
     number: int
     world: ClaimScenario
@@ -57,10 +57,10 @@ class UnplacedClaim:
 def place_claims(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> list[PlacedClaim] | UnplacedClaim:
-    """Return a choice for each wanted claim, such that all can be held together, or the first without one.
+    """Return a choice for each claim such that all can be held together, or the first claim without one.
 
-    The snapshot must not change meanwhile. Among equally good choices any may be made, so that claims at the
-    same time mostly do not meet.
+    The snapshot must not change meanwhile. Among equally good choices the result is random, so that
+    concurrent claims mostly choose different hosts.
 
     :raises BudgetExhausted: the budget is spent before this is known.
     """
@@ -71,7 +71,7 @@ def place_claims(
 
 
 def _exceeds_free(snapshot: ModelSnapshot, wanted: Sequence[WantedClaim]) -> bool:
-    """Return whether the claims together ask for more of a class than is free: no way need be tried."""
+    """Return whether the claims together ask for more of a class than is free: no choice need be tried."""
     asked: Counter[str] = Counter()
     for each in wanted if len(wanted) > 1 else ():
         # with a fallback it is unknown which of the two requests will be served
@@ -89,7 +89,7 @@ def _free_in_all(snapshot: ModelSnapshot, name: str) -> int:
 def _lack_hosts(
     world: ClaimScenario, wanted: Sequence[WantedClaim], budget: SearchBudget, rng: random.Random
 ) -> bool:
-    """Return whether claims that are kept apart have too few hosts for all of them: no way need be tried."""
+    """Return whether claims that are kept apart have too few hosts: no choice need be tried."""
     apart: dict[str, list[WantedClaim]] = {}
     for each in wanted:
         if each.group is not None and each.group.policy is GroupPolicy.ANTI_AFFINITY:

@@ -7,8 +7,8 @@ on the choice of providers is bounded by its best score.
 Sums are added in the order of :mod:`placement.search.claims.scores`, so that the best choice is not above its
 bound by a rounding error.
 
-Only :mod:`placement.search.claims.placement` uses it. It is apart, as it reads sums of hosts, and no
-candidates.
+Only :mod:`placement.search.claims.placement` uses it. It is a separate module, because it reads sums of
+hosts, and no candidates.
 """
 
 from collections import Counter
@@ -213,7 +213,7 @@ class ScoreUpperBounds:
         return [known.get(root, nobody) for root in self._roots]
 
     def _standing_bounds(self, name: str, *, low: bool) -> Iterable[float]:
-        """Return for each host where its best number, or that of any sharing provider, is among all."""
+        """Return for each host the rank of its best number, or of a sharing provider's, among all numbers."""
         whole = self._snapshot.attribute_range(name)
         of_trees = self._snapshot.attribute_ranges(name)
         numbers = [

@@ -43,7 +43,7 @@ _MAX_SUMS: Final = 256
 def full_amounts(
     snapshot: ModelSnapshot, name: str, topology: TopologyPolicy | None, budget: SearchBudget
 ) -> set[int]:
-    """Amounts of a class that hosts give where each provider that serves gives all it can.
+    """Amounts of a class that hosts give if each serving provider gives as much as possible.
 
     Of all amounts that fit, the largest is one of these, or a step of one provider more is too much.
 

@@ -216,7 +216,7 @@ def _part_funnels(found: HostDiagnosis) -> Iterator[PartFunnel]:
 
 
 class _WholeFunnel:
-    """The hosts that are left, condition by condition; the others by the first one that they fail."""
+    """The remaining hosts after each condition, and the others by the first condition that they fail."""
 
     def __init__(self, found: HostDiagnosis, budget: SearchBudget) -> None:
         self.found = found

@@ -46,7 +46,7 @@ _Tell = Callable[[HostTree, Sequence[Provider]], bool]
 
 @dataclass(frozen=True, slots=True)
 class RequestRelaxation:
-    """Changes with which a request fits on a number of hosts; without any one of them it does not.
+    """A minimal set of changes with which a request fits on a number of hosts.
 
     ``left_out`` are clauses to leave out. ``amounts`` are clauses of resources, each with the largest amount
     below the requested one that fits beside the other changes.

@@ -241,7 +241,7 @@ def test_a_refused_write_holds_up_that_file_alone_and_is_logged_once(intel, capl
     intel.files.broken[f"{CPUS}/cpufreq/policy2/scaling_governor"] = errno.EBUSY
     guests = [class_target("a", "LSR", 2, 3)]
     refusals = intel.sync(*guests)
-    reason = "the kernel does not take it: Device or resource busy"
+    reason = "the kernel does not accept it: Device or resource busy"
     assert refusals == (f"CPU 2: scaling_governor = performance: {reason}",)
     assert intel.controller.refused == {"a": list(refusals)}
     assert intel.policy(2)[1:3] == QUICK[1:3]
@@ -257,7 +257,7 @@ def test_the_same_refusal_of_many_cpus_is_one_sentence(intel):
     for cpu in (2, 3, 4):
         intel.files.broken[f"{CPUS}/cpu{cpu}/cpuidle/state3/disable"] = errno.EIO
     assert intel.sync(class_target("a", "LSR", 2, 3, 4)) == (
-        "CPUs 2-4: state3/disable = 1: the kernel does not take it: Input/output error",
+        "CPUs 2-4: state3/disable = 1: the kernel does not accept it: Input/output error",
     )
 
 
@@ -267,7 +267,7 @@ def test_a_frequency_that_the_firmware_holds_down_is_told_and_is_no_drift(intel)
     for _ in range(2):
         assert intel.sync(class_target("a", "LSR", 2)) == (
             "CPU 2: scaling_max_freq = 3200000: the kernel has 2800000 instead",
-            "CPU 2: scaling_min_freq = 3200000: the kernel does not take it: Invalid argument",
+            "CPU 2: scaling_min_freq = 3200000: the kernel does not accept it: Invalid argument",
         )
     assert intel.drifts == 0
 

@@ -43,7 +43,7 @@ def test_a_guest_is_stopped_and_known_to_be_gone(host):
     evictions(host).stop_guest(GUEST)
     assert host.driver.running == {}
     assert host.pipeline.guest_views() == []
-    evictions(host).stop_guest(GUEST)  # repeating it is no error
+    evictions(host).stop_guest(GUEST)  # repeating it is not an error
 
 
 def test_allocations_on_other_hosts_stay(host, client):
@@ -60,7 +60,7 @@ def test_where_nothing_is_left_the_consumer_goes(host, client, live_placement):
     evictions(host).give_back(GUEST)
     assert held(client) == {}
     live_placement.writes()
-    evictions(host).give_back(GUEST)  # repeating it is no error, and changes nothing
+    evictions(host).give_back(GUEST)  # repeating it is not an error, and changes nothing
     assert live_placement.writes() == []
 
 
