@@ -44,7 +44,10 @@ ONCE: Final = "once"
 
 
 class WakeSignal:
-    """Ends the pause of one task. Made before the task, so that parts made earlier can hold it."""
+    """Ends the pause of one task.
+
+    A signal is created before its task, so that parts made earlier can hold it.
+    """
 
     def __init__(self) -> None:
         self._event = threading.Event()

@@ -5,5 +5,5 @@ room. The import of all of them takes longer than most commands run. ``main`` ha
 module when its word is used. ``base`` has the base classes of commands.
 
 Most commands send one request to the running agent (``ask_daemon``). Commands about the host, the
-configuration and kept files work without it. No other room imports this one.
+configuration and kept files work without it. No other package imports this one.
 """

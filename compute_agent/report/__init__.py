@@ -18,6 +18,6 @@ Order of calls
     names that may become the agent's own, sends the plan, and saves the names that have become its own. After
     a crash between these steps the agent still knows all of its parts.
 
-Plans, reshapes and judgements are pure functions. ``loops``, ``agent`` and ``cmd`` import this room; it
+Plans, reshapes and judgements are pure functions. ``loops``, ``agent`` and ``cmd`` import this package; it
 imports ``inventory``, ``host`` and ``model``, and no driver.
 """

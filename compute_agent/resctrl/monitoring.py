@@ -1,7 +1,7 @@
 """Monitoring groups, their counters, and rates from counters that wrap, reset or cannot be read.
 
 Each control group counts the traffic of its tasks. A guest that shares a control group gets a monitoring
-group inside it. Each of both kinds needs an RMID of its own.
+group inside it. Each control group and each monitoring group needs an RMID of its own.
 
 Hardware may have fewer counters than groups. The mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux
 6.18) assigns them: an event of a group is counted on an L3 cache only while it has a counter there. The file
@@ -157,7 +157,8 @@ class MonitoredGroup:
     """A guest or a class to monitor.
 
     :ivar own_group: whether it has a control group, and so an RMID.
-    :ivar monitored: whether it has a monitoring group. It keeps it before others of its priority get one.
+    :ivar monitored: whether it has a monitoring group. It keeps this group before others of its priority get
+        one.
     """
 
     name: str

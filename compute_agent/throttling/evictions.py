@@ -1,4 +1,4 @@
-"""Evictions: guests are asked to leave, and their allocations on this host are given back to Placement."""
+"""Evictions: guests are asked to leave, and their allocations on this host are deleted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from compute_agent.throttling.settings import ThrottlingSettings
 LOG = logging.getLogger(__name__)
 
 _AT_A_TIME: Final = 8
-"""Guests that are stopped together; the others wait, so that a round of evictions takes not all of
+"""Maximum number of guests that are stopped at the same time, so that evictions do not occupy all of
 libvirtd."""
 
 # The worker may be applying a configuration to many guests.
@@ -52,7 +52,8 @@ class EvictionFailedError(Exception):
 
 
 StopGuest = Callable[[str], None]
-"""Makes a guest, named by its uuid, leave. It has left when this returns; an exception says why not.
+"""Makes a guest, named by its uuid, leave. The guest has left when this returns; an exception has the reason
+why it has not.
 
 May be repeated.
 """
@@ -68,7 +69,7 @@ class GuestEvictor:
     def __init__(self, stop: StopGuest, give_back: Callable[[str], None]) -> None:
         """``give_back`` removes the guest's allocation on this host.
 
-        It may be repeated, and takes as long as Placement is away.
+        The call may be repeated, and takes as long as Placement is unavailable.
         """
         self._stop = stop
         self._give_back = give_back
@@ -84,7 +85,7 @@ class GuestEvictor:
             run_aside(EVICTION_THREAD, partial(self._see_off, guest, stop or self._stop), f"-{guest}")
 
     def finished_evictions(self) -> dict[str, Exception | None]:
-        """The guests that have left since the last call (None), and those that stay, with the reason."""
+        """Finished evictions since the last call: None for a guest that left, or the reason why it stays."""
         over = {}
         while not self._over.empty():
             guest, error = self._over.get()

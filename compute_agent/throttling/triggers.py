@@ -33,7 +33,8 @@ from compute_agent.usage.snapshot import UsageSnapshot
 LOG = logging.getLogger(__name__)
 
 _BACKOFF_SECONDS: Final = 300.0
-"""The time for which a guest that could not be evicted is left alone; the next one is taken meanwhile."""
+"""The time for which a guest that could not be evicted is left alone; the agent chooses the next guest
+meanwhile."""
 
 SaveWatermarks = Callable[[WatermarkState], None]
 """Keeps the state; durable when it returns. Raises OSError, and the next call tries again."""

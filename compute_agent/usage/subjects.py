@@ -134,8 +134,8 @@ def open_allotments(
 class CacheControlAllotments:
     """Allotments on one mount, by the same rule as the controller's: allocation, annotation, class.
 
-    Ways that others have for themselves are not taken off the open ways: with a limit a guest fills those in
-    its mask, however many they are.
+    Exclusive ways of others are not subtracted from the open ways, because a limited guest fills all ways in
+    its mask.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ def broken_promises(members: Iterable[Provider]) -> str:
 
 
 FIRST_CLASSES: Final = ("PCPU", "VCPU", "MEMORY_MB", "DISK_GB", "LLC", "MBA")
-"""In which order resource classes are shown; others follow, those first that most providers have."""
+"""The order of resource classes; other classes follow, the most frequent first."""
 
 _CPUS: Final = ("PCPU", "VCPU")
 _MEMORY: Final = "MEMORY_MB"

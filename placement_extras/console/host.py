@@ -192,9 +192,10 @@ def holdings_of(rows: Iterable[AllocationHolder], providers: Mapping[str, Provid
 MAX_LANES: Final = 48
 """Bars of a picture."""
 MAX_PARTS: Final = 250
-"""Parts of all bars together, but for those of the last one: a page is not to become large by its picture."""
+"""Maximum number of parts of all bars, except those of the last bar, so that the picture does not make the
+page large."""
 COLOURS: Final = 6
-"""Colours that parts have in turn; numbers tell them apart as well."""
+"""Number of colours, which parts have in turn; numbers distinguish the parts, too."""
 
 _MAX_PARTS: Final = 40  # of one bar, on which more could not be told apart
 _MAX_UNITS: Final = 128

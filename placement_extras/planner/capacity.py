@@ -34,7 +34,7 @@ from placement_extras.planner.packing import (
 
 # each host of a larger group would need another packing of the whole group
 MAX_RETRIED: Final = 32
-"""Number of hosts of a group up to which it is packed again without each; larger groups get a bound."""
+"""Maximum number of hosts of a group for which it is packed again without each; larger groups get a bound."""
 
 
 @dataclass(eq=False, slots=True)

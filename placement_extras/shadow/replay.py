@@ -165,14 +165,14 @@ class ReplayVerdict(StrEnum):
 
     SAME = "same"
     KNOWN = "known"
-    """It differs by a documented deviation."""
+    """The answer differs by a documented deviation."""
     DIFFERENT = "different"
     RACED = "raced"
     """Other writes were in flight with it, in an unknown order."""
     DOUBTFUL = "doubtful"
-    """It differs, and concerns an item that several clients wrote at once before."""
+    """The answer differs, and concerns an item that several clients wrote at once before."""
     MISSED = "missed"
-    """It was not compared."""
+    """The answer was not compared."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.interference.signals import GuestReading, GuestSamples, InterferenceWatch
 
 HALF_LIFE: Final = 360
-"""Samples after which one counts half: an hour, so that a day's rhythm is followed and a disturbance is
-not."""
+"""Number of samples after which one counts half: an hour, so that a day's rhythm is followed and a
+disturbance is not."""
 
 LEARNING: Final = 30
 """Samples before a baseline says anything: five minutes."""

@@ -53,7 +53,7 @@ DomainValues = Mapping[str, float]
 """By domain: an L3 cache id as text, or "" for the host as a whole."""
 
 MIN_CPU: Final = 0.25
-"""Cores that a guest has to want: a ratio of two small numbers is noise, and would make a victim of an
+"""Minimum demand of a guest in cores: a ratio of two small numbers is noise, and would make a victim of an
 idle guest."""
 
 _MIN_BANDWIDTH: Final = 50e6
@@ -73,8 +73,8 @@ class InterferenceSignal:
     - A violation is at least ``least`` above the mean, in the unit of the signal, and ``share`` of the mean
       above it.
     - ``words``, ``unit``, ``scale`` and ``needs`` are for messages.
-    - ``first_steps`` are taken at once to begin with, where one would hardly be seen.
-    - ``reach``: where values are of the host as a whole, a guest on none of these CPUs has no part in it.
+    - ``first_steps`` is the number of steps of the first limit, if one step would hardly have an effect.
+    - ``reach``: if values are of the whole host, a guest on none of these CPUs does not contribute to them.
     """
 
     name: str
@@ -96,7 +96,7 @@ class InterferenceSignal:
 
 
 def _run_delay(reading: GuestReading) -> DomainValues:
-    """The part of the time in which a guest wanted to run that it waited: 0.5 of 2 cores wanted and 1 had."""
+    """The waiting part of the time in which a guest wanted to run: 0.5 if it wanted 2 cores and had 1."""
     if reading.cpu is None or reading.delay is None:
         return {}
     # Of the time wanted, not of all: a guest that mostly sleeps would never seem to wait.

@@ -25,6 +25,6 @@ A worked example
 What always holds
     - Actions stop as soon as the gap is closed, if this can be computed; otherwise a round has one step, or
       one guest.
-    - No limit is given back in a round with a breach, nor so far that it would cause the next breach.
+    - No limit is raised in a round with a breach, nor so far that it would cause the next breach.
     - Limits are removed in the reverse order.
 """

@@ -277,7 +277,7 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
     def __init__(self, metrics: Iterable[WatermarkMetric] = BUILT_IN) -> None:
         """Metrics and their levers, by name.
 
-        :raises ValueError: two have one name, or two levers do and differ.
+        :raises ValueError: two metrics have the same name, or two different levers have.
         """
         self._metrics: dict[str, WatermarkMetric] = {}
         self.levers: dict[str, ThrottleLever] = {}
@@ -316,7 +316,8 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
 def load_registry() -> MetricRegistry:
     """The built-in metrics and those that installed packages offer.
 
-    One that cannot be used is left out after a log line, so that only a watermark that names it is refused.
+    A metric that cannot be used is left out after a log line, so that only a watermark that names it is
+    refused.
     """
     # First the built-in ones: a package must not replace what operators know by that name.
     registry = MetricRegistry()

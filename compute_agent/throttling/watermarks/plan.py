@@ -243,7 +243,7 @@ class _RestoreGate:
     """Whether limits of a control may be given back now, and the maximum usage of its series afterwards.
 
     - ``up`` is where giving back stops, ``down`` where guests would be throttled or evicted.
-    - ``precise``: the effect of giving back can be computed; else one guest gets one step in a round.
+    - ``precise``: the effect of raising limits can be computed; otherwise one guest gets one step in a round.
     - ``orphan``: no series of the control has a watermark any longer.
     """
 
