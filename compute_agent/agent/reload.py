@@ -73,7 +73,7 @@ def host_signature(conf: cfg.ConfigOpts) -> HostSignature:
             read_optional(f"{system}/node/online"),
             *(read_optional(str(pool)) for pool in pools),
             # Devices come and go with hotplug, and virtual functions with sriov_numvfs.
-            pci_addresses(Path(conf.host.root)) if conf.pci.device_spec else (),
+            pci_addresses(Path(conf.host.root)) if conf.pci.device_spec or conf.pci.nodes != "none" else (),
             host_access.resctrl_signature(conf),
         ),
     )
