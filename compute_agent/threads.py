@@ -113,7 +113,8 @@ class PeriodicTask:
             from that of the round before.
         :param is_needed: whether there is anything to do. Without it the thread ends, until start() is called
             again.
-        :param begin: called when the thread starts. Neither this nor ``rest`` may call methods of the task.
+        :param begin: called when the thread starts. Neither ``begin`` nor ``rest`` may call methods of the
+            task.
         :param rest: called when there is nothing to do any more.
         :param keep: called last, in a thread that was stopped.
         :param signal: wakes the task; without it only wake() does.

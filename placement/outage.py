@@ -40,7 +40,7 @@ class PeerOutage(ABC):
     def attempt_request(self) -> Iterator[None]:
         """Ask the peer in this context; its errors are raised unchanged.
 
-        :raises Unavailable: there was no answer the last time, and another request waits for one.
+        :raises Unavailable: the peer did not answer the last time, and another request is trying it.
         """
         # read once: another thread may begin or end the outage meanwhile, and the lock must be released
         alone = self._since is not None

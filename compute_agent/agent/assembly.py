@@ -101,7 +101,7 @@ class AssembledAgent:
 def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, folder: Path) -> AssembledAgent:
     """The agent of a state folder that is locked, by the ``options`` that ``load_conf`` gave first.
 
-    :raises ConfigError: it is a configuration to refuse.
+    :raises ConfigError: the configuration is refused.
     :raises cfg.Error:
     :raises IdentityError:
     :raises DriverError:

@@ -512,7 +512,7 @@ def configured_host(
     See ``build_host_state`` for ``topology``, ``root`` and ``root_uuid``, ``open_resctrl`` for ``acting``.
 
     :raises ConfigError: the configuration is refused.
-    :raises cfg.Error: it is.
+    :raises cfg.Error: the configuration is refused.
     :raises IdentityError:
     :raises OSError: the host cannot be read.
     """

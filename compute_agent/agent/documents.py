@@ -355,8 +355,8 @@ def _in_force(
 def _kept_away(status: WatermarkStatus, watermark: WatermarkSection, domain: str) -> Iterator[str]:
     """Whether it is this watermark for which new guests are kept away.
 
-    That is a watermark in breach or, if there is none, one within its cool-down. Before the first round it
-    could be any.
+    The cause is a watermark in breach or, if there is none, one within its cool-down. Before the first round
+    it could be any.
     """
     switch = WatermarkAction.DISABLE_SCHEDULING
     streak = status.streaks.get(WatermarkWatch(watermark.name, switch, domain))

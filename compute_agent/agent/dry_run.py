@@ -357,7 +357,7 @@ class _KeptValues:
 class _ReadOnlyDriver:
     """A driver that is read and not changed.
 
-    It reports no ends of guests, because a driver that reports an end also forgets the record.
+    This driver reports no ends of guests, because a driver that reports an end also forgets the record.
     """
 
     def __init__(self, driver: GuestDriver) -> None:

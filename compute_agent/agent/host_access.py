@@ -57,7 +57,7 @@ def check_state_folder(conf: cfg.ConfigOpts) -> str:
 def make_state_folder(conf: cfg.ConfigOpts) -> Path:
     """The folder, made if it is absent.
 
-    :raises ConfigError: it cannot be had, or others may write there.
+    :raises ConfigError: the folder cannot be used, or other users may write there.
     """
     folder = Path(conf.state_path)
     if reason := _folder_fault(folder, secure_folder):

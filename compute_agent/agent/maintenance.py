@@ -72,7 +72,7 @@ class MaintenanceMode:
     def switch_host(self, off: bool, reason: str = "") -> dict[str, Any]:
         """Keep new guests away, or let them in again; the state that follows.
 
-        :raises RequestError: that cannot be remembered, or is nova-compute's to decide.
+        :raises RequestError: the order cannot be stored, or only nova-compute may decide this.
         """
         if off and self._reports.is_beside:
             raise RequestError(f"nothing is changed: {DISABLE_SERVICE}")
@@ -99,7 +99,7 @@ class MaintenanceMode:
     def prepare_release(self) -> None:
         """Keep new guests away before a release ends the agent, unless that is done, or nova-compute's task.
 
-        :raises RequestError: that cannot be remembered.
+        :raises RequestError: the order cannot be stored.
         """
         if not self._reports.is_beside and not self.is_on:
             self.switch_host(True, RELEASE_REASON)

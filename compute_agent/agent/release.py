@@ -107,7 +107,7 @@ def remove_mark(folder: Path, lock_timeout: float) -> None:
     If the release itself kept new guests away, the next agent lets them in again.
 
     :param lock_timeout: seconds to wait for a release or an agent that works on the folder.
-    :raises LockedError: one still does.
+    :raises LockedError: an agent or a release still runs.
     :raises OSError:
     """
     if not os.path.lexists(folder / MARK_FILE):
@@ -363,8 +363,8 @@ def blocked_providers(
 ) -> dict[str, str]:
     """The providers that cannot be deleted, and why.
 
-    These are providers of other programs, with all providers above them, and providers on which other
-    programs have inventories.
+    They are providers of other programs, with all providers above them, and providers on which other programs
+    have inventories.
     """
     reasons: dict[str, str] = {}
     for uuid in children_first(reported):

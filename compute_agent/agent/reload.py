@@ -50,8 +50,9 @@ _HUGE_PAGES: Final = "node/node*/hugepages/hugepages-*/nr_hugepages"
 class HostSignature:
     """Something cheap to ask for that changes when the host does: the online CPUs, and the rest.
 
-    The rest changes with each file of the configuration, of the fleet and of providers. It changes with NUMA
-    nodes, with pools of huge pages and PCI devices where these are offered, and with foreign resctrl groups.
+    The rest changes with each file of the configuration, of the fleet and of providers. The signature changes
+    with NUMA nodes, with pools of huge pages and PCI devices where these are offered, and with foreign
+    resctrl groups.
     """
 
     online: CpuSet

@@ -1,8 +1,9 @@
 """Classes of guests, and the annotation of one guest: shares of caches, bandwidth and memory, and the rank.
 
-The annotation is Koordinator's ``node.koordinator.sh/resctrl``. Its design document spells the keys ``LLC``,
-``MB`` and ``cacheid``, its API ``llc``, ``mb`` and ``cacheID``; both are understood, one at a time. Its API
-leaves out numbers that are 0 (Go's ``omitempty``): an override without a cache is of cache 0.
+The annotation is Koordinator's ``node.koordinator.sh/resctrl``. Koordinator's design document spells the keys
+``LLC``, ``MB`` and ``cacheid``, its API ``llc``, ``mb`` and ``cacheID``; both are understood, one at a time.
+Koordinator's API leaves out numbers that are 0 (Go's ``omitempty``): an override without a cache is of cache
+0.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class QosClasses:
 
     @property
     def share_specs(self) -> dict[str, ShareSpec]:
-        """Their shares of caches and bandwidth."""
+        """The shares of caches and bandwidth of all classes."""
         return {name: one.share for name, one in self.classes.items()}
 
     @property

@@ -132,7 +132,7 @@ def parse_moment(text: str) -> float:
 
     :param text: a length of time before now, or a time in ISO 8601, which without an offset is local.
 
-    :raises ArgumentTypeError: it is neither.
+    :raises ArgumentTypeError: the text is neither.
     """
     try:
         found = _epoch_seconds(text)

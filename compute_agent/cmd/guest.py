@@ -119,7 +119,7 @@ class GuestRun(_GuestStart):
             metavar="NAME[=VALUE]",
             help="variable of the guest's environment; without a value it has the value of this shell; may"
             " be given several times. Guests always have PATH, HOME, USER, LOGNAME, SHELL, LANG and"
-            " COMPUTE_AGENT_GUEST (their uuid). They inherit no variables of the agent",
+            " COMPUTE_AGENT_GUEST (their uuid). Guests inherit no variables of the agent",
         )
         parser.add_argument("--cwd", default=os.getcwd(), help="working folder; default: the current folder")
         parser.add_argument("command", nargs="+", metavar="COMMAND", help="program and arguments, after --")
@@ -233,8 +233,8 @@ class GuestVerify(AgentLister):
 class GuestSet(_OneGuest):
     """Set or unset settings of a running guest of any driver.
 
-    They override settings of its domain, its flavor and rules. They stay until you unset them, or until the
-    guest has left the host for good.
+    Settings by hand override settings of the domain, its flavor and rules. Settings by hand stay until you
+    unset them, or until the guest has left the host for good.
     """
 
     def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
@@ -319,7 +319,7 @@ class GuestMove(_OneGuest):
 
 
 class GuestStop(_OneGuest):
-    """End a guest. Its allocation in Placement stays; its owner deletes it."""
+    """End a guest. The guest's allocation in Placement stays; its owner deletes it."""
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
         """Ask the daemon to end it."""

@@ -26,10 +26,10 @@ OPTS: Final = [
     cfg.BoolOpt(
         "memory",
         default=False,
-        help="Whether the option mode also applies to memory that guests leave unused. It is offered as"
-        " CUSTOM_RECLAIMED_MEMORY_MB on the same providers. Memory cannot be shared like CPU time: so give"
-        " such guests a limit (memory_high of [qos_class:BE]), and set a watermark of memory_usage that"
-        " evicts them.",
+        help="Whether the option mode also applies to memory that guests leave unused. This memory is"
+        " offered as CUSTOM_RECLAIMED_MEMORY_MB on the same providers. Memory cannot be shared like CPU"
+        " time: so give such guests a limit (memory_high of [qos_class:BE]), and set a watermark of"
+        " memory_usage that evicts them.",
     ),
     cfg.StrOpt(
         "steal",

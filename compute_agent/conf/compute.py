@@ -112,10 +112,10 @@ COMPUTE_OPTS: Final = [
     ),
     cfg.StrOpt(
         "provider_config_location",
-        help="Folder with files *.yaml in the format of Nova's provider.yaml (schema 1.0). Their inventories"
-        " and traits are added to the providers of this host. Default: none. Use /etc/nova/provider_config"
-        " only on hosts without nova-compute. If Nova would refuse a file, the agent does not start with it;"
-        " a running agent ignores it.",
+        help="Folder with files *.yaml in the format of Nova's provider.yaml (schema 1.0). Their"
+        " inventories and traits are added to the providers of this host. Default: none. Use"
+        " /etc/nova/provider_config only on hosts without nova-compute. If Nova would refuse a file, the"
+        " agent does not start with it; a running agent ignores it.",
     ),
     cfg.IntOpt(
         "memory_overhead",
@@ -135,7 +135,7 @@ COMPUTE_OPTS: Final = [
         "reserved_huge_pages",
         default=[],
         help="Huge pages kept for the host, such as node:0,size:2048,count:64. Repeat the option for each"
-        " NUMA node and size. A size is in KiB, or 2MB or 1GB. It has an effect only with [compute]"
+        " NUMA node and size. A size is in KiB, or 2MB or 1GB. The option has an effect only with [compute]"
         " huge_pages = true.",
     ),
     cfg.IntOpt(

@@ -36,7 +36,7 @@ OPTS: Final = [
     cfg.StrOpt(
         "certfile",
         help="File with the client certificate (PEM, with its chain) that the agent presents to an https"
-        " source. It needs keyfile.",
+        " source. The option needs keyfile.",
     ),
     cfg.StrOpt(
         "keyfile",

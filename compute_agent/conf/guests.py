@@ -31,7 +31,7 @@ GUESTS_OPTS: Final = [
         ],
         help="Kind of the guests on this host. If it is not set, the agent keeps the driver of its last"
         " start. At its first start it chooses libvirt if libvirt-python is installed and the socket of"
-        " [libvirt] uri exists, else process. It later changes from process to libvirt by itself, if"
+        " [libvirt] uri exists, else process. The agent later changes from process to libvirt by itself, if"
         " libvirtd is there at a start and no process guest runs. Any other change needs this option and a"
         " restart.",
     ),
@@ -53,9 +53,9 @@ GUESTS_OPTS: Final = [
             ("refuse", "as shared, but the agent stops such a guest at once when it starts"),
         ],
         help="CPUs of guests for which the agent finds no CPUs. These are over-allocated guests; on hosts"
-        " without cpu_shared_set also guests without an allocation. They never run on CPUs that another"
-        " guest holds, unless guests hold all CPUs of the host. The agent never stops guests that already"
-        " run.",
+        " without cpu_shared_set also guests without an allocation. Such guests never run on CPUs that"
+        " another guest holds, unless guests hold all CPUs of the host. The agent never stops guests that"
+        " already run.",
     ),
     cfg.StrOpt(
         "default_qos_class",

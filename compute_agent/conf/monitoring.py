@@ -22,8 +22,8 @@ OPTS: Final = [
         "store_interval",
         type=DurationType(),
         default="10",
-        help="Time between two samples that the agent stores for `compute-agent metrics show`. They are in"
-        " samples.db in [DEFAULT] state_path. 0 stores none.",
+        help="Time between two samples that the agent stores for `compute-agent metrics show`. Samples are"
+        " in samples.db in [DEFAULT] state_path. 0 stores none.",
     ),
     cfg.Opt(
         "retention",

@@ -24,7 +24,7 @@ OPTS: Final = [
             ("attributes", "each gets the attributes numa_node and pci_path"),
         ],
         help="Locality of the PCI devices that nova-compute reports below its own root provider. Nova keeps"
-        " attributes that others write. They need a service that has attributes.",
+        " attributes that others write. Attributes need a service that has attributes.",
     ),
 ]
 

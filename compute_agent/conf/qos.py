@@ -70,9 +70,9 @@ OPTS: Final = [
     cfg.StrOpt(
         "evict_command",
         help="Program that the agent runs for an evicted guest instead of asking it to stop; for example, a"
-        " live migration. Its last argument is the guest's uuid. Blanks separate arguments, and quotes work"
-        " as in a shell, but no shell is started. The program does not inherit the agent's OS_* environment"
-        " variables: it has to read its credentials itself.",
+        " live migration. The last argument of the program is the guest's uuid. Blanks separate arguments,"
+        " and quotes work as in a shell, but no shell is started. The program does not inherit the agent's"
+        " OS_* environment variables: it has to read its credentials itself.",
     ),
     cfg.FloatOpt(
         "evict_command_timeout",
@@ -152,15 +152,14 @@ QOS_CLASS_OPTS: Final = [
     ),
     cfg.StrOpt(
         "llc_code_range",
-        help="Range for code only, in place of llc_range. It needs separate masks for code and data (mount"
-        " option cdp), and"
-        " overrides llc_range and llc_range_per_cache.",
+        help="Range for code only, in place of llc_range. The option needs separate masks for code and data"
+        " (mount option cdp), and overrides llc_range and llc_range_per_cache.",
     ),
     cfg.StrOpt("llc_data_range", help="Range for data only, with the conditions of llc_code_range."),
     cfg.StrOpt(
         "l2_range",
-        help="Part of each level-2 cache that guests of the class may fill: a range of percent. It needs a"
-        " processor that can divide level-2 caches.",
+        help="Part of each level-2 cache that guests of the class may fill: a range of percent. The option"
+        " needs a processor that can divide level-2 caches.",
     ),
     cfg.StrOpt("mb_percent", help="Maximum memory bandwidth of the class, in percent."),
     cfg.StrOpt(
@@ -201,8 +200,8 @@ QOS_CLASS_OPTS: Final = [
         min=1,
         max=10_000,
         help="CPU weight of each VCPU and PCPU that a guest holds, beside other guests on the same CPUs"
-        " (cpu.weight). Default: 100, and 1 for BE and classes that rank no higher. These must not weigh more"
-        " than BE.",
+        " (cpu.weight). Default: 100, and 1 for BE and classes that rank no higher. These classes must not"
+        " weigh more than BE.",
     ),
     cfg.BoolOpt(
         "cpu_idle",

@@ -123,8 +123,8 @@ class KernelController(Protocol):
         Preserved guests are among the targets, so that other guests do not get their resources.
 
         :param zones: the providers that allocations name.
-        :raises DriverError: it is not possible now; the worker calls again.
-        :raises OSError: it is not possible now; the worker calls again.
+        :raises DriverError: the work is not possible now; the worker calls again.
+        :raises OSError: the work is not possible now; the worker calls again.
         """
         ...
 
@@ -142,8 +142,8 @@ class KernelController(Protocol):
 
         :return: whether anything had to be written.
         :raises GuestGoneError:
-        :raises DriverError: it is not possible now.
-        :raises OSError: it is not possible now.
+        :raises DriverError: the change is not possible now.
+        :raises OSError: the change is not possible now.
         """
         ...
 

@@ -3,11 +3,11 @@
 Controller ``cpuset`` pins. Controller ``cpu`` sets the weight of a guest on CPUs that it shares, and a quota.
 
 The weight follows the allocation, so that two guests that compete for the same CPUs divide them in proportion
-to what they hold. Each VCPU and each PCPU counts as much as the kernel's default for a group. That is 100 as
-``cpu.weight`` of cgroup v2, and 1024 as ``cpu.shares`` of cgroup v1, which equals Nova's 1024 shares a VCPU.
-Guests with dedicated CPUs have a weight as well, because their emulator threads compete on the shared CPUs.
-A guest of a class that ranks no higher than best effort gets a hundredth of that weight. A guest that holds
-nothing counts as one CPU.
+to what they hold. Each VCPU and each PCPU counts as much as the kernel's default for a group. The default is
+100 as ``cpu.weight`` of cgroup v2, and 1024 as ``cpu.shares`` of cgroup v1, which equals Nova's 1024 shares a
+VCPU. Guests with dedicated CPUs have a weight as well, because their emulator threads compete on the shared
+CPUs. A guest of a class that ranks no higher than best effort gets a hundredth of that weight. A guest that
+holds nothing counts as one CPU.
 
 A class may set its own weight per CPU that a guest holds, or be idle (``cpu.idle``), which ranks below all
 weights.

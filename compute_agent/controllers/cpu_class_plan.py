@@ -126,7 +126,7 @@ def make_claims(
 ) -> list[CpuClassClaim]:
     """The claims of a host: of guests by rank, of shared CPUs, and of dedicated CPUs that no guest holds.
 
-    :param lost: whether guests may run that the driver cannot manage. Their CPUs are unknown.
+    :param lost: whether guests may run that the driver cannot manage. The CPUs of lost guests are unknown.
     :param parked: the CPUs to be parked, a subset of those that no guest holds.
     """
     # The strongest rank: CPUs of preserved guests, and of classes without a section, stay as they were found.

@@ -1,7 +1,8 @@
 """Controller ``emulator``: threads that run no guest CPU leave dedicated CPUs.
 
-It is for hosts where another program pins guests. It acts only with ``[isolation] emulator = move``, and only
-on threads for which the definition of their domain has pins. The threads get these pins back.
+The controller is for hosts where another program pins guests. The controller acts only with ``[isolation]
+emulator = move``, and only on threads for which the definition of their domain has pins. The threads get
+these pins back.
 """
 
 from __future__ import annotations

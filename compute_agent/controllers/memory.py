@@ -1,15 +1,15 @@
 """Controllers ``memory`` and ``memory_limit``: where the memory of a guest comes from, and how much it gets.
 
-Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers of its ``MEMORY_MB``.
-This holds for guests that float over CPUs of other nodes, and for nodes without CPUs, too. An allocation of a
+Controller ``memory`` binds the memory of a guest to the NUMA nodes of the providers of its ``MEMORY_MB``. The
+rule also holds for guests that float over CPUs of other nodes, and for nodes without CPUs. An allocation of a
 flat tree names no node. Guests with dedicated CPUs then get memory of the nodes of these CPUs, and others get
 memory of any node. Huge pages that a guest has taken stay where they are: their node is chosen when the guest
 starts.
 
 Controller ``memory_limit`` sets how much memory a guest gets, and which guests give way when it runs out.
 
-``memory.max`` of a process guest is its ``MEMORY_MB`` plus ``[compute] memory_overhead``. Its class gives the
-other limits, in percent of what the guest holds:
+``memory.max`` of a process guest is its ``MEMORY_MB`` plus ``[compute] memory_overhead``. The class of the
+guest gives the other limits, in percent of what the guest holds:
 
 - ``memory.high``: above it the kernel slows the guest down and reclaims its memory.
 - ``memory.low``: up to it the kernel reclaims from other groups first.

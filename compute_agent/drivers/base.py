@@ -64,7 +64,8 @@ class RunningGuests(Protocol):
     def lost_guests(self) -> Mapping[str, str]:
         """The guests that may run and that the driver cannot manage: by uuid, with the reason and the remedy.
 
-        Lost guests are not among ``guests()``. They keep their CPUs and memory as long as they run here.
+        Lost guests are not among ``guests()``. Lost guests keep their CPUs and memory as long as they run
+        here.
         """
         ...
 
@@ -204,7 +205,7 @@ class CpuTuning(Protocol):
     def helper_affinity(self, guest: Guest) -> Mapping[int, frozenset[int]]:
         """The CPUs that the kernel lets tasks use that serve the guest outside its own processes.
 
-        By thread id. They are among the misplaced threads as well.
+        By thread id. These threads are among the misplaced threads as well.
 
         :raises GuestGoneError:
         """
@@ -519,7 +520,7 @@ class StartingDriver(GuestDriver, Protocol):
     def release(self, guest: Guest) -> None:
         """Let a guest made by create_guest() run.
 
-        :raises DriverError: it is gone.
+        :raises DriverError: the guest is gone.
         """
         ...
 
@@ -545,6 +546,6 @@ class StartingDriver(GuestDriver, Protocol):
         """Take a running process, or all processes of a cgroup, as a guest.
 
         :param origin: the pid, or the folder of a cgroup v2 group.
-        :raises DriverError: it cannot be a guest.
+        :raises DriverError: the process or cgroup cannot be a guest.
         """
         ...

@@ -72,7 +72,7 @@ class FleetSettings:
     def read(self, content: bytes) -> FleetRevision:
         """The revision in the content of a file.
 
-        :raises FleetError: it is not a revision, or none of the host's keys has signed it.
+        :raises FleetError: the content is not a revision, or none of the host's keys has signed it.
         """
         from compute_agent.fleet import signature  # needs cryptography, which is an optional package
 

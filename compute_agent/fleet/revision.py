@@ -62,7 +62,7 @@ def write(settings: bytes, group: str, generation: int, expires: datetime | None
 def read(signed: bytes) -> FleetRevision:
     """Parse the bytes that :func:`write` returned.
 
-    :raises FleetError: they are damaged, or from another release.
+    :raises FleetError: the bytes are damaged, or from another release.
     """
     head, end, _ = signed.partition(_END)
     found: dict[str, str] = {}

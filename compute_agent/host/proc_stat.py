@@ -12,7 +12,8 @@ from typing import Final
 class CpuTimes:
     """Times of a CPU in clock ticks.
 
-    :ivar stolen: time in which a hypervisor ran other machines. It is part of ``total``, but not of ``busy``.
+    :ivar stolen: time in which a hypervisor ran other machines. Stolen time is part of ``total``, but not of
+        ``busy``.
     """
 
     busy: int

@@ -69,7 +69,7 @@ def is_ours(name: str) -> bool:
 
 
 def heartbeat_attributes(now: float, interval: int, phase: int, longest: int) -> Mapping[str, float]:
-    """The attributes that show a running agent. They change once an interval.
+    """The attributes that show a running agent. The attributes change once an interval.
 
     :param phase: the second of an interval in which they change.
     :param longest: the longest usual seconds between two reports. After three times as long the agent counts

@@ -281,7 +281,7 @@ def with_additions(
     Inventories of files overrule values that were set through the API, as in Nova. A root that a file names
     by its uuid or name gets no additions of ``$COMPUTE_NODE``.
 
-    :raises ConfigError: two files define the same provider, or one has a class or trait of the agent.
+    :raises ConfigError: two files define the same provider, or a file has a class or trait of the agent.
     """
     nodes = {node.uuid: node for node in tree.nodes}
     explicit: dict[str, ProviderConfig] = {}

@@ -2,8 +2,8 @@
 
 Files: Documentation/admin-guide/cgroup-v2.rst, "Cpuset Interface Files". A path of a group is relative to the
 root of the groups, as in ``system.slice``. systemd owns the groups of its units. The agent changes those
-below the root by ``systemctl set-property --runtime``, so that a reload of systemd keeps them. It writes to
-all others.
+below the root by ``systemctl set-property --runtime``, so that a reload of systemd keeps them. The agent
+writes to all other groups.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class OriginalStore(Protocol):
     def kept_originals(self) -> OriginalMasks:
         """The originals that are kept.
 
-        :raises OSError: they cannot be read.
+        :raises OSError: the originals cannot be read.
         """
         ...
 
@@ -91,8 +91,8 @@ class OriginalsFile:
     def kept_originals(self) -> OriginalMasks:
         """The originals in the file; none where it is absent or damaged.
 
-        :raises UnsafeFileError: it is not ours.
-        :raises OSError: it cannot be read.
+        :raises UnsafeFileError: the file is not ours.
+        :raises OSError: the file cannot be read.
         """
         if self._kept is None:
             self._kept = OriginalMasks()
@@ -155,7 +155,7 @@ def dump_originals(originals: OriginalMasks) -> bytes:
 def parse_originals(content: bytes) -> OriginalMasks:
     """The originals of a file.
 
-    :raises ValueError: it is something else.
+    :raises ValueError: the content is something else.
     """
     return kept_json.parse(_VERSION, content, lambda found: _read_originals(kept_json.checked_data(found)))
 

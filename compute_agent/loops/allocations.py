@@ -127,7 +127,7 @@ class HistoryWatch:
     def end_read(self, generations: Generations, holders: Mapping[str, ConsumerOwner]) -> None:
         """End a read: compare the next one with these generations and owners.
 
-        :raises OSError: they cannot be kept.
+        :raises OSError: the generations cannot be kept.
         """
         with self._lock:
             self._evidence = ""

@@ -59,8 +59,8 @@ class AgentLoop(Protocol):
 class ConfigurationInForce:
     """The configuration in force, which any thread may read.
 
-    It is made before the loops, which follow it. So the reload, made before the loops as well, need not know
-    a single loop.
+    The object is made before the loops, which follow it. So the reload, made before the loops as well, need
+    not know a single loop.
     """
 
     def __init__(self, conf: ReloadedConfiguration) -> None:

@@ -1,7 +1,8 @@
 """Collectors of installed packages, each in a thread of its own, and the amounts offered by what they report.
 
-A collector that hangs blocks its own thread only, and its values expire meanwhile. It runs in the agent's
-process all the same: one that uses all memory, or never releases the interpreter, stops the agent.
+A collector that hangs blocks its own thread only, and its values expire meanwhile. A collector runs in the
+agent's process all the same: a collector that uses all memory, or never releases the interpreter, stops the
+agent.
 """
 
 from __future__ import annotations

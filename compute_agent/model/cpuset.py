@@ -240,7 +240,7 @@ class CpuClass:
 class FormerValues:
     """Contents of kernel files, by path, before the agent wrote to them.
 
-    They apply to one boot of the host, which ``boot`` names by its boot_id: a reboot resets the files.
+    The values apply to one boot of the host, which ``boot`` names by its boot_id: a reboot resets the files.
     """
 
     boot: str = ""

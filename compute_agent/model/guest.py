@@ -1,7 +1,7 @@
-"""A guest: a virtual machine or a plain process that the agent places. Its identity, demands and assignment.
+"""A guest: a virtual machine or a plain process that the agent places.
 
-A guest holds resources in Placement, by itself or through a migration, and has an assignment of CPUs. Its
-settings are in :mod:`compute_agent.model.guest_settings`.
+A guest holds resources in Placement, by itself or through a migration, and has an assignment of CPUs. The
+settings of a guest are in :mod:`compute_agent.model.guest_settings`.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ class TargetUse:
 
     @cached_property
     def moved_bytes(self) -> Mapping[tuple[int, str], int]:
-        """Bytes by cache id and kind. They never decrease."""
+        """Bytes by cache id and kind. The numbers never decrease."""
         return {(cache, KINDS[event]): amount for (cache, event), amount in self.bytes_moved.items()}
 
 
@@ -206,12 +206,12 @@ class TargetMeter:
         return GroupCounters(sample.values, self._totals.add_sample(sample))
 
     def moved_bytes(self) -> dict[tuple[int, str], int]:
-        """Bytes since the first sample, by cache id and event. They never decrease."""
+        """Bytes since the first sample, by cache id and event. The numbers never decrease."""
         return self._totals.bytes.copy()
 
 
 class BytesSum:
-    """The sum of bytes of several guests, including ended ones. It never decreases."""
+    """The sum of bytes of several guests, including ended ones. The sum never decreases."""
 
     def __init__(self) -> None:
         self.moved_bytes: dict[tuple[int, str], int] = {}

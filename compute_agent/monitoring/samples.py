@@ -1,7 +1,7 @@
 """Stored samples: an SQLite database that one agent writes while other processes read.
 
-A sample is the use of one cache by one target. The store bounds age and size of the file. Its failures are
-logged and counted, and never stop measurement.
+A sample is the use of one cache by one target. The store bounds age and size of the file. Failures of the
+store are logged and counted, and never stop measurement.
 """
 
 from __future__ import annotations

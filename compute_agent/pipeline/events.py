@@ -168,8 +168,8 @@ class LimitGuest:
 class MoveGuest:
     """An order to move a guest off the CPUs that are outside the current CPU sets.
 
-    The answer is its new assignment, None if it has no such CPUs, or the reason why it cannot move. It is
-    GuestGoneError if there is no such guest.
+    The answer is its new assignment, None if it has no such CPUs, or the reason why it cannot move. The
+    answer is GuestGoneError if there is no such guest.
 
     :ivar dry_run: whether the move is only planned.
     """

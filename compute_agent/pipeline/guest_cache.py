@@ -67,7 +67,8 @@ class GuestCache:
         self.migrations: dict[str, str] = {}
         """Guests by the consumer of their migration, which holds their allocation here meanwhile."""
         self.lost: dict[str, SavedGuest] = {}
-        """Guests that may run and that the driver cannot manage, as last known. They keep their CPUs."""
+        """Guests that may run and that the driver cannot manage, as last known. These guests keep their
+        CPUs."""
         self._guests: dict[str, CachedGuest] = {}
         # Made again after a change only: the placer compares it by identity and value at each event.
         self._holdings: Mapping[str, frozenset[int]] | None = None

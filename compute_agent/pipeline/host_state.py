@@ -196,8 +196,8 @@ def request_for(host_state: HostState, guest: Guest, allocation: Allocation) -> 
 def memory_nodes(host_state: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
     """The NUMA nodes for the memory of a guest; empty: the allocation names no node.
 
-    These are the nodes of its allocation that have the type of memory in its settings. An allocation that
-    names no node leaves all nodes of that type. If no node is left, the nodes of the allocation count.
+    The result has the nodes of its allocation that have the type of memory in its settings. An allocation
+    that names no node leaves all nodes of that type. If no node is left, the nodes of the allocation count.
     """
     held, wanted = held_nodes(host_state, allocation), guest.settings.memory_type
     if wanted is MemoryType.ANY:

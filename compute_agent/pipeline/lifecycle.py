@@ -1,6 +1,6 @@
 """The set of guests in the cache: takes over running guests, adds new ones, and removes ended ones.
 
-This is the part of the worker that compares the cache with the driver. It is separate from
+This module is the part of the worker that compares the cache with the driver. The module is separate from
 :mod:`compute_agent.pipeline.worker`, so that all steps of an event are on one page there.
 """
 
@@ -190,7 +190,7 @@ class GuestLifecycle:
                 self._classifier.forget_guest(uuid)
 
     def forget_ended(self, guest: Guest, ending: str = "") -> None:
-        """Remove a guest that ended from the cache. Its consumer keeps the allocation.
+        """Remove a guest that ended from the cache. The guest's consumer keeps the allocation.
 
         :param ending: exit status or signal, for the event.
         """

@@ -174,9 +174,9 @@ class GuestPlacer:
     def _memory_of_kind(self, entry: CachedGuest, bound: frozenset[int]) -> frozenset[int]:
         """The NUMA nodes with the memory type of a guest that another program has placed.
 
-        ``bound`` are the nodes that its memory is bound to now, empty if it is not bound. These are the
-        result for a guest without a memory type, on a host without that type, and where another program
-        bound the memory to other nodes.
+        ``bound`` are the nodes that its memory is bound to now, empty if it is not bound. The nodes in
+        ``bound`` are the result for a guest without a memory type, on a host without that type, and where
+        another program bound the memory to other nodes.
         """
         wanted = entry.guest.settings.memory_type
         if wanted is MemoryType.ANY:

@@ -1,8 +1,8 @@
 """The state file: data that must outlive the agent and that no other source has.
 
-JSON with a version and a checksum, replaced as a whole (see :mod:`compute_agent.files`). Its loss costs
-little: assignments are read back from the kernel, and the agent claims its providers in Placement again with
-the next report.
+JSON with a version and a checksum, replaced as a whole (see :mod:`compute_agent.files`). The loss of the file
+costs little: assignments are read back from the kernel, and the agent claims its providers in Placement again
+with the next report.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class StateFile:
         """Read ``path``. An absent file is an empty state; an unusable one is put aside and counts as empty.
 
         :raises UnsafeFileError: the file is not the agent's own.
-        :raises OSError: it cannot be put aside.
+        :raises OSError: the damaged file cannot be renamed.
         """
         self.path = path
         self._lock = threading.Lock()

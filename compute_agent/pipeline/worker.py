@@ -140,7 +140,7 @@ class GuestPipeline:
         """Make the parts of the pipeline; start() begins the work.
 
         :param save: keeps durably the guests, the allocations of consumers without a guest, and the guests of
-            migrations. It may raise OSError.
+            migrations. ``save`` may raise OSError.
         :param read_online: reads the CPUs that are online at the moment.
         :param manual: the settings by hand and by the fleet; None: they do not outlive the process.
         """
@@ -224,7 +224,7 @@ class GuestPipeline:
     def check_taken_over(self) -> None:
         """Check that the running guests are known.
 
-        :raises DriverError: they are not known yet, so an empty list would mislead.
+        :raises DriverError: the guests are not known yet, so an empty list would mislead.
         """
         if not self.has_taken_over:
             reason = self._driver.outage_reason or "the agent is about to look"
@@ -482,7 +482,7 @@ class GuestPipeline:
     def _configure_guest(self, event: ConfigureGuest) -> None:
         """Keep settings of a guest, and put them into effect.
 
-        :raises DriverError: they cannot be kept.
+        :raises DriverError: the settings cannot be kept.
         """
         entry = self._known_guest(event.uuid)
         try:
@@ -515,8 +515,8 @@ class GuestPipeline:
     def _move_guest(self, event: MoveGuest) -> CpuAssignment | None:
         """Move a guest off CPUs outside the current CPU sets.
 
-        :return: its new assignment; None if it has no such CPUs.
-        :raises GuestRefusedError: there is no place within the sets.
+        :return: the new assignment; None if the guest has no such CPUs.
+        :raises GuestRefusedError: there are no free CPUs within the sets.
         """
         entry = self._known_guest(event.uuid)
         place = self._placer.plan_move(entry)

@@ -188,8 +188,8 @@ class GuestRequest:
     def used_pcpu(self) -> int:
         """The number of dedicated CPUs that threads of the guest run on.
 
-        That is one for each guest CPU that does not float, and one for the emulator threads. Siblings that
-        thread policy isolate keeps empty are not counted.
+        The number is one for each guest CPU that does not float, and one for the emulator threads. Siblings
+        that thread policy isolate keeps empty are not counted.
         """
         on_shared = sum([demand.vcpu for demand in self.demands])
         emulator = int(self.has_emulator_cpu)
@@ -244,7 +244,7 @@ class CpuSupply:
 
 
 Policy = Callable[[CpuSupply, GuestRequest], CpuAssignment | PlacementRefusal | None]
-"""A policy. It returns None to leave the guest as it is."""
+"""A policy. A policy returns None to leave the guest as it is."""
 
 Chooser = Callable[[CpuSupply, GuestRequest, ProviderDemand, CpuSet], tuple[int, ...] | PlacementRefusal]
 """Chooses exactly ``demand.pcpu`` of the free CPUs, in the order of the guest CPUs, or refuses."""
@@ -339,9 +339,9 @@ def refit_assignment(
 ) -> CpuAssignment | None:
     """The assignment with the guest's present dedicated CPUs, if they serve the request; None otherwise.
 
-    They do not serve it if their number or zones differ from the allocation, if another guest holds one, or
-    if siblings that thread policy isolate keeps empty are missing. CPUs that have left ``cpu_dedicated_set``
-    or gone offline still serve it: a running guest is not moved for that.
+    The CPUs do not serve the request in three cases: their number or zones differ from the allocation, another
+    guest holds one, or siblings that thread policy isolate keeps empty are missing. CPUs that have left
+    ``cpu_dedicated_set`` or gone offline still serve the request: a running guest is not moved for that.
     """
     if _was_allocated_shared(request):
         return None

@@ -160,8 +160,8 @@ def _fewest_cores(
     def min_cores_from(index: int, missing: int, passed_over: int) -> int:
         """A lower bound of the cores that are still to be added.
 
-        These are full cores of the kinds from ``index`` on, and a last core used in part, which may be of a
-        kind before ``index``.
+        The bound consists of full cores of the kinds from ``index`` on, and a last core used in part, which
+        may be of a kind before ``index``.
         """
         if not missing or index == len(amounts):
             return min(missing, 1)

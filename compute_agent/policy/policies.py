@@ -250,7 +250,7 @@ def _collect_pieces(
     """The group that grows from ``start`` until it has enough CPUs, with its cost; None without enough.
 
     All pieces of a ring come before those of the next ring. In a ring, the smallest piece that has all
-    missing CPUs is taken, or else the largest piece. This gives the fewest pieces.
+    missing CPUs is taken, or else the largest piece. The rule gives the fewest pieces.
     """
     group = [start]
     missing = want.cpus - capacities[start]

@@ -19,7 +19,7 @@ class PromiseKind(enum.StrEnum):
     """The kind of a promise."""
 
     CPUS = "cpus"
-    """Its threads run where its place is, and no other guest runs on its dedicated CPUs."""
+    """The threads of the guest run on its assigned CPUs, and no other guest runs on its dedicated CPUs."""
     SIBLINGS = "siblings"
     """No other guest runs on the other threads of its cores (thread policies ``isolate`` and ``require``)."""
     MEMORY = "memory"

@@ -10,7 +10,7 @@ from typing import Final
 
 # Five minutes: short enough to follow load, and longer than the peaks of single readings.
 PERIOD: Final = 300.0
-"""Length of a period in seconds. Its largest sum counts."""
+"""Length of a period in seconds. The largest sum of a period counts."""
 
 # Two hours of periods.
 PERIODS: Final = 24

@@ -175,7 +175,8 @@ def _read_kib(text: str, *names: str) -> list[int]:
 def memory_entitlements(guests: Iterable[GuestUse], nodes: frozenset[int]) -> dict[str, float]:
     """The entitlement of each other guest to the memory of some nodes, in MiB, by uuid.
 
-    It is at least the guest's memory there, which may stay after the guest was assigned to other nodes.
+    The entitlement is at least the guest's memory there, which may stay after the guest was assigned to other
+    nodes.
     """
     found = {
         guest.uuid: max(

@@ -79,7 +79,7 @@ class ConflictError(PlacementError):
 
 
 class ConcurrentUpdateError(ConflictError):
-    """Another program changed the provider since it was read (409): read it and try again."""
+    """Another program has changed the provider since the last read (409): read the provider and try again."""
 
 
 REQUEST_ID: Final = "X-Openstack-Request-Id"

@@ -3,11 +3,10 @@
 :func:`resolve_holdings` finds the consumer through which a migrating guest holds its place.
 :func:`compare_holdings` finds differences; :func:`decide_creation` and :func:`decide_deletion` repair them.
 
-Nouns
-    Before Nova moves or resizes a guest, its conductor gives the guest's allocations to another consumer,
-    that of the *migration*, in one request (POST /allocations). It then claims the destination for the guest,
-    which runs here until the move ends. After a confirmed move the migration's consumer disappears. After a
-    reverted one the guest gets its allocations back, again in one request.
+Nouns Before Nova moves or resizes a guest, its conductor gives the guest's allocations to another consumer,
+    that of the *migration*, in one request (POST /allocations). The conductor then claims the destination for
+    the guest, which runs here until the move ends. After a confirmed move the migration's consumer
+    disappears. After a reverted one the guest gets its allocations back, again in one request.
 
     Placement has no link between a migration and its guest. Nova's requests have microversion 1.36, so the
     consumer type is ``unknown``, too. A *claim* is the allocation of a consumer without a guest here.
@@ -403,8 +402,8 @@ def _amount_differences(guest: AuditedGuest, holds: Mapping[str, int]) -> str:
 def allocation_for(guest: AuditedGuest, free: FreeCapacity) -> Allocation | str:
     """The allocations that a guest without any here should hold, or the reason why it cannot have them.
 
-    These are the remembered allocations, or else allocations on the providers of the CPUs on which the guest
-    runs.
+    The result has the remembered allocations, or else allocations on the providers of the CPUs on which the
+    guest runs.
     """
     if guest.known:
         return guest.known

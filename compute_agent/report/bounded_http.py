@@ -1,10 +1,10 @@
 """HTTP answers with bounds on their size and on the time until their last byte.
 
 A peer is not trusted: a few megabytes of gzip decompress to gigabytes, and one byte every few seconds
-satisfies any timeout between two bytes. The agent runs as root on every compute host, so one such peer
-would stop them all. Each request therefore has a deadline, which applies in every state of its connection
-(connecting, TLS handshake, headers, body). Each answer has a limit after decompression. Both apply to
-Keystone and to Placement.
+satisfies any timeout between two bytes. The agent runs as root on every compute host, so one such peer would
+stop them all. Each request therefore has a deadline, which applies in every state of its connection
+(connecting, TLS handshake, headers, body). Each answer has a limit after decompression. Deadline and limit
+apply to Keystone and to Placement.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ MANY: Final = 3
 """If this number of guests lose everything at once, the database counts as an older copy, even without other
 evidence.
 
-They have to be half of the guests that held anything, too: on a host with hundreds of guests three may end
-within one interval.
+These guests have to be half of the guests that held anything, too: on a host with hundreds of guests three
+may end within one interval.
 """
 
 Generations = Mapping[str, int]

@@ -1,7 +1,7 @@
 """The reporter: makes Placement's providers equal to the host's tree.
 
-It reads, plans, sends the difference, and saves which names are the agent's own. A provider is read again
-only after another program may have changed it.
+The reporter reads, plans, sends the difference, and saves which names are the agent's own. A provider is read
+again only after another program may have changed it.
 """
 
 from __future__ import annotations
@@ -402,7 +402,7 @@ class HostReporter:
     def read_reported(self, root_uuid: str) -> dict[str, ReportedProvider]:
         """The providers of the host in Placement, by uuid.
 
-        Those below a former root of the host are among them.
+        Providers below a former root of the host are among them.
 
         :raises PlacementError: a request failed.
         """

@@ -1,6 +1,7 @@
 """Sends requests to Placement over a keystoneauth1 adapter, and checks the answers.
 
-It negotiates the microversion, and asks for the version of the API below ``/ext/v1``. Each failure becomes a
+The transport negotiates the microversion, and asks for the version of the API below ``/ext/v1``. Each failure
+becomes a
 :class:`~compute_agent.report.answers.PlacementError`. Each request has an id, which Placement logs, too.
 """
 
@@ -236,7 +237,7 @@ def _request_spans(conf: cfg.ConfigOpts) -> RequestSpans:
 def as_json(method: str, url: str, response: Any, shape: Any) -> Any:
     """The document of a response, checked against a shape of :mod:`compute_agent.report.answers`.
 
-    :raises PlacementError: it is not JSON, or has another shape.
+    :raises PlacementError: the response is not JSON, or has another shape.
     """
     try:
         document = response.json()

@@ -113,7 +113,7 @@ def counter_increase(before: CounterValue | None, now: CounterValue | None) -> i
 
 
 class BandwidthTotals:
-    """Bandwidth counters for metrics. They only grow, also where the kernel's counters wrap or reset.
+    """Bandwidth counters for metrics. The counters only grow, also where the kernel's counters wrap or reset.
 
     A reading without a number is skipped, and the next one is compared with the last number.
 
@@ -254,7 +254,7 @@ def descriptors_to_keep() -> int:
 class CounterFiles:
     """The counter files of control and monitoring groups.
 
-    They stay open, so that a reading is one system call.
+    The files stay open, so that a reading is one system call.
     """
 
     def __init__(self, files: ResctrlFilesystem, keep: int | None = None) -> None:

@@ -167,7 +167,7 @@ def open_handle(mount: ResctrlMount, options: ResctrlOptions, root: Path = Path(
 
     :param root: the folder with the machine's ``proc``.
     :raises ResctrlError: the default group cannot be read.
-    :raises BadSchemataError: its schemata cannot be parsed.
+    :raises BadSchemataError: the schemata of a group cannot be parsed.
     """
     files = ResctrlFilesystem(mount.path)
     cpuinfo = read_text(root / "proc/cpuinfo")

@@ -64,7 +64,8 @@ def share_groups(
 def share_key(host: ResctrlLayout, share: ShareSpec) -> ShareKey | None:
     """The effect of a share as a key; None where guests may not share a group.
 
-    That is so where a cap applies to all tasks of a group together: each guest needs a cap of its own.
+    Guests may not share a group where a cap applies to all tasks of a group together: each guest needs a cap
+    of its own.
     """
     cache_control, control = host.platform.l3, host.platform.mb
     caches = cache_control.ids if cache_control else ()

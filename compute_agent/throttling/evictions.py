@@ -168,8 +168,8 @@ class GuestEvictions:
     def give_back(self, uuid: str) -> None:
         """Remove the part of a guest's allocation on this host.
 
-        Its allocations elsewhere, such as shared disk, stay. Repeated until Placement accepts the change, or
-        the agent ends.
+        The guest's allocations elsewhere, such as shared disk, stay. Repeated until Placement accepts the
+        change, or the agent ends.
 
         :raises EvictionFailedError: the agent ends, or Placement refuses.
         """

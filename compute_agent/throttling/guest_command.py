@@ -79,7 +79,7 @@ def guest_command(command: str, timeout: float) -> GuestCommand:
 def _last_output(process: subprocess.Popen[bytes], deadline: float) -> str:
     """Return the last output of a process after its end. The output may be of any length.
 
-    :raises subprocess.TimeoutExpired: it is later than the deadline (monotonic).
+    :raises subprocess.TimeoutExpired: the time is later than the deadline (monotonic).
     """
     # Popen has made it, because of PIPE.
     assert process.stdout is not None

@@ -68,7 +68,7 @@ class ThrottleLever:
     """One way to throttle. ``metric`` is the metric that it limits directly.
 
     ``set_limit`` (guest, domain, limit or None) sets a limit that no controller of the agent can set, for
-    metrics of other packages. It raises an exception on failure.
+    metrics of other packages. The function raises an exception on failure.
     """
 
     name: str

@@ -23,7 +23,6 @@ The order of calls
     handler parses with ``placement.schemas``, reads ``placement.read_model`` or writes with
     ``placement.store``, and answers. An exception of the service becomes an error in ``errors``.
 
-Imports
-    The commands, the web servers and the extras import it. It imports every package below. ``ext`` may use
-    all of it, and nothing but ``app`` imports ``ext``.
+Imports The commands, the web servers and the extras import it. The package imports every package below.
+    ``ext`` may use all of it, and nothing but ``app`` imports ``ext``.
 """

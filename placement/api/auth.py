@@ -1,7 +1,7 @@
 """Authentication: only the version documents are answered without a token.
 
-Both strategies are WSGI middlewares. They put the caller into the environment (:mod:`placement.api.context`)
-and answer 401 in the API's own error format.
+Both strategies are WSGI middlewares. The strategies put the caller into the environment
+(:mod:`placement.api.context`) and answer 401 in the API's own error format.
 """
 
 import logging
@@ -34,7 +34,7 @@ _ADMIN_ROLES: Final = "admin,member,reader,service"
 def add_authentication(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApplication":
     """Return ``app`` behind the authentication of ``[api] auth_strategy``.
 
-    :raises ValueError: its options cannot be used.
+    :raises ValueError: the options of the strategy cannot be used.
     """
     if conf.api.auth_strategy == "noauth2":
         LOG.warning("Requests are not authenticated: [api] auth_strategy is noauth2.")
@@ -45,7 +45,7 @@ def add_authentication(app: "WSGIApplication", conf: cfg.ConfigOpts) -> "WSGIApp
 def check_options(conf: cfg.ConfigOpts) -> None:
     """Check the options of authentication.
 
-    :raises ValueError: they cannot be used.
+    :raises ValueError: the options cannot be used.
     """
     if conf.api.auth_strategy == "keystone":
         AuthToken(_note_admission, conf)
@@ -54,7 +54,7 @@ def check_options(conf: cfg.ConfigOpts) -> None:
 class NoAuth:
     """Accepts every token: for development and tests.
 
-    The token ``admin`` has all roles. Another token is ``user:project``, or ``user`` with a project of the
+    The token ``admin`` has all roles. Any other token is ``user:project``, or ``user`` with a project of the
     same name, and has no role. ``X-Roles`` sets the roles, ``X-Project-Id`` the project. With
     ``OpenStack-System-Scope`` there is only a project that is named.
     """

@@ -33,7 +33,7 @@ _SERVICE: Final = "placement.service"
 ABANDONED: Final = "placement.abandoned"
 """Key of the WSGI environment for a function of the web server.
 
-It returns the reason why the answer is no longer needed, or None."""
+The function returns the reason why the answer is no longer needed, or None."""
 
 Handler = Callable[..., Response]
 
@@ -49,7 +49,7 @@ class ApiRequest:
     def query_parameters(self) -> list[tuple[str, str]]:
         """The parameters of the query string, in its order.
 
-        :raises InvalidRequest: it has bytes that are not text.
+        :raises InvalidRequest: the query has bytes that are not text.
         """
         try:
             unquote_to_bytes(request.query_string).decode()
@@ -97,7 +97,7 @@ class ApiRequest:
     def parse_json(self) -> Any:
         """Return the parsed body.
 
-        :raises InvalidRequest: it is not JSON.
+        :raises InvalidRequest: the body is not JSON.
         """
         try:
             return orjson.loads(request.get_data(cache=False))
@@ -107,7 +107,7 @@ class ApiRequest:
     def parse_body(self, schema: Schema) -> dict[str, Any]:
         """Return the body as the schema reads it.
 
-        :raises InvalidRequest: it is not JSON, or violates the schema.
+        :raises InvalidRequest: the body is not JSON, or violates the schema.
         """
         return base.load(schema, self.parse_json())
 

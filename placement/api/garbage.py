@@ -8,12 +8,12 @@ Here the walk happens after a request, if no long one is running. If a long coll
 ones skip its objects, which belong to the read model (:func:`gc.freeze`). Skipped objects without a cycle are
 still freed.
 
-Python itself walks through young objects, a few hundred at a time. These may be large: a search for many
-claims has a scenario for each, with sets of all hosts. So they are not gathered for a second walk, which for
-ten times as many would take 0.1 s and more.
+Python itself walks through young objects, a few hundred at a time. The young objects may be large: a search
+for many claims has a scenario for each, with sets of all hosts. So they are not gathered for a second walk,
+which for ten times as many would take 0.1 s and more.
 
-Only :mod:`placement.api.middleware` uses it. It is a separate module, because it changes settings of the
-whole process.
+Only :mod:`placement.api.middleware` uses it. This code is a separate module, because it changes settings of
+the whole process.
 """
 
 import gc

@@ -29,8 +29,8 @@ _OTHER_SCHEMA: Final = "the database does not have a schema that this version ca
 class DatabaseHealthcheck(HealthcheckBaseExtension):
     """The backend ``placement_database`` of oslo.middleware's health check.
 
-    One thread asks at a time. So a database that does not answer delays the first check for a moment, and
-    later checks not at all.
+    One thread asks the database at a time. So a database that does not answer delays the first check for a
+    moment, and later checks not at all.
     """
 
     def __init__(self, oslo_conf: cfg.ConfigOpts, conf: dict[str, Any]) -> None:

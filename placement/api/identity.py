@@ -1,7 +1,8 @@
 """The middleware ``auth_token`` of keystonemiddleware, with limits.
 
-It asks the Identity service about tokens that it does not remember. By itself it waits without a limit for a
-service that hangs, in each request. Here each question has a limit, and one request at a time tries again.
+The middleware asks the Identity service about tokens that are not in its cache. By itself it waits without a
+limit for a service that hangs, in each request. Here each question has a limit, and one request at a time
+tries again.
 """
 
 import logging
@@ -92,8 +93,8 @@ class AuthToken(auth_token.AuthProtocol):  # type: ignore[misc]  # the library h
     def own_secret(self) -> bytes:
         """Bytes derived from this service's own credentials, for keys that are not in the database.
 
-        They are the same in all workers with the same options. A plugin that cannot identify its credentials
-        leaves each worker with random bytes of its own.
+        These bytes are the same in all workers with the same options. A plugin that cannot identify its
+        credentials leaves each worker with random bytes of its own.
         """
         known: str | None = None if self._auth is None else self._auth.get_cache_id()
         return secrets.token_bytes() if known is None else known.encode()

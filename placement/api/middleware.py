@@ -90,7 +90,7 @@ class SideApplication(Protocol):
     def check_options(self, conf: cfg.ConfigOpts) -> None:
         """Check the options of the application.
 
-        :raises ValueError: it is enabled, and a requirement is missing.
+        :raises ValueError: the application is enabled, and a requirement is missing.
         """
 
     def find_maker(self, conf: cfg.ConfigOpts) -> ApplicationMaker | None:

@@ -1,6 +1,7 @@
 """The prefix of our own API.
 
-It is separate from the blueprints, because errors and authentication need it, and blueprints import these.
+This module is separate from the blueprints, because errors and authentication need it, and blueprints import
+these.
 """
 
 from typing import Final

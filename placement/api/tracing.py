@@ -139,7 +139,8 @@ class _RequestSpan:
     The span begins at the arrival of the request, and is created when its trace is known.
 
     The request continues a trace of the client only after authentication. A client without a token could
-    otherwise have each of its requests traced. Its requests are sampled as others without a trace.
+    otherwise have each of its requests traced. Requests of such a client are sampled like others without a
+    trace.
     """
 
     def __init__(self, tracer: Tracer, environ: "WSGIEnvironment") -> None:

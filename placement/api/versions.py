@@ -30,7 +30,7 @@ def install_versions(app: Flask) -> None:
 def parse(header: str | None) -> Microversion:
     """Return the version in the header.
 
-    :raises BadRequest: it is not a version.
+    :raises BadRequest: the header is not a version.
     :raises UnacceptableVersion: this service does not have it.
     """
     asked = _of_placement(header) if header else None

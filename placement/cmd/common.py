@@ -31,7 +31,7 @@ _HANDED_OVER: Final = ("GUNICORN_FD", "LISTEN_FDS")
 def check_bind(bind: str) -> None:
     """Check that the server can listen there.
 
-    :raises ValueError: it cannot; the text names the option and the remedy.
+    :raises ValueError: the server cannot listen there; the text names the option and the remedy.
     """
     if any(name in os.environ for name in _HANDED_OVER):
         return
@@ -94,7 +94,7 @@ _PASSWORDS: Final = frozenset({"password", "passwd"})
 def open_database(conf: cfg.ConfigOpts) -> AbstractContextManager[ServiceDatabase]:
     """Return the database that the configuration names.
 
-    :raises Unavailable: it does not answer or has a schema that this version cannot work with.
+    :raises Unavailable: the database does not answer or has a schema that this version cannot work with.
     """
     return sync.open_database(conf.placement_database.connection)
 

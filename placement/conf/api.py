@@ -32,11 +32,10 @@ Placement-Ext-Incomplete: deadline then says that there may be more. If it has
 found none, the answer is 400 with the code placement.ext.search_too_long. The
 answer names the group of the request that found no place.
 
-At most half of a worker's threads (placement-api --threads) may run searches
-longer than some hundredths of a second at the same time. Under another web
-server at most two may. One more such search is answered 503, and the client
-tries again, so that the other threads stay free for short requests. In a worker with a single thread, one
-client may keep all other requests waiting for this time.
+At most half of a worker's threads (placement-api --threads) may run searches longer than some hundredths of a
+second at the same time. Under another web server at most two may. A further search is answered 503, and the
+client tries again, so that the other threads stay free for short requests. In a worker with a single thread,
+one client may keep all other requests waiting for this time.
 """,
     ),
     cfg.FloatOpt(

@@ -52,9 +52,9 @@ client gets a conflict.
         default=-1,
         min=-1,
         help="""
-Maximum number of allocation candidates that the server generates for one
-request; -1 for no bound. It applies before the limit of the request. So with
-randomize_allocation_candidates the sample is drawn from at most this number.
+Maximum number of allocation candidates that the server generates for one request; -1 for no bound. The
+maximum applies before the limit of the request. So with randomize_allocation_candidates the sample is drawn
+from at most this number.
 """,
     ),
     cfg.StrOpt(
@@ -65,8 +65,8 @@ randomize_allocation_candidates the sample is drawn from at most this number.
             ("breadth-first", "One candidate of each root provider in turn."),
         ],
         help="""
-Order in which candidates are generated. It decides which candidates are in the
-answer if max_allocation_candidates or the limit of the request ends the list.
+Order in which candidates are generated. The order decides which candidates are in the answer if
+max_allocation_candidates or the limit of the request ends the list.
 """,
     ),
     cfg.StrOpt(
@@ -91,22 +91,20 @@ everything is in random order.
         default=["LLC", "MBA"],
         item_type=types.String(max_length=255, regex=r"^(?!CUSTOM_)[A-Z][A-Z0-9_]*$"),
         help="""
-Resource classes that exist from the start beside the standard ones: LLC counts
-last-level cache, MBA memory bandwidth. With an empty list only the standard
-classes exist. Names have capital letters, digits and underscores, and begin
-with a letter. They do not begin with CUSTOM_, the prefix of classes that
-clients create.
+Resource classes that exist from the start beside the standard ones: LLC counts last-level cache, MBA memory
+bandwidth. With an empty list only the standard classes exist. Names have capital letters, digits and
+underscores, and begin with a letter. Names do not begin with CUSTOM_, the prefix of classes that clients
+create.
 """,
     ),
     cfg.StrOpt(
         "model_file",
         help="""
-File with a copy of the resource providers that the service has in memory. A
-starting worker then reads only later changes from the database. With a million
-resource providers this takes seconds instead of half a minute. All workers of
-a machine use one file. Its folder has to be writable for the service alone,
-such as /var/lib/placement/model. One of the workers writes the file every five
-minutes if there were changes.
+File with a copy of the resource providers that the service has in memory. A starting worker then reads only
+later changes from the database. With a million resource providers this takes seconds instead of half a
+minute. All workers of a machine use one file. The folder of the file has to be writable for the service
+alone, such as /var/lib/placement/model. One of the workers writes the file every five minutes if there were
+changes.
 
 A worker compares the file with the database before it uses the file. A file
 that is damaged, or of another database, is removed with a line in the log. A

@@ -90,7 +90,7 @@ def find_database(url: str) -> FoundDatabase:
 def state_of(conn: sa.Connection) -> FoundDatabase:
     """Return the state of the database of a connection.
 
-    :raises Unavailable: it has several revisions.
+    :raises Unavailable: the database has several revisions.
     """
     revisions = MigrationContext.configure(conn).get_current_heads()
     if len(revisions) > 1:

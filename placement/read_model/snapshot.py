@@ -93,7 +93,7 @@ class ModelSnapshot:
     def copy(self) -> "ModelSnapshot":
         """Return a copy for changes; afterwards this one must not change.
 
-        Both share providers, trees and sets until these change.
+        Both snapshots share providers, trees and sets until these change.
         """
         new = ModelSnapshot()
         new.providers = self.providers.copy()

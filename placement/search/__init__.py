@@ -6,15 +6,15 @@ Nouns A *request* is the query string as data. Several providers may serve its *
     *conditions*. Each kind of condition is one class, registered once, with everything that other modules
     need of it.
 
-    A candidate is *anchored* at a tree. Its providers come from a *provider set*: the tree, and the providers
-    that share with it through aggregates. The *options* of a need are the providers of the set that can serve
-    it. An *assignment* has chosen options for some of the needs; the *rules* say which choices go together.
-    A complete assignment is a *candidate*. Written as positions in the provider set it is a *pattern*. An
-    *offer* is a provider set with a batch of its patterns.
+    A candidate is *anchored* at a tree. The providers of a candidate come from a *provider set*: the tree,
+    and the providers that share with it through aggregates. The *options* of a need are the providers of the
+    set that can serve it. An *assignment* has chosen options for some of the needs; the *rules* say which
+    choices go together. A complete assignment is a *candidate*. Written as positions in the provider set it
+    is a *pattern*. An *offer* is a provider set with a batch of its patterns.
 
-    A *compiled request* holds for all trees of a structure in which the conditions have the same results. It
-    compares the free amounts that matter: which providers have enough for a need, and the free amount of
-    classes that several needs *contest*. Trees that are equal in these are searched once. Trees of several
+    A *compiled request* holds for all trees of a structure in which the conditions have the same results. The
+    search compares the free amounts that matter: which providers have enough for a need, and the free amount
+    of classes that several needs *contest*. Trees that are equal in these are searched once. Trees of several
     compiled requests are equivalent, too, if their options have the same positions and relations. A *dead
     end* is an assignment that cannot be completed, whichever equivalent providers are swapped. A search
     *rests* when it has found nothing for a while. A search *spends* a *budget* of steps.
@@ -38,10 +38,9 @@ The order of calls
     :func:`~placement.search.rendering.render_pieces` writes the answer. Diagnosis and claims begin at the
     same functions.
 
-Imports
-    The API, the schemas and the extras import it. It imports the read model, and ``claims`` also the store.
-    Within it the order is that of the contract in ``pyproject.toml``: ``claims`` may use ``diagnosis``, and
-    both may use candidates.
+Imports The API, the schemas and the extras import it. The package imports the read model, and ``claims`` also
+    the store. Within it the order is that of the contract in ``pyproject.toml``: ``claims`` may use
+    ``diagnosis``, and both may use candidates.
 
 A worked example
     Three hosts have one structure: DISK_GB 100, and two NUMA nodes with VCPU 8 each. On ``cn1`` 5 VCPU of

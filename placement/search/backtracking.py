@@ -1,20 +1,20 @@
 """Backtracking: tries all ways to serve a request from one tree and the providers that share with it.
 
-A depth-first search chooses one provider for each need. It checks each choice against capacities and rules,
-and leaves a branch as soon as it cannot be completed. It builds no product of all options; the caller takes
-as many results as it wants. After a while without a result the search *rests*: it yields None, so that the
-caller can look elsewhere first.
+A depth-first search chooses one provider for each need. The search checks each choice against capacities and
+rules, and leaves a branch as soon as it cannot be completed. The search builds no product of all options; the
+caller takes as many results as it wants. After a while without a result the search *rests*: it yields None,
+so that the caller can look elsewhere first.
 
 Hosts have many equivalent devices. If four of sixteen are full and the remaining groups have no place, it
 does not matter which four are full. The search remembers such a *dead end* up to a renaming of equivalent
 providers.
 
-The two loops here take back choices without a journal of changes. They run for each tree of each request, and
-a journal, as the planner has one, would add a call to every choice. Both are generators, so that candidates
-are found on demand.
+The two loops here take back choices without a journal of changes. The loops run for each tree of each
+request, and a journal, as the planner has one, would add a call to every choice. Both loops are generators,
+so that candidates are found on demand.
 
-Only :mod:`placement.search.compiled_request` uses it, and tests compare it with brute force. It knows
-providers and rules, but neither patterns nor caches.
+Only :mod:`placement.search.compiled_request` uses it, and tests compare it with brute force. This module
+knows providers and rules, but neither patterns nor caches.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class SearchBudget:
     def spend(self, steps: int = 1) -> None:
         """Count steps. A generous count is harmless: a check of the clock costs little.
 
-        :raises BudgetExhausted: they were the last.
+        :raises BudgetExhausted: the steps were the last.
         """
         self._steps_left -= steps
         if self._steps_left <= 0:

@@ -477,7 +477,7 @@ def serving_check(
 ) -> Callable[[HostTree, Sequence[Provider]], bool]:
     """Return a function that checks whether a candidate is anchored at a tree, given its sharing providers.
 
-    It remembers the results of equivalent trees, for as long as the snapshot does not change.
+    The check remembers the results of equivalent trees, for as long as the snapshot does not change.
 
     :raises BudgetExhausted: (the function) the budget is spent.
     """
@@ -490,8 +490,8 @@ def unused_patterns(
     """Return a function that finds all patterns of a tree as if nothing were used.
 
     Providers that share with the tree count as unused, too. Trees get the same batch if their providers meet
-    the same conditions and have the same portions. Its patterns are those of the largest of these trees, so
-    that a smaller tree may have no room for some.
+    the same conditions and have the same portions. The patterns of the batch are those of the largest of
+    these trees, so that a smaller tree may have no room for some.
 
     :raises BudgetExhausted: (the function) the budget is spent.
     """

@@ -292,7 +292,7 @@ class _TraitCondition(ProviderCondition):
 @register_condition
 @dataclass(frozen=True, slots=True)
 class RequiredTraits(_TraitCondition):
-    """One trait of each set.
+    """A condition: one trait of each set.
 
     The providers of the group without a suffix have the traits ``together``, as the API reference says.
     """

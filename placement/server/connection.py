@@ -109,7 +109,7 @@ class ClientConnection:
     def is_complete(self) -> bool:
         """Return whether a whole request has arrived.
 
-        :raises TooLarge: it is too long.
+        :raises TooLarge: the request is too long.
         :raises Exception: one of gunicorn's many kinds, if the bytes are not HTTP.
         """
         if self.request is None and not self._read_headers():

@@ -24,9 +24,9 @@ Modules
     - ``optimistic_write`` writes parts without reading first; ``names`` and ``classes`` have the names.
     - ``changes`` tells clients which providers have changed, ``holders`` which consumers hold something.
 
-Imports
-    The API, ``placement.search.claims``, maintenance and the extras import it. It imports the tables and
-    transactions of ``placement.db``, and the nouns of the read model (``provider``), never the snapshot.
+Imports The API, ``placement.search.claims``, maintenance and the extras import it. The package imports the
+    tables and transactions of ``placement.db``, and the nouns of the read model (``provider``), never the
+    snapshot.
 
 A worked example
     A host has VCPU 8, of which ``a`` holds 5 and ``b`` 2. In one request ``a`` moves to another host and

@@ -6,9 +6,9 @@ choice, and the current allocations have to leave enough. Otherwise the allocati
 no provider, which the foreign key forbids. So the whole transaction is rolled back, and the next attempt
 reads first, and finds the reason.
 
-A consumer is in at most one group. It leaves the group when a claim names another one, or with its last
-allocation. A joining consumer locks the bucket of its group: of two consumers that join at once, the second
-one sees the first.
+A consumer is in at most one group. A consumer leaves the group when a claim names another one, or with its
+last allocation. A joining consumer locks the bucket of its group: of two consumers that join at once, the
+second one sees the first.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def _unchanged_provider(provider: sa.BindParameter[int], seq: sa.BindParameter[i
 
 
 class LostRace(Exception):
-    """Another transaction was faster: the choice is gone, taken, or changed."""
+    """A transaction of another client was faster: the choice is gone, taken, or changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ def commit_claims(
     :param expiring: by uuid of consumer, seconds until the claim expires unless a client confirms it.
     :returns: by uuid, when these claims expire.
     :raises ConcurrentUpdate: a consumer's generation is not the given one.
-    :raises Conflict: there is no such reservation for them.
+    :raises Conflict: there is no such reservation for the claims.
     :raises LostRace: the choice is no longer good.
     """
     # groups, reservations and expiries need answers before the commit

@@ -139,7 +139,7 @@ def write(tx: WriteTransaction, wanted: Sequence[ProviderDescription]) -> dict[s
 def _check_names(wanted: Sequence[ProviderDescription]) -> None:
     """Check that uuids and names differ.
 
-    :raises InvalidRequest: two have one uuid, or one name, or names that are the same to MariaDB.
+    :raises InvalidRequest: two providers have one uuid, or one name, or names that are the same to MariaDB.
     """
     names_seen: dict[str, ProviderDescription] = {}
     uuids_seen: set[str] = set()

@@ -28,7 +28,7 @@ _MAX_TEXT: Final = 255
 class AgentHeartbeat:
     """The approximate time of an agent's last report, and the time when the next one is due.
 
-    Both are in seconds since 1970, by the clock of the host.
+    Both times are in seconds since 1970, by the clock of the host.
     """
 
     reported_at: float

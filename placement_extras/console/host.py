@@ -1,8 +1,8 @@
 """The page of a host, or of a part of it: nested providers, consumers, and positions of guests.
 
-The picture of consumers has a bar for each inventory, in which each consumer has a part. It shows the amounts
-in Placement, which does not know positions. Agents with ``[compute] report_positions`` add CPUs and cache
-ways in attributes. The service never asks an agent, as it does not know the agents' addresses.
+The picture of consumers has a bar for each inventory, in which each consumer has a part. The picture shows
+the amounts in Placement, which does not know positions. Agents with ``[compute] report_positions`` add CPUs
+and cache ways in attributes. The service never asks an agent, as it does not know the agents' addresses.
 """
 
 from __future__ import annotations

@@ -107,7 +107,8 @@ class GroupBuilder:
     def group_policy(self) -> str | None:
         """Return the policy for groups with a suffix.
 
-        It is "none" for groups of devices. A flavor with several suffixes of its own must name a policy.
+        The policy is "none" for groups of devices. A flavor with several suffixes of its own must name a
+        policy.
         """
         several = sum(group.suffix != "" for group in self.build_groups()) > 1
         return "none" if self._policy is None and several and self._suffixes_of_specs < 2 else self._policy

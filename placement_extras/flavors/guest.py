@@ -276,7 +276,7 @@ class FlavorGuest:
     def agreed_text(self, name: str, prefix: str = "hw") -> str | None:
         """Return the text of a feature that flavor and image agree on; None if both lack it.
 
-        :raises InvalidRequest: they contradict each other.
+        :raises InvalidRequest: flavor and image contradict each other.
         """
         flavor, image = self.both_texts(name, prefix)
         if flavor and image and flavor != image:
@@ -300,7 +300,7 @@ class FlavorGuest:
     def agreed_flag(self, name: str) -> bool | None:
         """Whether flavor and image ask for a feature; None if neither mentions it.
 
-        :raises InvalidRequest: they contradict each other.
+        :raises InvalidRequest: flavor and image contradict each other.
         """
         flavor, image = self.both_flags(name)
         if flavor is not None and image is not None and flavor != image:
@@ -337,7 +337,7 @@ def _is_number(suffix: str) -> bool:
 def check_known(prefix: str, name: str, value: str | None) -> None:
     """Check a value against the values of the image property of the same name.
 
-    :raises InvalidRequest: it is none of them.
+    :raises InvalidRequest: the value is none of the known ones.
     """
     known = CHOICES[f"{prefix}_{name}"].values
     if value and value not in known:

@@ -1,7 +1,7 @@
 """Translates a flavor with its image to a request for allocation candidates.
 
-Some extra specs do not affect a request, but Nova refuses a guest with a wrong value. These are checked
-first.
+Some extra specs do not affect a request, but Nova refuses a guest with a wrong value. Such extra specs are
+checked first.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _MAX_AMOUNT: Final = 2**31 - 1
 def find_refusals(source: StockContent) -> list[str]:
     """Describe each item that our tables cannot hold.
 
-    Neither service writes such rows. They come from old releases and from SQL by hand.
+    Neither service writes such rows. Such rows come from old releases and from SQL by hand.
     """
     providers = _provider_names(source)
     return [

@@ -58,7 +58,7 @@ class CreateClaim(command.Lister):
 
       openstack allocation claim create 'resources=VCPU:4,MEMORY_MB:8192' --project-id web --user-id ann
 
-    A flavor in options or in a file replaces the query. It is translated as Nova does:
+    A flavor in options or in a file replaces the query. The service translates the flavor as Nova does:
 
       openstack allocation claim create --vcpus 4 --ram 8192 --project-id web --user-id ann
 

@@ -265,7 +265,7 @@ class _RequestRoom:
         return formula is None or formula(free) > 0
 
     def candidate_hosts(self, board: ClusterSimulation) -> Iterator[Host]:
-        """Yield the hosts that may have had room at the beginning. They are found on demand."""
+        """Yield the hosts that may have had room at the beginning. The hosts are found on demand."""
         if self._left is None:
             self._left = self._look_for_room(board)
         number = 0

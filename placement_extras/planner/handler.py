@@ -1,7 +1,7 @@
 """The operation ``POST /ext/v1/capacity``: its body, its handler, and the guests that would have to move.
 
-The database has the guests of each host, the read model the room. One may be newer than the other. So a guest
-that comes, leaves or moves meanwhile may be counted twice or not at all.
+The database has the guests of each host, the read model the room. Either may be newer than the other. So a
+guest that comes, leaves or moves meanwhile may be counted twice or not at all.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ def _run_processes(
 ) -> int:
     """Run the proxy and the follower in two processes until stopped; return the exit status.
 
-    The comparison then takes no time of the interpreter that answers clients. Both processes end with this
-    one.
+    The comparison then takes no time of the interpreter that answers clients. Both other processes end with
+    this one.
     """
     # a forked child would inherit the other ends of the pipes, which then never report their end
     context = multiprocessing.get_context("spawn")

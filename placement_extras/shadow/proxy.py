@@ -1,6 +1,6 @@
 """The process that answers clients, under gunicorn, with the answers of the stock service.
 
-It records which requests are in flight together, because their order is unknown.
+The proxy records which requests are in flight together, because their order is unknown.
 """
 
 from __future__ import annotations

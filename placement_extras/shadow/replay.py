@@ -213,7 +213,7 @@ class UnansweredRequest(Exception):
 Ask = Callable[[MirroredRequest], tuple[ShadowAnswer, float]]
 """Send a copy to our service; return the answer and its time in seconds.
 
-:raises UnansweredRequest: it did not answer, and the copy must not be sent again.
+:raises UnansweredRequest: the service did not answer, and the copy must not be sent again.
 """
 
 

@@ -82,7 +82,7 @@ class _LibvirtSession:
 
 
 class LibvirtConnection:
-    """A connection that is opened, breaks and is opened again. Its methods may be called from any thread."""
+    """A connection that is opened, breaks and is opened again. The methods may be called from any thread."""
 
     def __init__(self, uri: str, happened: Callable[[str | None], None]) -> None:
         """Load libvirt; open() connects.
@@ -213,7 +213,7 @@ class LibvirtConnection:
     def usual_owner(self) -> str:
         """The user of QEMU processes of domains without a label of their own.
 
-        It has the form of ``DomainDescription.owner``, and is empty for a libvirtd of a session.
+        The result has the form of ``DomainDescription.owner``, and is empty for a libvirtd of a session.
 
         :raises DriverError: libvirtd does not answer.
         """

@@ -9,9 +9,9 @@ and block I/O by item: ``weight``, ``dev:/dev/vda`` for a device of the host, ``
 domain's own disks. A value without a note belongs to another program and stays. A note without pins is of an
 earlier release, which noted none, and all pins beside it are the agent's.
 
-Pins of another program are demands, unless they name all CPUs. Its shares and its quota of the whole domain
-are respected as well. The agent's own quotas are temporary and never in a definition. Memory that the agent
-binds has mode ``restrictive``, because no other mode can be changed while the guest runs.
+Pins of another program are demands, unless they name all CPUs. The program's shares and its quota of the
+whole domain are respected as well. The agent's own quotas are temporary and never in a definition. Memory
+that the agent binds has mode ``restrictive``, because no other mode can be changed while the guest runs.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class DomainDefinition:
 def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
     """The definition in the inactive XML of a domain.
 
-    :raises ValueError: it is not XML, or a value cannot be read.
+    :raises ValueError: the text is not XML, or a value cannot be read.
     """
     root = parse(inactive_xml)
     note = root.find(f"metadata/{{{NAMESPACE}}}tuned")
@@ -306,7 +306,7 @@ def parse_definition(inactive_xml: str, persistent: bool) -> DomainDefinition:
 def parse_live(domain_xml: str) -> tuple[DomainBlockIo, int | None]:
     """The block I/O in the XML of a running domain, and its soft limit of memory in KiB.
 
-    :raises ValueError: it is not XML, or a number cannot be read.
+    :raises ValueError: the text is not XML, or a number cannot be read.
     """
     root = parse(domain_xml)
     return parse_blockio(root), _soft_limit(root)
@@ -315,7 +315,7 @@ def parse_live(domain_xml: str) -> tuple[DomainBlockIo, int | None]:
 def parse_binding(domain_xml: str) -> MemoryBinding:
     """The binding of a domain's memory.
 
-    :raises ValueError: it is not XML.
+    :raises ValueError: the text is not XML.
     """
     return _read_binding(parse(domain_xml))
 

@@ -1,9 +1,9 @@
 """The driver of QEMU domains: libvirtd runs them, and the driver sets CPUs, memory and block I/O.
 
-One thread keeps the connection and a table of running domains. It reads a domain when libvirtd reports an
-event of it, and all domains after libvirtd was away. The differences between table and domains replace the
-missed events. Guests run on without libvirtd, and the table stays. libvirtd reports no changes of definitions
-(``virsh schedinfo --config``, ``vcpupin --config``), so definitions are read in turn.
+One thread keeps the connection and a table of running domains. The thread reads a domain when libvirtd
+reports an event of it, and all domains after libvirtd was away. The differences between table and domains
+replace the missed events. Guests run on without libvirtd, and the table stays. libvirtd reports no changes of
+definitions (``virsh schedinfo --config``, ``vcpupin --config``), so definitions are read in turn.
 """
 
 from __future__ import annotations

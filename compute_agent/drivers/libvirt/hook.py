@@ -113,7 +113,7 @@ def install_hook(hooks: Path, socket: Path) -> bool:
     """Install the hook; return whether it was missing or outdated.
 
     :raises ForeignHookError: there is a file that the agent has not made.
-    :raises OSError: it cannot be written; the former state stays.
+    :raises OSError: the hook cannot be written; the former state stays.
     """
     path, found = hook_path(hooks), state(hooks, socket)
     if found is HookState.FOREIGN:
@@ -144,7 +144,7 @@ def remove(hooks: Path) -> bool:
     """Remove the hook; return whether there was one.
 
     :raises ForeignHookError: the file is not the agent's.
-    :raises OSError: it cannot be removed.
+    :raises OSError: the hook cannot be removed.
     """
     path, found = hook_path(hooks), state(hooks)
     if found is HookState.FOREIGN:

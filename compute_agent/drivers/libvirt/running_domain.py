@@ -1,9 +1,10 @@
 """A running domain: its settings, their difference from the wanted ones, and the calls that change them.
 
 Limits are set through libvirt and read from the domain's cgroup (https://libvirt.org/cgroups.html). A read of
-the cgroup works while libvirtd is away, and costs a twentieth of a call. It also shows the kernel's values.
-Calls that fail raise ``libvirt.libvirtError``, which the driver translates. The persistent definition only
-decides where the guest runs between its next start and its placement, so a failed write of it is only logged.
+the cgroup works while libvirtd is away, and costs a twentieth of a call. The cgroup also shows the kernel's
+values. Calls that fail raise ``libvirt.libvirtError``, which the driver translates. The persistent definition
+only decides where the guest runs between its next start and its placement, so a failed write of it is only
+logged.
 """
 
 from __future__ import annotations
@@ -181,7 +182,8 @@ def find_group(pid: int) -> DomainGroup | None:
 def _mount_points() -> Mapping[str, Path]:
     """The mount points of the hierarchies, by ``cpu`` for version 1 and ``""`` for version 2.
 
-    They are read once from /proc/self/mountinfo (proc(5)), as they do not change while a host runs.
+    The mount points are read once from /proc/self/mountinfo (proc(5)), as they do not change while a host
+    runs.
     """
     found: dict[str, Path] = {}
     for line in read_text("/proc/self/mountinfo").splitlines():

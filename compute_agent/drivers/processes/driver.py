@@ -1,8 +1,8 @@
 """The driver of guests that are plain processes.
 
-A guest is started by the agent, in a session of its own, or adopted by the pid of a process or the folder
-of a cgroup v2 group. It outlives the agent. Pid and start time identify it, so that a later process with the
-same pid is another one. Guests are pinned by scheduler affinity (sched_setaffinity(2)). Where a cgroup v2
+A guest is started by the agent, in a session of its own, or adopted by the pid of a process or the folder of
+a cgroup v2 group. A guest outlives the agent. Pid and start time identify it, so that a later process with
+the same pid is another one. Guests are pinned by scheduler affinity (sched_setaffinity(2)). Where a cgroup v2
 group is writable, each guest has a group of its own below it.
 """
 
@@ -164,7 +164,7 @@ class ProcessDriver:
         Where guests have groups, the processes move into one of their own, so that the agent changes no
         values of another program's group.
 
-        :raises DriverError: it cannot be a guest, or cannot be recorded.
+        :raises DriverError: the process cannot be a guest, or cannot be recorded.
         """
         self._table.forbid_double(guest_uuid)
         source: GuestCgroup | None = None
@@ -202,7 +202,7 @@ class ProcessDriver:
     def stop(self, guest: Guest, timeout: float) -> None:
         """Stop the guest: SIGTERM, and SIGKILL after ``timeout`` seconds. An ended guest is not an error.
 
-        :raises DriverError: it does not end even after SIGKILL, for example while it waits for a disk.
+        :raises DriverError: the guest does not end even after SIGKILL, for example while it waits for a disk.
         """
         record = self._table.known_record(guest.uuid)
         deadline = time.monotonic() + timeout
@@ -536,7 +536,7 @@ def _signal_guest(record: ProcessRecord, number: signal.Signals) -> None:
 def _guest_processes(record: ProcessRecord) -> tuple[list[int], bool]:
     """The processes of a guest, and whether another program moved the main one out of the guest's group.
 
-    These are the members of the group; without a group, the main process with all descendants.
+    The processes are the members of the group; without a group, the main process with all descendants.
     """
     members = record.member_pids()
     if record.identity.pid in members:

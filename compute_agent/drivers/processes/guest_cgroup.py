@@ -3,8 +3,8 @@
 A value in a file that the agent never wrote belongs to another program and stays. A value that the agent
 wrote is repaired, and removed when it is no longer wanted. A guest without a group has none of these.
 
-This module decides what to write; :mod:`compute_agent.drivers.cgroup` knows the files. It is separate from
-the process driver, so that these decisions can be read and tested without processes.
+This module decides what to write; :mod:`compute_agent.drivers.cgroup` knows the files. The module is separate
+from the process driver, so that these decisions can be read and tested without processes.
 """
 
 from __future__ import annotations

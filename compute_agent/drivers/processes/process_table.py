@@ -214,7 +214,7 @@ class ProcessTable:
     def forbid_guests(self, pids: set[int]) -> None:
         """Check that none of the processes is the main process of a guest.
 
-        :raises DriverError: one is.
+        :raises DriverError: one of them is a guest.
         """
         for record in self.running_records():
             if record.identity.pid in pids:
@@ -330,7 +330,7 @@ class ProcessTable:
     def known_record(self, guest_uuid: str) -> ProcessRecord:
         """The record of a guest with an end that was not handled yet.
 
-        :raises GuestGoneError: it was handled.
+        :raises GuestGoneError: the end of the guest was handled.
         """
         with self._lock:
             record = self._records.get(guest_uuid)

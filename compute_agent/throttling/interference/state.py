@@ -119,7 +119,7 @@ def state_to_json(state: InterferenceState, now: float) -> dict[str, Any]:
 def state_from_json(document: Any, now: float) -> InterferenceState:
     """The state from the state file.
 
-    :raises ValueError: it is not one. LookupError, TypeError and AttributeError, likewise.
+    :raises ValueError: the document is not such a state. LookupError, TypeError and AttributeError, likewise.
     """
     return InterferenceState(
         tuple(_case_from_row(row, now) for row in document["cases"]),

@@ -199,8 +199,8 @@ class WatermarkMetric:
       not throttled. ``throttle_quantified``: the amount that a throttle frees can be computed.
     - ``evictable``: guests can be evicted for it.
     - ``evict_quantified``: the amount that an eviction frees can be computed.
-    - ``evict`` makes a guest leave in a way of this metric's own; None: the agent's way. It is called with
-      the guest's uuid, from a thread, and raises an exception when it fails.
+    - ``evict`` makes a guest leave in a way of this metric's own; None: the agent's way. The function is
+      called with the guest's uuid, from a thread, and raises an exception when it fails.
     """
 
     name: str
@@ -296,7 +296,7 @@ class MetricRegistry(Mapping[str, WatermarkMetric]):
     def add_metric(self, metric: WatermarkMetric) -> None:
         """Make another metric known.
 
-        :raises ValueError: its name, or that of its lever, is taken.
+        :raises ValueError: the name of the metric or of its lever, is taken.
         """
         if metric.name in self._metrics:
             raise ValueError(f"there are two metrics {metric.name}")

@@ -1,7 +1,7 @@
 """The watermarks of a configuration: the ``[watermark:NAME]`` sections, and contradictions between them.
 
-Rules are the watermarks with the registry of metrics and the sizes of steps. They have the expected effects
-of actions.
+Rules are the watermarks with the registry of metrics and the sizes of steps. The rules have the expected
+effects of actions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ABOVE: Final = (WatermarkAction.DISABLE_SCHEDULING, WatermarkAction.EVICT, Water
 class WatermarkThreshold:
     """The usage from which on an action is taken.
 
-    It is in the metric's unit, or ``relative``, in percent of the capacity of the host.
+    The amount is in the metric's unit, or ``relative``, in percent of the capacity of the host.
     """
 
     value: float
@@ -163,7 +163,7 @@ def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
 def check_together(watermarks: Iterable[WatermarkSection]) -> None:
     """Check that watermarks of one metric do not contradict each other.
 
-    Those in preview are checked apart from those in force.
+    Watermarks in preview are checked apart from those in force.
 
     :raises ConfigError: watermarks of one metric contradict each other.
     """

@@ -151,7 +151,7 @@ def state_to_json(state: WatermarkState) -> dict[str, Any]:
 def state_from_json(content: Any) -> WatermarkState:
     """The state from the state file.
 
-    :raises ValueError: it is not one.
+    :raises ValueError: the content is not such a state.
     """
     try:
         # Checked one by one: a guest would be limited, or ended, by what another program wrote here.

@@ -120,7 +120,7 @@ def delete(call: ApiRequest, reservation_uuid: str) -> Response:
 def _known_uuid(uuid: str) -> str:
     """Return the uuid of a path in its canonical form, as in the database.
 
-    :raises NotFound: it is not a uuid.
+    :raises NotFound: ``uuid`` is not a uuid.
     """
     canonical = canonical_uuid(uuid)
     if canonical is None:

@@ -1,8 +1,8 @@
 """Places wanted claims: all of them, or none.
 
 The search tries choices of one claim with choices of those after it. Each choice makes a scenario of its own,
-which shares all but a few providers with the one before, so that nothing has to be undone. It tries failed
-states, and choices that leave the same room to the others, only once.
+which shares all but a few providers with the one before, so that nothing has to be undone. The search tries
+failed states, and choices that leave the same room to the others, only once.
 """
 
 import random

@@ -81,8 +81,8 @@ class ClaimService:
 
         :param reservation: the reservation from which all amounts move.
         :param also: called in the transaction that writes the claims, for further writes.
-        :raises NoCandidate: there is no place for all of them.
-        :raises Conflict: there is no such reservation for them.
+        :raises NoCandidate: there is no place for all of the claims.
+        :raises Conflict: there is no such reservation for the claims.
         :raises ConcurrentUpdate: a consumer's generation is not the given one.
         :raises InvalidRequest: a class, a trait, a root or a number that they name does not exist, or the
             search takes too long.

@@ -1,8 +1,8 @@
 """Splits of dedicated CPUs and memory over the zones of a host: which zones, and how much of each.
 
-A *zone* is a NUMA node with all providers below it; a host without any is one zone. Its *rooms* are the
-amounts of a class that each of its providers can give now. A *split* takes all requested amounts out of some
-zones, each class as evenly as the rooms allow.
+A *zone* is a NUMA node with all providers below it; a host without any is one zone. The *rooms* of a zone are
+the amounts of a class that each of its providers can give now. A *split* takes all requested amounts out of
+some zones, each class as evenly as the rooms allow.
 """
 
 from bisect import bisect_right

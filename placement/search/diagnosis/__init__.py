@@ -26,8 +26,8 @@ The order of conditions
     - ``group``: for each part all of the above; the remaining hosts can serve it and the parts before;
     - ``root_required`` and ``root_forbidden``;
     - ``required`` traits of the group without a suffix: any provider with one of its classes has one of them;
-    - ``together``: all parts at once. It covers sums of amounts and those traits, and below microversion 1.29
-      the rule of one provider per tree;
+    - ``together``: all parts at once. This check covers sums of amounts and those traits, and below
+      microversion 1.29 the rule of one provider per tree;
     - ``same_subtree``;
     - ``group_policy``.
 

@@ -253,7 +253,7 @@ class _WholeFunnel:
     def check_together(self) -> None:
         """Check the conditions that tie the parts together.
 
-        :raises BudgetExhausted: it takes too long; the results so far stay.
+        :raises BudgetExhausted: the search takes too long; the results so far stay.
         """
         # the whole request first: a host that serves it passes every step, and most need no other search
         *steps, (last, whole) = joint_clauses(self.found.request)
