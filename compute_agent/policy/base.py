@@ -339,8 +339,8 @@ def refit_assignment(
 ) -> CpuAssignment | None:
     """The assignment with the guest's present dedicated CPUs, if they serve the request; None otherwise.
 
-    The CPUs do not serve the request in three cases: their number or zones differ from the allocation, another
-    guest holds one, or siblings that thread policy isolate keeps empty are missing. CPUs that have left
+    The CPUs do not serve the request if their number or zones differ from the allocation, if another
+    guest holds one, or if siblings that ``isolate`` keeps empty are missing. CPUs that have left
     ``cpu_dedicated_set`` or gone offline still serve the request: a running guest is not moved for that.
     """
     if _was_allocated_shared(request):
