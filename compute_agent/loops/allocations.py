@@ -162,8 +162,8 @@ class HistoryWatch:
             EventKind.HISTORY,
             None,
             "Placement has an older copy of its database: %s; %d guests keep their CPUs, cache and bandwidth."
-            " compute-agent audit --heal brings their allocations back,"
-            " compute-agent allocations accept takes from them what Placement does not have",
+            " compute-agent audit --heal restores their allocations;"
+            " compute-agent allocations accept makes the loss final",
             older.reason,
             len(losses),
         )

@@ -55,8 +55,8 @@ class ChangeProbe:
                 # enough to go on
                 answer = self._asked_for(least)
                 LOG.warning(
-                    "the database server does not show its identity, so another server is detected by its"
-                    " change counters only: %s",
+                    "the database server does not show its identity, so only its change counters show"
+                    " that it is another server: %s",
                     error,
                 )
                 return answer

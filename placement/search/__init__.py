@@ -24,7 +24,8 @@ Modules
     - ``roots`` finds the trees that may serve it, beginning with the rarest requested property.
     - ``candidate_search`` goes from tree to tree and orders the candidates.
     - ``equivalence`` groups trees, and ``compiled_request`` searches each group once.
-    - ``backtracking`` tries assignments of one tree; ``rules`` rules out the impossible first.
+    - ``backtracking`` tries assignments of one tree; ``rules`` rules out the impossible first, and
+      ``symmetry`` recognises assignments that differ only in equal providers and equal groups.
     - ``candidates`` are the results, ``rendering`` writes the answer, and ``budget`` bounds the work.
     - ``host_filter`` serves ``GET /resource_providers``.
     - ``diagnosis`` explains why candidates are few or none, and which changes would help.
@@ -67,8 +68,11 @@ Invariants
     - Without a limit each candidate is found exactly once. With a limit, at most that number is found, and
       fewer only where fewer exist. ``tests/placement/search/brute.py`` defines a candidate, with a function
       for each rule.
-    - A limit bounds the work, not only the answer: the search looks for nothing beyond it. Trees share
-    patterns only if conditions have the same results for them, and the free amounts that matter are the same.
+    - A limit bounds the work, not only the answer: the search looks for nothing beyond it.
+    - If a tree can serve a request in many equivalent ways, one of them comes before all the others, also
+      before those of other trees. So a limit first leaves out candidates that make no difference.
+    - Trees share patterns only if conditions have the same results for them, and the free amounts that matter
+      are the same.
     - Feasibility checks and dead ends rule out only the impossible. A need that passes may still be
       impossible.
     - Each loop that a client can make long spends steps. A search that has spent its budget returns the

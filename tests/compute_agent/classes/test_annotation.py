@@ -48,10 +48,10 @@ def test_parts_may_be_missing(text, wish):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[]", "the annotation is not an object"),
         ("[" * 100000, "nested too deeply"),
-        ('{"LLC": ' + "1" * 5000 + "}", "no JSON"),
+        ('{"LLC": ' + "1" * 5000 + "}", "not JSON"),
         ('{"L3": {}}', "unknown key 'L3'"),
         ('{"LLC": {}, "llc": {}}', "LLC twice"),
         ('{"LLC": {}, "LLC": {}}', "'LLC' twice"),

@@ -116,9 +116,9 @@ def test_a_shared_domain_is_as_its_strongest_guest_has_it(amd):
 def test_a_class_that_a_host_cannot_have_is_told_to_guest_and_operator(amd):
     refusals = amd.sync(class_target("a", "LSR", 2), class_target("b", "BE", 4))
     assert refusals == (
-        "[cpu_class:fast] disabled_c_states = C1E: the kernel has POLL, C1, C2 here (CPU 2)",
-        "[cpu_class:fast] disabled_c_states = C6: the kernel has POLL, C1, C2 here (CPU 2)",
-        "[cpu_class:fast] energy_performance_preference = performance: the kernel has none here (CPUs 0-3)",
+        "[cpu_class:fast] disabled_c_states = C1E: this kernel has POLL, C1, C2 (CPU 2)",
+        "[cpu_class:fast] disabled_c_states = C6: this kernel has POLL, C1, C2 (CPU 2)",
+        "[cpu_class:fast] energy_performance_preference = performance: this kernel has none (CPUs 0-3)",
     )
     assert {uuid: set(reasons) for uuid, reasons in amd.controller.refused.items()} == {"a": set(refusals)}
 
@@ -160,7 +160,7 @@ def test_a_value_that_cannot_be_given_back_is_reported_and_kept(intel):
     intel.sync()
     path = f"{CPUS}/cpufreq/policy2/scaling_max_freq"
     intel.files.broken[path] = errno.EIO
-    with pytest.raises(DriverError, match=r"scaling_max_freq = 3200000: the kernel does not take it"):
+    with pytest.raises(DriverError, match=r"scaling_max_freq = 3200000: the kernel does not accept it"):
         give_back(intel)
     assert intel.store.former_values.values == {path: "3200000"}
     intel.files.broken.clear()

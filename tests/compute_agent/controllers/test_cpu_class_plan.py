@@ -139,14 +139,14 @@ def test_a_guest_without_a_class_keeps_its_domain_from_idle():
         (
             CpuClass("x", "ondemand"),
             {},
-            "[cpu_class:x] governor = ondemand: the kernel has performance, powersave, schedutil here"
+            "[cpu_class:x] governor = ondemand: this kernel has performance, powersave, schedutil"
             " (CPU 0)",
             {},
         ),
         (
             CpuClass("x", energy_preference="power"),
             {"preferences": ()},
-            "[cpu_class:x] energy_performance_preference = power: the kernel has none here (CPU 0)",
+            "[cpu_class:x] energy_performance_preference = power: this kernel has none (CPU 0)",
             {},
         ),
         (
@@ -177,7 +177,7 @@ def test_a_guest_without_a_class_keeps_its_domain_from_idle():
         (
             CpuClass("x", disabled_c_states=("C3",)),
             {},
-            "[cpu_class:x] disabled_c_states = C3: the kernel has C1, C6 here (CPU 0)",
+            "[cpu_class:x] disabled_c_states = C3: this kernel has C1, C6 (CPU 0)",
             {},
         ),
         (

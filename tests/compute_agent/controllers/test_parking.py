@@ -225,7 +225,7 @@ def test_a_cpu_that_does_not_come_online_is_told_and_tried_again(host):
     host.sync(after=60.0)
     host.files.broken[f"{CPUS}/cpu5/online"] = errno.EIO
     (refusal,) = host.sync(class_target("a", "LS", 5)).refusals
-    assert "cpu5/online = 1: the kernel does not take it" in refusal
+    assert "cpu5/online = 1: the kernel does not accept it" in refusal
     host.files.broken.clear()
     assert host.sync(class_target("a", "LS", 5)).refusals == ()
     assert host.online == "0-1,4-5"

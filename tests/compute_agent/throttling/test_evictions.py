@@ -104,11 +104,11 @@ def test_an_absent_placement_is_waited_for(host, client, live_placement, caplog)
     live_placement.stop()
     thread = threading.Thread(target=evictions(host).give_back, args=(GUEST,))
     thread.start()
-    wait_for(lambda: "is not given back yet" in caplog.text)
+    wait_for(lambda: "is not removed yet" in caplog.text)
     live_placement.start()
     thread.join(SECONDS)
     assert held(client) == {DISK: {"DISK_GB": 10}}
-    assert caplog.text.count("is not given back yet") == 1
+    assert caplog.text.count("is not removed yet") == 1
 
 
 def test_an_agent_that_ends_waits_for_nothing(host, live_placement):
@@ -125,7 +125,7 @@ def test_a_guest_that_was_started_again_keeps_its_allocation(host, client, live_
     live_placement.stop()
     thread = threading.Thread(target=evictions(host).give_back, args=(GUEST,))
     thread.start()
-    wait_for(lambda: "is not given back yet" in caplog.text)
+    wait_for(lambda: "is not removed yet" in caplog.text)
     host.run(GUEST, 1.0)
     thread.join(SECONDS)
     live_placement.start()

@@ -128,7 +128,7 @@ def test_levels_that_are_none(text, unit):
         ),
         ("[watermark:p]\nmetric = io_pressure\nevict = 50", r"\[watermark:p\] evict: guests cannot"),
         ("[qos]\nhighest_class = HIGH", r"\[qos\] highest_class: there is no class 'HIGH'"),
-        ("[qos_class:gold]\nmb_percent = 5", r"\[qos_class:gold\] rank: a class of another name"),
+        ("[qos_class:gold]\nmb_percent = 5", r"\[qos_class:gold\] rank: a class with a name other than"),
         ("[qos_class:a/b]\nrank = 5", r"\[qos_class:a/b\]: a name has 1 to 64 letters"),
         ("[qos_class:BE]\nllc_range = 30-10", r"\[qos_class:BE\] llc_range: range 30-10"),
         ("[qos_class:BE]\nmb_percent_per_cache = 0=5", r"\[qos_class:BE\] mb_percent_per_cache: '0=5'"),
