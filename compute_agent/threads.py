@@ -111,8 +111,8 @@ class PeriodicTask:
         :param pause: the seconds until the next round, from the seconds that this one took; None until woken.
         :param failed: called while an exception of a round is handled, with whether the exception differs
             from that of the round before.
-        :param is_needed: whether there is anything to do. Without it the thread ends, until start() is called
-            again.
+        :param is_needed: tells whether there is anything to do. If there is nothing, the thread ends until
+            start() is called again.
         :param begin: called when the thread starts. Neither ``begin`` nor ``rest`` may call methods of the
             task.
         :param rest: called when there is nothing to do any more.

@@ -254,10 +254,10 @@ def build_host_state(
 ) -> HostState:
     """The host as the configuration wants it. Deprecated options cost a log line each.
 
-    :param root_uuid: the uuid of the agent's own root provider. Without it, it is that of the state folder,
-        which is made if there is none.
+    :param root_uuid: the uuid of the agent's own root provider. By default, the uuid is read from the state
+        folder, which is made if it does not exist.
     :param control: the mount of resctrl, if there is one.
-    :param root: the owner of the root; without it the configuration says.
+    :param root: the owner of the root; by default, the one that the configuration names.
 
 
     :raises ConfigError: for a configuration that this host cannot have.
@@ -430,10 +430,11 @@ def make_controllers(
 ) -> tuple[KernelController, ...]:
     """The one list of all controllers, in the order in which they act, for work and for release.
 
-    :param control: the mount of resctrl that they may change, if there is one.
+    :param control: the mount of resctrl that the controllers may change; None if there is none.
     :param root: the folder that /sys and /proc are below.
     :param originals: keeps the originals of masks.
-    :param drift_counter: makes a controller's counter, by its name, of files that other programs changed.
+    :param drift_counter: makes a controller's counter of files that other programs changed; takes the
+        controller's name.
     """
     files = KernelFiles(root)
     pinning: KernelController = EmulatorController(driver, settings.emulator)

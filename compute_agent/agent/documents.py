@@ -52,7 +52,7 @@ from compute_agent.usage.snapshot import MetricSeries
 def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[str, Any]:
     """A guest as the command line shows it. CPUs are strings such as ``0-3,8``.
 
-    :param claim_expires: when its claim is gone by itself, in seconds since the epoch.
+    :param claim_expires: when the guest's claim expires, in seconds since the epoch.
     """
     assignment = view.assignment
     return {

@@ -167,7 +167,7 @@ def try_configuration(
 ) -> None:
     """Make what follows from a configuration on this host, and drop it. Nothing changes.
 
-    :param owner: the owner of the root provider; without it the configuration says.
+    :param owner: the owner of the root provider; by default, the one that the configuration names.
     :param factory: makes the controllers, which need the driver of a running agent.
     :raises ConfigError: the agent would refuse it.
     :raises OSError: the host cannot be read.

@@ -23,11 +23,11 @@ from compute_agent.model.resource import ThrottleControl
 class GuestTarget:
     """A guest as it should be.
 
-    :ivar assignment: where it runs. None: the agent does not place it.
+    :ivar assignment: where the guest runs. None: the agent does not place the guest.
     :ivar online: the CPUs that are online now.
     :ivar allocation: amounts by provider of this host and resource class. None: not known yet.
     :ivar limits: the temporary limits of throttling, in the units of their levers.
-    :ivar spare: the online CPUs that it may run on while all its own are offline.
+    :ivar spare: the online CPUs that the guest may run on while all its own CPUs are offline.
     """
 
     guest: Guest
@@ -66,7 +66,7 @@ PINS: Final = "pins"
 class ReleaseItem:
     """One setting of the agent, with its current value in words.
 
-    :ivar give_back: undoes the setting. None: it stays, for ``reason``.
+    :ivar give_back: undoes the setting. None: the setting stays, for ``reason``.
     """
 
     kind: str

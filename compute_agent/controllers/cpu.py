@@ -257,7 +257,7 @@ class CpuController(GuestController):
 def cpu_weight(allocation: Allocation, per_cpu: int = _PER_CPU) -> int:
     """The ``cpu.weight`` of a guest that holds ``allocation``, 1 to 10000.
 
-    :param per_cpu: the weight of each of its CPUs.
+    :param per_cpu: the weight of each CPU of the guest.
     """
     cpus = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
     return min(max(cpus, 1) * per_cpu, _MAX_WEIGHT)

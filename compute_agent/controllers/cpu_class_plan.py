@@ -68,9 +68,9 @@ NO_BINDING: Final = ClassBinding(0)
 class CpuClassClaim:
     """CPUs and the class that they ask for.
 
-    :ivar cpu_class: None: the former content of their files.
-    :ivar frozen: whether their files stay unchanged.
-    :ivar parked: whether they are parked in the way of the class.
+    :ivar cpu_class: None: the CPUs get the former content of their files.
+    :ivar frozen: whether the files of these CPUs stay unchanged.
+    :ivar parked: whether these CPUs are parked in the way of the class.
     """
 
     cpus: frozenset[int]

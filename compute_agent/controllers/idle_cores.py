@@ -28,8 +28,8 @@ class ParkingRules:
 
     :ivar after: seconds without use until a core is parked.
     :ivar cpus: the CPUs that may be parked.
-    :ivar unknown: offline dedicated CPUs of unknown cores. They are brought online, because the kernel shows
-        the siblings of an online CPU only.
+    :ivar unknown: offline dedicated CPUs of unknown cores. The controller brings them online, because the
+        kernel shows the siblings of an online CPU only.
     """
 
     mode: ParkMode

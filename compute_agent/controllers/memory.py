@@ -259,8 +259,8 @@ def memory_limits(
 ) -> MemoryLimits:
     """The limits of a guest that holds ``allocation``. An allocation without memory has none.
 
-    :param share: the percentages of its class.
-    :param pages: the limits of huge pages; None: they stay as they are.
+    :param share: the percentages of the guest's class.
+    :param pages: the limits of huge pages; None: these limits stay as they are.
     """
     held = sum(amounts.get(name, 0) for amounts in allocation.values() for name in (MEMORY, RECLAIMED_MEMORY))
     if not held:

@@ -104,7 +104,7 @@ def draw_host(
     title of a CPU has its number, core, role, guests and conditions. A bar at its left edge grows with the
     noise.
 
-    :param guests: the CPUs of each guest, by its name.
+    :param guests: the CPUs by name of a guest.
     """
     guests = guests or {}
     colours = {name: _guest_colour(index) for index, name in enumerate(guests)}

@@ -124,12 +124,13 @@ class CpuSettings:
 class CpuLimits:
     """The share of its CPUs that a guest gets.
 
-    :ivar weight: its share beside others, as ``cpu.weight`` of cgroup v2: 1 to 10000, the kernel's default is
-        100. None: unchanged.
-    :ivar quota: the most that it gets altogether, in cores; None: no limit.
-    :ivar idle: whether it runs only where no other group of the host wants to (``cpu.idle``). It has no
-        weight then.
-    :ivar burst: CPU time that it saves up below its quota and may use later, in cores (``cpu.max.burst``).
+    :ivar weight: the guest's share beside others, as ``cpu.weight`` of cgroup v2: 1 to 10000, the kernel's
+        default is 100. None: unchanged.
+    :ivar quota: the most CPU time that the guest gets, in cores; None: no limit.
+    :ivar idle: whether the guest runs only on CPUs that no other group of the host wants to use
+        (``cpu.idle``). The guest has no weight then.
+    :ivar burst: CPU time that the guest saves up below its quota and may use later, in cores
+        (``cpu.max.burst``).
     """
 
     weight: int | None = None
@@ -232,7 +233,7 @@ class CpuTuning(Protocol):
     def moved_emulator(self, guest: Guest, online: frozenset[int]) -> Mapping[int, frozenset[int]]:
         """The threads with other pins than the definition for the next start, with the CPUs that they have.
 
-        :param online: the CPUs that they can have.
+        :param online: the online CPUs of the host.
         :raises GuestGoneError:
         """
         ...
@@ -240,7 +241,7 @@ class CpuTuning(Protocol):
     def restore_emulator(self, guest: Guest, online: frozenset[int]) -> int:
         """Pin emulator threads by the definition again; return how many changed.
 
-        :param online: the CPUs that they can have.
+        :param online: the online CPUs of the host.
         :raises GuestGoneError:
         :raises DriverError:
         """
@@ -411,7 +412,8 @@ class GuestFlavor:
 
     :ivar dedicated: the number of guest CPUs with dedicated CPUs; None if the order does not say.
     :ivar project_id: empty if not known, and so is ``user_id``.
-    :ivar dedicated_vcpus: the numbers of these guest CPUs where only some are (``hw:cpu_dedicated_mask``).
+    :ivar dedicated_vcpus: the numbers of the dedicated guest CPUs, if only some are dedicated
+        (``hw:cpu_dedicated_mask``).
     """
 
     resources: Mapping[str, int] = field(default_factory=dict)
@@ -451,7 +453,7 @@ class ExpectingDriver(Protocol):
     def expect_guest(self, description: str) -> Guest:
         """Wait for the process of a guest from now on.
 
-        :return: the guest that it will be, with pid 0.
+        :return: the guest that the start will make, with pid 0.
         :raises ValueError: the description cannot be read, or too many guests are expected.
         """
         ...
@@ -511,7 +513,8 @@ class StartingDriver(GuestDriver, Protocol):
     ) -> Guest:
         """Make a guest that is held before its first instruction.
 
-        :param environment: variables beside those that each guest has. None comes from the agent's own.
+        :param environment: variables in addition to those that each guest has. No variable comes from the
+            agent's own environment.
         :param declared: the names of the settings that the order has.
         :raises DriverError: the guest exists, or cannot be started or recorded.
         """

@@ -80,7 +80,7 @@ class DriverLock:
     :ivar what: names the guests in that message.
     :ivar remedy: the option that separates the two agents, for that message.
     :ivar lock: the file of the lock; None: there is nothing to lock.
-    :ivar mark: the file of a second lock, which is taken if its folder allows it.
+    :ivar mark: the file of a second lock, which the agent takes if the file's folder allows it.
     """
 
     holder: str
@@ -142,7 +142,7 @@ class DriverLock:
 def libvirt_lock(conf: cfg.ConfigOpts, sockets: Sequence[Path], holder: str) -> DriverLock:
     """The lock on the domains of ``[libvirt] uri``.
 
-    :param sockets: the sockets that it may have on this host.
+    :param sockets: the paths that libvirtd's socket may have on this host.
     """
     uri = conf.libvirt.uri
     folder = sockets[0].parent if sockets else None

@@ -58,7 +58,7 @@ class PciDevice:
     :ivar physical_function: the address of the function that a virtual function belongs to.
     :ivar max_virtual: the most virtual functions that a physical function can have.
     :ivar bridges: the addresses of the bridges above the device, the root port first.
-    :ivar root_complex: such as ``pci0000:80``; empty where the path does not show it.
+    :ivar root_complex: such as ``pci0000:80``; empty if the path does not show the root complex.
     :ivar iommu_group: None where the IOMMU is off. Such a device cannot be given to a guest.
     :ivar interfaces: the names of its network interfaces.
     """

@@ -34,12 +34,13 @@ LOOSE: Final = "they are in the root of the control groups, which cannot have a 
 class HeldCpus:
     """The CPUs that a guest holds, and how far they are to be its own.
 
-    :ivar quiet: the host's work keeps off them.
-    :ivar pid: its main process.
-    :ivar alone: they are to be a partition as well.
-    :ivar group: its control group below the root of these; empty: that of its main process.
-    :ivar vcpu_cpus: the CPUs of each of its own CPUs.
-    :ivar other_cpus: the CPUs of its other threads.
+    :ivar quiet: the host's own work stays away from the CPUs.
+    :ivar pid: the main process of the guest.
+    :ivar alone: the CPUs are to be a partition as well.
+    :ivar group: the guest's control group, below the root of all control groups; empty: the group of its main
+        process.
+    :ivar vcpu_cpus: the host CPUs of each guest CPU.
+    :ivar other_cpus: the CPUs of the guest's other threads.
     """
 
     uuid: str
@@ -58,7 +59,7 @@ class IsolationDemand:
 
     :ivar dedicated: the CPUs that guests may hold.
     :ivar nodes: the CPUs of NUMA nodes by number.
-    :ivar kept: CPUs that stay quiet although no known guest holds them, as while a guest is lost.
+    :ivar kept: CPUs that stay quiet although no known guest holds them, for example while a guest is lost.
     """
 
     guests: tuple[HeldCpus, ...] = ()
@@ -86,9 +87,9 @@ class IsolationDemand:
 class KernelAnswers:
     """The kernel's answers to writes.
 
-    :ivar refused: reasons by path of masks that it does not change.
+    :ivar refused: by path of a mask, the reason why the agent does not change the mask.
     :ivar full: CPUs without a free vector.
-    :ivar stored: by path, CPUs that were written, and those that the kernel made of them.
+    :ivar stored: by path, the CPUs that were written, and the CPUs that the kernel stored.
     """
 
     refused: Mapping[str, str] = field(default_factory=dict)

@@ -70,8 +70,8 @@ class KeptBan:
 class SeenBan:
     """The CPUs that an irqbalance has banned.
 
-    :ivar sent: the CPUs that this process wrote last, or none to return to the environment; None: it wrote
-        nothing.
+    :ivar sent: the CPUs that this process wrote last, or no CPUs to return to the environment; None: this
+        process wrote nothing.
     :ivar is_pending: irqbalance has not scanned since.
     """
 
@@ -93,7 +93,7 @@ def decide_bans(
 ) -> BanPlan:
     """The bans of all irqbalance of a host.
 
-    :param silent: keys of those that do not answer, of which nothing changes.
+    :param silent: keys of instances that do not answer; the agent changes nothing of these.
     """
     found = {key: ban for key, ban in kept.items() if key in silent}
     writes: dict[str, CpuSet] = {}
@@ -132,9 +132,10 @@ class _BalancerMemory:
     """Memory about one irqbalance.
 
     :ivar sent: the CPUs that were written last.
-    :ivar scanned: the time when it has scanned since.
-    :ivar reason: the reason why it is not asked before the time ``again``; empty: it answers.
-    :ivar seconds: the time between its scans.
+    :ivar scanned: the time by which irqbalance has scanned since then.
+    :ivar reason: the reason why the agent does not ask irqbalance before the time ``again``; empty:
+        irqbalance answers.
+    :ivar seconds: the time between scans of irqbalance.
     """
 
     sent: CpuSet | None = None

@@ -258,7 +258,7 @@ class PartitionFiles:
         """The groups of a guest that are to be partitions, and what it cannot have, in words.
 
         :param group: the group of the whole guest.
-        :param cpus: the CPUs that it holds.
+        :param cpus: the CPUs that the guest holds.
         """
         if not group:
             return [], NO_GROUP

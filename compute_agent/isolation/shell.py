@@ -60,7 +60,7 @@ _PASSING: Final = frozenset({errno.EBUSY, errno.EAGAIN, errno.EINTR})
 class IsolationStatus:
     """The CPUs that are quiet or alone, what stays on them, and how many files are not their originals.
 
-    :ivar refused: by guest, sentences about partitions that it does not have.
+    :ivar refused: by guest, sentences about partitions that the guest does not have.
     :ivar balancers: sentences about irqbalance that do not keep off the quiet CPUs.
     """
 

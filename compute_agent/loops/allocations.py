@@ -289,7 +289,7 @@ def allocations_read(
 
     :param offering: the uuids of the providers with inventory.
     :param listing: the allocations of a moment ago, if a report has read them.
-    :param watch: decides whether losses of guests are believed; without it, all are.
+    :param watch: decides whether losses of guests are believed; None: all losses are believed.
 
     :raises PlacementError:
     :raises OSError: the decision about losses cannot be kept.

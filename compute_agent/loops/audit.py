@@ -166,7 +166,8 @@ class HostAuditor:
 
         :param changed: called after a change of allocations.
         :param holders: the owners of guests by uuid.
-        :param moves_emulator: whether the agent moves threads from dedicated CPUs where it follows.
+        :param moves_emulator: whether the agent moves threads from dedicated CPUs of the guests that it
+            follows.
         """
         self._moves_emulator = moves_emulator
         self._holders = holders

@@ -30,8 +30,8 @@ class StoredSample:
 
     A target without monitoring has one sample, without a ``cache_id``, if its CPU use is known.
 
-    :ivar occupancy: bytes; None where they are unknown.
-    :ivar local: bytes a second since the sample before; None where they are unknown. ``total`` likewise.
+    :ivar occupancy: bytes; None if unknown.
+    :ivar local: bytes a second since the sample before; None if unknown. The same holds for ``total``.
     :ivar cpu: cores of the whole target, the same in the samples of all its caches.
     """
 

@@ -23,7 +23,7 @@ class StartGuest:
     """An order to start a guest. The answer is its GuestView, or the reason for a refusal.
 
     :ivar declared: the names of the settings that the order has.
-    :ivar owner: project, user and type of its consumer in Placement.
+    :ivar owner: project, user and type of the guest's consumer in Placement.
     """
 
     uuid: str
@@ -64,8 +64,8 @@ class GuestStarted:
 
     :ivar allocation: None: Placement was not asked, or did not answer.
     :ivar since: the monotonic time of the report.
-    :ivar started: whether it has just started. Otherwise it has other settings or another main
-        process, or is seen for the first time.
+    :ivar started: whether the guest has just started. Otherwise the guest has other settings or another main
+        process, or the agent sees it for the first time.
     :ivar owner: project, user and type of its consumer; None: as before.
     """
 
@@ -101,7 +101,7 @@ class GuestAppeared:
 class GuestStopped:
     """A driver reports the end of a guest.
 
-    :ivar ending: its exit status or signal; empty if not known.
+    :ivar ending: the exit status or signal of the guest; empty if unknown.
     """
 
     guest: Guest
@@ -129,7 +129,7 @@ class AllocationsRead:
 class HostStateChanged:
     """The configuration or the hardware changed.
 
-    :ivar controllers: replace the current ones; None: these stay.
+    :ivar controllers: the controllers from now on; None: the current ones stay.
     """
 
     host_state: HostState

@@ -291,7 +291,7 @@ def guest_facts(
 ) -> GuestFacts:
     """The facts of a guest for rules.
 
-    :param owner: project, user and type of its consumer in Placement; None: not known.
+    :param owner: project, user and type of the guest's consumer in Placement; None: unknown.
     """
     held = {uuid: amounts for uuid, amounts in (allocation or {}).items() if amounts}
     return GuestFacts(

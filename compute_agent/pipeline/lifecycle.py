@@ -80,7 +80,7 @@ class GuestLifecycle:
         :param saved: the guests, by uuid.
         :param limits: the limits of throttling, by guest.
         :param unclaimed: the allocations of consumers without a guest.
-        :param migrations: the guests of those consumers that are migrations.
+        :param migrations: by consumer that is a migration, its guest.
         :param owners: the owners of consumers.
         """
         self._cache.migrations = dict(migrations)
@@ -216,7 +216,7 @@ class GuestLifecycle:
 
         Assignments come from the state file, or else from the kernel.
 
-        :return: whether this call did it.
+        :return: whether this call made the change.
         :raises DriverError: the driver cannot list the guests. Nothing is forgotten then.
         """
         if (saved := self._saved) is None:

@@ -47,12 +47,13 @@ class AgentState:
     :ivar driver: the name of the driver of the guests; empty: not known.
     :ivar maintenance: the last order of an operator; None: there is none.
     :ivar unclaimed: the allocations of consumers without a guest here.
-    :ivar migrations: the guests of those consumers that are migrations.
-    :ivar nova_root: the root provider of nova-compute when it was last seen; None: there was none.
+    :ivar migrations: by consumer that is a migration, its guest.
+    :ivar nova_root: the root provider of nova-compute when the agent last saw it; None: there was no such
+        provider.
     :ivar former_values: former contents of the kernel files that classes of CPUs have changed.
     :ivar history: the last seen generations of Placement's providers, to notice an older database.
     :ivar former_watermarks: the JSON part in which former releases kept limits and evictions, until the state
-        file of throttling has taken it over; None: there is none.
+        file of throttling has taken over the content; None: there is no such part.
     """
 
     guests: Mapping[str, SavedGuest] = field(default_factory=dict)

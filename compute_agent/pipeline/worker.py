@@ -142,7 +142,7 @@ class GuestPipeline:
         :param save: keeps durably the guests, the allocations of consumers without a guest, and the guests of
             migrations. ``save`` may raise OSError.
         :param read_online: reads the CPUs that are online at the moment.
-        :param manual: the settings by hand and by the fleet; None: they do not outlive the process.
+        :param manual: the settings by hand and by the fleet; None: these settings do not outlive the process.
         """
         self._driver = driver
         self._recorder = recorder = recorder or EventRecorder()
@@ -252,7 +252,7 @@ class GuestPipeline:
         :param listener: turns reports of the driver into events; None: only ends of guests become events.
         :param limits: the limits of throttling, by guest.
         :param unclaimed: the last known allocations of consumers without a guest.
-        :param migrations: the guests of those consumers that are migrations.
+        :param migrations: by consumer that is a migration, its guest.
         :param owners: the last known owners of consumers.
         """
         # Watched before the guests are listed, so that no start or end falls between the two.

@@ -154,8 +154,9 @@ class ProviderDemand:
 class GuestRequest:
     """The needs of one guest. Without a demand it has no allocation and floats over all shared CPUs.
 
-    :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0 where it is not known.
-    :ivar mems: NUMA nodes of the memory that it holds; empty where the allocation has no nodes of memory.
+    :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0 if unknown.
+    :ivar mems: NUMA nodes of the memory that the guest holds; empty where the allocation has no nodes of
+        memory.
     """
 
     guest: str
@@ -301,7 +302,7 @@ def build_assignment(
 ) -> CpuAssignment | PlacementRefusal:
     """The assignment that follows from a guest's dedicated CPUs.
 
-    :param floating: shared CPUs of its VCPU part; by default those of its zones.
+    :param floating: shared CPUs for the guest's ``VCPU``; by default those of its zones.
     :param withheld: dedicated CPUs that are already kept empty.
     """
     # CPUs that a guest holds may have become shared ones by a change of the options.
@@ -472,7 +473,7 @@ def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet,
 
     Of these, the ones in the NUMA nodes of its guest CPUs, if there are any.
 
-    :param own: the CPUs of its guest CPUs.
+    :param own: the CPUs of the guest's own CPUs.
     """
     everywhere = supply.cpu_sets.emulator & supply.topology.online - held
     if not everywhere:

@@ -40,8 +40,8 @@ class CoreCost(NamedTuple):
     """The cost of a choice, the most important first.
 
     :ivar cores: cores that the choice uses; with thread policy spread, threads of the guest that share one.
-    :ivar broken: cores that the choice breaks, less broken cores that it uses up; with thread policy spread,
-        cores shared with others.
+    :ivar broken: cores that the choice breaks, less the broken cores that the choice uses up; with thread
+        policy spread, cores shared with others.
     """
 
     cores: int

@@ -57,10 +57,10 @@ def place_nowhere(supply: CpuSupply, request: GuestRequest) -> None:
 class KernelPlacement:
     """The CPUs and memory nodes that the kernel lets a guest use.
 
-    :ivar cpus: CPUs of all its threads together.
-    :ivar vcpu_cpus: CPUs of each guest CPU by number, where its thread is known.
+    :ivar cpus: CPUs of all threads of the guest together.
+    :ivar vcpu_cpus: CPUs of each guest CPU by number, if the thread of the guest CPU is known.
     :ivar emulator_cpus: CPUs of the threads that run no guest CPU.
-    :ivar mems: NUMA nodes to which its memory is bound; empty without a binding.
+    :ivar mems: NUMA nodes to which the guest's memory is bound; empty without a binding.
     """
 
     cpus: CpuSet

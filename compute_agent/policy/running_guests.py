@@ -41,10 +41,11 @@ def read_back(
     was placed by another program. With thread policy isolate, free siblings are kept empty, since it is not
     known here whether the allocation includes them.
 
-    :param observed: the CPUs that its threads may use.
-    :param vcpu_cpus: the CPUs of each guest CPU, by number from 0, where the driver knows their threads.
-        If a guest CPU is missing, dedicated CPUs go to the guest CPUs in ascending order.
-    :param mems: NUMA nodes to which its memory is bound; empty without a binding. The memory stays there.
+    :param observed: the CPUs that the guest's threads may use.
+    :param vcpu_cpus: the CPUs of each guest CPU, by number from 0, if the driver knows the threads of guest
+        CPUs. If a guest CPU is missing, dedicated CPUs go to the guest CPUs in ascending order.
+    :param mems: NUMA nodes to which the guest's memory is bound; empty without a binding. The memory stays
+        there.
     """
     sets = supply.cpu_sets
     positions = _vcpu_positions(request, vcpu_cpus or {})
@@ -159,7 +160,7 @@ def best_move(
 ) -> RebalanceMove | None:
     """The move with the largest gain, if that is at least ``min_gain``; the first of equals.
 
-    :param policy: decides where a guest would go if it started now.
+    :param policy: decides where a guest would go if the guest started now.
     :param guests: guests that may be moved, with their present assignments.
     :param min_gain: the least gain, above 0.
     """

@@ -46,8 +46,9 @@ class CachePromise:
     """Shares of one L3 cache.
 
     :ivar ways: the ways that the guest holds; 0 for none of its own.
-    :ivar bandwidth: the percent of memory bandwidth that it holds; 0 for none of its own.
-    :ivar way_limit: the ways that throttling leaves it; None without a limit. So is ``bandwidth_limit``.
+    :ivar bandwidth: the percent of memory bandwidth that the guest holds; 0 for none of its own.
+    :ivar way_limit: the ways that throttling leaves to the guest; None without a limit. The same holds for
+        ``bandwidth_limit``.
     """
 
     ways: int = 0
@@ -61,9 +62,9 @@ class GuestPromises:
     """The promises to one guest.
 
     :ivar vcpu_cpus: the CPUs of each guest CPU; empty: the agent does not place the guest.
-    :ivar held: its dedicated CPUs, with those that stay empty for it.
-    :ivar mems: NUMA nodes of its memory; empty: any.
-    :ivar group: the name of its resctrl group; None: it has no promise of caches.
+    :ivar held: the guest's dedicated CPUs, with those that stay empty for the guest.
+    :ivar mems: NUMA nodes of the guest's memory; empty: any.
+    :ivar group: the name of the guest's resctrl group; None: the guest has no promise of caches.
     :ivar caches: by L3 cache id.
     :ivar given: another program placed the guest.
     """
@@ -91,7 +92,7 @@ class GuestPromises:
 class GroupFacts:
     """The resctrl group of a guest.
 
-    :ivar ways: the ways by L3 cache id, each with the number of them that another group can fill as well.
+    :ivar ways: the ways by L3 cache id, each with the number of ways that another group can fill as well.
     :ivar bandwidth: percents by L3 cache id.
     :ivar slack: percents by which the kernel rounds bandwidth.
     :ivar outside: threads of the guest that are in other groups.
@@ -107,14 +108,17 @@ class GroupFacts:
 class ObservedGuest:
     """The kernel's view of one guest.
 
-    :ivar vcpus: CPUs of the thread of each guest CPU; empty where they cannot be told apart.
-    :ivar emulator: CPUs of its other threads; empty where they cannot be told apart.
+    :ivar vcpus: CPUs of the thread of each guest CPU; empty if the agent cannot tell the guest's threads
+        apart.
+    :ivar emulator: CPUs of the guest's other threads; empty if the agent cannot tell the guest's threads
+        apart.
     :ivar threads: CPUs of all threads by id.
-    :ivar bound: the NUMA nodes that its memory is bound to, empty for any; None: it cannot be bound.
-    :ivar memory: bytes by NUMA node; empty where the kernel does not count them.
-    :ivar group: None: its group does not exist, or cannot be read.
-    :ivar problem: the reason why it cannot be read at all.
-    :ivar helpers: CPUs of tasks outside its own processes that serve it, by thread id.
+    :ivar bound: the NUMA nodes that the guest's memory is bound to, empty for any; None: the memory cannot be
+        bound.
+    :ivar memory: bytes by NUMA node; empty if the kernel does not count the bytes.
+    :ivar group: None: the guest's group does not exist, or cannot be read.
+    :ivar problem: the reason why the agent can read nothing of the guest.
+    :ivar helpers: CPUs of tasks outside the guest's own processes that serve the guest, by thread id.
     """
 
     vcpus: Mapping[int, CpuSet] = field(default_factory=dict)
@@ -142,9 +146,10 @@ class HostFacts:
     """The kernel's view of the host.
 
     :ivar guests: by uuid.
-    :ivar masks: the masks that touch CPUs of guests with a level of isolation. None: they cannot be read.
+    :ivar masks: the masks that touch CPUs of guests with a level of isolation. None: the masks cannot be
+        read.
     :ivar fixed: paths of masks that the kernel does not change.
-    :ivar owners: guests by the PCI address of their passthrough device.
+    :ivar owners: guests by the PCI address of the passthrough device.
     :ivar tasks: threads that may run on CPUs of guests with the level ``alone``.
     """
 

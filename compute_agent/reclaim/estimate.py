@@ -36,7 +36,7 @@ class ZoneReading:
 
     :ivar time: seconds since the epoch.
     :ivar total: use of all others together.
-    :ivar guests: use of each, by uuid, and of the system under ``SYSTEM`` where it is known.
+    :ivar guests: use of each guest, by uuid, and of the system under ``SYSTEM`` if known.
     """
 
     time: float

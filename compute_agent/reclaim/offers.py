@@ -44,7 +44,7 @@ class CapacityOffer:
 
     :ivar published: the promise in whole CPUs.
     :ivar level: the possible promise in cores, as of ``time``.
-    :ivar above_since: since when a larger amount could be published; 0 where it cannot.
+    :ivar above_since: since when a larger amount could be published; 0 if no larger amount could be.
     :ivar above: the smallest amount that could have been published since then.
     """
 

@@ -53,10 +53,11 @@ Owner = tuple[str, str]
 class MovedGuest:
     """A running guest of this host with changed allocations.
 
-    :ivar before: its former allocation here, its own or that of ``migration``; None is unknown.
-    :ivar own: its own allocation here now.
-    :ivar owner: known if it holds anything anywhere.
-    :ivar suitable: consumers with claims that suit the CPUs on which it runs.
+    :ivar before: the guest's former allocation here, under its own consumer or under ``migration``; None:
+        unknown.
+    :ivar own: the allocation of the guest's own consumer here now.
+    :ivar owner: known if the consumer holds anything anywhere.
+    :ivar suitable: consumers with claims that suit the CPUs on which the guest runs.
     """
 
     uuid: str
@@ -193,19 +194,19 @@ class FindingKind(enum.StrEnum):
 class AuditedGuest:
     """A guest that runs here.
 
-    :ivar vcpus: number of its guest CPUs.
-    :ivar location: the CPUs on which it runs.
+    :ivar vcpus: number of guest CPUs.
+    :ivar location: the CPUs on which the guest runs.
     :ivar dedicated: number of guest CPUs that were ordered as dedicated; None is unknown.
     :ivar extra_cpu: whether emulator threads have a dedicated CPU, too, if any guest CPU has.
     :ivar resources: ordered amounts by class, except CPUs.
-    :ivar refusal: the reason why it has no place; empty if it has one.
-    :ivar stray: words about CPUs that it holds outside the current CPU sets.
-    :ivar migration: the consumer that holds its place while it migrates.
+    :ivar refusal: the reason why the guest has no CPUs; empty if it has some.
+    :ivar stray: words about CPUs that the guest holds outside the current CPU sets.
+    :ivar migration: the consumer that holds the guest's CPUs during a migration.
     :ivar held: CPUs that the guest should have for itself.
-    :ivar known: its allocation, as the agent remembers it.
-    :ivar dedicated_vcpus: guest CPUs that its mask names.
+    :ivar known: the guest's allocation, as the agent remembers it.
+    :ivar dedicated_vcpus: guest CPUs that the mask of the flavor names.
     :ivar pinned_vcpus: guest CPUs that run on ``held`` CPUs only.
-    :ivar misplaced: words about its threads on dedicated CPUs that run no guest CPU.
+    :ivar misplaced: words about the guest's threads that run no guest CPU, but run on dedicated CPUs.
     """
 
     uuid: str
@@ -261,9 +262,9 @@ class ConsumerRecord:
 
     The repair decides again on this record, because time has passed since the finding.
 
-    :ivar holds: all its allocations.
-    :ivar ours: the part of these on this host.
-    :ivar here: whether its guest is here.
+    :ivar holds: all allocations of the consumer.
+    :ivar ours: the part of the allocations on this host.
+    :ivar here: whether the consumer's guest is on this host.
     """
 
     holds: ConsumerAllocations
@@ -365,7 +366,7 @@ def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) 
     The number of its dedicated CPUs comes from its order. Without an order it comes from its allocation, up
     to the number of guest CPUs; without that, from the CPUs that it runs on.
 
-    :param holds: amounts that it holds, by class.
+    :param holds: amounts that the consumer holds, by class.
     """
     # An isolated emulator thread has a dedicated CPU beside those of the guest CPUs.
     extra = int(guest.extra_cpu)
@@ -457,7 +458,7 @@ def decide_deletion(
 ) -> Decision:
     """Decide whether an allocation without a guest shall be deleted now.
 
-    :param age: seconds for which it is known to have had no guest.
+    :param age: seconds for which the consumer is known to have had no guest.
     """
     # Another program works on the consumer: its next request would undo a deletion, or lose an amount.
     if record.ours != finding.allocation:

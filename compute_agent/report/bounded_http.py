@@ -78,7 +78,8 @@ def round_deadline(seconds: float = ROUND_SECONDS) -> Iterator[None]:
 def bounded_session(options: cfg.ConfigOpts.GroupAttr) -> requests.Session:
     """A session for keystoneauth1 with bounded answers.
 
-    :param options: those of ``[placement]``; ``timeout`` is the seconds between two bytes.
+    :param options: the options of ``[placement]``; ``timeout`` is the longest time between two bytes, in
+        seconds.
     """
     session = requests.Session()
     # keystoneauth1 sets these only on sessions that it makes itself; older releases do not have them.

@@ -40,7 +40,7 @@ class TreeWrite:
 
     :ivar ahead: creations of names, each of which is a request of its own before the tree.
     :ivar actions: all other actions.
-    :ivar before: providers by uuid, as Placement has them.
+    :ivar before: the present providers of Placement, by uuid.
     :ivar after: the changed providers by uuid, after the actions.
     """
 
@@ -107,7 +107,7 @@ _NOT_TOGETHER: Final = frozenset({400, 403, 404, 405, 413})
 class ReportRefusal:
     """A change that Placement refused, with the reason: for the log, ``status`` and the metrics.
 
-    :ivar provider: the name of the provider, for actions that do not have it.
+    :ivar provider: the name of the provider, for actions without that name.
     """
 
     action: Action | ReshapePlan

@@ -67,10 +67,10 @@ class HoldingsListing:
 class ProviderReader:
     """Reads the providers of one host, and remembers them. For one thread at a time.
 
-    :ivar reported: the providers by uuid, as they were last read. Code that changes one in Placement changes
-        it here, too.
-    :ivar generations: their generations when they were last read.
-    :ivar evidence: the reason why the last reading does not continue the one before; empty if it does.
+    :ivar reported: the providers by uuid, as the agent last read them. Code that changes a provider in
+        Placement also changes it here.
+    :ivar generations: the generations of the providers at the last reading.
+    :ivar evidence: the reason why the last reading does not continue the one before; empty if it continues.
     """
 
     def __init__(self, client: PlacementClient) -> None:
@@ -244,8 +244,8 @@ class HostReporter:
         """Report with a client.
 
         :param owned: the names of the last call of ``remember``.
-        :param remember: saves names durably, before it returns.
-        :param generations: those of the providers when they were last seen.
+        :param remember: saves names durably before the function returns.
+        :param generations: the generations of the providers at the last reading.
         """
         self._client = client
         self._owned = owned

@@ -56,7 +56,7 @@ class RootSearch:
 class RootOwner:
     """The owner of the root provider.
 
-    :ivar beside: whether it is nova-compute.
+    :ivar beside: whether nova-compute is the owner.
     :ivar novas: nova-compute's root; None without one so far.
     :ivar known: whether the owner is certain. Before that, allocations of this host cannot be recognised.
     """
@@ -74,7 +74,7 @@ def root_keeper(beside: bool) -> str:
 def owner_of(shape: str | None, last: NovaRoot | None = None, decided: bool = True) -> RootOwner:
     """The owner of the root by [compute] provider_tree of the ini file, and by the last search.
 
-    :param shape: the option; None if it is not set.
+    :param shape: the option of the shape; None if not set.
     :param last: nova-compute's root, as found last.
     :param decided: whether a search has finished.
     """

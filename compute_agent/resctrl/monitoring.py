@@ -73,7 +73,7 @@ def monitoring_group(group: str, name: str) -> str:
 def make_monitoring_group(files: ResctrlFilesystem, group: str, name: str) -> bool:
     """Make a monitoring group. An existing one is not an error.
 
-    :returns: whether it exists; False where the kernel has no RMID for it.
+    :returns: whether the group exists; False if the kernel has no RMID for the group.
     :raises ResctrlError: the kernel refused it for another reason.
     """
     try:
@@ -156,9 +156,9 @@ class BandwidthTotals:
 class MonitoredGroup:
     """A guest or a class to monitor.
 
-    :ivar own_group: whether it has a control group, and so an RMID.
-    :ivar monitored: whether it has a monitoring group. It keeps this group before others of its priority get
-        one.
+    :ivar own_group: whether the guest has a control group, and so an RMID.
+    :ivar monitored: whether the guest has a monitoring group. The guest keeps this group before others of its
+        priority get one.
     """
 
     name: str
@@ -218,7 +218,7 @@ def monitoring_changes(
 
     Removal comes first, since it frees RMIDs.
 
-    :param wanted: the control group of each monitoring group, by its name.
+    :param wanted: by name of a monitoring group, its control group.
     :param ours: decides by name whether a monitoring group belongs to the agent; others stay.
     """
     there = {(group.name, name) for group in present.groups.values() for name in group.monitoring_groups}

@@ -68,7 +68,7 @@ def open_mount(root: Path = Path("/"), mount: bool = False, options: str = "") -
     """Find the writable mount of a machine, or make it.
 
     :param root: the folder with the files of the machine.
-    :param mount: mount the filesystem at sys/fs/resctrl where it is not mounted.
+    :param mount: mount the filesystem at sys/fs/resctrl if it is not mounted.
     :param options: mount options for that, such as ``cdp,mba_MBps``.
     :raises NoMountError: not supported, not mounted, mounted read-only, or refused by the kernel.
     """

@@ -183,10 +183,10 @@ def l2_lines(host: ResctrlLayout, share: ShareSpec, present: ResctrlGroups, name
 class GuestDemand:
     """The demand of one guest.
 
-    :ivar ways: exclusive ways allocated to it, by L3 cache id.
-    :ivar bandwidth: percent allocated to it, by L3 cache id.
-    :ivar share: its requested share.
-    :ivar way_limits: temporary upper limits by L3 cache id. They also cut allocations.
+    :ivar ways: exclusive ways allocated to the group, by L3 cache id.
+    :ivar bandwidth: percent allocated to the group, by L3 cache id.
+    :ivar share: the share that the group requests.
+    :ivar way_limits: temporary upper limits by L3 cache id. The limits also cut allocations.
     :ivar bandwidth_limits: the same in percent of bandwidth.
     :ivar reserved: whether a group is kept free for this guest. Such guests come first when groups are
         short, then guests of higher priority.

@@ -181,10 +181,10 @@ def api_operation(
 ) -> Callable[[Handler], Handler]:
     """Make a function the handler of one operation of the API.
 
-    :param rule: the policy rule that has to allow it; None if the handler checks the policy itself.
+    :param rule: the policy rule that has to allow the call; None if the handler checks the policy itself.
     :param since: the microversion that introduced the operation; ``before`` is the status in older ones.
     :param reads_json: whether the body has to be JSON; another one is answered 415.
-    :param writes_json: whether the answer is JSON; a client that does not accept it gets 406.
+    :param writes_json: whether the answer is JSON; a client that does not accept JSON gets 406.
     """
 
     def decorate_handler(handler: Handler) -> Handler:

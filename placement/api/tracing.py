@@ -117,7 +117,7 @@ class ServiceTracing:
 
         The time before the span is that of authentication.
 
-        :param route: the route of all its requests; None if :meth:`install_routes` names them.
+        :param route: the route of all requests to the application; None if :meth:`install_routes` names them.
         """
 
         def serve_request(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:

@@ -102,7 +102,7 @@ def open_database(conf: cfg.ConfigOpts) -> AbstractContextManager[ServiceDatabas
 def warn_of_password(program: str, argument: str, url: str, instead: str) -> None:
     """Print a warning if an argument holds the password of a database.
 
-    :param instead: the safe way to pass it.
+    :param instead: the safe way to pass the secret.
     """
     try:
         parsed = make_url(url)
@@ -116,7 +116,7 @@ def warn_of_password(program: str, argument: str, url: str, instead: str) -> Non
 def warn_of_secret(program: str, argument: str, secret: str, instead: str) -> None:
     """Print a warning that an argument holds a secret, which each user of the host can read.
 
-    :param instead: the safe way to pass it.
+    :param instead: the safe way to pass the secret.
     """
     print(
         f"{program}: warning: {argument} holds {secret}, which the list of processes shows"
@@ -137,8 +137,8 @@ def _no_arguments(parser: ArgumentParser) -> None:
 class ManageCommand:
     """A command of ``placement-manage``. The help of the command is the docstring of ``run``.
 
-    :param words: its name, of one word or two (``db sync``).
-    :param add_arguments: adds the arguments of its command line.
+    :param words: the command's name, of one word or two (``db sync``).
+    :param add_arguments: adds the arguments of the command line.
     """
 
     words: str

@@ -72,8 +72,8 @@ class CompiledRequest:
 
     :param tree: any of these trees; the traits, aggregates and tree that the request asks for have to be the
         same in all.
-    :param shared: the providers that share with all of them.
-    :param options: the options of all of them, as :func:`options_of` finds them.
+    :param shared: the providers that share with all these trees.
+    :param options: the options of all these trees, as :func:`options_of` finds them.
     :param traits: for each trait of the group without a suffix, the options that have it.
     """
 

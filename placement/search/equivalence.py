@@ -246,7 +246,7 @@ def regroup_trees(
 ) -> list[LikeTrees]:
     """Group trees again for a weaker request: trees of one group may differ now, and trees of two be alike.
 
-    :param groups: the trees as they were grouped for the whole request.
+    :param groups: the groups of trees for the whole request.
     :raises placement.search.budget.BudgetExhausted: the grouping takes too long.
     """
     groups = list(groups)

@@ -153,8 +153,8 @@ def _match_all(limits: Sequence[Mapping[int, int]], budget: SearchBudget) -> boo
 
     The matching grows along augmenting paths, found breadth first.
 
-    :param limits: for each need, by the id of each provider that can serve it, how many needs that one
-        serves.
+    :param limits: for each need, by the id of each provider that can serve the need, how many needs that
+        provider serves.
     """
     served: dict[int, list[int]] = {}
     for newcomer in range(len(limits)):

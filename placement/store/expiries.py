@@ -25,7 +25,7 @@ def write(tx: WriteTransaction, seconds: Mapping[str, float], known: list[int]) 
     """Let claims of this transaction expire after some seconds, given by the uuid of the consumer.
 
     :param known: the ids of consumers that existed before.
-    :returns: the uuids of these consumers, and when their claims expire; None if none does.
+    :returns: the uuids of these consumers, and when their claims expire; None if no claim expires.
     """
     # most claims do not expire, and send nothing here
     if not seconds:

@@ -80,7 +80,8 @@ def hosts_of(taken: Iterable[tuple[int, bool]]) -> frozenset[int]:
 
     A provider that shares with others, such as a pool of disk, is not a host, unless there is no other.
 
-    :param taken: for each provider of its allocations, the id of the root, and whether it shares.
+    :param taken: for each provider of the consumer's allocations, the id of the root, and whether the
+        provider shares.
     """
     # read twice, and callers pass generators
     taken = tuple(taken)

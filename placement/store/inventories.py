@@ -162,7 +162,7 @@ def write(
 ) -> None:
     """Insert or update these inventories of a locked provider; its other inventories stay.
 
-    :param present: the ids of the classes of its present inventories.
+    :param present: the ids of the classes of the provider's present inventories.
     :param ids: the ids of the wanted classes that exist.
     :raises InvalidRequest: there is no such class.
     """

@@ -207,7 +207,7 @@ def remaining_claim(
 ) -> ConsumerClaim | None:
     """Return the allocations of a (locked) reservation after these claims have taken from it.
 
-    :param groups: the names of the groups that their consumers join.
+    :param groups: the names of the groups that the consumers join.
     :returns: None if it does not hold enough.
     :raises Conflict: there is no such reservation for the claim.
     """

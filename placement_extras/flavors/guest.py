@@ -19,7 +19,7 @@ from placement_extras.flavors.flavor import NovaFlavor, Pairs, parse_cpus, refus
 class ChoiceProperty:
     """A property with a fixed set of values.
 
-    :param others: other spellings, each with the value that it means.
+    :param others: other spellings, each with the value that the spelling means.
     :param exact: whether upper and lower case differ.
     """
 
@@ -171,8 +171,8 @@ _TRUE_TEXTS: Final = frozenset(("1", "t", "true", "on", "y", "yes"))
 class TypedProperties:
     """The properties that a translation uses, by type.
 
-    :param node_cpus: CPUs of each NUMA node as bits; None if the image does not place them.
-    :param node_memory: memory of each NUMA node in MiB; None if the image does not place it.
+    :param node_cpus: CPUs of each NUMA node as bits; None if the image does not assign CPUs to nodes.
+    :param node_memory: memory of each NUMA node in MiB; None if the image does not assign memory to nodes.
     """
 
     texts: Mapping[str, str]

@@ -121,7 +121,7 @@ class ClusterSimulation:
     All slots are provider ids and classes. The ways of a request are those of unused hosts and unused sharing
     providers.
 
-    :param avoided: ids of the roots of hosts that are not used; nor are the providers that they share.
+    :param avoided: ids of the roots of hosts that are not used; nor are the providers that these hosts share.
     """
 
     def __init__(

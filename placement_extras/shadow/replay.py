@@ -193,7 +193,7 @@ class ReplayOutcome:
     """A verdict on one copy.
 
     :param why: the reason of MISSED, the name of the deviation of KNOWN, else the difference.
-    :param answer: the answer of our service; None if it was not asked.
+    :param answer: the answer of our service; None if our service was not asked.
     :param seconds: time of our service.
     :param parts: whether the content of the databases differs from here on.
     """

@@ -97,7 +97,7 @@ def parse_blockio(root: ElementTree.Element) -> DomainBlockIo:
 def items_to_set(has: DomainBlockIo, wanted: BlockIo | None, own: Collection[str]) -> dict[str, Item]:
     """The items to set on a domain.
 
-    :param has: its present block I/O.
+    :param has: the present settings of block I/O of the domain.
     :param wanted: None: no values of the agent.
     :param own: the items that the agent has written before.
     """
@@ -193,13 +193,14 @@ class MemoryBinding:
 class DomainDefinition:
     """The settings that a domain starts with.
 
-    :ivar persistent: whether there is a definition. Without one these are the settings of the running domain.
+    :ivar persistent: whether there is a definition. Without a definition the settings are those of the
+        running domain.
     :ivar shares: None: the definition has none.
     :ivar noted: the shares that the agent wrote.
     :ivar quota: the quota of the whole domain in cores; None: no limit.
     :ivar pins: the CPUs of each guest CPU, each I/O thread and the emulator.
     :ivar pinned: the roles with a pin of their own.
-    :ivar own: the pins that the agent wrote; None: all of them.
+    :ivar own: the pins that the agent wrote; None: the agent wrote all pins.
     :ivar own_items: the items of block I/O, and ``soft_limit``, that the agent wrote.
     :ivar soft_limit: KiB of memory above which the domain is slowed down; None: no limit.
     """

@@ -252,7 +252,7 @@ def _beside_pools(
 ) -> tuple[float, float]:
     """Return the bounds of the used share of a class at a host, together with the pools that serve the host.
 
-    :param is_apart: whether several needs ask for the class, so that several pools may serve them.
+    :param is_apart: whether several needs ask for the class, so that several pools may serve these needs.
     """
     used, capacity = own
     found = [used_share(used, capacity, amount)] if capacity > 0 else []

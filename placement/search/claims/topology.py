@@ -94,8 +94,8 @@ def best_splits(
 ) -> Ranked | None:
     """Return the best splits that a policy allows at a host, all of one rank; None if it allows none.
 
-    :param when_empty: the zones as if they were unused.
-    :param apart: the distance of two zones, by their numbers.
+    :param when_empty: the zones as if no guest used them.
+    :param apart: the distance of two zones, by the zones' numbers.
     :param accepts: returns whether a split will do.
     :raises BudgetExhausted: the budget is spent.
     """
@@ -268,8 +268,8 @@ def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: Search
 def _join_rooms(rooms: Sequence[ZoneRoom], common: Callable[..., int]) -> ZoneRoom:
     """Return the room of all providers of a zone together, approximately.
 
-    :param common: combines their steps. The greatest divisor covers amounts that some of them may give, the
-        least multiple amounts that each of them gives.
+    :param common: combines the steps of several pools. The greatest common divisor covers amounts that some
+        pools may give; the least common multiple covers amounts that each pool gives.
     """
     useful = [room for room in rooms if room.least <= room.most]
     if not useful:

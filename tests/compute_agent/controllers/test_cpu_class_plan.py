@@ -139,8 +139,7 @@ def test_a_guest_without_a_class_keeps_its_domain_from_idle():
         (
             CpuClass("x", "ondemand"),
             {},
-            "[cpu_class:x] governor = ondemand: this kernel has performance, powersave, schedutil"
-            " (CPU 0)",
+            "[cpu_class:x] governor = ondemand: this kernel has performance, powersave, schedutil (CPU 0)",
             {},
         ),
         (

@@ -102,7 +102,9 @@ def test_a_bad_revision_is_refused_as_a_whole_and_its_mending_needs_another_gene
 
 def test_an_empty_section_of_a_revision_is_one(host):
     host.offer(signed(1, "[qos_class:GOLD]\n"))
-    with pytest.raises(FleetError, match=r"\[qos_class:GOLD\] rank: a class with a name other than .* needs a rank"):
+    with pytest.raises(
+        FleetError, match=r"\[qos_class:GOLD\] rank: a class with a name other than .* needs a rank"
+    ):
         host.follow(parse_classes)
     assert host.ratio is None
 
