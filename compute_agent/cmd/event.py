@@ -105,8 +105,8 @@ class EventList(_EventLister):
             type=parse_moment,
             default="1d",
             metavar="TIME",
-            help="begin of the list: a length of time before now, such as 90, 30m, 1h or 7d, or a time, such"
-            " as 2026-05-01T13:00; default: 1d",
+            help="start of the list: a length of time before now, such as 90, 30m, 1h or 7d, or a time,"
+            " such as 2026-05-01T13:00; default: 1d",
         )
         return parser
 

@@ -36,7 +36,9 @@ class FleetKey(_SigningCommand):
         """Add the file."""
         parser = super().get_parser(prog_name)
         parser.add_argument(
-            "file", type=Path, help="file of the private key (PEM); the command makes it if it does not exist"
+            "file",
+            type=Path,
+            help="file of the private key (PEM); the command makes a new key if the file does not exist",
         )
         return parser
 

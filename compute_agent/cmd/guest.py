@@ -51,7 +51,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
         "--preserve",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="leave the guest alone: neither pin, nor limit, nor evict it",
+        help="leave the guest alone: neither pin, nor limit, nor evict the guest",
     )
     parser.add_argument(
         "--memory-type",

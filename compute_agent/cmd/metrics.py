@@ -43,7 +43,7 @@ class MetricsShow(AgentLister):
             type=parse_moment,
             default="1h",
             metavar="TIME",
-            help="begin: a length of time before now, such as 90, 30m, 1h or 7d, or a time, such as"
+            help="start: a length of time before now, such as 90, 30m, 1h or 7d, or a time, such as"
             " 2026-05-01T13:00; default: 1h",
         )
         parser.add_argument(

@@ -49,7 +49,7 @@ class ReleaseCommand(AgentLister):
             action="store_true",
             help="list the changes that would be undone, and undo none; a running agent continues",
         )
-        parser.add_argument("--undo", action="store_true", help="let an agent work on this host again")
+        parser.add_argument("--undo", action="store_true", help="let the agent work on this host again")
         return parser
 
     def run(self, parsed_args: argparse.Namespace) -> int:

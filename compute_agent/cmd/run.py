@@ -47,7 +47,7 @@ class RunCommand(AgentLister):
             "--dry-run",
             action="store_true",
             help="list the changes of a start without making them: in Placement, and for each guest in the"
-            " kernel and in libvirt. The other options apply to this list.",
+            " kernel and in libvirt. The other options of the command apply to this list.",
         )
         return parser
 

@@ -141,7 +141,7 @@ OPTS: Final = [
     cfg.BoolOpt(
         "preserve",
         help="Whether the agent leaves the guests alone. The agent then neither pins nor limits nor evicts"
-        " them.",
+        " these guests.",
     ),
 ]
 

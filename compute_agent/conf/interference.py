@@ -25,8 +25,8 @@ OPTS: Final = [
                 " get fewer cache ways",
             ),
         ],
-        help="Signal that shows whether a guest is disturbed. The agent compares it with the usual value of"
-        " the guest.",
+        help="Signal that shows whether a guest is disturbed. The agent compares the signal with the usual"
+        " value of the guest.",
     ),
     cfg.StrOpt(
         "mode",
@@ -59,10 +59,10 @@ OPTS: Final = [
     cfg.StrOpt(
         "escalate_command",
         help="Program that the agent calls if limits did not help for long; for example, it migrates the"
-        " guilty guest. The last argument of the program is the uuid of this guest. The agent calls it at"
-        " most once a day, and ends it after ten minutes. Blanks separate arguments, and quotes work as in"
-        " a shell, but no shell is started. The program does not inherit the agent's OS_* environment"
-        " variables.",
+        " guest that disturbs. The last argument of the program is the uuid of this guest. The agent calls"
+        " the program at most once a day, and ends it after ten minutes. Blanks separate arguments, and"
+        " quotes work as in a shell, but no shell is started. The program does not inherit the agent's OS_*"
+        " environment variables.",
     ),
 ]
 

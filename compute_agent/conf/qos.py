@@ -65,7 +65,7 @@ OPTS: Final = [
         "evict_grace",
         default=60.0,
         min=0.0,
-        help="Seconds that an evicted guest has to shut down. After them the agent kills it.",
+        help="Seconds that an evicted guest has to shut down. After this time the agent kills it.",
     ),
     cfg.StrOpt(
         "evict_command",
@@ -78,8 +78,8 @@ OPTS: Final = [
         "evict_command_timeout",
         default=600.0,
         min=1.0,
-        help="Maximum run time of evict_command, in seconds. After it the agent ends the program and counts"
-        " it as failed.",
+        help="Maximum run time of evict_command, in seconds. After this time the agent ends the program and"
+        " counts it as failed.",
     ),
 ]
 
@@ -91,8 +91,8 @@ WATERMARK_OPTS: Final = [
     ),
     cfg.StrOpt(
         "throttle_down",
-        help="Usage above which guests are throttled: a percentage of the host's capacity, such as 80%, or a"
-        " number in the unit of the metric. K, M, G and T are powers of 1024.",
+        help="Usage above which the agent throttles guests: a percentage of the host's capacity, such as"
+        " 80%, or a number in the unit of the metric. K, M, G and T are powers of 1024.",
     ),
     cfg.StrOpt(
         "throttle_up", help="Usage below which throttled guests are restored, in the format of throttle_down."
@@ -114,8 +114,8 @@ WATERMARK_OPTS: Final = [
         min=0.0,
         help="Seconds that the metric has to stay below all thresholds before the agent restores throttled"
         " guests, or lets new guests in. For some metrics, such as pressures, the agent cannot compute the"
-        " effect of a restore. For these the time doubles after each restore that led to a new breach, up to"
-        " 16 times.",
+        " effect of a restore. For such metrics this time doubles after each restore that led to a new"
+        " breach, up to 16 times.",
     ),
     cfg.StrOpt(
         "mode",
@@ -155,7 +155,7 @@ QOS_CLASS_OPTS: Final = [
         help="Range for code only, in place of llc_range. The option needs separate masks for code and data"
         " (mount option cdp), and overrides llc_range and llc_range_per_cache.",
     ),
-    cfg.StrOpt("llc_data_range", help="Range for data only, with the conditions of llc_code_range."),
+    cfg.StrOpt("llc_data_range", help="Range for data only. The conditions of llc_code_range apply."),
     cfg.StrOpt(
         "l2_range",
         help="Part of each level-2 cache that guests of the class may fill: a range of percent. The option"
@@ -206,7 +206,7 @@ QOS_CLASS_OPTS: Final = [
     cfg.BoolOpt(
         "cpu_idle",
         help="Whether guests run only while no other group of the host wants their CPUs (cpu.idle, Linux"
-        " 5.15): even less than the lowest weight. Default: false.",
+        " 5.15). Such guests get even less CPU time than with the lowest weight. Default: false.",
     ),
     cfg.IntOpt(
         "cpu_burst",

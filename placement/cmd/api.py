@@ -28,8 +28,9 @@ CLI_OPTIONS: Final[Sequence[cfg.Opt]] = (
         default=4,
         min=1,
         help=(
-            "Number of requests that each process serves at the same time: one computes, others wait for the "
-            "database. At most half of these requests may be long searches for allocation candidates."
+            "Number of requests that each process serves at the same time: one computes while the others"
+            " wait for the database. At most half of these requests may be long searches for allocation"
+            " candidates."
         ),
     ),
 )

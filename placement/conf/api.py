@@ -26,16 +26,15 @@ How requests are authenticated. With noauth2 nothing is checked. The token
         default=5.0,
         min=0.01,
         help="""
-Maximum CPU time, in seconds, of a search for allocation candidates. A search
-that takes longer is answered with the candidates found so far. The header
-Placement-Ext-Incomplete: deadline then says that there may be more. If it has
-found none, the answer is 400 with the code placement.ext.search_too_long. The
+Maximum CPU time, in seconds, of a search for allocation candidates. A search that takes longer is answered
+with the candidates found so far. The header Placement-Ext-Incomplete: deadline then says that there may be
+more. If the search has found none by then, the answer is 400 with the code placement.ext.search_too_long. The
 answer names the group of the request that found no place.
 
 At most half of a worker's threads (placement-api --threads) may run searches longer than some hundredths of a
 second at the same time. Under another web server at most two may. A further search is answered 503, and the
-client tries again, so that the other threads stay free for short requests. In a worker with a single thread,
-one client may keep all other requests waiting for this time.
+client has to try again, so that the other threads stay free for short requests. In a worker with a single
+thread, one client may keep all other requests waiting for this time.
 """,
     ),
     cfg.FloatOpt(

@@ -11,19 +11,16 @@ OPTIONS: list[cfg.Opt] = [
         "enabled",
         default=False,
         help="""
-Whether GET /metrics is answered, in the format of Prometheus. The path needs
-no token, because Prometheus sends none. Let a proxy in front refuse it to
-other clients.
+Whether GET /metrics is answered, in the format of Prometheus. The path needs no token, because Prometheus
+sends none. Let a proxy in front refuse this path to other clients.
 """,
     ),
     cfg.StrOpt(
         "directory",
         help="""
-Folder in which the worker processes of this service on this machine share
-their numbers, so that each worker can answer for all. The folder has to be
-empty when the service starts. No other service may use it. placement-api makes
-such a folder by itself; another web server with several processes needs this
-option.
+Folder in which the worker processes of this service on this machine share their numbers, so that each worker
+can answer for all. The folder has to be empty when the service starts. No other service may use the folder.
+placement-api makes such a folder by itself; another web server with several processes needs this option.
 """,
     ),
     cfg.IntOpt(

@@ -54,8 +54,8 @@ sync' does. Several workers may start at once.
         default=10.0,
         min=1.0,
         help="""
-Seconds that a request waits for a lock of another transaction before it is
-answered 503. Keep it below the timeout of the web server's workers.
+Seconds that a request waits for a lock of another transaction before it is answered 503. Keep this value
+below the timeout of the web server's workers.
 """,
     ),
     cfg.IntOpt(
@@ -63,11 +63,9 @@ answered 503. Keep it below the timeout of the web server's workers.
         default=5,
         min=2,
         help="""
-Seconds that the database may take to accept a connection, or to answer the
-check for changes before each answer of the service. The network connection to
-the database may be silent for at most this time. After it requests are
-answered 503, and one request at a time tries whether the database answers
-again.
+Seconds that the database may take to accept a connection, or to answer the check for changes before each
+answer of the service. The network connection to the database may be silent for at most this time. After this
+time requests are answered 503, and one request at a time tries whether the database answers again.
 """,
     ),
     cfg.FloatOpt(
@@ -75,11 +73,10 @@ again.
         default=20.0,
         min=1.0,
         help="""
-Seconds that the database may take for a statement, without the time that it
-waits for locks (lock_timeout). PostgreSQL and MariaDB end the statement then.
-If no answer has come a second later, the worker closes the connection. The
-longest statements read everything when a worker starts. For 10,000 hosts they
-take a fraction of a second.
+Seconds that the database may take for a statement, without the time that it waits for locks (lock_timeout).
+After this time PostgreSQL and MariaDB end the statement. If no answer has come a second later, the worker
+closes the connection. The longest statements read everything when a worker starts. For 10,000 hosts they take
+a fraction of a second.
 """,
     ),
     cfg.FloatOpt(
@@ -87,10 +84,9 @@ take a fraction of a second.
         default=5.0,
         min=1.0,
         help="""
-Seconds after which PostgreSQL or MariaDB ends a transaction that holds locks
-and sends no further statement. So a worker that is frozen, or on a lost host,
-blocks others for at most this time. A worker that was only slow starts its
-transaction again. Keep it below lock_timeout.
+Seconds after which PostgreSQL or MariaDB ends a transaction that holds locks and sends no further statement.
+So a worker that is frozen, or on a lost host, blocks others for at most this time. A worker that was only
+slow starts its transaction again. Keep this value below lock_timeout.
 """,
     ),
     cfg.IntOpt(

@@ -93,7 +93,7 @@ class CreateClaim(command.Lister):
         )
         add_topology(parser)
         parser.add_argument(
-            "--alternates", metavar="<number>", type=int, help="Number of other possible places to show"
+            "--alternates", metavar="<number>", type=int, help="Number of alternative choices to show"
         )
         _add_expires_in(parser, "Seconds after which the claim expires, unless it is confirmed")
         parser.add_argument("--dry-run", action="store_true", help="Show the claim without making it")
