@@ -14,7 +14,7 @@ class FleetError(Exception):
 
 
 class SourceError(FleetError):
-    """A source cannot be read at present, probably on all of its hosts."""
+    """A source of fleet settings cannot be read at present, probably by no host that uses it."""
 
 
 MAX_BYTES: Final = 256 * 1024

@@ -143,7 +143,7 @@ def parse_device_specs(texts: Iterable[str]) -> tuple[DeviceSpec, ...]:
         try:
             read = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{OPTION} = {text}: no JSON: {error}") from error
+            raise ConfigError(f"{OPTION} = {text}: not JSON: {error}") from error
         for entry in read if isinstance(read, list) else [read]:
             if not isinstance(entry, dict):
                 raise ConfigError(f"{OPTION} = {text}: {entry!r} is not a JSON object")

@@ -1,8 +1,8 @@
 """A request compiled for trees that differ only in free amounts. Equivalent trees are searched once.
 
-Only free amounts that matter to the request are compared: the providers with enough for their part of it. Of
-classes that several parts of the request ask for, the free amount itself counts, up to the sum of these
-parts. Trees that are equal in these have candidates of the same patterns.
+Only free amounts that matter to the request are compared: the providers with enough for their part of it. If
+several parts of the request ask for a class, the free amount itself counts, up to the sum of these parts.
+Trees that are equal in these have candidates of the same patterns.
 
 Trees of several structures share results, too, where the structures are the same to the request.
 

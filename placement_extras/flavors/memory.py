@@ -62,7 +62,7 @@ def find_encryption(guest: FlavorGuest) -> MemoryEncryption | None:
         raise refusal_error("encrypted memory needs hw_firmware_type=uefi of the image")
     if "q35" not in texts.get("hw_machine_type", "q35"):
         raise refusal_error(
-            "encrypted memory needs a machine of type q35, hw_machine_type of the image is another one"
+            "encrypted memory needs a machine of type q35, but the image has another hw_machine_type"
         )
     if found.is_stateless and not has_stateless_firmware(guest):
         raise refusal_error(f"{model} needs hw_firmware_stateless=true of the image")
