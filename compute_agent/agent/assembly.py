@@ -56,9 +56,11 @@ from compute_agent.threads import WakeSignal
 from compute_agent.throttling.arbiter import LimitArbiter
 from compute_agent.throttling.evictions import GuestEvictions, GuestEvictor
 from compute_agent.throttling.executor import ThrottleExecutor
+from compute_agent.throttling.samplers import GuestReader
 from compute_agent.throttling.state_file import ThrottlingFile
 from compute_agent.throttling.telemetry import ThrottleTelemetry
 from compute_agent.throttling.watermarks.metrics import load_registry
+from compute_agent.usage.guest_metrics import GuestMetrics
 from compute_agent.usage.subjects import open_allotments
 
 
@@ -110,6 +112,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
     with ExitStack() as undo:
         # What was there before: the state file, and the root provider that it knows
         state = StateFile(folder / STATE_FILE)
+        # With the state file, from which it takes over the limits that a former release kept there.
         throttling = ThrottlingFile(folder, state)
         saved, registry = state.state, load_registry()
         # An agent that owns providers has decided about the root before.
@@ -132,7 +135,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             root.use_hypervisor(lambda: flavors.host_name)
 
         # The worker and its controllers, and the configuration by which they are made
-        factory = ControllerFactory(driver, state, metrics)
+        factory = ControllerFactory(driver, state, metrics, recorder)
         conf = host.with_controllers(
             PlacementClient.from_conf(options),
             factory.build_controllers(options, host.resctrl, host.host_state),
@@ -152,11 +155,13 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         count_refusals(metrics.registry, in_force)
         count_isolation(metrics.registry, in_force)
         reloader = ConfigReloader(
-            load_conf, registry, factory, root, host_driver, pipeline, metrics, host, in_force
+            load_conf, registry, factory, root, host_driver, pipeline, metrics, host, in_force, recorder
         )
+        undo.callback(reloader.close)
         configurator = GuestConfigurator(pipeline, in_force)
 
         # What adds to reports, then reports
+        # Made before the loop that it wakes: parts that add to a report are made before reports.
         changed = WakeSignal()
         reclaimed = ReclaimLoop(conf, pipeline, driver, recorder, metrics, changed=changed.wake)
         fleet_guests = FleetGuests(pipeline, configurator.set_guest)
@@ -192,12 +197,22 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             claims=ClaimWatch(in_force, recorder),
             signal=changed,
         )
-        maintenance = MaintenanceMode(saved.maintenance, state, reports, metrics.registry)
+        maintenance = MaintenanceMode(saved.maintenance, state, reports, metrics.registry, recorder)
 
         # What measures guests, and throttles them
         monitored = MonitoredGuests(driver, pipeline, in_force)
         monitoring = CacheMonitoring(conf, monitored, metrics.registry)
+        # One for all triggers and for limits by hand: of several limits of a guest the lowest applies.
         limits = LimitArbiter(pipeline)
+        GuestMetrics(
+            pipeline,
+            driver,
+            lambda: in_force.current.settings.classes,
+            limits.requested_limits,
+            lambda: in_force.current.options.metrics.guests,
+            metrics.registry,
+            options.host.root,
+        )
         evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
         executor = ThrottleExecutor(
             registry,
@@ -219,16 +234,19 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             cache=monitoring.reader,
             cache_allotments=open_allotments(conf.controllers, lambda: pipeline.host_state.all_zones),
         )
+        # A circle by nature: monitoring shows what watermarks measure, and watermarks read its counters.
         monitored.use_usage(watermarks)
-        interference = InterferenceLoop(
-            conf, throttling, pipeline, driver, executor, limits, monitoring.reader
+        guest_reader = GuestReader(
+            driver, lambda: in_force.current.settings.classes, options.host.root, monitoring.reader
         )
+        interference = InterferenceLoop(conf, throttling, pipeline, guest_reader, executor, limits)
 
         # What hears of guests
         oom = OomEvents(driver, recorder, metrics.registry, options.host.root)
         arrivals = GuestEvents(pipeline, conf.client, changed.wake)
         announcements = PreStartHook(pipeline, driver.expecting_driver, conf.client)
 
+        # Before the socket answers: requests need events and arrivals. The others may hang at Placement.
         early: tuple[AgentLoop, ...] = (events, monitoring, arrivals, announcements)
         cpu_use = CpuUse(conf, pipeline, driver)
         late: tuple[AgentLoop, ...] = (

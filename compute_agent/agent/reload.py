@@ -23,12 +23,15 @@ from compute_agent.agent.dry_run import try_configuration
 from compute_agent.agent.host_access import HostDriver
 from compute_agent.agent.parked_cpus import known_topology
 from compute_agent.conf import written
+from compute_agent.conf.origins import changed_values, option_values
 from compute_agent.conf.restart_only import keep_started
+from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
 from compute_agent.fleet.kept import KEPT
 from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import read_optional
 from compute_agent.host.pci_devices import pci_addresses
 from compute_agent.host.reader import read_topology
+from compute_agent.host.uevents import PciEvents
 from compute_agent.inventory.provider_files import files_in
 from compute_agent.inventory.provider_tree import IdentityError
 from compute_agent.loops.base import ConfigurationInForce
@@ -63,8 +66,11 @@ class HostSignature:
         return self.online - powered != other.online - powered or self.rest != other.rest
 
 
-def host_signature(conf: cfg.ConfigOpts) -> HostSignature:
-    """The signature of this host now."""
+def host_signature(conf: cfg.ConfigOpts, pci_events: int = 0) -> HostSignature:
+    """The signature of this host now.
+
+    :param pci_events: the number of events about PCI devices so far.
+    """
     system = Path(conf.host.root) / "sys/devices/system"
     pools = sorted(system.glob(_HUGE_PAGES)) if conf.compute.huge_pages else ()
     return HostSignature(
@@ -73,11 +79,16 @@ def host_signature(conf: cfg.ConfigOpts) -> HostSignature:
             *((path, _file_stamp(path)) for path in (*written.files_of(conf), *_other_files(conf))),
             read_optional(f"{system}/node/online"),
             *(read_optional(str(pool)) for pool in pools),
-            # Devices come and go with hotplug, and virtual functions with sriov_numvfs.
-            pci_addresses(Path(conf.host.root)) if conf.pci.device_spec or conf.pci.nodes != "none" else (),
+            # Devices come and go with hotplug, and virtual functions with sriov_numvfs. Events tell drivers
+            # that change, and a device that was replaced between two looks.
+            (pci_events, pci_addresses(Path(conf.host.root))) if _uses_devices(conf) else (),
             host_access.resctrl_signature(conf),
         ),
     )
+
+
+def _uses_devices(conf: cfg.ConfigOpts) -> bool:
+    return bool(conf.pci.device_spec) or conf.pci.nodes != "none"
 
 
 def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
@@ -131,6 +142,7 @@ class ConfigReloader:
         metrics: AgentMetrics,
         host: ConfiguredHost,
         in_force: ConfigurationInForce,
+        recorder: EventRecorder,
     ) -> None:
         """``host`` is what the agent starts with; ``registry`` has the metrics of watermarks.
 
@@ -158,7 +170,11 @@ class ConfigReloader:
         self._config_warnings = self._warnings_of(host)
         for warning in self._config_warnings:  # the driver's have been told
             LOG.warning("%s", warning)
-        self._signature = host_signature(host.options)
+        self._pci_events = PciEvents()
+        self._signature = self._read_signature(host.options)
+        self._recorder = recorder
+        # Kept as values: the files that they came from are other ones by the time of the next reload.
+        self._values = option_values(host.options)
 
     @property
     def all_warnings(self) -> list[str]:
@@ -167,25 +183,40 @@ class ConfigReloader:
 
     def reload_changes(self) -> None:
         """Look whether configuration or hardware changed since the last time, and apply that."""
-        signature = host_signature(self._in_force.current.options)
+        signature = self._read_signature(self._in_force.current.options)
+        # CPUs that the agent itself parks go offline and come back, and are no change of the host.
         if signature.differs_from(self._signature, self._pipeline.host_state.powered):
             # Kept before the reload: a refused configuration is tried again when something changes once more.
             self._signature = signature
             self.reload()
 
+    def close(self) -> None:
+        """Close the socket of events. For after the last look."""
+        self._pci_events.close()
+
+    def _read_signature(self, options: cfg.ConfigOpts) -> HostSignature:
+        return host_signature(options, self._pci_events.count_events())
+
     def reload(self) -> None:
         """Read configuration and host again. A refused configuration changes nothing and is reported."""
         self.error = self._take_up()
         self._refused.set(bool(self.error))
+        record, kind = self._recorder.record_event, EventKind.RELOAD
         if self.error:
-            LOG.error("The old configuration stays in force: %s", self.error)
-        else:
-            LOG.info("The configuration and the host were read again")
+            failed = EventOutcome.FAILED
+            message = "The old configuration stays in force: %s"
+            record(LOG.error, kind, None, message, self.error, reason=self.error, outcome=failed)
+            return
+        before, self._values = self._values, option_values(self._in_force.current.options)
+        changed = "; ".join(changed_values(before, self._values)) or "no option has changed"
+        LOG.info("Options: %s", changed)
+        record(LOG.info, kind, None, "The configuration and the host were read again", reason=changed)
 
     def _take_up(self) -> str:
         """Work by the current configuration and host. Returns why that cannot be."""
         try:
             options = self._load_conf()
+            # Parts of the process were made from these options: a new value would hold for the others alone.
             waiting = keep_started(self._in_force.current.options, options)
             topology = read_topology(Path(options.host.root))
             client = PlacementClient.from_conf(options)
@@ -195,6 +226,7 @@ class ConfigReloader:
             self._root.reload(options)
             host = configured_host(options, self._registry, topology, root=self._root.owner, acting=True)
             controllers = self._factory.build_controllers(options, host.resctrl, host.host_state)
+            # All that may be refused comes before the first change: a refused configuration changes nothing.
             warnings = self._warnings_of(host)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until an operator decides.

@@ -103,9 +103,10 @@ class WatermarkLoop:
         self._thread = PeriodicTask(
             WATERMARKS_THREAD,
             self.run_round,
+            # From start to start: rates need even intervals, however long a round takes.
             lambda took: max(0.0, self._settings.interval - took),
             self._count_failure,
-            is_needed=self._is_needed,
+            is_needed=self.is_needed,
             begin=self._renew_sampler,
         )
         self._latest: tuple[UsageSnapshot | None, Streaks] = (None, {})
@@ -121,12 +122,17 @@ class WatermarkLoop:
 
         The round comes when it is due: rates over a shorter time would mean little.
         """
+        self.use_options(conf)
+        self._thread.start()
+
+    def use_options(self, conf: ReloadedConfiguration) -> None:
+        """Use another configuration, without starting a thread for it."""
         self._subjects.cache_allotments = open_allotments(
             conf.controllers, lambda: self._pipeline.host_state.all_zones
         )
+        # Before the settings of the rounds: an eviction that a round begins must not use the former command.
         self._evictions.use_settings(conf.settings, conf.client)
         self._settings = conf.settings
-        self._thread.start()
 
     def stop(self, timeout: float = 2.0) -> None:
         """Stop the thread; limits and evictions stay for the next agent.
@@ -147,8 +153,10 @@ class WatermarkLoop:
         # Rates since the last round before a pause would be means over the pause.
         self._sampler = MetricSampler(self._root, self._cache)
 
-    def _is_needed(self) -> bool:
+    def is_needed(self) -> bool:
+        """Tell whether there is anything to measure, or to give back."""
         state = self._trigger.state
+        # Limits outlive the watermarks that set them: without a round they would never be lifted.
         owed = state.throttles or state.evictions or state.scheduling_off
         return bool(self._settings.rules.watermarks or owed)
 
@@ -192,20 +200,22 @@ class InterferenceLoop:
         conf: ReloadedConfiguration,
         file: ThrottlingFile,
         pipeline: GuestPipeline,
-        driver: GuestThreads,
+        reader: GuestReader,
         executor: ThrottleExecutor,
         arbiter: LimitArbiter,
-        cache: CacheReader | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare the loop, and give the limits of a former agent to the arbiter."""
+        """Prepare the loop, and give the limits of a former agent to the arbiter.
+
+        :param reader: reads guests by the classes in force; this loop sets its allotments.
+        """
         self._conf = conf
         self._file = file
         self._pipeline = pipeline
         self._executor = executor
         self._arbiter = arbiter
         self._clock = clock
-        self._reader = GuestReader(driver, lambda: self._conf.settings.classes, conf.options.host.root, cache)
+        self._reader = reader
         self._renew_allotments()
         settings = conf.settings
         self._trigger = InterferenceTrigger(
@@ -220,9 +230,10 @@ class InterferenceLoop:
         self._thread = PeriodicTask(
             INTERFERENCE_THREAD,
             self.run_round,
+            # From end to start: samples have times of their own, and rates are computed from these.
             lambda took: INTERVAL,
             self._count_failure,
-            is_needed=self._is_needed,
+            is_needed=self.is_needed,
             rest=self._forget_cases,
             keep=self._keep_learnt,
         )
@@ -261,7 +272,8 @@ class InterferenceLoop:
 
     # The loop
 
-    def _is_needed(self) -> bool:
+    def is_needed(self) -> bool:
+        """Tell whether there is anything to sample, or to give back."""
         trigger = self._trigger
         return bool(self._conf.settings.watches or trigger.state.cases or trigger.owes)
 
@@ -290,6 +302,7 @@ class InterferenceLoop:
             return
         conf, pipeline, now = self._conf, self._pipeline, self._clock()
         views = pipeline.guest_views()
+        # A limit that cannot be lifted now keeps the thread running until it is lifted.
         self._trigger.owes = not self._arbiter.repair_limits(views)
         watches = conf.settings.watches
         signals = {watch.signal.name for watch in watches}

@@ -134,10 +134,16 @@ class LibvirtConnection:
         try:
             handle.registerCloseCallback(self._on_closed, session)
             handle.setKeepAlive(_KEEPALIVE_SECONDS, _KEEPALIVE_COUNT)
-            for event in (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE):
+            for event in (
+                libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE,
+                libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE,
+                libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED,
+                libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED,
+            ):
                 session.events.append(handle.domainEventRegisterAny(None, event, self._domain_event, None))
             # LIFECYCLE: starts and ends. METADATA_CHANGE: settings in the agent's namespace. TUNABLE: limits
-            # of disks. No event tells changes of a definition; the driver's thread looks for these in turn.
+            # of disks. DEVICE: hot-plugged devices. No event tells changes of a definition; the driver's
+            # thread looks for these in turn.
             tuned = handle.domainEventRegisterAny(
                 None, libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, self._on_tuned, None
             )
@@ -192,9 +198,14 @@ class LibvirtConnection:
                 return handle.lookupByUUIDString(guest_uuid)
         except self.libvirt.libvirtError as error:
             # Any other error says nothing about the domain.
-            if error.get_error_code() == self.libvirt.VIR_ERR_NO_DOMAIN:
+            if self.is_unknown_domain(error):
                 return None
             raise DriverError(f"domain {guest_uuid} cannot be looked up: {error}") from error
+
+    def is_unknown_domain(self, error: Exception) -> bool:
+        """Whether an error means that libvirt has no such domain: it has ended and is not defined."""
+        libvirt = self.libvirt
+        return isinstance(error, libvirt.libvirtError) and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
 
     def is_refusal(self, domain: Any, error: Any) -> bool:
         """Whether an error of a call means that libvirt would refuse the same call later, too.

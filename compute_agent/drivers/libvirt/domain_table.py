@@ -366,6 +366,9 @@ class DomainTable:
                 if process is None and (known is not None or not self._still_runs(guest_uuid, xml)):
                     return None
         except (self._connection.libvirt.libvirtError, ValueError) as error:
+            # It has ended between two of the calls.
+            if self._connection.is_unknown_domain(error):
+                return None
             raise DriverError(
                 f"domain {guest_uuid} cannot be described (see virsh dumpxml): {error}"
             ) from error
@@ -429,6 +432,7 @@ def _make_guest(found: DomainDescription, guest_uuid: str, driver: str, pid: int
         declared=found.declared,
         declared_by=SettingSource.DOMAIN,
         declared_problems=found.problems,
+        devices=found.devices,
     )
 
 

@@ -9,14 +9,17 @@ import re
 import signal
 import threading
 import uuid
+from pathlib import Path
 
 import pytest
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, GuestChange, GuestFlavor
 from compute_agent.drivers.libvirt import domain_metadata, qemu
+from compute_agent.drivers.libvirt.connection import LibvirtConnection
 from compute_agent.drivers.libvirt.domain_definition import NAMESPACE, MemoryBinding
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
+from compute_agent.drivers.libvirt.running_domain import DomainGroup
 from compute_agent.model.guest import UNCONSTRAINED, PlacementConstraints
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
@@ -123,6 +126,25 @@ def test_changed_metadata_is_reported(watched, libvirtd):
     assert (kind, after.pid, before.settings.qos_class) == (ChangeKind.CHANGED, before.pid, "LS")
     assert after.settings.qos_class == "LSR"
     assert list(watched.driver.guests()) == [after]
+
+
+def test_a_domain_that_ends_during_its_description_is_no_error(libvirtd, monkeypatch, caplog):
+    find_domain = LibvirtConnection.find_domain
+
+    def find_and_end(self, guest_uuid):
+        domain = find_domain(self, guest_uuid)
+        if domain is not None:
+            domain.destroy()
+        return domain
+
+    libvirtd.run()
+    monkeypatch.setattr(LibvirtConnection, "find_domain", find_and_end)
+    driver = LibvirtDriver(libvirtd.uri)
+    try:
+        assert driver.guests() == []
+    finally:
+        driver.close()
+    assert "cannot be described" not in caplog.text
 
 
 def test_one_domain_that_cannot_be_described_hides_no_other(libvirtd, monkeypatch):
@@ -302,10 +324,8 @@ def test_a_guest_cpu_that_is_plugged_in_runs_on_what_the_others_have(watched, li
 def test_a_domain_destroyed_in_the_middle_is_gone(driver, watched, libvirtd, monkeypatch):
     domain = libvirtd.run()
     guest = watched.started()
-    known = driver._table.find_living(guest)
-    monkeypatch.setattr(
-        type(known.process), "misplaced_threads", _destroying(domain, type(known.process).misplaced_threads)
-    )
+    look = qemu.QemuProcess.misplaced_threads
+    monkeypatch.setattr(qemu.QemuProcess, "misplaced_threads", _destroying(domain, look))
     with pytest.raises(GuestGoneError, match=guest.uuid):
         driver.apply_cpu_settings(guest, APART)
 
@@ -369,7 +389,7 @@ def test_without_libvirtd_guests_are_known_and_changes_are_refused_until_it_is_b
         assert roles(guest.pid) == [{"0"}, {"1"}, {"1"}, {"1"}]
     finally:
         libvirtd.start()
-    wait_for(lambda: driver._connection.is_open)
+    wait_for(lambda: not driver.outage_reason)
     assert driver.apply_cpu_settings(guest, SWAPPED) > 0
     assert roles(guest.pid) == [{"1"}, {"0"}, {"0"}, {"0"}]
     libvirtd.run()  # events come again
@@ -390,12 +410,12 @@ def test_a_libvirtd_that_hangs_counts_as_away_and_delays_no_caller(driver, watch
         with pytest.raises(DriverError) as caught:
             driver.apply_cpu_settings(guest, SWAPPED)  # ends with the connection
         assert not isinstance(caught.value, GuestGoneError)
-        wait_for(lambda: not driver._connection.is_open)
+        wait_for(lambda: driver.outage_reason)
         for _ in range(100):  # and is not tried again
             with pytest.raises(DriverError, match="is away"):
                 driver.bind_memory(guest, frozenset({0}))
         assert roles(guest.pid) == [{"0"}, {"1"}, {"1"}, {"1"}]
-    wait_for(lambda: driver._connection.is_open)
+    wait_for(lambda: not driver.outage_reason)
     driver.apply_cpu_settings(guest, SWAPPED)
     assert roles(guest.pid) == [{"1"}, {"0"}, {"0"}, {"0"}]
 
@@ -405,7 +425,7 @@ def test_a_driver_is_closed_while_libvirtd_hangs(libvirtd):
     driver = LibvirtDriver(libvirtd.uri)
     (guest,) = driver.guests()
     with libvirtd.hanging():
-        wait_for(lambda: not driver._connection.is_open)
+        wait_for(lambda: driver.outage_reason)
         driver.close()
         assert procfs.identify_process(guest.pid) is not None
     assert domain.isActive()
@@ -436,7 +456,7 @@ def test_a_driver_without_libvirtd_says_so_and_waits_for_it(libvirtd):
         changes = queue.SimpleQueue()
         driver.watch_guests(changes.put)
         libvirtd.start()
-        wait_for(lambda: driver._listed)
+        wait_for(lambda: not driver.outage_reason)
         (guest,) = driver.guests()
         assert guest.pid == libvirtd.process(domain)
         assert changes.get(timeout=SECONDS) == GuestChange(ChangeKind.FOUND, guest)
@@ -572,6 +592,23 @@ def test_memory_for_a_missing_node_stays_with_a_log_line(driver, watched, libvir
     assert driver.bind_memory(guest, ZERO) is libvirtd.has_cgroups  # another node is tried again
 
 
+@pytest.mark.parametrize(
+    ("unified", "group"), [(True, "/sys/fs/cgroup/machine.slice/one.scope"), (False, "")]
+)
+def test_the_use_of_a_domain_is_counted_by_its_outer_group_of_version_2(
+    driver, watched, libvirtd, monkeypatch, unified, group
+):
+    outer = Path("/sys/fs/cgroup/machine.slice/one.scope")
+    made = DomainGroup((outer, outer / "libvirt"), unified)
+    monkeypatch.setattr("compute_agent.drivers.libvirt.running_domain.find_group", lambda pid: made)
+    domain = libvirtd.run()
+    guest = watched.started()
+    assert driver.usage_group(guest) == group
+    domain.destroy()
+    assert watched.next() == (ChangeKind.STOPPED, guest)
+    assert driver.usage_group(guest) == ""
+
+
 class TestCpuLimits:
     """Shares and quota of domains, where libvirt has cgroups."""
 
@@ -689,7 +726,7 @@ def test_memory_that_cannot_be_bound_as_libvirtd_is_away_is_bound_later(driver, 
             driver.bind_memory(guest, ZERO)
     finally:
         libvirtd.start()
-    wait_for(lambda: driver._connection.is_open)
+    wait_for(lambda: not driver.outage_reason)
     assert driver.bind_memory(guest, ZERO) is libvirtd.has_cgroups
 
 
@@ -795,7 +832,7 @@ class TestChangesOfTheDefinition:
         for _ in range(5):
             libvirtd.run()
         domain.pinEmulator((True, True), libvirtd.libvirt.VIR_DOMAIN_AFFECT_CONFIG)
-        events = [it.guest.uuid for it in driver._table.all_domains()]
+        events = [each.uuid for each in driver.guests()]
 
         def drifts():
             for uid in events:
