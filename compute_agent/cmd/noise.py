@@ -75,9 +75,8 @@ def measure_noise(
 class CpuNoiseList(AgentLister):
     """Measure what interrupts the CPUs that guests hold, by cause, a second each.
 
-    The counters of the kernel are read twice. The columns show how often interrupts (except the timer tick),
-    softirqs and other threads interrupt the threads of guest CPUs, how long these threads wait for a CPU, and
-    the tick. With --osnoise the tracer of the kernel measures dedicated CPUs that no guest holds, with a busy
+    The counters of the kernel are read twice. The columns show how often interrupts, softirqs, other
+    threads and the timer tick interrupt the threads of guest CPUs, and how long these threads wait. With --osnoise the tracer of the kernel measures dedicated CPUs that no guest holds, with a busy
     thread on each, and restores its settings.
     """
 

@@ -189,7 +189,7 @@ class PlanExecution:
         return len(actions), ()
 
     def _whose_name(self, action: Action) -> str:
-        """Return who owns the name that the root provider cannot have, with a remedy; or an empty text."""
+        """Return the owner of the name that the root provider cannot have, and a remedy; or an empty text."""
         if not isinstance(action, CreateProvider | UpdateProvider) or action.parent is not None:
             return ""
         # Only for the words of the refusal: without an answer the conflict itself is the reason.
