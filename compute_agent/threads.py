@@ -46,7 +46,7 @@ ONCE: Final = "once"
 class WakeSignal:
     """Ends the pause of one task.
 
-    A signal is created before its task, so that parts made earlier can hold it.
+    A signal is created before its task, so that objects made earlier can hold it.
     """
 
     def __init__(self) -> None:

@@ -125,7 +125,7 @@ def guests_document(views: Iterable[GuestView]) -> dict[str, Any]:
 
 
 def guest_reason(view: GuestView) -> str:
-    """Why a guest is not where its own allocation has it, in words; empty if it is."""
+    """The reason why a guest does not run on the CPUs of its own allocation; empty if it does."""
     unknown = "" if view.allocation is not None else "Placement has not said yet what it holds"
     migrating = "" if view.migration is None else str(view.migration)
     return "; ".join(filter(None, (migrating, view.refusal or unknown, view.stray)))
@@ -293,8 +293,9 @@ def watermark_rows(status: WatermarkStatus) -> list[dict[str, Any]]:
 
     ``usage``, ``amount`` (the threshold) and ``gap`` are in the metric's unit, None where they are not known;
     ``gap`` is also None where the threshold is not exceeded. ``streak`` is the number of consecutive rounds
-    in breach; the agent acts at ``for_samples``. ``in_force`` is what is done for the metric now; of the
-    watermarks that keep new guests away only those in breach say so, or else those within their cool-down.
+    in breach; the agent acts at ``for_samples``. ``in_force`` is the present action for the metric. Of the
+    watermarks that keep new guests away, only those in breach say so; if none is in breach, those within
+    their cool-down.
     """
     rows: list[dict[str, Any]] = []
     for watermark in sorted(status.rules.watermarks, key=lambda one: one.name):

@@ -38,7 +38,7 @@ class GuestLeaving(Protocol):
         ...
 
     def give_back(self, uuid: str) -> None:
-        """Take this host's part of a guest's allocation from it."""
+        """Delete this host's part of a guest's allocation."""
         ...
 
 

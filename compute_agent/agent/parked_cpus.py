@@ -4,9 +4,9 @@ A CPU of ``[compute] cpu_dedicated_set`` counts as present while it is offline, 
 online: a start and a reload of the agent give the same inventory.
 
 A power manager may have taken such a CPU offline because no guest holds it. The power manager is nova-compute
-if the agent works below nova-compute's root provider. Otherwise it is the agent, with ``[cpu_class:idle] park
-= offline``, or if its state file shows that it had this option before. Other CPUs stay offline until an
-operator brings them online.
+if the agent works below nova-compute's root provider. Otherwise the agent is the power manager, with
+``[cpu_class:idle] park = offline``, or if its state file shows that the agent had this option before. Other
+CPUs stay offline until an operator brings them online.
 """
 
 from __future__ import annotations

@@ -150,7 +150,10 @@ class ReleaseOptions:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRow:
-    """One thing that the agent has set: its kind, its owner, how it is, and the outcome."""
+    """One setting that the agent has made.
+
+    Its kind, its owner, its present state, and the outcome of the release.
+    """
 
     kind: str
     name: str
@@ -364,8 +367,8 @@ def blocked_providers(
 ) -> dict[str, str]:
     """The providers that cannot be deleted, and why.
 
-    They are providers of other programs, with all providers above them, and providers on which other programs
-    have inventories.
+    They are the providers of other programs, providers on which other programs have inventories, and all
+    providers above these.
     """
     reasons: dict[str, str] = {}
     for uuid in children_first(reported):
@@ -383,7 +386,7 @@ def blocked_providers(
 
 
 def combine_items(items: Iterable[ReleaseItem]) -> list[ReleaseItem]:
-    """The items with those of one kind and name as one: several controllers bind a guest together.
+    """Return the items, with those of one kind and name merged: several controllers bind a guest together.
 
     If one part cannot be read, the whole fails, because a half-undone setting would be shown as undone.
     """

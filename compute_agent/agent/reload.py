@@ -204,8 +204,15 @@ class ConfigReloader:
         record, kind = self._recorder.record_event, EventKind.RELOAD
         if self.error:
             failed = EventOutcome.FAILED
-            message = "The old configuration stays in force: %s"
-            record(LOG.error, kind, None, message, self.error, reason=self.error, outcome=failed)
+            self._recorder.record_event(
+                LOG.error,
+                kind,
+                None,
+                "The old configuration stays in force: %s",
+                self.error,
+                reason=self.error,
+                outcome=failed,
+            )
             return
         before, self._values = self._values, option_values(self._in_force.current.options)
         changed = "; ".join(changed_values(before, self._values)) or "no option has changed"

@@ -149,7 +149,8 @@ def _check_values(conf: cfg.ConfigOpts) -> None:
 def find_unknown_options(conf: cfg.ConfigOpts) -> list[str]:
     """A sentence for each line of the files without effect, or with another effect than it seems.
 
-    Unknown options of watermarks, classes and [qos] are no part of it, as load() refuses these.
+    The result does not contain unknown options of watermarks, classes and [qos], because load() refuses
+    these.
     """
     known: dict[str, set[str]] = {"DEFAULT": set(OWN_OPTIONS)}
     for group, options in known_options(conf):

@@ -123,8 +123,8 @@ def _unpinned_settings(guest: Guest, online: frozenset[int]) -> CpuSettings:
 def _target_settings(target: GuestTarget, assignment: CpuAssignment) -> CpuSettings:
     """The CPU settings of a target's assignment on the CPUs that are online.
 
-    A guest CPU without an online CPU of its own runs on the other CPUs of the guest. If these are offline as
-    well, it runs on CPUs that no guest holds, and in the end on any online CPU.
+    A guest CPU without an online CPU of its own runs on the other CPUs of the guest. If these CPUs are
+    offline as well, the guest runs on CPUs that no guest holds, or else on any online CPU.
     """
     online = target.online
     # sched_setaffinity(2) refuses a set without an online CPU (EINVAL), and the kernel itself moves a thread

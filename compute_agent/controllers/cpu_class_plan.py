@@ -157,7 +157,7 @@ def bind_guest(
     classes: Mapping[str, CpuClass],
     otherwise: ClassBinding,
 ) -> ClassBinding:
-    """The rank of a guest, and the class of its dedicated CPUs: its own, or that of its class of guests.
+    """The rank of a guest, and the class of its dedicated CPUs (its own, or that of its QoS class).
 
     :param otherwise: for guests of a class that is not configured.
     """
@@ -303,7 +303,7 @@ class _PlanBuilder:
                     self._settings[path] = FileSetting("1", frozenset({cpu}), wanted.name)
 
     def park_cpu(self, cpu: int, claim: CpuClassClaim) -> None:
-        """Note a CPU to park, and the file that takes it offline, if parking does so."""
+        """Note a CPU to park; if parking takes CPUs offline, also note the file that does this."""
         if claim.parked:
             self._parked.add(cpu)
             if claim.frozen:

@@ -123,7 +123,7 @@ class EmulatorController(GuestController):
         return find_misplaced(threads, target.assignment, self._held)
 
     def _find_movable(self, target: GuestTarget) -> dict[int, CpuSet]:
-        """The misplaced threads, except where they have stayed before, or no CPU is free for them."""
+        """The misplaced threads, except those that did not move before or for which no CPU is free."""
         if not self._settings.moves or not self._choose_cpus(target):
             return {}
         misplaced = self._find_misplaced(target)

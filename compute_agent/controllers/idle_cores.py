@@ -1,7 +1,7 @@
 """Which idle cores are parked: decided for whole cores, by how long no guest has used them. Pure functions.
 
 Nouns: a CPU is *used* while a guest holds it, floats on it or is about to start on it. A core is *parked*
-when none of its CPUs has been used for a while; it stays so until one of them is used.
+when none of its CPUs has been used for a while; the core stays parked until one of its CPUs is used.
 
 With cores ``2-3``, ``4-5`` and ``6-7``, CPU 4 used, and 60 seconds to wait, the cores ``2-3`` and ``6-7`` are
 parked after 60 seconds. A guest on CPU 6 wakes the core ``6-7``.

@@ -123,9 +123,9 @@ def _at_its_caches(demand: GuestDemand, cpus: CpuSet, domains: Mapping[int, CpuS
 def at_its_caches(amounts: Mapping[int, int], shares: Mapping[int, int]) -> dict[int, int]:
     """The amounts by L3 cache of a guest that runs on ``shares`` CPUs of each cache.
 
-    Amounts of caches that it runs on stay there. The others go to a cache without an amount of the guest; of
-    several, to the one with most of its CPUs. A guest that runs on no known cache keeps its amounts
-    unchanged.
+    Amounts of caches that it runs on stay there. The other amounts go to a cache where the guest has none
+    yet; if there are several, to the one with most of the guest's CPUs. A guest that runs on no known cache
+    keeps its amounts unchanged.
     """
     found = {cache: amount for cache, amount in amounts.items() if cache in shares or not shares}
     if elsewhere := sum(amounts.values()) - sum(found.values()):

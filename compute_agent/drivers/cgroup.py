@@ -118,8 +118,8 @@ class CgroupRoot:
     def open(cls, folder: Path) -> CgroupRoot | None:
         """The group at ``folder``, with its controllers enabled for the groups below.
 
-        None, after a log line, if the agent may not write to it or it is not a cgroup v2 group. None also if
-        other users could put processes into the groups of guests.
+        None, after a log line, if the agent may not write to the folder, or the folder is not a group of
+        cgroup v2. None also if other users could put processes into the groups of guests.
         """
         try:
             # Another user with write access could put a process among a guest's, which would then be pinned,

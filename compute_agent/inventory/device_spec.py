@@ -43,7 +43,7 @@ _TRAIT_TAGS: Final = {
 """Tags that are traits of the device's provider."""
 
 AddressFields = tuple[str, str, str, str]
-"""Domain, bus, slot and function of an address, as it writes them."""
+"""The domain, bus, slot and function of an address, as texts in its notation."""
 
 
 def address_fields(address: str) -> AddressFields:

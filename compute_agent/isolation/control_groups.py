@@ -136,7 +136,7 @@ class GroupReader:
         return found or frozenset()
 
     def _enable_cpusets(self, parent: str) -> None:
-        """Enable the controller cpuset for the groups below one, and above it where it has to be."""
+        """Enable the controller cpuset for the groups below a group, and above it where necessary."""
         above = [parent]
         while above[-1]:
             above.append(above[-1].rpartition("/")[0])

@@ -257,7 +257,7 @@ class _MaskPlanner:
         )
 
     def _takes_default(self, mask: KernelMask) -> bool:
-        """Whether an interrupt has the default as the agent wrote it, as a new one or after a reset."""
+        """Whether an interrupt has the default mask that the agent wrote, because it is new or was reset."""
         return (
             mask.kind is MaskKind.INTERRUPT
             and self._default is not None

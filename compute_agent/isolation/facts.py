@@ -64,7 +64,8 @@ _NO_AFFINITY: Final = 0x04000000
 """PF_NO_SETAFFINITY of include/linux/sched.h: a thread of one CPU, or a worker of workqueues."""
 
 _FOLLOWING: Final = ("irq/", "vhost-")
-"""Threads that others place: those of interrupts follow these, those of vhost follow their guest."""
+"""Threads that others place: threads of interrupts follow their interrupts, threads of vhost follow their
+guest."""
 
 _INTERRUPT_THREAD: Final = re.compile(r"irq/([0-9]+)-", re.ASCII)
 _ALLOWED: Final = re.compile(r"^Cpus_allowed_list:\s*(\S*)$", re.MULTILINE)

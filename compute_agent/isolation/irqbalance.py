@@ -2,8 +2,9 @@
 
 irqbalance listens on ``/run/irqbalance/irqbalancePID.sock``, one connection and one command at a time
 (``sock_handle`` in its irqbalance.c). ``setup`` answers its interval and the banned CPUs. ``settings cpus
-LIST`` replaces these, and ``settings cpus NULL`` has it use those of its environment again. Both commands
-take effect with its next scan. A ban ends with the process, so that another process needs it again.
+LIST`` replaces the banned CPUs. After ``settings cpus NULL`` irqbalance uses those of its environment again.
+Both commands take effect with its next scan. A ban ends with the process, so that another process needs it
+again.
 
 A *key* is the name of a socket and the time when it was made: another process has another one. The *base* of
 a ban is what irqbalance had banned before, which the agent keeps in each ban.

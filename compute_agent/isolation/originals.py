@@ -32,8 +32,8 @@ _VERSION: Final = 1
 class OriginalMask:
     """The original of a mask: its text, the actions of its interrupt, and the value that the agent wrote.
 
-    ``written`` are CPUs that a kernel may have because of the agent: the last ones, and those before them
-    until these are read back.
+    ``written`` are CPUs that a mask may have because of the agent: the last ones written, and the ones before
+    until the last are read back.
     """
 
     cpus: CpuSet

@@ -48,7 +48,7 @@ from compute_agent.model.cpuset import CpuSet, named_cpus
 LOG = logging.getLogger(__name__)
 
 _ROUNDS: Final = 4
-"""A write, another one where a CPU has no free vector or a device was reset meanwhile, and a last look."""
+"""A write, a second write if a CPU had no free vector or a device was reset meanwhile, and a last reading."""
 
 _FINAL: Final = frozenset({errno.EIO, errno.EPERM})
 """The kernel's answers for an interrupt that never moves: EIO up to Linux 6.11, then EPERM."""

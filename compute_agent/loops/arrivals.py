@@ -278,8 +278,8 @@ class GuestEvents:
     def _is_news(self, uuid: str, allocation: Allocation) -> bool:
         """Tell whether the own allocation of a guest that ran before the agent is all that it may use.
 
-        The answer is no for a guest with another allocation before: the other one may have moved to its
-        migration, which only a read of all allocations finds.
+        The answer is no for a guest that had another allocation before: that allocation may have moved to a
+        migration, which only a reading of all allocations finds.
         """
         return bool(allocation) and all(view.guest.uuid != uuid for view in self._pipeline.guest_views())
 

@@ -73,7 +73,8 @@ def locate_guests(driver: GuestDriver, host_state: HostState) -> dict[str, CpuLo
 def by_consumer(locations: Mapping[str, CpuLocation], views: Iterable[GuestView]) -> dict[str, CpuLocation]:
     """Sort locations by the consumer of the allocation, which for a migrating guest is its migration.
 
-    The own allocation of a migrating guest, as of one that is resized on its host, is not in use yet.
+    The own allocation of a migrating guest is not in use yet; the same holds for a guest that is resized on
+    its host.
     """
     through = {view.guest.uuid: view.migration.consumer for view in views if view.migration is not None}
     return {through.get(uuid, uuid): location for uuid, location in locations.items()}

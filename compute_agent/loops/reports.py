@@ -402,7 +402,7 @@ class ReportLoop:
     def _grant_switches(self) -> None:
         """Set or remove the trait that keeps new guests away.
 
-        nova-compute decides where the root is its own: it removes a trait that it did not set.
+        If nova-compute owns the root, nova-compute decides: it removes a trait that it did not set.
 
         :raises PlacementError:
         """

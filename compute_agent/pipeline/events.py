@@ -79,7 +79,7 @@ class GuestStarted:
 
 @dataclass(frozen=True, slots=True)
 class GuestExpected:
-    """A guest is about to start. The answer comes when its cache group is there, if one is possible.
+    """A guest is about to start. The answer comes when the guest's cache group exists, if one is possible.
 
     :ivar allocation: None: Placement did not answer.
     :ivar owner: None: Placement did not answer.
@@ -140,8 +140,8 @@ class HostStateChanged:
 class ConfigureGuest:
     """An operator, or the fleet, sets and unsets settings of a guest by their texts.
 
-    The answer comes when they are kept and in effect, or is the error: GuestGoneError if there is no such
-    guest.
+    The answer comes when the settings are stored and in effect, or is an error: GuestGoneError if there is no
+    such guest.
     """
 
     uuid: str
@@ -168,8 +168,8 @@ class LimitGuest:
 class MoveGuest:
     """An order to move a guest off the CPUs that are outside the current CPU sets.
 
-    The answer is its new assignment, None if it has no such CPUs, or the reason why it cannot move. The
-    answer is GuestGoneError if there is no such guest.
+    The answer is the guest's new assignment, None if the guest has no such CPUs, or the reason why the guest
+    cannot move. The answer is GuestGoneError if there is no such guest.
 
     :ivar dry_run: whether the move is only planned.
     """

@@ -323,7 +323,7 @@ class GuestLifecycle:
         return GuestHolding(self._cache.unclaimed[consumer].allocation, GuestMigration(consumer))
 
     def _stop_unplaced(self, entry: CachedGuest) -> None:
-        """Stop a guest that has no place, as early as possible; if that fails, it stays confined."""
+        """Stop a guest that has no CPUs, as early as possible; if that fails, the guest stays confined."""
         guest, reason = entry.guest, entry.refusal
         try:
             self._driver.stop(guest, 0.0)

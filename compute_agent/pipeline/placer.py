@@ -327,7 +327,7 @@ class GuestPlacer:
             )
 
     def _leave_in_place(self, entry: CachedGuest, reason: str) -> None:
-        """Leave a guest in its place if its definition cannot be met, as its author decides."""
+        """Leave a guest on its CPUs if its definition cannot be met: the author of the definition decides."""
         reason += "; it is left where it is"
         before, entry.refusal = entry.refusal, reason
         if before != reason:

@@ -374,7 +374,7 @@ class GuestPipeline:
         self.submit(GuestStopped(change.guest, change.ending))
 
     def _start_guest(self, event: StartGuest) -> GuestView:
-        """Place the guest, create it held, pin it, and release it: its first instruction runs in place."""
+        """Place the guest, create it held, pin it, and release it, so that it already starts on its CPUs."""
         driver, assignment = self._admit_guest(event)
         guest = driver.create_guest(
             event.uuid,

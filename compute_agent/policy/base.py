@@ -509,7 +509,7 @@ def _why_not_shared(supply: CpuSupply, request: GuestRequest) -> str:
 def shared_emulator_cpus(supply: CpuSupply, request: GuestRequest, held: CpuSet, own: CpuSet) -> CpuSet:
     """The shared CPUs for emulator threads: in the guest's zones, or else anywhere outside of pools.
 
-    Of these, the ones in the NUMA nodes of its guest CPUs, if there are any.
+    Of these CPUs, only those in the NUMA nodes of the guest's CPUs count, if there are any.
 
     :param own: the CPUs of the guest's own CPUs.
     """

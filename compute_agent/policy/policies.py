@@ -77,7 +77,7 @@ def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> C
     """The assignment of a guest that another program has placed.
 
     CPUs are dedicated where a guest CPU is pinned to a part of the dedicated set. The CPUs of the other
-    threads are dedicated if they are in the set and apart from these. A guest that may use all of the set
+    threads are dedicated if they are in the set and differ from these. A guest that may use all of the set
     floats on it.
     """
     vcpu_cpus = tuple(found.vcpu_cpus.get(number) or found.cpus for number in range(vcpus))

@@ -4,10 +4,10 @@ Recognition reads an assignment back from the CPUs that the kernel shows for a g
 
 A guest may run without a place: the operator has over-allocated the host, or the guest holds nothing and the
 host has no shared CPUs. Left alone it would run on all CPUs, including those of other guests. The guest is
-*confined* instead, to the shared CPUs of no pool. Where there are none, it is confined to all CPUs that no
-guest holds, with those of pools last. A confined guest leaves each CPU that another guest gets, and holds
-none itself. Let CPUs 0-1 be dedicated, CPU 2 belong to the host, and none be shared. A confined guest runs on
-0-2, then on 1-2 when a guest holds CPU 0, and on 2 when both are held.
+*confined* instead, to the shared CPUs of no pool. If there are no shared CPUs, the guest is confined to all
+CPUs that no guest holds; the CPUs of pools come last. A confined guest leaves each CPU that another guest
+gets, and holds none itself. Let CPUs 0-1 be dedicated, CPU 2 belong to the host, and none be shared. A
+confined guest runs on 0-2, then on 1-2 when a guest holds CPU 0, and on 2 when both are held.
 
 Rebalancing moves at most one guest at a time, and only if the gain is large enough. The cost of a place is
 counted in L3 domains; the constants have the weights. A shared core counts by pairs of guests, so that each

@@ -370,8 +370,8 @@ def total(allocation: Allocation) -> dict[str, int]:
 def needed_amounts(guest: AuditedGuest, holds: Mapping[str, int] | None = None) -> dict[str, int]:
     """The amounts by class that a guest should hold.
 
-    The number of its dedicated CPUs comes from its order. Without an order it comes from its allocation, up
-    to the number of guest CPUs; without that, from the CPUs that it runs on.
+    The number of its dedicated CPUs comes from its order. Without an order, the amount comes from the guest's
+    allocation, up to the number of guest CPUs; without an allocation, from the CPUs on which the guest runs.
 
     :param holds: amounts that the consumer holds, by class.
     """

@@ -32,8 +32,8 @@ MAX_ANSWER_BYTES: Final = 16 * 2**20
 MAX_CONTAINERS: Final = 2**19
 """Upper limit of objects and lists in an answer; an ordinary one has 32 bytes and more for each.
 
-An empty one has two bytes as text, and takes a hundred times as much when it is parsed: 16 MiB of them take
-1.2 GB. With this limit the worst case is 300 MB.
+An empty container has two bytes as text, and takes a hundred times as much when it is parsed: 16 MiB of empty
+containers take 1.2 GB. With this limit the worst case is 300 MB.
 """
 
 REQUEST_TIMEOUTS: Final = 3

@@ -4,8 +4,8 @@ Each control group counts the traffic of its tasks. A guest that shares a contro
 group inside it. Each control group and each monitoring group needs an RMID of its own.
 
 Hardware may have fewer counters than groups. The mode ``mbm_event`` of info/L3_MON/mbm_assign_mode (Linux
-6.18) assigns them: an event of a group is counted on an L3 cache only while it has a counter there. The file
-``mbm_L3_assignments`` of a group shows and changes its counters. The file
+6.18) assigns counters: an event of a group is counted on an L3 cache only while it has a counter there. The
+file ``mbm_L3_assignments`` of a group shows and changes its counters. The file
 ``info/L3_MON/available_mbm_cntrs`` shows how many are free. The kernel assigns free counters to new groups.
 """
 

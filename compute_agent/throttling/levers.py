@@ -17,15 +17,15 @@ _TOLERANCE: Final = 1e-9
 """Relative to a granule, so that 0.3 / 0.1 is 3 of them and not 2."""
 
 _AT_LIMIT: Final = 0.9
-"""A guest that uses less than this part of its limit is not held back by it."""
+"""A limit does not slow down a guest that uses less than this part of the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottleSteps:
     """The sizes of steps, both from 0 to 1.
 
-    ``step`` is the part of the limit that a step takes, ``min_share`` the part of the allotment that a guest
-    keeps.
+    ``step`` is the part of the limit that one step takes away, ``min_share`` the part of the allotment that a
+    guest keeps.
     """
 
     step: float = 0.2

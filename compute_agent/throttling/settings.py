@@ -18,7 +18,7 @@ from compute_agent.throttling.watermarks.metrics import MetricRegistry
 from compute_agent.throttling.watermarks.sections import WatermarkRules, parse_watermarks
 
 _ESCALATE_SECONDS: Final = 600.0
-"""A migration takes minutes; one that takes longer is reported, and its process ended."""
+"""A migration takes minutes. The agent reports a command that takes longer than this, and ends it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""One request, as the handlers see it, and their answers.
+"""One request as the handlers see it, and the answers of handlers.
 
 A handler is thin. The decorator :func:`api_operation` has checked version, media types and policy. The
 handler parses, calls the store or the model, and serialises.

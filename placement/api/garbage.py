@@ -9,8 +9,8 @@ ones skip its objects, which belong to the read model (:func:`gc.freeze`). Skipp
 still freed.
 
 Python itself walks through young objects, a few hundred at a time. The young objects may be large: a search
-for many claims has a scenario for each, with sets of all hosts. So they are not gathered for a second walk,
-which for ten times as many would take 0.1 s and more.
+for many claims has a scenario for each, with sets of all hosts. So young objects are not gathered for a
+second walk, which takes 0.1 s and more for ten times as many objects.
 
 Only :mod:`placement.api.middleware` uses it. This code is a separate module, because it changes settings of
 the whole process.

@@ -2,8 +2,8 @@
 
 SQLAlchemy's work for each execution takes longer than most of our statements take in the database. Waiting
 for one answer after the other takes longer, too. Frequent statements are therefore :class:`PreparedStatement`
-objects. A transaction gathers them in a :class:`StatementBatch`, which calls the driver (PEP 249) itself, and
-sends them together on PostgreSQL (:mod:`placement.db.pipeline`).
+objects. A transaction gathers statements in a :class:`StatementBatch`, which calls the driver (PEP 249)
+itself, and sends them together on PostgreSQL (:mod:`placement.db.pipeline`).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -83,7 +83,7 @@ def _distinct_first(
 ) -> Iterator[Sequence[Provider] | None]:
     """Yield one of all equivalent ways, then one for each set of amounts, then all others.
 
-    The search rests between the three, so that other trees have one of theirs before this one has another.
+    The search rests between these steps, so that other trees first yield one way each.
     """
     # without equal providers, or equal needs, a pass would yield what the next one yields as well
     passes: list[tuple[Iterator[Sequence[Provider] | None], int]] = []

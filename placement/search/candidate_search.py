@@ -422,8 +422,8 @@ def find_candidates(
 class CandidatesByHost:
     """The candidates of a request host by host, whatever its limit.
 
-    A candidate of sharing providers alone comes once: at the tree that all of them are in, if that tree is
-    searched, else at any tree.
+    A candidate of sharing providers alone is yielded once: at the tree that contains all of them, if that
+    tree is searched, else at any tree.
 
     :param each_root: whether such a candidate comes once for every root.
     :param among: the ids of the roots that are searched; None for all.

@@ -157,7 +157,7 @@ class ProviderCondition(ABC):
             yield from (replace(self, sets=(names,)) for names in self.sets)
 
     def deciding_pieces(self) -> Iterator[ProviderCondition]:
-        """Yield conditions that together decide every part of this one, by their results in a tree."""
+        """Yield conditions that together decide every part of this condition, by their results in a tree."""
         return self.single_pieces()
 
     def alternative_checks(self, snapshot: ModelSnapshot) -> tuple[ProviderCheck, ...]:
@@ -232,7 +232,7 @@ def all_conditions(
 
 
 def keep_pieces(stating: _S, keeps: Callable[[ProviderCondition], bool]) -> _S:
-    """Return a group, or a request as far as roots go, with only some pieces of its conditions.
+    """Return a group, or the conditions on roots of a request, with only some pieces of its conditions.
 
     :param keeps: returns whether a piece is kept.
     """
@@ -389,7 +389,7 @@ class _AggregateCondition(ProviderCondition):
 
     @abstractmethod
     def _admits_names(self, own: Names, root: Names | None) -> bool:
-        """Return whether these aggregates meet it, beside those of the root (None if they do not count)."""
+        """Return whether these aggregates meet it, with those of the root (None if it does not count)."""
 
     def met_by(self, provider: Provider, snapshot: ModelSnapshot) -> bool:
         """Return whether the aggregates of the provider, or of its root, meet it."""

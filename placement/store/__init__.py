@@ -38,8 +38,8 @@ Invariants
     - A transaction decides about capacity by what it reads under its locks, never by the read model.
     - An operation has effects only in its transaction: an operation that loses against another one runs
       again.
-    - Locks are taken in one order, so that operations do not deadlock. If two do, the database ends one of
-      them, and that one runs again.
+    - Locks are taken in one order, so that operations do not deadlock. If two operations deadlock, the
+      database ends one of them, and that operation runs again.
     - A consumer without allocations has no row, and no allocation is without a consumer.
     - Each change is stamped, so that no reader misses it.
 """

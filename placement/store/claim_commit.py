@@ -330,7 +330,7 @@ def commit_claims(
 
 
 def _check_groups(joining: Sequence[GroupMembership], members: Members, moving: Collection[str]) -> None:
-    """Check that each consumer may join at its hosts, beside all members there and those before it.
+    """Check that each consumer may join its group at its hosts, given its members and earlier consumers.
 
     :param moving: consumers that leave their present hosts.
     :raises LostRace: another consumer has joined meanwhile.

@@ -65,9 +65,9 @@ def check_capacity(
 ) -> None:
     """Refuse claims that the providers cannot serve.
 
-    Of each class of a provider, the claimants together may hold what the others leave of its capacity. If
-    they already hold more, for instance since the total went down, they may hold as much again. Such a claim
-    does not increase the excess, and guests can move away.
+    Of each class of a provider, the claimants together may hold what the others leave of its capacity. If the
+    consumers already hold more, for instance because the total has decreased, they may hold as much again.
+    Such a claim does not increase the excess, and guests can move away.
 
     :param supplies: by the uuids of existing providers.
     :param class_ids: by the names of existing classes.

@@ -1,7 +1,7 @@
 """Claims that expire at a time of the database's clock, unless a client confirms them first.
 
-A consumer with such a claim has a row, which counts for one generation of the consumer. Any write of its
-allocations, or a confirmation, makes it a consumer like any other. Expired claims are released as
+A consumer with such a claim has a row, which counts for one generation of the consumer. Any write of the
+consumer's allocations, or a confirmation, makes it an ordinary consumer. Expired claims are released as
 reservations are (:mod:`placement.store.reservations`).
 """
 

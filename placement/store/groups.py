@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class GroupPolicy(StrEnum):
-    """Placement of the members of a group beside each other; soft policies apply while there is room."""
+    """Placement of the members of a group beside each other; soft policies apply while some host fits."""
 
     AFFINITY = "affinity"
     ANTI_AFFINITY = "anti-affinity"
@@ -22,7 +22,7 @@ class GroupPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroup:
-    """The group that a consumer joins, and the policy for its place beside the other members.
+    """The group that a consumer joins, and the policy for its host relative to the other members.
 
     With anti-affinity a host may have ``max_per_host`` members.
     """

@@ -207,7 +207,7 @@ blueprint = Blueprint("ext_capacity", __name__)
 _BODY: Final = CapacityBody()
 
 _PLACING_SHARE: Final = 0.75
-"""Part of the time left that placing guests on hosts may take, where a topology splits them."""
+"""Part of the remaining time that placing guests on hosts may take, if a topology splits the guests."""
 
 
 @api_operation(blueprint, "POST", f"{EXT}/capacity", rules.CAPACITY, reads_json=True, writes_json=True)

@@ -349,7 +349,7 @@ class LibvirtDriver:
         return frozenset(tid for tid, role in threads.items() if role.runs_guest) or frozenset(threads)
 
     def misplaced_threads(self, guest: Guest, settings: CpuSettings) -> Mapping[int, frozenset[int]]:
-        """The threads with other CPUs than ``settings`` give their roles, with the CPUs that they have."""
+        """The threads with CPUs other than those that ``settings`` give their roles, each with its CPUs."""
         known = self._table.find_living(guest)
         found = {tid: has for tid, (_, has) in known.process.misplaced_threads(settings).items()}
         found |= self._helpers.misplaced_tasks(known, settings.emulator_cpus)

@@ -271,7 +271,8 @@ def _is_settled(known: RunningDomain, task: HelperTask, cpus: CpuSet) -> bool:
 def _move_task(task: HelperTask, cpus: CpuSet) -> tuple[CpuSet | None, str]:
     """Set the CPUs of a task.
 
-    :return: the CPUs that it has then, None if it is gone, and the reason for others than wanted.
+    :return: the CPUs of the thread afterwards, None if it is gone, and the reason if these CPUs are not the
+        wanted ones.
     """
     tid = task.identity.pid
     # The kernel may have given the id to another task since.

@@ -199,7 +199,7 @@ def _mount_points() -> Mapping[str, Path]:
 
 @dataclass(frozen=True, slots=True)
 class SettledTask:
-    """A task that has other CPUs than it should have, after the attempt to move it, and the reason."""
+    """A task that still has other CPUs than wanted after the attempt to move it, and the reason."""
 
     wanted: CpuSet
     has: CpuSet
@@ -416,8 +416,8 @@ class DomainTuning:
     def persist_pins(self, has: DomainDefinition, settings: CpuSettings) -> DomainDefinition:
         """Write the differing pins into the persistent definition.
 
-        The note comes first, and has the old and the new pins: after a crash in between, neither is taken for
-        another program's.
+        The note comes first, and has the old and the new pins: after a crash in between, the agent recognises
+        both as its own.
 
         :return: the definition after the writes.
         """
@@ -472,8 +472,8 @@ class DomainTuning:
     def persist_shares(self, has: DomainDefinition, shares: int) -> DomainDefinition:
         """Write the agent's shares into the definition, with a note.
 
-        The note comes first, and has the old and the new shares: after a crash between the two writes,
-        neither is taken for another program's.
+        The note comes first, and has the old and the new shares: after a crash between the two writes, the
+        agent recognises both as its own.
 
         :return: the definition after the writes.
         """

@@ -128,10 +128,11 @@ MIN_CORRELATION: Final = 0.35
 benchmarks.interference."""
 
 LEAST_PART: Final = 0.5
-"""A suspect that explains less than this part of the likeliest suspect's value is not tried in its place."""
+"""Instead of the likeliest suspect, the agent tries only suspects that explain at least this part of its
+value."""
 
 _ALIKE: Final = 3
-"""Samples in a row that count as one: ten seconds apart they are not independent of each other."""
+"""The number of consecutive samples that count as one: samples ten seconds apart depend on each other."""
 
 
 @dataclass(frozen=True, slots=True)

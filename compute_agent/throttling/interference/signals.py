@@ -19,7 +19,8 @@ class GuestReading:
     """One guest. A value that is None or missing is not known.
 
     - ``facts`` are its class and allotments.
-    - ``cpus`` are those that it may run on, ``near`` with them those that share an L3 cache with one of them.
+    - ``cpus`` are the CPUs that the guest may run on; ``near`` are these, and the CPUs that share an L3 cache
+      with one of them.
     - ``limited``: some limit is in force for it.
     - ``cpu`` and ``delay`` are the cores that it used and waited for.
     - ``cpu_pressure`` and ``io_pressure`` are in percent of the time, ``io`` in bytes a second.
@@ -68,7 +69,7 @@ def _own_cpus(reading: GuestReading) -> frozenset[int]:
 class InterferenceSignal:
     """One way to suffer; greater is worse.
 
-    - ``values`` are those of a guest in a sample, ``amounts`` those that it takes of the resource.
+    - ``values`` are the values of a guest in a sample, ``amounts`` the amounts of the resource that it takes.
     - ``lever`` limits the amounts.
     - A violation is at least ``least`` above the mean, in the unit of the signal, and ``share`` of the mean
       above it.

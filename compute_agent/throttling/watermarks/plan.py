@@ -1,8 +1,8 @@
 """Plans: the necessary actions of a round, in order, from a snapshot.
 
 Pure functions; an executor carries the plan out. The order is scheduling switch, evict, throttle down.
-Restoring comes only in a round without breach: in the reverse order of throttling, by steps, and not so far
-as to cause a new breach.
+Restoring comes only in a round without breach: in the reverse order of throttling, by steps, and only so far
+that no new breach is expected.
 """
 
 from __future__ import annotations

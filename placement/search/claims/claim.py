@@ -27,7 +27,7 @@ Order = tuple[tuple[str, float], ...]
 
 @dataclass(frozen=True, slots=True)
 class WantedClaim:
-    """A request for candidates, and the consumer that shall hold one in place of its current allocations.
+    """A request for candidates, and the consumer that is to hold one instead of its current allocations.
 
     - ``generation``: the consumer's generation as the client knows it; None for a new consumer.
     - ``version``: the microversion of the request's grammar.

@@ -145,7 +145,9 @@ class _ClaimPlacing:
     def place_from(
         self, world: ClaimScenario, number: int, taken: Mapping[tuple[int, str], int]
     ) -> list[PlacedClaim] | None:
-        """Return the claims from this number on, placed beside those before them; None if there is no way.
+        """Return the claims from this number on, chosen after the claims before them.
+
+        None if there is no way.
 
         :param taken: amounts that those before take, by provider and class.
         """
@@ -304,7 +306,7 @@ def choices_at_hosts(
     *,
     distinct_only: bool = False,
 ) -> tuple[Iterator[int], Callable[[int], Choices]]:
-    """Return the roots of the hosts that may serve, from a random one on, and their choices.
+    """Return the roots of hosts that may serve the claim, starting with a random one, and the choices there.
 
     :param distinct_only: whether choices may be left out that differ from another one only in equal devices.
     """
@@ -346,7 +348,7 @@ def choices_at_hosts(
 def _find_alternates(
     wanted: WantedClaim, choice: HostChoice, others: Iterable[HostChoice]
 ) -> tuple[HostChoice, ...]:
-    """Return choices on other hosts: as many as are wanted, or as are found within the budget."""
+    """Return choices on other hosts: as many as wanted, or as many as the search finds within the budget."""
     found: dict[int, HostChoice] = {}
     if wanted.alternates:
         with suppress(BudgetExhausted):  # the choice itself is found, and is what counts

@@ -1,8 +1,8 @@
 """Upper bounds of scores per host, from sums, so that most hosts need not be searched.
 
-The total taken of each class is the same for all choices of a request. If the host alone provides it, this
-gives the used share of the host exactly, and the bound is the score of each choice. A criterion that depends
-on the choice of providers is bounded by its best score.
+The total taken of each class is the same for all choices of a request. If the host alone provides the class,
+this gives the used share of the host exactly, and the bound is the score of each choice. A criterion that
+depends on the choice of providers is bounded by its best score.
 
 Sums are added in the order of :mod:`placement.search.claims.scores`, so that the best choice is not above its
 bound by a rounding error.

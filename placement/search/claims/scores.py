@@ -1,7 +1,7 @@
 """Scores of choices by criteria, and choices in the order of their scores.
 
-Criteria look at the taken resources through :class:`_TakenAmounts`. Most of these are the same for all trees
-of a class when a candidate takes from its own tree alone, and are computed once for each pattern.
+Criteria look at the taken resources through :class:`_TakenAmounts`. If a candidate takes only from its own
+tree, most of these values are the same for all trees of a class, and are computed once for each pattern.
 
 A branch and bound finds the best choices, so that few hosts are searched.
 """

@@ -370,7 +370,7 @@ class _SplitSearch:
         return zones
 
     def _has_traits(self, tree: HostTree, others: HostChoice, positions: Iterable[int]) -> bool:
-        """Return whether these providers, with others of the group without a suffix, have its traits."""
+        """Return whether these providers and others of the group without a suffix have its traits."""
         if not self._required:
             return True
         serving = [*others.mappings.get("", ()), *(tree.members[at] for at in positions)]

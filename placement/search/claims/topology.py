@@ -163,7 +163,10 @@ def _all_shares(asked: Iterable[str], zones: Iterable[Zone]) -> Iterator[ZoneSha
 def _list_even_splits(
     asked: Mapping[str, int], zones: Sequence[Zone], budget: SearchBudget
 ) -> Iterator[tuple[tuple[int, ...], Split]]:
-    """Yield ways to take the amounts of all of these zones with their unevenness, the most even one first."""
+    """Yield ways to take the amounts from all these zones, each with its unevenness.
+
+    The most even way comes first.
+    """
     for divided in _combined_divisions(list(asked.items()), zones, budget):
         parts = [
             (name, part, zone[name])
@@ -254,7 +257,7 @@ def _splits_of_way(
 
 
 def _out_of(parts: Sequence[tuple[str, int, Sequence[ZoneRoom]]], budget: SearchBudget) -> Iterator[Split]:
-    """Yield all ways to take these amounts of classes, each out of the rooms beside it."""
+    """Yield all ways to take these amounts of classes, each amount from the rooms beside it."""
     if not parts:
         yield ()
         return

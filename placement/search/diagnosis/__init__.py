@@ -23,7 +23,7 @@ The order of conditions
 
     Conditions of the whole request follow:
 
-    - ``group``: for each part all of the above; the remaining hosts can serve it and the parts before;
+    - ``group``: for each part all of the above; the remaining hosts can serve this part and all parts before;
     - ``root_required`` and ``root_forbidden``;
     - ``required`` traits of the group without a suffix: any provider with one of its classes has one of them;
     - ``together``: all parts at once. This check covers sums of amounts and those traits, and below

@@ -74,7 +74,7 @@ class LikeHosts:
 
 
 class UnmetFilters(NamedTuple):
-    """The clauses to leave out of a request for hosts to serve it, as far as each part alone decides."""
+    """The clauses that a request must lose so that hosts can serve it, as far as each part alone decides."""
 
     root: Bits
     options: tuple[frozenset[Bits], ...]
