@@ -56,6 +56,7 @@ from compute_agent.inventory.cpu_pools import Positions, lay_out_pools
 from compute_agent.inventory.cpu_sets import resolve_cpu_sets
 from compute_agent.inventory.derive import BESIDE, SHAPES, derive_provider_tree
 from compute_agent.inventory.device_providers import foreign_attributes, offer_devices, with_devices
+from compute_agent.inventory.device_sets import parse_device_sets, with_device_sets
 from compute_agent.inventory.device_spec import parse_device_specs
 from compute_agent.inventory.provider_files import with_additions
 from compute_agent.inventory.provider_tree import ProviderTree
@@ -229,18 +230,20 @@ def add_devices(
     """Add the providers of PCI devices that the option selects.
 
     :returns: the tree, and sentences on devices that need the operator's attention.
-    :raises ConfigError: the option is wrong.
+    :raises ConfigError: an option is wrong.
     """
     specs = parse_device_specs(conf.pci.device_spec)
+    sets = parse_device_sets(conf.pci.device_set)
     describes = beside and conf.pci.nodes == "attributes"
     if not (specs or describes):
         return tree, ()
     devices = read_pci_devices(Path(conf.host.root))
     offer = offer_devices(specs, devices)
     added, warnings = with_devices(tree, offer.providers, topology)
+    added, unplaced = with_device_sets(added, sets)
     if describes:
         added = replace(added, device_attributes=foreign_attributes(devices, topology))
-    return added, (*offer.warnings, *warnings)
+    return added, (*offer.warnings, *warnings, *unplaced)
 
 
 def build_host_state(
