@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from compute_agent.host.pci_devices import PCI_ADDRESS
 from compute_agent.inventory.provider_tree import (
     NAME_LIMIT,
-    PCI_ADDRESS,
     ProviderNode,
     ProviderTree,
     child_uuid,
@@ -104,14 +104,13 @@ def _with_set(tree: ProviderTree, wanted: DeviceSet) -> tuple[ProviderTree, str]
     parents = {node.uuid: node.parent for node in tree.nodes}
     below: dict[str, set[str]] = {}
     for provider, address in alike.items():
-        for above in _lineage(provider, parents):
-            below.setdefault(above, set()).add(address)
+        for each in _lineage(provider, parents):
+            below.setdefault(each, set()).add(address)
     # The lowest provider above all members, which are leaves.
     members = [devices[address].uuid for address in wanted.addresses]
     common = set.intersection(*({*_lineage(each, parents)} for each in members))
     top = next(each for each in _lineage(members[0], parents) if each in common)
-    above = tree.get(top)
-    assert above is not None  # each parent is in the tree
+    above = next(node for node in tree.nodes if node.uuid == top)
     if below[top] == wanted.addresses:
         if tree.beside and above is tree.root:
             return tree, "its provider would be the root, which nova-compute writes"

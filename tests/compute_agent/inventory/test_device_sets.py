@@ -170,7 +170,7 @@ def test_a_wrong_set_is_refused_with_the_reason(text: str, reason: str) -> None:
 
 
 def query_of(size: int) -> str:
-    """The query for a set of so many devices."""
+    """The query for a set of this size."""
     groups = "&".join(f"resources_{number}=CUSTOM_GPU:1" for number in range(size))
     together = ",".join(f"_{number}" for number in range(size))
     return f"{groups}&required_set=CUSTOM_SET_{size}&same_subtree=_set,{together}&group_policy=none&limit=9"
