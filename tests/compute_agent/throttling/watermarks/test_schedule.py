@@ -65,7 +65,7 @@ def test_another_text_is_no_period(text):
         max_size=3,
     )
 )
-def test_nothing_changes_between_two_bounds(periods):
+def test_a_period_begins_and_ends_at_bounds_only(periods):
     bounds = [day * 1440 + minute for day, minute in week_bounds(periods)]
     for begin, end in pairwise([*bounds, 7 * 1440]):
         for minute in {begin, (begin + end) // 2, end - 1}:
