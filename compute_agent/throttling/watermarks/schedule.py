@@ -49,7 +49,7 @@ class WeekPeriod:
     begin: int = 0
     end: int = _DAY_MINUTES
 
-    def includes(self, moment: WeekMoment) -> bool:
+    def has_moment(self, moment: WeekMoment) -> bool:
         """Whether a minute of the week is in the period."""
         day, minute = moment
         if self.begin < self.end:
@@ -58,7 +58,7 @@ class WeekPeriod:
         return began_yesterday or (day in self.days and minute >= self.begin)
 
     @property
-    def bounds(self) -> Iterator[WeekMoment]:
+    def all_bounds(self) -> Iterator[WeekMoment]:
         """The minutes at which it begins, and those at which it is over."""
         for day in self.days:
             yield WeekMoment(day, self.begin)
@@ -98,4 +98,4 @@ def _day_numbers(first: str, last: str) -> frozenset[int]:
 
 def week_bounds(periods: Iterable[WeekPeriod]) -> list[WeekMoment]:
     """The minutes of the week at which a period begins or is over, and its first minute."""
-    return sorted({WeekMoment(0, 0), *(bound for period in periods for bound in period.bounds)})
+    return sorted({WeekMoment(0, 0), *(bound for period in periods for bound in period.all_bounds)})

@@ -118,7 +118,7 @@ class WatermarkSection:
             action.value: threshold
             for action, entries in self.scheduled.items()
             for period, threshold in entries
-            if period.includes(moment)
+            if period.has_moment(moment)
         }
         return replace(self, **found) if found else self
 

@@ -40,8 +40,8 @@ def at(day, clock):
 )
 def test_a_period_includes_its_minutes(text, inside, outside):
     period = parse_period(text)
-    assert all(period.includes(at(*one)) for one in inside)
-    assert not any(period.includes(at(*one)) for one in outside)
+    assert all(period.has_moment(at(*one)) for one in inside)
+    assert not any(period.has_moment(at(*one)) for one in outside)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_period_begins_and_ends_at_bounds_only(periods):
     for begin, end in pairwise([*bounds, 7 * 1440]):
         for minute in {begin, (begin + end) // 2, end - 1}:
             moments = WeekMoment(*divmod(begin, 1440)), WeekMoment(*divmod(minute, 1440))
-            assert all(period.includes(moments[0]) == period.includes(moments[1]) for period in periods)
+            assert all(period.has_moment(moments[0]) == period.has_moment(moments[1]) for period in periods)
 
 
 def watermarks(folder, **options):
