@@ -55,6 +55,7 @@ from compute_agent.threads import WakeSignal
 from compute_agent.throttling.arbiter import LimitArbiter
 from compute_agent.throttling.evictions import GuestEvictions, GuestEvictor
 from compute_agent.throttling.executor import ThrottleExecutor
+from compute_agent.throttling.samplers import GuestReader
 from compute_agent.throttling.state_file import ThrottlingFile
 from compute_agent.throttling.telemetry import ThrottleTelemetry
 from compute_agent.throttling.watermarks.metrics import load_registry
@@ -134,7 +135,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             root.use_hypervisor(lambda: flavors.host_name)
 
         # The worker and its controllers, and the configuration by which they are made
-        factory = ControllerFactory(driver, state, metrics)
+        factory = ControllerFactory(driver, state, metrics, recorder)
         conf = host.with_controllers(
             PlacementClient.from_conf(options),
             factory.build_controllers(options, host.resctrl, host.host_state),
@@ -154,7 +155,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         count_refusals(metrics.registry, in_force)
         count_isolation(metrics.registry, in_force)
         reloader = ConfigReloader(
-            load_conf, registry, factory, root, host_driver, pipeline, metrics, host, in_force
+            load_conf, registry, factory, root, host_driver, pipeline, metrics, host, in_force, recorder
         )
         undo.callback(reloader.close)
         configurator = GuestConfigurator(pipeline, in_force)
@@ -197,7 +198,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             claims=ClaimWatch(in_force, recorder),
             signal=changed,
         )
-        maintenance = MaintenanceMode(saved.maintenance, state, reports, metrics.registry)
+        maintenance = MaintenanceMode(saved.maintenance, state, reports, metrics.registry, recorder)
 
         # What measures guests, and throttles them
         monitored = MonitoredGuests(driver, pipeline, in_force)
@@ -236,9 +237,10 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         )
         # A circle by nature: monitoring shows what watermarks measure, and watermarks read its counters.
         monitored.use_usage(watermarks)
-        interference = InterferenceLoop(
-            conf, throttling, pipeline, driver, executor, limits, monitoring.reader
+        guest_reader = GuestReader(
+            driver, lambda: in_force.current.settings.classes, options.host.root, monitoring.reader
         )
+        interference = InterferenceLoop(conf, throttling, pipeline, guest_reader, executor, limits)
 
         # What hears of guests
         oom = OomEvents(driver, recorder, metrics.registry, options.host.root)
