@@ -108,7 +108,7 @@ def device_document(use: DeviceUse) -> dict[str, Any]:
         "address": use.address,
         "resource_class": use.resource_class,
         "total": use.total,
-        "held": use.held,
+        "held": use.held_amount,
         "numa_node": use.node,
         "path": use.path,
         "driver": "" if device is None else device.driver,

@@ -55,7 +55,7 @@ class CpuBox:
     devices: list[str] = field(default_factory=list)
 
     @property
-    def texts(self) -> list[str]:
+    def all_lines(self) -> list[str]:
         """All lines of the box."""
         return [*self.lines, *self.devices]
 

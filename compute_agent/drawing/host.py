@@ -142,8 +142,8 @@ def _place_box(box: CpuBox) -> _PlacedBox:
         width = max(columns * _CELL_WIDTH, *(len(line) * _CHARACTER + 4 for line in box.lines), 0)
         return _PlacedBox(box, width, heading + -(-cells // columns) * _CELL_HEIGHT, [])
     children = [_place_box(child) for child in box.children]
-    heading = len(box.texts) * _LINE + _GAP
-    least = max(map(len, box.texts)) * _CHARACTER + 2 * _GAP
+    heading = len(box.all_lines) * _LINE + _GAP
+    least = max(map(len, box.all_lines)) * _CHARACTER + 2 * _GAP
     options = [_arrange_rows(children, columns, heading) for columns in range(1, len(children) + 1)]
     placed, width, height = min(options, key=_shape_error, default=([], 0.0, float(heading)))
     return _PlacedBox(box, max(width, least), height, placed)
@@ -173,7 +173,7 @@ def _shape_error(option: tuple[object, float, float]) -> float:
 def _draw_box(placed: _PlacedBox, x: float, y: float, scene: _DrawingScene) -> list[str]:
     box = placed.box
     parts = [_draw_rectangle(x, y, placed.width, placed.height, _FILL[box.kind], radius=3)]
-    parts += [text(x + _GAP, y + (n + 0.8) * _LINE, line) for n, line in enumerate(box.texts)]
+    parts += [text(x + _GAP, y + (n + 0.8) * _LINE, line) for n, line in enumerate(box.all_lines)]
     if box.kind == CORE:
         heading = _LINE if box.lines else 0
         for index, cpu in enumerate(sorted(box.cpus)):

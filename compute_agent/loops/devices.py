@@ -38,7 +38,7 @@ class DeviceUse:
     holders: Mapping[str, int]
 
     @property
-    def held(self) -> int:
+    def held_amount(self) -> int:
         """The number of held units."""
         return sum(self.holders.values())
 
@@ -48,7 +48,7 @@ class DeviceUse:
         names = ", ".join(map(on_one_line, self.holders))
         if self.total == 1:
             return f"{self.address} {self.resource_class}: {names or 'free'}"
-        return f"{self.address} {self.resource_class}, {self.held} of {self.total} held: {names or 'free'}"
+        return f"{self.address} {self.resource_class}, {self.held_amount} of {self.total} held: {names or 'free'}"
 
 
 def list_devices(
@@ -118,7 +118,7 @@ class DeviceSource:
         sums: dict[tuple[str, str], int] = {}
         degraded = 0
         for use in self.list_uses():
-            for state, amount in (("held", use.held), ("free", max(0, use.total - use.held))):
+            for state, amount in (("held", use.held_amount), ("free", max(0, use.total - use.held_amount))):
                 key = (use.resource_class, state)
                 sums[key] = sums.get(key, 0) + amount
             if use.device is not None:

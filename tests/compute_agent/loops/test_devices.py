@@ -55,7 +55,7 @@ def source_of(root, *views):
 def test_devices_are_listed_with_their_holders(tmp_path):
     source, _ = source_of(tmp_path, ("web", CARD, "CUSTOM_NIC", 1))
     gpu, card = source.list_uses()
-    assert (gpu.address, gpu.node, gpu.path, gpu.held) == (GPU, 0, "pci0000:80/0000:80:01.0", 0)
+    assert (gpu.address, gpu.node, gpu.path, gpu.held_amount) == (GPU, 0, "pci0000:80/0000:80:01.0", 0)
     assert gpu.in_words == f"{GPU} CUSTOM_GPU: free"
     assert str(gpu.device.link) == "32 GT/s x8 of 32 GT/s x16"
     assert card.in_words == f"{CARD} CUSTOM_NIC, 1 of 2 held: web"
