@@ -48,7 +48,8 @@ class DeviceUse:
         names = ", ".join(map(on_one_line, self.holders))
         if self.total == 1:
             return f"{self.address} {self.resource_class}: {names or 'free'}"
-        return f"{self.address} {self.resource_class}, {self.held_amount} of {self.total} held: {names or 'free'}"
+        held = f"{self.held_amount} of {self.total} held"
+        return f"{self.address} {self.resource_class}, {held}: {names or 'free'}"
 
 
 def list_devices(
