@@ -116,6 +116,11 @@ class PciDevice:
     model: str = ""
 
     @property
+    def lasting_facts(self) -> PciDevice:
+        """The device without the facts that change as guests get it and give it back."""
+        return replace(self, driver="", link=PciLink(), mdev_types=())
+
+    @property
     def path(self) -> tuple[str, ...]:
         """The root complex and the bridges above the device; empty where sysfs does not show them."""
         return (self.root_complex, *self.bridges) if self.root_complex else ()
