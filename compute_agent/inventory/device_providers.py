@@ -211,8 +211,8 @@ def _with_devices_of(
 
 
 def _junction_traits(junction: Path, outermost: bool) -> frozenset[str]:
-    is_root = len(junction) == 1
-    return frozenset(({PCIE_ROOT} if outermost else set()) | (set() if is_root else {PCIE_SWITCH}))
+    has = {PCIE_ROOT: outermost, PCIE_SWITCH: len(junction) > 1}
+    return frozenset(trait for trait, holds in has.items() if holds)
 
 
 def _junction_provider(
