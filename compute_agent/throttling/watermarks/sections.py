@@ -1,7 +1,7 @@
 """The watermarks of a configuration: the ``[watermark:NAME]`` sections, and contradictions between them.
 
-Rules are the watermarks with the registry of metrics and the sizes of steps. They have the expected effects
-of actions.
+Rules are the watermarks with the registry of metrics and the sizes of steps. The rules have the expected
+effects of actions.
 """
 
 from __future__ import annotations
@@ -21,6 +21,12 @@ from compute_agent.model.messages import ConfigError
 from compute_agent.model.resource import ThrottleControl
 from compute_agent.throttling.levers import ThrottleSteps, left_by, taken_by
 from compute_agent.throttling.watermarks.metrics import MetricRegistry, MetricUnit, WatermarkMetric
+from compute_agent.throttling.watermarks.schedule import (
+    WeekMoment,
+    WeekPeriod,
+    parse_period,
+    week_bounds,
+)
 from compute_agent.throttling.watermarks.state import WatermarkState
 from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
 
@@ -38,6 +44,9 @@ class WatermarkAction(enum.StrEnum):
     THROTTLE_UP = "throttle_up"
 
 
+MAX_PERIODS: Final = 20
+"""The number of periods of one threshold: all sections are checked at each of their bounds."""
+
 ABOVE: Final = (WatermarkAction.DISABLE_SCHEDULING, WatermarkAction.EVICT, WatermarkAction.THROTTLE_DOWN)
 """The actions that are taken above their threshold."""
 
@@ -46,7 +55,7 @@ ABOVE: Final = (WatermarkAction.DISABLE_SCHEDULING, WatermarkAction.EVICT, Water
 class WatermarkThreshold:
     """The usage from which on an action is taken.
 
-    It is in the metric's unit, or ``relative``, in percent of the capacity of the host.
+    The amount is in the metric's unit, or ``relative``, in percent of the capacity of the host.
     """
 
     value: float
@@ -60,6 +69,10 @@ class WatermarkThreshold:
 
     def __str__(self) -> str:
         return f"{self.value:.15g}{'%' if self.relative else ''}"
+
+
+Schedules = Mapping[WatermarkAction, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]]
+"""Thresholds of periods by action; of several with the same minute the last one counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +93,12 @@ class GuestSelector:
 
 @dataclass(frozen=True, slots=True)
 class WatermarkSection:
-    """The thresholds of one section. ``cool_down`` is in seconds; ``preview``: actions are only reported."""
+    """The thresholds of one section.
+
+    :ivar cool_down: in seconds.
+    :ivar preview: actions are only reported.
+    :ivar scheduled: thresholds in place of the others, for periods of the week.
+    """
 
     name: str
     metric: str
@@ -92,6 +110,17 @@ class WatermarkSection:
     cool_down: float = 0.0
     preview: bool = False
     selector: GuestSelector = GuestSelector()
+    scheduled: Schedules = field(default_factory=dict)
+
+    def at_moment(self, moment: WeekMoment) -> WatermarkSection:
+        """The section with the thresholds of a minute of the week."""
+        found: dict[str, Any] = {
+            action.value: threshold
+            for action, entries in self.scheduled.items()
+            for period, threshold in entries
+            if period.has_moment(moment)
+        }
+        return replace(self, **found) if found else self
 
     def threshold_for(self, action: WatermarkAction) -> WatermarkThreshold | None:
         """The threshold of an action, if there is one."""
@@ -119,22 +148,47 @@ def parse_watermarks(
     watermarks = []
     for name, options in watermark_sections(conf):
         metric = _find_metric(name, options.metric, registry)
-        thresholds = {
-            action: _read_threshold(name, action, options[action.value], metric) for action in WatermarkAction
-        }
+        thresholds: dict[str, WatermarkThreshold | None] = {}
+        scheduled: dict[WatermarkAction, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]] = {}
+        for action in WatermarkAction:
+            found, entries = _read_thresholds(name, action, options[action.value], metric)
+            thresholds[action.value] = found
+            if entries:
+                scheduled[action] = entries
         watermark = WatermarkSection(
             name,
             metric.name,
-            **{action.value: threshold for action, threshold in thresholds.items()},
+            **thresholds,
             for_samples=options.for_samples,
             cool_down=options.cool_down,
             preview=options.mode == "preview",
             selector=_read_selector(name, options, classes),
+            scheduled=scheduled,
         )
-        _check_watermark(watermark)
         watermarks.append(watermark)
-    check_together(watermarks)
+    check_watermarks(watermarks)
     return tuple(watermarks)
+
+
+def check_watermarks(watermarks: Sequence[WatermarkSection]) -> None:
+    """Check each watermark, and all of them together, at each time of the week.
+
+    :raises ConfigError: they contradict each other.
+    """
+    periods = [
+        period
+        for watermark in watermarks
+        for entries in watermark.scheduled.values()
+        for period, _ in entries
+    ]
+    for moment in week_bounds(periods):
+        present = [watermark.at_moment(moment) for watermark in watermarks]
+        try:
+            for watermark in present:
+                _check_watermark(watermark)
+            check_together(present)
+        except ConfigError as error:
+            raise ConfigError(f"{error} (on {moment})" if periods else str(error)) from error
 
 
 def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
@@ -145,7 +199,7 @@ def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
     match = _THRESHOLD.fullmatch(text.strip())
     # Hundreds of digits are infinite as a float, and above every usage.
     if match is None or not math.isfinite(float(match[1])):
-        raise ValueError(f"{text!r} is no threshold: a number such as 12, 1.5, 12G or 80% is needed")
+        raise ValueError(f"{text!r} is not a threshold: a number such as 12, 1.5, 12G or 80% is needed")
     value, suffix = float(match[1]), match[2]
     if suffix == "%":
         if unit == MetricUnit.OTHER:
@@ -163,7 +217,7 @@ def parse_threshold(text: str, unit: MetricUnit) -> WatermarkThreshold:
 def check_together(watermarks: Iterable[WatermarkSection]) -> None:
     """Check that watermarks of one metric do not contradict each other.
 
-    Those in preview are checked apart from those in force.
+    Watermarks in preview are checked apart from those in force.
 
     :raises ConfigError: watermarks of one metric contradict each other.
     """
@@ -186,7 +240,7 @@ def check_together(watermarks: Iterable[WatermarkSection]) -> None:
         if down is not None and up is None:
             raise ConfigError(
                 f"{_option_name(down[0], WatermarkAction.THROTTLE_DOWN)}: without a throttle_up for"
-                f" {down[0].metric} guests would stay throttled"
+                f" {down[0].metric} guests would stay throttled for ever"
             )
         # At the same amount guests would be throttled and given back in turn.
         for action in (WatermarkAction.THROTTLE_DOWN, WatermarkAction.EVICT):
@@ -251,23 +305,32 @@ def _lowest_threshold(
 def _find_metric(name: str, text: str | None, registry: MetricRegistry) -> WatermarkMetric:
     metric = registry.get(text or "")
     if metric is None:
-        said = f"there is no metric {text!r}" if text else "which one is not said"
-        raise ConfigError(f"[{WATERMARK}{name}] metric: {said}; there are {', '.join(sorted(registry))}")
+        said = f"there is no metric {text!r}" if text else "the option is missing"
+        raise ConfigError(f"[{WATERMARK}{name}] metric: {said}; choose one of {', '.join(sorted(registry))}")
     return metric
 
 
-def _read_threshold(
+def _read_thresholds(
     name: str, action: WatermarkAction, text: str | None, metric: WatermarkMetric
-) -> WatermarkThreshold | None:
+) -> tuple[WatermarkThreshold | None, tuple[tuple[WeekPeriod, WatermarkThreshold], ...]]:
+    """The usual threshold of an action, and those of periods."""
     if text is None:
-        return None
+        return None, ()
     section = f"[{WATERMARK}{name}] {action}"
     if action in (WatermarkAction.THROTTLE_DOWN, WatermarkAction.THROTTLE_UP) and not metric.can_throttle:
         raise ConfigError(f"{section}: guests cannot be throttled for {metric.name}")
     if action is WatermarkAction.EVICT and not metric.evictable:
         raise ConfigError(f"{section}: guests cannot be evicted for {metric.name}")
+    usual, *others = text.split(",")
+    if len(others) > MAX_PERIODS:
+        raise ConfigError(f"{section}: there are more than {MAX_PERIODS} periods")
     try:
-        return parse_threshold(text, metric.unit)
+        entries = []
+        for entry in others:
+            period, _, amount = entry.strip().rpartition(" ")
+            threshold = parse_threshold(amount, metric.unit)
+            entries.append((parse_period(period), threshold))
+        return parse_threshold(usual, metric.unit), tuple(entries)
     except ValueError as error:
         raise ConfigError(f"{section}: {error}") from error
 
@@ -281,7 +344,9 @@ def _read_selector(name: str, options: Any, classes: QosClasses) -> GuestSelecto
             raise ConfigError(f"{section}: there is no class {qos_class!r}; there are {known}")
         # Else the section would read as if it did something.
         if classes.is_protected(qos_class, dedicated=False):
-            raise ConfigError(f"{section}: {qos_class} is above [qos] highest_class and never acted on")
+            raise ConfigError(
+                f"{section}: {qos_class} is above [qos] highest_class and the agent never limits it"
+            )
     return GuestSelector(frozenset(chosen), options.max_priority)
 
 
@@ -301,6 +366,10 @@ class WatermarkRules:
     def with_preview(self, *, preview: bool) -> WatermarkRules:
         """The rules with the watermarks of one mode: those in preview, or those in force."""
         return replace(self, watermarks=tuple(one for one in self.watermarks if one.preview is preview))
+
+    def at_moment(self, moment: WeekMoment) -> WatermarkRules:
+        """The rules with the thresholds of a minute of the week."""
+        return replace(self, watermarks=tuple(one.at_moment(moment) for one in self.watermarks))
 
     def of_metric(self, metric: str, action: WatermarkAction) -> list[WatermarkSection]:
         """The watermarks of a metric that ask for an action."""
@@ -393,6 +462,6 @@ def find_unenforceable(
         section, lever = f"[{WATERMARK}{watermark.name}]", registry[watermark.metric].lever
         # One reason is enough: a metric that is not measured has no throttling either.
         if reason := unmeasured_metrics.get(watermark.metric):
-            yield f"{section} metric = {watermark.metric}: nothing is ever done, as {reason}"
+            yield f"{section} metric = {watermark.metric}: the agent never acts, because {reason}"
         elif watermark.throttle_down and lever and (reason := unusable_levers.get(lever.name)):
-            yield f"{section} throttle_down: no guest is throttled, as {reason}"
+            yield f"{section} throttle_down: no guest is throttled, because {reason}"
