@@ -31,7 +31,7 @@ class MainDuties(Protocol):
         ...
 
     def reconcile(self) -> None:
-        """Have the worker look whether all guests are as they should be."""
+        """Have the worker check all guests."""
         ...
 
     def shorten_guest_logs(self) -> None:

@@ -212,7 +212,7 @@ QOS_CLASS_OPTS: Final = [
         "cpu_burst",
         min=0,
         max=100,
-        help="Percent of its quota that a guest with a quota may save up while it uses less, and use later"
+        help="Percent of a guest's quota that the guest may save up while it uses less, and use later"
         " (cpu.max.burst, Linux 5.14). Default: 0.",
     ),
     cfg.IntOpt(

@@ -270,7 +270,7 @@ def _find_zones(
 class ProviderSet:
     """Providers that one candidate may combine, in a fixed order; equal only to itself.
 
-    The first ``own`` of them belong to a tree of the structure, the others share with it. ``uuids`` are in
+    The first ``own`` providers belong to a tree of the structure, the others share with it. ``uuids`` are in
     the form of answers.
     """
 
