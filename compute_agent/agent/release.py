@@ -132,7 +132,8 @@ def refuse_if_released(folder: Path) -> None:
     """
     if os.path.lexists(folder / MARK_FILE):
         raise ReleasedError(
-            f"this host was released, or is being ({folder / MARK_FILE}): compute-agent release finishes it,"
+            f"this host is released, or a release is unfinished ({folder / MARK_FILE}): compute-agent"
+            " release finishes it,"
             " compute-agent release --undo lets an agent work here again"
         )
 

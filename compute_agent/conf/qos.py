@@ -65,7 +65,7 @@ OPTS: Final = [
         "evict_grace",
         default=60.0,
         min=0.0,
-        help="Seconds that an evicted guest has to shut down. After this time the agent kills it.",
+        help="Seconds that an evicted guest has to shut down. After this time the agent kills the guest.",
     ),
     cfg.StrOpt(
         "evict_command",

@@ -20,7 +20,7 @@ CARRIED: Final = "carried"
 
 
 class AdoptionStage(StrEnum):
-    """The progress of a takeover, or of the return.
+    """The progress of a takeover, or of the way back.
 
     MySQL cannot change tables in a transaction, so a takeover may stop half way.
     """
