@@ -368,8 +368,8 @@ def blocked_providers(
 ) -> dict[str, str]:
     """The providers that cannot be deleted, and why.
 
-    They are the providers of other programs, providers on which other programs have inventories, and all
-    providers above these.
+    These are the providers of other programs, the providers with inventories of other programs, and all
+    providers above.
     """
     reasons: dict[str, str] = {}
     for uuid in children_first(reported):
