@@ -211,7 +211,7 @@ class _MaskPlanner:
         return frozenset() if self._facts.possible and cpus >= self._facts.possible else cpus
 
     def _list_loose(self) -> Iterator[StuckMask]:
-        """Processes that no mask keeps off."""
+        """Processes that no mask keeps off quiet CPUs."""
         number = self._facts.loose_processes
         if self._quiet and number != 0:
             names, reason = ("all", NO_GROUPS) if number is None else (str(number), LOOSE)

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from placement.read_model.provider import Inventory, Provider
 
 Where = tuple[tuple[str, ...], bool]
-"""The key of a layout: the classes, and whether it has all providers."""
+"""The key of a layout: the classes, and whether the layout has all providers."""
 
 
 class TreeLayout(NamedTuple):
