@@ -101,6 +101,7 @@ _HOSTS: Final = 4
 
 
 def _known_layout(topology: HostTopology) -> CpuLayout:
+    # By identity: a topology has all CPUs of the host, and would be hashed for each guest.
     known = _LAYOUTS.get(id(topology))
     if known is None:
         if len(_LAYOUTS) >= _HOSTS:

@@ -82,6 +82,7 @@ def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> C
     """
     vcpu_cpus = tuple(found.vcpu_cpus.get(number) or found.cpus for number in range(vcpus))
     emulator = found.emulator_cpus or found.cpus
+    # In the order of guest CPUs, as the agent's own assignments have them.
     own = [cpu for cpus in vcpu_cpus if _is_own(cpus, cpu_sets) for cpu in sorted(cpus)]
     if own and _is_own(emulator, cpu_sets) and emulator.isdisjoint(frozenset().union(*vcpu_cpus)):
         own += sorted(emulator)
@@ -90,6 +91,7 @@ def found_assignment(cpu_sets: CpuSets, vcpus: int, found: KernelPlacement) -> C
 
 def _is_own(cpus: CpuSet, cpu_sets: CpuSets) -> bool:
     """Whether CPUs belong to one guest. With the legacy ``vcpu_pin_set`` only a single CPU does."""
+    # Where both sets overlap, several CPUs say nothing: a floating guest may have just these.
     if len(cpus) == 1 or not cpu_sets.dedicated & cpu_sets.shared:
         return bool(cpus) and cpus <= cpu_sets.dedicated and (len(cpus) == 1 or cpus != cpu_sets.dedicated)
     return False

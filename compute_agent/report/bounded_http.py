@@ -242,6 +242,7 @@ def _shut_down(twin: socket.socket) -> None:
 
 
 def _watch_socket(connected: Any) -> None:
+    # By thread: requests and urllib3 have no way to hand anything down to the connection.
     watch = getattr(_LOCAL, "watch", None)
     if watch is not None and connected is not None:
         watch.attach_socket(connected)

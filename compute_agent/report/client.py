@@ -199,6 +199,7 @@ class PlacementClient(PlacementTransport):
 
         :raises NotFoundError: there is no such provider.
         """
+        # An unchanged tree is the rule, and its answer is 304 without a body.
         headers = {"If-None-Match": f'"{known}"'} if known else {}
         response = self._get_response(
             "GET", f"/ext/v1/trees/{uuid}?allocations=true", None, headers, _UNCHANGED
@@ -218,6 +219,7 @@ class PlacementClient(PlacementTransport):
         path = "/ext/v1/trees"
         answer = self.send_request("POST", path, {"resource_providers": providers}, shape=_WRITTEN)
         generations = {record["uuid"]: record["generation"] for record in answer["resource_providers"]}
+        # A generation that is missing would be taken for an old one, and the next write be refused.
         if missing := sorted({provider["uuid"] for provider in providers} - generations.keys()):
             raise PlacementError("POST", path, f"the answer lacks the providers {', '.join(missing)}")
         return generations

@@ -78,6 +78,7 @@ def combine_actions(actions: Sequence[Action], providers: Mapping[str, ReportedP
     """The actions as one request; None if a tree cannot have them, or one request is enough."""
     ahead = tuple(each for each in actions if isinstance(each, CreateResourceClass | CreateTrait))
     rest = tuple(each for each in actions if not isinstance(each, CreateResourceClass | CreateTrait))
+    # One change is one request either way.
     if len(rest) < 2:
         return None
     after: dict[str, ReportedProvider] = {}

@@ -42,6 +42,7 @@ def keep_held_memory(
     for node in derived.nodes:
         there = reported[node.uuid].inventories.get(MEMORY) if node.uuid in reported else None
         own = node.inventories.get(MEMORY, ProviderInventory(0))
+        # An inventory that grows is never in the way of what is held.
         if there is None or there.total <= own.total or not _page_sizes(node):
             nodes.append(node)
             continue
