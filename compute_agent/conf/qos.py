@@ -175,9 +175,9 @@ QOS_CLASS_OPTS: Final = [
         "memory_high",
         min=1,
         max=1000,
-        help="Soft limit of a guest's memory, in percent of its MEMORY_MB. If the guest uses more, the kernel slows it down and reclaims"
-        " its memory (memory.high, and <soft_limit> of a domain). A domain also needs memory for QEMU"
-        " itself. Default: no limit.",
+        help="Soft limit of a guest's memory, in percent of its MEMORY_MB. If the guest uses more, the kernel"
+        " slows it down and reclaims its memory (memory.high, and <soft_limit> of a domain). A domain also"
+        " needs memory for QEMU itself. Default: no limit.",
     ),
     cfg.IntOpt(
         "memory_low",
