@@ -92,7 +92,9 @@ WATERMARK_OPTS: Final = [
     cfg.StrOpt(
         "throttle_down",
         help="Usage above which the agent throttles guests: a percentage of the host's capacity, such as"
-        " 80%, or a number in the unit of the metric. K, M, G and T are powers of 1024.",
+        " 80%, or a number in the unit of the metric. K, M, G and T are powers of 1024. Periods of the week"
+        " may follow with amounts of their own: 85%, 22:00-06:00 95%, sat-sun 95%. Times are local ones of"
+        " the host. The last period with the present time counts.",
     ),
     cfg.StrOpt(
         "throttle_up", help="Usage below which throttled guests are restored, in the format of throttle_down."
