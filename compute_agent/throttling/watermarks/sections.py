@@ -388,7 +388,10 @@ class WatermarkRules:
     # What is expected of an action
 
     def after_eviction(self, snapshot: UsageSnapshot, guest: str) -> UsageSnapshot:
-        """The snapshot without a guest. A metric keeps its value if that cannot be computed for it."""
+        """The snapshot without a guest.
+
+        A metric keeps its value if the value after the eviction cannot be computed.
+        """
         # It has left since its eviction began.
         if guest not in snapshot.guests:
             return snapshot
