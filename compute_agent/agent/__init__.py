@@ -4,8 +4,8 @@ A room of its own beside :mod:`compute_agent.loops`, for one reason: the loops c
 without a process. They import nothing of this package; this package makes them, starts them and asks them.
 
 - :mod:`~compute_agent.agent.assembly` makes all parts in one function, from top to bottom. Start there.
-- :mod:`~compute_agent.agent.service` is the agent as a whole: start, stop, and what the socket asks;
-  :mod:`~compute_agent.agent.main_loop` is its main thread.
+- :mod:`~compute_agent.agent.service` is the agent as a whole: start, main thread, stop, and what the socket
+  asks.
 - :mod:`~compute_agent.agent.configured_host` makes a host and its controllers from a configuration, and
   :mod:`~compute_agent.agent.reload` replaces these while guests run.
 - :mod:`~compute_agent.agent.dry_run` says what would change, :mod:`~compute_agent.agent.release` gives it
@@ -13,7 +13,7 @@ without a process. They import nothing of this package; this package makes them,
 - :mod:`~compute_agent.agent.documents` says what is, for ``status``, ``guest list``, ``watermark list`` and
   ``resctrl groups``.
 
-Example: ``kill -HUP`` puts a signal into :class:`~compute_agent.agent.main_loop.ReceivedSignals`. The main
+Example: ``kill -HUP`` puts a signal into :class:`~compute_agent.agent.service.ReceivedSignals`. The main
 thread has the reloader read the files. A configuration that is refused changes nothing. Otherwise the worker
 gets the new host and controllers, then :class:`~compute_agent.loops.base.ConfigurationInForce` has each loop
 go by it, from its next round on.
