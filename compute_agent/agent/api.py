@@ -185,7 +185,7 @@ class AgentParts(Protocol):
 LOG = logging.getLogger(__name__)
 
 ANNOUNCE_SECONDS: Final = 2.0
-"""How long a start is held up until its cache group is made; it goes on without one then."""
+"""Seconds that a start waits for its cache group; afterwards it continues without one."""
 ROOT_SECONDS: Final = 10.0
 """The longest wait of a starting guest for the root provider of this host to be known."""
 _BUSY: Final = f"the agent is busy: no answer within {ANSWER_SECONDS} s"
@@ -311,7 +311,7 @@ class ApiMethods:
         try:
             guest = self._agent.announcements.announce_guest(description, ANNOUNCE_SECONDS)
         except (ValueError, DriverError) as error:
-            raise RequestError(f"what is about to start cannot be expected: {error}") from error
+            raise RequestError(f"the starting guest cannot be announced: {error}") from error
         except FutureTimeoutError as error:
             raise RequestError(f"the agent is busy: not done within {ANNOUNCE_SECONDS} s") from error
         return {"uuid": guest.uuid, "name": guest.name}
@@ -331,13 +331,13 @@ class ApiMethods:
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_evict(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Have a guest leave, as a watermark does. Its outcome is an event."""
+        """Have a guest leave, as a watermark does. The outcome is recorded as an event."""
         guest = self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]).guest
         self._agent.manual_throttling.evict_guest(guest)
         return {"uuid": guest.uuid, "name": guest.name}
 
     def guest_move(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """Move a guest off the CPUs that the current CPU sets do not have, or just tell where it would go."""
+        """Move a guest off CPUs outside the current CPU sets, or only report where it would go."""
         body = load(MoveSchema(), params)
         view = self._agent.configurator.find_guest(body["guest"])
         moving = MoveGuest(view.guest.uuid, body["dry_run"])
@@ -351,7 +351,7 @@ class ApiMethods:
         return move_document(view, place, f"not in effect yet: {', '.join(pending)}" if pending else "moved")
 
     def guest_stop(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        """End a guest; its allocation stays, as that is its owner's."""
+        """End a guest; its allocation stays, because it belongs to the owner."""
         guest = self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]).guest
         with _refuse_request(DriverError):
             self._agent.driver.stop(guest, float(self._agent.options.guests.stop_timeout))
@@ -397,7 +397,7 @@ class ApiMethods:
         with _refuse_request(PlacementError, DriverError):
             planned = self._agent.reports.reshape(load(ReshapeSchema(), params)["dry_run"])
         if isinstance(planned, InfeasibleReshape):
-            raise RequestError(f"the reshape cannot be: {planned.reason}")
+            raise RequestError(f"the reshape is not possible: {planned.reason}")
         return reshape_document(
             planned, {zone.uuid: zone.name for zone in self._agent.pipeline.host_state.all_zones}
         )
@@ -427,7 +427,10 @@ class ApiMethods:
         )
 
     def allocations_accept(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Believe what Placement says of guests, though it may have an older copy; what they lose by that."""
+        """Accept Placement's allocations although they may come from an older copy.
+
+        Return the losses of guests.
+        """
         load(EmptySchema(), params)
         with _refuse_request(PlacementError, DriverError, OSError):
             losses = self._agent.reports.accept_allocations()
@@ -531,7 +534,7 @@ def _refuse_request(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
 
 
 def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:
-    """The guest's settings; without a number of guest CPUs as many as the allocation has, one at least."""
+    """The guest's settings. The default number of guest CPUs is that of the allocation, at least one."""
     amount = sum(held.get(name, 0) for held in allocation.values() for name in CPU_CLASSES)
     return GuestSettings(
         vcpus=body.get("vcpus") or max(amount, 1), **{name: body[name] for name in SETTING_NAMES}

@@ -1,4 +1,6 @@
-"""Assembly of the agent: one function makes all parts, from top to bottom, each from parts that are there.
+"""Assembly of the agent.
+
+One function makes all parts, from top to bottom, each from parts that exist already.
 
 No part gets a later one. An earlier object carries calls that go the other way. A :class:`WakeSignal` wakes
 the reports. :class:`ConfigurationInForce` has the loops follow a reload. The worker's queue takes all events.
@@ -101,7 +103,7 @@ class AssembledAgent:
 def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, folder: Path) -> AssembledAgent:
     """The agent of a state folder that is locked, by the ``options`` that ``load_conf`` gave first.
 
-    :raises ConfigError: it is a configuration to refuse.
+    :raises ConfigError: the configuration is refused.
     :raises cfg.Error:
     :raises IdentityError:
     :raises DriverError:

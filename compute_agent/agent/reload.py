@@ -53,8 +53,9 @@ _HUGE_PAGES: Final = "node/node*/hugepages/hugepages-*/nr_hugepages"
 class HostSignature:
     """Something cheap to ask for that changes when the host does: the online CPUs, and the rest.
 
-    The rest changes with each file of the configuration, of the fleet and of providers. It changes with NUMA
-    nodes, with pools of huge pages and PCI devices where these are offered, and with foreign resctrl groups.
+    The rest changes with each file of the configuration, of the fleet and of providers. The signature changes
+    with NUMA nodes, with pools of huge pages and PCI devices where these are offered, and with foreign
+    resctrl groups.
     """
 
     online: CpuSet
@@ -203,8 +204,15 @@ class ConfigReloader:
         record, kind = self._recorder.record_event, EventKind.RELOAD
         if self.error:
             failed = EventOutcome.FAILED
-            message = "The old configuration stays: %s"
-            record(LOG.error, kind, None, message, self.error, reason=self.error, outcome=failed)
+            self._recorder.record_event(
+                LOG.error,
+                kind,
+                None,
+                "The old configuration stays in force: %s",
+                self.error,
+                reason=self.error,
+                outcome=failed,
+            )
             return
         before, self._values = self._values, option_values(self._in_force.current.options)
         changed = "; ".join(changed_values(before, self._values)) or "no option has changed"

@@ -63,7 +63,7 @@ class ReceivedSignals:
         self._queue: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def put(self, number: int) -> None:
-        """Have the main thread act as it does at this signal."""
+        """Make the main thread act as if it had received this signal."""
         self._queue.put(number)
 
     def get(self, timeout: float) -> int | None:
@@ -80,9 +80,9 @@ class HostAgent:
     def __init__(self, load_conf: ConfigurationLoader) -> None:
         """Read configuration, host and state.
 
-        Nothing is changed but the state folder, and that resctrl is mounted if the configuration says so.
+        The constructor changes only the state folder, and mounts resctrl if configured.
 
-        :raises ConfigError: it is a configuration to refuse.
+        :raises ConfigError: the configuration is refused.
         :raises cfg.Error:
         :raises IdentityError:
         :raises LockedError:
@@ -271,7 +271,7 @@ class HostAgent:
     def resctrl_groups(self) -> list[dict[str, Any]]:
         """All resctrl groups of this host; see :func:`group_documents`.
 
-        :raises RequestError: there is no control.
+        :raises RequestError: this host has no resctrl.
         :raises ResctrlError:
         :raises BadSchemataError:
         """

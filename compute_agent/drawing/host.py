@@ -42,7 +42,7 @@ _FRAME: Final = {
     CpuRole.BOTH: 'stroke="#22272b" stroke-width="1.6" stroke-dasharray="9 3"',
     CpuRole.HOST: 'stroke="#78868f"',
 }
-"""Frames by role. They differ by more than colour: solid, dashed, or only a grey filling."""
+"""Frames by role. The frames differ by more than colour: solid, dashed, or only a grey filling."""
 
 _STRIPES: Final = 4
 """Maximum number of guests on one CPU with a stripe each; further guests have none."""
@@ -104,7 +104,7 @@ def draw_host(
     title of a CPU has its number, core, role, guests and conditions. A bar at its left edge grows with the
     noise.
 
-    :param guests: the CPUs of each guest, by its name.
+    :param guests: the CPUs by name of a guest.
     """
     guests = guests or {}
     colours = {name: _guest_colour(index) for index, name in enumerate(guests)}

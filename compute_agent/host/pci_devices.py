@@ -40,7 +40,7 @@ class PciLink:
     def is_degraded(self) -> bool:
         """Whether the link has fewer lanes than the device supports.
 
-        A low speed is no fault: devices that save power lower it.
+        A low speed is not a fault: devices that save power lower it.
         """
         # A width of 0 is a link that is down or a virtual function, which has no link of its own.
         return bool(self.width and self.max_width and self.width < self.max_width)
@@ -58,7 +58,7 @@ class PciDevice:
     :ivar physical_function: the address of the function that a virtual function belongs to.
     :ivar max_virtual: the most virtual functions that a physical function can have.
     :ivar bridges: the addresses of the bridges above the device, the root port first.
-    :ivar root_complex: such as ``pci0000:80``; empty where the path does not show it.
+    :ivar root_complex: such as ``pci0000:80``; empty if the path does not show the root complex.
     :ivar iommu_group: None where the IOMMU is off. Such a device cannot be given to a guest.
     :ivar interfaces: the names of its network interfaces.
     """
@@ -111,7 +111,10 @@ def read_pci_devices(root: Path) -> tuple[PciDevice, ...]:
 
 
 def pci_addresses(root: Path) -> tuple[str, ...]:
-    """List the addresses of the PCI devices that are there now. One folder, for each round."""
+    """List the addresses of the PCI devices that are there now.
+
+    The function reads one folder, so that each round can call it.
+    """
     return tuple(SysFiles(root).list_names(PCI_DEVICES))
 
 

@@ -69,8 +69,8 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
     """Decide on the devices that the host offers, with their classes and amounts.
 
     A card is left out, with a warning, if a physical function and one of its virtual functions are both
-    selected: it would count twice. It is left out, too, if its virtual functions differ in class or traits,
-    as they have one provider.
+    selected, because the card would count twice. A physical function is left out, too, if its virtual
+    functions differ in class or traits, as they have one provider.
     """
     known = tuple(devices)
     by_address = {device.address: device for device in known}

@@ -43,7 +43,7 @@ _TRAIT_TAGS: Final = {
 """Tags that are traits of the device's provider."""
 
 AddressFields = tuple[str, str, str, str]
-"""Domain, bus, slot and function of an address, as it writes them."""
+"""The domain, bus, slot and function of an address, as texts in its notation."""
 
 
 def address_fields(address: str) -> AddressFields:
@@ -136,14 +136,14 @@ class DeviceSpec:
 def parse_device_specs(texts: Iterable[str]) -> tuple[DeviceSpec, ...]:
     """Parse the values of the option, in order.
 
-    :raises ConfigError: a value is no JSON, or has a key or value that Nova refuses. The text names it.
+    :raises ConfigError: a value is not JSON, or has a key or value that Nova refuses. The text names it.
     """
     found: list[DeviceSpec] = []
     for text in texts:
         try:
             read = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{OPTION} = {text}: no JSON: {error}") from error
+            raise ConfigError(f"{OPTION} = {text}: not JSON: {error}") from error
         for entry in read if isinstance(read, list) else [read]:
             if not isinstance(entry, dict):
                 raise ConfigError(f"{OPTION} = {text}: {entry!r} is not a JSON object")
@@ -230,7 +230,7 @@ def _parse_address(value: Any) -> AddressRule:
         try:
             patterns.append(re.compile(text))
         except (re.error, TypeError, RecursionError) as error:
-            raise ValueError(f"{name} {text!r} of the address is no regular expression: {error}") from None
+            raise ValueError(f"{name} {text!r} of the address is not a regular expression: {error}") from None
     return AddressRegex(tuple(patterns))
 
 
@@ -275,5 +275,5 @@ def _parse_traits(text: str) -> frozenset[str]:
 def _check_name(key: str, name: str) -> None:
     if name and (len(name) > _NAME_LIMIT or not _NAME.fullmatch(name)):
         raise ValueError(
-            f"{key} {name[:60]!r} is no name of Placement: A-Z, 0-9 and _, at most {_NAME_LIMIT}"
+            f"{key} {name[:60]!r} is not a name that Placement accepts: A-Z, 0-9 and _, at most {_NAME_LIMIT}"
         )

@@ -201,7 +201,7 @@ class GuestEvents:
             ARRIVALS_THREAD,
             self._hand_over,
             until_woken,
-            log_failures(LOG, "Changes of guests cannot be handed over"),
+            log_failures(LOG, "Changes of guests cannot be passed to the worker"),
             keep=self._hand_over,
         )
 
@@ -235,7 +235,7 @@ class GuestEvents:
                         handled.add_done_callback(lambda _: self._missed())
                 # One change must not cost the changes behind it.
                 except Exception:
-                    LOG.exception("A change of guest %s could not be handed over", change.guest)
+                    LOG.exception("A change of guest %s could not be passed to the worker", change.guest)
 
     def _event_for(self, change: GuestChange, since: float) -> Event:
         guest = change.guest

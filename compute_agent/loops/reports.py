@@ -134,13 +134,13 @@ class ReportLoop:
         """Prepare reports with ``reporter``, at most ``max_pause`` seconds apart after failures.
 
         :param locate: reads the CPUs that guests really run on.
-        :param causes: reasons to keep new guests away, until switch_scheduling() changes them.
-        :param root: finds the root provider; without it, the root is the agent's own.
+        :param causes: reasons to keep new guests away, until switch_scheduling() changes the reasons.
+        :param root: finds the root provider; None: the root is the agent's own.
         :param root_user: works below the root that ``root`` finds.
         :param additions: add to the tree, in this order.
         :param history: decides whether losses of guests are believed.
-        :param claims: confirms claims that expire, or warns of them.
-        :param signal: wakes the thread; parts that are made before this loop share it.
+        :param claims: confirms claims that expire, or warns of their end.
+        :param signal: wakes the thread; objects that are made before this loop share the signal.
         """
         self.history = history or HistoryWatch(metrics)
         self.claims = claims or ClaimWatch()
@@ -407,7 +407,7 @@ class ReportLoop:
         beside = self._pipeline.host_state.tree.beside
         if beside and any(causes.values()) and causes != self._granted:
             LOG.warning("New guests cannot be kept away by the agent: %s", DISABLE_SERVICE)
-        # nova-compute decides where the root is its own: it removes a trait that it did not set.
+        # If nova-compute owns the root, nova-compute decides: it removes a trait that it did not set.
         if causes and not beside:
             self._reporter.switch_scheduling(self._pipeline.host_state.tree.root.uuid, causes)
         if self.root_traits is not None:

@@ -35,8 +35,8 @@ def keep_held_memory(
 ) -> tuple[ProviderTree, tuple[str, ...]]:
     """The tree with held memory, and a sentence for each provider that waits for memory.
 
-    :param held_mb: returns the held ``MEMORY_MB`` of a provider. It costs a request on some servers, so it
-        is called only for inventories that would shrink.
+    :param held_mb: returns the held ``MEMORY_MB`` of a provider. The call costs a request on some servers, so
+        it is called only for inventories that would shrink.
     """
     nodes, waiting = [], []
     for node in derived.nodes:

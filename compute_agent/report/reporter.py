@@ -1,7 +1,7 @@
 """The reporter: makes Placement's providers equal to the host's tree.
 
-It reads, plans, sends the difference, and saves which names are the agent's own. A provider is read again
-only after another program may have changed it.
+The reporter reads, plans, sends the difference, and saves which names are the agent's own. A provider is read
+again only after another program may have changed it.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ class HoldingsListing:
 class ProviderReader:
     """Reads the providers of one host, and remembers them. For one thread at a time.
 
-    :ivar reported: the providers by uuid, as they were last read. Code that changes one in Placement changes
-        it here, too.
-    :ivar generations: their generations when they were last read.
-    :ivar evidence: the reason why the last reading does not continue the one before; empty if it does.
+    :ivar reported: the providers by uuid, as the agent last read them. Code that changes a provider in
+        Placement also changes it here.
+    :ivar generations: the generations of the providers at the last reading.
+    :ivar evidence: the reason why the last reading does not continue the one before; empty if it continues.
     """
 
     def __init__(self, client: PlacementClient) -> None:
@@ -203,7 +203,7 @@ class ProviderReader:
             return self._read_each(uuid)
         if tree is None:
             raise PlacementError(
-                "GET", f"/ext/v1/trees/{uuid}", "an answer to a question not asked", status=304
+                "GET", f"/ext/v1/trees/{uuid}", "the answer does not match the request", status=304
             )
         self._trees[uuid] = tree
         # Allocations come with the tree: read at one moment, and without a request for each provider.
@@ -248,8 +248,8 @@ class HostReporter:
         """Report with a client.
 
         :param owned: the names of the last call of ``remember``.
-        :param remember: saves names durably, before it returns.
-        :param generations: those of the providers when they were last seen.
+        :param remember: saves names durably before the function returns.
+        :param generations: the generations of the providers at the last reading.
         """
         self._client = client
         self._owned = owned
@@ -400,7 +400,7 @@ class HostReporter:
     def read_reported(self, root_uuid: str) -> dict[str, ReportedProvider]:
         """The providers of the host in Placement, by uuid.
 
-        Those below a former root of the host are among them.
+        Providers below a former root of the host are among them.
 
         :raises PlacementError: a request failed.
         """

@@ -1,8 +1,8 @@
 """The page of a host, or of a part of it: nested providers, consumers, and positions of guests.
 
-The picture of consumers has a bar for each inventory, in which each consumer has a part. It shows the amounts
-in Placement, which does not know positions. Agents with ``[compute] report_positions`` add CPUs and cache
-ways in attributes. The service never asks an agent, as it does not know the agents' addresses.
+The picture of consumers has a bar for each inventory, in which each consumer has a part. The picture shows
+the amounts in Placement, which does not know positions. Agents with ``[compute] report_positions`` add CPUs
+and cache ways in attributes. The service never asks an agent, as it does not know the agents' addresses.
 """
 
 from __future__ import annotations
@@ -193,9 +193,10 @@ def holdings_of(rows: Iterable[AllocationHolder], providers: Mapping[str, Provid
 MAX_LANES: Final = 48
 """Bars of a picture."""
 MAX_PARTS: Final = 250
-"""Parts of all bars together, but for those of the last one: a page is not to become large by its picture."""
+"""Maximum number of parts of all bars, except those of the last bar, so that the picture does not make the
+page large."""
 COLOURS: Final = 6
-"""Colours that parts have in turn; numbers tell them apart as well."""
+"""Number of colours, which parts have in turn; numbers distinguish the parts, too."""
 
 _MAX_PARTS: Final = 40  # of one bar, on which more could not be told apart
 _MAX_UNITS: Final = 128
