@@ -32,6 +32,7 @@ from compute_agent.loops.allocations import ClaimWatch, HistoryWatch
 from compute_agent.loops.arrivals import GuestEvents, PreStartHook
 from compute_agent.loops.audit import ConsumerLocations
 from compute_agent.loops.base import AgentLoop, ConfigurationInForce
+from compute_agent.loops.devices import DeviceSource
 from compute_agent.loops.events import EventLog, OomEvents
 from compute_agent.loops.fleet import FleetGuests, FleetLoop
 from compute_agent.loops.host_attributes import AgentHeartbeats, PositionReporter
@@ -90,6 +91,7 @@ class AssembledAgent:
     fleet: FleetLoop
     verifier: PromiseVerifier
     noise: NoiseSource
+    devices: DeviceSource
     monitoring: CacheMonitoring
     watermarks: WatermarkLoop
     interference: InterferenceLoop
@@ -170,6 +172,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         )
         verifier = PromiseVerifier(in_force, pipeline, driver)
         noise = NoiseSource(in_force, pipeline, driver, metrics.registry)
+        devices = DeviceSource(Path(options.host.root), pipeline, metrics.registry)
         promises = PromiseWatch(conf, verifier.verify_all, recorder, metrics.registry, changed.wake)
         reports = ReportLoop(
             HostReporter(conf.client, saved.owned, state.keep_owned, saved.history.generations),
@@ -275,6 +278,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         fleet,
         verifier,
         noise,
+        devices,
         monitoring,
         watermarks,
         interference,

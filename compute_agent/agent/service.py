@@ -36,6 +36,7 @@ from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.processes import records
 from compute_agent.files import remove_leftovers
 from compute_agent.loops.audit import AuditOutcome, HostAuditor
+from compute_agent.loops.devices import DeviceUse
 from compute_agent.loops.noise import CpuHolder
 from compute_agent.noise.osnoise import ORIGINAL_FILE, OsNoiseTracer, TracerError
 from compute_agent.pipeline.events import ReconcileGuests
@@ -191,7 +192,7 @@ class HostAgent:
             signal.signal(number, lambda number, frame: self._signals.put(number))
 
     def serve_signals(self) -> None:
-        """Work until SIGTERM or SIGINT, then stop the agent; SIGHUP reloads. For after the start."""
+        """Work until SIGTERM or SIGINT, then stop the agent; SIGHUP reloads. Call it after the start."""
         due = time.monotonic() + self.reconcile_interval
         prune_due = time.monotonic()
         try:
@@ -222,7 +223,7 @@ class HostAgent:
         self._parts.reloader.reload()
 
     def reconcile(self) -> None:
-        """Have the worker look whether all guests are as they should be."""
+        """Have the worker check all guests."""
         self.pipeline.submit(ReconcileGuests())
 
     @property
@@ -322,6 +323,10 @@ class HostAgent:
     def list_holders(self) -> list[CpuHolder]:
         """The guests with dedicated CPUs."""
         return self._parts.noise.list_holders()
+
+    def list_devices(self) -> list[DeviceUse]:
+        """The PCI devices that the host offers, with their holders."""
+        return self._parts.devices.list_uses()
 
     def verify_promises(self) -> list[PromiseVerdict]:
         """The promises to all guests, compared with the kernel."""
