@@ -143,14 +143,12 @@ class CacheMonitor:
         return None if sample is None else meter.add_sample(group, sample)
 
     def _read_counters(self, group: str, time: float) -> CounterSample | None:
-        """The counters of a group; None where they cannot be read.
-
-        If the group is missing, the next round compares the groups.
-        """
+        """The counters of a group; None where they cannot be read."""
         try:
             sample = self._counters.read_sample(group, time)
         except ResctrlError as error:
             if error.errno in (errno.ENOENT, errno.ENODEV):
+                # If the group is missing, the next round compares the groups.
                 self._synced = None
             elif group not in self._failing:
                 # Once until it works again: a broken group would fill the log each second.
