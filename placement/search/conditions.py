@@ -337,7 +337,7 @@ class ForbiddenTraits(_TraitCondition):
 
 @register_condition
 @dataclass(frozen=True, slots=True)
-class Outside(ProviderCondition):
+class OutsideTraits(ProviderCondition):
     """Traits that neither the provider nor any of its ancestors has: a device outside of NUMA nodes."""
 
     name = "outside"
