@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +33,7 @@ from compute_agent.conf.policy import DEFAULT_POLICY, FOLLOW
 from compute_agent.conf.qos import cpu_pool_sections
 from compute_agent.controllers.base import KernelController
 from compute_agent.controllers.blockio import BlockIoController
+from compute_agent.controllers.core_cookies import CookieNoteStore, CoreCookieController
 from compute_agent.controllers.cpu import CpuController, CpusetController
 from compute_agent.controllers.cpu_class import (
     NO_CPU_CLASSES,
@@ -44,6 +46,7 @@ from compute_agent.controllers.cpu_class_plan import ClassBinding
 from compute_agent.controllers.emulator import STAYING_EMULATORS, EmulatorController, EmulatorSettings
 from compute_agent.controllers.isolation import NO_ISOLATION, IsolationController, IsolationSettings
 from compute_agent.controllers.memory import MemoryController, MemoryLimitController
+from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.base import GuestDriver
 from compute_agent.host.block_devices import read_block_devices
@@ -78,6 +81,9 @@ from compute_agent.report.client import PlacementClient
 from compute_agent.report.root_provider import NovaRoot, RootOwner, owner_of
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.resctrl.share_spec import ShareSpec
+from compute_agent.schedules.cookie_notes import NOTES_FILE, CookieNotesFile
+from compute_agent.schedules.kernel_cookies import KernelCookies
+from compute_agent.schedules.realtime import KernelSchedules, read_throttle
 from compute_agent.throttling.settings import ThrottlingSettings, read_settings
 from compute_agent.throttling.watermarks.metrics import MetricRegistry
 
@@ -383,13 +389,11 @@ def build_controllers(
     )
     # A mount that is off may be read, and not changed.
     control = None if resctrl.off else resctrl.control
-    originals = OriginalsFile(Path(conf.state_path) / ORIGINALS_FILE)
     return make_controllers(
         driver,
         control,
         settings,
-        store,
-        originals,
+        open_stores(store, Path(conf.state_path)),
         Path(conf.host.root),
         # A counter that exists from the start: Prometheus sees no increase from nothing to one.
         lambda name: metrics.drift.labels(name).inc,
@@ -418,12 +422,27 @@ class ControllerSettings:
     cache_shares: Mapping[str, ShareSpec] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ControllerStores:
+    """The stores of controllers: former contents of files, originals of masks, notes of cookies."""
+
+    former: FormerStore
+    originals: OriginalStore
+    cookies: CookieNoteStore
+
+
+def open_stores(former: FormerStore, folder: Path) -> ControllerStores:
+    """The stores in a state folder. Their files are read when a controller needs them first."""
+    return ControllerStores(
+        former, OriginalsFile(folder / ORIGINALS_FILE), CookieNotesFile(folder / NOTES_FILE)
+    )
+
+
 def make_controllers(
     driver: GuestDriver,
     control: ResctrlHandle | None,
     settings: ControllerSettings,
-    store: FormerStore,
-    originals: OriginalStore,
+    stores: ControllerStores,
     root: Path,
     drift_counter: Callable[[str], Callable[[], object]] = lambda name: lambda: None,
 ) -> tuple[KernelController, ...]:
@@ -431,7 +450,6 @@ def make_controllers(
 
     :param control: the mount of resctrl that they may change, if there is one.
     :param root: the folder that /sys and /proc are below.
-    :param originals: keeps the originals of masks.
     :param drift_counter: makes a controller's counter, by its name, of files that other programs changed.
     """
     files = KernelFiles(root)
@@ -448,15 +466,33 @@ def make_controllers(
         ),
         BlockIoController(driver, settings.blockio_classes, lambda: read_block_devices(root)),
         CpuClassController(
-            driver, settings.cpu_classes, store, files, drift_counter(CpuClassController.name)
+            driver, settings.cpu_classes, stores.former, files, drift_counter(CpuClassController.name)
         ),
         # Parked CPUs are online again, so that masks can name them.
         IsolationController(
             driver,
             settings.isolation,
-            originals,
+            stores.originals,
             MaskReader(root),
             drift_counter(IsolationController.name),
+        ),
+        RealtimeController(
+            driver,
+            {
+                name: share.realtime_priority
+                for name, share in settings.cpu_shares.items()
+                if share.realtime_priority is not None
+            },
+            KernelSchedules(),
+            partial(read_throttle, root),
+            drift_counter(RealtimeController.name),
+        ),
+        CoreCookieController(
+            driver,
+            {name: share.core_scheduling for name, share in settings.cpu_shares.items()},
+            stores.cookies,
+            KernelCookies(),
+            drift_counter(CoreCookieController.name),
         ),
         MemoryController(driver, settings.memory_types, settings.pins),
         *caches,
