@@ -317,6 +317,7 @@ def build_host_state(
         former.setdefault(node.uuid, node)
     policy = policy_of(conf, whose.beside)
     may_move = policy != FOLLOW
+    boot = read_boot_isolation(Path(conf.host.root))
     if not may_move and (conf.policy.rebalance or conf.guests.unplaced == "refuse"):
         LOG.warning(
             "[policy] rebalance = true and [guests] unplaced = refuse have no effect beside nova-compute,"
@@ -336,6 +337,10 @@ def build_host_state(
         classification=parse_policy(conf, follows=not may_move),
         powered=cpu_sets.dedicated & parkable_cpus(conf, whose.beside),
         wakes=not whose.beside,
+        set_apart=boot.unbalanced | boot.tickless,
+        alone_classes=frozenset(
+            name for name, one in classes.classes.items() if one.isolation is IsolationLevel.ALONE
+        ),
         rebalance_gain=conf.policy.rebalance_gain if may_move and conf.policy.rebalance else None,
     )
 

@@ -123,8 +123,8 @@ class CoreCookieController(KernelController):
                 self._cookies.grant_cookie(grant.source, grant.threads)
         left = {grant.guest.uuid: len(grant.threads) for grant in plan.grants if grant.source}
         self.refused = {uuid: (f"{OPTION}: {number} threads lack it",) for uuid, number in left.items()}
-        whole = {uuid: main for uuid, main in plan.notes.items() if groups.get(uuid) and uuid not in left}
-        self._settled = {uuid: main.pid for uuid, main in whole.items()}
+        whole = {uuid: note for uuid, note in plan.notes.items() if groups.get(uuid) and uuid not in left}
+        self._settled = {uuid: note.main.pid for uuid, note in whole.items()}
 
     def _keep_notes(self, notes: CookieNotes, guests: Sequence[Guest]) -> None:
         """Keep notes, also of guests that are not reported now and still run.
@@ -133,9 +133,9 @@ class CoreCookieController(KernelController):
         """
         seen = {guest.uuid for guest in guests}
         others = {
-            uuid: main
-            for uuid, main in self._store.kept_notes.items()
-            if uuid not in seen and procfs.is_alive(main)
+            uuid: note
+            for uuid, note in self._store.kept_notes.items()
+            if uuid not in seen and procfs.is_alive(note.main)
         }
         self._store.keep_notes({**others, **notes})
 
@@ -199,7 +199,7 @@ class CoreCookieController(KernelController):
         except (NoSiblingsError, CookieError) as error:
             raise DriverError(str(error) or "no core has two threads online") from error
         self._store.keep_notes(
-            {other: main for other, main in self._store.kept_notes.items() if other != uuid}
+            {other: note for other, note in self._store.kept_notes.items() if other != uuid}
         )
 
     def _group_guests(self, targets: Sequence[GuestTarget]) -> dict[str, str]:

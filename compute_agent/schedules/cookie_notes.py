@@ -1,6 +1,6 @@
 """Notes on disk: which guests have a cookie of core scheduling from the agent.
 
-A cookie itself has no mark, and a guest may have one of another program. The note of a guest is its main
+A cookie itself has no mark, and a guest may have one of another program. The note of a guest has its main
 process, so that the next run of the guest is another one.
 """
 
@@ -15,13 +15,13 @@ from typing import Any, Final
 from compute_agent import kept_json
 from compute_agent.drivers.procfs import ProcessIdentity
 from compute_agent.files import put_aside, read_own, write_durably
-from compute_agent.schedules.cookies import CookieNotes
+from compute_agent.schedules.cookies import CookieNote, CookieNotes
 
 LOG = logging.getLogger(__name__)
 
 NOTES_FILE: Final = "core_cookies.json"
 _VERSION: Final = 1
-_MAX_NUMBER: Final = 1 << 62
+_MAX_NUMBER: Final = 1 << 64
 
 
 class CookieNotesFile:
@@ -57,15 +57,24 @@ class CookieNotesFile:
         """
         if notes == self.kept_notes:
             return
-        data = {uuid: asdict(identity) for uuid, identity in notes.items()}
+        data = {uuid: asdict(note) for uuid, note in notes.items()}
         write_durably(self._path, kept_json.dump(_VERSION, kept_json.checked_content(data)))
         self._notes = dict(notes)
 
 
 def _read_notes(document: Any) -> CookieNotes:
-    return {str(uuid): _read_identity(one) for uuid, one in kept_json.checked_data(document).items()}
+    return {str(uuid): _read_note(one) for uuid, one in kept_json.checked_data(document).items()}
 
 
-def _read_identity(one: Any) -> ProcessIdentity:
-    pid, start = (int(kept_json.read_number(one[name], _MAX_NUMBER)) for name in ("pid", "start_time"))
-    return ProcessIdentity(pid, start, kept_json.text(one["boot_id"]))
+def _read_note(one: Any) -> CookieNote:
+    main = one["main"]
+    pid, start = (_read_whole(main[name]) for name in ("pid", "start_time"))
+    return CookieNote(
+        ProcessIdentity(pid, start, kept_json.text(main["boot_id"])), _read_whole(one["before"])
+    )
+
+
+def _read_whole(value: Any) -> int:
+    # A cookie has 64 bits, which a float has not.
+    kept_json.read_number(value, _MAX_NUMBER)
+    return int(value)

@@ -12,8 +12,21 @@ from dataclasses import dataclass, field
 
 from compute_agent.drivers.procfs import ProcessIdentity
 
-CookieNotes = Mapping[str, ProcessIdentity]
-"""The main processes of guests that have a cookie from the agent, by the uuid of the guest."""
+
+@dataclass(frozen=True, slots=True)
+class CookieNote:
+    """A run of a guest that has a cookie from the agent, or is about to get it.
+
+    :ivar main: its main process.
+    :ivar before: the cookie that this had before.
+    """
+
+    main: ProcessIdentity
+    before: int = 0
+
+
+CookieNotes = Mapping[str, CookieNote]
+"""Notes by the uuid of the guest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,29 +75,30 @@ def decide_cookies(guests: Iterable[CookieGuest], notes: CookieNotes) -> CookieP
     """The plan for all guests of a host. Notes of guests that have ended are dropped."""
     guests = sorted(guests, key=lambda guest: guest.uuid)
     users = Counter(cookie for guest in guests for cookie in set(guest.cookies.values()) if cookie)
+    known = {guest.uuid: note for guest in guests if (note := _note_of(guest, notes)) is not None}
     kept, created, grants, foreign = {}, [], [], set()
     groups: defaultdict[str, list[CookieGuest]] = defaultdict(list)
     for guest in guests:
-        is_noted = notes.get(guest.uuid) == guest.main
+        note = known.get(guest.uuid)
         own = {cookie for cookie in guest.cookies.values() if cookie}
         if guest.preserved:
-            if is_noted:
-                kept[guest.uuid] = guest.main
-        elif is_noted and not guest.group and own:
-            kept[guest.uuid] = guest.main
+            if note is not None:
+                kept[guest.uuid] = note
+        elif note is not None and not guest.group and own:
+            kept[guest.uuid] = note
             grants.append(_grant_to(guest, 0, 0))
-        elif guest.group and own and not is_noted and all(users[cookie] == 1 for cookie in own):
+        elif guest.group and own and note is None and all(users[cookie] == 1 for cookie in own):
             # No other guest has its cookies, so that it is apart from all already.
             foreign.add(guest.uuid)
         elif guest.group:
-            kept[guest.uuid] = guest.main
+            kept[guest.uuid] = CookieNote(guest.main, guest.main_cookie) if note is None else note
             groups[guest.group].append(guest)
     taken: set[int] = set()
     for _, members in sorted(groups.items()):
         cookies = [
             guest
             for guest in members
-            if notes.get(guest.uuid) == guest.main and guest.main_cookie and guest.main_cookie not in taken
+            if guest.uuid in known and guest.main_cookie not in taken | {0, known[guest.uuid].before}
         ]
         if not cookies:
             created.append(members[0])
@@ -94,6 +108,12 @@ def decide_cookies(guests: Iterable[CookieGuest], notes: CookieNotes) -> CookieP
         given = (_grant_to(guest, first.main.pid, first.main_cookie) for guest in members)
         grants += [grant for grant in given if grant.threads]
     return CookiePlan(kept, tuple(created), tuple(grants), frozenset(foreign))
+
+
+def _note_of(guest: CookieGuest, notes: CookieNotes) -> CookieNote | None:
+    """The note of this run of a guest."""
+    note = notes.get(guest.uuid)
+    return note if note is not None and note.main == guest.main else None
 
 
 def _grant_to(guest: CookieGuest, source: int, cookie: int) -> CookieGrant:
