@@ -57,8 +57,7 @@ from compute_agent.inventory import cpu_pools, options, provider_tree
 from compute_agent.inventory.cpu_pools import Positions, lay_out_pools
 from compute_agent.inventory.cpu_sets import resolve_cpu_sets
 from compute_agent.inventory.derive import BESIDE, SHAPES, derive_provider_tree
-from compute_agent.inventory.device_providers import offer_devices, with_devices
-from compute_agent.inventory.device_spec import OPTION as DEVICE_SPEC
+from compute_agent.inventory.device_providers import foreign_attributes, offer_devices, with_devices
 from compute_agent.inventory.device_spec import parse_device_specs
 from compute_agent.inventory.provider_files import with_additions
 from compute_agent.inventory.provider_tree import ProviderTree
@@ -235,18 +234,17 @@ def add_devices(
     """Add the providers of PCI devices that the option selects.
 
     :returns: the tree, and sentences on devices that need the operator's attention.
-    :raises ConfigError: the option is wrong, or the root belongs to nova-compute.
+    :raises ConfigError: the option is wrong.
     """
     specs = parse_device_specs(conf.pci.device_spec)
-    if not specs:
+    describes = beside and conf.pci.nodes == "attributes"
+    if not (specs or describes):
         return tree, ()
-    if beside:
-        raise ConfigError(
-            f"{DEVICE_SPEC} offers devices a second time beside nova-compute, which reports its own: remove"
-            " it here, and set [pci] report_in_placement in nova.conf"
-        )
-    offer = offer_devices(specs, read_pci_devices(Path(conf.host.root)))
+    devices = read_pci_devices(Path(conf.host.root))
+    offer = offer_devices(specs, devices)
     added, warnings = with_devices(tree, offer.providers, topology)
+    if describes:
+        added = replace(added, device_attributes=foreign_attributes(devices, topology))
     return added, (*offer.warnings, *warnings)
 
 

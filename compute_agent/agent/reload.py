@@ -73,7 +73,7 @@ def host_signature(conf: cfg.ConfigOpts) -> HostSignature:
             read_optional(f"{system}/node/online"),
             *(read_optional(str(pool)) for pool in pools),
             # Devices come and go with hotplug, and virtual functions with sriov_numvfs.
-            pci_addresses(Path(conf.host.root)) if conf.pci.device_spec else (),
+            pci_addresses(Path(conf.host.root)) if conf.pci.device_spec or conf.pci.nodes != "none" else (),
             host_access.resctrl_signature(conf),
         ),
     )
@@ -211,7 +211,12 @@ class ConfigReloader:
                 LOG.info("Cache and bandwidth control is %s", f"off: {off}" if off else "on")
             self.resctrl = host.resctrl
             # The worker first: loops must not ask controllers that it does not have.
-            self._pipeline.submit(HostStateChanged(host.host_state, controllers)).result()
+            changed = self._pipeline.submit(HostStateChanged(host.host_state, controllers))
+            try:
+                changed.result(WORKER_SECONDS)
+            except TimeoutError:
+                # It waits in the queue and will be done. This thread also has to stop the agent when asked.
+                LOG.warning("The guests change to the new configuration once the worker is free")
             self._in_force.reload()
         return ""
 

@@ -13,7 +13,18 @@ OPTS: Final = [
         help="PCI devices that the host offers, in the format of Nova's option: a JSON object, or a list of"
         " objects. An object has vendor_id, product_id, address or devname, and resource_class and traits."
         " The first object that matches a device applies to it. Each device has a provider below its NUMA"
-        " node, so that one query can ask for the device with CPUs and memory of that node.",
+        " node, so that one query can ask for the device with CPUs and memory of that node. Devices that"
+        " nova-compute reports are left to it.",
+    ),
+    cfg.StrOpt(
+        "nodes",
+        default="none",
+        choices=[
+            ("none", "they are left as nova-compute reports them"),
+            ("attributes", "each gets the attributes numa_node and pci_path"),
+        ],
+        help="Locality of the PCI devices that nova-compute reports below its own root provider. Nova keeps"
+        " attributes that others write. They need a service that has attributes.",
     ),
 ]
 

@@ -79,6 +79,11 @@ class PciDevice:
     interfaces: tuple[str, ...] = ()
 
     @property
+    def path(self) -> tuple[str, ...]:
+        """The root complex and the bridges above the device; empty where sysfs does not show them."""
+        return (self.root_complex, *self.bridges) if self.root_complex else ()
+
+    @property
     def is_bridge(self) -> bool:
         """Whether the device connects others, so that no guest can have it."""
         return self.class_code >> 16 == _BRIDGE_CLASS

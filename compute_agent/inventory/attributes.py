@@ -22,6 +22,11 @@ MEMORY_TIER: Final = "memory_tier"
 CPU_CAPACITY: Final = "cpu_capacity"
 """Mean capacity of the CPUs of a zone; 1 is the fastest kind of core of the host."""
 
+NUMA_NODE: Final = "numa_node"
+"""The NUMA node with CPUs that is nearest to a PCI device, by its number."""
+PCI_PATH: Final = "pci_path"
+"""The way to a PCI device: its root complex, and the bridges from the root port on."""
+
 # The following are attributes of the first provider that belongs to the agent.
 FLEET_GROUP: Final = "fleet.group"
 """The group of hosts with which the host shares settings."""
@@ -49,7 +54,7 @@ _MAX_DISTANCES: Final = 200
 _OURS: Final = frozenset(
     {
         *(MEMORY_TIER, CPU_CAPACITY, FLEET_GROUP, FLEET_GENERATION, FLEET_TROUBLE),
-        *(BROKEN_PROMISES, REPORTED_AT, REPORT_DUE),
+        *(BROKEN_PROMISES, REPORTED_AT, REPORT_DUE, NUMA_NODE, PCI_PATH),
     }
 )
 # The kernel's cpu_capacity of the fastest kind of core.
@@ -80,6 +85,18 @@ def promise_attributes(broken: str) -> Mapping[str, str]:
     :param broken: the promises in words.
     """
     return {BROKEN_PROMISES: broken[:_MAX_TEXT]}
+
+
+def of_device(node: int | None, path: Sequence[str]) -> Mapping[str, str | float]:
+    """The attributes of a PCI device's provider, as far as the kernel shows them.
+
+    :param node: the nearest NUMA node with CPUs.
+    :param path: the root complex and the bridges above the device.
+    """
+    way = "/".join(path)
+    known: dict[str, str | float] = {} if node is None else {NUMA_NODE: float(node)}
+    # A path that is cut would make devices look nearer than they are.
+    return known | {PCI_PATH: way} if 0 < len(way) <= _MAX_TEXT else known
 
 
 def of_zone(

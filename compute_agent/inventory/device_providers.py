@@ -13,6 +13,7 @@ from typing import Final
 
 from compute_agent.host.pci_devices import PciDevice
 from compute_agent.host.topology import HostTopology
+from compute_agent.inventory.attributes import of_device
 from compute_agent.inventory.device_spec import OPTION, DeviceSpec, match_devices
 from compute_agent.inventory.provider_tree import (
     NAME_LIMIT,
@@ -43,21 +44,25 @@ class DeviceOffer:
 
 @dataclass(frozen=True, slots=True)
 class OfferedDevice:
-    """A device, or a physical function with those of its virtual functions that are offered."""
+    """A device, or a physical function with those of its virtual functions that are offered.
+
+    :ivar path: the root complex and the bridges above it.
+    """
 
     address: str
     resource_class: str
     traits: frozenset[str]
     amount: int
     numa_node: int | None
+    path: tuple[str, ...] = ()
 
 
 def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> DeviceOffer:
     """Decide on the devices that the host offers, with their classes and amounts.
 
-    :raises ConfigError: a physical function and one of its virtual functions are both selected, or virtual
-        functions of one physical function differ in class or traits. Placement would count a card twice, or
-        could not distinguish its parts.
+    A card is left out, with a warning, if a physical function and one of its virtual functions are both
+    selected: it would count twice. It is left out, too, if its virtual functions differ in class or traits,
+    as they have one provider.
     """
     known = tuple(devices)
     by_address = {device.address: device for device in known}
@@ -65,27 +70,38 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
     for device, spec in match_devices(specs, known):
         if not spec.neutrons:
             members.setdefault(device.physical_function or device.address, []).append((device, spec))
-    providers = []
+    providers, conflicts = [], []
     for address, group in sorted(members.items()):
+        if conflict := _find_conflict(address, group):
+            conflicts.append(conflict)
+            continue
         first, spec = group[0]
-        offered = (spec.class_of(first), spec.traits)
-        for other, other_spec in group[1:]:
-            if not (first.is_virtual and other.is_virtual):
-                raise ConfigError(
-                    f"{OPTION} selects {address} and its virtual function"
-                    f" {(other if other.is_virtual else first).address}: a guest that has one has the other,"
-                    " too. Narrow the entry, by product_id for example"
-                )
-            if (other_spec.class_of(other), other_spec.traits) != offered:
-                raise ConfigError(
-                    f"{OPTION} gives {first.address} and {other.address} different classes or traits: virtual"
-                    f" functions of one device ({address}) have one provider, so they are alike"
-                )
         # The virtual functions of a card are as near as the card itself.
-        node = by_address.get(address, first).numa_node
-        providers.append(OfferedDevice(address, *offered, len(group), node))
+        card = by_address.get(address, first)
+        providers.append(
+            OfferedDevice(address, spec.class_of(first), spec.traits, len(group), card.numa_node, card.path)
+        )
     selected = [device for group in members.values() for device, _ in group]
-    return DeviceOffer(tuple(providers), tuple(_device_warnings(selected)))
+    return DeviceOffer(tuple(providers), (*conflicts, *_device_warnings(selected)))
+
+
+def _find_conflict(address: str, group: Sequence[tuple[PciDevice, DeviceSpec]]) -> str:
+    """The reason why a card has no provider, as a sentence; empty without one."""
+    first, spec = group[0]
+    for other, other_spec in group[1:]:
+        if not (first.is_virtual and other.is_virtual):
+            return (
+                f"{OPTION} selects {address} and its virtual function"
+                f" {(other if other.is_virtual else first).address}, and a guest that has one has the other,"
+                " too: neither is offered. Narrow the entry, by product_id for example"
+            )
+        if (other_spec.class_of(other), other_spec.traits) != (spec.class_of(first), spec.traits):
+            return (
+                f"{OPTION} gives {first.address} and {other.address} different classes or traits, and virtual"
+                f" functions of one device have one provider: {address} is not offered. Give them one class"
+                " and the same traits"
+            )
+    return ""
 
 
 def _device_warnings(selected: Sequence[PciDevice]) -> Iterable[str]:
@@ -124,11 +140,11 @@ def with_devices(
     homes = nearest_cpu_nodes(topology)
     unknown, added = [], []
     for device in offered:
-        node = _only_node(topology) if device.numa_node is None else device.numa_node
-        if node is None or node not in homes:
+        node = _node_with_cpus(device.numa_node, homes, topology)
+        if node is None:
             unknown.append(device.address)
-        zone = None if node is None else zones.get(homes.get(node, node))
-        added.append(_device_provider(tree.root, zone or tree.root, device))
+        zone = None if node is None else zones.get(node)
+        added.append(_device_provider(tree.root, zone or tree.root, device, node))
     warnings = []
     if unknown and zones:
         warnings.append(
@@ -155,10 +171,25 @@ def nearest_cpu_nodes(topology: HostTopology) -> Mapping[int, int]:
     return found
 
 
-def _only_node(topology: HostTopology) -> int | None:
-    """The NUMA node of a host with a single one. Firmware of such hosts often names no node."""
+def _node_with_cpus(node: int | None, homes: Mapping[int, int], topology: HostTopology) -> int | None:
+    """The nearest node with CPUs. Firmware of hosts with a single node often names none."""
     nodes = topology.numa_nodes
-    return nodes[0].id if len(nodes) == 1 else None
+    if node is None and len(nodes) == 1:
+        node = nodes[0].id
+    return None if node is None else homes.get(node)
+
+
+def foreign_attributes(
+    devices: Iterable[PciDevice], topology: HostTopology
+) -> Mapping[str, Mapping[str, str | float]]:
+    """Attributes for the providers of devices that nova-compute reports, by address."""
+    homes = nearest_cpu_nodes(topology)
+    return {
+        device.address: of_device(_node_with_cpus(device.numa_node, homes, topology), device.path)
+        for device in devices
+        # Nova counts virtual functions on the provider of their physical function.
+        if not (device.is_bridge or device.is_virtual)
+    }
 
 
 def _is_zone_of_one_node(node: ProviderNode) -> bool:
@@ -166,7 +197,9 @@ def _is_zone_of_one_node(node: ProviderNode) -> bool:
     return len(node.numa_nodes) == 1 and NUMA_ROOT in node.traits
 
 
-def _device_provider(root: ProviderNode, parent: ProviderNode, device: OfferedDevice) -> ProviderNode:
+def _device_provider(
+    root: ProviderNode, parent: ProviderNode, device: OfferedDevice, node: int | None
+) -> ProviderNode:
     return ProviderNode(
         name=device_name(root.name, device.address),
         # By the address alone, so that a device keeps its provider when the shape of the tree changes.
@@ -174,6 +207,7 @@ def _device_provider(root: ProviderNode, parent: ProviderNode, device: OfferedDe
         parent=parent.uuid,
         inventories={device.resource_class: ProviderInventory(total=device.amount, max_unit=device.amount)},
         traits=device.traits,
+        attributes=of_device(node, device.path),
         numa_nodes=parent.numa_nodes if parent is not root else frozenset(),
         device=device.address,
     )

@@ -73,11 +73,13 @@ class ProviderTree:
 
     :ivar configured: resource classes and fields that options of the ini file set.
     :ivar beside: whether the root belongs to nova-compute. The agent does not write it then.
+    :ivar device_attributes: attributes of PCI devices that nova-compute reports, by address.
     """
 
     nodes: tuple[ProviderNode, ...]
     configured: frozenset[tuple[str, Field]] = frozenset()
     beside: bool = False
+    device_attributes: Mapping[str, Mapping[str, str | float]] = field(default_factory=dict, hash=False)
 
     @property
     def root(self) -> ProviderNode:

@@ -482,5 +482,6 @@ def status_document(status: ReportStatus, now: Callable[[], float] = time.time) 
         "waiting_huge_pages": list(status.not_offered.pages),
         "waiting_pool_cpus": list(status.not_offered.cpus),
         "waiting_removed_classes": list(status.not_offered.removed),
+        "waiting_devices": list(status.not_offered.devices),
         "not_withheld": list(status.not_offered.not_withheld),
     }

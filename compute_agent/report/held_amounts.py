@@ -23,9 +23,10 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
-from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree, device_of
+from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.messages import full_name
 from compute_agent.model.resource import HUGE_PAGES, MEMORY, OWN_CLASSES
+from compute_agent.report.devices import keep_gone_devices, without_foreign_devices
 from compute_agent.report.plan import OwnedNames, Ownership, ReportedProvider, settled_inventories
 
 
@@ -258,17 +259,19 @@ class WithheldOffers:
     :ivar cpus: CPUs of pools that guests of other pools hold.
     :ivar removed: held classes that no provider file adds any more.
     :ivar withheld: the result for each class with units to withhold.
+    :ivar devices: PCI devices that another program reports, or that are gone and held.
     """
 
     pages: tuple[str, ...] = ()
     cpus: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     withheld: tuple[WithheldUnits, ...] = ()
+    devices: tuple[str, ...] = ()
 
     @property
     def all_sentences(self) -> tuple[str, ...]:
         """All sentences for an operator."""
-        return (*self.pages, *self.cpus, *self.removed, *self.not_withheld)
+        return (*self.pages, *self.cpus, *self.removed, *self.devices, *self.not_withheld)
 
     @property
     def not_withheld(self) -> tuple[str, ...]:
@@ -287,42 +290,13 @@ def beside_held(
     :param held: returns the held amount of a provider and class.
     """
     # Withheld units come last: they may take only what the other reasons have left.
-    tree, pages = keep_held_memory(derived, reported, lambda uuid: held(uuid, "MEMORY_MB"))
+    tree, foreign = without_foreign_devices(derived, reported)
+    tree, pages = keep_held_memory(tree, reported, lambda uuid: held(uuid, "MEMORY_MB"))
     tree, cpus = keep_held_cpus(tree, reported, held)
-    tree, gone = _keep_gone_devices(tree, reported, owned, held)
+    tree, gone = keep_gone_devices(tree, reported, owned, held)
     tree, removed = _keep_removed(tree, reported, owned, held)
     tree, withheld = keep_withheld(tree, reported, owned, held)
-    return tree, WithheldOffers(pages, cpus, (*gone, *removed), withheld)
-
-
-def _keep_gone_devices(
-    derived: ProviderTree,
-    reported: Mapping[str, ReportedProvider],
-    owned: Ownership,
-    held: Callable[[str, str], int],
-) -> tuple[ProviderTree, tuple[str, ...]]:
-    """The tree with devices that are gone, all reserved, as long as guests hold them.
-
-    Placement refuses to delete a provider with allocations, and would offer the rest of a card to others.
-    """
-    nodes, waiting = [], []
-    for uuid, provider in reported.items():
-        if uuid not in owned or derived.get(uuid) is not None or not (address := device_of(provider.name)):
-            continue
-        amounts = {name: held(uuid, name) for name in provider.inventories}
-        if not any(amounts.values()):
-            continue
-        # The parent may have gone together with the device.
-        parent = provider.parent if derived.get(provider.parent or "") is not None else derived.root.uuid
-        inventories = {name: replace(one, reserved=one.total) for name, one in provider.inventories.items()}
-        traits = provider.traits & owned[uuid].traits
-        nodes.append(ProviderNode(provider.name, uuid, parent, inventories, traits, device=address))
-        taken = ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()) if amount)
-        waiting.append(
-            f"{full_name(provider.name, uuid)}: the device is gone, or [pci] device_spec does not select"
-            f" it any more, and {taken} are held: all of it is reserved, and it goes when nothing is held"
-        )
-    return replace(derived, nodes=(*derived.nodes, *nodes)), tuple(waiting)
+    return tree, WithheldOffers(pages, cpus, removed, withheld, (*foreign, *gone))
 
 
 def _keep_removed(

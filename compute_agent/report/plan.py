@@ -22,10 +22,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+import os_traits
+
 from compute_agent.inventory.attributes import is_ours
 from compute_agent.inventory.derive import CONFIGURABLE
 from compute_agent.inventory.provider_files import OPTION
-from compute_agent.inventory.provider_tree import FIELDS, Field, ProviderInventory, ProviderNode, ProviderTree
+from compute_agent.inventory.provider_tree import (
+    FIELDS,
+    Field,
+    ProviderInventory,
+    ProviderNode,
+    ProviderTree,
+    device_of,
+)
 from compute_agent.model.messages import full_name
 from compute_agent.model.resource import EXCLUSIVE, HOST_OWNED
 
@@ -192,6 +201,11 @@ class ReportedProvider:
     attributes: Mapping[str, str | float] = field(default_factory=dict)
 
 
+def is_novas_device(provider: ReportedProvider) -> bool:
+    """Whether nova-compute reports the PCI device that the provider stands for."""
+    return os_traits.COMPUTE_MANAGED_PCI_DEVICE in provider.traits
+
+
 @dataclass(frozen=True, slots=True)
 class OwnedNames:
     """The agent's own parts of one provider: classes and traits that it may change and remove.
@@ -349,10 +363,24 @@ def _plan_steps(
         if wanted_set != has.traits:
             yield SetTraits(node.uuid, wanted_set)
         if known.attributes:
-            others = {name: value for name, value in has.attributes.items() if not is_ours(name)}
-            kept = {**others, **node.attributes}
-            if kept != dict(has.attributes):
-                yield SetAttributes(node.uuid, kept)
+            yield from _plan_attributes(has, node.attributes)
+    if known.attributes:
+        yield from plan_device_attributes(reported, derived.device_attributes)
+
+
+def plan_device_attributes(
+    reported: Mapping[str, ReportedProvider], wanted: Mapping[str, Mapping[str, str | float]]
+) -> Iterator[Action]:
+    """Changes that give nova-compute's devices the ``wanted`` attributes by address, and no other of ours."""
+    for provider in filter(is_novas_device, reported.values()):
+        yield from _plan_attributes(provider, wanted.get(device_of(provider.name), {}))
+
+
+def _plan_attributes(has: ReportedProvider, attributes: Mapping[str, str | float]) -> Iterator[SetAttributes]:
+    others = {name: value for name, value in has.attributes.items() if not is_ours(name)}
+    kept = {**others, **attributes}
+    if kept != dict(has.attributes):
+        yield SetAttributes(has.uuid, kept)
 
 
 def _offered_capacity(inventory: ProviderInventory | None) -> int:

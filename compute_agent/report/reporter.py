@@ -16,6 +16,7 @@ from typing import Final
 
 from compute_agent.inventory.provider_tree import ProviderTree, with_stock_names
 from compute_agent.model.cpuset import CpuSet
+from compute_agent.model.messages import full_name
 from compute_agent.model.resource import STOCK_NAMES
 from compute_agent.report.answers import (
     ConcurrentUpdateError,
@@ -40,10 +41,12 @@ from compute_agent.report.plan import (
     adjustment_sentences,
     assume_ownership,
     from_api,
+    is_novas_device,
     ownership_after,
     ownership_before,
     plan_actions,
     plan_deletions,
+    plan_device_attributes,
     provider_from_tree,
     unknown_traits,
 )
@@ -403,7 +406,16 @@ class HostReporter:
 
         :raises PlacementError: a request failed.
         """
-        return self.reader.read(root_uuid, self._owned.keys())
+        reported = self.reader.read(root_uuid, self._owned.keys())
+        taken = {uuid for uuid in self._owned if uuid in reported and is_novas_device(reported[uuid])}
+        if taken:
+            LOG.warning(
+                "nova-compute has taken over the providers of PCI devices, so they are no longer the"
+                " agent's: %s",
+                ", ".join(sorted(full_name(reported[uuid].name, uuid) for uuid in taken)),
+            )
+            self._keep_owned({uuid: own for uuid, own in self._owned.items() if uuid not in taken})
+        return reported
 
     def take_evidence(self) -> tuple[str, Generations]:
         """Evidence, returned once, that the last reading does not continue the former; and generations."""
@@ -438,15 +450,14 @@ class HostReporter:
         return tree if STOCK_NAMES.keys() <= self.reader.known_names().classes else with_stock_names(tree)
 
     def remove_own(self, root_uuid: str) -> ReportOutcome:
-        """Remove the agent's own providers, except those with allocations.
+        """Remove the agent's own providers, except those with allocations, and attributes of Nova's devices.
 
         :raises PlacementError:
         """
         self.forget_providers()
         reported = self.read_reported(root_uuid)
-        result = PlanExecution(self._client, self.reader.reported).run(
-            tuple(plan_deletions(reported, self._owned))
-        )
+        undone = (*plan_device_attributes(reported, {}), *plan_deletions(reported, self._owned))
+        result = PlanExecution(self._client, self.reader.reported).run(undone)
         self._keep_owned({uuid: owned for uuid, owned in self._owned.items() if uuid in self.reader.reported})
         return result
 

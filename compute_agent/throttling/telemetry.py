@@ -141,6 +141,8 @@ class ThrottleTelemetry:
         self._throttled.set(len({one.guest for one in state.throttles}))
         self._evicting.set(len(state.evictions))
         self._closed.set(bool(state.scheduling_off))
+        present = {"", *snapshot.guests, *state.evicting_guests}
+        self._failures = {key: why for key, why in self._failures.items() if key[1] in present}
 
     def show_interference(
         self, state: InterferenceState, watches: Sequence[InterferenceWatch], time: float

@@ -75,6 +75,7 @@ def write(conn: sa.Connection, record: AdoptionRecord) -> None:
         "revision": record.revision,
         "changed_at": time.time(),
     }
+    # there is one row at most, so the update needs no condition
     if not conn.execute(sa.update(_record).values(values)).rowcount:
         conn.execute(sa.insert(_record).values(values))
 

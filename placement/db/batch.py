@@ -46,10 +46,12 @@ class PreparedStatement:
 
     def text_and_values(self, dialect: sa.Dialect, values: Values) -> tuple[str, Any]:
         """Return the text and the values for the driver: in order, or by name if that is its style."""
+        # the driver is part of the key: psycopg and another driver of PostgreSQL write parameters differently
         kind = f"{dialect.name}+{dialect.driver}"
         compiled = self._compiled.get(kind)
         if compiled is None:
             compiled = self._compiled[kind] = _CompiledStatement.compile(self._statement, dialect)
+        # literals of a statement are parameters of SQLAlchemy's, too, and have values of their own
         every = {**compiled.constants, **values}
         return compiled.text, every if compiled.order is None else [every[name] for name in compiled.order]
 
@@ -65,8 +67,11 @@ class _CompiledStatement(NamedTuple):
     def compile(cls, statement: Statement, dialect: sa.Dialect) -> "_CompiledStatement":
         if _supports_pipelines(dialect):
             # every dialect takes the argument; the common interface of dialects does not have it
+            # libpq numbers its parameters, $1 and so on; the dialect of the engine would write psycopg's own
+            # format
             dialect = type(dialect)(paramstyle="numeric_dollar")  # type: ignore[call-arg]
         compiled = statement.compile(dialect=dialect)
+        # only compilations with positional parameters have this attribute
         return cls(str(compiled), compiled.params, getattr(compiled, "positiontup", None))
 
 
@@ -74,6 +79,7 @@ def _supports_pipelines(dialect: sa.Dialect) -> bool:
     return dialect.driver == "psycopg" and _pipeline_is_supported()
 
 
+# each batch asks, and the installed libpq stays the same while a process runs
 @cache
 def _pipeline_is_supported() -> bool:
     # imported here, as it needs psycopg, which is installed only for PostgreSQL
@@ -186,6 +192,7 @@ def bind_parameters(name: str, count: int, type_: Any = sa.String) -> list[sa.Bi
     """
     if count > _MAX_PARAMETERS:
         raise InvalidRequest("The request names more objects than can be handled at once.")
+    # not one expanding parameter: SQLAlchemy makes the text of such a statement again for each execution
     return [sa.bindparam(f"{name}_{index}", type_=type_) for index in range(count)]
 
 

@@ -90,6 +90,7 @@ def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> No
 
     :param in_order: whether an update of several rows might lock them in different orders, and so deadlock.
     """
+    # one order for all transactions: two that wait for each other would deadlock
     chosen = sorted(set(buckets))
     if not chosen:
         return
@@ -98,6 +99,7 @@ def lock(batch: StatementBatch, buckets: Iterable[int], *, in_order: bool) -> No
     # elsewhere a statement of its own locks the rows in order, before the update
     if in_order and not batch.sends_at_once:
         batch.add(_in_order(len(chosen)), values)
+    # PostgreSQL may visit rows of one UPDATE in any order; a locking common table expression fixes it
     increment = _increment_in_order if in_order and batch.sends_at_once else _increment_statement
     batch.add(increment(len(chosen)), {**values, "step": random_step()})
 

@@ -32,7 +32,9 @@ class ChangeProbe:
         self._dialect = engine.dialect
         self._is_file, self._path = engine.dialect.name == "sqlite", engine.url.database
         self._question = position.question_for(engine.dialect)
+        # libpq directly: 0.09 ms in place of 0.13 by a cursor, before every answer of the service
         self._ask = self._ask_directly if engine.dialect.driver == "psycopg" else self._ask_by_cursor
+        # a connection for each thread, so that no answer waits for one of a pool
         self._local = threading.local()
         self._round = 0
 
@@ -49,6 +51,8 @@ class ChangeProbe:
                 least = position.question_for(self._dialect, least=True)
                 if self._question == least or not position.is_untold(error):
                     raise
+                # hosted servers may refuse a role the functions about identity; the rest of the question is
+                # enough to go on
                 answer = self._asked_for(least)
                 LOG.warning(
                     "the database server does not show its identity, so another server is detected by its"
@@ -70,6 +74,7 @@ class ChangeProbe:
 
     def give_up(self) -> None:
         """Make every thread use a new connection from now on."""
+        # only counted: no thread reaches the connections of others, and each compares the number
         self._round += 1
 
     def _ask_kept(self) -> DatabaseVersion:
@@ -77,6 +82,8 @@ class ChangeProbe:
         if kept is not None:
             answer = None
             if kept.round == self._round:
+                # a kept connection may have died since, or its server may have become a standby; a new
+                # connection tells
                 with suppress(self._dialect.loaded_dbapi.Error, errors.WrongServer):
                     answer = self._ask(kept)
             # after the answer, as the server or file may have been replaced meanwhile

@@ -75,6 +75,7 @@ class WriteTransaction:
         self._conn = conn
         self._batch = StatementBatch(conn)
         self.optimistic = optimistic
+        # one time for all rows of a transaction
         self.now = time.time()
         self._changed: dict[int, _ProviderChange] = {}
         #: whether the database may have received the commit
@@ -123,6 +124,7 @@ class WriteTransaction:
 
     def lock_buckets(self, bucket_ids: Iterable[int]) -> None:
         """Lock everything in these buckets, as :meth:`lock` does providers."""
+        # a writer of SQLite holds the lock of the whole file, so there is no order that could deadlock
         buckets.lock(self._batch, bucket_ids, in_order=self._conn.dialect.name != "sqlite")
 
     def has_row(self, condition: sa.ColumnElement[bool]) -> bool:
@@ -138,6 +140,7 @@ class WriteTransaction:
         """
         for provider_id in provider_ids:
             before = self._changed.get(provider_id, _NO_CHANGE)
+            # noted, and stamped once at the end: an operation may touch a provider several times
             self._changed[provider_id] = _ProviderChange(
                 before.bumps + generation, before.usage_only and usage_only
             )
@@ -148,6 +151,7 @@ class WriteTransaction:
 
     def send_rest(self) -> None:
         """Send queued statements and the stamps of changed providers; the last step before the commit."""
+        # one statement for all providers with the same change
         for change in sorted(set(self._changed.values())):
             ids = sorted(provider_id for provider_id, each in self._changed.items() if each == change)
             values = {**bind_values("id", ids), "now": self.now, "by": change.bumps}
@@ -202,6 +206,7 @@ class ServiceDatabase:
         self._reader = engine.create_engine(
             url, "REPEATABLE READ", replace(options, idle_timeout=0), ping=True
         )
+        # the question before each answer: a server that is slow even at this one counts as away
         brief = replace(options, statement_timeout=options.connect_timeout)
         self._autocommitting = engine.create_engine(url, "AUTOCOMMIT", brief)
         self._change_probe = ChangeProbe(self._autocommitting)
@@ -226,6 +231,7 @@ class ServiceDatabase:
             self._is_elsewhere = self._is_not_ours = False
             if position.history != self._history:
                 known, self._history = self._history, position.history
+                # the first history is that of the start, and no change
                 if known is not None:
                     LOG.info("the database shows another history: %s, after %s", position.history, known)
                     self._renew_connections()
@@ -253,6 +259,7 @@ class ServiceDatabase:
         :raises Unavailable: the database belongs to another program now (for instance after its return to
         OpenStack Placement), lacks rows that each write needs, or does not answer.
         """
+        # a deleted row of change_buckets leaves a stamp NULL, which its column refuses
         is_own_fault = isinstance(error, exc.IntegrityError) and not errors.is_conflict(error)
         if not (errors.is_missing_table(error) or is_own_fault):
             return
@@ -309,9 +316,11 @@ class ServiceDatabase:
             tx = None
             try:
                 with self._outage.attempt_request(), self._writer.connect() as conn, conn.begin() as begun:
+                    # an optimistic attempt needs a second one that looks first, and so there must be one
                     tx = WriteTransaction(conn, optimistic=attempt == 1 and self._attempts > 1)
                     result = work(tx)
                     tx.send_rest()
+                    # after a batch that carried the commit this only ends SQLAlchemy's transaction
                     begun.commit()
                     return result
             # No exception is kept beyond its block: its traceback refers to this frame, and the circle would

@@ -64,6 +64,7 @@ class PoolOptions:
     """
 
     max_pool_size: int = 5
+    # OpenStack's usual defaults of oslo.db, so that operators find the numbers they know
     max_overflow: int = 50
     pool_timeout: float = 30.0
     connection_recycle_time: int = 3600
@@ -72,6 +73,7 @@ class PoolOptions:
     connect_timeout: int = 5
     statement_timeout: float = 20.0
     idle_timeout: float = 5.0
+    # 1 for reads, 2 for updates and deletions, 4 for insertions
     wsrep_sync_wait: int = 7
 
 
@@ -108,6 +110,7 @@ def create_engine(
             pool_recycle=options.connection_recycle_time,
             connect_args=_limit_arguments(parsed, options),
         )
+        # the driver of the dialect, not that of the URL, which may leave it out
         connect = find_connector(made.dialect.driver)
     except ImportError as error:
         raise ImportError(errors.missing_driver(parsed, error)) from error
@@ -116,6 +119,7 @@ def create_engine(
 
     @sa.event.listens_for(made, "do_connect")
     def _connect(dialect: object, record: object, cargs: Sequence[Any], cparams: Mapping[str, Any]) -> Any:
+        # None makes SQLAlchemy connect by itself
         return connect(answer_timeout, *cargs, **cparams, **session) if connect else None
 
     @sa.event.listens_for(made, "connect")
@@ -125,6 +129,7 @@ def create_engine(
     @sa.event.listens_for(made, "handle_error")
     def _mark_disconnect(context: sa.engine.ExceptionContext) -> None:
         if errors.is_elsewhere(context.original_exception):
+            # SQLAlchemy then drops the connection: a standby or read-only server would stay one for it
             context.is_disconnect = True
 
     _test_unused(made, 0.0 if ping else _TRUSTED_SECONDS, options.connect_timeout if connect else None)
@@ -170,8 +175,11 @@ def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
         "idle_in_transaction_session_timeout": options.idle_timeout,
     }
     return {
+        # limits of the server, which hold however the worker is stopped: locks are given back in any case
         "options": " ".join(f"-c {name}={int(seconds * 1000)}" for name, seconds in settings.items()),
         "connect_timeout": options.connect_timeout,
+        # the driver of the dialect: the URL may leave the driver out
+        # silent
         "tcp_user_timeout": options.connect_timeout * 1000,
         "keepalives_idle": options.connect_timeout,
         "keepalives_interval": max(1, options.connect_timeout // _KEEPALIVES),
@@ -184,10 +192,12 @@ def _postgresql_arguments(options: PoolOptions) -> dict[str, Any]:
 def _mysql_arguments(options: PoolOptions) -> dict[str, Any]:
     """Return parameters of PyMySQL. Only MariaDB reads the part in the comment."""
     ours = {
+        # seconds with fractions for MariaDB's first variable, whole ones for the second
         "max_statement_time": f"{options.statement_timeout:g}",
         "idle_transaction_timeout": round(options.idle_timeout),
     }
     of_mariadb = "".join(f", {name}={value}" for name, value in ours.items())
+    # InnoDB takes whole seconds, at least one
     lock_timeout = max(1, int(options.lock_timeout))
     return {
         "init_command": f"SET SESSION innodb_lock_wait_timeout={lock_timeout} /*M!100300 {of_mariadb} */",
@@ -210,6 +220,7 @@ def _test_unused(engine: sa.Engine, trusted: float, timeout: float | None) -> No
 
     @sa.event.listens_for(engine, "checkout")
     def _test_connection(connection: Any, record: Any, proxy: object) -> None:
+        # None: a new connection, to which the server has just answered
         returned = record.info.get(_RETURNED)
         if returned is None or time.monotonic() - returned < trusted:
             return
@@ -240,6 +251,7 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
         pool_size=options.max_pool_size,
         max_overflow=options.max_overflow,
         pool_timeout=options.pool_timeout,
+        # the pool hands a connection to one thread at a time, which the check of the module does not know
         connect_args={"timeout": options.lock_timeout, "check_same_thread": False},
     )
 
@@ -252,7 +264,9 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
         record.info[position.HISTORY] = position.of_file(url.database)
         connection.isolation_level = None  # the driver must not begin transactions by itself
         _write_ahead(connection, options.lock_timeout)
+        # in the mode WAL the default of some builds, NORMAL, may lose the last commits with a power cut
         connection.execute("PRAGMA synchronous = FULL")
+        # off by default, and optimistic writes rely on them (doc/developer/decisions/foreign-keys.md)
         connection.execute("PRAGMA foreign_keys = ON")
 
     @sa.event.listens_for(engine, "checkout")
@@ -266,6 +280,8 @@ def _create_sqlite(url: URL, isolation_level: str, options: PoolOptions) -> sa.E
         @sa.event.listens_for(engine, "begin")
         def _begin_transaction(connection: sa.Connection) -> None:
             writes = connection.get_execution_options().get(WRITES, False)
+            # a transaction that reads first and writes later is refused at once if another one has written
+            # meanwhile
             connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
@@ -279,6 +295,7 @@ def _write_ahead(connection: sqlite3.Connection, timeout: float) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
+            # the busy timeout of the connection does not apply to a change of the mode
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() >= deadline:
                 raise
         time.sleep(_SECONDS_BETWEEN_TRIES)

@@ -107,6 +107,7 @@ def is_too_much(error: BaseException) -> bool:
     """Return whether a statement had more parameters than the database takes."""
     return isinstance(error, exc.DBAPIError) and any(
         words in str(error.orig)
+        # SQLite and psycopg have no code of their own for this, only these words
         for words in ("too many SQL variables", "number of parameters must be between")
     )
 
@@ -114,6 +115,7 @@ def is_too_much(error: BaseException) -> bool:
 def is_timeout(error: BaseException) -> bool:
     """Return whether the error is a timeout: the database neither answered nor refused."""
     original = error.orig if isinstance(error, exc.DBAPIError) else error
+    # PyMySQL raises its error while it handles the TimeoutError; ours are raised from one
     return original is not None and isinstance(original.__cause__ or original.__context__, TimeoutError)
 
 
@@ -139,16 +141,20 @@ def _is_unable(error: exc.DBAPIError) -> bool:
         return False
     if (code := mysql_code(original)) is not None:
         return code in _MYSQL_UNABLE or code in _MYSQL_CLIENT
+    # not MySQL's: of PostgreSQL and SQLite internal errors are defects, such as a statement in a failed
+    # transaction
     if isinstance(error, exc.InternalError):
         return False
     if (sqlite_code := getattr(original, "sqlite_errorcode", None)) is not None:
         return bool(sqlite_code & _SQLITE_PRIMARY != _SQLITE_ERROR)
+    # psycopg's operational errors are those of the connection and the server, except this class of limits
     return not (sqlstate or "").startswith(_LIMITS_OF_STATEMENTS)
 
 
 def mysql_code(original: Any) -> int | None:
     """Return the number of an error of MySQL, MariaDB, or their driver; None for others."""
     arguments = getattr(original, "args", ())
+    # ``type``, as a bool is an int as well
     return arguments[0] if arguments and type(arguments[0]) is int else None
 
 

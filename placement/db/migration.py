@@ -41,6 +41,7 @@ def script_location() -> Path:
 
 def _alembic_config(connection: sa.Connection | None = None, branch: ExtensionTables | None = None) -> Config:
     config = Config()
+    # configparser interpolates values: a percent sign of a path has to be doubled
     config.set_main_option("script_location", str(script_location()).replace("%", "%%"))
     config.attributes["connection"] = connection
     if branch is not None:
@@ -177,6 +178,7 @@ def require_schema(url: str) -> str | None:
         found = state_of(conn)
         reason = find_obstacle(found)
         if reason is None and sa.inspect(conn).has_table(change_buckets.name):
+            # a worker must not start without these rows: each write would fail at a stamp that is NULL
             reason = buckets.explain_missing(_listed_buckets(conn))
     if reason is not None:
         raise Unavailable(reason)
@@ -222,6 +224,8 @@ def _bring_up_core(conn: sa.Connection, revision: str, present: FoundDatabase) -
     missing = buckets.missing_buckets(_listed_buckets(conn))
     if missing:
         _add_buckets(conn, missing)
+    # the revision may have changed rows without a counter; without a change, running workers keep their
+    # models
     if missing or state_of(conn).revision != before:
         batch = StatementBatch(conn)
         buckets.renew_epoch(batch)
@@ -236,6 +240,7 @@ def _add_buckets(conn: sa.Connection, missing: Sequence[int]) -> None:
     """Add rows of buckets, with counters that continue from the stamps of their providers."""
     p = resource_providers.c
     stamps = sa.select(p.bucket, sa.func.max(p.change_seq)).group_by(p.bucket)
+    # a counter from zero would be below the stamps, and workers would take later changes for old ones
     last: dict[int, int] = {bucket: stamp for bucket, stamp in conn.execute(stamps)}  # noqa: C416  # no pairs
     conn.execute(
         sa.insert(change_buckets),
@@ -258,6 +263,7 @@ def stamp_revision(url: str, revision: str) -> None:
 @contextmanager
 def exclusive_connection(url: str) -> Iterator[sa.Connection]:
     """Open a transaction for a migration, of which only one is open at a time in the whole deployment."""
+    # a migration may rewrite large tables: no limit for its statements
     options = replace(WHOLE_DATABASE, lock_timeout=_LOCK_TIMEOUT)
     with _own_connection(url, "READ COMMITTED", options) as connection:
         conn = connection.execution_options(**{engine.WRITES: True})
@@ -278,6 +284,7 @@ def _own_connection(url: str, isolation_level: str, options: PoolOptions) -> Ite
     :raises Unavailable: the database does not answer, or locks were not free in time.
     """
     source = engine.create_engine(url, isolation_level, options)
+    # SQLite itself says "unable to open database file", without the file, the folder or the reason
     if (reason := sqlite_file.file_obstacle(url)) is not None:
         raise Unavailable(f"The database is not available: {reason}")
     try:

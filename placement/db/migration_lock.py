@@ -105,6 +105,7 @@ class _ProcessLock:
         self._conn = conn
         self._migrating = migrating
         self._in_cluster = in_cluster
+        # the random part, as containers often have the same name of the host and the same pid
         self._me = f"{socket.gethostname()}:{os.getpid()}:{token_hex(8)}"
         self._using = threading.Lock()
         self._confirmed = 0.0
@@ -147,6 +148,8 @@ class _ProcessLock:
         """Return whether the owner's connection is gone. Connections to another node are not visible."""
         if self._in_cluster:
             return False
+        # processlist shows other users' connections only to privileged users: for another user nothing is
+        # concluded
         values = {"user": row.user, "connection": row.connection}
         return bool(self._conn.execute(_GONE, values).scalar_one())
 
@@ -157,6 +160,7 @@ class _ProcessLock:
             "owner": row.owner,
             "beat": row.beat,
         }
+        # noted before the statement: the lease of the others may begin as early as that
         self._confirmed = time.monotonic()
         return bool(self._retry_step(lambda: self._conn.execute(_TAKE, values).rowcount))
 
@@ -168,6 +172,8 @@ class _ProcessLock:
             except exc.DBAPIError as error:
                 if _is_no_table(error):
                     return None
+                # a cluster answers the loser of two simultaneous writes with a deadlock; the step may succeed
+                # again
                 if attempt == _ATTEMPTS - 1 or error.connection_invalidated or not errors.is_conflict(error):
                     raise
             time.sleep(_LOOK)
@@ -201,6 +207,7 @@ class _ProcessLock:
     def release(self) -> None:
         """Release the lock; after a failure another process takes it over once the lease has ended."""
         with suppress(exc.SQLAlchemyError):
+            # only the owner removes the table: another process may have taken the lock over
             if self._count_up():
                 self._conn.exec_driver_sql(f"DROP TABLE {_NAME}")
 

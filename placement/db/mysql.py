@@ -50,6 +50,7 @@ class MysqlConnection(PyMySQLConnection):  # type: ignore[misc]  # PyMySQL has n
             return
         cluster = _shown_values(self, _OF_CLUSTER)
         if cluster.get("wsrep_ready") != "ON":
+            # the server's own code, so that it is treated as that answer: another node is asked
             raise OperationalError(_NODE_NOT_READY, "the node has not joined its cluster, or has lost it")
         self.history = cluster.get("wsrep_cluster_state_uuid", "")
         with self.cursor() as cursor:
@@ -66,6 +67,8 @@ def connect(answer_timeout: float | None, *args: Any, wsrep_sync_wait: int, **kw
     brief = kwargs.get("connect_timeout")
     connection = MysqlConnection(*args, **{**kwargs, "read_timeout": brief, "write_timeout": brief})
     try:
+        # in the first seconds the timeout is that of connecting: a server that hangs after its greeting is
+        # noticed
         connection.note_history(wsrep_sync_wait)
     except BaseException:
         connection.close()

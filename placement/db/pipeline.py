@@ -55,6 +55,7 @@ def exchange_statements(
     :raises psycopg.Error: a statement failed, and none after it was executed; or the connection is lost, or
         was closed after a timeout.
     """
+    # psycopg would begin the transaction with an exchange of its own; here BEGIN travels with the statements
     level = connection.isolation_level or IsolationLevel.READ_COMMITTED
     begin = [PipelineStep(_BEGIN[level], ())] * (connection.info.transaction_status == TransactionStatus.IDLE)
     end = [PipelineStep(_COMMIT, ())] * commit
@@ -64,6 +65,7 @@ def exchange_statements(
         # if psycopg prepares statements, it makes the server forget all of them at each rollback
         connection.prepare_threshold = None
     exchanging = _PipelineExchange(connection, names)
+    # encoded before the exchange begins: a value that cannot be sent must not leave half of one behind
     encoded = [_encode_step(step) for step in (*begin, *steps, *end)]
     try:
         with connection.closed_on_timeout():
@@ -79,6 +81,7 @@ def exchange_statements(
         raise error
     transformer = Transformer(connection)
     received = []
+    # the answers to BEGIN and COMMIT have no rows, and stand at the two ends
     for result in exchanging.results[len(begin) : len(begin) + len(steps)]:
         transformer.set_pgresult(result)
         received.append(transformer.load_rows(0, result.ntuples, tuple))
@@ -87,6 +90,7 @@ def exchange_statements(
 
 def _encode_step(step: PipelineStep) -> _Encoded:
     """Return the statement with its values in PostgreSQL's text format, which ends at a NUL."""
+    # in text format the server derives the types of parameters from the statement, as for literals
     values = [None if value is None else str(value).encode() for value in step.values]
     if any(value is not None and b"\0" in value for value in values):
         raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
@@ -106,6 +110,7 @@ class _PipelineExchange:
         self._prepares = connection.prepares
         self._timeout = connection.answer_timeout
         self._names = names
+        # apart from the confirmed names: a preparation that fails, or is skipped after an error, made none
         self._new: _Names = {}
         #: for each expected result the text that it prepares, or None if it executes a statement
         self._sent: list[str | None] = []
@@ -121,10 +126,12 @@ class _PipelineExchange:
         self._pgconn.enter_pipeline_mode()
         for step in steps:
             self._send(step)
+        # one sync for all: the server then skips all statements after a failed one, and COMMIT with them
         self._pgconn.pipeline_sync()
         self._flush()
         for prepared in self._sent:
             result = self._read()
+            # those after it are PIPELINE_ABORTED, and say nothing of the reason
             if result.status == ExecStatus.FATAL_ERROR and self.failure is None:
                 self.failure = result
             if prepared is None:
@@ -160,6 +167,7 @@ class _PipelineExchange:
     def _read(self) -> "PGresult":
         """Return the result of the next statement."""
         result = self._next_result()
+        # libpq ends the results of each statement by a NULL, which has to be read before the next statement's
         while self._next_or_none() is not None:
             pass
         return result

@@ -40,6 +40,7 @@ _OF_POSTGRESQL_AT_LEAST: Final = (
 )
 #: no right to a function, an unsupported one, an unknown one
 _UNTOLD: Final = {"42501", "0A000", "42883"}
+# the identity of a MySQL server does not change while a connection lives, so it is noted once (mysql.py)
 _OF_MYSQL: Final = "SELECT ({sum}), @@global.read_only, {clock}"
 _OF_SQLITE: Final = "SELECT ({sum}), {clock}"
 
@@ -83,9 +84,11 @@ def of_row(dialect: sa.Dialect, row: Sequence[Any], noted: str) -> DatabaseVersi
     total, others, time = int(row[0] or 0), [_text(value) for value in row[1:-1]], float(row[-1])
     if dialect.name == "postgresql":
         standby, *history = others
+        # libpq's text, or the text of a Python value where another driver is used
         if standby in ("t", "True"):
             raise WrongServer("the server is a standby")
         return DatabaseVersion(total, "/".join(history), time)
+    # MySQL shows a number; some releases of MariaDB show a word, of which OFF alone permits writes
     if others and others[0] not in ("0", "OFF"):
         raise WrongServer("the server is read-only")
     return DatabaseVersion(total, noted, time)

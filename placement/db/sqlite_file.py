@@ -95,8 +95,10 @@ def _may_exist(path: Path) -> bool:
 
 def _has_access(path: Path, wanted: int, user: SystemUser | None) -> bool:
     if user is None:
+        # effective ids: sudo and setuid change these, and the kernel checks these
         return os.access(path, wanted, effective_ids=True)
     found = path.stat()
+    # the kernel checks exactly one of the three parts: an owner without a right has none through the group
     shift = 6 if found.st_uid == user.uid else 3 if found.st_gid in user.groups else 0
     return found.st_mode >> shift & wanted == wanted
 

@@ -65,6 +65,7 @@ def expressible_content(after: PortableContent, source: StockContent) -> tuple[P
             key: (project, user, None, generation)
             for key, (project, user, _, generation) in things["consumers"].items()
         }
+    # elsewhere a FLOAT has 8 bytes, which hold our values exactly
     if source.conn.dialect.name not in ("sqlite", "postgresql"):
         rounded = {
             key: (*units, float(f"{ratio:.{_FLOAT_DIGITS}g}"))

@@ -73,6 +73,7 @@ def adopt_database(
         relations.commit_step(conn)
         try:
             return _move_tables(conn, url, record, owner, additional_classes, skip_orphans=skip_orphans)
+        # a defect is left as it is: a second run continues from the record
         except (ServiceError, exc.SQLAlchemyError):
             if not relations.is_transactional(conn):
                 # MySQL has committed the renames; a plain rollback would leave the database half way
@@ -132,11 +133,13 @@ def _move_tables(
     present = set(sa.inspect(conn).get_table_names())
     # a run that was interrupted may have renamed them already
     ahead = [name for name in STOCK if name in present and KEPT + name not in present]
+    # before the renames: a worker of the old service that still runs waits here, and then fails
     relations.lock_tables(conn, ahead)
     relations.rename_tables(conn, {name: KEPT + name for name in ahead})
     migration.bring_up(conn)
     relations.commit_step(conn)
     with _source_snapshot(url, conn, KEPT, owner) as source:
+        # one attempt in a transaction of the caller, so there is no second one that would look first
         tx = WriteTransaction(conn, optimistic=False)
         outcome = importer.copy(tx, source, additional_classes, skip_orphans=skip_orphans)
         # in the transaction of the rows, so that the stage is never ahead of them

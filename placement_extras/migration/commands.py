@@ -221,6 +221,7 @@ def _source_url(arguments: Namespace) -> str:
                 text = file.read(_MAX_URL)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"--source-file {arguments.source_file} cannot be read: {error}") from error
+    # a file ends with a newline, and an empty one is no URL
     if len(text.split()) != 1:
         raise InvalidRequest(
             f"--source-file {arguments.source_file} does not hold one URL, and nothing else."

@@ -63,6 +63,7 @@ class DatabaseContent:
 
     def rows(self, table: str) -> Iterator[dict[str, Any]]:
         """Stream the rows of one of our tables. A connection can have one stream at a time."""
+        # yield_per also asks the driver for a cursor on the server, where the kind of database has one
         result = self.conn.execute(self.queries[table], execution_options={"yield_per": BATCH_ROWS})
         columns = tuple(result.keys())
         for row in result:
@@ -222,6 +223,7 @@ def read_portable(content: DatabaseContent) -> PortableContent:
     )
     by_table = {
         "resource_providers": {
+            # ids of parents become uuids only now, when all providers are read
             key: (*values, None if parent is None else uuids[parent])
             for key, (*values, parent) in providers.items()
         },

@@ -147,6 +147,7 @@ def examine_source(source: StockContent, *, skip_orphans: bool = False) -> list[
         for provider_id, root in source.stored_roots().items()
         if root != (roots.of[provider_id] or provider_id)
     }
+    # old rows have no root until 'placement-manage db online_data_migrations' of OpenStack Placement has run
     notes += [f"root provider set right: {name}" for name in source.provider_names(corrected)]
     notes += [
         f"consumer without a record, gets generation 0 and the incomplete project and user: {consumer}"
@@ -182,11 +183,13 @@ def check_target(conn: sa.Connection, source: StockContent) -> bool:
 
     :raises Conflict: our database holds other content.
     """
+    # names of classes and traits are made by each sync, and so are no content
     names = ("resource_providers", "consumers", "allocations")
     present = [conn.execute(sa.select(tables.metadata.tables[name]).limit(1)).first() for name in names]
     if not any(present):
         return False
     ours = own_content(conn)
+    # sums first: they are computed by the database, and name what differs
     differences = TallyComparison.of_tallies(source.row_tallies(), ours.row_tallies()).different_titles
     if not differences:  # sums may be equal by accident, so rows are compared
         differences = _different_tables(source, ours)
@@ -275,6 +278,7 @@ def _copy(tx: WriteTransaction, source: StockContent) -> None:
                 seq = counters[bucket]
                 row.update(root_id=roots[row["id"]], bucket=bucket, change_seq=seq, described_seq=seq)
             if "updated_at" in row:
+                # our columns of times allow no NULL
                 row["updated_at"] = row["updated_at"] or tx.now
             yield row
 

@@ -67,6 +67,8 @@ def _missing_on_mysql(conn: sa.Connection) -> Iterator[str]:
         # the information schema does not list rights that come from a role
         if conn.execute(_ENABLED_ROLES).scalar_one():
             return
+        # the account that the server matched, which may be 'user'@'%'; from the right, as a name may have an
+        # @
         user, _, host = conn.execute(sa.select(sa.func.current_user())).scalar_one().rpartition("@")
         granted = set(conn.execute(_GRANTED_RIGHTS, {"me": f"'{user}'@'{host}'"}).scalars())
     except (exc.ProgrammingError, exc.OperationalError):

@@ -75,6 +75,7 @@ class StockTables:
         self.provider_aggregates = self._add_pairs("resource_provider_aggregates", "aggregate_id")
 
     def _add_table(self, name: str, /, **columns: Any) -> sa.Table:
+        # ``name`` is positional only, as a column is called so, too
         typed = {"id": sa.Integer, **columns, "created_at": sa.DateTime, "updated_at": sa.DateTime}
         listed = (sa.Column(column, kind) for column, kind in typed.items())
         return sa.Table(self._prefix + name, self.metadata, *listed)
@@ -112,6 +113,7 @@ class StockContent(DatabaseContent):
                 row[column] = canonical_uuid(row[column])
         if "consumer_uuid" in row:
             consumer = row.pop("consumer_uuid")
+            # the outer join found no row of the consumer
             if row["consumer_id"] is None:
                 row["consumer_id"] = self.unknown_consumers[consumer]
         if "used" in row:
@@ -164,6 +166,8 @@ class StockContent(DatabaseContent):
         query = (
             sa.select(held.c.uuid)
             .join(t.consumers, t.consumers.c.id == held.c.id)
+            # the content's query gives these consumers the incomplete owner, so it cannot tell them from
+            # others
             .outerjoin(t.projects, t.projects.c.id == t.consumers.c.project_id)
             .outerjoin(t.users, t.users.c.id == t.consumers.c.user_id)
             .where(sa.or_(t.projects.c.id.is_(None), t.users.c.id.is_(None)))
@@ -302,6 +306,7 @@ def _names_by_id(conn: sa.Connection, table: sa.Table) -> dict[int, str]:
 
 
 def _changed_at(table: sa.Table) -> sa.ColumnElement[Any]:
+    # oslo.db's updated_at is NULL until the first update of a row
     return sa.func.coalesce(table.c.updated_at, table.c.created_at)
 
 

@@ -106,6 +106,7 @@ class _StockWriter:
         self._write_pairs()
         self._write_consumers()
         self._write_allocations()
+        # last: inventories and traits referred to them until now
         self._remove_names()
         # the providers were inserted with explicit ids
         advance_sequence(self._conn, self._tables.providers)
@@ -163,6 +164,7 @@ class _StockWriter:
         self._update(
             t.providers, ({"id": row_id} for row_id in gone), root_provider_id=None, parent_provider_id=None
         )
+        # also rows that stay may refer to a removed one; their new parents and roots are written later
         for column in (t.providers.c.root_provider_id, t.providers.c.parent_provider_id):
             for row_id in gone:
                 self._conn.execute(sa.update(t.providers).where(column == row_id).values({column: None}))
@@ -331,6 +333,7 @@ class _StockWriter:
         """Return ids by name; missing names are inserted."""
         wanted = set(names)
         query = sa.select(column, table.c.id)
+        # compared here: the usual collations of MySQL would take a name in other capitals for the same one
         present = {name: row_id for name, row_id in self._conn.execute(query) if name in wanted}
         missing = sorted(wanted - present.keys())
         if not missing:
@@ -350,30 +353,30 @@ class _StockWriter:
 
     def _delete(self, table: sa.Table, rows: Iterable[RowValues]) -> None:
         for chosen in _row_batches(rows):
-            statement = sa.delete(table).where(
-                # SQLAlchemy uses the bare names of columns itself, for the values of SET.
-                *(table.c[name] == sa.bindparam(f"the_{name}") for name in chosen[0])
-            )
             self._conn.execute(
-                statement, [{f"the_{name}": value for name, value in row.items()} for row in chosen]
+                sa.delete(table).where(*_key_conditions(table, chosen[0])), _bound_keys(chosen)
             )
 
     def _update(self, table: sa.Table, rows: Iterable[RowValues], **values: Any) -> None:
         for chosen in _row_batches(rows):
-            statement = (
-                sa.update(table)
-                .where(*(table.c[name] == sa.bindparam(f"the_{name}") for name in chosen[0]))
-                .values(values)
-            )
+            statement = sa.update(table).where(*_key_conditions(table, chosen[0])).values(values)
             with _refusal_named(table):
-                self._conn.execute(
-                    statement, [{f"the_{name}": value for name, value in row.items()} for row in chosen]
-                )
+                self._conn.execute(statement, _bound_keys(chosen))
 
     def _insert(self, table: sa.Table, rows: Iterable[RowValues]) -> None:
         for chosen in _row_batches(rows):
             with _refusal_named(table):
                 self._conn.execute(sa.insert(table), chosen)
+
+
+def _key_conditions(table: sa.Table, row: RowValues) -> Iterator[sa.ColumnElement[bool]]:
+    # SQLAlchemy uses the bare names of columns itself, for the values of SET.
+    return (table.c[name] == sa.bindparam(f"the_{name}") for name in row)
+
+
+def _bound_keys(rows: Sequence[RowValues]) -> list[RowValues]:
+    """Return the values for the parameters of :func:`_key_conditions`, for each row."""
+    return [{f"the_{name}": value for name, value in row.items()} for row in rows]
 
 
 def _row_batches(rows: Iterable[RowValues]) -> Iterator[Sequence[RowValues]]:

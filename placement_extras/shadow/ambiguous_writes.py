@@ -5,14 +5,20 @@ Their order is unknown, and so is their resulting content on both sides.
 
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from placement_extras.shadow.comparison import named_claims
-from placement_extras.shadow.exchange import JSON, MirroredRequest, ShadowExchange, ShadowRequest, parse_body
+from placement_extras.shadow.exchange import (
+    JSON,
+    MirroredRequest,
+    ShadowExchange,
+    ShadowRequest,
+    forget_oldest,
+    parse_body,
+)
 
 # bounds the memory of a trial that runs for weeks; writes further apart were not in flight together
 _REMEMBERED: Final = 50_000
@@ -45,12 +51,15 @@ class WrittenKeys:
         path = unquote(urlsplit(request.path).path).rstrip("/")
         body = parse_body(request.body, JSON)
         written = dict(named_claims(request.method, path, body))
+        # bodies that the API refuses may be any bytes
         text = f"{path} {request.body.decode('utf-8', 'replace')}"
         owners = (claim.get(name) for claim in written.values() for name in _OWNERS)
+        # all uuids of the body: an answer may show the change under a provider, a consumer or an aggregate
         names = {*map(str.lower, _UUID.findall(text)), *(each for each in owners if isinstance(each, str))}
         things = frozenset(_written_items(path, written, body))
         # A POST to a part of a provider adds to it; other methods replace it.
         whole = path in _LISTS or (request.method != "POST" and path in things)
+        # a class or trait has no uuid: the last part of its path is its name
         return cls(request, things, frozenset(names or {each.rpartition("/")[2] for each in things}), whole)
 
     def is_same_as(self, other: "WrittenKeys") -> bool:
@@ -67,6 +76,8 @@ def _written_items(path: str, consumers: Iterable[str], body: Any) -> Iterator[s
             yield from (f"/resource_providers/{each}/inventories" for each in inventories)
     elif path in ("/resource_providers", "/resource_classes"):
         new = body if isinstance(body, dict) else {}
+        # a provider without a uuid gets one from the service, so its name stands for it; classes have only
+        # names
         yield f"{path}/{new.get('uuid') or new.get('name')}"
     elif path not in _LISTS:
         # a write of one class conflicts with a write of all inventories of the provider
@@ -81,10 +92,10 @@ class AmbiguousWrites:
     order of the answers, which may be the opposite.
     """
 
-    _accepted: OrderedDict[int, WrittenKeys] = field(default_factory=OrderedDict)
-    _seen: OrderedDict[str, frozenset[str]] = field(default_factory=OrderedDict)
+    _accepted: dict[int, WrittenKeys] = field(default_factory=dict)
+    _seen: dict[str, frozenset[str]] = field(default_factory=dict)
     """Names by item, since both services last replaced it with the same content."""
-    _doubtful: OrderedDict[str, frozenset[str]] = field(default_factory=OrderedDict)
+    _doubtful: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._doubtful)
@@ -105,18 +116,19 @@ class AmbiguousWrites:
             return
         written = WrittenKeys.of_request(copy.request)
         self._accepted[copy.number] = written
-        _forget_oldest(self._accepted)
+        forget_oldest(self._accepted, _REMEMBERED)
         for other in self._rival_writes(copy, written, waiting):
             for thing in written.things & other.things:
                 self._mark_doubtful(thing, written.names | other.names)
         for thing in written.things:
             self._seen[thing] = self._seen.get(thing, _NO_NAMES) | written.names
-        _forget_oldest(self._seen)
+        forget_oldest(self._seen, _REMEMBERED)
 
     def _rival_writes(
         self, copy: MirroredRequest, written: WrittenKeys, waiting: Iterable[int]
     ) -> list[WrittenKeys]:
         """Return accepted writes with other content for the same item, in an unknown order to this one."""
+        # the numbers of refused and forgotten writes are unknown here
         others = map(self._accepted.get, {*copy.beside, *waiting} - {copy.number})
         return [
             each for each in others if each and each.things & written.things and not each.is_same_as(written)
@@ -139,6 +151,7 @@ class AmbiguousWrites:
     def settle_write(self, copy: MirroredRequest, waiting: Iterable[int]) -> None:
         """Record that both services accepted a write. Without rivals its items have a known content again."""
         written = self._written_keys(copy)
+        # a POST adds to what was there, which stays unknown
         if written.whole and not self._rival_writes(copy, written, waiting):
             for thing in written.things:
                 self._doubtful.pop(thing, None)
@@ -160,9 +173,10 @@ class AmbiguousWrites:
 
     def _mark_doubtful(self, thing: str, names: frozenset[str]) -> None:
         self._doubtful[thing] = (
+            # names of former content, too: an answer may show what one side still has and the other has not
             self._doubtful.get(thing, _NO_NAMES) | self._seen.get(thing, _NO_NAMES) | names
         )
-        _forget_oldest(self._doubtful)
+        forget_oldest(self._doubtful, _REMEMBERED)
 
 
 def _differing_parts(there: Any, here: Any) -> Iterator[str]:
@@ -181,8 +195,3 @@ def _differing_parts(there: Any, here: Any) -> Iterator[str]:
 
 def _json_text(document: Any) -> str:
     return json.dumps(document, sort_keys=True)
-
-
-def _forget_oldest(known: OrderedDict[Any, Any]) -> None:
-    while len(known) > _REMEMBERED:
-        known.popitem(last=False)

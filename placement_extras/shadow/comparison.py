@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
-from placement_extras.shadow.exchange import AskedRequest, ShadowAnswer, ShadowExchange
+from placement_extras.shadow.exchange import AskedRequest, ShadowAnswer, ShadowExchange, forget_oldest
 
 # Texts that clients look for in errors: Nova, osc-placement, the functional tests of both and of
 # OpenStack Placement itself. The rest of an error may have other words.
@@ -138,10 +138,12 @@ def _compare_errors(theirs: ShadowAnswer, ours: ShadowAnswer) -> ComparedParts:
         yield name, theirs.first_error.get(name), ours.first_error.get(name)
     there, here = theirs.first_error.get("detail", ""), ours.first_error.get("detail", "")
     for match in filter(None, (pattern.search(there) for pattern in MATCHED_TEXTS)):
+        # clients such as Nova look for these words; the rest of a sentence may differ
         if match[0] not in here:
             yield "words", f"{match[0]!r} in {there!r}", repr(here)
     if ours.first_error:
         message = here.rpartition("\n\n")[2]
+        # osc-placement shows only the last line of a message
         yield "lines of the message", 1, len(message.splitlines()) or 1
         if theirs.status in _GENERAL_STATUSES:
             yield "general sentence", there.partition("\n")[0], here.partition("\n")[0]
@@ -169,6 +171,7 @@ def _sort_lists(document: Any) -> Any:
     if isinstance(document, dict):
         return {name: _sort_lists(each) for name, each in document.items()}
     if isinstance(document, list):
+        # lists of the API have no order; texts can be compared whatever the items are
         return sorted(map(_sort_lists, document), key=lambda each: json.dumps(each, sort_keys=True))
     return document
 
@@ -216,8 +219,8 @@ class OrphanConsumers:
             else:
                 self._types.pop(consumer, None)
                 self._projects.pop(consumer, None)
-        _forget_oldest(self._types)
-        _forget_oldest(self._projects)
+        forget_oldest(self._types, _REMEMBERED)
+        forget_oldest(self._projects, _REMEMBERED)
 
     def explains_difference(self, exchange: ShadowExchange, difference: AnswerDifference) -> bool:
         """Whether the type of such a consumer is the difference."""
@@ -253,11 +256,6 @@ def named_claims(method: str, path: str, body: Any) -> Iterator[tuple[str, Mappi
     for consumer, claim in named.items() if isinstance(named, dict) else ():
         if isinstance(claim, dict):
             yield consumer, claim
-
-
-def _forget_oldest(known: dict[str, Any]) -> None:
-    while len(known) > _REMEMBERED:
-        del known[next(iter(known))]
 
 
 _ORPHANS: Final = "orphans"
@@ -349,6 +347,7 @@ def _wrong_sums(exchange: ShadowExchange, difference: AnswerDifference) -> bool:
     there, here = (candidate_amounts(each.body) for each in (exchange.theirs, exchange.ours))
     return (
         groups > 1
+        # candidates that both sides have are right, and say nothing about the deviation
         and all(_total_amounts(each) != wanted for each in there if each not in here)
         and all(_total_amounts(each) == wanted for each in here)
     )

@@ -73,6 +73,7 @@ class ShadowAnswer:
 def _decompress_content(content: bytes) -> bytes:
     """Decompress at most :data:`MAX_KEPT` bytes; content that is not compressed is returned unchanged."""
     try:
+        # bounded: a small answer may decompress to any size
         return zlib.decompressobj(_ANY_FORMAT).decompress(content, MAX_KEPT)
     except zlib.error:
         return content
@@ -82,6 +83,7 @@ def parse_body(content: bytes, media_type: str) -> Any:
     """Return the document of a JSON body, the text of another one, and None for an empty one."""
     if not content:
         return None
+    # an answer in another encoding is still compared, by equal replacements on both sides
     text = content.decode("utf-8", "replace")
     if not media_type.startswith(JSON):
         return text
@@ -150,3 +152,9 @@ _OVERHEAD_BYTES: Final = 2000  # bytes of the Python objects around the texts, r
 
 def _headers_size(headers: Headers) -> int:
     return sum(len(name) + len(value) for name, value in headers)
+
+
+def forget_oldest(known: dict[Any, Any], remembered: int) -> None:
+    """Remove the items that were added first, until ``remembered`` items are left."""
+    while len(known) > remembered:
+        del known[next(iter(known))]

@@ -23,6 +23,7 @@ LOG = logging.getLogger(__name__)
 
 ENDED: Final = "the process that answers clients ended, and its waiting copies are lost"
 BEFORE: Final = "it was answered before the database was copied"
+# reads give way first: a lost read costs a comparison, a lost write parts the databases for good
 BOUNDS: Final = BacklogBounds(reads=128 << 20, writes=256 << 20, any_write=512 << 20)
 """Bounds of the copies that wait to be replayed.
 
@@ -88,6 +89,7 @@ class ShadowFollower:
 
     def run(self, control: Connection) -> None:
         """Run until the other end of ``control`` is closed."""
+        # before the threads: a taken port ends the process before any copy is accepted
         server = ReportServer(self._settings.report, self.status)
         # both threads may hang in a request or a connection, and must not keep the process from ending
         replaying = threading.Thread(target=self._replay_all, name="shadow-replay", daemon=True)
@@ -149,6 +151,7 @@ class ShadowFollower:
             self._report_failure(f"the database of OpenStack Placement was not copied: {error.detail}")
         except Exception as error:
             LOG.exception("Nothing is compared any more")
+            # the other process goes on answering clients, whatever happens here
             self._report_failure(f"a defect: {error!r}")
 
     def _report_failure(self, why: str) -> None:
@@ -162,12 +165,14 @@ class ShadowFollower:
         if self._settings.databases is None:
             return None
         self.status.phase = "waiting to copy the database"
+        # the clients are still led to the proxy, and writes past it would be missing in the copy
         self._stopped.wait(self._settings.copy_after)
         self.status.phase = "copying the database"
         return copied_databases.copy(self._settings.databases, self._was_quiet)
 
     def _was_quiet(self, moment: CopyMoment) -> bool:
         deadline = time.monotonic() + _ANSWER_SECONDS
+        # a write that was in flight at the moment may still be answered; its copy comes only then
         while self._settled < moment.latest:
             if time.monotonic() > deadline or self._stopped.wait(_TICK_SECONDS):
                 return False

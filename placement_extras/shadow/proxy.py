@@ -70,6 +70,7 @@ class InFlight:
             for other in self._open.values():
                 if writes:
                     other.beside.add(ticket.number)
+                # a read that overlaps a write may show the state before it or after it
                 if is_write(other.request.method):
                     ticket.beside.add(other.number)
             self._open[ticket.number] = ticket
@@ -78,6 +79,7 @@ class InFlight:
     def settled_until(self) -> float:
         """Return a time of the monotonic clock; all writes that came in before it are answered."""
         with self._lock:
+            # under the lock: a write that begins later has a later time
             now = time.monotonic()
             return min(
                 (each.started for each in self._open.values() if is_write(each.request.method)), default=now
@@ -126,6 +128,7 @@ class RequestForwarder:
         self._prefix: Final = urlsplit(stock).path.rstrip("/")
         self._in_flight: Final = in_flight
         self._seconds: Final = seconds
+        # as many connections as threads, so that none is opened and closed for each request
         self._kept_pool = self._connection_pool(threads)
 
     def _connection_pool(self, number: int) -> urllib3.HTTPConnectionPool:
@@ -153,6 +156,7 @@ class RequestForwarder:
         headers = tuple((name, value) for name, value in response.headers.items())
         passing = _PassingBody(response, headers, self._in_flight, ticket, began, keep=rest is None)
         try:
+            # WSGI requires a reason, and HTTP does not
             start_response(f"{response.status} {response.reason or 'Unknown'}", list(_passed_on(headers)))
         except BaseException:
             passing.close()
@@ -172,6 +176,7 @@ class RequestForwarder:
     ) -> urllib3.BaseHTTPResponse:
         headers = urllib3.HTTPHeaderDict(request.headers)
         if pool is not self._kept_pool:
+            # the stock service then need not keep a connection that is never used again
             headers["Connection"] = "close"
         # urllib3 would add its own values where the client sent none
         for name in ("Accept-Encoding", "User-Agent"):
@@ -226,6 +231,7 @@ class _PassingBody:
         self._length += len(piece)
         if self._length > MAX_KEPT:
             self._missed = TOO_LONG
+            # the memory is given back at once; the rest is passed on without a copy
             self._pieces.clear()
         if not self._missed:
             self._pieces.append(piece)
@@ -255,6 +261,7 @@ class _PassingBody:
                 pass
 
     def _hand_over(self) -> None:
+        # the end of the iteration and close() both come here; a ticket ends once
         ticket, self._ticket = self._ticket, None
         if ticket is None:
             return
@@ -277,6 +284,7 @@ def _read_body(environ: WSGIEnvironment) -> tuple[bytes, Iterator[bytes] | None]
 
 def _request_target(environ: WSGIEnvironment) -> str:
     """Return path and query as the client wrote them, which gunicorn keeps as ``RAW_URI``."""
+    # PATH_INFO has no escapes any more, and the stock service must get what the client wrote
     raw = str(environ["RAW_URI"])
     if not raw.startswith("/"):  # the absolute form, which clients send to a proxy
         parts = urlsplit(raw)
@@ -344,6 +352,7 @@ def run_proxy(
     set_up_log()
     # a terminal sends it to all processes; the parent decides when to end
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # the parent may be killed: the end of its pipe is the only sign of it
     threading.Thread(target=_end_with, args=(control,), daemon=True).start()
     _ProxyServer(settings, address, key).run()
 
@@ -362,6 +371,7 @@ class _ProxyServer(BundledServer):
         self._settings = settings
         self._address = address
         self._key = key
+        # made after the fork: threads and connections of the parent do not live in the child
         self._outbox: MirrorOutbox | None = None
         # Each fork adds one, so that the first process has no predecessors.
         self._predecessors = -1

@@ -26,7 +26,14 @@ from placement_extras.shadow.comparison import (
     known_here_only,
     refused_there_only,
 )
-from placement_extras.shadow.exchange import JSON, MirroredRequest, ShadowAnswer, ShadowExchange, parse_body
+from placement_extras.shadow.exchange import (
+    JSON,
+    MirroredRequest,
+    ShadowAnswer,
+    ShadowExchange,
+    forget_oldest,
+    parse_body,
+)
 
 LOG = logging.getLogger(__name__)
 
@@ -62,7 +69,11 @@ class ReplayClient:
     def __post_init__(self) -> None:
         self._prefix = urlsplit(self.url).path.rstrip("/")
         self._pool = urllib3.connection_from_url(
-            self.url, maxsize=1, timeout=urllib3.Timeout(self.seconds), retries=False
+            # one thread replays, one request after the other
+            self.url,
+            maxsize=1,
+            timeout=urllib3.Timeout(self.seconds),
+            retries=False,
         )
 
     def __call__(self, copy: MirroredRequest) -> tuple[ShadowAnswer, float]:
@@ -108,6 +119,7 @@ class ReplayClient:
             (name, value) for name, value in request.headers if name.lower() not in _OWN_HEADERS
         )
         if self.token is not None:
+            # a client's token is none for a service with noauth2 or another Keystone
             headers.discard(_TOKEN_HEADER)
             headers[_TOKEN_HEADER] = self.token
         # No redirect is followed: the answer itself is compared.
@@ -127,6 +139,7 @@ def _replay_body(copy: MirroredRequest) -> bytes:
     request = copy.request
     if request.method != "POST" or urlsplit(request.path).path.rstrip("/") != "/resource_providers":
         return request.body
+    # ours would choose another uuid, and no later request of the client would find the provider
     made = _made_uuid(copy)
     try:
         body = json.loads(request.body)
@@ -229,6 +242,7 @@ class RequestReplay:
             self._postponed[copy.number] = copy
             self._postponed_bytes += copy.size
         while len(self._postponed) > _MAX_POSTPONED or self._postponed_bytes > _MAX_POSTPONED_BYTES:
+            # dictionaries keep their order: the first one waits for longest
             self._conclude_copy(next(iter(self._postponed.values())))
         if not copy.is_write:
             return
@@ -266,8 +280,7 @@ class RequestReplay:
 
     def _remember_number(self, number: int) -> None:
         self._taken[number] = None
-        while len(self._taken) > _REMEMBERED:
-            del self._taken[next(iter(self._taken))]
+        forget_oldest(self._taken, _REMEMBERED)
 
     def _try_again(self) -> None:
         """Replay postponed copies again, the oldest first, until no write among them succeeds."""
@@ -309,6 +322,7 @@ class RequestReplay:
         # the stock service may have written before the error or not
         if copy.is_write and theirs.status >= 500:
             return ReplayOutcome(copy, ReplayVerdict.MISSED, f"OpenStack Placement answered {theirs.status}")
+        # not sent: in another order ours might accept it, and so part the databases
         if copy.is_write and theirs.status >= 400 and (copy.beside or last):
             return ReplayOutcome(copy, ReplayVerdict.RACED, "it was refused while others were in flight")
         if copy.is_write and (name := refused_there_only(theirs)):
@@ -327,6 +341,7 @@ class RequestReplay:
             if copy.is_write and ours.status < 400 and copy.number not in self._postponed:
                 self.doubt.settle_write(copy, self._postponed)
             return ReplayOutcome(copy, ReplayVerdict.SAME, "", ours, seconds)
+        # two refusals for different reasons leave both databases as they were
         parts = copy.is_write and (theirs.status < 400) != (ours.status < 400)
         parts = parts and not (copy.beside and theirs.status < 400 and self._has_traits(copy))
         applied = copy.is_write and ours.status < 400

@@ -37,6 +37,7 @@ _COLLECTIONS: Final = "|".join(
         *("resource_classes", "resource_providers", "traits", "usages"),
     )
 )
+# names between slashes become braces: each operation is one line, however many providers there are
 _PATH: Final = re.compile(rf"/({_COLLECTIONS})(/[^/]+)?(/(?:{_COLLECTIONS}))?(/[^/]+)?")
 _BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 
@@ -131,6 +132,7 @@ class OutcomeTally:
             self._set_parted({"time": _utc_now(), "request": "", "difference": why})
 
     def _set_parted(self, story: dict[str, Any]) -> None:
+        # the first reason alone: whatever differs later may follow from it
         if self.parted is None:
             self.parted = story
             self._in_step.set(0)

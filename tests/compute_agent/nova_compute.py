@@ -10,11 +10,15 @@ virt/libvirt/driver.py):
   removed, COMPUTE_STATUS_DISABLED follows the service record, others stay.
 - What differs from its copy is sent, of every provider of the tree; children that it never knew are left
   alone.
+- It has a provider for each PCI device ([pci] report_in_placement), found by its name, with exactly its own
+  inventory and traits. A provider with the trait of such devices that is no device any more is removed
+  (nova/compute/pci_placement_translator.py).
 - A conflict makes it drop its copy and try again, four times.
 - When its service is deleted, the whole tree goes, from the leaves up.
 """
 
 import copy
+from uuid import UUID, uuid5
 
 from compute_agent.report.answers import ConflictError, NotFoundError
 from compute_agent.report.client import PlacementClient
@@ -29,6 +33,7 @@ DRIVER_TRAITS = {
     "HW_CPU_X86_VMX": True,
     "HW_CPU_X86_SVM": False,
 }
+MANAGED = "COMPUTE_MANAGED_PCI_DEVICE"
 REFRESH = 5
 
 
@@ -65,6 +70,8 @@ class NovaCompute:
             "DISK_GB": self._of(100),
         }
         self.service_disabled = False
+        self.devices = {}
+        """PCI devices that it reports: the resource class by address."""
         self._copy = {}
         self._age = 0
 
@@ -94,6 +101,8 @@ class NovaCompute:
         if not self._copy or self._age >= REFRESH:
             self._refresh()
         self._age += 1
+        if self._follow_devices():
+            self._refresh()
         new = copy.deepcopy(self._copy)
         root = new[self.uuid]
         ratio = root["inventories"].get("VCPU", {}).get("allocation_ratio", 4.0)
@@ -105,8 +114,31 @@ class NovaCompute:
         traits -= {name for name, there in DRIVER_TRAITS.items() if not there}
         disabled = {"COMPUTE_STATUS_DISABLED"}
         root["traits"] = traits | disabled if self.service_disabled else traits - disabled
+        for address, resource_class in self.devices.items():
+            (device,) = (each for each in new.values() if each["name"] == self._device_name(address))
+            kept = device["inventories"].get(resource_class, self._of(1))
+            device["inventories"] = {resource_class: {**kept, "total": 1, "max_unit": 1}}
+            device["traits"] = {MANAGED}
         for uuid in reversed(list(new)):
             self._flush(uuid, new[uuid])
+
+    def _device_name(self, address):
+        return f"{self.name}_{address.upper()}"
+
+    def _follow_devices(self):
+        """Make missing providers of devices, and remove former ones. Returns whether there were any."""
+        names = {self._device_name(address) for address in self.devices}
+        missing = names - {each["name"] for each in self._copy.values()}
+        gone = [
+            uuid
+            for uuid, each in self._copy.items()
+            if MANAGED in each["traits"] and each["name"] not in names
+        ]
+        for name in sorted(missing):
+            self.client.create_provider(str(uuid5(UUID(self.uuid), name)), name, self.uuid)
+        for uuid in gone:
+            self.client.delete_provider(uuid)
+        return bool(missing or gone)
 
     def _refresh(self):
         records = self.client.providers_in_tree(self.uuid)
@@ -114,7 +146,7 @@ class NovaCompute:
             self.client.create_provider(self.uuid, self.name, None)
             records = self.client.providers_in_tree(self.uuid)
         records = sorted(records, key=lambda record: record.parent_uuid is not None)
-        self._copy = {record.uuid: self._read(record.uuid) for record in records}
+        self._copy = {record.uuid: {"name": record.name, **self._read(record.uuid)} for record in records}
         self._age = 0
 
     def _read(self, uuid):

@@ -196,6 +196,20 @@ class LibvirtConnection:
                 return None
             raise DriverError(f"domain {guest_uuid} cannot be looked up: {error}") from error
 
+    def is_refusal(self, domain: Any, error: Any) -> bool:
+        """Whether an error of a call means that libvirt would refuse the same call later, too.
+
+        An ended domain refuses nothing. A domain in another job, such as a migration or a snapshot, takes the
+        call once the job is over (``src/conf/virdomainjob.c``: "cannot acquire state change lock").
+
+        :raises libvirtError: libvirtd is away, which is no refusal either.
+        """
+        timed_out = error.get_error_code() == self.libvirt.VIR_ERR_OPERATION_TIMEOUT
+        # A full queue of jobs has no code of its own.
+        if timed_out or "state change lock" in str(error):
+            return False
+        return bool(domain.isActive())
+
     def usual_owner(self) -> str:
         """The user of QEMU processes of domains without a label of their own.
 

@@ -501,8 +501,7 @@ class LibvirtDriver:
                 try:
                     tuning.bind_memory(known.binding, nodes)
                 except self._connection.libvirt.libvirtError as error:
-                    # isActive() itself raises if libvirtd is away, which is no refusal.
-                    if not domain.isActive():
+                    if not self._connection.is_refusal(domain, error):
                         raise
                     known.refused = wanted
                     LOG.warning("The memory of guest %s stays where it is: %s", guest, error)
@@ -542,11 +541,12 @@ class LibvirtDriver:
         """Write the ``oom_score_adj`` of the QEMU process and the soft limit if they differ."""
         if self.memory_limits(guest, wanted) is None:
             return False
+        score = self._scores.without_refused(guest, wanted)
         try:
-            if wanted.oom_score_adj is not None:
+            if score.oom_score_adj is not None:
                 known = self._table.find_living(guest)
-                if memory_limits.differing_limits(None, [guest.pid], wanted, known.own_limits):
-                    self._scores.write(guest, [guest.pid], wanted.oom_score_adj)
+                if memory_limits.differing_limits(None, [guest.pid], score, known.own_limits):
+                    self._scores.write(guest, [guest.pid], score.oom_score_adj)
                     known.own_limits = frozenset({memory_limits.OOM_SCORE})
         except OSError as error:
             raise DriverError(f"the memory of guest {guest} cannot be limited: {error}") from error
@@ -572,8 +572,7 @@ class LibvirtDriver:
                         tuning.set_soft_limit(kib, persistent=True)
                         known.note_definition(replace(known.definition, soft_limit=kib))
                 except self._connection.libvirt.libvirtError as error:
-                    # isActive() itself raises if libvirtd is away, which is no refusal.
-                    if not domain.isActive():
+                    if not self._connection.is_refusal(domain, error):
                         raise
                     known.refused_soft_limit = str(error)
                     LOG.warning("The memory of guest %s cannot be limited: %s", guest, error)
@@ -609,8 +608,7 @@ class LibvirtDriver:
                     definition = known.definition
                     known.note_definition(replace(definition, blockio=definition.blockio.with_items(defined)))
                 except self._connection.libvirt.libvirtError as error:
-                    # isActive() itself raises if libvirtd is away, which is no refusal.
-                    if not domain.isActive():
+                    if not self._connection.is_refusal(domain, error):
                         raise
                     known.refused_blockio = wanted, str(error)
                     raise

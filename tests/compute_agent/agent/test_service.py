@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from compute_agent import conf as agent_conf
-from compute_agent.agent import assembly, host_access
+from compute_agent.agent import assembly, host_access, reload
 from compute_agent.agent.protocol import RequestError
 from compute_agent.agent.reload import host_signature
 from compute_agent.agent.service import HostAgent
@@ -184,6 +184,26 @@ def test_a_refused_configuration_changes_nothing_and_is_shown(rig, section, line
     rig.write_ini()
     rig.agent.reload()
     assert rig.ask("status")["config_error"] == ""
+
+
+def test_a_reload_does_not_wait_long_for_a_worker_in_a_long_call(rig, monkeypatch, caplog):
+    monkeypatch.setattr(reload, "WORKER_SECONDS", 0.05)
+    entered, leave = threading.Event(), threading.Event()
+    guests = rig.agent.driver.guests
+
+    def hang():
+        entered.set()
+        leave.wait(20)
+        return guests()
+
+    monkeypatch.setattr(rig.agent.driver, "guests", hang)
+    rig.agent.pipeline.submit(ReconcileGuests())
+    assert entered.wait(10)
+    rig.write_ini(compute="cpu_shared_set = 0\ncpu_dedicated_set = 1")
+    rig.agent.reload()
+    assert "change to the new configuration once the worker is free" in caplog.text
+    leave.set()
+    rig.wait_for(lambda: rig.agent.pipeline.host_state.cpu_sets.dedicated == {1})
 
 
 def test_options_that_need_a_restart_keep_their_values_and_are_named(rig, tmp_path):

@@ -9,6 +9,8 @@ import subprocess
 import pytest
 import yaml
 
+from compute_agent.cmd.audit import AuditCommand
+from compute_agent.cmd.main import main
 from tests.compute_agent.cmd.agents import MAIN
 
 PARSERS = {
@@ -106,6 +108,17 @@ def test_a_guest_that_uses_other_amounts_is_a_finding(agent, claim, uid):
     agent.ask("guest", "run", "--uuid", uid, "--vcpus", "2", "--", "sleep", "100")
     status, (row,) = agent.audit("--heal", "--delete", "--yes")
     assert (status, row["detail"], row["remedy"]) == (3, "holds 0 VCPU, uses 1", "")
+
+
+@pytest.mark.parametrize(("remedy", "status"), [("[isolation] emulator = move", 0), ("", 3)])
+def test_emulator_threads_on_dedicated_cpus_count_if_the_agent_moves_them(
+    monkeypatch, capsys, remedy, status
+):
+    finding = dict.fromkeys(("consumer", "name", "detail", "outcome"), "") | {"resources": {}}
+    finding |= {"finding": "emulator threads on dedicated CPUs", "remedy": remedy}
+    monkeypatch.setattr(AuditCommand, "ask_daemon", lambda self, *question: [finding])
+    assert main(["audit", "-f", "csv"]) == status
+    assert finding["finding"] in capsys.readouterr().out
 
 
 def test_bad_options_are_named(agent, numa_node):

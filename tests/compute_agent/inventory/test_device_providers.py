@@ -76,15 +76,23 @@ def test_virtual_functions_are_counted_on_their_card() -> None:
     assert {name: one.total for name, one in found.inventories.items()} == {"CUSTOM_PCI_8086_154C": 3}
 
 
-def test_a_card_and_its_virtual_function_are_not_both_offered() -> None:
-    with pytest.raises(ConfigError, match=r"selects 0000:81:00.0 and its virtual function 0000:81:02.0"):
-        tree_of("numa", ['{"vendor_id": "8086"}'], card("0000:81:00.0", "0000:81:02.0"))
+BOTH = '{"vendor_id": "8086"}'
+APART = ['{"address": "0000:81:02.0", "traits": "fast"}', ANY_NIC]
 
 
-def test_virtual_functions_of_a_card_are_alike() -> None:
-    specs = ['{"address": "0000:81:02.0", "traits": "fast"}', ANY_NIC]
-    with pytest.raises(ConfigError, match=r"0000:81:02.0 and 0000:81:02.1 different classes or traits"):
-        tree_of("numa", specs, card("0000:81:00.0", "0000:81:02.0", "0000:81:02.1"))
+@pytest.mark.parametrize(
+    ("specs", "reason"),
+    [
+        ([BOTH, GPU], "selects 0000:81:00.0 and its virtual function 0000:81:02.0"),
+        ([*APART, GPU], "0000:81:02.0 and 0000:81:02.1 different classes or traits"),
+    ],
+)
+def test_a_card_with_a_conflict_is_left_out_and_the_others_are_offered(specs: list[str], reason: str) -> None:
+    devices = [*card("0000:81:00.0", "0000:81:02.0", "0000:81:02.1"), gpu("0000:0a:00.0")]
+    offer = offer_devices(parse_device_specs(specs), devices)
+    assert [each.address for each in offer.providers] == ["0000:0a:00.0"]
+    (warning,) = offer.warnings
+    assert reason in warning
 
 
 def test_devices_of_neutron_have_no_provider() -> None:
@@ -225,7 +233,18 @@ def test_one_query_finds_a_device_with_cpus_of_its_node(host, shape, client, liv
     assert not candidates(together.replace("PCPU:2", "PCPU:5"))
 
 
-def test_devices_are_refused_beside_nova_compute(tmp_path: Path, write_ini) -> None:
-    ini = write_ini(compute="provider_tree = beside", pci=f"device_spec = {GPU}")
-    with pytest.raises(ConfigError, match=r"set \[pci\] report_in_placement in nova.conf"):
-        build_host_state(agent_conf.load(config_files=[str(ini)]), root_uuid=ROOT)
+@pytest.mark.parametrize("nodes", ["none", "attributes"])
+def test_a_host_beside_nova_offers_devices_and_knows_the_nodes_of_others(
+    tmp_path: Path, write_ini, nodes
+) -> None:
+    make_pci_tree(tmp_path / "host", [FakeDevice(("0000:80:02.0", "0000:a0:00.0"), node=0)])
+    ini = write_ini(
+        compute="provider_tree = beside",
+        host=f"root = {tmp_path / 'host'}",
+        pci=f"device_spec = {GPU}\nnodes = {nodes}",
+    )
+    tree = build_host_state(agent_conf.load(config_files=[str(ini)]), root_uuid=ROOT).tree
+    (device,) = device_nodes(tree).values()
+    assert device.parent == tree.root.uuid
+    assert device.attributes["pci_path"] == "pci0000:80/0000:80:02.0"
+    assert ("0000:a0:00.0" in tree.device_attributes) == (nodes == "attributes")

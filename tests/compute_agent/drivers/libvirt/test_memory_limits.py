@@ -11,6 +11,8 @@ from compute_agent.drivers.libvirt import domain_table
 from compute_agent.drivers.libvirt.domain_definition import UNLIMITED_KIB
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
 from compute_agent.drivers.libvirt.running_domain import DomainTuning
+from compute_agent.drivers.memory_limits import OomScores
+from compute_agent.model.messages import DriverError
 
 pytestmark = pytest.mark.slow
 
@@ -110,6 +112,39 @@ def test_a_libvirtd_that_limits_no_memory_is_asked_once_and_the_definition_is_le
     assert driver.memory_limits(guest, WANTED) is None
     assert caplog.text.count("cannot be limited: ") == 1
     assert defined() == before
+
+
+def test_a_domain_that_is_busy_with_another_job_gets_its_limit_in_a_later_round(
+    opened, live, libvirtd, monkeypatch
+):
+    driver, guest = opened()
+    libvirt, set_soft_limit = libvirtd.libvirt, DomainTuning.set_soft_limit
+
+    def is_busy(self, kib, persistent):
+        error = libvirt.libvirtError("Timed out during operation: cannot acquire state change lock")
+        error.err = (libvirt.VIR_ERR_OPERATION_TIMEOUT, 10, str(error), 2, None, None, None, -1, -1)
+        raise error
+
+    monkeypatch.setattr(DomainTuning, "set_soft_limit", is_busy)
+    with pytest.raises(DriverError, match=r"does not take limits of memory: .*state change lock"):
+        driver.limit_memory(guest, WANTED)
+    monkeypatch.setattr(DomainTuning, "set_soft_limit", set_soft_limit)
+    assert driver.limit_memory(guest, WANTED)
+    assert live == [900 * 1024]
+
+
+def test_a_refused_oom_score_is_not_written_again_with_the_soft_limit(opened, live, monkeypatch):
+    driver, guest = opened()
+    written = []
+
+    def write_score(self, guest, pids, score):
+        written.append(score)
+        self._refused.add(guest.uuid)
+
+    monkeypatch.setattr(OomScores, "write", write_score)
+    driver.limit_memory(guest, MemoryLimits(high=900 * MIB, oom_score_adj=500))
+    driver.limit_memory(guest, MemoryLimits(high=800 * MIB, oom_score_adj=500))
+    assert (written, live) == ([500], [900 * 1024, 800 * 1024])
 
 
 def test_no_domain_has_a_limit_at_which_it_would_be_killed(opened, live):

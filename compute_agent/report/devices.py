@@ -1,0 +1,70 @@
+"""PCI devices in reports: those of other programs, and those that are gone. Pure functions.
+
+nova-compute reports its devices (``[pci] report_in_placement``) below its root, in providers with the trait
+``COMPUTE_MANAGED_PCI_DEVICE`` and names as the agent's. Names are unique in Placement, so a device never has
+two providers. nova-compute takes a provider over by its name (nova/compute/pci_placement_translator.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree, device_of
+from compute_agent.model.messages import full_name, named_few
+from compute_agent.report.plan import Ownership, ReportedProvider, is_novas_device
+
+HeldAmount = Callable[[str, str], int]
+"""Returns the held amount of a provider and class."""
+
+_SHOWN = 5
+"""Maximum number of addresses in a sentence."""
+
+
+def without_foreign_devices(
+    derived: ProviderTree, reported: Mapping[str, ReportedProvider]
+) -> tuple[ProviderTree, tuple[str, ...]]:
+    """The tree without devices that other programs report, and a sentence on these for each program."""
+    foreign: dict[str, list[str]] = {}
+    named = {provider.name: provider for provider in reported.values()}
+    for node in derived.nodes:
+        other = named.get(node.name) if node.device else None
+        if other is not None and is_novas_device(other):
+            foreign.setdefault("nova-compute", []).append(node.device)
+        elif other is not None and other.uuid != node.uuid:
+            foreign.setdefault("another program", []).append(node.device)
+    left_out = {address for addresses in foreign.values() for address in addresses}
+    nodes = tuple(node for node in derived.nodes if node.device not in left_out or not node.device)
+    sentences = (
+        f"{named_few(addresses, _SHOWN)}: {program} reports them to Placement, so the agent does not. Remove"
+        " them from [pci] device_spec here, or there"
+        for program, addresses in sorted(foreign.items())
+    )
+    return replace(derived, nodes=nodes), tuple(sentences)
+
+
+def keep_gone_devices(
+    derived: ProviderTree, reported: Mapping[str, ReportedProvider], owned: Ownership, held: HeldAmount
+) -> tuple[ProviderTree, tuple[str, ...]]:
+    """The tree with devices that are gone, all reserved, as long as guests hold them.
+
+    Placement refuses to delete a provider with allocations, and would offer the rest of a card to others.
+    """
+    nodes, waiting = [], []
+    for uuid, provider in reported.items():
+        if uuid not in owned or derived.get(uuid) is not None or not (address := device_of(provider.name)):
+            continue
+        amounts = {name: held(uuid, name) for name in provider.inventories}
+        if not any(amounts.values()):
+            continue
+        # The parent may have gone together with the device.
+        parent = provider.parent if derived.get(provider.parent or "") is not None else derived.root.uuid
+        inventories = {name: replace(one, reserved=one.total) for name, one in provider.inventories.items()}
+        traits = provider.traits & owned[uuid].traits
+        nodes.append(ProviderNode(provider.name, uuid, parent, inventories, traits, device=address))
+        taken = ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()) if amount)
+        waiting.append(
+            f"{full_name(provider.name, uuid)}: the device is gone, or [pci] device_spec does not select"
+            f" it any more, and {taken} are held: all of it is reserved, and it goes when nothing is held"
+        )
+    return replace(derived, nodes=(*derived.nodes, *nodes)), tuple(waiting)
