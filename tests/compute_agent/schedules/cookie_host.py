@@ -1,4 +1,4 @@
-"""A host in memory with guests whose threads have cookies: a driver, the kernel's calls, and processes."""
+"""A host in memory with guests, and cookies of their threads: a driver, the kernel's calls, and processes."""
 
 import itertools
 from dataclasses import dataclass, field

@@ -1,0 +1,173 @@
+"""The agent gives priorities and cookies to process guests that share a core, and partitions to them.
+
+Runs in the virtual machine only: `test_schedules.py` starts it there, and PLACEMENT is the service's address.
+CPUs N and N + 4 are the threads of a core.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from compute_agent.agent.protocol import call_agent
+from compute_agent.model import cpuset
+from compute_agent.schedules.kernel_cookies import KernelCookies
+from compute_agent.schedules.realtime import USUAL, KernelSchedules, realtime_schedule
+from tests.vm.inside_machine import BASE_INI, CGROUP, FOLDER, SOCKET, MachineAgent, PlacementRest, uid
+from tests.waits import wait_for
+
+INI = f"""{BASE_INI}
+[compute]
+cpu_dedicated_set = 2-3,6-7
+cpu_shared_set = 0-1,4-5
+update_resources_interval = 1
+[guests]
+reconcile_interval = 1
+"""
+CLASSES = """
+[qos_class:LSR]
+realtime_priority = 5
+core_scheduling = guest
+isolation = alone
+"""
+SCHEDULE = realtime_schedule(5, in_turn=True)
+COOKIES, SCHEDULES = KernelCookies(), KernelSchedules()
+MODERN = Path("/sys/fs/cgroup/cpuset.cpus.isolated").exists()
+# A child each second shows what new processes have.
+SPIN = "while :; do sleep 1; done & while :; do :; done"
+SECONDS = 6.0
+
+
+@pytest.fixture(scope="module")
+def agent():
+    (CGROUP.parent / "cgroup.subtree_control").write_text("+cpu +cpuset +memory")
+    CGROUP.mkdir(exist_ok=True)
+    agent = MachineAgent()
+    (FOLDER / "agent.ini").write_text(INI)
+    agent.start()
+    yield agent
+    print(agent.log())
+    agent.kill()
+
+
+@pytest.fixture(scope="module")
+def guests(agent):
+    """Two guests with a thread of the same core each, and a third with none of their cores."""
+    found = {}
+    for number in (1, 2):
+        PlacementRest().claim(uid(number), machine={"PCPU": 1})
+        command = ["sh", "-c", SPIN]
+        guest = call_agent(
+            SOCKET, "guest.run", {"uuid": uid(number), "command": command, "qos_class": "LSR"}
+        )
+        found[number] = guest["pid"], min(cpuset.parse(guest["cpus"]))
+    assert abs(found[1][1] - found[2][1]) == 4, "they share a core"
+    return found
+
+
+def reload(agent, text):
+    (FOLDER / "agent.ini").write_text(text)
+    agent.process.send_signal(1)
+
+
+def processes(number):
+    return {int(line) for line in (CGROUP / f"guest-{uid(number)}/cgroup.procs").read_text().split()}
+
+
+def cookies(number):
+    return {COOKIES.read_cookie(pid) for pid in processes(number)} - {None}
+
+
+def schedules(number):
+    return {SCHEDULES.read(pid) for pid in processes(number)} - {None}
+
+
+def used_cores(guests):
+    """Cores that both guests use together."""
+
+    def ticks(pid):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(fields[11]) + int(fields[12])
+
+    before, since = sum(ticks(pid) for pid, _ in guests.values()), time.monotonic()
+    time.sleep(SECONDS)
+    used = sum(ticks(pid) for pid, _ in guests.values()) - before
+    return used / os.sysconf("SC_CLK_TCK") / (time.monotonic() - since)
+
+
+def test_without_options_guests_share_the_core(guests):
+    assert cookies(1) == cookies(2) == {0}
+    assert schedules(1) == {USUAL}
+
+
+def test_guests_with_cookies_never_run_on_one_core_together(agent, guests):
+    apart = used_cores(guests)
+    reload(agent, INI + CLASSES)
+    wait_for(lambda: 0 not in cookies(1) | cookies(2), evidence=agent.log)
+    together = used_cores(guests)
+    assert (len(cookies(1)), len(cookies(2)), len(cookies(1) | cookies(2))) == (1, 1, 2)
+    Path("/mnt/share/cores.json").write_text(json.dumps({"without": apart, "with": together}))
+    assert apart > 1.4
+    assert together < 1.2
+
+
+def test_threads_have_the_priority_and_new_ones_get_it(agent, guests):
+    pid = guests[1][0]
+    wait_for(lambda: SCHEDULES.read(pid) == SCHEDULE, evidence=agent.log)
+    # The child that sleeps is new all the time; its parent is not.
+    wait_for(lambda: sum(SCHEDULES.read(each) == SCHEDULE for each in processes(1)) >= 2)
+    refused = call_agent(SOCKET, "guest.show", {"guest": uid(1)})["refused"]
+    assert any("stops busy realtime threads" in reason for reason in refused) != MODERN
+
+
+def test_lost_schedules_and_cookies_are_repaired(agent, guests):
+    (before,) = cookies(1)
+    SCHEDULES.write(guests[1][0], USUAL)
+    COOKIES.grant_cookie(0, processes(1))
+    wait_for(lambda: cookies(1) == {before} or 0 not in cookies(1), evidence=agent.log)
+    wait_for(lambda: SCHEDULES.read(guests[1][0]) == SCHEDULE, evidence=agent.log)
+    before = cookies(1), cookies(2)
+    agent.kill()
+    agent.start()
+    time.sleep(3)
+    assert (cookies(1), cookies(2)) == before, "a restart makes no second cookie"
+
+
+def test_a_guest_that_is_alone_is_verified(agent, guests):
+    def states():
+        rows = call_agent(SOCKET, "guest.verify", {"guest": uid(1)})
+        return {row["promise"]: row["state"] for row in rows}
+
+    _, cpu = guests[1]
+    group = CGROUP / f"guest-{uid(1)}"
+    if MODERN:
+        wait_for(lambda: (group / "cpuset.cpus.partition").read_text().strip() == "isolated")
+    wait_for(lambda: states()["alone"] == "kept", evidence=lambda: (states(), agent.log()))
+    assert states()["cpus"] == "kept"
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            # The kernel keeps processes of the host off a partition, whatever these want.
+            if MODERN:
+                with pytest.raises(OSError, match="Invalid"):
+                    os.sched_setaffinity(process.pid, {cpu})
+            else:
+                os.sched_setaffinity(process.pid, {cpu})
+                assert states()["alone"] == "broken"
+        finally:
+            process.kill()
+
+
+def test_release_gives_all_back(agent, guests):
+    agent.kill()
+    command = [sys.executable, "-m", "compute_agent.cmd.main", "--config-file", FOLDER / "agent.ini"]
+    subprocess.run([*command, "release"], check=False)
+    for number in guests:
+        assert cookies(number) == {0}
+        assert schedules(number) == {USUAL}
+        if MODERN:
+            partition = CGROUP / f"guest-{uid(number)}/cpuset.cpus.partition"
+            assert partition.read_text().strip() == "member"
