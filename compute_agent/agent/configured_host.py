@@ -533,7 +533,16 @@ class ConfiguredHost:
         self, client: PlacementClient, controllers: tuple[KernelController, ...]
     ) -> ReloadedConfiguration:
         """The configuration that loops take."""
-        return ReloadedConfiguration(self.options, client, self.settings, controllers, self.resctrl.control)
+        dedicated = self.host_state.cpu_sets.dedicated
+        domains = self.host_state.topology.l3_domains
+        return ReloadedConfiguration(
+            self.options,
+            client,
+            self.settings,
+            controllers,
+            self.resctrl.control,
+            {domain.id: domain.cpus - dedicated for domain in domains},
+        )
 
 
 def configured_host(

@@ -27,6 +27,7 @@ from compute_agent.isolation.control_groups import CONTROL_GROUPS
 from compute_agent.isolation.decision import HeldCpus, IsolationDemand
 from compute_agent.isolation.facts import MaskReader
 from compute_agent.isolation.originals import OriginalStore
+from compute_agent.isolation.own_threads import OwnThreads
 from compute_agent.isolation.shell import HostIsolator, IsolationStatus, stuck_sentences
 from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet
@@ -72,6 +73,7 @@ class IsolationController(KernelController):
         self._driver = driver
         self._settings = settings
         self._isolator = HostIsolator(reader, store, count_drift)
+        self._own_threads = OwnThreads()
         self._demand = IsolationDemand()
         self.refused: Mapping[str, Sequence[str]] = {}
 
@@ -101,6 +103,9 @@ class IsolationController(KernelController):
 
     def _bring_about(self, demand: IsolationDemand) -> None:
         status = self._isolator.bring_about(demand)
+        if self._isolator.acts_here:
+            # After control groups, which mostly do it.
+            self._own_threads.keep_off(status.quiet)
         self.refused = {
             guest.uuid: sentences
             for guest in demand.guests

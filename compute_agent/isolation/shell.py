@@ -12,6 +12,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final
 
 from compute_agent.isolation.control_groups import CONTROL_GROUPS
@@ -89,6 +90,11 @@ class HostIsolator:
         #: CPUs that were written, and what the kernel made of them, by path.
         self._stored: dict[str, tuple[CpuSet, CpuSet]] = {}
         self.status = IsolationStatus()
+
+    @property
+    def acts_here(self) -> bool:
+        """Whether the masks are those of this machine, and not of a captured tree."""
+        return self._reader.root == Path("/")
 
     @property
     def kept_originals(self) -> OriginalMasks:

@@ -9,8 +9,8 @@ A kept file holds the knowledge of a loop, so that the next start continues with
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -20,6 +20,7 @@ from compute_agent import kept_json
 from compute_agent.controllers.base import KernelController
 from compute_agent.files import UnsafeFileError, put_aside, read_own, write_durably
 from compute_agent.inventory.provider_tree import ProviderTree
+from compute_agent.model.cpuset import CpuSet
 from compute_agent.report.client import PlacementClient
 from compute_agent.resctrl.mount import ResctrlHandle
 from compute_agent.throttling.settings import ThrottlingSettings
@@ -30,7 +31,8 @@ class ReloadedConfiguration:
     """A checked configuration with the objects that were made from it on this host.
 
     ``options`` are the options of the files, ``client`` calls Placement, ``settings`` are for throttling.
-    ``control`` is the mount of resctrl, if there is one.
+    ``control`` is the mount of resctrl, if there is one. ``reader_cpus`` are the CPUs from which its counters
+    are read, by L3 cache id.
     """
 
     options: cfg.ConfigOpts
@@ -38,6 +40,7 @@ class ReloadedConfiguration:
     settings: ThrottlingSettings
     controllers: tuple[KernelController, ...] = ()
     control: ResctrlHandle | None = None
+    reader_cpus: Mapping[int, CpuSet] = field(default_factory=dict)
 
 
 class AgentLoop(Protocol):

@@ -56,14 +56,12 @@ def agent():
 
 @pytest.fixture(scope="module")
 def guests(agent):
-    """Two guests with a thread of the same core each, and a third with none of their cores."""
+    """Two guests, each with one thread of the same core."""
     found = {}
     for number in (1, 2):
-        PlacementRest().claim(uid(number), machine={"PCPU": 1})
+        PlacementRest().claim(uid(number), machine_NUMA_0={"PCPU": 1})
         command = ["sh", "-c", SPIN]
-        guest = call_agent(
-            SOCKET, "guest.run", {"uuid": uid(number), "command": command, "qos_class": "LSR"}
-        )
+        guest = call_agent(SOCKET, "guest.run", {"uuid": uid(number), "command": command, "qos_class": "LSR"})
         found[number] = guest["pid"], min(cpuset.parse(guest["cpus"]))
     assert abs(found[1][1] - found[2][1]) == 4, "they share a core"
     return found
