@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import os_traits
+
 from compute_agent.host.pci_devices import PciDevice
 from compute_agent.host.topology import HostTopology
 from compute_agent.inventory.attributes import of_device
 from compute_agent.inventory.device_spec import OPTION, DeviceSpec, match_devices
+from compute_agent.inventory.device_switches import Path, common_junction, junctions_of
 from compute_agent.inventory.provider_tree import (
     NAME_LIMIT,
     ProviderInventory,
@@ -25,6 +28,11 @@ from compute_agent.inventory.provider_tree import (
 )
 from compute_agent.inventory.traits import NUMA_ROOT
 from compute_agent.model.messages import ConfigError, named_few
+
+PCIE_SWITCH: Final = "CUSTOM_PCIE_SWITCH"
+"""Trait of a provider with devices below one switch."""
+PCIE_ROOT: Final = "CUSTOM_PCIE_ROOT"
+"""Trait of a provider with devices below one root complex."""
 
 _SHOWN: Final = 5
 """Maximum number of addresses in a sentence."""
@@ -88,6 +96,11 @@ def offer_devices(specs: Sequence[DeviceSpec], devices: Iterable[PciDevice]) -> 
 def _find_conflict(address: str, group: Sequence[tuple[PciDevice, DeviceSpec]]) -> str:
     """The reason why a card has no provider, as a sentence; empty without one."""
     first, spec = group[0]
+    if first.is_virtual and os_traits.HW_PCI_ONE_TIME_USE in spec.traits:
+        return (
+            f"{OPTION} has one_time_use for {first.address}, and a provider does not tell used virtual"
+            f" functions of {address} from others: {address} is not offered"
+        )
     for other, other_spec in group[1:]:
         if not (first.is_virtual and other.is_virtual):
             return (
@@ -124,35 +137,90 @@ def with_devices(
     """Add the providers of devices to a tree.
 
     A device is below the provider of its NUMA node, or below the root where the tree or the kernel does not
-    show one.
+    show one. Between both is a provider for each switch or root complex that several cards share.
 
     :returns: the tree, and sentences on devices without a node.
     :raises ConfigError: the name of the root leaves no room for an address.
     """
     if not offered:
         return tree, ()
-    if (longest := len(tree.root.name) + 1 + max(len(each.address) for each in offered)) > NAME_LIMIT:
-        raise ConfigError(
-            f"[compute] resource_provider_name {tree.root.name!r} does not fit: providers of devices add an"
-            f" address, and {longest} characters are more than {NAME_LIMIT}"
-        )
     zones = {min(node.numa_nodes): node for node in tree.nodes[1:] if _is_zone_of_one_node(node)}
     homes = nearest_cpu_nodes(topology)
-    unknown, added = [], []
+    by_zone: dict[str, list[tuple[OfferedDevice, int | None]]] = {}
     for device in offered:
         node = _node_with_cpus(device.numa_node, homes, topology)
-        if node is None:
-            unknown.append(device.address)
-        zone = None if node is None else zones.get(node)
-        added.append(_device_provider(tree.root, zone or tree.root, device, node))
+        zone = tree.root if node is None else zones.get(node, tree.root)
+        by_zone.setdefault(zone.uuid, []).append((device, node))
+    nodes, added = [], list[ProviderNode]()
+    for zone in tree.nodes:
+        changed, below = _with_devices_of(tree, zone, by_zone.get(zone.uuid, ()))
+        nodes.append(changed)
+        added += below
+    if longest := next((node.name for node in added if len(node.name) > NAME_LIMIT), ""):
+        raise ConfigError(
+            f"[compute] resource_provider_name {tree.root.name!r} does not fit: providers of devices add an"
+            f" address, and {len(longest)} characters are more than {NAME_LIMIT}"
+        )
     warnings = []
+    unknown = [device.address for each in by_zone.values() for device, node in each if node is None]
     if unknown and zones:
         warnings.append(
             f"{OPTION}: the kernel does not show the NUMA node of {named_few(unknown, _SHOWN)}: below the"
             " root provider no query joins them with CPUs of their node. Write the node to numa_node of the"
             " device in /sys/bus/pci/devices, if you know it"
         )
-    return replace(tree, nodes=(*tree.nodes, *added)), tuple(warnings)
+    return replace(tree, nodes=(*nodes, *added)), tuple(warnings)
+
+
+def _with_devices_of(
+    tree: ProviderTree, zone: ProviderNode, devices: Sequence[tuple[OfferedDevice, int | None]]
+) -> tuple[ProviderNode, list[ProviderNode]]:
+    """The provider of a zone, and the providers to add below it: junctions of its devices, and the devices.
+
+    If all devices of a NUMA node are below one junction, the node stands for it, and has its traits.
+    """
+    chains = junctions_of({device.address: device.path for device, _ in devices})
+    alone = common_junction(tuple(chains.values())) if zone is not tree.root else None
+    parents: dict[Path | None, ProviderNode] = {None: zone}
+    if alone is not None:
+        zone = replace(zone, traits=zone.traits | _junction_traits(alone, True))
+        parents[alone] = zone
+    added = []
+    for device, node in devices:
+        inner, outermost = alone, alone is None
+        for junction in chains[device.address]:
+            if junction not in parents:
+                parents[junction] = _junction_provider(tree.root, parents[inner], zone, junction, outermost)
+                added.append(parents[junction])
+            inner, outermost = junction, False
+        added.append(_device_provider(tree.root, parents[inner], device, node))
+    return zone, added
+
+
+def _junction_traits(junction: Path, outermost: bool) -> frozenset[str]:
+    is_root = len(junction) == 1
+    return frozenset(({PCIE_ROOT} if outermost else set()) | (set() if is_root else {PCIE_SWITCH}))
+
+
+def _junction_provider(
+    root: ProviderNode, parent: ProviderNode, zone: ProviderNode, junction: Path, outermost: bool
+) -> ProviderNode:
+    # With the zone: a root complex can have devices of several nodes.
+    place = f"{zone.name.removeprefix(root.name)}_{junction[-1].removeprefix('pci')}"
+    kind = "ROOT" if len(junction) == 1 else "SWITCH"
+    return ProviderNode(
+        name=f"{root.name}{place}_{kind}",
+        uuid=child_uuid(root.uuid, f"PCIE{place}"),
+        parent=parent.uuid,
+        traits=_junction_traits(junction, outermost),
+        numa_nodes=_nodes_below(root, parent),
+        device=junction[-1],
+    )
+
+
+def _nodes_below(root: ProviderNode, parent: ProviderNode) -> frozenset[int]:
+    """The NUMA nodes of a provider of a device; the root's say nothing of it."""
+    return frozenset() if parent is root else parent.numa_nodes
 
 
 def nearest_cpu_nodes(topology: HostTopology) -> Mapping[int, int]:
@@ -208,6 +276,6 @@ def _device_provider(
         inventories={device.resource_class: ProviderInventory(total=device.amount, max_unit=device.amount)},
         traits=device.traits,
         attributes=of_device(node, device.path),
-        numa_nodes=parent.numa_nodes if parent is not root else frozenset(),
+        numa_nodes=_nodes_below(root, parent),
         device=device.address,
     )

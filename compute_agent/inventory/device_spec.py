@@ -36,6 +36,12 @@ _KEYS: Final = frozenset(
     | {"remote_managed", "trusted", "managed", "live_migratable", "one_time_use"}
 )
 
+_TRAIT_TAGS: Final = {
+    "live_migratable": os_traits.HW_PCI_LIVE_MIGRATABLE,
+    "one_time_use": os_traits.HW_PCI_ONE_TIME_USE,
+}
+"""Tags that are traits of the device's provider."""
+
 AddressFields = tuple[str, str, str, str]
 """Domain, bus, slot and function of an address, as it writes them."""
 
@@ -170,15 +176,14 @@ def _parse_entry(entry: Mapping[str, Any]) -> DeviceSpec:
         raise ValueError(f"unknown key {unknown[0]}; known are {', '.join(sorted(_KEYS))}")
     if entry.get("address") and entry.get("devname"):
         raise ValueError("address and devname exclude each other")
-    if _parse_flag(entry, "one_time_use"):
-        raise ValueError("one_time_use is not supported: this agent does not know when a device was used")
     return DeviceSpec(
         vendor_id=_parse_identity(entry, "vendor_id"),
         product_id=_parse_identity(entry, "product_id"),
         address=_parse_address(entry.get("address") or "*:*:*.*"),
         interface=_parse_text(entry, "devname"),
         resource_class=_parse_class(_parse_text(entry, "resource_class")),
-        traits=_parse_traits(_parse_text(entry, "traits")),
+        traits=_parse_traits(_parse_text(entry, "traits"))
+        | {trait for key, trait in _TRAIT_TAGS.items() if _parse_flag(entry, key)},
         neutrons=bool(entry.get("physical_network")) or _parse_flag(entry, "remote_managed"),
     )
 

@@ -49,7 +49,8 @@ class ProviderNode:
     :ivar numa_nodes: NUMA nodes in the zone or around it; ``l3_ids`` are the L3 caches.
     :ivar pool: the name of a pool, if the provider stands for its part of a zone. Then it has only these
         CPUs.
-    :ivar device: the address of the PCI device that the provider stands for. It has no CPUs then.
+    :ivar device: the address of the PCI device that the provider stands for, or the switch or root complex
+        above some devices. It has no CPUs then.
     :ivar withheld: amounts by class to reserve on top of the inventory, as far as no guest holds them.
     """
 

@@ -1,4 +1,4 @@
-"""PCI devices in reports: those of other programs, and those that are gone. Pure functions.
+"""PCI devices in reports: those of other programs, those that are gone, and used ones. Pure functions.
 
 nova-compute reports its devices (``[pci] report_in_placement``) below its root, in providers with the trait
 ``COMPUTE_MANAGED_PCI_DEVICE`` and names as the agent's. Names are unique in Placement, so a device never has
@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import os_traits
+
+from compute_agent.inventory.attributes import is_ours
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree, device_of
 from compute_agent.model.messages import full_name, named_few
 from compute_agent.report.plan import Ownership, ReportedProvider, is_novas_device
@@ -61,10 +64,44 @@ def keep_gone_devices(
         parent = provider.parent if derived.get(provider.parent or "") is not None else derived.root.uuid
         inventories = {name: replace(one, reserved=one.total) for name, one in provider.inventories.items()}
         traits = provider.traits & owned[uuid].traits
-        nodes.append(ProviderNode(provider.name, uuid, parent, inventories, traits, device=address))
+        attributes = {name: value for name, value in provider.attributes.items() if is_ours(name)}
+        nodes.append(
+            ProviderNode(provider.name, uuid, parent, inventories, traits, attributes, device=address)
+        )
         taken = ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()) if amount)
         waiting.append(
             f"{full_name(provider.name, uuid)}: the device is gone, or [pci] device_spec does not select"
             f" it any more, and {taken} are held: all of it is reserved, and it goes when nothing is held"
         )
     return replace(derived, nodes=(*derived.nodes, *nodes)), tuple(waiting)
+
+
+def reserve_used_devices(
+    derived: ProviderTree, reported: Mapping[str, ReportedProvider], held: HeldAmount
+) -> tuple[ProviderTree, tuple[str, ...]]:
+    """The tree with devices for one use all reserved, once a guest has held them.
+
+    The reserve stays without the guest until an operator sets it to 0 through the API, as in Nova (its
+    documentation of ``one_time_use``).
+    """
+    nodes, sentences = [], []
+    for node in derived.nodes:
+        used = node.device and os_traits.HW_PCI_ONE_TIME_USE in node.traits and _is_used(node, reported, held)
+        if used:
+            inventories = {name: replace(one, reserved=one.total) for name, one in node.inventories.items()}
+            sentences.append(
+                f"{full_name(node.name, node.uuid)} is for one use and was used: all of it is reserved. Clean"
+                " the device, and set reserved of its inventory to 0 through the API when no guest holds it"
+            )
+            node = replace(node, inventories=inventories)
+        nodes.append(node)
+    return replace(derived, nodes=tuple(nodes)), tuple(sentences)
+
+
+def _is_used(node: ProviderNode, reported: Mapping[str, ReportedProvider], held: HeldAmount) -> bool:
+    there = reported[node.uuid].inventories if node.uuid in reported else {}
+    # The reserve is the memory of the use: it outlives the guest and the state of the agent.
+    return any(
+        name in there and (there[name].reserved >= there[name].total or held(node.uuid, name))
+        for name in node.inventories
+    )

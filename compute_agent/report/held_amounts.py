@@ -26,7 +26,7 @@ from typing import Final
 from compute_agent.inventory.provider_tree import ProviderInventory, ProviderNode, ProviderTree
 from compute_agent.model.messages import full_name
 from compute_agent.model.resource import HUGE_PAGES, MEMORY, OWN_CLASSES
-from compute_agent.report.devices import keep_gone_devices, without_foreign_devices
+from compute_agent.report.devices import keep_gone_devices, reserve_used_devices, without_foreign_devices
 from compute_agent.report.plan import OwnedNames, Ownership, ReportedProvider, settled_inventories
 
 
@@ -259,7 +259,7 @@ class WithheldOffers:
     :ivar cpus: CPUs of pools that guests of other pools hold.
     :ivar removed: held classes that no provider file adds any more.
     :ivar withheld: the result for each class with units to withhold.
-    :ivar devices: PCI devices that another program reports, or that are gone and held.
+    :ivar devices: PCI devices of another program, used ones, and those that are gone and held.
     """
 
     pages: tuple[str, ...] = ()
@@ -293,10 +293,11 @@ def beside_held(
     tree, foreign = without_foreign_devices(derived, reported)
     tree, pages = keep_held_memory(tree, reported, lambda uuid: held(uuid, "MEMORY_MB"))
     tree, cpus = keep_held_cpus(tree, reported, held)
+    tree, used = reserve_used_devices(tree, reported, held)
     tree, gone = keep_gone_devices(tree, reported, owned, held)
     tree, removed = _keep_removed(tree, reported, owned, held)
     tree, withheld = keep_withheld(tree, reported, owned, held)
-    return tree, WithheldOffers(pages, cpus, removed, withheld, (*foreign, *gone))
+    return tree, WithheldOffers(pages, cpus, removed, withheld, (*foreign, *used, *gone))
 
 
 def _keep_removed(

@@ -1,6 +1,7 @@
 """Devices have providers below their NUMA node, and one query finds them with CPUs of it."""
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,7 @@ APART = ['{"address": "0000:81:02.0", "traits": "fast"}', ANY_NIC]
     [
         ([BOTH, GPU], "selects 0000:81:00.0 and its virtual function 0000:81:02.0"),
         ([*APART, GPU], "0000:81:02.0 and 0000:81:02.1 different classes or traits"),
+        (['{"product_id": "154c", "one_time_use": "1"}', GPU], "one_time_use for 0000:81:02.0"),
     ],
 )
 def test_a_card_with_a_conflict_is_left_out_and_the_others_are_offered(specs: list[str], reason: str) -> None:
@@ -168,6 +170,19 @@ def test_a_card_that_is_gone_is_reserved_while_guests_hold_it(held: int) -> None
     assert "2 CUSTOM_PCI_8086_154C are held: all of it is reserved" in " ".join(waiting.all_sentences)
 
 
+@pytest.mark.parametrize(("reserved", "held", "becomes"), [(0, 0, 0), (0, 1, 1), (1, 1, 1), (1, 0, 1)])
+def test_a_device_for_one_use_stays_reserved_once_it_was_held(reserved: int, held: int, becomes: int) -> None:
+    tree = tree_of("numa", ['{"vendor_id": "10de", "one_time_use": "yes"}'], [gpu("0000:0a:00.0")])
+    (node,) = device_nodes(tree).values()
+    there = {name: replace(one, reserved=reserved) for name, one in node.inventories.items()}
+    reported = {node.uuid: ReportedProvider(node.uuid, node.name, node.parent, 1, there, node.traits)}
+    owned = {node.uuid: OwnedNames(frozenset(there), node.traits)}
+    found, waiting = beside_held(tree, reported, owned, lambda each, name: held if each == node.uuid else 0)
+    (inventory,) = device_nodes(found)[node.name].inventories.values()
+    assert inventory.reserved == becomes
+    assert len(waiting.devices) == becomes
+
+
 TOGETHER = {
     "numa": "resources_cpu=PCPU:2&resources_gpu=CUSTOM_GPU:1&same_subtree=_cpu,_gpu",
     "l3": "resources_cpu=PCPU:2&resources_gpu=CUSTOM_GPU:1&required_node=HW_NUMA_ROOT"
@@ -200,13 +215,20 @@ def host(tmp_path, write_ini, shape):
         (folder / "meminfo").write_text(f"Node {node} MemTotal: 8388608 kB\n")
     (root / "sys/devices/system/node/online").write_text("0-1\n")
     make_pci_tree(
-        root, [FakeDevice((f"0000:8{slot}:02.0", f"0000:a{slot}:00.0"), node=1) for slot in range(2)]
+        root,
+        [
+            FakeDevice((f"0000:8{slot}:02.0", f"0000:9{slot}:0{port}.0", address), vendor=product, node=1)
+            for slot in range(2)
+            for port, (product, address) in enumerate(
+                [("10de", f"0000:a{slot}:00.0"), ("15b3", f"0000:b{slot}:00.0")]
+            )
+        ],
     )
     return write_ini(
         name="host.ini",
         compute=f"cpu_dedicated_set = 0-7\nprovider_tree = {shape}\nresource_provider_name = host",
         host=f"root = {root}",
-        pci=f"device_spec = {GPU}",
+        pci=f'device_spec = {GPU}\ndevice_spec = {{"vendor_id": "15b3", "resource_class": "nic"}}',
     )
 
 
@@ -214,6 +236,7 @@ def test_one_query_finds_a_device_with_cpus_of_its_node(host, shape, client, liv
     host_state = build_host_state(agent_conf.load(config_files=[str(host)]), root_uuid=ROOT)
     HostReporter(client, {}, lambda owned: None).report_tree(host_state.tree)
     node_of = {node.uuid: min(node.numa_nodes, default=None) for node in host_state.tree.nodes}
+    names = {node.uuid: node.name for node in host_state.tree.nodes}
 
     def candidates(query):
         answer = requests.get(
@@ -223,6 +246,13 @@ def test_one_query_finds_a_device_with_cpus_of_its_node(host, shape, client, liv
         )
         assert answer.status_code == 200, answer.text
         return [one["allocations"] for one in answer.json()["allocation_requests"]]
+
+    both = "resources_gpu=CUSTOM_GPU:1&resources_nic=CUSTOM_NIC:1"
+    joined = candidates(f"{both}&required_switch=CUSTOM_PCIE_ROOT&same_subtree=_switch,_gpu,_nic")
+    pairs = {tuple(sorted(device_of(names[each])[5:7] for each in one)) for one in joined}
+    assert pairs == {("a0", "b0"), ("a1", "b1")}
+    assert len(joined) == 2
+    assert len(candidates(both)) == 4
 
     together = TOGETHER[shape]
     places = 1 if shape == "numa" else 2

@@ -70,6 +70,15 @@ def test_traits_have_the_names_that_nova_makes() -> None:
     assert spec.traits == {"HW_GPU_API_VULKAN", "CUSTOM_NVLINK_4", "CUSTOM_Q"}
 
 
+@pytest.mark.parametrize(
+    ("tag", "trait"),
+    [("live_migratable", "HW_PCI_LIVE_MIGRATABLE"), ("one_time_use", "HW_PCI_ONE_TIME_USE")],
+)
+def test_tags_of_devices_are_traits(tag: str, trait: str) -> None:
+    spec, other = parse_device_specs([f'{{"{tag}": "yes"}}', f'{{"{tag}": "no"}}'])
+    assert (spec.traits, other.traits) == ({trait}, set())
+
+
 @pytest.mark.parametrize("tag", [{"physical_network": "net1"}, {"remote_managed": "true"}])
 def test_devices_of_neutron_are_marked(tag: dict[str, str]) -> None:
     (spec,) = parse_device_specs([json.dumps(tag)])
@@ -94,7 +103,6 @@ def test_devices_of_neutron_are_marked(tag: dict[str, str]) -> None:
         ('{"address": {"bus": 3}}', "bus 3 of the address is no regular expression"),
         ('{"address": {"buss": "1"}}', "unknown field buss"),
         ('{"address": "0a:", "devname": "eth0"}', "address and devname exclude each other"),
-        ('{"one_time_use": "yes"}', "one_time_use is not supported"),
         (json.dumps({"resource_class": "X" * 300}), "is no name of Placement"),
         ("[" * 5000, "no JSON"),
     ],
