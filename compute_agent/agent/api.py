@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -318,20 +318,16 @@ class ApiMethods:
 
     def guest_set(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Give a running guest other settings, in effect when this returns."""
-        try:
+        with _refuse_request():
             guest = self._agent.configurator.change_guest(params)
-        except FutureTimeoutError as error:
-            raise RequestError(_BUSY) from error
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_limit(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Limit the CPU use of a guest by hand, or limit it no more; in effect when this returns."""
         body = load(LimitSchema(), params)
         guest = self._agent.configurator.find_guest(body["guest"]).guest
-        try:
+        with _refuse_request():
             self._agent.manual_throttling.limit_cpus(guest, body["cpus"])
-        except FutureTimeoutError as error:
-            raise RequestError(_BUSY) from error
         return self._guest_document(self._agent.configurator.find_guest(guest.uuid))
 
     def guest_evict(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -344,14 +340,11 @@ class ApiMethods:
         """Move a guest off the CPUs that the current CPU sets do not have, or just tell where it would go."""
         body = load(MoveSchema(), params)
         view = self._agent.configurator.find_guest(body["guest"])
-        try:
-            place = self._agent.pipeline.submit(MoveGuest(view.guest.uuid, body["dry_run"])).result(
-                ANSWER_SECONDS
-            )
-        except (GuestRefusedError, DriverError) as error:
-            raise RequestError(f"guest {view.guest.uuid} cannot be moved: {error}") from error
-        except FutureTimeoutError as error:
-            raise RequestError(_BUSY) from error
+        moving = MoveGuest(view.guest.uuid, body["dry_run"])
+        with _refuse_request(
+            GuestRefusedError, DriverError, intro=f"guest {view.guest.uuid} cannot be moved: "
+        ):
+            place = self._agent.pipeline.submit(moving).result(ANSWER_SECONDS)
         if body["dry_run"]:
             return move_document(view, place, "would be moved")
         pending = self._agent.configurator.find_guest(view.guest.uuid).pending
@@ -360,10 +353,8 @@ class ApiMethods:
     def guest_stop(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """End a guest; its allocation stays, as that is its owner's."""
         guest = self._agent.configurator.find_guest(load(GuestSchema(), params)["guest"]).guest
-        try:
+        with _refuse_request(DriverError):
             self._agent.driver.stop(guest, float(self._agent.options.guests.stop_timeout))
-        except DriverError as error:
-            raise RequestError(str(error)) from error
         # The driver's own event comes some time later: the next request must not list the guest any more.
         gone = self._agent.pipeline.submit(GuestStopped(guest))
         # The guest has ended, though a busy worker takes the event later.
@@ -377,11 +368,9 @@ class ApiMethods:
         tree = self._agent.reports.offered_tree
         # A reader of its own: the reports' one is for their thread alone.
         reader = HostReporter(self._agent.client, self._agent.owned, lambda owned: None)
-        try:
+        with _refuse_request(PlacementError):
             reported = reader.read_reported(tree.root.uuid)
             tree = reader.reportable_tree(tree, reported)
-        except PlacementError as error:
-            raise RequestError(str(error)) from error
         owned = assume_ownership(tree, reported, self._agent.owned)
         return {
             "set_by": {
@@ -405,10 +394,8 @@ class ApiMethods:
 
     def reshape(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Move what guests hold to where the provider tree has it now, or just tell what would move."""
-        try:
+        with _refuse_request(PlacementError, DriverError):
             planned = self._agent.reports.reshape(load(ReshapeSchema(), params)["dry_run"])
-        except (PlacementError, DriverError) as error:
-            raise RequestError(str(error)) from error
         if isinstance(planned, InfeasibleReshape):
             raise RequestError(f"the reshape cannot be: {planned.reason}")
         return reshape_document(
@@ -418,10 +405,8 @@ class ApiMethods:
     def resctrl_groups(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """All resctrl groups, those of others included."""
         load(EmptySchema(), params)
-        try:
+        with _refuse_request(ResctrlError, BadSchemataError):
             return self._agent.resctrl_groups()
-        except (ResctrlError, BadSchemataError) as error:
-            raise RequestError(str(error)) from error
 
     def audit(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Compare guests with allocations, and repair the differences where that is enabled."""
@@ -435,10 +420,8 @@ class ApiMethods:
             min_age=body["min_age"],
             consumers=frozenset(body["consumers"]),
         )
-        try:
+        with _refuse_request(PlacementError, DriverError):
             outcomes = self._agent.audit(options)
-        except (PlacementError, DriverError) as error:
-            raise RequestError(str(error)) from error
         return audit_document(
             outcomes, {zone.uuid: zone.name for zone in self._agent.pipeline.host_state.all_zones}
         )
@@ -446,10 +429,8 @@ class ApiMethods:
     def allocations_accept(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Believe what Placement says of guests, though it may have an older copy; what they lose by that."""
         load(EmptySchema(), params)
-        try:
+        with _refuse_request(PlacementError, DriverError, OSError):
             losses = self._agent.reports.accept_allocations()
-        except (PlacementError, DriverError, OSError) as error:
-            raise RequestError(str(error)) from error
         names = {zone.uuid: zone.name for zone in self._agent.pipeline.host_state.all_zones}
         return [loss_document(loss, names) for loss in losses]
 
@@ -461,10 +442,8 @@ class ApiMethods:
     def watermark_test(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Predict the actions of the watermarks of a metric at a usage."""
         body = load(WatermarkTestSchema(), params)
-        try:
+        with _refuse_request(ValueError):
             return self._agent.rehearse_watermarks(body["metric"], body["usage"])
-        except ValueError as error:
-            raise RequestError(str(error)) from error
 
     def interference_list(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Show the guests that are limited, for which victims, and the remembered verdicts."""
@@ -533,14 +512,22 @@ class ApiMethods:
 
     def _begin_guest(self, event: StartGuest | AdoptGuest) -> GuestView:
         """Start or adopt a guest, and let a report read the generations of its allocation."""
-        try:
+        with _refuse_request(GuestRefusedError, DriverError):
             view: GuestView = self._agent.pipeline.submit(event).result(ANSWER_SECONDS)
-        except (GuestRefusedError, DriverError) as error:
-            raise RequestError(str(error)) from error
-        except FutureTimeoutError as error:
-            raise RequestError(_BUSY) from error
         self._agent.reports.wake()
         return view
+
+
+@contextmanager
+def _refuse_request(*kinds: type[Exception], intro: str = "") -> Iterator[None]:
+    """Errors of these kinds, and a worker that does not answer in time, refuse the request."""
+    try:
+        yield
+    # First, as it is an OSError, too, and has no text.
+    except FutureTimeoutError as error:
+        raise RequestError(_BUSY) from error
+    except kinds as error:
+        raise RequestError(f"{intro}{error}") from error
 
 
 def _guest_settings(body: Mapping[str, Any], allocation: Allocation) -> GuestSettings:

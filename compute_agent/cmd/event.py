@@ -177,5 +177,4 @@ def _event_line(event: AgentEvent, as_json: bool) -> str:
     return f"{shown['time']} {event.kind} {event.outcome}: {event.text}{reason}\n"
 
 
-COMMANDS: Final[Commands] = {"event list": EventList}
-OF_GUESTS: Final[Commands] = {"guest history": GuestHistory}
+COMMANDS: Final[Commands] = {"event list": EventList, "guest history": GuestHistory}

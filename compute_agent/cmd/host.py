@@ -1,4 +1,4 @@
-"""Commands that describe the host and the configuration, without a daemon."""
+"""Commands about the host and the configuration, most of them without a daemon."""
 
 from __future__ import annotations
 
@@ -417,9 +417,33 @@ def _amounts_text(inventory: dict[str, Any] | None) -> str:
     return "" if inventory is None else " ".join(f"{key}={inventory[key]}" for key in _AMOUNTS)
 
 
+class HostDisable(ShowOne):
+    """Keep new guests away from this host until ``host enable``. Running guests stay unchanged."""
+
+    def get_parser(self, prog_name: str) -> argparse.ArgumentParser:
+        """Add the options."""
+        parser = super().get_parser(prog_name)
+        parser.add_argument("--reason", required=True, help="reason, which `compute-agent status` shows")
+        return parser
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon."""
+        return document_columns(self.ask_daemon("host.disable", {"reason": parsed_args.reason}))
+
+
+class HostEnable(ShowOne):
+    """Let new guests in again, unless another cause keeps them away."""
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Any, Any]:
+        """Ask the daemon."""
+        return document_columns(self.ask_daemon("host.enable"))
+
+
 COMMANDS: Final[Commands] = {
+    "config check": ConfigCheck,
+    "host disable": HostDisable,
+    "host enable": HostEnable,
     "host show": HostShow,
-    "topology show": TopologyShow,
     "inventory show": InventoryShow,
+    "topology show": TopologyShow,
 }
-CONFIG: Final[Commands] = {"config check": ConfigCheck}

@@ -55,14 +55,13 @@ def commands_of(word: str) -> Commands:
         case "blockio" | "cpu" | "qos":
             from compute_agent.cmd import classes, noise
 
-            known = {**classes.COMMANDS, **noise.COMMANDS}
-            return {words: one for words, one in known.items() if words.startswith(f"{word} ")}
+            return _begin_with(word, {**classes.COMMANDS, **noise.COMMANDS})
         case "capacity":
             from compute_agent.cmd.capacity import COMMANDS
         case "config":
             from compute_agent.cmd import config, host
 
-            return {**config.COMMANDS, **host.CONFIG}
+            return _begin_with(word, {**config.COMMANDS, **host.COMMANDS})
         case "event":
             from compute_agent.cmd.event import COMMANDS
         case "fleet":
@@ -70,11 +69,7 @@ def commands_of(word: str) -> Commands:
         case "guest":
             from compute_agent.cmd import event, guest
 
-            return {**guest.COMMANDS, **event.OF_GUESTS}
-        case "host":
-            from compute_agent.cmd import host, maintenance
-
-            return {**host.COMMANDS, **maintenance.COMMANDS}
+            return _begin_with(word, {**event.COMMANDS, **guest.COMMANDS})
         case "interference":
             from compute_agent.cmd.interference import COMMANDS
         case "libvirt":
@@ -95,9 +90,13 @@ def commands_of(word: str) -> Commands:
             from compute_agent.cmd.top import COMMANDS
         case "watermark":
             from compute_agent.cmd.watermark import COMMANDS
-        case _:  # inventory, topology
+        case _:  # host, inventory, topology
             from compute_agent.cmd.host import COMMANDS
-    return COMMANDS
+    return _begin_with(word, COMMANDS)
+
+
+def _begin_with(word: str, commands: Commands) -> Commands:
+    return {words: one for words, one in commands.items() if words.split()[0] == word}
 
 
 class AgentCommandManager(CommandManager):

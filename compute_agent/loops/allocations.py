@@ -89,11 +89,6 @@ class HistoryWatch:
         return self._history.older
 
     @property
-    def known_generations(self) -> Generations:
-        """The generations of providers at the last read."""
-        return self._history.generations
-
-    @property
     def known_owners(self) -> Mapping[str, ConsumerOwner]:
         """The owners of guests with an allocation, by the guest's uuid."""
         return self._history.holders

@@ -24,7 +24,8 @@ Modules
     - ``roots`` finds the trees that may serve it, from the rarest thing that it asks for.
     - ``candidate_search`` goes from tree to tree and orders the candidates.
     - ``equivalence`` groups trees, and ``compiled_request`` searches each group once.
-    - ``backtracking`` tries assignments of one tree; ``rules`` rules out the impossible first.
+    - ``backtracking`` tries assignments of one tree; ``rules`` rules out the impossible first, and
+      ``symmetry`` recognises assignments that differ only in equal providers and equal groups.
     - ``candidates`` are the results, ``rendering`` writes the answer, and ``budget`` bounds the work.
     - ``host_filter`` serves ``GET /resource_providers``.
     - ``diagnosis`` explains why candidates are few or none, and which changes would help.
@@ -69,6 +70,8 @@ Invariants
       fewer only where fewer exist. ``tests/placement/search/brute.py`` defines a candidate, one rule a
       function.
     - A limit bounds the work, not only the answer: the search looks for nothing beyond it.
+    - Where a tree has many ways, one of all equivalent ones comes before the others, also those of other
+      trees. So a limit leaves out what makes no difference first.
     - Trees share patterns only where conditions read the same of them, and the free amounts that matter are
       the same.
     - Feasibility checks and dead ends rule out only the impossible. A need that passes may still be

@@ -5,9 +5,9 @@ and leaves a branch as soon as it cannot be completed. It builds no product of a
 as many results as it wants. After a while without a result the search *rests*: it yields None, so that the
 caller can look elsewhere first.
 
-Hosts have many equivalent devices. If four of sixteen are full and the remaining groups have no place, it
-does not matter which four are full. The search remembers such a *dead end* up to a renaming of equivalent
-providers.
+Hosts have many equal devices. If four of sixteen are full and the remaining groups have no place, it does
+not matter which four are full. The search remembers such a *dead end* for all equivalent assignments. Of
+many results that are equivalent, it yields one before the others (:mod:`placement.search.symmetry`).
 
 The two loops here take back choices without a journal of changes. They run for each tree of each request, and
 a journal, as the planner has one, would add a call to every choice. Both are generators, so that candidates
@@ -20,100 +20,13 @@ providers and rules, but neither patterns nor caches.
 from __future__ import annotations
 
 import random
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from typing import Final
 
 from placement.read_model.provider import Provider
-from placement.search.rules import NeedAssignment, RequestRules, available_amount, fits_at_all
-
-# a dead end has some hundred bytes, and requests of several threads search at once
-MAX_DEAD_ENDS: Final = 100_000
-"""The number of dead ends remembered below one root."""
-
-
-class DeadEnds:
-    """The dead ends of one tree."""
-
-    def __init__(self, assignment: NeedAssignment) -> None:
-        self._assignment = assignment
-        self._known: set[Hashable] = set()
-        kinds: dict[Hashable, int] = {}
-        # needs of one kind are exchangeable, and so are providers of one kind
-        self._kind_of_need = [
-            kinds.setdefault(self._need_signature(index), len(kinds))
-            for index in range(len(assignment.options))
-        ]
-        serves: dict[int, list[int]] = {}
-        providers: dict[int, Provider] = {}
-        for index, found in enumerate(assignment.options):
-            for provider in found:
-                providers[provider.id] = provider
-                serves.setdefault(provider.id, []).append(index)
-        members = assignment.rules.snapshot.trees
-        everyone = assignment.rules.snapshot.providers
-        roots = {provider.root_id for provider in providers.values()}
-        # the parents of all members of the trees, not only of the options: any of them may be above an option
-        # a provider with children is a kind of its own: its lineage matters to rules
-        self._parents = {everyone[each].parent_id for root in roots for each in members[root]}
-        kinds = {}
-        self._kind_of_provider = {
-            provider_id: kinds.setdefault(self._provider_signature(provider, serves[provider_id]), len(kinds))
-            for provider_id, provider in providers.items()
-        }
-
-    def add(self) -> None:
-        """Remember that the current assignment cannot be completed."""
-        # beyond the limit the search stays right, and is only slower
-        if len(self._known) < MAX_DEAD_ENDS:
-            self._known.add(self._chosen_kinds())
-
-    def is_reached(self) -> bool:
-        """Return whether the assignment is equivalent to one that could not be completed."""
-        return self._chosen_kinds() in self._known
-
-    def _chosen_kinds(self) -> Hashable:
-        """Return the chosen providers, and the needs that each serves, as kinds.
-
-        Needs are served in a fixed order, so that this also determines the needs that are left.
-        """
-        served: dict[int, list[int]] = {}
-        for kind, at in zip(self._kind_of_need, self._assignment.chosen, strict=True):
-            if at is not None:
-                served.setdefault(at.id, []).append(kind)
-        return tuple(
-            sorted(
-                (self._kind_of_provider[provider_id], *sorted(those)) for provider_id, those in served.items()
-            )
-        )
-
-    def _need_signature(self, index: int) -> Hashable:
-        rules = self._assignment.rules
-        need = rules.needs[index]
-        return (
-            need.resources,
-            need.unsuffixed,
-            tuple(provider.id for provider in self._assignment.options[index]),
-            tuple(tuple(rule) for rule in rules.subtrees_of[index]),
-        )
-
-    def _provider_signature(self, provider: Provider, serves: Sequence[int]) -> Hashable:
-        """Return a key: two providers with equal keys can be swapped in any assignment.
-
-        They are leaves below the same parent, or have no relatives at all.
-        """
-        rules = self._assignment.rules
-        # its own id as the signature: it is like no other one
-        if provider.id in self._parents:
-            return provider.id
-        classes = sorted({name for index in serves for name, _ in rules.needs[index].resources})
-        return (
-            provider.parent_id,
-            tuple(serves),
-            tuple(available_amount(provider, name) for name in classes),
-            tuple(not provider.traits.isdisjoint(traits) for traits in rules.unsuffixed_traits),
-        )
-
+from placement.search.rules import NeedAssignment, RequestRules, fits_at_all
+from placement.search.symmetry import AssignmentKinds, RememberedAssignments
 
 # proofs of infeasibility, and dead ends, cost more than trying this many
 SMALL: Final = 256
@@ -123,15 +36,24 @@ SMALL_IN_PAIRS: Final = 4096
 """The same limit for the search that compares two needs at a time."""
 _CHOICES_BEFORE_REST: Final = 256
 """Number of choices without a result before the first rest; it doubles with each rest."""
+_RESTS_OF_FIRST_PASS: Final = 4
+"""Rests in a row after which the search for ways that are not equivalent ends, once it has found one."""
 
 
 def complete_assignments(
-    rules: RequestRules, options: Sequence[Sequence[Provider]], rng: random.Random | None = None
+    rules: RequestRules,
+    options: Sequence[Sequence[Provider]],
+    rng: random.Random | None = None,
+    kinds: AssignmentKinds | None = None,
+    *,
+    distinct_only: bool = False,
 ) -> Iterator[Sequence[Provider] | None]:
     """Yield every way to serve the needs, each once: one of its options for each need.
 
-    With ``rng`` they come in random order. None means that the search rests.
+    With ``rng`` they come in random order, with ``kinds`` one of all equivalent ways before the others. None
+    means that the search rests.
 
+    :param distinct_only: with ``kinds``, yield none of the others.
     :raises placement.search.budget.BudgetExhausted: the search has taken too long.
     """
     if rng is not None:
@@ -141,14 +63,62 @@ def complete_assignments(
     if settled is False:
         return
     # no rule ties the needs together, so that each choice goes with each
-    if rules.independent and settled:
+    if rules.independent and settled and kinds is None:
         yield from product(*options)
     elif (small := count_ways(options, SMALL) <= SMALL) or fits_at_all(
         rules.needs, options, rules.isolate, budget=rules.budget
     ):
-        assignment = NeedAssignment(rules, options)
-        for complete in _run_through(assignment, _order_needs(rules, options), small):
-            yield [provider for provider in assignment.chosen if provider is not None] if complete else None
+        if kinds is None:
+            yield from _run_through(rules, options, small)
+        else:
+            yield from _distinct_first(rules, options, small, kinds, distinct_only)
+
+
+def _distinct_first(
+    rules: RequestRules,
+    options: Sequence[Sequence[Provider]],
+    small: bool,
+    kinds: AssignmentKinds,
+    distinct_only: bool,
+) -> Iterator[Sequence[Provider] | None]:
+    """Yield one of all equivalent ways, then one for each set of amounts, then all others.
+
+    The search rests between the three, so that other trees have one of theirs before this one has another.
+    """
+    # without equal providers, or equal needs, a pass would yield what the next one yields as well
+    passes: list[tuple[Iterator[Sequence[Provider] | None], int]] = []
+    if kinds.any_providers_equal:
+        visited = RememberedAssignments(kinds)
+        passes.append((_run_through(rules, options, small, visited=visited), _RESTS_OF_FIRST_PASS))
+    if kinds.any_needs_equal:
+        passes.append((_run_through(rules, options, small, kinds=kinds), 1))
+    if distinct_only:
+        yield from passes[0][0]
+        return
+    yielded: set[tuple[int, ...]] = set()
+    for ways, max_rests in passes:
+        rests = 0
+        for chosen in ways:
+            if chosen is None:
+                # the passes only order the ways: what one has not found, the last one finds
+                rests += 1
+                if yielded and rests >= max_rests:
+                    break
+                yield None
+                continue
+            rests = 0
+            key = tuple([provider.id for provider in chosen])
+            if key not in yielded:
+                yielded.add(key)
+                yield chosen
+        if not yielded:
+            return
+        # twice: the first one ends a batch, and only an empty batch is a rest
+        yield None
+        yield None
+    for chosen in _run_through(rules, options, small):
+        if chosen is None or tuple([provider.id for provider in chosen]) not in yielded:
+            yield chosen
 
 
 def pairwise_assignments(
@@ -261,17 +231,34 @@ def _order_needs(rules: RequestRules, options: Sequence[Sequence[Provider]]) -> 
     return sorted(range(len(options)), key=sort_key)
 
 
-def _run_through(assignment: NeedAssignment, order: Sequence[int], small: bool) -> Iterator[bool]:
-    """Run through all complete assignments. Yields True at each one, and False when the search rests.
+def _run_through(
+    rules: RequestRules,
+    options: Sequence[Sequence[Provider]],
+    small: bool,
+    visited: RememberedAssignments | None = None,
+    kinds: AssignmentKinds | None = None,
+) -> Iterator[Sequence[Provider] | None]:
+    """Yield all complete assignments, and None when the search rests.
 
     There is no recursion, as requests may have hundreds of groups. Most requests never meet a dead end. After
     the first one the search checks that the other needs have a place before each step, unless it is small.
+
+    :param visited: remembers all assignments, so that of equivalent ones only the first is continued.
+    :param kinds: needs of one kind get their providers in the order of the options, not in each order.
     """
-    options, budget = assignment.options, assignment.rules.budget
+    assignment, order, budget = NeedAssignment(rules, options), _order_needs(rules, options), rules.budget
+    # by depth, the last depth before with a need of the same kind
+    equal_before = [-1] * len(order)
+    if kinds is not None:
+        last: dict[int, int] = {}
+        for depth, index in enumerate(order):
+            equal_before[depth] = last.get(kinds.of_needs[index], -1)
+            last[kinds.of_needs[index]] = depth
     tried = [0] * len(order)  # options of the need at each depth
     found = 0
     found_before = [0] * len(order)  # when each depth was entered
-    dead_ends: DeadEnds | None = None
+    skipped = [False] * len(order)  # whether a choice was left out that had been visited
+    dead_ends: RememberedAssignments | None = None
     choices_before_rest = choices_left = _CHOICES_BEFORE_REST
     # budget is spent in portions: a call for each choice would cost more than cheap choices
     choices_per_look = max(1, 16 // assignment.steps)
@@ -280,15 +267,13 @@ def _run_through(assignment: NeedAssignment, order: Sequence[int], small: bool) 
         if depth == len(order):
             found += 1
             choices_left = choices_before_rest
-            yield True
+            yield [provider for provider in assignment.chosen if provider is not None]
             depth -= 1
             continue
         if choices_left < 0:
             choices_before_rest = choices_left = 2 * choices_before_rest
-            yield False
+            yield None
         index = order[depth]
-        if tried[depth] == 0:
-            found_before[depth] = found
         # the choice of the last visit: a new need has none, and release ignores that
         assignment.release(index)
         while tried[depth] < len(options[index]):
@@ -299,20 +284,32 @@ def _run_through(assignment: NeedAssignment, order: Sequence[int], small: bool) 
                 budget.spend(choices_per_look * assignment.steps)
             if assignment.allows_provider(index, provider):
                 assignment.take_provider(index, provider)
-                if dead_ends is None or (
-                    not dead_ends.is_reached() and assignment.can_complete(order[depth + 1 :])
+                if visited is not None and not visited.add(assignment.chosen):
+                    skipped[depth] = True
+                elif dead_ends is None or (
+                    assignment.chosen not in dead_ends and assignment.can_complete(order[depth + 1 :])
                 ):
                     break
                 assignment.release(index)
         if assignment.chosen[index] is not None:
             depth += 1
+            if depth < len(order):
+                before = equal_before[depth]
+                # the option of the equal need itself, which may serve both
+                tried[depth] = 0 if before < 0 else tried[before] - 1
+                found_before[depth] = found
             continue
-        if found == found_before[depth]:
-            # for a small search the memory of dead ends costs more than trying again
-            if not small:
-                dead_ends = dead_ends or DeadEnds(assignment)
-                dead_ends.add()
-            suffix = assignment.rules.needs[index].suffix
+        if skipped[depth]:
+            # what was visited may have had results, so that nothing is known of this assignment
+            skipped[depth] = False
+            if depth:
+                skipped[depth - 1] = True
+        elif found == found_before[depth]:
+            # for a small search the memory of dead ends costs more than trying again, and with an order of
+            # equal needs another order may have a result
+            if not small and kinds is None:
+                dead_ends = dead_ends or RememberedAssignments(AssignmentKinds(rules, options))
+                dead_ends.add(assignment.chosen)
+            suffix = rules.needs[index].suffix
             budget.dead_ends[suffix] = budget.dead_ends.get(suffix, 0) + 1
-        tried[depth] = 0
         depth -= 1

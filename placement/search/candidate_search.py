@@ -102,6 +102,8 @@ class CandidateSearch:
         request: CandidatesRequest,
         rng: random.Random | None,
         budget: SearchBudget,
+        *,
+        distinct_only: bool = False,
     ) -> None:
         self.budget = budget
         self._snapshot = snapshot
@@ -135,7 +137,7 @@ class CandidateSearch:
         self._distinct_plans: dict[Hashable, CompiledRequest | None] = {}
         self._met_in: list[MetPositions] = [each.met_in(snapshot) for each in self._rules.conditions]
         # shared by all plans: trees of two structures may have the same positions of options
-        self._searched = SearchResults(1)
+        self._searched = SearchResults(1, distinct_only=distinct_only)
         self._when_empty: dict[CompiledRequest, PatternBatch] = {}
         self._known_unused: dict[int, Provider] = {}
         #: sets of sharing providers that served a tree which gave nothing itself
@@ -414,7 +416,7 @@ def find_candidates(
         size += looking.size_of(more)
     if budget.ended and not found:
         raise _too_much(request, budget)
-    return found
+    return found if in_turn else _host_by_host(found)
 
 
 class CandidatesByHost:
@@ -425,6 +427,8 @@ class CandidatesByHost:
 
     :param each_root: whether such a candidate comes once for every root.
     :param among: the ids of the roots that are searched; None for all.
+    :param distinct_only: whether candidates may be left out that differ from another one only in equal
+        providers and equal groups.
     """
 
     def __init__(
@@ -435,8 +439,9 @@ class CandidatesByHost:
         *,
         each_root: bool = False,
         among: Container[int] | None = None,
+        distinct_only: bool = False,
     ) -> None:
-        self._looking = CandidateSearch(snapshot, request, None, budget)
+        self._looking = CandidateSearch(snapshot, request, None, budget, distinct_only=distinct_only)
         self._each_root = each_root
         self._among = among
         #: keys of the candidates of sharing providers alone
@@ -496,6 +501,15 @@ def unused_patterns(
     :raises BudgetExhausted: (the function) the budget is spent.
     """
     return CandidateSearch(snapshot, request, None, budget).unused_patterns
+
+
+def _host_by_host(offers: list[Offer]) -> list[Offer]:
+    """Return offers with those of one provider set next to each other, in the order of the first ones."""
+    by_set: dict[ProviderSet, list[Offer]] = {}
+    for offer in offers:
+        by_set.setdefault(offer[0], []).append(offer)
+    # mostly each set has one batch
+    return offers if len(by_set) == len(offers) else [*chain.from_iterable(by_set.values())]
 
 
 def _while_it_lasts(offers: Iterable[Offer]) -> Iterator[Offer]:

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from itertools import chain, product, tee
 from operator import ge, itemgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from placement.read_model.provider import Provider
 from placement.read_model.trees import HostTree, Places, ProviderSet, TreeStructure
@@ -28,6 +28,11 @@ from placement.search.budget import BudgetExhausted
 from placement.search.candidates import CandidatePattern, PatternBatch
 from placement.search.conditions import ProviderNeed
 from placement.search.rules import RequestRules
+from placement.search.symmetry import AssignmentKinds
+
+# fewer ways are in an answer anyway, and to tell equal ones apart costs more than they do
+_WIDE: Final = 8
+"""From this number of ways at a tree on, one of all equivalent ways comes before the others."""
 
 
 class NeedOptions(NamedTuple):
@@ -49,10 +54,13 @@ class SearchResults:
     """Results of a request at some trees, for others that are equivalent.
 
     :param batch: number of patterns that are searched for at once.
+    :param distinct_only: where trees have many ways, find only one of those that differ in equal providers
+        and equal groups.
     """
 
-    def __init__(self, batch: int) -> None:
+    def __init__(self, batch: int, *, distinct_only: bool) -> None:
         self.batch = batch
+        self.distinct_only = distinct_only
         #: by all that decides on patterns: all batches in a tuple, or an iterator that is copied for each use
         self.batches: dict[Hashable, Iterable[PatternBatch]] = {}
         #: by the positions chosen for the needs
@@ -145,10 +153,14 @@ class CompiledRequest:
             options = options and self._within_reach(rule, options)
         if options is None:
             return ()
-        likeness = (*map(tuple, options), *self._contested_amounts(options, free), self._apart)
+        likeness: Hashable = (*map(tuple, options), *self._contested_amounts(options, free), self._apart)
+        kinds = self._kinds_at(provider_set, options)
+        if kinds is not None:
+            # trees with the same ways differ in which of these are equivalent
+            likeness = likeness, tuple(kinds.of_providers.values()), tuple(kinds.of_needs)
         known = self._searched.batches.get(likeness)
         if known is None:
-            patterns = self._find_patterns(provider_set, options)
+            patterns = self._find_patterns(provider_set, options, kinds=kinds)
             # one batch at once: mostly it is all, and a tuple is cheaper to share than an iterator
             first, more = self._next_batch(patterns)
             if more:
@@ -157,6 +169,21 @@ class CompiledRequest:
                 known = (first,) if first else ()
             self._searched.batches[likeness] = known
         return known
+
+    def _kinds_at(
+        self, provider_set: ProviderSet, options: Sequence[Sequence[int]]
+    ) -> AssignmentKinds | None:
+        """Return the kinds of needs and providers; None if there are few ways, or no two are equivalent."""
+        # needs of the same terms, or many options of one: only these multiply equivalent ways
+        if (
+            not (self._rules.any_alike or max(map(len, options)) >= _WIDE)
+            or count_ways(options, _WIDE - 1) < _WIDE
+        ):
+            return None
+        members = provider_set.members
+        self._rules.budget.spend(sum(map(len, options)))
+        kinds = AssignmentKinds(self._rules, [[members[at] for at in found] for found in options])
+        return kinds if kinds.any_needs_equal or kinds.any_providers_equal else None
 
     def _within_reach(
         self, rule: Sequence[int], options: Sequence[Sequence[int]]
@@ -221,14 +248,19 @@ class CompiledRequest:
         return having
 
     def _find_patterns(
-        self, provider_set: ProviderSet, options: Sequence[Sequence[int]], rng: random.Random | None = None
+        self,
+        provider_set: ProviderSet,
+        options: Sequence[Sequence[int]],
+        rng: random.Random | None = None,
+        kinds: AssignmentKinds | None = None,
     ) -> Iterator[CandidatePattern | None]:
         members, rules = provider_set.members, self._rules
+        in_any_order = rng is None and kinds is None
         # no rule ties the needs together: the product is the answer, computed in C
-        if rng is None and rules.by_options_alone:
+        if in_any_order and rules.by_options_alone:
             yield from map(self._pattern_of, product(*options))
             return
-        if rng is None and rules.pairwise and count_ways(options, SMALL_IN_PAIRS) <= SMALL_IN_PAIRS:
+        if in_any_order and rules.pairwise and count_ways(options, SMALL_IN_PAIRS) <= SMALL_IN_PAIRS:
             # lineages have positions of the tree only
             lineages = self._shape.lineages
             if not any(options[index][-1] >= len(lineages) for rule in rules.subtrees for index in rule):
@@ -237,7 +269,9 @@ class CompiledRequest:
                 return
         # the general way works on providers, as the rules do; patterns have positions
         positions_of = {members[at].id: at for found in options for at in found}
-        for chosen in complete_assignments(rules, [[members[at] for at in found] for found in options], rng):
+        providers = [[members[at] for at in found] for found in options]
+        only = self._searched.distinct_only
+        for chosen in complete_assignments(rules, providers, rng, kinds, distinct_only=only):
             if chosen is None:
                 yield None
             else:

@@ -239,6 +239,10 @@ class RequestRules:
         #: for each need, the index of the first need that the same providers can serve
         first: dict[Hashable, int] = {}
         self.first_alike = [first.setdefault(need.serving_terms, index) for index, need in enumerate(needs)]
+        #: whether two groups with a suffix can be served by the same providers
+        self.any_alike = any(
+            like < index and not needs[index].unsuffixed for index, like in enumerate(self.first_alike)
+        )
         #: by class that several needs ask for: the sum of their amounts
         self.contested = _contested_amounts(needs)
         #: of these classes, by those that one provider may give to several needs: the indexes of the needs

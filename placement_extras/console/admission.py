@@ -31,6 +31,7 @@ SIGN_IN: Final = "/console/sign-in"
 WINDOW: Final = 300.0
 """Seconds for which an attempt to sign in counts."""
 
+# once in this time a worker looks for expired rows: for the size of the tables alone, as none counts any more
 _TIDY_SECONDS: Final = 600.0
 _PUBLIC: Final = (SIGN_IN, "/console/sign-out", "/console/static/")
 _ADMITTED: Final = "placement_extras.console.admitted"

@@ -62,6 +62,7 @@ def whole_percent(part: int, whole: int) -> int:
     exact = 100 * part / whole
     if 0 < exact < 1:
         return 1
+    # a bar that looks full means a host without room, so it looks full only if it is
     return 99 if 99 < exact < 100 else max(0, min(100, round(exact)))
 
 
@@ -156,11 +157,13 @@ def create_app(*, signs_in: bool) -> Flask:
     app.register_error_handler(ServiceError, _service_error)
     app.register_error_handler(ApiRefusal, _refused_by_api)
     app.register_error_handler(HTTPException, _http_exception)
+    # Flask would answer a defect with its own page, without the request id that the log has
     app.register_error_handler(Exception, _unexpected_error)
     return app
 
 
 @cache
+# files of an installed package stay the same while the process runs
 def _file_digest(name: str) -> str:
     return hashlib.blake2b((_STATIC / name).read_bytes(), digest_size=8).hexdigest()
 

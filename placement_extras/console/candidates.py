@@ -116,6 +116,7 @@ def _offer_lines(
 
 blueprint = Blueprint("candidates", __name__)
 
+# pictures that fit on a page that a person reads
 _MAX_SHOWN: Final = 24
 _MIB: Final = 1 << 20
 _BODY: Final = explanation.ExplanationBody()
@@ -134,6 +135,7 @@ def explore_candidates(visit: PageRequest) -> str | tuple[str, int]:
             asked = explanation.parse(base.load(_BODY, question.request_body()), visit.service.request_forms)
             warnings = asked.warnings
             found = _find_offers(visit, asked)
+            # a visitor without the rule sees that there is nothing, as over REST
             if not found.shown and visit.may_use(ext.EXPLAIN):
                 why = ask_api("POST", "/ext/v1/explanations", body=question.request_body())
         except (InvalidRequest, ApiRefusal) as refusal:
@@ -168,6 +170,7 @@ def _find_offers(visit: PageRequest, asked: AskedCandidates) -> HostOffers:
             patterns = find_candidates(
                 view.snapshot, wanted, strategy="breadth-first", max_candidates=_MAX_SHOWN + 1, budget=budget
             )
+            # in the view: patterns are computed while they are read, from this snapshot
             candidates = list(candidates_of(topology_first(patterns, budget)))
             found = offers_by_host(
                 view.snapshot, candidates, _MAX_SHOWN, is_fallback=wanted is asked.fallback

@@ -19,6 +19,7 @@ blueprint = Blueprint("capacity", __name__)
 
 _MAX_TEXT: Final = 16_384
 _AMOUNTS: Final = ("vcpus", "ram", "disk")
+# a name without "=" and ":", and a blank behind the colon: a query has VCPU:4, without a blank
 _OF_NOVA: Final = re.compile(r"([^=:]+):\s+(.+)")
 EXAMPLE: Final = "small=resources=VCPU:1,MEMORY_MB:2048\nlarge: vcpus=8 ram=16384 disk=40"
 
@@ -46,10 +47,12 @@ class CapacityQuestion:
             if provider is None:
                 raise InvalidRequest(f"There is no host {line[:80]!r}.")
             excluded.append(snapshot.providers[provider.root_id].uuid)
+        # two lines may name one host, by a name and by a provider below it
         excluded = list(dict.fromkeys(excluded))
         return {
             "flavors": flavors,
             "excluded_hosts": excluded,
+            # REST refuses to drain nothing; here the box may stay ticked
             "drain": self.drain and bool(excluded),
             "moves": self.moves,
         }

@@ -1,15 +1,14 @@
 """``/console/consumers``: reservations, and one consumer; ``/console/project``: the usage of a project."""
 
-from http import HTTPStatus
 from typing import Any, Final
 
-from flask import Blueprint, Response, redirect, render_template, request, url_for
+from flask import Blueprint, Response, render_template, request, url_for
 
 from placement.exceptions import NotFound
 from placement.policies import ext, rest
 from placement.schemas.base import canonical_uuid
 from placement_extras.console import page_request
-from placement_extras.console.page_request import SEE_HOSTS, PageRequest, ask_api, console_page
+from placement_extras.console.page_request import SEE_HOSTS, PageRequest, ask_api, console_page, redirect_to
 
 blueprint = Blueprint("consumers", __name__)
 
@@ -28,10 +27,7 @@ def find_consumer(visit: PageRequest) -> str | Response:
             page = {"limit": str(_PER_PAGE)} | ({} if after is None else {"marker": after})
             reserved = ask_api("GET", "/ext/v1/reservations", page) | {"after": after}
         return render_template("consumers.html", text=text[:64], is_wrong=bool(text), reserved=reserved)
-    answer = redirect(url_for("consumers.show_consumer", uuid=uuid), HTTPStatus.SEE_OTHER, Response)
-    # redirect() makes an object of its last argument, which its types do not say
-    assert isinstance(answer, Response)
-    return answer
+    return redirect_to(url_for("consumers.show_consumer", uuid=uuid))
 
 
 @console_page(blueprint, "/console/consumers/<uuid>", rest.LIST_ALLOCATIONS)

@@ -202,6 +202,7 @@ def _passing_roots(snapshot: ModelSnapshot, trees: Mapping[int, HostTree], wante
         (snapshot.by_trait, wanted.trait),
         (snapshot.by_aggregate, wanted.aggregate),
     )
+    # the indexes of the search: no tree is looked at for these filters
     sets = [set(snapshot.roots_having(index, name).ids) for index, name in filters if name]
     roots: Iterable[int] = sorted(sets[0].intersection(*sets[1:])) if sets else trees
     text = wanted.name.casefold()
@@ -237,6 +238,7 @@ def _total(
             hosts += 1
             used += found[0]
             capacity += found[1]
+            # an over-committed host has less than nothing, which takes nothing from the others
             if found[1] > found[0]:
                 free[states[root]] += found[1] - found[0]
     offered = free[HostCondition.OPEN] + free[HostCondition.SILENT]
@@ -287,9 +289,11 @@ def _fleet_host(
 _DIGITS: Final = re.compile(r"([0-9]+)")
 
 
+# sorting 10,000 hosts by name for each page would split each name again
 @lru_cache(maxsize=65_536)
 def natural_order(name: str) -> tuple[tuple[str, int], ...]:
     """Return a sort key that compares numbers in names by value: ``cn2`` before ``cn10``."""
+    # split() with a group yields text and digits in turn; a name that ends in text gets the number 0
     parts = iter(_DIGITS.split(name.casefold()))
     return tuple([(text, int(next(parts, "0"))) for text in parts])
 

@@ -105,6 +105,7 @@ def make_page(snapshot: ModelSnapshot, provider: Provider, number: int = 1, now:
     for each in members:
         for name, inventory in each.inventories.items():
             found = sums.setdefault(name, [0, 0])
+            # reserved may exceed the total
             found[0] += max(0, inventory.capacity)
             found[1] += each.used.get(name, 0)
     upwards = tuple(snapshot.lineage_of(provider))[:0:-1]
@@ -292,6 +293,7 @@ WATERMARK: Final = "watermark."
 _CPUS: Final = re.compile(r"cpus ([0-9,-]+)")
 _WAYS: Final = re.compile(r"L3 ([0-9]{1,4}): ([0-9,-]+) of ([0-9]{1,2})")
 _RANGE: Final = re.compile(r"([0-9]{1,2})(?:-([0-9]{1,2}))?")
+# attributes may be written by any client with the right: parts that cannot be drawn are left out
 _MAX_WAYS: Final = 64
 _MAX_GUESTS: Final = 100
 _MAX_WATERMARKS: Final = 100
@@ -343,6 +345,7 @@ def agent_positions(members: Iterable[Provider], held: Sequence[ConsumerHolding]
                 watermarks.append((name.removeprefix(WATERMARK), str(value)))
     if not places and not watermarks:
         return None
+    # in the order of the list beside it; guests that hold nothing come last
     places.sort(key=lambda each: (each.number or len(held) + 1, each.consumer))
     return AgentPositions(tuple(places[:_MAX_GUESTS]), tuple(sorted(watermarks)[:_MAX_WATERMARKS]))
 

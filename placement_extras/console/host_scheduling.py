@@ -8,17 +8,23 @@ client removes it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, Final
 
-from flask import Blueprint, Response, redirect, request, url_for
+from flask import Blueprint, Response, request, url_for
 
 from placement.api.resource_providers import existing_provider
 from placement.exceptions import CONCURRENT_UPDATE, InvalidRequest
 from placement.policies import ext, rest
 from placement.read_model.provider import DISABLED, Attribute, Provider
 from placement_extras.console import DISABLED_BY, DISABLED_REASON, forms
-from placement_extras.console.page_request import SEE_HOSTS, ApiRefusal, PageRequest, ask_api, console_page
+from placement_extras.console.page_request import (
+    SEE_HOSTS,
+    ApiRefusal,
+    PageRequest,
+    ask_api,
+    console_page,
+    redirect_to,
+)
 
 blueprint = Blueprint("host_scheduling", __name__)
 
@@ -54,6 +60,7 @@ def scheduling_description(root: Provider, *, disabled: bool, reason: str, by: s
     now = scheduling_of(root)
     if disabled and now.is_disabled:
         raise InvalidRequest(f"{root.name} is disabled already.")
+    # a trait of nova-compute or of the agent would come back, and the visitor could not see why
     if not disabled and not now.is_ours:
         raise InvalidRequest(f"{root.name} was not disabled here, so it cannot be enabled here.")
     attributes: Mapping[str, Attribute] = {
@@ -75,6 +82,7 @@ def scheduling_description(root: Provider, *, disabled: bool, reason: str, by: s
 def change_scheduling(visit: PageRequest, uuid: str) -> Response:
     """Disable or enable a host."""
     forms.check_form()
+    # one line: attributes take no line ends, and the page has one line for it
     reason = " ".join(request.form.get("reason", "").split())[:_MAX_REASON]
     disabled = request.form.get("do") == "disable"
     if disabled and not reason:
@@ -82,6 +90,7 @@ def change_scheduling(visit: PageRequest, uuid: str) -> Response:
     by = (visit.visitor.user_name or visit.visitor.user_id or "")[:_MAX_REASON]
     for tries_left in reversed(range(_TRIES)):
         with visit.service.model.fresh_view() as view:
+            # read again in each try: the generation of the last one was outdated
             root = view.snapshot.providers[existing_provider(view.snapshot, uuid).root_id]
         wanted = scheduling_description(root, disabled=disabled, reason=reason, by=by)
         try:
@@ -90,7 +99,4 @@ def change_scheduling(visit: PageRequest, uuid: str) -> Response:
         except ApiRefusal as refusal:
             if refusal.code != CONCURRENT_UPDATE or not tries_left:
                 raise
-    answer = redirect(url_for("hosts.show_provider", uuid=root.uuid), HTTPStatus.SEE_OTHER, Response)
-    # redirect() makes an object of its last argument, which its types do not say
-    assert isinstance(answer, Response)
-    return answer
+    return redirect_to(url_for("hosts.show_provider", uuid=root.uuid))

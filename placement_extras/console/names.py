@@ -11,12 +11,11 @@ from placement.policies import rest
 from placement.read_model.index import ProviderIndex
 from placement.read_model.snapshot import ModelSnapshot
 from placement_extras.console import page_request
-from placement_extras.console.page_request import SEE_HOSTS, PageRequest, console_page
+from placement_extras.console.page_request import MAX_NAME, SEE_HOSTS, PageRequest, console_page
 
 blueprint = Blueprint("names", __name__)
 
 CUSTOM: Final = "CUSTOM_"
-_MAX_TEXT: Final = 255
 _PER_PAGE: Final = 200
 
 
@@ -54,7 +53,7 @@ _NOBODY: Final[Set[int]] = frozenset()
 @console_page(blueprint, "/console/names", *SEE_HOSTS, rest.LIST_CLASSES, rest.LIST_TRAITS)
 def show_names(visit: PageRequest) -> str:
     """Show all names, or the names that contain a text."""
-    text = request.args.get("text", "").strip()[:_MAX_TEXT]
+    text = request.args.get("text", "").strip()[:MAX_NAME]
     # there are hundreds of standard traits, and most of them no provider has
     everything = "all" in request.args or bool(text)
     with visit.pinned_model() as (snapshot, names):

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
+from http import HTTPStatus
 from typing import Any, Final, Generic, TypeVar
 
 import orjson
-from flask import Blueprint, Response, g, request
+from flask import Blueprint, Response, g, redirect, request
 from werkzeug.test import EnvironBuilder, run_wsgi_app
 
 from placement import microversion
@@ -79,6 +80,7 @@ class PageRequest:
         model = self.service.model
         with model.fresh_view() as view:
             names = view.names
+        # pinned, as a page takes longer to draw than an answer of REST, and must not hold up writers
         with model.pinned_snapshot() as (snapshot, _):
             yield snapshot, names
 
@@ -125,6 +127,8 @@ def console_page(
 
 T = TypeVar("T")
 
+MAX_NAME: Final = 255
+"""Length of a typed name: that of the columns of names in the database."""
 _MAX_PAGE: Final = 1_000_000
 
 
@@ -156,6 +160,7 @@ def asked_page(name: str = "page") -> int:
 def number_of(arguments: Mapping[str, str], name: str = "page") -> int:
     """Return the number of the page in a query string; 1 if it has none."""
     text = arguments.get(name, "")
+    # isdigit() alone accepts digits that int() refuses, such as superscripts
     return min(max(1, int(text[:9])), _MAX_PAGE) if text.isascii() and text.isdigit() else 1
 
 
@@ -191,7 +196,9 @@ def ask_api(method: str, path: str, parameters: Mapping[str, str] | None = None,
         environ = builder.get_environ()
     finally:
         builder.close()
+    # the log of the inner request has the id of the outer one, and it ends when the browser has left
     environ |= {name: request.environ[name] for name in _TAKEN if name in request.environ}
+    # the token was checked for the page: rules are applied to the same visitor
     context.hand_over(environ, context.caller_of(request.environ))
     pieces, status, _ = run_wsgi_app(request.environ[HANDLERS], environ, buffered=True)
     content = b"".join(pieces)
@@ -201,4 +208,13 @@ def ask_api(method: str, path: str, parameters: Mapping[str, str] | None = None,
         (error,) = answer["errors"]
         # in Placement's own API a general sentence goes before what is wrong
         raise ApiRefusal(number, error["detail"].split("\n\n ")[-1], error.get("code", ""))
+    return answer
+
+
+def redirect_to(address: str) -> Response:
+    """Return an answer that leads the browser to another page."""
+    # 303: the browser fetches the page, and a reload does not send a form again.
+    answer = redirect(address, HTTPStatus.SEE_OTHER, Response)
+    # redirect() makes an object of its last argument, which its types do not say.
+    assert isinstance(answer, Response)
     return answer

@@ -75,6 +75,7 @@ def query_of(text: str) -> str:
         # what follows on the same line is of the log; lines below go on with parameters
         text = "\n".join((address[1], *_parameter_lines(text[address.end() :])))
     elif "?" in text:
+        # the last one: an address may be quoted in another address
         text = text.rpartition("?")[2]
     return "&".join(line.strip().strip("&") for line in text.splitlines() if line.strip())
 
@@ -107,6 +108,7 @@ def words_of(text: str) -> list[str]:
 
 
 def _parse_integer(what: str, text: str) -> int:
+    # the length first: int() of thousands of digits takes long
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
         raise InvalidRequest(f"The number of {what} is a whole number, not {text[:40]!r}.")
     return int(text)

@@ -62,7 +62,9 @@ def find_session(conn: sa.Connection, key: str) -> str | None:
     """Return the content of a session; None if it does not exist or has expired."""
     found: str | None = conn.execute(
         sa.select(console_sessions.c.content).where(
-            console_sessions.c.id == key, console_sessions.c.expires_at > clock.ServerNow()
+            # the clock of the database: workers on other machines may be minutes apart
+            console_sessions.c.id == key,
+            console_sessions.c.expires_at > clock.ServerNow(),
         )
     ).scalar()
     return found
@@ -95,6 +97,8 @@ def count_attempt(tx: WriteTransaction, limits: Mapping[str, int], seconds: floa
         of_slot = (console_attempts.c.subject == subject, console_attempts.c.slot == slot)
         expired = console_attempts.c.at <= clock.ServerNow() - seconds
         tx.conn.execute(sa.delete(console_attempts).where(*of_slot, expired))
+        # two attempts for one slot violate the unique index, so that the limit holds however many come at
+        # once
         tx.conn.execute(sa.insert(console_attempts).values(subject=subject, slot=slot, at=clock.ServerNow()))
     return True
 
@@ -178,6 +182,7 @@ def subject_digest(secret: bytes, *whom: str) -> str:
     :param secret: a text that is not in the database, so that names and addresses cannot be tried on a copy.
     """
     key = hashlib.blake2b(secret, digest_size=_BYTES, person=b"console attempt").digest()
+    # a separator that no part has: ("ab", "c") is another subject than ("a", "bc")
     text = b"\0".join(each.encode("utf-8", "replace") for each in whom)
     return hashlib.blake2b(text, digest_size=_BYTES, key=key).hexdigest()
 
@@ -188,4 +193,5 @@ def cipher_key(secret: str) -> bytes:
 
 
 def _derive_key(secret: str, purpose: bytes) -> bytes:
+    # one key for each purpose: the key of the row, which the database has, tells nothing of the others
     return hashlib.blake2b(secret.encode(), digest_size=_BYTES, person=purpose).digest()

@@ -9,14 +9,14 @@ from ipaddress import IPv6Address, ip_address
 from threading import BoundedSemaphore
 from typing import Final
 
-from flask import Blueprint, Response, current_app, redirect, render_template, request
+from flask import Blueprint, Response, current_app, render_template, request
 
 from placement.api.auth import KeystoneAuth
 from placement.api.identity import CannotAsk, SignInRefused
 from placement.api.service import PlacementService
 from placement.exceptions import Forbidden
 from placement_extras.console import admission, forms, sessions
-from placement_extras.console.page_request import service_of
+from placement_extras.console.page_request import MAX_NAME, redirect_to, service_of
 
 LOG = logging.getLogger(__name__)
 
@@ -28,8 +28,8 @@ ROOM: Final = "placement_extras.console.room"
 """The key there of the semaphore that a request holds while it waits for the Identity service. If that hangs,
 no more threads of a worker than the semaphore allows can hang with it, however many strangers ask."""
 
-_MAX_NAME: Final = 255
 _MAX_SECRET: Final = 4096
+# one address may be that of a proxy or of a whole office, so it may try more often than a name
 _OF_ONE_NAME: Final = 5
 _OF_ONE_ADDRESS: Final = 50
 _WITH_PORT: Final = re.compile(r"(?:\[([^]]*)\]|([^:]*))(?::\d*)?")
@@ -59,7 +59,7 @@ class SignInForm:
     @classmethod
     def from_fields(cls, fields: Mapping[str, str]) -> "SignInForm":
         """Return the form in the request."""
-        return cls(**forms.field_texts(fields, cls.__slots__, _MAX_NAME))
+        return cls(**forms.field_texts(fields, cls.__slots__, MAX_NAME))
 
     @property
     def name(self) -> str:
@@ -105,12 +105,14 @@ def sign_in() -> Response:
     service.prepare_database()
     address = counted_as(request.remote_addr or "")
     identity: KeystoneAuth = current_app.config[IDENTITY]
+    # with the address: strangers could otherwise lock a user out by its name
     who = sessions.subject_digest(identity.own_secret, "name", form.name.casefold(), address)
     limits = {
         who: _OF_ONE_NAME,
         sessions.subject_digest(identity.own_secret, "address", address): _OF_ONE_ADDRESS,
     }
     room: BoundedSemaphore = current_app.config[ROOM]
+    # not counted: the visitor has tried nothing yet
     if not room.acquire(blocking=False):
         return _form_page(form, _NO_ROOM, HTTPStatus.SERVICE_UNAVAILABLE)
     try:
@@ -127,7 +129,9 @@ def sign_in() -> Response:
         return _form_page(form, _AWAY, HTTPStatus.SERVICE_UNAVAILABLE)
     finally:
         room.release()
+    # of this name alone: an attacker with one account must not reset the limit of the address
     service.database.write(lambda tx: sessions.forget_attempts(tx, who))
+    # a new secret for each session: one that was planted in the browser before is worth nothing
     before = forms.secret_of(request.environ, forms.COOKIE)
     if before is not None:
         admission.end_session(service, before)
@@ -190,7 +194,4 @@ def _next_page(wanted: str) -> str:
 
 
 def _redirect_to(path: str) -> Response:
-    answer = redirect(request.environ.get("SCRIPT_NAME", "") + path, HTTPStatus.SEE_OTHER, Response)
-    # redirect() makes an object of its last argument, which its types do not say
-    assert isinstance(answer, Response)
-    return answer
+    return redirect_to(request.environ.get("SCRIPT_NAME", "") + path)

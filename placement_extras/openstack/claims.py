@@ -119,6 +119,7 @@ class CreateClaim(command.Lister):
         try:
             (claimed,) = request_extension(self, "POST", _CLAIMS, json=body)["claims"]
         except exceptions.Conflict as error:
+            # the same status has other causes, with texts that are enough by themselves
             if _CONFLICT_TEXT not in str(error):
                 raise
             raise exceptions.CommandError(
@@ -222,6 +223,8 @@ class ListReservations(command.Lister):
             rows += [_reservation_row(each) for each in page["reservations"]]
             if "links" not in page:
                 return ("uuid", "project_id", "group", "expires_at", "resources"), rows
+            # the next page by its marker, not by the link: that has the address that the service knows of
+            # itself
             asked["marker"] = page["reservations"][-1]["uuid"]
 
 

@@ -95,6 +95,7 @@ def request_source(parsed_args: argparse.Namespace) -> dict[str, Any]:
             f"given is {' and '.join(found) or 'none of them'}."
         )
     if parsed_args.query is not None:
+        # copied from an address
         return {"query": parsed_args.query.removeprefix("?")}
     return {"flavor": flavor or read_flavor(parsed_args.flavor_file)}
 

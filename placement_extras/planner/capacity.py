@@ -73,6 +73,7 @@ class HostCoupling:
 
         :raises placement.search.budget.BudgetExhausted: it takes too long.
         """
+        # slots in a tree are positions, which mean nothing at another host; coupled hosts need common names
         found, key = self._finder.footprints_at(tree, shared), key_slots(tree)
         ways = FlavorFootprints(
             tuple([tuple([(key(slot), amount) for slot, amount in way]) for way in found.ways]),
@@ -125,6 +126,7 @@ class HostCoupling:
     def without_each(self) -> Iterator[tuple[HostTree, FitBounds]]:
         """Yield each host with the number of guests that fit on the others if its providers serve none."""
         fits = [self._fit_group(group) for group in self._groups]
+        # the groups take nothing from each other, so their bounds add up
         whole = sum(fits, NONE)
         for group, fit in zip(self._groups, fits, strict=True):
             for failed in group:
@@ -143,6 +145,7 @@ class HostCoupling:
         """Return the host after the failure of another one."""
         if not failed.offered:
             return host
+        # the pools of the failed host are gone, too, and its neighbours may have fewer ways
         shared = [each for each in host.shared if each.root_id != failed.tree.root.id]
         return host if len(shared) == len(host.shared) else self.couple_host(host.tree, shared)
 
@@ -201,6 +204,7 @@ class StrandedAmounts:
         :param shared: ids of providers that share with it, if slots are provider ids and classes. Free
         amounts of these providers are not stranded.
         """
+        # of several ways the one that is nearest: with the fewest short classes the guest would fit
         short = min(
             # the names break ties, so that equal hosts are gathered under the same classes
             (_short_classes(way, ways, free) for way in ways.ways),
@@ -262,6 +266,7 @@ class _GatheredHosts:
             self.examples.append((-guests, root.name, root.id, StrandedHost(root, stranded, guests)))
 
     def shortage_of(self, classes: tuple[str, ...]) -> ClassShortage:
+        # names and ids break ties, so that the same cloud has the same examples
         examples = nsmallest(MAX_EXAMPLES, self.examples)
         return ClassShortage(
             classes, self.hosts, self.stranded, self.guests, tuple([each[-1] for each in examples])

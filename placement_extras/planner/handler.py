@@ -129,6 +129,8 @@ class GuestRelocator:
     ) -> None:
         self._model = model
         self._database = database
+        # CPU time of this thread: a wait for the lock of the model or for the database costs the request
+        # nothing
         self._end = thread_time() + seconds
         self._check_awaited = check_awaited
 
@@ -159,6 +161,7 @@ class GuestRelocator:
         """
         with self._model.fresh_view() as view:
             board = ClusterSimulation(view.snapshot, self._make_budget(view), _ids(view.snapshot, avoided))
+            # guests of these hosts alone are read: those of a whole cloud would take seconds
             roots = {tree.root.id for tree, _ in nearest_hosts(board, request)}
             members = _tree_members(view.snapshot, roots)
         held, complete = self._held_amounts(members)
@@ -174,6 +177,7 @@ class GuestRelocator:
             return held_beside(conn, provider_ids, MAX_HELD)
 
     def _make_budget(self, view: ModelView) -> SearchBudget:
+        # one end for all questions: each budget has what the former ones have left
         return SearchBudget(self._end - thread_time(), yield_lock=view.yield_after(self._check_awaited))
 
 
@@ -246,6 +250,7 @@ def count_capacity(call: ApiRequest) -> Response:
                 name: FlavorProportion(
                     tuple(_possible_requests(asked[name])),
                     each["proportion"],
+                    # a guest that fits in both ways is counted twice, which an upper bound may be
                     counted[name].fit.upper_bound
                     + (fallen_back[name].fit.upper_bound if name in fallen_back else 0),
                 )

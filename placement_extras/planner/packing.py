@@ -142,6 +142,7 @@ class _PackingSearch:
             # When the tries are used up, the best packing and the bound are both still true.
             with suppress(TriesExhausted):
                 self._try_ways(0, 0, upper_bound)
+                # all numbers were tried: the best one is the most
                 upper_bound = self._best
         return FitBounds(self._best, upper_bound)
 

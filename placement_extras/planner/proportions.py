@@ -67,6 +67,7 @@ def _by_volume(cloud: CloudHosts, shares: Sequence[FlavorProportion], upper_boun
         cloud.budget.spend()
         for name in asked:
             for _, slot in tree.kind.shape.having.get(name, ()):
+                # an over-committed slot has less than nothing, which takes nothing from other hosts
                 there[name] += max(0, tree.free[slot])
     return most_by_volume(upper_bound, {name: {amount: upper_bound} for name, amount in asked.items()}, there)
 
@@ -130,6 +131,7 @@ class _SetPlacing:
                 if self._try_sets(fits + 1):
                     fits += 1
                 else:
+                    # no packing of one set more exists: the bound is exact
                     upper_bound = fits
                 self._journal.undo_changes()
         return FitBounds(fits, upper_bound)

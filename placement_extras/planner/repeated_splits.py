@@ -111,6 +111,7 @@ class RepeatedSplits:
         while count < limit:
             self._budget.spend(1)
             zones = self._order_zones(rooms, left)
+            # without the slots, which differ between hosts that are in the same state otherwise
             state = tuple([tuple([tuple([each[:-1] for each in some]) for some in zone]) for zone in zones])
             known = layout.names, state, apart
             if known not in self._known:
@@ -120,6 +121,7 @@ class RepeatedSplits:
                 break
             slots = [each[-1] for zone in zones for some in zone for each in some]
             taken = [(slots[number], amount) for number, amount in amounts]
+            # the best split stays the best while it fits (see the invariant above), so it is repeated at once
             times = min(limit - count, *[left[slot] // amount for slot, amount in taken])
             for slot, amount in taken:
                 left[slot] -= times * amount
@@ -166,6 +168,7 @@ class RepeatedSplits:
             )
             for zone in rooms
         ]
+        # with distances a zone is not like another one, and their order matters
         if not self._distances:
             zones.sort()
         return zones

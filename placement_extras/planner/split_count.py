@@ -80,6 +80,7 @@ class _SplitCount:
         self._cloud = cloud
         self._budget = cloud.budget
         #: the end of the budget for placing, if it is no error
+        # an empty tuple of exceptions catches nothing: the error then reaches the caller
         self._end: tuple[type[BudgetExhausted], ...] = () if placing is None else (BudgetExhausted,)
         #: number of hosts where guests could not be placed in time
         self._uncounted = 0
@@ -107,6 +108,7 @@ class _SplitCount:
         whole = group.fit_bounds()
         left = [(single + group.fit_bounds(without=tree.root.id), tree) for tree, _ in coupled]
         if alone:
+            # of hosts that share nothing only the one with most guests can be the worst
             tree, fit = max(alone, key=lambda each: each[1].lower_bound)
             left.append((single - fit + whole, tree))
         fit = single + whole

@@ -154,10 +154,13 @@ class _ClaimPlacing:
         if state in self._failed:
             return None
         wanted, tried = self._wanted[number], set[Hashable]()
-        choices, passed = _all_choices(world, wanted, self._budget, self._rng), list[HostChoice]()
+        # equal devices may differ in classes and traits that claims after this one ask for
+        is_last = number + 1 == len(self._wanted)
+        choices = _all_choices(world, wanted, self._budget, self._rng, distinct_only=is_last)
+        passed: list[HostChoice] = []
         for choice in choices:
             # no scenario for the last claim: no other comes after it
-            if number + 1 == len(self._wanted):
+            if is_last:
                 others: list[PlacedClaim] | None = []
             else:
                 alike = self._choice_likeness(world, choice)
@@ -233,24 +236,40 @@ def _first_unplaced(
 
 
 def _all_choices(
-    world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
+    world: ClaimScenario,
+    wanted: WantedClaim,
+    budget: SearchBudget,
+    rng: random.Random,
+    *,
+    distinct_only: bool = False,
 ) -> Iterator[HostChoice]:
-    """Yield all choices of a wanted claim: those of its request, then those of its fallback."""
-    yield from _choices_as_asked(world, wanted, budget, rng)
-    if wanted.fallback is not None:
-        yield from _choices_as_asked(world, replace(wanted, request=wanted.fallback), budget, rng)
+    """Yield all choices of a wanted claim: those of its request, then those of its fallback.
+
+    :param distinct_only: whether choices may be left out that differ from another one only in equal devices.
+    """
+    for request in (wanted.request, wanted.fallback):
+        if request is not None:
+            yield from _choices_as_asked(
+                world, replace(wanted, request=request), budget, rng, distinct_only=distinct_only
+            )
 
 
 def _choices_as_asked(
-    world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
+    world: ClaimScenario,
+    wanted: WantedClaim,
+    budget: SearchBudget,
+    rng: random.Random,
+    *,
+    distinct_only: bool,
 ) -> Iterator[HostChoice]:
     """Yield the choices of its request: in its order, or in any."""
     if not wanted.order:
         for found in _find_choices(world, wanted, budget, rng):
             yield _make_choice(world, found)
         return
-    roots, at = choices_at_hosts(world, wanted, budget, rng)
     scorer = ChoiceScorer(world, wanted)
+    distinct_only = distinct_only and scorer.equal_devices_score_equally
+    roots, at = choices_at_hosts(world, wanted, budget, rng, distinct_only=distinct_only)
     hosts = ScoreUpperBounds(world, wanted, list(roots), budget).highest_first()
     for found in best_first(hosts, at, scorer, budget):
         yield replace(_make_choice(world, found), score=scorer.score_choice(found))
@@ -278,9 +297,17 @@ def _find_choices(
 
 
 def choices_at_hosts(
-    world: ClaimScenario, wanted: WantedClaim, budget: SearchBudget, rng: random.Random
+    world: ClaimScenario,
+    wanted: WantedClaim,
+    budget: SearchBudget,
+    rng: random.Random,
+    *,
+    distinct_only: bool = False,
 ) -> tuple[Iterator[int], Callable[[int], Choices]]:
-    """Return the roots of the hosts that may serve, from a random one on, and their choices."""
+    """Return the roots of the hosts that may serve, from a random one on, and their choices.
+
+    :param distinct_only: whether choices may be left out that differ from another one only in equal devices.
+    """
     snapshot, group, beside = world.snapshot, wanted.group, world.members_beside(wanted.group)
     avoided = {snapshot.by_uuid[uuid] for uuid in wanted.avoid if uuid in snapshot.by_uuid}
     only = None
@@ -289,7 +316,7 @@ def choices_at_hosts(
     shared = SHARES in snapshot.by_trait
     found: CandidatesByHost | SplitChoices
     if wanted.topology is None:
-        found = CandidatesByHost(snapshot, wanted.request, budget, among=only)
+        found = CandidatesByHost(snapshot, wanted.request, budget, among=only, distinct_only=distinct_only)
     else:
         found = SplitChoices(snapshot, wanted.request, wanted.topology, world.distances, budget, among=only)
     possible = found.roots()

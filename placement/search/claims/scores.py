@@ -8,7 +8,8 @@ A branch and bound finds the best choices, so that few hosts are searched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import chain, combinations
@@ -50,6 +51,17 @@ class ChoiceScorer:
             name: (world.snapshot.sums_of(name), amount)
             for name, amount in wanted.request.total_amounts.items()
         }
+
+    @property
+    def equal_devices_score_equally(self) -> bool:
+        """Whether no criterion tells two devices apart that are equal to the request.
+
+        Attributes of equal devices may differ, and equal NUMA nodes may be at different distances.
+        """
+        names = {name for name, _ in self._wanted.order}
+        return not any(name.startswith(ATTRIBUTE) for name in names) and not (
+            "numa_distance" in names and self._world.distances
+        )
 
     def score_choice(self, found: Found) -> ChoiceScore:
         """Return the score by each criterion, and their sum."""
@@ -114,6 +126,9 @@ class _TakenAmounts(Protocol):
     def zone_distances(self) -> Iterable[int]:
         """Return the distances of these NUMA nodes, for each two."""
 
+    def device_lineages(self) -> Collection[Sequence[int]]:
+        """Return the lineages, the root last, of providers with allocations of groups with a suffix."""
+
     def group_liking(self) -> float:
         """Return how well the choice suits the other members of the group, from 0 to 1."""
 
@@ -122,12 +137,14 @@ class _TakenAmounts(Protocol):
 class _PatternTerms:
     """The resources that a pattern takes of trees of a class.
 
-    ``zones_score`` are the positions of NUMA nodes, ``demands`` slots with amounts.
+    ``zones_score`` are the positions of NUMA nodes, ``demands`` slots with amounts, ``lineages`` those of the
+    providers of groups with a suffix.
     """
 
     pattern: CandidatePattern
     zones: tuple[int, ...]
     demands: tuple[tuple[int, int], ...]
+    lineages: tuple[tuple[int, ...], ...]
 
     @classmethod
     def from_pattern(cls, world: ClaimScenario, tree: HostTree, pattern: CandidatePattern) -> _PatternTerms:
@@ -142,6 +159,10 @@ class _PatternTerms:
                 (slots[position, name], amount)
                 for position, amounts in pattern.resources.items()
                 for name, amount in amounts.items()
+            ),
+            tuple(
+                tree.kind.shape.lineages[position]
+                for position in _served_by_suffix(pattern.mappings) & pattern.resources.keys()
             ),
         )
 
@@ -174,6 +195,9 @@ class _TreeTaking:
 
     def zone_distances(self) -> Iterable[int]:
         return _zone_distances(self.world, [self.tree.members[position].id for position in self.terms.zones])
+
+    def device_lineages(self) -> Collection[Sequence[int]]:
+        return self.terms.lineages
 
     def group_liking(self) -> float:
         return _group_liking(self.world, self.wanted, (self.tree.root.id,))
@@ -214,6 +238,15 @@ class _ChoiceTaking:
     def zone_distances(self) -> Iterable[int]:
         return _zone_distances(self.world, self._zone_ids())
 
+    def device_lineages(self) -> Collection[Sequence[int]]:
+        mapped = {suffix: [each.id for each in served] for suffix, served in self.choice.mappings.items()}
+        taken = {each.id for each, _ in self.choice.resources}
+        snapshot = self.world.snapshot
+        return [
+            [above.id for above in snapshot.lineage_of(snapshot.providers[each])]
+            for each in _served_by_suffix(mapped) & taken
+        ]
+
     def group_liking(self) -> float:
         return _group_liking(self.world, self.wanted, self.choice.hosts)
 
@@ -245,6 +278,27 @@ def distance_score(taking: _TakenAmounts) -> float:
     """Return how near the NUMA nodes are: the distance within one, by the mean distance of two of them."""
     apart = [*taking.zone_distances()]
     return min(1.0, LOCAL * len(apart) / max(1, sum(apart))) if apart else 1.0
+
+
+def _served_by_suffix(mappings: Mapping[str, Iterable[int]]) -> set[int]:
+    """Return the providers, by key, of groups with a suffix."""
+    return {each for suffix, served in mappings.items() if suffix for each in served}
+
+
+def nearness_score(taking: _TakenAmounts) -> float:
+    """Return how near the providers of groups with a suffix are in the tree: 1 by the mean distance of two.
+
+    The distance is the number of levels from the lower one up to their nearest common ancestor: 1 below one
+    switch, 2 below two switches of a node. A provider of another tree counts as beyond the root.
+    """
+    lineages = taking.device_lineages()
+    number = len(lineages)
+    if number < 2:
+        return 1.0
+    # sums over all pairs without going through these: requests may have hundreds of groups
+    lower = sum([rank * depth for rank, depth in enumerate(sorted(map(len, lineages)))])
+    common = sum([below * (below - 1) for below in Counter(chain.from_iterable(lineages)).values()]) // 2
+    return (number * (number - 1) // 2) / (lower - common)
 
 
 def fit_score(taking: _TakenAmounts) -> float:
@@ -291,6 +345,7 @@ CRITERIA: Final[Mapping[str, Callable[[_TakenAmounts], float]]] = {
     "spread": spread_score,
     "numa_nodes": zones_score,
     "numa_distance": distance_score,
+    "distance": nearness_score,
     "best_fit": fit_score,
     "group": group_score,
 }

@@ -23,7 +23,16 @@ from tests.examples import examples
 from tests.placement.search.claims.strategies import OWNER, anything, hosts, nodes, queries, wants, zoned
 from tests.placement.search.snapshots import build
 
-CRITERIA = ("pack", "spread", "numa_nodes", "numa_distance", "best_fit", "group", "attribute:price")
+CRITERIA = (
+    "pack",
+    "spread",
+    "numa_nodes",
+    "numa_distance",
+    "distance",
+    "best_fit",
+    "group",
+    "attribute:price",
+)
 POLICIES = st.sampled_from(
     (GroupPolicy.SOFT_AFFINITY, GroupPolicy.SOFT_ANTI_AFFINITY, GroupPolicy.ANTI_AFFINITY)
 )

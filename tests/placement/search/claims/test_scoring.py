@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from itertools import combinations
 from statistics import mean
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -17,6 +18,7 @@ from placement.read_model.provider import Provider
 from placement.read_model.snapshot import ModelSnapshot
 from placement.read_model.trees import ZONE
 from placement.schemas import explanation
+from placement.search import compiled_request
 from placement.search.budget import SearchBudget
 from placement.search.claims.claim import ClaimScenario, Order, WantedClaim
 from placement.search.claims.placement import PlacedClaim, UnplacedClaim, place_claims
@@ -26,9 +28,11 @@ from placement.store.groups import ConsumerGroup, GroupPolicy
 from tests.examples import examples
 from tests.placement.search import brute
 from tests.placement.search.claims.strategies import OWNER, anything, zoned
+from tests.placement.search.device_hosts import device_requests, unlike_hosts
 from tests.placement.search.snapshots import Spec, build
 
 TAKEN = frozenset[tuple[int, str, int]]
+device_worlds = st.tuples(unlike_hosts(most_devices=4), device_requests())
 orders = st.dictionaries(
     st.sampled_from(sorted(CRITERIA)), st.sampled_from((0.5, 1.0, 2.0, 3.0)), min_size=1, max_size=3
 )
@@ -66,6 +70,19 @@ def distance(distances: Distances, snapshot: ModelSnapshot, taken: TAKEN) -> flo
     return 10 / mean(apart) if apart else 1.0
 
 
+def nearness(snapshot: ModelSnapshot, way: brute.Found) -> float:
+    """The mean, over pairs, of the levels from the lower one up to the nearest common ancestor."""
+    taken = {provider_id for provider_id, _, _ in way[0]}
+    ids = {provider_id for suffix, provider_id in way[1] if suffix and provider_id in taken}
+    levels = []
+    for one, other in combinations(ids, 2):
+        above, below = brute.ancestry(snapshot, one), brute.ancestry(snapshot, other)
+        # a provider of another tree counts as beyond the root
+        top = next((each for each in above if each in below), None)
+        levels.append(max(len(above), len(below)) if top is None else max(above.index(top), below.index(top)))
+    return 1 / mean(levels) if levels else 1.0
+
+
 def fit(snapshot: ModelSnapshot, root: Provider, taken: TAKEN) -> float:
     shares = []
     for provider_id, name, amount in taken:
@@ -89,7 +106,10 @@ JUDGES: dict[str, Callable[[ModelSnapshot, Provider, TAKEN], float]] = {
 }
 
 
-def value(name: str, world: ClaimScenario, wanted: WantedClaim, root: Provider, taken: TAKEN) -> float:
+def value(name: str, world: ClaimScenario, wanted: WantedClaim, root: Provider, way: brute.Found) -> float:
+    taken = way[0]
+    if name == "distance":
+        return nearness(world.snapshot, way)
     if name == "group":
         return group(wanted, world.groups["g"], root)
     if name == "numa_distance":
@@ -104,7 +124,7 @@ def totals(world: ClaimScenario, wanted: WantedClaim) -> dict[int, list[float]]:
     for root in snapshot:
         if root.parent_id is None and brute.root_is_right(root, wanted.request):
             ways = {
-                brute.comparable(assignment)[0]
+                brute.comparable(assignment)
                 for assignment in brute.assignments(snapshot, root, wanted.request)
                 if all(rule(snapshot, wanted.request, assignment) for rule in brute.RULES)
             }
@@ -123,7 +143,10 @@ def totals(world: ClaimScenario, wanted: WantedClaim) -> dict[int, list[float]]:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 @given(
-    anything, orders, st.sampled_from((GroupPolicy.SOFT_AFFINITY, GroupPolicy.SOFT_ANTI_AFFINITY)), st.data()
+    anything | device_worlds,
+    orders,
+    st.sampled_from((GroupPolicy.SOFT_AFFINITY, GroupPolicy.SOFT_ANTI_AFFINITY)),
+    st.data(),
 )
 def test_the_best_choice_is_made_and_alternates_are_the_best_of_other_hosts(situation, order, policy, data):  # type: ignore[no-untyped-def]
     snapshot, request = zoned(situation[0]), situation[1]
@@ -142,7 +165,9 @@ def test_the_best_choice_is_made_and_alternates_are_the_best_of_other_hosts(situ
     )
     possible = totals(world, wanted)
     rng = random.Random(data.draw(st.integers(0, 99)))
-    found = place_claims(world, [wanted], SearchBudget(), rng)
+    # equal devices are told apart only where a host has many ways, or here in any host
+    with patch.object(compiled_request, "_WIDE", data.draw(st.sampled_from((1, 8)))):
+        found = place_claims(world, [wanted], SearchBudget(), rng)
     if isinstance(found, UnplacedClaim):
         assert not possible
         return
@@ -190,6 +215,29 @@ def test_each_criterion_prefers_its_kind_of_host(order: Order, root: str, criter
     assert found.choice.score.total == pytest.approx(sum(weight * criteria[name] for name, weight in order))
 
 
+@pytest.mark.parametrize(
+    ("used", "nic", "score"), [((), "nic0", 1), (("nic0",), "nic1", 1 / 2), (("nic0", "nic1"), "nic2", 1 / 3)]
+)
+def test_a_nic_below_the_switch_of_the_gpu_is_nearest(used: tuple[str, ...], nic: str, score: float) -> None:
+    snapshot = build(
+        Spec("h"),
+        *(Spec(f"n{node}", "h", {"PCPU": 8}, [ZONE]) for node in range(2)),
+        *(Spec(f"sw{switch}", f"n{switch // 2}") for switch in range(4)),
+        Spec("gpu", "sw0", {"CUSTOM_GPU": 1}),
+        *(
+            Spec(
+                f"nic{number}", f"sw{number}", {"CUSTOM_NIC": 1}, used={"CUSTOM_NIC": f"nic{number}" in used}
+            )
+            for number in range(3)
+        ),
+    )
+    query = "resources_g=CUSTOM_GPU:1&resources_n=CUSTOM_NIC:1&group_policy=none"
+    choice = chosen(snapshot, query, (("distance", 1.0),)).choice
+    assert [each.name for each in choice.mappings["_n"]] == [nic]
+    assert choice.score is not None
+    assert choice.score.total == pytest.approx(score)
+
+
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(anything, orders.map(lambda order: {name: order[name] for name in order if name != "group"}))
 def test_amounts_of_shared_pools_count_for_the_criteria(situation, order):  # type: ignore[no-untyped-def]
@@ -207,5 +255,8 @@ def test_amounts_of_shared_pools_count_for_the_criteria(situation, order):  # ty
             for name, amount in amounts.items()
         )
         assert choice.score is not None
-        expected = {name: value(name, world, wanted, choice.root, taken) for name in order}
+        mapped = frozenset(
+            (suffix, provider.id) for suffix, served in choice.mappings.items() for provider in served
+        )
+        expected = {name: value(name, world, wanted, choice.root, (taken, mapped)) for name in order}
         assert choice.score.criteria == pytest.approx(expected)

@@ -1,0 +1,126 @@
+"""Equal groups and equal providers: assignments that differ only in a swap of these are equivalent.
+
+Hosts have many equal devices, and guests ask for several of them. Eight of sixteen devices can be given to
+eight equal groups in 518,918,400 ways, which are all the same to the client. The search yields one of these
+first, and remembers a dead end for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Final
+
+from placement.read_model.provider import Provider
+from placement.search.rules import RequestRules, available_amount
+
+# an assignment has some hundred bytes, and requests of several threads search at once
+MAX_REMEMBERED: Final = 100_000
+"""The number of assignments remembered below one root."""
+
+
+class AssignmentKinds:
+    """The kinds of needs, and of providers, at one tree: two of a kind can be swapped in any assignment.
+
+    :param options: for each need, the providers that can serve it.
+    """
+
+    def __init__(self, rules: RequestRules, options: Sequence[Sequence[Provider]]) -> None:
+        self._rules = rules
+        serves: dict[int, list[int]] = {}
+        providers: dict[int, Provider] = {}
+        for index, found in enumerate(options):
+            for provider in found:
+                providers[provider.id] = provider
+                serves.setdefault(provider.id, []).append(index)
+        members = rules.snapshot.trees
+        everyone = rules.snapshot.providers
+        roots = {provider.root_id for provider in providers.values()}
+        # the parents of all members of the trees, not only of the options: any of them may be above an option
+        # a provider with children is a kind of its own: its lineage matters to rules
+        self._parents = {everyone[each].parent_id for root in roots for each in members[root]}
+        kinds: dict[Hashable, int] = {}
+        #: by index of a need
+        self.of_needs = [
+            kinds.setdefault(self._need_signature(index, options[index]), len(kinds))
+            for index in range(len(options))
+        ]
+        kinds = {}
+        #: by id of a provider
+        self.of_providers = {
+            provider_id: kinds.setdefault(self._provider_signature(provider, serves[provider_id]), len(kinds))
+            for provider_id, provider in providers.items()
+        }
+
+    @property
+    def any_needs_equal(self) -> bool:
+        """Whether two needs are of one kind."""
+        return len({*self.of_needs}) < len(self.of_needs)
+
+    @property
+    def any_providers_equal(self) -> bool:
+        """Whether two providers are of one kind."""
+        return len({*self.of_providers.values()}) < len(self.of_providers)
+
+    def signature_of(self, chosen: Sequence[Provider | None], *, by_provider: bool = False) -> Hashable:
+        """Return a key of an assignment: the chosen providers, and the needs that each serves, as kinds.
+
+        Needs are served in a fixed order, so that this also determines the needs that are left.
+
+        :param by_provider: only needs can be swapped, and providers cannot.
+        """
+        served: dict[int, list[int]] = {}
+        for kind, at in zip(self.of_needs, chosen, strict=True):
+            if at is not None:
+                served.setdefault(at.id, []).append(kind)
+        kind_of = self.of_providers
+        return tuple(
+            sorted([(at if by_provider else kind_of[at], *sorted(those)) for at, those in served.items()])
+        )
+
+    def _need_signature(self, index: int, options: Sequence[Provider]) -> Hashable:
+        need = self._rules.needs[index]
+        return (
+            need.resources,
+            need.unsuffixed,
+            tuple([provider.id for provider in options]),
+            tuple([tuple(rule) for rule in self._rules.subtrees_of[index]]),
+        )
+
+    def _provider_signature(self, provider: Provider, serves: Sequence[int]) -> Hashable:
+        """Return a key: two providers with equal keys can be swapped in any assignment.
+
+        They are leaves below the same parent, or have no relatives at all.
+        """
+        rules = self._rules
+        # its own id as the signature: it is like no other one
+        if provider.id in self._parents:
+            return provider.id
+        classes = sorted({name for index in serves for name, _ in rules.needs[index].resources})
+        return (
+            provider.parent_id,
+            tuple(serves),
+            tuple([available_amount(provider, name) for name in classes]),
+            tuple([not provider.traits.isdisjoint(traits) for traits in rules.unsuffixed_traits]),
+        )
+
+
+class RememberedAssignments:
+    """Assignments of one tree, each together with all that are equivalent to it."""
+
+    def __init__(self, kinds: AssignmentKinds, *, by_provider: bool = False) -> None:
+        self._kinds = kinds
+        self._by_provider = by_provider
+        self._known: set[Hashable] = set()
+
+    def add(self, chosen: Sequence[Provider | None]) -> bool:
+        """Remember an assignment, and return whether it is new."""
+        signature = self._kinds.signature_of(chosen, by_provider=self._by_provider)
+        if signature in self._known:
+            return False
+        # beyond the limit the search stays right, and is only slower
+        if len(self._known) < MAX_REMEMBERED:
+            self._known.add(signature)
+        return True
+
+    def __contains__(self, chosen: Sequence[Provider | None]) -> bool:
+        return self._kinds.signature_of(chosen, by_provider=self._by_provider) in self._known

@@ -1,0 +1,105 @@
+"""Random hosts with devices below NUMA nodes and switches, and requests for several equal ones."""
+
+from collections import Counter
+from collections.abc import Hashable
+
+from hypothesis import strategies as st
+
+from placement.read_model.provider import Provider
+from placement.read_model.snapshot import ModelSnapshot
+from placement.search.request import CandidatesRequest, RequestGroup
+from tests.placement.search.brute import Found
+from tests.placement.search.snapshots import Spec, build
+
+GPU = "CUSTOM_GPU"
+
+
+@st.composite
+def unlike_hosts(draw: st.DrawFn, most_devices: int = 5) -> ModelSnapshot:
+    """One to three hosts: up to two nodes with CPUs, switches below some, devices anywhere."""
+    specs: list[Spec] = []
+    for host in range(draw(st.integers(1, 3))):
+        root = f"h{host}"
+        specs.append(Spec(root, None, {"MEMORY_MB": 4}))
+        places = [root]
+        for node in range(draw(st.integers(0, 2))):
+            name = f"{root}n{node}"
+            cpus = draw(st.integers(1, 3))
+            specs.append(
+                Spec(name, root, {"PCPU": cpus}, ["HW_NUMA_ROOT"], used={"PCPU": draw(st.integers(0, 1))})
+            )
+            places.append(name)
+            if draw(st.booleans()):
+                specs.append(Spec(f"{name}sw", name, traits=["CUSTOM_SWITCH"]))
+                places.append(f"{name}sw")
+        for device in range(draw(st.integers(1, most_devices))):
+            specs.append(
+                Spec(
+                    f"{root}d{device}",
+                    draw(st.sampled_from(places)),
+                    {GPU: draw(st.sampled_from((1, 1, 1, 2)))},
+                    draw(st.sampled_from(((), (), ("T1",)))),
+                    used={GPU: draw(st.sampled_from((0, 0, 0, 1)))},
+                )
+            )
+    return build(*specs)
+
+
+@st.composite
+def device_requests(draw: st.DrawFn) -> CandidatesRequest:
+    """One to four devices, mostly equal; CPUs, a node or a switch that they have to be below."""
+    required = draw(st.sampled_from(((), (), (frozenset({"T1"}),))))
+    suffixes = [f"_d{number}" for number in range(draw(st.integers(1, 4)))]
+    groups = [RequestGroup(suffix, {GPU: 1}, required=required) for suffix in suffixes]
+    if draw(st.integers(0, 3)) == 0:
+        groups[0] = RequestGroup(suffixes[0], {GPU: 2})
+    subtrees = []
+    kind = draw(st.sampled_from(("none", "cpus", "node", "switch")))
+    if kind == "cpus":
+        groups.append(RequestGroup("_cpu", {"PCPU": draw(st.integers(1, 2))}))
+        subtrees.append(frozenset({"_cpu", *suffixes}))
+    elif kind in ("node", "switch"):
+        trait = "HW_NUMA_ROOT" if kind == "node" else "CUSTOM_SWITCH"
+        groups.append(RequestGroup("_top", required=(frozenset({trait}),)))
+        subtrees.append(frozenset({"_top", *suffixes[: draw(st.integers(1, len(suffixes)))]}))
+    if draw(st.booleans()):
+        groups.append(RequestGroup("", {"MEMORY_MB": 1}))
+    return CandidatesRequest(
+        tuple(groups),
+        group_policy=draw(st.sampled_from(("none", "none", "isolate"))),
+        same_subtrees=tuple(subtrees),
+    )
+
+
+def class_of(snapshot: ModelSnapshot, request: CandidatesRequest, found: Found) -> Hashable:
+    """A key that candidates have in common if they differ only in equal groups and equal devices.
+
+    Devices are equal if they are leaves below one provider, with the same free amounts and requested traits.
+    """
+    suffixes_at: dict[int, list[str]] = {}
+    for suffix, provider_id in found[1]:
+        suffixes_at.setdefault(provider_id, []).append(suffix)
+    return frozenset(
+        Counter(
+            (
+                _provider_class(snapshot, request, snapshot.providers[provider_id]),
+                tuple(sorted(map(repr, (_group_class(request, suffix) for suffix in suffixes)))),
+            )
+            for provider_id, suffixes in suffixes_at.items()
+        ).items()
+    )
+
+
+def _group_class(request: CandidatesRequest, suffix: str) -> Hashable:
+    (group,) = (each for each in request.groups if each.suffix == suffix)
+    rules = tuple(suffix in rule for rule in request.same_subtrees)
+    return suffix == "", tuple(sorted(group.resources.items())), group.required, rules
+
+
+def _provider_class(snapshot: ModelSnapshot, request: CandidatesRequest, provider: Provider) -> Hashable:
+    if provider.parent_id is None or any(each.parent_id == provider.id for each in snapshot):
+        return provider.id
+    named = {trait for group in request.groups for traits in group.required for trait in traits}
+    asked = {name for group in request.groups for name in group.resources}
+    free = {name: provider.free(name) for name in provider.inventories if name in asked}
+    return provider.parent_id, tuple(sorted(free.items())), frozenset(provider.traits & named)
