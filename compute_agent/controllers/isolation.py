@@ -202,7 +202,6 @@ class IsolationController(KernelController):
             level is IsolationLevel.ALONE and bool(held),
             group,
             assignment.vcpu_cpus,
-            assignment.emulator_cpus,
         )
 
 
@@ -230,6 +229,11 @@ def count_isolation(registry: CollectorRegistry, controllers: ControllersInForce
         "Dedicated CPUs in cpuset partitions, as their guests ask for with the level `alone`.",
         registry=registry,
     ).set_function(lambda: len(isolation_status(controllers.controllers).alone))
+    Gauge(
+        "compute_agent_refusing_balancers",
+        "Instances of irqbalance that do not keep off quiet CPUs; `compute-agent status` says why.",
+        registry=registry,
+    ).set_function(lambda: len(isolation_status(controllers.controllers).balancers))
     Gauge(
         "compute_agent_stuck_masks",
         "Interrupts and other work of the kernel that stay on quiet CPUs; `compute-agent status` says which.",

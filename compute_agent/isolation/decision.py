@@ -39,7 +39,6 @@ class HeldCpus:
     :ivar alone: they are to be a partition as well.
     :ivar group: its control group below the root of these; empty: that of its main process.
     :ivar vcpu_cpus: the CPUs of each of its own CPUs.
-    :ivar other_cpus: the CPUs of its other threads.
     """
 
     uuid: str
@@ -49,7 +48,6 @@ class HeldCpus:
     alone: bool = False
     group: str = ""
     vcpu_cpus: tuple[CpuSet, ...] = ()
-    other_cpus: CpuSet = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -253,7 +253,7 @@ class PartitionFiles:
         return match is not None and bool(int(match[1], 16) >> 21 & 1)
 
     def list_targets(
-        self, uuid: str, group: str, cpus: CpuSet, vcpu_cpus: tuple[CpuSet, ...], other_cpus: CpuSet
+        self, uuid: str, group: str, cpus: CpuSet, vcpu_cpus: tuple[CpuSet, ...]
     ) -> tuple[list[PartitionTarget], str]:
         """The groups of a guest that are to be partitions, and what it cannot have, in words.
 
@@ -265,7 +265,8 @@ class PartitionFiles:
         names = self._files.list_names(f"{CONTROL_GROUPS}/{group}/libvirt")
         found = {int(match["number"]): name for name in names if (match := _VCPU.fullmatch(name))}
         if not found:
-            wanted = frozenset[int]().union(other_cpus, *vcpu_cpus)
+            # The group of a process has the CPUs of its guest CPUs, whatever those of an emulator are.
+            wanted = frozenset[int]().union(*vcpu_cpus)
             if not wanted <= cpus:
                 others = cpuset.named_cpus(wanted - cpus)
                 return [], f"alone: other threads of it are in the same control group, on {others}"

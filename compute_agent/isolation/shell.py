@@ -207,7 +207,7 @@ class HostIsolator:
         for guest in demand.guests:
             if guest.alone and guest.cpus:
                 found, reason = self._partitions.list_targets(
-                    guest.uuid, self._group_of(guest), guest.cpus, guest.vcpu_cpus, guest.other_cpus
+                    guest.uuid, self._group_of(guest), guest.cpus, guest.vcpu_cpus
                 )
                 targets += found
                 if reason:

@@ -236,7 +236,7 @@ def test_a_write_that_the_kernel_refuses_is_told(host):
     [
         (HeldCpus("s", frozenset({6}), True, 0, True), NO_GROUP),
         (
-            replace(PROCESS, other_cpus=frozenset({0})),
+            replace(PROCESS, vcpu_cpus=(frozenset({6, 7}), frozenset({0}))),
             "alone: other threads of it are in the same control group, on CPU 0",
         ),
         (
