@@ -178,7 +178,7 @@ class SysFiles:
     def list_names(self, folder: str) -> list[str]:
         """The sorted names in a folder; none without the folder."""
         try:
-            return sorted(entry.name for entry in (self.root / folder).iterdir())
+            return sorted(os.listdir(f"{self.root}/{folder}"))
         except OSError as error:
             LOG.debug("Cannot list %s: %s", self.root / folder, error)
             return []
@@ -186,7 +186,7 @@ class SysFiles:
     def list_folders(self, folder: str) -> list[str]:
         """The sorted names of folders in a folder, without links; none without the folder."""
         try:
-            with os.scandir(self.root / folder) as entries:
+            with os.scandir(f"{self.root}/{folder}") as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         except OSError as error:
             LOG.debug("Cannot list %s: %s", self.root / folder, error)

@@ -295,7 +295,7 @@ class PartitionFiles:
         )
 
     def _is_there(self, group: str) -> bool:
-        return os.path.isdir(self.root / CONTROL_GROUPS / group)
+        return os.path.isdir(f"{self.root}/{CONTROL_GROUPS}/{group}")
 
     def _read_state(self, group: str) -> GroupState:
         folder = f"{CONTROL_GROUPS}/{group}"

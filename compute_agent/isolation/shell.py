@@ -115,18 +115,22 @@ class HostIsolator:
         # Before masks, which irqbalance would move back.
         balancers = self._set_bans(demand.quiet_cpus)
         targets, refused = self._list_targets(demand)
-        had = self.kept_originals.groups
-        former = [each for each in targets if each.path in had]
-        if had and self._decide_partitions(former, self.kept_originals).writes:
+        kept = self.kept_originals
+        former = [each for each in targets if each.path in kept.groups]
+        plan, has_returned = self._decide_partitions(former, kept), False
+        if plan.writes:
             self._keep_originals(demand)
-        plan, has_returned = self._set_partitions(former)
+        if plan.writes or plan.originals != kept.groups:
+            plan, has_returned = self._set_partitions(former)
         if has_returned:
             self._reader.renew_threads()
         stuck, changed = self._set_masks(demand, plan.valid)
-        plan, has_changed = self._set_partitions(targets)
-        if has_changed:
-            self._reader.renew_threads()
-            stuck, changed = self._set_masks(demand, plan.valid)
+        # Each look reads all groups, so that a round without changes has one.
+        if has_returned or former != targets:
+            plan, has_changed = self._set_partitions(targets)
+            if has_changed:
+                self._reader.renew_threads()
+                stuck, changed = self._set_masks(demand, plan.valid)
         refused = {
             uuid: (*refused.get(uuid, ()), *plan.refused.get(uuid, ())) for uuid in (*refused, *plan.refused)
         }

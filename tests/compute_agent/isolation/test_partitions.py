@@ -21,9 +21,7 @@ INVALID = "Invalid cpu list in cpuset.cpus.exclusive"
 MEMORY = Path("/dev/shm")
 NOTHING = IsolationDemand((), DEDICATED, NODES)
 SCOPE = "machine.slice/machine-qemu-1.scope"
-DOMAIN = HeldCpus(
-    "d", frozenset({2, 3}), True, 70, True, "", (frozenset({2}), frozenset({3})), frozenset({0, 1})
-)
+DOMAIN = HeldCpus("d", frozenset({2, 3}), True, 70, True, "", (frozenset({2}), frozenset({3})))
 PROCESS = HeldCpus("p", frozenset({6, 7}), True, 80, True, "guests/guest-p", (frozenset({6, 7}),))
 MODERN = [(6, 8), (6, 12), (7, 0)]
 
