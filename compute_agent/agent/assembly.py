@@ -57,6 +57,7 @@ from compute_agent.throttling.executor import ThrottleExecutor
 from compute_agent.throttling.state_file import ThrottlingFile
 from compute_agent.throttling.telemetry import ThrottleTelemetry
 from compute_agent.throttling.watermarks.metrics import load_registry
+from compute_agent.usage.guest_metrics import GuestMetrics
 from compute_agent.usage.subjects import open_allotments
 
 
@@ -108,6 +109,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
     with ExitStack() as undo:
         # What was there before: the state file, and the root provider that it knows
         state = StateFile(folder / STATE_FILE)
+        # With the state file, from which it takes over the limits that a former release kept there.
         throttling = ThrottlingFile(folder, state)
         saved, registry = state.state, load_registry()
         # An agent that owns providers has decided about the root before.
@@ -155,6 +157,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         configurator = GuestConfigurator(pipeline, in_force)
 
         # What adds to reports, then reports
+        # Made before the loop that it wakes: parts that add to a report are made before reports.
         changed = WakeSignal()
         reclaimed = ReclaimLoop(conf, pipeline, driver, recorder, metrics, changed=changed.wake)
         fleet_guests = FleetGuests(pipeline, configurator.set_guest)
@@ -195,7 +198,17 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         # What measures guests, and throttles them
         monitored = MonitoredGuests(driver, pipeline, in_force)
         monitoring = CacheMonitoring(conf, monitored, metrics.registry)
+        # One for all triggers and for limits by hand: of several limits of a guest the lowest applies.
         limits = LimitArbiter(pipeline)
+        GuestMetrics(
+            pipeline,
+            driver,
+            lambda: in_force.current.settings.classes,
+            limits.requested_limits,
+            lambda: in_force.current.options.metrics.guests,
+            metrics.registry,
+            options.host.root,
+        )
         evictions = GuestEvictions(conf.settings, pipeline, driver, conf.client)
         executor = ThrottleExecutor(
             registry,
@@ -217,6 +230,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             cache=monitoring.reader,
             cache_allotments=open_allotments(conf.controllers, lambda: pipeline.host_state.all_zones),
         )
+        # A circle by nature: monitoring shows what watermarks measure, and watermarks read its counters.
         monitored.use_usage(watermarks)
         interference = InterferenceLoop(
             conf, throttling, pipeline, driver, executor, limits, monitoring.reader
@@ -227,6 +241,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         arrivals = GuestEvents(pipeline, conf.client, changed.wake)
         announcements = PreStartHook(pipeline, driver.expecting_driver, conf.client)
 
+        # Before the socket answers: requests need events and arrivals. The others may hang at Placement.
         early: tuple[AgentLoop, ...] = (events, monitoring, arrivals, announcements)
         cpu_use = CpuUse(conf, pipeline, driver)
         late: tuple[AgentLoop, ...] = (

@@ -54,12 +54,15 @@ class LimitedThreads(socketserver.ThreadingMixIn):
     """
 
     daemon_threads = True
+    # socketserver's own 5 would refuse commands of a script that asks about many guests at once
     request_queue_size = 64
     max_connections = 64
     receive_timeout = 10.0
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._guard = threading.Condition()
+        # In order of arrival, which dictionaries keep: the first entry is the one that has been silent for
+        # longest.
         self._waited_for: dict[socket.socket, float] = {}
         """Until when (monotonic seconds), the oldest connection first."""
         self._open: set[socket.socket] = set()
@@ -135,6 +138,8 @@ class LimitedThreads(socketserver.ThreadingMixIn):
         del self._waited_for[connection]
         # The client may have ended it already.
         with contextlib.suppress(OSError):
+            # Not close(): the thread that reads it would then wait on a number that another connection may
+            # get.
             connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -229,6 +234,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
             return _answer_line({"result": serve(params)})
         except RequestError as error:
             return _answer_line({"error": str(error)})
+        # A defect in one method costs that request alone, and its client gets an answer.
         except Exception as error:
             LOG.exception("Method %s failed", method)
             return _answer_line({"error": f"internal error: {type(error).__name__}: {error}"})
@@ -248,6 +254,7 @@ class SocketServer(LimitedThreads, socketserver.UnixStreamServer):
         serve = self._methods.get(method) if isinstance(method, str) else None
         if serve is None or not isinstance(params, dict):
             raise RequestError(f"there is no method {str(method)[:80]!r} with such parameters")
+        # A new method is for root and the agent's user until it is listed as harmless.
         if method not in self._open_methods and user not in (0, os.geteuid()):
             raise RequestError(
                 f"{method} is for root and the user of the agent ({os.geteuid()}) alone, not for user {user}"
@@ -262,6 +269,7 @@ def _answer_line(answer: Mapping[str, Any]) -> bytes:
 def _user_of(connection: socket.socket) -> int:
     """The user at the other end of a connection, from the kernel (SO_PEERCRED, unix(7))."""
     size = struct.calcsize(_CREDENTIALS)
+    # By the kernel, as of connect(2): a client cannot claim to be another user (unix(7)).
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
     return int(struct.unpack(_CREDENTIALS, raw)[1])
 
@@ -285,6 +293,7 @@ def _remove_left(path: Path) -> None:
 
 def _is_listened_on(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX) as connection:
+        # A full queue must not hold up the start, and says as well that something listens.
         connection.setblocking(False)
         try:
             connection.connect(str(path))
@@ -319,6 +328,7 @@ def call_agent(
                 line = file.readline(MAX_ANSWER)
     except OSError as error:
         raise DaemonUnreachableError(f"no agent answers on {path}: {error}; {_REMEDY}") from error
+    # The end of the line is the end of the answer: an agent that ends meanwhile leaves a part of one.
     if not line.endswith(b"\n"):
         raise DaemonUnreachableError(f"the agent on {path} hung up without an answer")
     answer = json.loads(line)

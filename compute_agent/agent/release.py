@@ -296,6 +296,7 @@ class HostRelease:
 
     def _let_in(self, reporter: HostReporter) -> None:
         """Let new guests in. The state comes first: an agent that worked here again would act by it."""
+        # Both files before the trait: an agent that starts after a crash here would set the trait again.
         self._throttling.keep_watermarks(WatermarkState(scheduling_off=False))
         self._state.keep_maintenance(HostMaintenance(False))
         if not self._beside:
@@ -457,6 +458,7 @@ def open_release(conf: cfg.ConfigOpts, options: ReleaseOptions, lock_timeout: fl
     :raises OSError:
     """
     folder = make_state_folder(conf)
+    # No agent may write the state of guests and of this host while it is given back.
     lock = _wait_for_lock(folder, lock_timeout)
     try:
         state = StateFile(folder / STATE_FILE)

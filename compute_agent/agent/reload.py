@@ -167,6 +167,7 @@ class ConfigReloader:
     def reload_changes(self) -> None:
         """Look whether configuration or hardware changed since the last time, and apply that."""
         signature = host_signature(self._in_force.current.options)
+        # CPUs that the agent itself parks go offline and come back, and are no change of the host.
         if signature.differs_from(self._signature, self._pipeline.host_state.powered):
             # Kept before the reload: a refused configuration is tried again when something changes once more.
             self._signature = signature
@@ -185,6 +186,7 @@ class ConfigReloader:
         """Work by the current configuration and host. Returns why that cannot be."""
         try:
             options = self._load_conf()
+            # Parts of the process were made from these options: a new value would hold for the others alone.
             waiting = keep_started(self._in_force.current.options, options)
             topology = read_topology(Path(options.host.root))
             client = PlacementClient.from_conf(options)
@@ -194,6 +196,7 @@ class ConfigReloader:
             self._root.reload(options)
             host = configured_host(options, self._registry, topology, root=self._root.owner, acting=True)
             controllers = self._factory.build_controllers(options, host.resctrl, host.host_state)
+            # All that may be refused comes before the first change: a refused configuration changes nothing.
             warnings = self._warnings_of(host)
         except (ConfigError, IdentityError, cfg.Error, OSError) as error:
             # Guests keep running on what there is; the report stays as it was until an operator decides.

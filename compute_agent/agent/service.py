@@ -108,6 +108,7 @@ class HostAgent:
         :raises OSError: an address or the socket cannot be had.
         """
         parts, saved = self._parts, self._parts.state.state
+        # Limits of the last agent hold from the first round on; the controllers would lift unknown ones.
         limits = parts.limits.combined_limits()
         self.pipeline.start(
             saved.guests,
@@ -143,6 +144,7 @@ class HostAgent:
         # No request may come in while the parts end.
         if self._listeners is not None:
             self._listeners.close()
+        # In reverse order of the start: a part is stopped before the parts that it uses.
         for loop in reversed((*parts.early, *parts.late)):
             if loop is not parts.events:
                 loop.stop()
@@ -283,4 +285,5 @@ class HostAgent:
 
     def end_agent(self) -> None:
         """Have the main thread end the agent, as at SIGTERM."""
+        # As if by systemd: the main thread stops the parts, and this thread still has to answer its client.
         self._signals.put(signal.SIGTERM)

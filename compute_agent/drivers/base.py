@@ -84,6 +84,10 @@ class GuestThreads(Protocol):
         """The processes that count towards usage without a cgroup; the main process is first."""
         ...
 
+    def usage_group(self, guest: Guest) -> str:
+        """The cgroup v2 folder that counts the use of the guest alone; empty if there is none."""
+        ...
+
     def thread_ids(self, guest: Guest) -> frozenset[int]:
         """The kernel thread ids of the guest now.
 

@@ -100,6 +100,7 @@ class HistoryWatch:
 
     def note_evidence(self, evidence: str) -> None:
         """Keep a sign of an older copy for the next decision; an empty text changes nothing."""
+        # A sign stays until a read of allocations has used it: the first report after it may fail half way.
         self._evidence = evidence or self._evidence
 
     def withholds_losses(self, losses: Sequence[AllocationLoss], holding: int) -> bool:
@@ -113,6 +114,7 @@ class HistoryWatch:
             if self.older_copy is None:
                 if reason := why_older(self._evidence, losses, holding):
                     self._begin_older(OlderCopy(reason, time.time()), losses)
+            # One complete read without a loss ends it: the copy has caught up, or clients have written again.
             elif not losses:
                 self._end_older("all guests hold what they did again")
             self._withheld_losses = tuple(losses) if self.older_copy is not None else ()

@@ -215,6 +215,7 @@ class GuestEvents:
 
     def report_change(self, change: GuestChange) -> None:
         """Take a change; for the driver's threads."""
+        # With its time: the worker compares it with reads of allocations, which may be older or newer.
         self._changes.put((change, time.monotonic()))
         self._thread.wake()
 

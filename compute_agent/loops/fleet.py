@@ -73,6 +73,7 @@ class FleetGuests:
         # Guests that are not known yet would count as absent, and their values would be forgotten.
         if not self._pipeline.has_taken_over:
             return []
+        # From the file and not from the configuration in force: single guests are no options.
         wanted = parse(written.read([revision]))
         path = revision.with_name(FILE)
         applied = _read_applied(path)

@@ -23,6 +23,7 @@ from compute_agent.threads import NO_LOCK, PeriodicTask, ThreadSpec, log_failure
 
 LOG = logging.getLogger(__name__)
 
+# A reload wakes the thread, so this only bounds the time after a missed one.
 _OFF_PAUSE: Final = 60.0
 _STOP_SECONDS: Final = 2.0
 
@@ -101,6 +102,7 @@ class PromiseWatch:
                     kind.value,
                     found,
                 )
+        # A promise that cannot be judged now is neither broken nor kept again.
         kept = {(one.guest, one.kind) for one in verdicts if one.state is PromiseState.KEPT}
         for guest, kind in self._broken.keys() & kept:
             self._recorder.record_done(

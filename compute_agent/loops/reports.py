@@ -102,6 +102,7 @@ class ReportMetrics:
             "When the last report to Placement was complete; before the first, when the agent started.",
             registry=registry,
         )
+        # A series that began at 0 would raise the alert about old reports at each start.
         self.last_report.set_to_current_time()
         self.placement_up = Gauge(
             "compute_agent_placement_up",
@@ -161,6 +162,8 @@ class ReportLoop:
         self._granted: Causes = {}
         """The causes that Placement has."""
         self._switch = threading.Condition()
+        # Commands report and reshape in their own threads, and two writers of one tree would meet each
+        # other's generations.
         self._turn = threading.Lock()
         self._has_tried = threading.Event()
         self._tree_at_start = pipeline.host_state.tree
@@ -223,6 +226,7 @@ class ReportLoop:
         """Report now, and from now on at the interval and through the client of ``conf``; for any thread."""
         self._interval = conf.options.compute.update_resources_interval
         self._max_pause = conf.options.placement.report_retry_maximum
+        # Not used at once: a report may be under way in the thread of reports.
         self._next_client = conf.client
         if self._root is not None:
             self._root.reload(conf.options)
@@ -280,6 +284,7 @@ class ReportLoop:
                 planned = self._plan_reshape(
                     self._reporter.reshape_tree if at_start else self._reporter.plan_reshape
                 )
+            # Without an answer no plan is known: the whole report has failed.
             except UnavailableError:
                 raise
             except (PlacementError, DriverError) as error:
@@ -319,6 +324,8 @@ class ReportLoop:
         self._take_client()
         report, reason, away = ReportOutcome(), "", False
         try:
+            # One deadline for all requests: a server that answers each one slowly must not hold up the next
+            # report.
             with round_deadline(), self._client.spans.trace_work("report"):
                 self._follow_root()
                 try:
@@ -352,6 +359,7 @@ class ReportLoop:
         self._metrics.last_report.set_to_current_time()
         self._metrics.refused_changes.set(len(report.refusals))
         self._metrics.reports.labels("refused" if report.refusals else "ok").inc()
+        # Each refusal once, and not with each report.
         if report.refusals != self.status.refusals:
             for refusal in report.refusals:
                 LOG.warning("Placement refused %s: %s", refusal, refusal.reason)
@@ -432,6 +440,7 @@ class ReportLoop:
         if event is not None:
             self._pipeline.submit(event)
         self.history.end_read(generations, self._current_holders())
+        # Last: a claim that cannot be read must not cost the allocations that were read.
         self.claims.read_claims(self._client, self._pipeline.guest_views())
 
     def _current_holders(self) -> dict[str, ConsumerOwner]:

@@ -103,6 +103,7 @@ class WatermarkLoop:
         self._thread = PeriodicTask(
             WATERMARKS_THREAD,
             self.run_round,
+            # From start to start: rates need even intervals, however long a round takes.
             lambda took: max(0.0, self._settings.interval - took),
             self._count_failure,
             is_needed=self._is_needed,
@@ -124,6 +125,7 @@ class WatermarkLoop:
         self._subjects.cache_allotments = open_allotments(
             conf.controllers, lambda: self._pipeline.host_state.all_zones
         )
+        # Before the settings of the rounds: an eviction that a round begins must not use the former command.
         self._evictions.use_settings(conf.settings, conf.client)
         self._settings = conf.settings
         self._thread.start()
@@ -149,6 +151,7 @@ class WatermarkLoop:
 
     def _is_needed(self) -> bool:
         state = self._trigger.state
+        # Limits outlive the watermarks that set them: without a round they would never be lifted.
         owed = state.throttles or state.evictions or state.scheduling_off
         return bool(self._settings.rules.watermarks or owed)
 
@@ -220,6 +223,7 @@ class InterferenceLoop:
         self._thread = PeriodicTask(
             INTERFERENCE_THREAD,
             self.run_round,
+            # From end to start: samples have times of their own, and rates are computed from these.
             lambda took: INTERVAL,
             self._count_failure,
             is_needed=self._is_needed,
@@ -290,6 +294,7 @@ class InterferenceLoop:
             return
         conf, pipeline, now = self._conf, self._pipeline, self._clock()
         views = pipeline.guest_views()
+        # A limit that cannot be lifted now keeps the thread running until it is lifted.
         self._trigger.owes = not self._arbiter.repair_limits(views)
         watches = conf.settings.watches
         signals = {watch.signal.name for watch in watches}

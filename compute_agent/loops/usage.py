@@ -36,6 +36,7 @@ from compute_agent.usage.subjects import SubjectFactory
 
 LOG = logging.getLogger(__name__)
 
+# Short beside [policy] load_minutes, so that a mean over the window has many values.
 _PAUSE: Final = 15.0
 _STOP_SECONDS: Final = 2.0
 
@@ -124,6 +125,7 @@ class CpuUse:
         self._report_use({guest: one.cores for guest, one in self._averages.items() if one.seconds >= window})
 
     def _report_use(self, use: Mapping[str, float]) -> None:
+        # Each event makes the worker look at all guests; an unchanged use is none.
         if use != self._told:
             self._pipeline.submit(UseMeasured(use))
             self._told = use

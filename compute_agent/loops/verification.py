@@ -212,7 +212,7 @@ class PromiseVerifier:
                 self._driver.emulator_affinity(guest),
                 threads,
                 self._driver.memory_nodes(guest, _NO_NODE) if promise.mems else None,
-                read_node_memory(guest.cgroup) if promise.mems else {},
+                read_node_memory(self._driver.usage_group(guest)) if promise.mems else {},
                 group,
                 helpers=helpers,
             )

@@ -63,6 +63,11 @@ class LimitArbiter:
                 self._wanted[owner] = before
                 raise
 
+    def requested_limits(self) -> dict[str, GuestLimits]:
+        """A copy of the limits that each trigger requests."""
+        with self._lock:
+            return {owner: {**by_guest} for owner, by_guest in self._wanted.items()}
+
     def combined_limits(self) -> GuestLimits:
         """The limits that should be in force."""
         with self._lock:

@@ -233,6 +233,12 @@ def parse_page_cache(text: str) -> int:
     return int(sizes["file"]) - int(sizes.get("shmem", 0))
 
 
+def guest_cpu_seconds(now: MeasuringRound) -> dict[str, float]:
+    """CPU time of each guest so far, in seconds; of its present processes where it has no cgroup."""
+    found = {subject.facts.uuid: _cpu_seconds(now, subject) for subject in now.subjects}
+    return {guest: sum(counted.values()) for guest, counted in found.items() if counted}
+
+
 def guest_cpu_use(now: MeasuringRound, before: MeasuringRound | None) -> dict[str, float]:
     """CPU use of each guest since the round before, in cores."""
     # Read whether there is an earlier round or not: it is the earlier one of the next.

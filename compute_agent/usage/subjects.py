@@ -95,14 +95,15 @@ class SubjectFactory:
 
     def _build_subject(self, view: GuestView, classes: QosClasses) -> MeasuredGuest:
         guest = view.guest
+        group = self._driver.usage_group(guest)
         return build_subject(
             guest,
             classes,
             dedicated=may_be_dedicated(view),
             started=self._started[guest.uuid, guest.pid],
-            cgroup=guest.cgroup,
+            cgroup=group,
             # A cgroup counts processes that have ended as well; without one they are read one by one.
-            pids=() if guest.cgroup else tuple(self._driver.process_ids(guest)),
+            pids=() if group else tuple(self._driver.process_ids(guest)),
             caches=self.cache_allotments(view) if self.cache_allotments else None,
         )
 

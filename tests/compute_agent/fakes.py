@@ -46,6 +46,9 @@ class FakeDriver:
     def process_ids(self, guest):
         return (guest.pid,)
 
+    def usage_group(self, guest):
+        return guest.cgroup
+
     def guests(self):
         return list(self.running.values())
 

@@ -22,10 +22,12 @@ from compute_agent.conf import host as host_options
 from compute_agent.conf import monitoring as monitoring_options
 from compute_agent.fleet import revision
 from compute_agent.loops.monitoring import CacheMonitoring
+from compute_agent.model.resource import CPU_QUOTA, ThrottleControl
 from compute_agent.monitoring.readings import MonitorTarget
 from compute_agent.resctrl.mount import ResctrlHandle, ResctrlOptions
 from tests.compute_agent.loops.configurations import configuration
 from tests.compute_agent.monitoring.counting import mount
+from tests.compute_agent.usage.metered_host import MeteredHost
 from tests.demo.system import SCRIPTS, CpuSets, System
 from tests.monitoring.kit import DASHBOARDS, RULES, alerts, dashboard, queries
 from tests.ports import free_port
@@ -83,7 +85,7 @@ def of_a_fleet(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def counters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Port of an exporter with invented counters of a processor, which this machine may lack."""
+    """Port of an exporter with invented counters of a processor and of groups, which may be missing here."""
     folder = tmp_path_factory.mktemp("counters")
     conf = cfg.ConfigOpts()
     for module in (host_options, monitoring_options):
@@ -99,6 +101,9 @@ def counters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     registry = CollectorRegistry()
     guests = [MonitorTarget("one", "LS", "a.class.LS", name="web", cpu=0.5)]
     monitoring = CacheMonitoring(configuration(conf, control), lambda: guests, registry)
+    host = MeteredHost(folder / "groups", registry=registry)
+    host.add("one")
+    host.limits = {"watermarks": {"one": {ThrottleControl(CPU_QUOTA): 1.5}}}
     port = free_port()
     server, thread = start_http_server(port, "127.0.0.1", registry)
     monitoring.start()

@@ -192,9 +192,14 @@ class LibvirtConnection:
                 return handle.lookupByUUIDString(guest_uuid)
         except self.libvirt.libvirtError as error:
             # Any other error says nothing about the domain.
-            if error.get_error_code() == self.libvirt.VIR_ERR_NO_DOMAIN:
+            if self.is_unknown_domain(error):
                 return None
             raise DriverError(f"domain {guest_uuid} cannot be looked up: {error}") from error
+
+    def is_unknown_domain(self, error: Exception) -> bool:
+        """Whether an error means that libvirt has no such domain: it has ended and is not defined."""
+        libvirt = self.libvirt
+        return isinstance(error, libvirt.libvirtError) and error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN
 
     def is_refusal(self, domain: Any, error: Any) -> bool:
         """Whether an error of a call means that libvirt would refuse the same call later, too.

@@ -363,6 +363,9 @@ class DomainTable:
                 if process is None and (known is not None or not self._still_runs(guest_uuid, xml)):
                     return None
         except (self._connection.libvirt.libvirtError, ValueError) as error:
+            # It has ended between two of the calls.
+            if self._connection.is_unknown_domain(error):
+                return None
             raise DriverError(
                 f"domain {guest_uuid} cannot be described (see virsh dumpxml): {error}"
             ) from error

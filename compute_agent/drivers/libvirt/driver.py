@@ -329,6 +329,14 @@ class LibvirtDriver:
         """The QEMU process only, as it starts no other processes."""
         return (guest.pid,)
 
+    def usage_group(self, guest: Guest) -> str:
+        """The outer group that libvirt made for the domain; it counts helpers of QEMU as well."""
+        try:
+            group = self._table.find_entry(guest).domain_group
+        except GuestGoneError:
+            return ""
+        return str(group.folders[0]) if group is not None and group.unified else ""
+
     def thread_ids(self, guest: Guest) -> frozenset[int]:
         """The thread ids of the domain's QEMU process, even before libvirtd has reported the domain."""
         return self._expected.thread_ids(guest) or frozenset(self._living_threads(guest))

@@ -293,6 +293,10 @@ class ProcessDriver:
         """The main process and its descendants."""
         return procfs.descendants_of(guest.pid)
 
+    def usage_group(self, guest: Guest) -> str:
+        """The guest's own group; empty if it shares one."""
+        return guest.cgroup
+
     def thread_ids(self, guest: Guest) -> frozenset[int]:
         """The kernel thread ids of the guest's processes now."""
         pids, _ = _guest_processes(self._table.running_record(guest.uuid))

@@ -9,6 +9,7 @@ from compute_agent.classes.guest_classes import QosClass, QosClasses
 from compute_agent.loops.usage import CpuAverage, CpuUse, smooth_averages
 from compute_agent.pipeline.guest_cache import GuestView
 from tests.compute_agent.builders import build_guest
+from tests.compute_agent.fakes import FakeDriver
 
 
 def test_averages_follow_use_and_forget_guests_that_are_gone():
@@ -54,7 +55,7 @@ def loop(events, policy):
     conf = types.SimpleNamespace(
         options=options, settings=types.SimpleNamespace(classes=QosClasses({"LS": QosClass("LS", 1)}, 9))
     )
-    return CpuUse(conf, events, None)
+    return CpuUse(conf, events, FakeDriver({0}))
 
 
 def used(folder, seconds):

@@ -47,6 +47,9 @@ class MeasuredHost:
         self.reader = GuestReader(self, lambda: classes, str(folder), cache, cycles=self.cycles)
         self.write(0, 0, 0)
 
+    def usage_group(self, guest):
+        return guest.cgroup
+
     def vcpu_threads(self, guest):
         if self.gone:
             raise GuestGoneError("it has ended")

@@ -9,14 +9,17 @@ import re
 import signal
 import threading
 import uuid
+from pathlib import Path
 
 import pytest
 
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import ChangeKind, CpuLimits, CpuSettings, GuestChange, GuestFlavor
 from compute_agent.drivers.libvirt import domain_metadata, qemu
+from compute_agent.drivers.libvirt.connection import LibvirtConnection
 from compute_agent.drivers.libvirt.domain_definition import NAMESPACE, MemoryBinding
 from compute_agent.drivers.libvirt.driver import LibvirtDriver
+from compute_agent.drivers.libvirt.running_domain import DomainGroup
 from compute_agent.model.guest import UNCONSTRAINED, PlacementConstraints
 from compute_agent.model.guest_settings import GuestSettings
 from compute_agent.model.messages import DriverError, GuestGoneError
@@ -123,6 +126,25 @@ def test_changed_metadata_is_reported(watched, libvirtd):
     assert (kind, after.pid, before.settings.qos_class) == (ChangeKind.CHANGED, before.pid, "LS")
     assert after.settings.qos_class == "LSR"
     assert list(watched.driver.guests()) == [after]
+
+
+def test_a_domain_that_ends_during_its_description_is_no_error(libvirtd, monkeypatch, caplog):
+    find_domain = LibvirtConnection.find_domain
+
+    def find_and_end(self, guest_uuid):
+        domain = find_domain(self, guest_uuid)
+        if domain is not None:
+            domain.destroy()
+        return domain
+
+    libvirtd.run()
+    monkeypatch.setattr(LibvirtConnection, "find_domain", find_and_end)
+    driver = LibvirtDriver(libvirtd.uri)
+    try:
+        assert driver.guests() == []
+    finally:
+        driver.close()
+    assert "cannot be described" not in caplog.text
 
 
 def test_one_domain_that_cannot_be_described_hides_no_other(libvirtd, monkeypatch):
@@ -570,6 +592,23 @@ def test_memory_for_a_missing_node_stays_with_a_log_line(driver, watched, libvir
     assert caplog.text.count(f"The memory of guest {guest} stays where it is") == 1
     assert driver.memory_nodes(guest, nowhere) is None
     assert driver.bind_memory(guest, ZERO) is libvirtd.has_cgroups  # another node is tried again
+
+
+@pytest.mark.parametrize(
+    ("unified", "group"), [(True, "/sys/fs/cgroup/machine.slice/one.scope"), (False, "")]
+)
+def test_the_use_of_a_domain_is_counted_by_its_outer_group_of_version_2(
+    driver, watched, libvirtd, monkeypatch, unified, group
+):
+    outer = Path("/sys/fs/cgroup/machine.slice/one.scope")
+    made = DomainGroup((outer, outer / "libvirt"), unified)
+    monkeypatch.setattr("compute_agent.drivers.libvirt.running_domain.find_group", lambda pid: made)
+    domain = libvirtd.run()
+    guest = watched.started()
+    assert driver.usage_group(guest) == group
+    domain.destroy()
+    assert watched.next() == (ChangeKind.STOPPED, guest)
+    assert driver.usage_group(guest) == ""
 
 
 class TestCpuLimits:

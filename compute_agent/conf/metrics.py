@@ -1,0 +1,61 @@
+"""Section ``[metrics]``: the number of guests with series of their own."""
+
+from typing import Any, Final
+
+from oslo_config import cfg, types
+
+GROUP: Final = "metrics"
+ALL: Final = "all"
+
+
+class GuestCountType(types.ConfigType):
+    """A number of guests, or ``all``, which is the value None."""
+
+    def __init__(self) -> None:
+        super().__init__(type_name="number or all")
+
+    def __call__(self, value: object) -> int | None:
+        """The number of guests; None for all.
+
+        :raises ValueError: the value is another text, or a negative number.
+        """
+        if value == ALL:
+            return None
+        count = int(str(value))
+        if count < 0:
+            raise ValueError("a number of guests is not negative")
+        return count
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, GuestCountType)
+
+    def __hash__(self) -> int:
+        return hash(GuestCountType)
+
+    def __repr__(self) -> str:
+        return "GuestCount"
+
+    def _formatter(self, value: object) -> str:
+        return str(value)
+
+
+OPTS: Final = [
+    cfg.Opt(
+        "guests",
+        type=GuestCountType(),
+        default="100",
+        help="Number of guests with metrics of their own (compute_agent_guest_...), or all. A guest has about"
+        " 15 series. If the host has more guests, those with the most CPU time since the last scrape have"
+        " series. With 0 the agent reads no files for these metrics.",
+    ),
+]
+
+
+def register_opts(conf: cfg.ConfigOpts) -> None:
+    """Make section [metrics] known to ``conf``."""
+    conf.register_opts(OPTS, group=GROUP)
+
+
+def list_opts() -> list[tuple[str, list[Any]]]:
+    """The options by section, for the sample file."""
+    return [(GROUP, OPTS)]

@@ -1,0 +1,258 @@
+"""Use, limits and entitlements of each guest as metrics, read at each scrape.
+
+Counters are those of the guest's group: ``cpu.stat``, ``*.pressure``, ``memory.stat`` and ``io.stat``
+(Documentation/admin-guide/cgroup-v2.rst). A guest without a group of its own has CPU time and memory only,
+which are those of its processes (proc(5)). A value that the kernel does not have is no series.
+
+The series of a guest have its uuid as their only label. ``compute_agent_guest_info`` has the rest, for joins:
+a guest that gets another class keeps its series.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, Protocol
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from compute_agent.classes.guest_classes import QosClasses
+from compute_agent.drivers.base import GuestThreads
+from compute_agent.model.resource import ThrottleControl
+from compute_agent.pipeline.guest_cache import GuestView
+from compute_agent.usage.rounds import (
+    MeasuredGuest,
+    MeasuringRound,
+    guest_cpu_seconds,
+    guest_memory_use,
+    parse_pressure,
+)
+from compute_agent.usage.subjects import SubjectFactory
+
+PRESSURES: Final = ("cpu", "memory", "io")
+"""The resources with a file of pressure in a group (Documentation/accounting/psi.rst)."""
+
+_MICROSECONDS: Final = 1_000_000
+
+RequestedLimits = Mapping[str, Mapping[str, Mapping[ThrottleControl, float]]]
+"""Limits by trigger, uuid of the guest and control, each in the unit of its lever."""
+
+
+class GuestSource(Protocol):
+    """Knows the guests of the host."""
+
+    def guest_views(self) -> list[GuestView]:
+        """Copies of all guests, by uuid."""
+        ...
+
+
+class GuestMetrics(Collector):
+    """Collects the metrics of guests. For the threads of scrapes."""
+
+    def __init__(
+        self,
+        guests: GuestSource,
+        driver: GuestThreads,
+        classes: Callable[[], QosClasses],
+        limits: Callable[[], RequestedLimits],
+        max_guests: Callable[[], int | None],
+        registry: CollectorRegistry,
+        root: str = "/",
+    ) -> None:
+        """Register the metrics.
+
+        :param max_guests: the number of guests with series; None: all.
+        :param root: the folder that /proc is below; the folders of cgroups are taken as they are.
+        """
+        self._guests = guests
+        self._subjects = SubjectFactory(driver)
+        self._classes = classes
+        self._limits = limits
+        self._max_guests = max_guests
+        self._root = root
+        # Two scrapes may come at once: one of them would rank guests by the other's growth of no time.
+        self._lock = threading.Lock()
+        self._counted: Mapping[str, float] = {}
+        registry.register(self)
+
+    def describe(self) -> Iterator[Metric]:
+        """The metrics without values: the registry needs their names before the first scrape."""
+        return iter(_GuestFamilies().all_families)
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of the guests with the most CPU time since the last scrape."""
+        families, most = _GuestFamilies(), self._max_guests()
+        if most == 0:
+            return iter(families.all_families)
+        views = {view.guest.uuid: view for view in self._guests.guest_views()}
+        subjects = self._subjects.build_subjects([*views.values()], self._classes())
+        now = MeasuringRound(time.monotonic(), self._root, subjects)
+        counted = guest_cpu_seconds(now)
+        chosen = self._choose_guests(views, counted, most)
+        for uuid in chosen:
+            families.add_view(views[uuid])
+        for owner, by_guest in self._limits().items():
+            for uuid in chosen & by_guest.keys():
+                families.add_limits(owner, uuid, by_guest[uuid])
+        measured = MeasuringRound(now.time, self._root, [one for one in subjects if one.facts.uuid in chosen])
+        held = guest_memory_use(measured)
+        for subject in measured.subjects:
+            uuid = subject.facts.uuid
+            families.add_use(uuid, counted.get(uuid), held.get(uuid))
+            if subject.cgroup:
+                families.add_group(measured, subject)
+        return iter(families.all_families)
+
+    def _choose_guests(
+        self, guests: Iterable[str], counted: Mapping[str, float], most: int | None
+    ) -> frozenset[str]:
+        """The guests with series.
+
+        :param counted: the CPU time of each guest so far, in seconds.
+        """
+        with self._lock:
+            before, self._counted = self._counted, counted
+        # A guest that the last scrape did not know counts with all of its time.
+        grown = {guest: counted.get(guest, 0.0) - before.get(guest, 0.0) for guest in guests}
+        # The uuid decides between idle guests, so that each scrape has the same ones.
+        return frozenset(sorted(grown, key=lambda guest: (-grown[guest], guest))[:most])
+
+
+class _GuestFamilies:
+    """The families of metrics of one scrape."""
+
+    def __init__(self) -> None:
+        self._info = GaugeMetricFamily(
+            "compute_agent_guest_info",
+            "Name, class, project and flavor of a guest, as far as they are known. The value is always 1.",
+            labels=("guest", "name", "qos_class", "project", "flavor"),
+        )
+        self._entitlement = GaugeMetricFamily(
+            "compute_agent_guest_entitlement",
+            "Amounts that a guest holds on this host in Placement, in the unit of the resource class.",
+            labels=("guest", "resource_class"),
+        )
+        self._limit = GaugeMetricFamily(
+            "compute_agent_guest_limit",
+            "Limit that a trigger of throttling requests, in the unit of the lever. The lowest is in force.",
+            labels=("guest", "lever", "domain", "trigger"),
+        )
+        self._cpu = CounterMetricFamily(
+            "compute_agent_guest_cpu_seconds", "CPU time that a guest has used.", labels=("guest",)
+        )
+        self._throttled = CounterMetricFamily(
+            "compute_agent_guest_throttled_seconds",
+            "Time in which a CPU quota stopped a guest.",
+            labels=("guest",),
+        )
+        self._pressure = CounterMetricFamily(
+            "compute_agent_guest_pressure_seconds",
+            "Time in which some task of a guest waited for the resource.",
+            labels=("guest", "resource"),
+        )
+        self._memory = GaugeMetricFamily(
+            "compute_agent_guest_memory_bytes",
+            "Memory of the host that a guest uses, without cached files.",
+            labels=("guest",),
+        )
+        self._swap = GaugeMetricFamily(
+            "compute_agent_guest_swap_bytes", "Memory of a guest in swap.", labels=("guest",)
+        )
+        self._faults = CounterMetricFamily(
+            "compute_agent_guest_major_faults",
+            "Accesses of a guest to memory that the kernel had to read from a disk first.",
+            labels=("guest",),
+        )
+        self._io = CounterMetricFamily(
+            "compute_agent_guest_io_bytes",
+            "Bytes that a guest has read from the host's disks or written to them.",
+            labels=("guest", "direction"),
+        )
+
+    @property
+    def all_families(self) -> tuple[Metric, ...]:
+        """The families in the order of a scrape."""
+        return (
+            self._info,
+            self._entitlement,
+            self._limit,
+            self._cpu,
+            self._throttled,
+            self._pressure,
+            self._memory,
+            self._swap,
+            self._faults,
+            self._io,
+        )
+
+    def add_view(self, view: GuestView) -> None:
+        """Add the facts and the holdings of a guest."""
+        guest, identity = view.guest, view.guest.identity
+        known = (guest.name, guest.settings.qos_class, identity.project_id, identity.flavor)
+        self._info.add_metric((guest.uuid, *known), 1)
+        held: dict[str, int] = {}
+        for amounts in (view.allocation or {}).values():
+            for name, amount in amounts.items():
+                held[name] = held.get(name, 0) + amount
+        for name, amount in held.items():
+            self._entitlement.add_metric((guest.uuid, name), amount)
+
+    def add_limits(self, owner: str, guest: str, limits: Mapping[ThrottleControl, float]) -> None:
+        """Add the limits that a trigger requests for a guest."""
+        for control, limit in limits.items():
+            self._limit.add_metric((guest, control.lever, control.domain, owner), limit)
+
+    def add_use(self, guest: str, cpu_seconds: float | None, memory: float | None) -> None:
+        """Add what is known of guests without a group, too; ``memory`` is in bytes."""
+        if cpu_seconds is not None:
+            self._cpu.add_metric((guest,), cpu_seconds)
+        if memory is not None:
+            self._memory.add_metric((guest,), memory)
+
+    def add_group(self, now: MeasuringRound, subject: MeasuredGuest) -> None:
+        """Add the counters of a guest's group."""
+        guest, group = subject.facts.uuid, subject.cgroup
+        times = now.parse_file(f"{group}/cpu.stat", parse_counters) or {}
+        if "throttled_usec" in times:
+            self._throttled.add_metric((guest,), times["throttled_usec"] / _MICROSECONDS)
+        for resource in PRESSURES:
+            waited = now.parse_file(f"{group}/{resource}.pressure", parse_pressure)
+            if waited is not None:
+                self._pressure.add_metric((guest, resource), waited / _MICROSECONDS)
+        swapped = now.parse_file(f"{group}/memory.swap.current", int)
+        if swapped is not None:
+            self._swap.add_metric((guest,), swapped)
+        memory = now.parse_file(f"{group}/memory.stat", parse_counters) or {}
+        if "pgmajfault" in memory:
+            self._faults.add_metric((guest,), memory["pgmajfault"])
+        moved = now.parse_file(f"{group}/io.stat", parse_moved_bytes)
+        for direction, amount in (moved or {}).items():
+            self._io.add_metric((guest, direction), amount)
+
+
+def parse_counters(text: str) -> dict[str, int]:
+    """The counters of a file with a name and a number in each line.
+
+    :raises ValueError: a line has other words.
+    """
+    return {name: int(number) for name, number in (line.split() for line in text.splitlines())}
+
+
+_DIRECTIONS: Final = {"rbytes": "read", "wbytes": "write"}
+
+
+def parse_moved_bytes(text: str) -> dict[str, int]:
+    """Bytes by direction, of all devices together, from io.stat.
+
+    :raises ValueError: a value is no number.
+    """
+    found = dict.fromkeys(_DIRECTIONS.values(), 0)
+    for line in text.splitlines():
+        for key, _, number in (word.partition("=") for word in line.split()[1:]):
+            if key in _DIRECTIONS:
+                found[_DIRECTIONS[key]] += int(number)
+    return found
