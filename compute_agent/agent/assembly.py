@@ -154,6 +154,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         reloader = ConfigReloader(
             load_conf, registry, factory, root, host_driver, pipeline, metrics, host, in_force
         )
+        undo.callback(reloader.close)
         configurator = GuestConfigurator(pipeline, in_force)
 
         # What adds to reports, then reports

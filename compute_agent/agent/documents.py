@@ -82,6 +82,8 @@ def guest_document(view: GuestView, claim_expires: float | None = None) -> dict[
         "stray": view.stray,
         "refused": list(view.refused),
         "cache_group_delay": view.cache_delay if view.cache_delay is None else round(view.cache_delay, 3),
+        # None where the driver does not know them: a process may open each device that its user may.
+        "devices": None if view.guest.devices is None else sorted(view.guest.devices),
         **view.guest.details,
         **({"cgroup": view.guest.cgroup} if view.guest.cgroup else {}),
     }

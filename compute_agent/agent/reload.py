@@ -29,6 +29,7 @@ from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import read_optional
 from compute_agent.host.pci_devices import pci_addresses
 from compute_agent.host.reader import read_topology
+from compute_agent.host.uevents import PciEvents
 from compute_agent.inventory.provider_files import files_in
 from compute_agent.inventory.provider_tree import IdentityError
 from compute_agent.loops.base import ConfigurationInForce
@@ -62,8 +63,11 @@ class HostSignature:
         return self.online - powered != other.online - powered or self.rest != other.rest
 
 
-def host_signature(conf: cfg.ConfigOpts) -> HostSignature:
-    """The signature of this host now."""
+def host_signature(conf: cfg.ConfigOpts, pci_events: int = 0) -> HostSignature:
+    """The signature of this host now.
+
+    :param pci_events: the number of events about PCI devices so far.
+    """
     system = Path(conf.host.root) / "sys/devices/system"
     pools = sorted(system.glob(_HUGE_PAGES)) if conf.compute.huge_pages else ()
     return HostSignature(
@@ -72,11 +76,16 @@ def host_signature(conf: cfg.ConfigOpts) -> HostSignature:
             *((path, _file_stamp(path)) for path in (*written.files_of(conf), *_other_files(conf))),
             read_optional(f"{system}/node/online"),
             *(read_optional(str(pool)) for pool in pools),
-            # Devices come and go with hotplug, and virtual functions with sriov_numvfs.
-            pci_addresses(Path(conf.host.root)) if conf.pci.device_spec or conf.pci.nodes != "none" else (),
+            # Devices come and go with hotplug, and virtual functions with sriov_numvfs. Events tell drivers
+            # that change, and a device that was replaced between two looks.
+            (pci_events, pci_addresses(Path(conf.host.root))) if _uses_devices(conf) else (),
             host_access.resctrl_signature(conf),
         ),
     )
+
+
+def _uses_devices(conf: cfg.ConfigOpts) -> bool:
+    return bool(conf.pci.device_spec) or conf.pci.nodes != "none"
 
 
 def _other_files(conf: cfg.ConfigOpts) -> tuple[Path, ...]:
@@ -157,7 +166,8 @@ class ConfigReloader:
         self._config_warnings = self._warnings_of(host)
         for warning in self._config_warnings:  # the driver's have been told
             LOG.warning("%s", warning)
-        self._signature = host_signature(host.options)
+        self._pci_events = PciEvents()
+        self._signature = self._read_signature(host.options)
 
     @property
     def all_warnings(self) -> list[str]:
@@ -166,12 +176,19 @@ class ConfigReloader:
 
     def reload_changes(self) -> None:
         """Look whether configuration or hardware changed since the last time, and apply that."""
-        signature = host_signature(self._in_force.current.options)
+        signature = self._read_signature(self._in_force.current.options)
         # CPUs that the agent itself parks go offline and come back, and are no change of the host.
         if signature.differs_from(self._signature, self._pipeline.host_state.powered):
             # Kept before the reload: a refused configuration is tried again when something changes once more.
             self._signature = signature
             self.reload()
+
+    def close(self) -> None:
+        """Close the socket of events. For after the last look."""
+        self._pci_events.close()
+
+    def _read_signature(self, options: cfg.ConfigOpts) -> HostSignature:
+        return host_signature(options, self._pci_events.count_events())
 
     def reload(self) -> None:
         """Read configuration and host again. A refused configuration changes nothing and is reported."""

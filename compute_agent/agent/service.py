@@ -151,6 +151,7 @@ class HostAgent:
         self.pipeline.stop()
         parts.events.stop()  # last, as the worker records events to its end
         parts.host_driver.close()
+        parts.reloader.close()
         # From here on another agent may work on the folder.
         os.close(self._lock)
         LOG.info("The agent stopped; its guests run on")
@@ -262,8 +263,9 @@ class HostAgent:
         """
         holders, recorder = self.reports.history.known_owners, self._parts.recorder
         moves = self.options.isolation.emulator == MOVE
+        root = Path(self.options.host.root)
         auditor = HostAuditor(
-            self.pipeline, self.driver, self.client, self.reports.wake, recorder, holders, moves
+            self.pipeline, self.driver, self.client, self.reports.wake, recorder, holders, moves, root
         )
         return auditor.run_audit(options)
 

@@ -39,6 +39,8 @@ class EventKind(enum.StrEnum):
     STOLEN = "stolen"
     CPU_OFFLINE = "cpu_offline"
     CPU_ONLINE = "cpu_online"
+    DEVICE_GONE = "device_gone"
+    DEVICE_BACK = "device_back"
     BREAK = "break"
     THROTTLE_DOWN = "throttle_down"
     THROTTLE_UP = "throttle_up"

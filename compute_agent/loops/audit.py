@@ -11,6 +11,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,6 +20,7 @@ from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestDriver, GuestFlavor
 from compute_agent.events.event import EventKind as EventKind
 from compute_agent.events.event import EventRecorder, NamedSubject
+from compute_agent.host.pci_devices import read_pci_devices
 from compute_agent.isolation.emulator import find_misplaced, tell_misplaced
 from compute_agent.loops.allocations import allocations_by_consumer, allocations_read, hand_over
 from compute_agent.loops.base import WakeReport
@@ -28,6 +31,7 @@ from compute_agent.model.messages import GuestGoneError
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.host_state import HostState
 from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.promises.devices import cards_of, device_faults, held_devices
 from compute_agent.report.answers import ConcurrentUpdateError, ConflictError
 from compute_agent.report.audit import (
     AuditedGuest,
@@ -161,13 +165,16 @@ class HostAuditor:
         recorder: EventRecorder | None = None,
         holders: Mapping[str, ConsumerOwner] = MappingProxyType({}),
         moves_emulator: bool = False,
+        root: Path = Path("/"),
     ) -> None:
         """Prepare an audit.
 
         :param changed: called after a change of allocations.
         :param holders: the owners of guests by uuid.
         :param moves_emulator: whether the agent moves threads from dedicated CPUs where it follows.
+        :param root: the folder that contains /sys.
         """
+        self._root = root
         self._moves_emulator = moves_emulator
         self._holders = holders
         self._recorder = recorder or EventRecorder()
@@ -248,6 +255,8 @@ class HostAuditor:
         held = frozenset[int]().union(
             *(view.assignment.held_cpus for view in views.values() if view.assignment is not None)
         )
+        tree = self._pipeline.host_state.tree
+        cards = cards_of(tree, partial(read_pci_devices, self._root))
         found = []
         for guest in self._driver.guests():
             try:
@@ -258,8 +267,12 @@ class HostAuditor:
                 continue
             self._flavors[guest.uuid] = flavor
             location = locations.get(guest.uuid, CpuLocation())
-            audited = _audited_guest(guest, flavor, views.get(guest.uuid), location)
-            found.append(replace(audited, misplaced=misplaced))
+            view = views.get(guest.uuid)
+            audited = _audited_guest(guest, flavor, view, location)
+            devices = ""
+            if guest.devices is not None and view is not None and view.allocation is not None:
+                devices = "; ".join(device_faults(held_devices(tree, view.allocation), guest.devices, cards))
+            found.append(replace(audited, misplaced=misplaced, devices=devices))
         return found
 
     def _tell_misplaced(self, view: GuestView | None, held: CpuSet) -> str:

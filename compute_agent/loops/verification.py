@@ -6,7 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from compute_agent.controllers.base import GuestTarget, KernelController, find_controller
@@ -14,6 +16,7 @@ from compute_agent.controllers.isolation import isolation_level, isolation_statu
 from compute_agent.controllers.resctrl import ResctrlController, cache_demands
 from compute_agent.drivers import procfs
 from compute_agent.drivers.base import GuestDriver
+from compute_agent.host.pci_devices import read_pci_devices
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.isolation.decision import KERNEL_MANAGED
 from compute_agent.isolation.facts import MaskReader
@@ -24,6 +27,7 @@ from compute_agent.model.guest_settings import IsolationLevel
 from compute_agent.model.messages import DriverError, GuestGoneError
 from compute_agent.pipeline.guest_cache import GuestView
 from compute_agent.pipeline.worker import GuestPipeline
+from compute_agent.promises.devices import cards_of, held_devices
 from compute_agent.promises.facts import TaskReader, group_facts, read_node_memory
 from compute_agent.promises.verdict import (
     CachePromise,
@@ -120,12 +124,20 @@ def read_caches(
     return CacheState(control, membership, {one.guest: one for one in demands}, present, layout)
 
 
-def make_promises(view: GuestView, level: IsolationLevel, caches: CacheState | None) -> GuestPromises:
-    """The promises to a guest."""
+def make_promises(
+    view: GuestView,
+    level: IsolationLevel,
+    caches: CacheState | None,
+    devices: Mapping[str, int] = MappingProxyType({}),
+) -> GuestPromises:
+    """The promises to a guest.
+
+    :param devices: the amounts of devices that it holds, by address.
+    """
     guest, place = view.guest, view.assignment
     group = None if caches is None else caches.group_of(guest.uuid)
     shares = {} if caches is None or group is None else caches.promises_of(guest.uuid)
-    found = GuestPromises(guest.uuid, guest.name, group=group, caches=shares)
+    found = GuestPromises(guest.uuid, guest.name, group=group, caches=shares, devices=devices)
     if place is None:
         return found
     is_quiet = bool(place.held_cpus) and level.is_quiet
@@ -185,11 +197,18 @@ class PromiseVerifier:
         # Nothing is promised to a guest that the agent leaves alone.
         views = [view for view in self._pipeline.guest_views() if not view.guest.settings.preserve]
         caches = read_caches(conf.controllers, views, host_state.all_zones, online)
-        promises = {view.guest.uuid: make_promises(view, self._level_of(view), caches) for view in views}
+        promises = {
+            view.guest.uuid: make_promises(
+                view, self._level_of(view), caches, held_devices(host_state.tree, view.allocation or {})
+            )
+            for view in views
+        }
         # All guests, as a preserved one may run on the CPUs of another.
         guests = self._pipeline.guests()
         found = {guest.uuid: self._read_guest(guest, promises.get(guest.uuid), caches) for guest in guests}
-        facts = self._with_host(HostFacts(host_state.topology, found), promises.values(), guests)
+        cards = cards_of(host_state.tree, partial(read_pci_devices, Path(conf.options.host.root)))
+        facts = HostFacts(host_state.topology, found, cards=cards)
+        facts = self._with_host(facts, promises.values(), guests)
         return judge_promises(promises.values(), facts)
 
     def _level_of(self, view: GuestView) -> IsolationLevel:
@@ -215,6 +234,7 @@ class PromiseVerifier:
                 read_node_memory(self._driver.usage_group(guest)) if promise.mems else {},
                 group,
                 helpers=helpers,
+                devices=guest.devices,
             )
         except GuestGoneError:
             return ObservedGuest(problem="it has ended")

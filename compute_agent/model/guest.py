@@ -161,6 +161,7 @@ class Guest:
     :ivar setting_sources: the source of each setting, in words.
     :ivar setting_problems: sentences about values that have no effect.
     :ivar rule: name of the rule that matches.
+    :ivar devices: addresses of the PCI devices of the host that it has; None where they are not known.
     """
 
     uuid: str
@@ -180,6 +181,7 @@ class Guest:
     setting_sources: Mapping[str, str] = field(default_factory=dict)
     setting_problems: tuple[str, ...] = ()
     rule: str = ""
+    devices: frozenset[str] | None = None
 
     def __str__(self) -> str:
         return full_name(self.name, self.uuid)

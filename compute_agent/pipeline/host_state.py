@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from compute_agent.classification.resolution import NO_CLASSIFICATION, ClassificationPolicy
 from compute_agent.host.topology import HostTopology
+from compute_agent.inventory.attributes import NUMA_NODE
 from compute_agent.inventory.provider_tree import ProviderNode, ProviderTree
 from compute_agent.model.cpuset import CpuPool, CpuSet, CpuSets
 from compute_agent.model.guest import Allocation, Guest
@@ -195,6 +197,8 @@ def request_for(host_state: HostState, guest: Guest, allocation: Allocation) -> 
         mems=memory_nodes(host_state, guest, allocation),
         dedicated_vcpus=guest.dedicated_vcpus,
         alone=is_alone(host_state, settings),
+        near=device_nodes(host_state, guest, allocation),
+        near_only=guest.identity.extra_specs.get(PCI_AFFINITY, "") == "required",
     )
 
 
@@ -203,6 +207,22 @@ def is_alone(host_state: HostState, settings: GuestSettings) -> bool:
     if settings.isolation:
         return settings.isolation is IsolationLevel.ALONE
     return settings.qos_class in host_state.alone_classes
+
+
+PCI_AFFINITY: Final = "hw:pci_numa_affinity_policy"
+"""The extra spec of Nova's flavors for the distance of a guest from its PCI devices."""
+
+
+def device_nodes(host_state: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:
+    """The NUMA nodes with CPUs that are nearest to the PCI devices of a guest.
+
+    These are devices in its allocation of this host, and devices of nova-compute in its definition.
+    """
+    tree = host_state.tree
+    told = [node.attributes for node in tree.nodes if node.device and node.uuid in allocation]
+    told += [tree.device_attributes.get(address, {}) for address in sorted(guest.devices or ())]
+    numbers = (attributes.get(NUMA_NODE) for attributes in told)
+    return frozenset(int(number) for number in numbers if isinstance(number, float))
 
 
 def memory_nodes(host_state: HostState, guest: Guest, allocation: Allocation) -> frozenset[int]:

@@ -22,6 +22,7 @@ from compute_agent.host.topology import HostTopology
 from compute_agent.model.cpuset import CpuSet, named_cpus
 from compute_agent.model.guest import Allocation, CpuAssignment, Guest, GuestMigration
 from compute_agent.model.messages import DriverError, GuestGoneError
+from compute_agent.pipeline.devices import HeldDeviceWatch
 from compute_agent.pipeline.enforcer import GuestEnforcer
 from compute_agent.pipeline.events import (
     AdoptGuest,
@@ -145,6 +146,7 @@ class GuestPipeline:
         """
         self._driver = driver
         self._recorder = recorder = recorder or EventRecorder()
+        self._devices = HeldDeviceWatch(recorder)
         self._enforcer = GuestEnforcer(controllers, metrics, recorder, read_online)
         self._save = save
         self._metrics = metrics
@@ -305,7 +307,8 @@ class GuestPipeline:
     def handle_event(self, event: Event) -> GuestView | CpuAssignment | None:
         """Handle one event to its end. The worker's thread calls it, and tests do."""
         if isinstance(event, HostStateChanged):
-            self._placer.host_state = event.host_state
+            tree, self._placer.host_state = self.host_state.tree, event.host_state
+            self._devices.compare_trees(tree, event.host_state.tree, self._cache)
             if event.controllers is not None:
                 self._enforcer.use_controllers(event.controllers)
         self._placer.host_state = self._enforcer.refresh_online(self.host_state)

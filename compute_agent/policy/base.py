@@ -156,6 +156,8 @@ class GuestRequest:
 
     :ivar dedicated: the number of guest CPUs that the flavor wants dedicated; 0 where it is not known.
     :ivar mems: NUMA nodes of the memory that it holds; empty where the allocation has no nodes of memory.
+    :ivar near: the NUMA nodes of its PCI devices, from which it gets CPUs if they have enough.
+    :ivar near_only: whether it is refused if they have too few.
     """
 
     guest: str
@@ -170,6 +172,8 @@ class GuestRequest:
     """The numbers of the guest CPUs that should be dedicated, if the order names them."""
     alone: bool = False
     """Whether its level of isolation is ``alone``, for which the kernel may have CPUs set apart at boot."""
+    near: CpuSet = frozenset()
+    near_only: bool = False
 
     def narrowed_to(self, cpus: CpuSet) -> GuestRequest:
         """The request, restricted to these CPUs."""
@@ -301,7 +305,7 @@ def place_guest(
                 f"{demand.zone} has {len(free)} free dedicated CPUs ({cpuset.format(free) or 'none'}),"
                 f" but {demand.pcpu} are needed{waits}"
             )
-        cpus = choose(supply, request, demand, free)
+        cpus = _choose_near(supply, request, demand, free, choose)
         if isinstance(cpus, PlacementRefusal):
             return cpus
         chosen += cpus
@@ -312,6 +316,33 @@ def place_guest(
             f" {request.used_pcpu} cores"
         )
     return build_assignment(supply, request, chosen)
+
+
+def _choose_near(
+    supply: CpuSupply, request: GuestRequest, demand: ProviderDemand, free: CpuSet, choose: Chooser
+) -> tuple[int, ...] | PlacementRefusal:
+    """Choose from the CPUs near the guest's devices, or else from all free ones unless the order forbids."""
+    near = near_cpus(supply, request, demand.cpus)
+    # A zone on one side of the border was chosen with the devices: its CPUs are what the allocation names.
+    if not near or near == demand.cpus:
+        return choose(supply, request, demand, free)
+    found: tuple[int, ...] | PlacementRefusal = PlacementRefusal(
+        f"NUMA nodes {cpuset.format(request.near)} of its PCI devices have {len(free & near)} free dedicated"
+        f" CPUs of {demand.zone}, but {demand.pcpu} are needed"
+    )
+    if len(free & near) >= demand.pcpu:
+        found = choose(supply, request, demand, free & near)
+    if isinstance(found, PlacementRefusal) and not request.near_only:
+        return choose(supply, request, demand, free)
+    return found
+
+
+def near_cpus(supply: CpuSupply, request: GuestRequest, cpus: CpuSet) -> CpuSet:
+    """The part of these CPUs that is on the NUMA nodes of the guest's devices."""
+    if not request.near:
+        return frozenset()
+    nodes = supply.topology.numa_nodes
+    return cpus & frozenset[int]().union(*(node.cpus for node in nodes if node.id in request.near))
 
 
 def build_assignment(
@@ -350,10 +381,11 @@ def memory_of(supply: CpuSupply, request: GuestRequest, cpus: CpuSet, pinned: bo
     """The NUMA nodes for the memory of a guest on ``cpus``; empty for any node.
 
     The definition of the guest comes first, then its allocation. Without either, the memory of a ``pinned``
-    guest comes from the nodes of its CPUs.
+    guest, and of one that has to be near its devices, comes from the nodes of its CPUs.
     """
     told = request.constraints.memory_nodes or request.mems
-    return told or (memory_nodes(supply.topology, cpus) if pinned else frozenset())
+    follows = pinned or (request.near_only and bool(request.near))
+    return told or (memory_nodes(supply.topology, cpus) if follows else frozenset())
 
 
 def refit_assignment(
@@ -465,8 +497,14 @@ def _amounts_match(supply: CpuSupply, request: GuestRequest, dedicated: CpuSet) 
 def floating_cpus(supply: CpuSupply, request: GuestRequest) -> CpuSet:
     """The shared CPUs for the VCPU part: those of its zones, or without an allocation all of no pool.
 
-    Lent CPUs are included, unless there are no shared CPUs to begin with.
+    Lent CPUs are included, unless there are no shared CPUs to begin with. A guest that has to be near its
+    devices floats on their nodes, if these have shared CPUs.
     """
+    found = _floating_anywhere(supply, request)
+    return (near_cpus(supply, request, found) if request.near_only else found) or found
+
+
+def _floating_anywhere(supply: CpuSupply, request: GuestRequest) -> CpuSet:
     online = supply.topology.online
     if not request.demands:
         shared, lent = supply.cpu_sets.open_shared & online, supply.lent.get("", frozenset())

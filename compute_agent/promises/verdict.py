@@ -13,6 +13,7 @@ from compute_agent.model import cpuset
 from compute_agent.model.cpuset import CpuSet, named_cpus
 from compute_agent.model.guest_settings import ThreadPolicy
 from compute_agent.model.messages import named_few
+from compute_agent.promises.devices import device_faults, in_words
 
 
 class PromiseKind(enum.StrEnum):
@@ -29,6 +30,8 @@ class PromiseKind(enum.StrEnum):
     """Interrupts and the kernel's movable work keep off its dedicated CPUs."""
     ALONE = "alone"
     """Processes of the host keep off its dedicated CPUs."""
+    DEVICES = "devices"
+    """It has the PCI devices that it holds, and no others of those that the host offers."""
 
 
 class PromiseState(enum.StrEnum):
@@ -66,6 +69,7 @@ class GuestPromises:
     :ivar group: the name of its resctrl group; None: it has no promise of caches.
     :ivar caches: by L3 cache id.
     :ivar given: another program placed the guest.
+    :ivar devices: amounts of the PCI devices that it holds, by address.
     """
 
     uuid: str
@@ -80,6 +84,7 @@ class GuestPromises:
     quiet: bool = False
     alone: bool = False
     given: bool = False
+    devices: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def cpus(self) -> CpuSet:
@@ -115,6 +120,7 @@ class ObservedGuest:
     :ivar group: None: its group does not exist, or cannot be read.
     :ivar problem: the reason why it cannot be read at all.
     :ivar helpers: CPUs of tasks outside its own processes that serve it, by thread id.
+    :ivar devices: addresses of the PCI devices that it has; None where they are not known.
     """
 
     vcpus: Mapping[int, CpuSet] = field(default_factory=dict)
@@ -125,6 +131,7 @@ class ObservedGuest:
     group: GroupFacts | None = None
     problem: str = ""
     helpers: Mapping[int, CpuSet] = field(default_factory=dict)
+    devices: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +153,8 @@ class HostFacts:
     :ivar fixed: paths of masks that the kernel does not change.
     :ivar owners: guests by the PCI address of their passthrough device.
     :ivar tasks: threads that may run on CPUs of guests with the level ``alone``.
+    :ivar cards: the addresses of the PCI devices that the host offers; for virtual functions, the address
+        of their physical function.
     """
 
     topology: HostTopology
@@ -154,6 +163,7 @@ class HostFacts:
     fixed: frozenset[str] = frozenset()
     owners: Mapping[str, str] = field(default_factory=dict)
     tasks: tuple[HostTask, ...] = ()
+    cards: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +234,8 @@ class _GuestJudge:
             tasks = [f"{task.name} ({task.tid})" for task in self._facts.tasks if task.cpus & promise.held]
             faults = [f"{named_few(tasks, _SHOWN)} may run there"] if tasks else []
             yield self._judge_promise(PromiseKind.ALONE, f"no process of the host on CPUs {held}", faults)
+        if promise.devices or not self._facts.cards.keys().isdisjoint(self._guest.devices or ()):
+            yield self._judge_devices(f"PCI devices {in_words(promise.devices)}")
 
     def _judge_promise(
         self, kind: PromiseKind, promised: str, faults: Iterable[str], limits: Iterable[str] = ()
@@ -387,6 +399,16 @@ class _GuestJudge:
         faults = [f"{named_few(movable, _SHOWN)} may run there"] if movable else []
         limits = [f"the kernel keeps {named_few(fixed, _SHOWN)} there"] if fixed else []
         return self._judge_promise(PromiseKind.QUIET, promised, faults, limits)
+
+    # Devices
+
+    def _judge_devices(self, promised: str) -> PromiseVerdict:
+        has = self._guest.devices
+        if has is None and not self._guest.problem:
+            found = ["the agent does not know the devices of such guests, and does not restrict them"]
+            return self._make_verdict(PromiseKind.DEVICES, PromiseState.UNKNOWN, promised, found)
+        faults = device_faults(self._promise.devices, has or (), self._facts.cards)
+        return self._judge_promise(PromiseKind.DEVICES, promised, faults)
 
 
 def _counted_things(things: Mapping[int, object] | frozenset[int], noun: str) -> str:

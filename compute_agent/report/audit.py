@@ -187,6 +187,7 @@ class FindingKind(enum.StrEnum):
     OVERLAP = "guests on the same CPUs"
     KINDS = "guest CPUs of another kind than ordered"
     EMULATOR = "emulator threads on dedicated CPUs"
+    DEVICES = "other PCI devices than held"
     MIGRATING = "guest that migrates"
 
 
@@ -207,6 +208,7 @@ class AuditedGuest:
     :ivar dedicated_vcpus: guest CPUs that its mask names.
     :ivar pinned_vcpus: guest CPUs that run on ``held`` CPUs only.
     :ivar misplaced: words about its threads on dedicated CPUs that run no guest CPU.
+    :ivar devices: words about PCI devices that it has and does not hold, or the reverse.
     """
 
     uuid: str
@@ -224,6 +226,7 @@ class AuditedGuest:
     dedicated_vcpus: CpuSet = frozenset()
     pinned_vcpus: CpuSet = frozenset()
     misplaced: str = ""
+    devices: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +324,10 @@ def compare_holdings(
         if guest.misplaced:
             findings.append(
                 AuditFinding(FindingKind.EMULATOR, guest.uuid, guest.name, allocation, guest.misplaced)
+            )
+        if guest.devices:
+            findings.append(
+                AuditFinding(FindingKind.DEVICES, guest.uuid, guest.name, allocation, guest.devices)
             )
         if overlaps := _overlapping_cpus(guest, running.values()):
             findings.append(AuditFinding(FindingKind.OVERLAP, guest.uuid, guest.name, allocation, overlaps))

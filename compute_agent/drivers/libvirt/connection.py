@@ -134,10 +134,16 @@ class LibvirtConnection:
         try:
             handle.registerCloseCallback(self._on_closed, session)
             handle.setKeepAlive(_KEEPALIVE_SECONDS, _KEEPALIVE_COUNT)
-            for event in (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE):
+            for event in (
+                libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE,
+                libvirt.VIR_DOMAIN_EVENT_ID_METADATA_CHANGE,
+                libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_ADDED,
+                libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED,
+            ):
                 session.events.append(handle.domainEventRegisterAny(None, event, self._domain_event, None))
             # LIFECYCLE: starts and ends. METADATA_CHANGE: settings in the agent's namespace. TUNABLE: limits
-            # of disks. No event tells changes of a definition; the driver's thread looks for these in turn.
+            # of disks. DEVICE: hot-plugged devices. No event tells changes of a definition; the driver's
+            # thread looks for these in turn.
             tuned = handle.domainEventRegisterAny(
                 None, libvirt.VIR_DOMAIN_EVENT_ID_TUNABLE, self._on_tuned, None
             )

@@ -101,6 +101,7 @@ class DomainDescription:
     :ivar owner: the user of its process, as a name or as a number after ``+``; empty if the XML has none.
     :ivar problems: sentences about settings that cannot be used.
     :ivar identity: the names, owner, flavor and image that Nova wrote.
+    :ivar devices: the addresses of the PCI devices of the host that it has.
     """
 
     uuid: str
@@ -110,6 +111,7 @@ class DomainDescription:
     owner: str = ""
     problems: tuple[str, ...] = ()
     identity: GuestIdentity = field(default_factory=GuestIdentity)
+    devices: frozenset[str] = frozenset()
 
 
 # Settings by element of the agent's namespace, including the first name of ``priority``.
@@ -145,7 +147,34 @@ def describe_domain(domain_xml: str) -> DomainDescription:
         _read_owner(root),
         tuple(problems),
         read_identity(root),
+        read_devices(root),
     )
+
+
+_DEVICE_PATHS: Final = ("devices/hostdev[@type='pci']", "devices/interface[@type='hostdev']")
+_ADDRESS_LIMITS: Final = {"domain": 0xFFFFFFFF, "bus": 0xFF, "slot": 0x1F, "function": 7}
+
+
+def read_devices(root: ElementTree.Element) -> frozenset[str]:
+    """The addresses of the PCI devices of the host in the XML of a domain; unreadable ones are left out."""
+    sources = (element.find("source/address") for path in _DEVICE_PATHS for element in root.iterfind(path))
+    found = (_read_address(source) for source in sources if source is not None)
+    return frozenset(address for address in found if address)
+
+
+def _read_address(source: ElementTree.Element) -> str:
+    """An address such as ``0000:81:00.0``; empty if it cannot be read. libvirt writes ``0x81``."""
+    numbers = []
+    for name, limit in _ADDRESS_LIMITS.items():
+        try:
+            number = int(source.get(name, "0"), 0)
+        except ValueError:
+            return ""
+        if not 0 <= number <= limit:
+            return ""
+        numbers.append(number)
+    domain, bus, slot, function = numbers
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
 
 
 def run_number(domain_xml: str) -> str | None:

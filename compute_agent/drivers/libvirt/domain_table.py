@@ -429,6 +429,7 @@ def _make_guest(found: DomainDescription, guest_uuid: str, driver: str, pid: int
         declared=found.declared,
         declared_by=SettingSource.DOMAIN,
         declared_problems=found.problems,
+        devices=found.devices,
     )
 
 

@@ -234,7 +234,7 @@ def test_a_guest_that_cannot_be_read_has_unknown_promises(host):
         QUIET, mems=cpus(0), group="g", caches={0: CachePromise(2, 20)}, thread_policy=ThreadPolicy.ISOLATE
     )
     found = verdicts(asks, with_guest(host, problem="it has ended"))
-    assert found.keys() == set(PromiseKind) - {PromiseKind.ALONE}
+    assert found.keys() == set(PromiseKind) - {PromiseKind.ALONE, PromiseKind.DEVICES}
     assert set(found.values()) == {(UNKNOWN, "it has ended")}
     assert set(verdicts(asks, replace(host, guests={})).values()) == {(UNKNOWN, "it was not read")}
 
@@ -245,3 +245,34 @@ def test_broken_promises_are_counted_by_kind(host):
     assert counts.keys() == set(PromiseKind)
     assert broken_text(counts) == "1 cpus, 1 quiet"
     assert broken_text(count_broken([])) == ""
+
+
+CARD, GPU = "0000:81:00.0", "0000:0a:00.0"
+CARDS = {CARD: CARD, "0000:81:02.0": CARD, "0000:81:02.1": CARD, GPU: GPU}
+
+
+@pytest.mark.parametrize(
+    ("held", "has", "state", "found"),
+    [
+        ({GPU: 1}, {GPU, "0000:00:1f.0"}, KEPT, ""),
+        ({CARD: 2}, {"0000:81:02.0", "0000:81:02.1"}, KEPT, ""),
+        ({CARD: 2}, {"0000:81:02.1"}, BROKEN, f"it has 1 of {CARD}, and holds 2"),
+        ({CARD: 1}, {GPU}, BROKEN, f"it has 1 of {GPU}, and holds 0; it has 0 of {CARD}, and holds 1"),
+        ({}, {GPU}, BROKEN, f"it has 1 of {GPU}, and holds 0"),
+        (
+            {GPU: 1},
+            None,
+            UNKNOWN,
+            "the agent does not know the devices of such guests, and does not restrict them",
+        ),
+    ],
+)
+def test_a_guest_has_the_devices_that_it_holds(host, held, has, state, found):
+    devices = None if has is None else frozenset(has)
+    facts = replace(with_guest(host, devices=devices), cards=CARDS)
+    assert verdicts(replace(PINNED, devices=held), facts)[PromiseKind.DEVICES] == (state, found)
+
+
+def test_a_guest_without_devices_has_no_promise_of_them(host):
+    facts = replace(with_guest(host, devices=frozenset({"0000:00:1f.0"})), cards=CARDS)
+    assert PromiseKind.DEVICES not in verdicts(PINNED, facts)

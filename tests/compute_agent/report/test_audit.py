@@ -277,3 +277,9 @@ def test_guest_cpus_of_another_kind_than_the_mask_says_are_found(pinned, detail)
     )
     found = compare_holdings([guest], {"a": {"node": {"PCPU": 2, "VCPU": 1}}}, frozenset())
     assert [(it.kind, it.detail) for it in found] == ([(FindingKind.KINDS, detail)] if detail else [])
+
+
+def test_devices_that_a_guest_does_not_hold_are_a_finding():
+    guest = audited_guest(devices="it has 1 of 0000:81:00.0, and holds 0")
+    kinds = {one.kind: one.detail for one in compare_holdings([guest], {}, frozenset(), {})}
+    assert kinds[FindingKind.DEVICES] == "it has 1 of 0000:81:00.0, and holds 0"

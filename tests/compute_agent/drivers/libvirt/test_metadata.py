@@ -181,3 +181,26 @@ def test_the_user_of_processes_without_a_label_is_that_of_the_base_label():
 def test_xml_that_is_no_domain_is_refused(text):
     with pytest.raises(ValueError, match="not"):
         describe_domain(text)
+
+
+HOSTDEV = "<hostdev mode='subsystem' type='{}'><source><address {}/></source></hostdev>"
+FUNCTION = "<interface type='hostdev'><source><address type='pci' {}/></source></interface>"
+
+
+@pytest.mark.parametrize(
+    ("devices", "addresses"),
+    [
+        ("", set()),
+        (HOSTDEV.format("pci", "domain='0x0000' bus='0x81' slot='0x00' function='0x0'"), {"0000:81:00.0"}),
+        (HOSTDEV.format("pci", "domain='65536' bus='129' slot='31' function='7'"), {"10000:81:1f.7"}),
+        (FUNCTION.format("bus='0x5e' slot='0x02' function='0x3'"), {"0000:5e:02.3"}),
+        (HOSTDEV.format("usb", "bus='1' device='2'"), set()),
+        (HOSTDEV.format("pci", "bus='0x100'"), set()),
+        (HOSTDEV.format("pci", "bus='-1'"), set()),
+        (HOSTDEV.format("pci", "bus='x' slot='" + "9" * 5000 + "'"), set()),
+        ("<hostdev type='pci'/><hostdev type='pci'><source/></hostdev>", set()),
+    ],
+)
+def test_pci_devices_of_a_domain_are_read(devices, addresses):
+    xml = domain().replace("</domain>", f"<devices>{devices}</devices></domain>")
+    assert describe_domain(xml).devices == addresses

@@ -1,0 +1,89 @@
+"""Events of the kernel about PCI devices, from a netlink socket (``NETLINK_KOBJECT_UEVENT``).
+
+Format: a header such as ``add@/devices/pci0000:80/0000:80:01.0``, then ``KEY=value`` fields, each ended by a
+zero byte (kernel: lib/kobject_uevent.c). The kernel sends them to group 1; udev's own events are in group 2.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from typing import Final
+
+LOG = logging.getLogger(__name__)
+
+_KOBJECT_UEVENT: Final = 15
+"""``NETLINK_KOBJECT_UEVENT`` of linux/netlink.h, which Python does not name."""
+_KERNEL_GROUP: Final = 1
+_KERNEL_PORT: Final = 0
+_MAX_BYTES: Final = 8192
+"""More than the kernel's UEVENT_BUFFER_SIZE of 2048."""
+_MAX_READ: Final = 4096
+"""Maximum number of events of one look: a storm of them must not hold the reader up."""
+_OF_PCI: Final = b"SUBSYSTEM=pci"
+
+
+class PciEvents:
+    """Counts events about PCI devices. Without the socket it counts none. For one thread."""
+
+    def __init__(self, open_socket: Callable[[], socket.socket | None] | None = None) -> None:
+        """``open_socket`` makes a socket that does not block; by default the kernel's."""
+        self._socket = (open_socket or _open_socket)()
+        self._count = 0
+
+    def count_events(self) -> int:
+        """Read the events that wait, and return the number of all so far. Lost events count as one."""
+        for _ in range(_MAX_READ if self._socket is not None else 0):
+            try:
+                found = self._read_event()
+            except BlockingIOError:
+                break
+            except OSError as error:
+                self._count += 1
+                # The kernel drops events when the buffer of the socket is full. Others are no reason to stop.
+                if error.errno != errno.ENOBUFS:
+                    LOG.warning("Events of devices are not read any more, devices are polled: %s", error)
+                    self.close()
+                    break
+            else:
+                self._count += found
+        return self._count
+
+    def _read_event(self) -> bool:
+        """Read one event, and return whether it is of a PCI device; may raise OSError."""
+        # For the type checker: count_events() reads only with a socket.
+        assert self._socket is not None
+        content, sender = self._socket.recvfrom(_MAX_BYTES)
+        return is_pci_event(content, sender[0])
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def is_pci_event(content: bytes, port: int) -> bool:
+    """Whether a message is an event of the kernel about a PCI device.
+
+    :param port: the netlink port of the sender. Any process with privileges could send to the group.
+    """
+    return port == _KERNEL_PORT and _OF_PCI in content.split(b"\0")
+
+
+def _open_socket() -> socket.socket | None:
+    try:
+        found = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _KOBJECT_UEVENT)
+    except OSError as error:
+        LOG.info("There are no events of devices, so devices are polled: %s", error)
+        return None
+    try:
+        found.setblocking(False)
+        found.bind((0, _KERNEL_GROUP))
+    except OSError as error:
+        LOG.info("There are no events of devices, so devices are polled: %s", error)
+        found.close()
+        return None
+    return found
