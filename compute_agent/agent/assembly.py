@@ -54,6 +54,7 @@ from compute_agent.threads import WakeSignal
 from compute_agent.throttling.arbiter import LimitArbiter
 from compute_agent.throttling.evictions import GuestEvictions, GuestEvictor
 from compute_agent.throttling.executor import ThrottleExecutor
+from compute_agent.throttling.samplers import GuestReader
 from compute_agent.throttling.state_file import ThrottlingFile
 from compute_agent.throttling.telemetry import ThrottleTelemetry
 from compute_agent.throttling.watermarks.metrics import load_registry
@@ -233,9 +234,10 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         )
         # A circle by nature: monitoring shows what watermarks measure, and watermarks read its counters.
         monitored.use_usage(watermarks)
-        interference = InterferenceLoop(
-            conf, throttling, pipeline, driver, executor, limits, monitoring.reader
+        guest_reader = GuestReader(
+            driver, lambda: in_force.current.settings.classes, options.host.root, monitoring.reader
         )
+        interference = InterferenceLoop(conf, throttling, pipeline, guest_reader, executor, limits)
 
         # What hears of guests
         oom = OomEvents(driver, recorder, metrics.registry, options.host.root)

@@ -106,7 +106,7 @@ class WatermarkLoop:
             # From start to start: rates need even intervals, however long a round takes.
             lambda took: max(0.0, self._settings.interval - took),
             self._count_failure,
-            is_needed=self._is_needed,
+            is_needed=self.is_needed,
             begin=self._renew_sampler,
         )
         self._latest: tuple[UsageSnapshot | None, Streaks] = (None, {})
@@ -122,13 +122,17 @@ class WatermarkLoop:
 
         The round comes when it is due: rates over a shorter time would mean little.
         """
+        self.use_options(conf)
+        self._thread.start()
+
+    def use_options(self, conf: ReloadedConfiguration) -> None:
+        """Use another configuration, without starting a thread for it."""
         self._subjects.cache_allotments = open_allotments(
             conf.controllers, lambda: self._pipeline.host_state.all_zones
         )
         # Before the settings of the rounds: an eviction that a round begins must not use the former command.
         self._evictions.use_settings(conf.settings, conf.client)
         self._settings = conf.settings
-        self._thread.start()
 
     def stop(self, timeout: float = 2.0) -> None:
         """Stop the thread; limits and evictions stay for the next agent.
@@ -149,7 +153,8 @@ class WatermarkLoop:
         # Rates since the last round before a pause would be means over the pause.
         self._sampler = MetricSampler(self._root, self._cache)
 
-    def _is_needed(self) -> bool:
+    def is_needed(self) -> bool:
+        """Tell whether there is anything to measure, or to give back."""
         state = self._trigger.state
         # Limits outlive the watermarks that set them: without a round they would never be lifted.
         owed = state.throttles or state.evictions or state.scheduling_off
@@ -195,20 +200,22 @@ class InterferenceLoop:
         conf: ReloadedConfiguration,
         file: ThrottlingFile,
         pipeline: GuestPipeline,
-        driver: GuestThreads,
+        reader: GuestReader,
         executor: ThrottleExecutor,
         arbiter: LimitArbiter,
-        cache: CacheReader | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare the loop, and give the limits of a former agent to the arbiter."""
+        """Prepare the loop, and give the limits of a former agent to the arbiter.
+
+        :param reader: reads guests by the classes in force; this loop sets its allotments.
+        """
         self._conf = conf
         self._file = file
         self._pipeline = pipeline
         self._executor = executor
         self._arbiter = arbiter
         self._clock = clock
-        self._reader = GuestReader(driver, lambda: self._conf.settings.classes, conf.options.host.root, cache)
+        self._reader = reader
         self._renew_allotments()
         settings = conf.settings
         self._trigger = InterferenceTrigger(
@@ -226,7 +233,7 @@ class InterferenceLoop:
             # From end to start: samples have times of their own, and rates are computed from these.
             lambda took: INTERVAL,
             self._count_failure,
-            is_needed=self._is_needed,
+            is_needed=self.is_needed,
             rest=self._forget_cases,
             keep=self._keep_learnt,
         )
@@ -265,7 +272,8 @@ class InterferenceLoop:
 
     # The loop
 
-    def _is_needed(self) -> bool:
+    def is_needed(self) -> bool:
+        """Tell whether there is anything to sample, or to give back."""
         trigger = self._trigger
         return bool(self._conf.settings.watches or trigger.state.cases or trigger.owes)
 

@@ -22,13 +22,13 @@ class Work:
         self.pause, self.signal = 0.001, WakeSignal()
         self.thread = PeriodicTask(
             ROLE,
-            self.round,
+            lambda: self.round(),
             lambda took: self.pause,
             self.failures.append,
             is_needed=lambda: self.needed,
             begin=self.begin,
-            rest=self.rested.release,
-            keep=self.keep,
+            rest=lambda: self.rest(),
+            keep=lambda: self.keep(),
             signal=self.signal,
         )
 
@@ -37,6 +37,9 @@ class Work:
 
     def keep(self):
         self.kept += 1
+
+    def rest(self):
+        self.rested.release()
 
     def round(self):
         self.done.release()
@@ -79,11 +82,11 @@ def test_a_task_begins_again_after_an_error_during_its_rest(work):
     went_wrong = threading.Event()
 
     def rest():
-        work.thread._rest = lambda: None
+        work.rest = lambda: None
         went_wrong.set()
         sys.exit("nobody expects this")
 
-    work.thread._rest = rest
+    work.rest = rest
     work.thread.start()
     assert work.done.acquire(timeout=LONG)
     work.needed = False
@@ -103,7 +106,7 @@ def test_a_stopped_task_does_not_begin_again(work):
     assert work.kept == 1
 
 
-@pytest.mark.parametrize("hanging", ["_round", "_rest", "_keep"])
+@pytest.mark.parametrize("hanging", ["round", "rest", "keep"])
 def test_stopping_does_not_wait_long_for_work_that_hangs(work, hanging):
     reached, over = threading.Event(), threading.Event()
 
@@ -111,10 +114,10 @@ def test_stopping_does_not_wait_long_for_work_that_hangs(work, hanging):
         reached.set()
         over.wait(LONG)
 
-    setattr(work.thread, hanging, hang)
+    setattr(work, hanging, hang)
     work.thread.start()
-    assert work.done.acquire(timeout=LONG) if hanging != "_round" else reached.wait(LONG)
-    if hanging == "_rest":
+    assert work.done.acquire(timeout=LONG) if hanging != "round" else reached.wait(LONG)
+    if hanging == "rest":
         work.needed = False
         assert reached.wait(LONG)
     stopping = threading.Thread(target=work.thread.stop, args=(0.01,))
@@ -142,12 +145,14 @@ def test_a_signal_during_a_round_is_for_the_next_one(work):
     work.signal.wake()
     reached, over = threading.Event(), threading.Event()
 
+    usual = work.round
+
     def hang():
-        work.thread._round = work.round
+        work.round = usual
         reached.set()
         over.wait(LONG)
 
-    work.thread._round = hang
+    work.round = hang
     work.thread.start()
     assert reached.wait(LONG)
     work.signal.wake()

@@ -34,6 +34,7 @@ from compute_agent.throttling.watermarks.metrics import (
 from tests.compute_agent.builders import has_thread, load_text
 from tests.compute_agent.fakes import FakeDriver
 from tests.compute_agent.inventory.machines import machine
+from tests.compute_agent.loops.configurations import configuration
 
 TOPOLOGY = machine(nodes=1, cores=8)
 NODE = "11111111-0000-4000-8000-000000000000"
@@ -177,9 +178,7 @@ class Overload:
     def reload(self, lines):
         """Apply other settings, without the thread that ``WatermarkLoop.reload`` starts."""
         self.lines = lines
-        # no public seam: a loop that was stopped would start no thread, but its evictions end, too
-        settings = self.watermarks._settings = self.settings()
-        self.evictions.use_settings(settings, self.client)
+        self.watermarks.use_options(configuration(settings=self.settings(), client=self.client))
 
     # The guests
 

@@ -15,6 +15,7 @@ from compute_agent.model.resource import CACHE_WAYS, ThrottleControl
 from compute_agent.monitoring.readings import CacheReading
 from compute_agent.throttling.interference.cases import CasePhase
 from compute_agent.throttling.interference.signals import SIGNALS, InterferenceWatch
+from compute_agent.throttling.samplers import GuestReader
 from compute_agent.throttling.settings import ThrottlingSettings
 from compute_agent.throttling.state_file import FILE_NAME, ThrottlingFile, look_up_state
 from compute_agent.throttling.telemetry import ThrottleTelemetry
@@ -37,14 +38,18 @@ class InterferenceHost(Overload):
         self.now, self.waited, self.ran = 1000.0, {}, {}
         self.watches, self.events, self.blamed = (WATCH,), [], []
         self.greedy = False
+        self.cache = self.cycles = None
 
     def boot(self):
         super().boot()
+        self.reader = GuestReader(
+            self.driver, lambda: CLASSES, str(self.folder), self.cache, cycles=self.cycles
+        )
         self.loop = InterferenceLoop(
             self.conf(),
             self.file,
             self.pipeline,
-            self.driver,
+            self.reader,
             self.executor,
             self.arbiter,
             clock=lambda: self.now,
@@ -159,7 +164,7 @@ def test_an_agent_without_watches_gives_back_at_once(host):
     host.boot()
     host.seconds(20)
     assert host.limits() == {}
-    assert not host.loop._is_needed()
+    assert not host.loop.is_needed()
 
 
 def test_an_agent_that_died_before_it_acted_limits_no_guest_for_ever(host):
@@ -190,11 +195,11 @@ def test_the_loop_goes_on_until_all_limits_are_released(host):
     host.reload()
     host.seconds(30)
     assert host.limits()
-    assert host.loop._is_needed()
+    assert host.loop.is_needed()
     host.driver.apply_cpu_limits = apply
     host.seconds(10)
     assert host.limits() == {}
-    assert not host.loop._is_needed()
+    assert not host.loop.is_needed()
 
 
 def refuse(guest, wanted):
@@ -252,8 +257,9 @@ def test_a_signal_that_no_guest_has_is_logged_once(host, caplog):
 
 def test_missing_hardware_counters_are_logged_with_a_remedy(host, caplog):
     host.watches = (InterferenceWatch("c", SIGNALS["cpi"]),)
-    host.reload()
-    host.loop._reader.cycles = SimpleNamespace(missing_reason="this host has none", read=lambda threads: {})
+    host.cycles = SimpleNamespace(missing_reason="this host has none", read=lambda threads: {})
+    host.crash()
+    host.boot()
     host.seconds(60)
     (told,) = [line for line in caplog.messages if "cpi" in line]
     assert told.endswith("it needs hardware counters, and CAP_PERFMON; this host has none")
@@ -278,9 +284,9 @@ class Caches:
 def test_a_guest_that_fills_the_cache_gets_fewer_ways_until_it_stops(tmp_path):
     host = InterferenceHost(tmp_path)
     host.watches = (InterferenceWatch("cache", SIGNALS["llc_occupancy"], preview=False),)
+    host.cache = Caches(host)
     host.boot()
-    host.loop._reader._cache = Caches(host)
-    host.loop._reader.use_allotments(lambda view: {WAYS: GuestAllotment(16.0, 1.0, 1e6)})
+    host.reader.use_allotments(lambda view: {WAYS: GuestAllotment(16.0, 1.0, 1e6)})
     try:
         host.run("server", 1.0, qos_class="LS")
         host.run("thief", 1.0)

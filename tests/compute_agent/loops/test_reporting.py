@@ -41,6 +41,7 @@ TREE = ProviderTree(
         ),
     )
 )
+FLAT = ProviderTree((replace(TREE.root, inventories={"PCPU": ProviderInventory(4, max_unit=4)}),))
 SETS = CpuSets(frozenset({1, 2, 5, 6}), frozenset({3, 7}), frozenset({3, 7}))
 
 
@@ -72,6 +73,12 @@ class ReportingHost:
 
     def claim(self, provider, **resources):
         hold_resources(self.client, CONSUMER, {provider: resources})
+
+    def use_tree(self, tree):
+        """Give the host another tree, and report it."""
+        event = HostStateChanged(replace(self.pipeline.host_state, tree=tree))
+        self.pipeline.submit(event).result(10)
+        return self.loop.report_now()
 
     def metric(self, name, **labels):
         return read_metric(self.metrics, name, **labels)
@@ -271,8 +278,7 @@ class TestReshape:
     @pytest.fixture
     def rig(self, rig, client):
         """A host that was reported flat, with a consumer on its root, as found at a start."""
-        flat = ProviderTree((replace(TREE.root, inventories={"PCPU": ProviderInventory(4, max_unit=4)}),))
-        HostReporter(client, {}, lambda owned: None).report_tree(flat)
+        HostReporter(client, {}, lambda owned: None).report_tree(FLAT)
         rig.claim(ROOT, PCPU=2)
         return rig
 
@@ -281,8 +287,8 @@ class TestReshape:
         assert client.get_allocations(CONSUMER).resources == {NODES[0]: {"PCPU": 2}}
 
     def test_a_later_reshape_is_reported_and_waits_for_the_command(self, rig, client):
-        rig.loop._tree_at_start = None
-        assert not rig.loop.report_now()
+        assert rig.use_tree(FLAT)
+        assert not rig.use_tree(TREE)
         assert "guests that hold what moves: 1" in status_document(rig.loop.status)["refused"][0]
         assert client.get_allocations(CONSUMER).resources == {ROOT: {"PCPU": 2}}
         assert rig.loop.reshape(dry_run=True).moves
