@@ -133,7 +133,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             root.use_hypervisor(lambda: flavors.host_name)
 
         # The worker and its controllers, and the configuration by which they are made
-        factory = ControllerFactory(driver, state, metrics)
+        factory = ControllerFactory(driver, state, metrics, recorder)
         conf = host.with_controllers(
             PlacementClient.from_conf(options),
             factory.build_controllers(options, host.resctrl, host.host_state),
@@ -153,7 +153,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
         count_refusals(metrics.registry, in_force)
         count_isolation(metrics.registry, in_force)
         reloader = ConfigReloader(
-            load_conf, registry, factory, root, host_driver, pipeline, metrics, host, in_force
+            load_conf, registry, factory, root, host_driver, pipeline, metrics, host, in_force, recorder
         )
         undo.callback(reloader.close)
         configurator = GuestConfigurator(pipeline, in_force)
@@ -195,7 +195,7 @@ def assemble_agent(load_conf: ConfigurationLoader, options: cfg.ConfigOpts, fold
             claims=ClaimWatch(in_force, recorder),
             signal=changed,
         )
-        maintenance = MaintenanceMode(saved.maintenance, state, reports, metrics.registry)
+        maintenance = MaintenanceMode(saved.maintenance, state, reports, metrics.registry, recorder)
 
         # What measures guests, and throttles them
         monitored = MonitoredGuests(driver, pipeline, in_force)

@@ -49,6 +49,7 @@ from compute_agent.controllers.memory import MemoryController, MemoryLimitContro
 from compute_agent.controllers.realtime import RealtimeController
 from compute_agent.controllers.resctrl import ResctrlController
 from compute_agent.drivers.base import GuestDriver
+from compute_agent.events.event import EventRecorder
 from compute_agent.host.block_devices import read_block_devices
 from compute_agent.host.pci_devices import read_pci_devices
 from compute_agent.host.reader import read_topology
@@ -350,6 +351,7 @@ def build_controllers(
     host_state: HostState,
     store: FormerStore,
     metrics: AgentMetrics,
+    recorder: EventRecorder | None = None,
 ) -> tuple[KernelController, ...]:
     """The controllers in the order in which they act. ``resctrl`` is the mount of this host.
 
@@ -400,6 +402,7 @@ def build_controllers(
         Path(conf.host.root),
         # A counter that exists from the start: Prometheus sees no increase from nothing to one.
         lambda name: metrics.drift.labels(name).inc,
+        recorder,
     )
 
 
@@ -448,6 +451,7 @@ def make_controllers(
     stores: ControllerStores,
     root: Path,
     drift_counter: Callable[[str], Callable[[], object]] = lambda name: lambda: None,
+    recorder: EventRecorder | None = None,
 ) -> tuple[KernelController, ...]:
     """The one list of all controllers, in the order in which they act, for work and for release.
 
@@ -459,7 +463,9 @@ def make_controllers(
     pinning: KernelController = EmulatorController(driver, settings.emulator)
     if settings.pins:
         pinning = CpusetController(driver)
-    caches = () if control is None else (ResctrlController(driver, control, settings.cache_shares),)
+    caches: tuple[KernelController, ...] = ()
+    if control is not None:
+        caches = (ResctrlController(driver, control, settings.cache_shares, recorder),)
     return (
         # Pins first: a weight means little on CPUs that a guest is about to leave.
         pinning,
@@ -509,6 +515,7 @@ class ControllerFactory:
     driver: GuestDriver
     store: FormerStore
     metrics: AgentMetrics
+    recorder: EventRecorder
 
     def build_controllers(
         self, conf: cfg.ConfigOpts, resctrl: HostResctrl, host_state: HostState
@@ -517,7 +524,9 @@ class ControllerFactory:
 
         :raises ConfigError:
         """
-        return build_controllers(conf, self.driver, resctrl, host_state, self.store, self.metrics)
+        return build_controllers(
+            conf, self.driver, resctrl, host_state, self.store, self.metrics, self.recorder
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from prometheus_client import CollectorRegistry, Gauge
 
 from compute_agent.agent.protocol import RequestError
+from compute_agent.events.event import EventKind, EventRecorder
 from compute_agent.loops.reports import DISABLE_SERVICE, ReportLoop
 from compute_agent.pipeline.state import AgentState
 from compute_agent.report.root_provider import (
@@ -47,8 +48,10 @@ class MaintenanceMode:
         store: MaintenanceStore,
         reports: ReportLoop,
         registry: CollectorRegistry,
+        recorder: EventRecorder | None = None,
     ) -> None:
         """``said`` is what ``store`` kept last."""
+        self._recorder = recorder or EventRecorder()
         self._said = said
         self._store = store
         self._reports = reports
@@ -84,7 +87,15 @@ class MaintenanceMode:
             except OSError as error:
                 raise RequestError(f"nothing is changed, as it cannot be remembered: {error}") from error
             self._said = said
-            LOG.info("The host was %s by an operator%s", _switch_verb(off), f": {reason}" if reason else "")
+            self._recorder.record_event(
+                LOG.info,
+                EventKind.DISABLE_SCHEDULING if off else EventKind.ENABLE_SCHEDULING,
+                None,
+                "The host was %s by an operator%s",
+                _switch_verb(off),
+                f": {reason}" if reason else "",
+                reason=reason,
+            )
             self._reports.switch_scheduling(DisableCause.MAINTENANCE, off)
         # Without the lock: while Placement is away, another order must not wait.
         if not self._reports.wait_for_switch(ANSWER_SECONDS):

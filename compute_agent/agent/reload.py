@@ -23,7 +23,9 @@ from compute_agent.agent.dry_run import try_configuration
 from compute_agent.agent.host_access import HostDriver
 from compute_agent.agent.parked_cpus import known_topology
 from compute_agent.conf import written
+from compute_agent.conf.origins import changed_values, option_values
 from compute_agent.conf.restart_only import keep_started
+from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
 from compute_agent.fleet.kept import KEPT
 from compute_agent.host.cpus import read_online
 from compute_agent.host.kernel_files import read_optional
@@ -139,6 +141,7 @@ class ConfigReloader:
         metrics: AgentMetrics,
         host: ConfiguredHost,
         in_force: ConfigurationInForce,
+        recorder: EventRecorder,
     ) -> None:
         """``host`` is what the agent starts with; ``registry`` has the metrics of watermarks.
 
@@ -168,6 +171,9 @@ class ConfigReloader:
             LOG.warning("%s", warning)
         self._pci_events = PciEvents()
         self._signature = self._read_signature(host.options)
+        self._recorder = recorder
+        # Kept as values: the files that they came from are other ones by the time of the next reload.
+        self._values = option_values(host.options)
 
     @property
     def all_warnings(self) -> list[str]:
@@ -194,10 +200,16 @@ class ConfigReloader:
         """Read configuration and host again. A refused configuration changes nothing and is reported."""
         self.error = self._take_up()
         self._refused.set(bool(self.error))
+        record, kind = self._recorder.record_event, EventKind.RELOAD
         if self.error:
-            LOG.error("The old configuration stays: %s", self.error)
-        else:
-            LOG.info("The configuration and the host were read again")
+            failed = EventOutcome.FAILED
+            message = "The old configuration stays: %s"
+            record(LOG.error, kind, None, message, self.error, reason=self.error, outcome=failed)
+            return
+        before, self._values = self._values, option_values(self._in_force.current.options)
+        changed = "; ".join(changed_values(before, self._values)) or "no option has changed"
+        LOG.info("Options: %s", changed)
+        record(LOG.info, kind, None, "The configuration and the host were read again", reason=changed)
 
     def _take_up(self) -> str:
         """Work by the current configuration and host. Returns why that cannot be."""

@@ -14,6 +14,8 @@ from compute_agent.conf import written
 
 DEFAULT: Final = "default"
 SECRET: Final = "***"
+MAX_CHANGES: Final = 20
+"""The number of changed options that a sentence names."""
 _SOUNDS_SECRET: Final = re.compile(r"password|secret|token", re.I)
 """Names of unknown options with values to hide, such as those of a plugin with a misspelt name."""
 
@@ -71,6 +73,32 @@ def settings(
     for (section, name), (text, file) in found.items():
         effect = "" if section in free or section.startswith(families) else ", without effect"
         yield OptionOrigin(section, name, SECRET if _SOUNDS_SECRET.search(name) else text, f"{file}{effect}")
+
+
+def option_values(conf: cfg.ConfigOpts) -> dict[tuple[str, str], str]:
+    """The value of each option in force by section and name; ``***`` for secret ones."""
+    try:
+        return {(one.section, one.option): one.value for one in settings(conf)}
+    except OSError:
+        return {}  # A file went away after it was read: the next reload says so.
+
+
+def changed_values(
+    before: Mapping[tuple[str, str], str], after: Mapping[tuple[str, str], str]
+) -> Iterator[str]:
+    """A few words about each option with another value, such as ``[policy] name = follow (was none)``.
+
+    Beyond ``MAX_CHANGES`` options there is only their number.
+    """
+    changed = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+    for section, option in changed[:MAX_CHANGES]:
+        old, new = before.get((section, option)), after.get((section, option))
+        if new is None:
+            yield f"[{section}] {option} removed (was {old})"
+        else:
+            yield f"[{section}] {option} = {new} ({'new' if old is None else f'was {old}'})"
+    if len(changed) > MAX_CHANGES:
+        yield f"{len(changed) - MAX_CHANGES} more options"
 
 
 def _written_values(

@@ -24,6 +24,7 @@ from compute_agent.controllers.base import (
     without_preserved,
 )
 from compute_agent.drivers.base import GuestThreads
+from compute_agent.events.event import EventKind, EventOutcome, EventRecorder
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.cpuset import CpuSet
 from compute_agent.model.guest import Allocation, Guest
@@ -224,9 +225,14 @@ class ResctrlController(KernelController):
     awaits = True
 
     def __init__(
-        self, driver: GuestThreads, control: ResctrlHandle, classes: Mapping[str, ShareSpec]
+        self,
+        driver: GuestThreads,
+        control: ResctrlHandle,
+        classes: Mapping[str, ShareSpec],
+        recorder: EventRecorder | None = None,
     ) -> None:
         """:param classes: the shares of the QoS classes."""
+        self._recorder = recorder or EventRecorder()
         self._driver = driver
         self.control = control
         self.classes = classes
@@ -280,6 +286,7 @@ class ResctrlController(KernelController):
         )
         self._lacking = frozenset(resolution.refused)
         self._warn_once(plan)
+        self._record_changes(plan, outcome.held_up)
         # Before the state counts as synced: if a thread cannot be moved, the next sync() has to run.
         self._move_all(targets)
         if outcome.complete:
@@ -392,6 +399,26 @@ class ResctrlController(KernelController):
                     LOG.warning("A resctrl group cannot be made; its guests use another one: %s", error)
                     barred[name] = f"its resctrl group cannot be made: {error}"
         return _RoundOutcome(resolution, plan, held_up, not held_up and not barred and max_groups is None)
+
+    def _record_changes(self, plan: GroupPlan, held_up: Mapping[str, ResctrlError]) -> None:
+        """Record changed caches and bandwidths of classes."""
+        for step in plan.steps:
+            if isinstance(step, RemoveGroup) or step.group not in self._common:
+                continue
+            classes = sorted(name for name, group in (self.class_groups or {}).items() if group == step.group)
+            shown = ", ".join(classes) or "none"
+            values = str(step.schemata).strip().replace("\n", " ")
+            error = held_up.get(step.group)
+            self._recorder.record_event(
+                LOG.info,
+                EventKind.CACHE,
+                None,
+                "Guests of class %s share %s",
+                shown,
+                values,
+                reason="" if error is None else str(error),
+                outcome=EventOutcome.DONE if error is None else EventOutcome.FAILED,
+            )
 
     def _move_all(self, targets: Iterable[GuestTarget]) -> None:
         """Move the guests with a new group. Raises the first error after trying all."""

@@ -47,6 +47,8 @@ class EventKind(enum.StrEnum):
     EVICT = "evict"
     VERDICT = "verdict"
     VERIFY = "verify"
+    CACHE = "cache"
+    RELOAD = "reload"
     DISABLE_SCHEDULING = "disable_scheduling"
     ENABLE_SCHEDULING = "enable_scheduling"
 

@@ -25,8 +25,9 @@ from compute_agent.throttling.interference.cases import (
 )
 from compute_agent.throttling.interference.signals import InterferenceWatch
 from compute_agent.throttling.interference.state import InterferenceState, PairRecord, SignalKey
+from compute_agent.throttling.watermarks.sections import WatermarkAction, WatermarkSection
 from compute_agent.throttling.watermarks.state import WatermarkState
-from compute_agent.usage.snapshot import MetricSeries, UsageSnapshot
+from compute_agent.usage.snapshot import UsageSnapshot
 
 LOG = logging.getLogger(__name__)
 
@@ -56,7 +57,8 @@ class ThrottleTelemetry:
         self._lock = threading.Lock()
         #: By trigger: a guest that has left is still named by the trigger that made it leave.
         self._names: dict[str, Mapping[str, str]] = {}
-        self._shown: set[MetricSeries] = set()
+        #: By gauge: the labels that have a value.
+        self._shown: dict[Gauge, set[tuple[str, ...]]] = {}
         self._failures: dict[tuple[str, str], str] = {}
         self._actions = Counter(
             "compute_agent_watermark_actions",
@@ -68,6 +70,12 @@ class ThrottleTelemetry:
             "compute_agent_watermark_usage",
             "Usage of the host as the watermarks see it, in the unit of the metric.",
             ["metric", "domain"],
+            registry=registry,
+        )
+        self._threshold = Gauge(
+            "compute_agent_watermark_threshold",
+            "Line of a watermark, in the unit of the metric, by section and action.",
+            ["section", "metric", "domain", "action"],
             registry=registry,
         )
         self.watermark_failures = Counter(
@@ -130,13 +138,14 @@ class ThrottleTelemetry:
         else:
             self._record_watermark(action, outcome, reason)
 
-    def show_watermarks(self, snapshot: UsageSnapshot, state: WatermarkState) -> None:
+    def show_watermarks(
+        self, snapshot: UsageSnapshot, state: WatermarkState, watermarks: Iterable[WatermarkSection] = ()
+    ) -> None:
         """Set the gauges of the watermarks at the end of a round."""
-        for series in self._shown - snapshot.host.keys():
-            self._usage.remove(*series)  # a last value that stays would look as if it were measured
-        for series, used in snapshot.host.items():
-            self._usage.labels(*series).set(used)
-        self._shown = set(snapshot.host)
+        self._show_values(
+            self._usage, {(one.metric, one.domain): used for one, used in snapshot.host.items()}
+        )
+        self._show_values(self._threshold, dict(_threshold_values(snapshot, watermarks)))
         # Guests, not limits: one guest may have limits of several controls.
         self._throttled.set(len({one.guest for one in state.throttles}))
         self._evicting.set(len(state.evictions))
@@ -158,6 +167,15 @@ class ThrottleTelemetry:
                 if key.signal == watch.signal.name and track.suffers_lastingly(time)
             }
             self._disturbed.labels(watch.name).set(len(disturbed))
+
+    def _show_values(self, gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
+        """Set the values of a gauge by their labels, and remove the labels without a value."""
+        # A last value that stays would look as if it were measured.
+        for labels in self._shown.get(gauge, set()) - values.keys():
+            gauge.remove(*labels)
+        for labels, value in values.items():
+            gauge.labels(*labels).set(value)
+        self._shown[gauge] = set(values)
 
     def list_cases(
         self, state: InterferenceState, watches: Sequence[InterferenceWatch], now: float
@@ -247,6 +265,18 @@ class ThrottleTelemetry:
         self._recorder.record_event(
             LOG.error, kind, subject, "Failed: %s: %s", text, reason, reason=reason, outcome=outcome
         )
+
+
+def _threshold_values(
+    snapshot: UsageSnapshot, watermarks: Iterable[WatermarkSection]
+) -> Iterator[tuple[tuple[str, ...], float]]:
+    """The lines of watermarks by section, metric, domain and action, in the unit of the metric."""
+    for watermark in watermarks:
+        for series in snapshot.host:
+            for action in WatermarkAction if series.metric == watermark.metric else ():
+                amount = watermark.threshold_amount(action, snapshot, series.domain)
+                if amount is not None:
+                    yield (watermark.name, series.metric, series.domain, action.value), amount
 
 
 def format_limit(limit: float | None, case: InterferenceCase) -> str:

@@ -102,7 +102,7 @@ class WatermarkTrigger:
         for guest in gone:
             self.state = self.state.without_eviction(guest)
         self._executor.save_state(self)
-        self._executor.telemetry.show_watermarks(snapshot, self.state)
+        self._executor.telemetry.show_watermarks(snapshot, self.state, self._rules.watermarks)
         return done
 
     # For the executor

@@ -15,6 +15,7 @@ from compute_agent.agent import assembly, host_access, reload
 from compute_agent.agent.protocol import RequestError
 from compute_agent.agent.reload import host_signature
 from compute_agent.agent.service import HostAgent
+from compute_agent.events.store import read_events
 from compute_agent.locks import LockedError
 from compute_agent.model.messages import ConfigError, DriverError
 from compute_agent.pipeline.events import ReconcileGuests
@@ -165,6 +166,16 @@ def test_a_timer_repairs_and_sees_a_changed_file(rig):
     rig.wait_for(lambda: os.sched_getaffinity(guest["pid"]) == {0, 1})
 
 
+def wait_for_reload(rig, outcome, reason):
+    """Wait until the last event of a reload has this outcome and these words in its reason."""
+
+    def last_reload():
+        found = [one for one in read_events(rig.ini.parent / "state/events.jsonl") if one.kind == "reload"]
+        return found and found[-1].outcome == outcome and reason in found[-1].reason
+
+    rig.wait_for(last_reload)
+
+
 @pytest.mark.parametrize(
     ("section", "lines", "words"),
     [
@@ -180,10 +191,15 @@ def test_a_refused_configuration_changes_nothing_and_is_shown(rig, section, line
     rig.agent.reload()
     assert words in rig.ask("status")["config_error"]
     assert words in rig.agent.check_health()[1]["config_error"]
+    wait_for_reload(rig, "failed", words)
     assert rig.agent.pipeline.host_state.cpu_sets == before
     rig.write_ini()
     rig.agent.reload()
     assert rig.ask("status")["config_error"] == ""
+    wait_for_reload(rig, "done", "no option has changed")
+    rig.write_ini(compute="cpu_shared_set = 0-1\nupdate_resources_interval = 7")
+    rig.agent.reload()
+    wait_for_reload(rig, "done", "[compute] update_resources_interval = 7")
 
 
 def test_a_reload_does_not_wait_long_for_a_worker_in_a_long_call(rig, monkeypatch, caplog):

@@ -3,7 +3,14 @@
 import pytest
 
 from compute_agent import conf
-from compute_agent.conf.origins import DEFAULT, OptionOrigin, settings
+from compute_agent.conf.origins import (
+    DEFAULT,
+    MAX_CHANGES,
+    OptionOrigin,
+    changed_values,
+    option_values,
+    settings,
+)
 
 
 @pytest.fixture
@@ -62,3 +69,29 @@ def test_options_without_effect_are_marked(load, tmp_path):
     options = found(load("[compute]\ncpu_dedicated_sett = 1\n[nothing]\na = b\n"))
     for place in (("compute", "cpu_dedicated_sett"), ("nothing", "a")):
         assert options[place].origin == f"{tmp_path}/0.conf, without effect"
+
+
+def test_changed_options_are_named_with_both_values(load):
+    before = option_values(load("[policy]\nname = none\n[watermark:a]\nmetric = cpu_usage\nevict = 9%\n"))
+    after = option_values(
+        load("[policy]\nname = follow\n[watermark:a]\nmetric = cpu_usage\nfor_samples = 3\n")
+    )
+    assert list(changed_values(before, after)) == [
+        "[policy] name = follow (was none)",
+        "[watermark:a] evict removed (was 9%)",
+        "[watermark:a] for_samples = 3 (new)",
+    ]
+    assert list(changed_values(after, after)) == []
+
+
+def test_a_changed_secret_is_not_told(load):
+    before = option_values(load("[placement]\npassword = one\n[DEFAULT]\nmy_token = two\n"))
+    after = option_values(load("[placement]\npassword = three\n[DEFAULT]\nmy_token = four\n"))
+    assert not {"one", "two"} & set(before.values())
+    assert list(changed_values(before, after)) == []
+
+
+def test_only_some_of_many_changed_options_are_named():
+    after = {("qos_class:LS", f"option{number}"): "1" for number in range(MAX_CHANGES + 7)}
+    found = list(changed_values({}, after))
+    assert (len(found), found[-1]) == (MAX_CHANGES + 1, "7 more options")

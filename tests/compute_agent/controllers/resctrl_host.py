@@ -5,6 +5,7 @@ import threading
 from compute_agent.classes.guest_classes import DEFAULT_CLASSES
 from compute_agent.controllers.base import GuestTarget
 from compute_agent.controllers.resctrl import ResctrlController
+from compute_agent.events.event import EventRecorder
 from compute_agent.inventory.provider_tree import ProviderNode
 from compute_agent.model.messages import GuestGoneError
 from compute_agent.resctrl.bandwidth import choose_codec
@@ -67,7 +68,8 @@ class ResctrlHost:
 
     def restart(self, classes=DEFAULT_CLASSES):
         control = ResctrlHandle(self.files, self.platform, choose_codec(self.platform), self.options)
-        self.controller = ResctrlController(self.driver, control, classes)
+        self.events = []
+        self.controller = ResctrlController(self.driver, control, classes, EventRecorder(self.events.append))
 
     def guest(self, uuid, allocation=None, *, limits=None, threads=2, **settings):
         """A guest that starts, or one that changes."""

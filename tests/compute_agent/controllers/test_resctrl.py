@@ -92,6 +92,21 @@ def test_the_group_goes_with_the_guest_and_its_ways_are_everybodys_again(rig):
     assert len(rig.mask("", 0)) == 16
 
 
+def test_changed_caches_of_classes_are_events_of_the_host(rig):
+    rig.work()
+    rig.events.clear()
+    rig.guest("a", {"l3-1": {"LLC": 4}})
+    rig.work()
+    assert {(event.kind, event.outcome, event.guest) for event in rig.events} == {("cache", "done", "")}
+    assert {event.text for event in rig.events} == {
+        "Guests of class LS, LSR share L3:1=fff0",
+        "Guests of class BE share L3:1=f0",
+    }
+    rig.events.clear()
+    rig.work()
+    assert rig.events == []
+
+
 def test_a_sync_without_changes_writes_nothing_and_reads_no_schemata_twice(rig, monkeypatch):
     rig.guest("a", {"l3-0": {"LLC": 4}})
     rig.guest("b", {})

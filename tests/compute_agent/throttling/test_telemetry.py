@@ -1,13 +1,18 @@
 """Notices of actions to guests."""
 
+import pytest
 from prometheus_client import CollectorRegistry
 
 from compute_agent.events.event import EventOutcome
 from compute_agent.throttling.actions import EvictAction, RestoreAction, SwitchScheduling, ThrottleAction
 from compute_agent.throttling.levers import CPU_QUOTA
 from compute_agent.throttling.telemetry import ThrottleTelemetry
+from compute_agent.throttling.watermarks.sections import WatermarkThreshold
 from compute_agent.throttling.watermarks.state import WatermarkState
-from compute_agent.usage.snapshot import GuestUsage, UsageSnapshot
+from compute_agent.usage.snapshot import GuestUsage, MetricSeries, UsageSnapshot
+from tests.compute_agent.throttling.watermarks.builders import line
+
+CPU = MetricSeries("cpu_usage")
 
 
 def test_only_throttled_and_evicted_guests_are_reported():
@@ -33,3 +38,24 @@ def test_a_repeated_failure_is_reported_again_for_a_guest_that_was_gone(caplog):
     assert caplog.text.count("no such file") == 1
     telemetry.record_action(throttle, EventOutcome.FAILED, "no such file")
     assert caplog.text.count("no such file") == 2
+
+
+def test_the_lines_of_watermarks_are_shown_as_long_as_their_metric_is_measured():
+    registry = CollectorRegistry()
+    telemetry = ThrottleTelemetry(registry)
+    section = line("cpu", throttle_down=WatermarkThreshold(80.0, relative=True), throttle_up=1.5)
+    measured = UsageSnapshot(0.0, {CPU: 3.0}, {}, {CPU: 4.0})
+    telemetry.show_watermarks(measured, WatermarkState(), [section])
+    lines = {
+        one.labels["action"]: (one.labels["section"], one.value)
+        for family in registry.collect()
+        for one in family.samples
+        if one.name == "compute_agent_watermark_threshold"
+    }
+    assert lines == {"throttle_down": ("cpu", pytest.approx(3.2)), "throttle_up": ("cpu", 1.5)}
+    telemetry.show_watermarks(UsageSnapshot(1.0, {}), WatermarkState(), [section])
+    assert (
+        registry.get_sample_value("compute_agent_watermark_usage", {"metric": "cpu_usage", "domain": ""})
+        is None
+    )
+    assert "watermark_threshold" not in {one.name for family in registry.collect() for one in family.samples}
